@@ -1,0 +1,1 @@
+"""The `rljob` command. Imports everything else lazily, so that `--help` is instant."""

@@ -1,0 +1,44 @@
+"""Words with one meaning: roles, scopes, and the integers that must not be mixed up."""
+
+from enum import StrEnum
+from typing import NewType
+
+RolloutId = NewType("RolloutId", int)
+"""r: one pass of batchSize prompts x samplesPerPrompt, written to partition `train_{r}`."""
+
+WeightVersion = NewType("WeightVersion", int)
+"""v: 0 for the initial weights, r + 1 after training on `train_{r}`."""
+
+Lineage = NewType("Lineage", int)
+"""Opened by every restore (1 for the first epoch); a weight is named by (lineage, version)."""
+
+Epoch = NewType("Epoch", int)
+"""Incarnation of the whole job; a global restart makes it epoch + 1."""
+
+
+class Role(StrEnum):
+    """A kind of worker. The value is the word used in keys, logs and metrics."""
+
+    ROLLOUT = "rollout"
+    ACTOR = "actor"
+    ACTOR_FWD = "actor_fwd"
+    REFERENCE = "reference"
+    ADVANTAGES = "advantages"
+
+
+class Scope(StrEnum):
+    """What a failure restarts."""
+
+    GLOBAL = "Global"
+    IN_PLACE = "InPlace"
+
+
+def partition_name(rollout_id: RolloutId) -> str:
+    """The partition that rollout `rollout_id` is written to."""
+    return f"train_{rollout_id}"
+
+
+EXIT_SUCCEEDED = 0
+EXIT_FAILED = 1
+EXIT_BAD_MANIFEST = 64
+EXIT_INTERRUPTED = 130

@@ -1,0 +1,127 @@
+"""The status of an RLJob. Conditions are authoritative; `phase` is derived for display."""
+
+from enum import StrEnum
+
+from rljob_api.base import ApiModel
+from rljob_api.names import Epoch, Role
+
+
+class Phase(StrEnum):
+    """A one-word summary of the conditions."""
+
+    PENDING = "Pending"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    STALLED = "Stalled"
+    DRAINING = "Draining"
+    INTERRUPTED = "Interrupted"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class ConditionType(StrEnum):
+    """Types of conditions."""
+
+    READY = "Ready"
+    RESTARTING = "Restarting"
+    STALLED = "Stalled"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class Condition(ApiModel):
+    """As metav1.Condition."""
+
+    type: ConditionType
+    status: str
+    reason: str
+    message: str
+    last_transition_time: str
+    observed_generation: int = 0
+
+
+class RankStatus(ApiModel):
+    """A rank's process (local runs only)."""
+
+    rank: int
+    pid: int
+
+
+class PodStatus(ApiModel):
+    """One replica of a role."""
+
+    name: str
+    ready: bool
+    generation: int
+    launcher_pid: int | None = None
+    """Only where `rljob run` is the supervisor."""
+    engine_pid: int | None = None
+    ranks: list[RankStatus] = []
+
+
+class RoleStatus(ApiModel):
+    """One role."""
+
+    name: Role
+    replicas: int
+    ready: int
+    failures: int
+    """Since the last global restart (and within windowSeconds)."""
+    pods: list[PodStatus] = []
+
+
+class RestartStatus(ApiModel):
+    """The persisted memory of the restart policy."""
+
+    epoch: Epoch = Epoch(0)
+    decision_id: str = ""
+    global_restarts: int = 0
+    counted_towards_max: int = 0
+    backoff_until: float | None = None
+    """Unix time in seconds."""
+    scope: str | None = None
+    reason: str | None = None
+
+
+class StalenessStatus(ApiModel):
+    """r minus the oldest version, of the last step and over the job."""
+
+    current: int = 0
+    max: int = 0
+
+
+class TrainingStatus(ApiModel):
+    """Progress."""
+
+    step: int | None = None
+    """Last trained rollout id."""
+    total_steps: int = 0
+    weight_version: int | None = None
+    checkpoint: int | None = None
+    samples_per_second: float | None = None
+    tokens_per_second: float | None = None
+    staleness: StalenessStatus = StalenessStatus()
+    queue_depth: int = 0
+    reward: float | None = None
+    last_report_time: float | None = None
+
+
+class ProcessStatus(ApiModel):
+    """An infrastructure process of a local run: coordinator, control, storage-0 ..."""
+
+    name: str
+    pid: int
+    restarts: int = 0
+
+
+class RLJobStatus(ApiModel):
+    """`status` of the resource, and `status.json` of a run folder."""
+
+    phase: Phase = Phase.PENDING
+    observed_generation: int = 0
+    conditions: list[Condition] = []
+    roles: list[RoleStatus] = []
+    restart: RestartStatus = RestartStatus()
+    training: TrainingStatus = TrainingStatus()
+    infrastructure: list[ProcessStatus] = []

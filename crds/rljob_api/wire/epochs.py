@@ -1,0 +1,58 @@
+"""Raising the epoch, and what each pod shall do (the supervisor writes, the coordinator tells the launchers)."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from rljob_api.base import ApiModel
+from rljob_api.names import Epoch, Lineage, WeightVersion
+from rljob_api.wire.identity import PodKey
+
+
+class EpochRequest(ApiModel):
+    """`POST /v1/epoch`: sets the epoch if it is greater; the same epoch and decision succeed again."""
+
+    epoch: Epoch
+    decision_id: str = Field(min_length=1, max_length=64)
+    reason: str
+
+
+class RestorePoint(ApiModel):
+    """What an epoch starts from."""
+
+    epoch: Epoch
+    lineage: Lineage
+    version: WeightVersion
+    """c: the last recorded checkpoint (0 also when none was recorded yet)."""
+    folder: str | None
+    """Folder of checkpoint c below the checkpoint path; None: version 0 is still to be materialised."""
+    kept_groups: int
+    dropped_groups: int
+
+
+class PodPhase(StrEnum):
+    """What a pod shall do."""
+
+    RUN = "Run"
+    DRAIN = "Drain"
+    """Finish or hand back work, save where the role saves, exit 0; the launcher stays."""
+    DONE = "Done"
+    """Stop ranks and engine; the launcher exits 0."""
+
+
+class PodOrder(ApiModel):
+    """The wanted state of one pod. Level-triggered: a launcher compares it with what it runs."""
+
+    pod: PodKey
+    epoch: Epoch
+    generation: int = Field(default=0, ge=0)
+    phase: PodPhase = PodPhase.RUN
+
+
+class DesiredState(ApiModel):
+    """`PUT /v1/desired`: all pods. Refused when its epoch is not the coordinator's."""
+
+    epoch: Epoch
+    pods: list[PodOrder]
+    replicas: dict[str, int]
+    """Role -> number of pods; with ranks per pod it gives world size and rank."""

@@ -1,0 +1,43 @@
+"""Failure reports: durable in the coordinator, with an id, until the supervisor has acted and acknowledged."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from rljob_api.base import ApiModel
+from rljob_api.names import Epoch
+from rljob_api.wire.identity import PodKey
+
+
+class FailureKind(StrEnum):
+    """What was seen."""
+
+    RANK_EXITED = "RankExited"
+    LAUNCHER_LOST = "LauncherLost"
+    """The pod's first process died, or its container was restarted under it."""
+    HANG = "Hang"
+    ENGINE_EXITED = "EngineExited"
+    """Infrastructure: reported and restarted in place by the launcher; has no row in the table."""
+    REPORTED = "Reported"
+    """A role reports a failure of the job that no process died of (e.g. maxAttempts exceeded)."""
+
+
+class Failure(ApiModel):
+    """`POST /v1/failures`. The id is made from the cause, so that one cause reported twice is one failure."""
+
+    id: str = Field(min_length=1, max_length=128)
+    """`{pod_uid}/{container_restart_count}/{incarnation}` for a rank's death."""
+    kind: FailureKind
+    pod: PodKey
+    rank: int | None = None
+    epoch: Epoch
+    generation: int = 0
+    incarnation: str | None = None
+    exit_code: int | None = None
+    """-N for signal N, as subprocess has it."""
+    message: str
+    """One sentence: who died of what."""
+    last_words: str = ""
+    """Tail of the rank's stderr, at most 4 KiB."""
+    at: float
+    """Unix time in seconds."""

@@ -1,0 +1,72 @@
+"""Between a launcher and the coordinator."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from rljob_api.base import ApiModel
+from rljob_api.names import Epoch
+from rljob_api.wire.epochs import PodOrder
+from rljob_api.wire.identity import PodKey
+
+
+class LauncherHello(ApiModel):
+    """`POST /v1/launchers`: registers one life of a launcher; a later life of the same pod fences the earlier."""
+
+    pod: PodKey
+    pod_uid: str
+    container_restart_count: int = 0
+    launcher: str = Field(pattern=r"^[0-9a-f]{12}$")
+    pid: int
+    ranks_per_pod: int = 1
+    seen_seq: int = 0
+
+
+class RankProcess(ApiModel):
+    """A rank as its launcher sees it."""
+
+    rank: int
+    pid: int
+    incarnation: str
+    epoch: Epoch
+    generation: int
+    exit_code: int | None = None
+    """None while it runs; -9 for SIGKILL."""
+
+
+class EngineState(StrEnum):
+    """Life of an engine server."""
+
+    STARTING = "Starting"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+
+
+class EngineProcess(ApiModel):
+    """The engine server of a rollout pod; it outlives restarts of the rank."""
+
+    pid: int
+    incarnation: str
+    url: str
+    state: EngineState
+
+
+class LauncherPoll(ApiModel):
+    """`POST /v1/launchers/{launcher}/poll`: state of the pod; long-polls for an order other than `carried`."""
+
+    carried: PodOrder | None
+    """The order that the launcher carries out now."""
+    ranks: list[RankProcess]
+    engine: EngineProcess | None = None
+    seen_seq: int = 0
+    """Highest seq that any rank of the pod has seen of the control Redis."""
+    wait_seconds: float = Field(default=1.0, ge=0, le=30)
+
+
+class LauncherAnswer(ApiModel):
+    """The wanted state (equal to `carried` when nothing changed); None: not known yet, poll again."""
+
+    order: PodOrder | None
+    world_size: int = 1
+    first_rank: int = 0
+    """Global rank of this pod's rank 0."""

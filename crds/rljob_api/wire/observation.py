@@ -1,0 +1,121 @@
+"""What the supervisor (or operator) reads: `/v1/status` and `/v1/events`."""
+
+from enum import StrEnum
+
+from rljob_api.base import ApiModel
+from rljob_api.names import Epoch, Lineage, WeightVersion
+from rljob_api.wire.epochs import PodOrder
+from rljob_api.wire.failures import Failure
+from rljob_api.wire.identity import PodKey, WeightId
+from rljob_api.wire.launchers import EngineProcess, RankProcess
+from rljob_api.wire.ranks import Busy, RankState, StepReport
+
+
+class RankObservation(ApiModel):
+    """A registered rank."""
+
+    rank: int
+    incarnation: str
+    epoch: Epoch
+    generation: int
+    pid: int
+    state: RankState
+    beat_age_seconds: float
+    """Since the last beat or registration; counted from the coordinator's start after it was restarted."""
+    busy: Busy | None
+    busy_left_seconds: float | None
+    waiting: str | None
+    holds: WeightId | None
+
+
+class PodObservation(ApiModel):
+    """A pod as its launcher reports it."""
+
+    pod: PodKey
+    pod_uid: str
+    launcher: str
+    launcher_pid: int
+    container_restart_count: int
+    poll_age_seconds: float
+    carried: PodOrder | None
+    processes: list[RankProcess]
+    engine: EngineProcess | None
+    ranks: list[RankObservation]
+
+
+class QueueObservation(ApiModel):
+    """Counts of the queue."""
+
+    groups_issued: int
+    """Groups in partitions >= the published version (what capacity counts)."""
+    groups_capacity: int
+    rows_ready: dict[str, int]
+    """Task -> rows ready and unclaimed, over all partitions."""
+    withheld: str | None
+    """Why tickets are not given out now: Staleness | Capacity | None."""
+
+
+class ServerState(StrEnum):
+    """The control Redis as the coordinator has it."""
+
+    OPEN = "Open"
+    OPENING = "Opening"
+    LOST = "ControlStateLost"
+    """A tail of the control state is lost: only a global restart from the record file opens it."""
+
+
+class CoordinatorStatus(ApiModel):
+    """`GET /v1/status`."""
+
+    server: ServerState
+    epoch: Epoch
+    lineage: Lineage
+    decision_id: str
+    published: WeightVersion | None
+    recorded: WeightVersion | None
+    """c of the last checkpoint record; None before checkpoint 0."""
+    step: int | None
+    """Last step reported in the current epoch's history."""
+    last_step: StepReport | None
+    pods: list[PodObservation]
+    failures: list[Failure]
+    """Not yet acknowledged, oldest first."""
+    queue: QueueObservation
+    last_event: int
+
+
+class EventKind(StrEnum):
+    """What can be told by the coordinator."""
+
+    EPOCH_OPENED = "EpochOpened"
+    FAILURE_REPORTED = "FailureReported"
+    ROLE_READY = "RoleReady"
+    """Every rank of a role is Ready in the current epoch and generation."""
+    STEP_TRAINED = "StepTrained"
+    PUBLISHED = "Published"
+    RECORDED = "CheckpointRecorded"
+    UNIT_LOST = "StorageUnitLost"
+    PROMPT_SET_ASIDE = "PromptSetAside"
+    STATE_LOST = "ControlStateLost"
+    POD_CHANGED = "PodChanged"
+
+
+class CoordinatorEvent(ApiModel):
+    """One of `GET /v1/events?after=ID&wait=SECONDS` (ids grow by one, kept in the control Redis, newest 10000)."""
+
+    id: int
+    kind: EventKind
+    at: float
+    epoch: Epoch
+    message: str
+    step: StepReport | None = None
+    failure: Failure | None = None
+    pod: PodKey | None = None
+    """For RoleReady and PodChanged."""
+
+
+class EventPage(ApiModel):
+    """Answer of `/v1/events`."""
+
+    events: list[CoordinatorEvent]
+    oldest: int

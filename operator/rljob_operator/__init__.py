@@ -1,0 +1,1 @@
+"""Decides and acts: the restart core and its two users, Kubernetes and the local supervisor."""

@@ -1,0 +1,1 @@
+"""`rljob run`: the restart core over processes of this machine."""

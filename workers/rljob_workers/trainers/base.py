@@ -1,0 +1,77 @@
+"""What the actor, actor_fwd and reference need of a model. Roles know trainers by these bases only."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rljob_workers.transfer_queue.jagged import Jagged
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainRows:
+    """Rows of one micro-batch or slice, all Jagged with the same number of rows.
+
+    tokens int32/int64 [prompt + response]; the others over response tokens: loss_masks, log_probs (policy before
+    training on the rollout), rollout_log_probs, advantages, ref_log_probs (None without KL).
+    """
+
+    tokens: Jagged
+    response_lengths: torch.Tensor
+    """[rows] int64; the response is the tail of `tokens`."""
+    loss_masks: Jagged
+    log_probs: Jagged
+    rollout_log_probs: Jagged
+    advantages: Jagged
+    ref_log_probs: Jagged | None
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerStepResult:
+    """One optimizer step, global over all data-parallel ranks."""
+
+    loss: float
+    grad_norm: float
+    metrics: Mapping[str, float]
+    """Means over the loss's normaliser: kl, clip_fraction, ratio, tis_weight, entropy ..."""
+
+
+class ForwardModel(ABC):
+    """A model that only computes log-probs (actor_fwd, reference)."""
+
+    @abstractmethod
+    def load(self, blob: Path) -> None:
+        """Replaces all weights by those of a safetensors file; a file that does not fit is refused with a sentence."""
+
+    @abstractmethod
+    def log_probs(self, tokens: Jagged, response_lengths: torch.Tensor, temperature: float) -> Jagged:
+        """log pi(token) of every response token, float32, logits divided by `temperature`."""
+
+
+class Trainer(ForwardModel):
+    """A model that is trained. Gradients accumulate until `optimizer_step`."""
+
+    @abstractmethod
+    def accumulate(self, rows: TrainRows) -> None:
+        """Forward and backward over this rank's rows, in micro-batches; gradients of loss *sums*."""
+
+    @abstractmethod
+    def optimizer_step(self) -> OptimizerStepResult:
+        """All-reduces gradient sums and counts, divides by the global count, clips, steps, clears."""
+
+    @abstractmethod
+    def stage_weights(self) -> Mapping[str, torch.Tensor]:
+        """Host copies (HF names) that later training does not touch."""
+
+    @abstractmethod
+    def stage_state(self) -> Mapping[str, Any]:
+        """Host copies of optimizer, scheduler and random state: tensors and JSON values only (no pickle)."""
+
+    @abstractmethod
+    def restore(self, folder: Path) -> None:
+        """Weights and state from a checkpoint folder."""

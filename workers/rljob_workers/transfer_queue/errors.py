@@ -1,0 +1,53 @@
+"""What the queue raises.
+
+QueueError
+├── Fenced               this life is over (older epoch, older incarnation): stop, write nothing
+├── LeaseLost            the lease ended before its put: throw the results away and claim again
+├── TicketLost           the ticket came back meanwhile: throw the group away
+├── NotOpen              the control Redis was restarted and is not open yet: retried inside, raised at the deadline
+├── ControlUnreachable   control Redis does not answer within the deadline (who waited for what)
+├── StorageUnreachable   a storage unit does not answer within the deadline
+├── RowsLost             bytes of claimed rows are gone (a unit came back empty): reported to the coordinator
+├── StorageFull          no unit has room for an issued ticket's rows within the deadline
+└── CorruptChunk         bytes do not match their header, length or checksum
+"""
+
+
+class QueueError(Exception):
+    """Base of everything the queue raises."""
+
+
+class Fenced(QueueError):
+    """This life is over; the message has the reason."""
+
+
+class LeaseLost(QueueError):
+    """The lease ended before its results were put."""
+
+
+class TicketLost(QueueError):
+    """The ticket was taken back before its group was put."""
+
+
+class NotOpen(QueueError):
+    """The control Redis was restarted and the coordinator has not opened it."""
+
+
+class ControlUnreachable(QueueError):
+    """The control Redis did not answer in time."""
+
+
+class StorageUnreachable(QueueError):
+    """A storage unit did not answer in time."""
+
+
+class RowsLost(QueueError):
+    """Bytes that were committed are gone."""
+
+
+class StorageFull(QueueError):
+    """No room for rows that must be stored."""
+
+
+class CorruptChunk(QueueError):
+    """Bytes are not what their header says."""

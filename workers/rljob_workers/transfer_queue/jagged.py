@@ -1,0 +1,64 @@
+"""A column of variable-length rows: values back to back and offsets. No padding, nothing copied on the way in.
+
+The only tensor container that crosses the queue's border.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Jagged:
+    """`values` [total, *inner] and `offsets` [rows + 1] (int64, first 0, last total)."""
+
+    values: torch.Tensor
+    offsets: torch.Tensor
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[torch.Tensor]) -> Jagged:
+        """Concatenates `rows`, each [length, *inner] of one dtype."""
+        lengths = torch.tensor([row.shape[0] for row in rows], dtype=torch.int64)
+        return cls.from_lengths(torch.cat(list(rows)), lengths)
+
+    @classmethod
+    def from_lengths(cls, values: torch.Tensor, lengths: torch.Tensor) -> Jagged:
+        """`values` [sum(lengths), *inner] cut by `lengths` [rows]."""
+        offsets = torch.zeros(lengths.numel() + 1, dtype=torch.int64)
+        torch.cumsum(lengths, 0, out=offsets[1:])
+        return cls(values, offsets)
+
+    @classmethod
+    def scalars(cls, values: torch.Tensor) -> Jagged:
+        """One element a row: `values` [rows, *inner]."""
+        return cls(values, torch.arange(values.shape[0] + 1, dtype=torch.int64))
+
+    def __len__(self) -> int:
+        return self.offsets.numel() - 1
+
+    @property
+    def lengths(self) -> torch.Tensor:
+        """[rows], int64."""
+        return self.offsets.diff()
+
+    def row(self, index: int) -> torch.Tensor:
+        """View of one row, [length, *inner]."""
+        return self.values[int(self.offsets[index]) : int(self.offsets[index + 1])]
+
+    def rows(self) -> list[torch.Tensor]:
+        """Views of all rows."""
+        return list(self.values.split(self.lengths.tolist()))
+
+    def select(self, indices: Sequence[int]) -> Jagged:
+        """The rows at `indices`, in that order (copies)."""
+        return Jagged.from_rows([self.row(index) for index in indices])
+
+    def nested(self) -> torch.Tensor:
+        """Dense [rows, length, *inner] (a view) where all lengths agree, else a `torch.nested` jagged tensor."""
+        lengths = self.lengths
+        if len(self) and bool((lengths == lengths[0]).all()):
+            return self.values.view(len(self), int(lengths[0]), *self.values.shape[1:])
+        return torch.nested.nested_tensor_from_jagged(self.values, self.offsets)
