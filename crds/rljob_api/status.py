@@ -58,6 +58,12 @@ class PodStatus(ApiModel):
     """Only where `rljob run` is the supervisor."""
     engine_pid: int | None = None
     ranks: list[RankStatus] = []
+    life: str = ""
+    """`{pod uid}/{container restart count}` that the job counts on; empty until the pod exists."""
+    lost_life: str = ""
+    """The life that was given up last: this one is to be replaced."""
+    ordered_at: float = 0.0
+    """Unix time in seconds when the pod was last told to start anew (in place, as a new pod, or in a new epoch)."""
 
 
 class RoleStatus(ApiModel):
@@ -68,6 +74,8 @@ class RoleStatus(ApiModel):
     ready: int
     failures: int
     """Since the last global restart (and within windowSeconds)."""
+    failure_times: list[float] = []
+    """Unix time in seconds of each of them."""
     pods: list[PodStatus] = []
 
 
@@ -82,6 +90,14 @@ class RestartStatus(ApiModel):
     """Unix time in seconds."""
     scope: str | None = None
     reason: str | None = None
+    decided_at: float = 0.0
+    """Unix time in seconds when the epoch was decided."""
+    opened: Epoch = Epoch(0)
+    """Highest epoch that the coordinator was seen to have."""
+    consecutive: int = 0
+    """Global restarts since a checkpoint was last recorded: the n of the backoff."""
+    checkpoint: int | None = None
+    """Version of the last recorded checkpoint when the last global restart was decided."""
 
 
 class StalenessStatus(ApiModel):

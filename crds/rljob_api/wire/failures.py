@@ -18,6 +18,8 @@ class FailureKind(StrEnum):
     HANG = "Hang"
     ENGINE_EXITED = "EngineExited"
     """Infrastructure: reported and restarted in place by the launcher; has no row in the table."""
+    ROWS_LOST = "RowsLost"
+    """Rows that training had claimed are gone with their storage unit: only a global restart brings them back."""
     REPORTED = "Reported"
     """A role reports a failure of the job that no process died of (e.g. maxAttempts exceeded)."""
 
