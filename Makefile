@@ -1,0 +1,64 @@
+# `make` lists what there is. Every target installs what it needs first, into .venv and from the lock.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+# Without byte code every process would compile its libraries at each start.
+unexport PYTHONDONTWRITEBYTECODE
+
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+CRD := crds/rljob.dev_rljobs.yaml
+UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --python $(BIN)/python --generate-hashes --no-header \
+	--no-emit-index-url --no-emit-find-links
+
+.PHONY: help install demo test test-unit test-integration lint format crd docs lock bench-quickstart clean
+
+help: ## Lists the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
+
+install: ## Makes .venv and installs what the lock names
+	@scripts/install
+
+demo: install ## Trains the quickstart: five roles, a real Redis, reward from 0 to above 0.9
+	$(BIN)/rljob run examples/quickstart.yaml --out rljob-out/quickstart
+
+test: install lint test-unit test-integration ## Lint, types, contracts and all tests of one machine
+
+test-unit: install ## Tests of pure code
+	$(PYTEST) tests/unit
+
+test-integration: install ## Tests with a real Redis and real processes
+	$(PYTEST) tests/integration
+
+lint: install ## Style, types, layers, and that generated files are as generated
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/rljob crd | diff -u $(CRD) - || { echo '$(CRD) is not what the models say: run make crd' >&2; exit 1; }
+	$(BIN)/rljob docs | diff -u docs/spec.md - || { echo 'docs/spec.md is not what the models say: run make docs' >&2; exit 1; }
+
+format: install ## Formats the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+crd: install ## Writes the CRD from the models
+	$(BIN)/rljob crd > $(CRD).new && mv $(CRD).new $(CRD)
+
+docs: install ## Writes the spec reference from the models
+	$(BIN)/rljob docs > docs/spec.md.new && mv docs/spec.md.new docs/spec.md
+
+lock: install ## Locks the newest versions that pyproject.toml allows
+	$(UV_COMPILE) --upgrade --extra worker --extra dev --output-file requirements.lock
+	$(UV_COMPILE) --upgrade --extra worker --extra dev --extra bench --constraint requirements.lock \
+		--output-file requirements-bench.lock
+
+bench-quickstart: install ## Samples per second beside TRL's GRPOTrainer
+	@scripts/install bench
+	$(BIN)/python tests/bench/quickstart.py
+
+clean: ## Removes caches and run folders, not .venv
+	rm -rf rljob-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
