@@ -1,0 +1,154 @@
+"""Tokenizers: one that lies in a folder, or a character- or byte-level one made from the spec.
+
+For data sources, engines and trainers. Never asks a hub. Ids of a made tokenizer are a function of its config alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE, WordLevel
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from rljob_api.spec import ModelSpec, TokenizerConfig, TokenizerKind
+from rljob_api.tokenizer_size import SPECIAL_TOKENS, alphabet_of
+
+ChatMessages: TypeAlias = Sequence[Mapping[str, str]]
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message['content'] }}{% if not loop.last %}{{ eos_token }}{% endif %}{% endfor %}"
+)
+"""Contents, parted by the end-of-sequence token: no character that an alphabet may lack, so that it suits every one."""
+
+_UNBOUNDED = int(1e30)
+"""What transformers takes for "no limit": a character-level tokenizer knows none, the model does."""
+
+
+def build_tokenizer(model: ModelSpec) -> PreTrainedTokenizerBase:
+    """The tokenizer of `model`: from `tokenizerPath`, else from `path`, else made from `config`."""
+    folder = model.tokenizer_path or model.path
+    if folder is not None:
+        field = "model.tokenizerPath" if model.tokenizer_path else "model.path"
+        return _load(Path(folder), field)
+    if model.config is None:
+        raise ValueError("model: neither path nor config is given, so that there is no tokenizer. Give one of them.")
+    return make_tokenizer(model.config.tokenizer)
+
+
+def make_tokenizer(config: TokenizerConfig) -> PreTrainedTokenizerFast:
+    """A tokenizer with an id per character of the alphabet (or per byte), then those of the special tokens."""
+    backend = _byte_level() if config.kind is TokenizerKind.BYTE else _character_level(alphabet_of(config))
+    eos, pad = SPECIAL_TOKENS
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token=eos,
+        pad_token=pad,
+        clean_up_tokenization_spaces=False,
+        model_max_length=_UNBOUNDED,
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str | ChatMessages) -> list[int]:
+    """Token ids of a text, or of chat messages in the tokenizer's template with the generation prompt.
+
+    ValueError names the first character that a Character tokenizer does not know, the prompt and the alphabet.
+    """
+    text = prompt if isinstance(prompt, str) else _render(tokenizer, prompt)
+    known = _known_characters(tokenizer)
+    unknown = (
+        next((char for char in _without_special_tokens(tokenizer, text) if char not in known), None) if known else None
+    )
+    if unknown is not None:
+        raise ValueError(
+            f"data: the character {unknown!r} of the prompt {_shortened(text)!r} is not in the alphabet"
+            f" {''.join(sorted(known))!r} of the tokenizer. Add it to model.config.tokenizer.alphabet,"
+            " or set model.config.tokenizer.kind to Byte."
+        )
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=isinstance(prompt, str))
+    return ids
+
+
+def decode_tokens(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> str:
+    """The text of `token_ids` without special tokens; no white space is added or cleaned away."""
+    text = tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert isinstance(text, str)
+    return text
+
+
+def _load(folder: Path, field: str) -> PreTrainedTokenizerBase:
+    if not folder.is_dir():
+        raise ValueError(f"{field}: {folder} is not a folder. Give a folder with tokenizer.json or the like.")
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"{field}: {folder} has no tokenizer that transformers can load ({error})."
+            " Put one there, or set model.tokenizerPath."
+        ) from error
+    if tokenizer.eos_token_id is None:
+        raise ValueError(
+            f"{field}: the tokenizer in {folder} has no end-of-sequence token. Set eos_token in its config."
+        )
+    return tokenizer
+
+
+def _character_level(alphabet: str) -> Tokenizer:
+    # WordLevel without an unknown token refuses what it does not know; BPE would drop it silently.
+    backend = Tokenizer(WordLevel({char: index for index, char in enumerate(alphabet)}))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    backend.decoder = decoders.Fuse()
+    return backend
+
+
+def _byte_level() -> Tokenizer:
+    symbols = _symbols_of_bytes()
+    backend = Tokenizer(BPE(vocab={symbol: byte for byte, symbol in enumerate(symbols)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _symbols_of_bytes() -> list[str]:
+    """The character that stands for each byte in a byte-level vocabulary (Radford et al. 2019, GPT-2's table).
+
+    Printable Latin-1 stands for itself; the others take code points from 256 on, in order.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    replacements = iter(range(0x100, 0x200))
+    return [chr(byte) if byte in printable else chr(next(replacements)) for byte in range(0x100)]
+
+
+def _render(tokenizer: PreTrainedTokenizerBase, messages: ChatMessages) -> str:
+    if tokenizer.chat_template is None:
+        raise ValueError(
+            "data.promptKey: the prompt is a list of chat messages, but the tokenizer has no chat template."
+            " Use string prompts, or a tokenizer with a chat template."
+        )
+    rendered = tokenizer.apply_chat_template(
+        [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+    )
+    assert isinstance(rendered, str)
+    return rendered
+
+
+def _known_characters(tokenizer: PreTrainedTokenizerBase) -> frozenset[str]:
+    """The alphabet of a Character tokenizer; empty for every other one."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or not isinstance(backend.model, WordLevel) or backend.model.unk_token in backend.get_vocab():
+        return frozenset()
+    return frozenset(token for token in backend.get_vocab(with_added_tokens=False) if len(token) == 1)
+
+
+def _without_special_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+    for token in tokenizer.all_special_tokens:
+        text = text.replace(token, "")
+    return text
+
+
+def _shortened(text: str, limit: int = 80) -> str:
+    return text if len(text) <= limit else text[:limit] + "..."
