@@ -1,0 +1,166 @@
+"""One keep-alive HTTP connection to the coordinator, usable from a select loop.
+
+Used by the clients of this package only. A request is begun and its answer collected later, so that a beat costs its
+sender no waiting and a launcher can wait for an answer and for its children at once. No threads. The coordinator always
+answers with a Content-Length, so nothing else is understood.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+CONNECT_SECONDS = 2.0
+"""The coordinator's socket listens even while the coordinator is being restarted: connecting is quick or hopeless."""
+
+_END_OF_HEAD = b"\r\n\r\n"
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A complete HTTP answer."""
+
+    status: int
+    body: bytes
+
+
+class ChannelBroken(Exception):
+    """The connection ended, or no answer came in time; the request may or may not have been carried out."""
+
+
+class PendingAnswer:
+    """A request on its way. Wait for `fileno()` to become readable (with a timeout), then ask `ready()`."""
+
+    def __init__(self, connection: socket.socket, expires: float, clock: Clock) -> None:
+        self._connection = connection
+        self._expires = expires
+        self._clock = clock
+        self._received = bytearray()
+        self._answer: Answer | None = None
+        self._broken: str | None = None
+
+    def fileno(self) -> int:
+        """Readable when there is something to collect; -1 once the connection is closed."""
+        return self._connection.fileno()
+
+    def ready(self) -> bool:
+        """Whether `result()` returns (or raises) without waiting. Never blocks."""
+        if self._answer is None and self._broken is None:
+            self._collect()
+        if self._answer is None and self._broken is None and self._clock() >= self._expires:
+            self._broken = "no answer in time"
+        return self._answer is not None or self._broken is not None
+
+    def result(self) -> Answer:
+        """The answer; waits for it. Raises ChannelBroken."""
+        while not self.ready():
+            left = max(0.0, self._expires - self._clock())
+            select.select([self._connection], [], [], left)
+        if self._answer is None:
+            raise ChannelBroken(self._broken)
+        return self._answer
+
+    def _collect(self) -> None:
+        try:
+            data = self._connection.recv(1 << 16)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._broken = str(error)
+            return
+        if not data:
+            self._broken = "the connection was closed"
+            return
+        self._received += data
+        self._answer = _parse(self._received)
+
+
+def _parse(received: bytearray) -> Answer | None:
+    """The answer, or None while bytes are missing."""
+    head_end = received.find(_END_OF_HEAD)
+    if head_end < 0:
+        return None
+    lines = bytes(received[:head_end]).split(b"\r\n")
+    length = 0
+    for line in lines[1:]:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"content-length":
+            length = int(value)
+    body = bytes(received[head_end + len(_END_OF_HEAD) :])
+    return Answer(int(lines[0].split()[1]), body) if len(body) >= length else None
+
+
+class HttpChannel:
+    """A connection that is made when first needed and made anew when it broke. One request at a time."""
+
+    def __init__(self, base_url: str, token: str, clock: Clock = time.monotonic) -> None:
+        parts = urlsplit(base_url)
+        if parts.scheme != "http" or parts.hostname is None or parts.port is None:
+            raise ValueError(
+                f"coordinator: {base_url!r} is not of the form http://host:port. Set it so in the endpoints."
+            )
+        self._address = (parts.hostname, parts.port)
+        self._token = token
+        self._clock = clock
+        self._connection: socket.socket | None = None
+        self._pending: PendingAnswer | None = None
+
+    def begin(self, method: str, path: str, body: bytes | None, *, timeout: float) -> PendingAnswer:
+        """Sends a request. Raises ChannelBroken when no connection can be made."""
+        if self._pending is not None and not (self._pending.ready() and self._pending._answer is not None):
+            self.close()  # an answer that nobody collected would be taken for the next one's
+        head = (
+            f"{method} {path} HTTP/1.1\r\nHost: {self._address[0]}\r\nX-RLJob-Token: {self._token}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body or b'')}\r\n\r\n"
+        )
+        message = head.encode() + (body or b"")
+        connection = self._send(message)
+        self._pending = PendingAnswer(connection, self._clock() + timeout, self._clock)
+        return self._pending
+
+    def request(self, method: str, path: str, body: bytes | None, *, timeout: float) -> Answer:
+        """Sends a request and waits for its answer. Raises ChannelBroken."""
+        try:
+            return self.begin(method, path, body, timeout=timeout).result()
+        except ChannelBroken:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Closes the connection; the next request makes a new one."""
+        self._pending = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _send(self, message: bytes) -> socket.socket:
+        if self._connection is not None and _is_quiet(self._connection):
+            with contextlib.suppress(OSError):
+                return _send_all(self._connection, message)
+        self.close()
+        try:
+            self._connection = socket.create_connection(self._address, CONNECT_SECONDS)
+            self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return _send_all(self._connection, message)
+        except OSError as error:
+            self.close()
+            raise ChannelBroken(f"cannot connect: {error}") from error
+
+
+def _is_quiet(connection: socket.socket) -> bool:
+    """False if the server has closed an idle connection: the next request would be lost on it."""
+    return not select.select([connection], [], [], 0)[0]
+
+
+def _send_all(connection: socket.socket, message: bytes) -> socket.socket:
+    connection.settimeout(CONNECT_SECONDS)
+    connection.sendall(message)
+    connection.setblocking(False)
+    return connection

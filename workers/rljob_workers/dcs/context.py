@@ -1,0 +1,60 @@
+"""What a rank is told by its launcher, and the shared word through which the launcher learns what the rank saw.
+
+Built by the launcher before the fork; read by roles, session, weights and checkpoints.
+"""
+
+import mmap
+from dataclasses import dataclass
+from pathlib import Path
+
+from rljob_api.spec import RLJob
+from rljob_api.wire.identity import Endpoints, Life
+
+
+class SeqSink:
+    """The highest `seq` of the control Redis that a rank has seen, in memory shared with the launcher over a fork.
+
+    One rank writes, its launcher reads; the number outlives the rank, which is the point: after the control Redis was
+    restarted, it proves what had been answered.
+    """
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 8)
+        self._word = memoryview(self._memory).cast("Q")
+
+    @property
+    def value(self) -> int:
+        """The highest number so far."""
+        return self._word[0]
+
+    def raise_to(self, seq: int) -> None:
+        """Notes that `seq` was seen; a lower number changes nothing."""
+        if seq > self._word[0]:
+            self._word[0] = seq
+
+
+@dataclass(frozen=True, slots=True)
+class RankContext:
+    """Everything a rank process is given."""
+
+    life: Life
+    endpoints: Endpoints
+    job: RLJob
+    global_rank: int
+    world_size: int
+    ranks_per_pod: int
+    launcher: str
+    """The life of the launcher that forked this rank (12 hex digits)."""
+    engine_url: str | None
+    """The engine server of this pod; None for roles without one."""
+    seq_sink: SeqSink
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        """Folder of the checkpoints: `checkpoint.path` below the run folder, or `checkpoints`."""
+        return checkpoint_dir(self.job, self.endpoints)
+
+
+def checkpoint_dir(job: RLJob, endpoints: Endpoints) -> Path:
+    """Folder of the checkpoints of `job`."""
+    return Path(endpoints.run_dir) / (job.spec.checkpoint.path or "checkpoints")

@@ -1,0 +1,48 @@
+"""What the DCS raises.
+
+DcsError
+├── LifeOver                 this rank or launcher is fenced (older epoch, later life): stop, write nothing
+├── WeightDead               the weight is not alive (its lineage was left before this version)
+├── WeightIncomplete         a version is published while rows of its rollout are untrained
+├── CoordinatorUnreachable   the coordinator has not answered within the deadline (who waited for what)
+├── CoordinatorRefused       the coordinator refuses, with its sentence
+├── WeightTimeout            no source gave the whole weight within the deadline
+├── CorruptWeights           a chunk does not match its checksum, from every source
+└── CheckpointDamaged        a checkpoint folder is incomplete or does not match its checksums
+"""
+
+
+class DcsError(Exception):
+    """Base of everything the DCS raises."""
+
+
+class LifeOver(DcsError):
+    """This life is over; the message has the reason."""
+
+
+class WeightDead(DcsError):
+    """The weight belongs to a past that a restore left."""
+
+
+class WeightIncomplete(DcsError):
+    """Rows of the rollout that this version is trained on are not trained yet."""
+
+
+class CoordinatorUnreachable(DcsError):
+    """The coordinator did not answer in time."""
+
+
+class CoordinatorRefused(DcsError):
+    """The coordinator refuses the request, with its sentence."""
+
+
+class WeightTimeout(DcsError):
+    """A weight could not be pulled in time."""
+
+
+class CorruptWeights(DcsError):
+    """Bytes of a weight are not what its offer says."""
+
+
+class CheckpointDamaged(DcsError):
+    """A checkpoint folder is not what was recorded."""

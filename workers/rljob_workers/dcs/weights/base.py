@@ -1,0 +1,70 @@
+"""How weights travel: the two ends that roles use. A transport implements both and is chosen once, in the factory.
+
+Called by the actor (publisher) and by rollout, actor_fwd and reference (receiver). Knows weights as named tensors and
+as safetensors files, never as a model.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rljob_api.wire.identity import WeightId
+from rljob_api.wire.weights import Stream
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class StagedWeights:
+    """A whole, verified weight on this machine."""
+
+    weight: WeightId
+    path: Path
+    """A safetensors file. It stays until two newer ones of its stream were staged."""
+
+
+class WeightPublisher(ABC):
+    """The trainer's end."""
+
+    @abstractmethod
+    def publish(
+        self, stream: Stream, weight: WeightId, tensors: Mapping[str, torch.Tensor], *, deadline: float
+    ) -> None:
+        """Makes a weight visible to every receiver; returns when it is durable knowledge that it exists.
+
+        `tensors` are host copies that the caller does not change any more. The same weight twice is one. `deadline` is
+        monotonic seconds. Raises LifeOver (fenced), WeightDead, WeightIncomplete, CoordinatorUnreachable.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stops serving."""
+
+
+class WeightReceiver(ABC):
+    """A consumer's end. Used from one thread, any one."""
+
+    @abstractmethod
+    def await_newer(
+        self,
+        stream: Stream,
+        than: WeightId | None,
+        *,
+        deadline: float,
+        pulse: Callable[[], None] | None = None,
+    ) -> StagedWeights | None:
+        """The newest weight of a stream if it is newer than `than`; None when there is none until `deadline`.
+
+        `deadline` (monotonic seconds) is for something newer to be offered; pulling it then has the time of
+        weightSync.timeoutSeconds. `pulse` is called between waits and chunks and may raise. Raises WeightTimeout,
+        CorruptWeights, CoordinatorUnreachable.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stops serving to peers and deletes what was staged."""
