@@ -1,7 +1,8 @@
 """Failpoints: named places where a test may kill the process that passes them. Nothing at all unless asked for.
 
-`RLJOB_FAILPOINTS="checkpoint.after_record=2,publish.after=1"` with `RLJOB_FAILPOINTS_DIR=DIR` sends SIGKILL to the process
-that passes a place for the n-th time (counted over all lives in DIR); each place fires once, its file `NAME.fired` tells.
+`RLJOB_FAILPOINTS="checkpoint.after_record=2,publish.after=1"` with `RLJOB_FAILPOINTS_DIR=DIR` sends SIGKILL to the
+process that passes a place for the n-th time (counted over all lives in DIR); each place fires once, its file
+`NAME.fired` tells.
 """
 
 import os

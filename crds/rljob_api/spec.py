@@ -1,15 +1,21 @@
 """The spec of an RLJob: every field that a user may write, with unit, bounds, default and meaning.
 
-A field is here only when its behaviour is built. Cross-field rules stand once, in `rules.py`.
+A field is here only when its behaviour is built. Cross-field rules stand once, in `rules.py`. Reads no file.
 """
 
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, field_validator
 
+from rljob_api import rules
 from rljob_api.base import ApiModel
 from rljob_api.names import Role, Scope
+from rljob_api.rule import RuledModel
+
+MAX_SEED = (1 << 31) - 1
+
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 
 ImportPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", max_length=256)]
 """`package.module:attribute`. Loaded from installed packages or from `extensionPath`, never from data."""
@@ -42,44 +48,72 @@ class TokenizerKind(StrEnum):
     BYTE = "Byte"
 
 
-class TokenizerConfig(ApiModel):
+class TokenizerConfig(RuledModel):
     """The tokenizer of a model made from a config."""
 
+    rules = rules.TOKENIZER
+
     kind: TokenizerKind = TokenizerKind.CHARACTER
-    """Character: one token per character of `alphabet`. Byte: one token per UTF-8 byte."""
+    """Character: one token per character of `alphabet`. Byte: one token per UTF-8 byte. Both add tokens for the end of
+    a sequence and for padding."""
     alphabet: str | None = Field(default=None, min_length=1, max_length=1024)
-    """The characters of a Character tokenizer; None means the printable ASCII characters."""
+    """The characters of a Character tokenizer, each once; null means printable ASCII and the newline."""
+
+    @field_validator("alphabet")
+    @classmethod
+    def _each_character_once(cls, alphabet: str | None) -> str | None:
+        twice = next((char for index, char in enumerate(alphabet or "") if char in (alphabet or "")[:index]), None)
+        if twice is not None:  # stays in Python: CEL on Kubernetes cannot count characters within its budget
+            raise ValueError(f"the character {twice!r} is in it twice. Write each once.")
+        return alphabet
 
 
-class ModelConfig(ApiModel):
+class ModelConfig(RuledModel):
     """A model with random weights; version 0 is materialised once from `seed`."""
 
+    rules = rules.MODEL_CONFIG
+
     architecture: Architecture = Architecture.QWEN3
+    """Family of the model."""
     hidden_size: int = Field(default=64, ge=8, le=65536)
+    """Width of the residual stream."""
     intermediate_size: int = Field(default=128, ge=8, le=262144)
+    """Width of the feed-forward layers."""
     num_layers: int = Field(default=2, ge=1, le=256)
+    """Transformer blocks."""
     num_attention_heads: int = Field(default=4, ge=1, le=256)
+    """Query heads of each block."""
     num_key_value_heads: int = Field(default=2, ge=1, le=256)
-    head_dim: int = Field(default=16, ge=4, le=512)
+    """Key and value heads of each block; divides numAttentionHeads."""
+    head_dim: int = Field(default=16, ge=4, le=512, multiple_of=2)
+    """Width of one head; even, since rotary embeddings turn pairs."""
     max_position_embeddings: int = Field(default=1024, ge=8, le=1048576)
+    """Longest sequence, prompt and response together, in tokens."""
     tie_word_embeddings: bool = True
+    """Whether input and output embeddings share their weights."""
     initializer_range: float = Field(default=0.02, gt=0, le=1)
     """Standard deviation of the initial weights."""
     vocab_size: int | None = Field(default=None, ge=2, le=1048576)
-    """None: as many as the tokenizer has. Must not be smaller than that."""
+    """Rows of the embedding; null means as many as the tokenizer has tokens. Must not be smaller than that."""
     tokenizer: TokenizerConfig = TokenizerConfig()
-    seed: int = Field(default=0, ge=0)
+    """The tokenizer that is built along with the model."""
+    seed: Seed = 0
+    """Seed of the random weights."""
 
 
-class ModelSpec(ApiModel):
+class ModelSpec(RuledModel):
     """The policy model. Exactly one of `path` and `config`."""
+
+    rules = rules.MODEL
 
     path: str | None = Field(default=None, min_length=1, max_length=4096)
     """A Hugging Face checkpoint folder (config.json, safetensors, tokenizer)."""
     config: ModelConfig | None = None
+    """A model with random weights."""
     tokenizer_path: str | None = Field(default=None, min_length=1, max_length=4096)
-    """A folder with a tokenizer; None means the one in `path` or that of `config`."""
+    """A folder with a tokenizer; null means the one in `path` or that of `config`."""
     dtype: Dtype = Dtype.FLOAT32
+    """Type of the weights in training and generation."""
 
 
 class ReasoningGymSpec(ApiModel):
@@ -88,24 +122,28 @@ class ReasoningGymSpec(ApiModel):
     dataset: str = Field(min_length=1, max_length=128)
     """Name of the dataset, e.g. `letter_counting`."""
     parameters: dict[str, Any] = {}
-    """Keyword arguments of the dataset's config, e.g. {max_n: 1000}."""
+    """Keyword arguments of the dataset's config, in its own spelling, e.g. {max_n: 1000}."""
     size: int = Field(default=10000, ge=1, le=10_000_000)
     """How many tasks there are before they repeat."""
-    seed: int = Field(default=0, ge=0)
+    seed: Seed = 0
+    """Seed of the tasks."""
 
 
-class DataSpec(ApiModel):
+class DataSpec(RuledModel):
     """Where prompts come from. Exactly one of `prompts` and `reasoningGym`."""
+
+    rules = rules.DATA
 
     prompts: str | None = Field(default=None, min_length=1, max_length=4096)
     """A JSONL file, one prompt a line. A relative path is relative to the manifest."""
     prompt_key: str = Field(default="prompt", min_length=1, max_length=256)
     """Key of the prompt: a string, or a list of chat messages (needs a chat template)."""
-    label_key: str | None = Field(default="label", max_length=256)
-    """Key of the label handed to the reward; None means that there is none."""
+    label_key: str | None = Field(default="label", min_length=1, max_length=256)
+    """Key of the label handed to the reward; null means that there is none."""
     reasoning_gym: ReasoningGymSpec | None = None
-    shuffle_seed: int | None = Field(default=0, ge=0)
-    """Seed of the order, new in every pass over the data; None keeps the order of the file."""
+    """Tasks made by a procedure instead of a file."""
+    shuffle_seed: Seed | None = 0
+    """Seed of the order, new in every pass over the data; null keeps the order of the file."""
     apply_chat_template: bool = False
     """Wrap string prompts as one user message of the tokenizer's chat template."""
 
@@ -120,7 +158,9 @@ class ClipSpec(ApiModel):
     """PPO clipping of the policy ratio to [1 - low, 1 + high]."""
 
     low: float = Field(default=0.2, gt=0, lt=1)
+    """Distance of the lower bound from 1."""
     high: float = Field(default=0.28, gt=0, le=10)
+    """Distance of the upper bound from 1 (larger than `low`: clip-higher)."""
 
 
 class KlEstimator(StrEnum):
@@ -135,7 +175,9 @@ class KlSpec(ApiModel):
     """KL term in the loss. A coefficient above 0 needs the reference role."""
 
     coefficient: float = Field(default=0.0, ge=0, le=100)
+    """Weight of the term; 0 leaves it out."""
     estimator: KlEstimator = KlEstimator.K3
+    """K1: log ratio. K2: half its square. K3: unbiased and never negative."""
 
 
 class Correction(StrEnum):
@@ -149,13 +191,15 @@ class CorrectionSpec(ApiModel):
     """Importance correction for stale or mismatched log-probs (TIS: weights capped at `cap`)."""
 
     kind: Correction = Correction.TIS
+    """Tis: truncated importance sampling. None: rollout log-probs are not looked at."""
     cap: float = Field(default=2.0, gt=0, le=1000)
+    """Largest importance weight of a token."""
 
 
 class LossAggregation(StrEnum):
     """Over what the loss is averaged: all tokens of the global batch, or samples of token means."""
 
-    TOKEN_MEAN = "TokenMean"
+    TOKEN_MEAN = "TokenMean"  # noqa: S105 - a token of text, not a secret
     SEQUENCE_MEAN = "SequenceMean"
 
 
@@ -163,22 +207,30 @@ class AlgorithmSpec(ApiModel):
     """The policy-gradient algorithm."""
 
     advantage: Advantage = Advantage.GRPO
+    """Grpo: (reward - mean of its group) / standard deviation of its group."""
     clip: ClipSpec = ClipSpec()
+    """Bounds of the policy ratio."""
     kl: KlSpec = KlSpec()
+    """Pull towards the reference model."""
     correction: CorrectionSpec = CorrectionSpec()
+    """What is done about samples that the trained policy did not make."""
     loss_aggregation: LossAggregation = LossAggregation.TOKEN_MEAN
+    """Over what the loss is averaged."""
 
 
 class SamplingSpec(ApiModel):
     """How tokens are drawn."""
 
     temperature: float = Field(default=1.0, gt=0, le=10)
+    """Divides the logits, also where log-probs are computed."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=0, ge=0)
-    """0 means all tokens."""
+    """Draw from the smallest set of tokens with at least this probability; 1 means all."""
+    top_k: int = Field(default=0, ge=0, le=1048576)
+    """Draw from this many most likely tokens; 0 means all."""
     max_new_tokens: int = Field(default=64, ge=1, le=1048576)
-    stop_token_ids: list[Annotated[int, Field(ge=0)]] = Field(default=[], max_length=64)
-    """Ends a sample beside the tokenizer's end-of-sequence token."""
+    """Longest response, in tokens, its end-of-sequence token included."""
+    stop_token_ids: list[Annotated[int, Field(ge=0, le=1048576)]] = Field(default=[], max_length=64)
+    """Tokens that end a sample, beside the tokenizer's end-of-sequence token."""
 
 
 class ExactMatchSpec(ApiModel):
@@ -189,16 +241,22 @@ class RewardFunctionSpec(ApiModel):
     """A user's reward: a function of the protocol `rljob_workers.rewards.base.RewardFunction`."""
 
     function: ImportPath
+    """`package.module:function`."""
     path: str | None = Field(default=None, min_length=1, max_length=4096)
     """A folder that is searched first for the module; relative to the manifest."""
     timeout_seconds: int = Field(default=60, ge=1, le=86400)
+    """Longest time for the samples of one prompt."""
 
 
-class RewardSpec(ApiModel):
+class RewardSpec(RuledModel):
     """At most one member. None at all: exact match for `prompts`, `score_answer` for `reasoningGym`."""
 
+    rules = rules.REWARD
+
     exact_match: ExactMatchSpec | None = None
+    """The answer must equal the label."""
     custom: RewardFunctionSpec | None = None
+    """A function of yours."""
 
 
 class RolloutSpec(ApiModel):
@@ -209,12 +267,15 @@ class RolloutSpec(ApiModel):
     batch_size: int = Field(ge=1, le=1_000_000)
     """Prompts of one rollout."""
     samples_per_prompt: int = Field(ge=2, le=4096)
+    """Samples of one prompt: the group that their advantages are relative to."""
     max_staleness: int = Field(default=1, ge=0, le=64)
-    """Largest r - v for a row of train_r and any version v that made a token of it. 0: on-policy."""
+    """Largest r - v for a row of train_r and any weight version v that made a token of it. 0: strictly on-policy."""
     sampling: SamplingSpec = SamplingSpec()
+    """How tokens are drawn."""
     reward: RewardSpec = RewardSpec()
+    """How samples are scored."""
     max_prompt_kills: int = Field(default=3, ge=1, le=100)
-    """A prompt that was alone in work when its worker died this often is set aside and redrawn."""
+    """A prompt that was alone in work when its worker died this often is set aside and another is drawn."""
     max_attempts: int = Field(default=8, ge=1, le=1000)
     """Draws for one group before the job fails with a name."""
 
@@ -223,30 +284,36 @@ class OptimizerSpec(ApiModel):
     """AdamW."""
 
     learning_rate: float = Field(default=1e-6, gt=0, le=1)
+    """After the warm-up; constant from then on."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
+    """Decay of the mean of gradients."""
     beta2: float = Field(default=0.95, ge=0, lt=1)
+    """Decay of the mean of squared gradients."""
     epsilon: float = Field(default=1e-8, gt=0, le=1)
+    """Added to the root of the mean of squared gradients."""
     weight_decay: float = Field(default=0.0, ge=0, le=10)
-    max_grad_norm: float = Field(default=1.0, ge=0)
-    """0 turns clipping off."""
-    warmup_steps: int = Field(default=0, ge=0)
+    """Decoupled from the gradient; applied to weight matrices."""
+    max_grad_norm: float = Field(default=1.0, ge=0, le=1e9)
+    """Largest norm of the gradient of all parameters; 0 turns clipping off."""
+    warmup_steps: int = Field(default=0, ge=0, le=10_000_000)
     """Optimizer steps of linear warm-up."""
 
 
 class TrainingSpec(ApiModel):
     """How a rollout is trained on."""
 
-    global_batch_size: int = Field(ge=1)
-    """Samples of one optimizer step, over all data-parallel ranks."""
-    micro_batch_size: int = Field(ge=1)
-    """Samples of one forward and backward pass on one rank."""
-    iters_per_train_update: int = Field(default=1, ge=1)
+    global_batch_size: int = Field(ge=1, le=1_000_000_000)
+    """Samples of one optimizer step, over all data-parallel ranks; divides batchSize x samplesPerPrompt."""
+    micro_batch_size: int = Field(ge=1, le=1_000_000_000)
+    """Samples of one forward and backward pass on one rank, at most."""
+    iters_per_train_update: int = Field(default=1, ge=1, le=1_000_000)
     """A global batch is fetched in this many slices, so that training starts before it is complete."""
     epochs_per_rollout: int = Field(default=1, ge=1, le=64)
     """Passes over one rollout."""
     optimizer: OptimizerSpec = OptimizerSpec()
-    ref_update_interval: int | None = Field(default=None, ge=1)
-    """k: train_r is measured against version floor(r / k) * k. None: always version 0."""
+    """AdamW and its learning rate."""
+    ref_update_interval: int | None = Field(default=None, ge=1, le=10_000_000)
+    """k: train_r is measured against version floor(r / k) * k. Null: always version 0."""
 
 
 class RoleSpec(ApiModel):
@@ -262,10 +329,15 @@ class RolesSpec(ApiModel):
     """Roles of the job. `reference` may be absent (null) when no KL term needs it."""
 
     actor: RoleSpec = RoleSpec()
+    """Trains the policy and publishes weights; its replicas are data-parallel ranks."""
     rollout: RoleSpec = RoleSpec()
+    """Generates samples and scores them; each replica has an engine of its own."""
     actor_fwd: RoleSpec = RoleSpec()
+    """Log-probs under the policy just before training."""
     reference: RoleSpec | None = None
+    """Log-probs under the reference model; null means that there is no such role."""
     advantages: RoleSpec = RoleSpec()
+    """Advantages from rewards."""
 
 
 class Waiting(StrEnum):
@@ -279,8 +351,10 @@ class TransferQueueSpec(ApiModel):
     """The data plane."""
 
     storage_units: int = Field(default=2, ge=1, le=64)
+    """Redis servers that hold the columns (one more holds the control state)."""
     polling_mode: Waiting = Waiting.NOTIFY
-    storage_bytes: int = Field(default=1 << 30, ge=1 << 24)
+    """How consumers wait for rows."""
+    storage_bytes: int = Field(default=1 << 30, ge=1 << 24, le=1 << 44)
     """Memory limit of one storage unit, in bytes."""
 
 
@@ -300,60 +374,78 @@ class WeightSyncSpec(ApiModel):
     """Weight transport."""
 
     backend: WeightBackend = WeightBackend.HOST_STAGED
+    """HostStaged: a copy in host memory is served over TCP while training goes on."""
     interruption: Interruption = Interruption.RETRACT
     """Retract: tokens are kept, their KV is computed anew under the new weights."""
     chunk_bytes: int = Field(default=4 << 20, ge=1 << 12, le=1 << 30)
-    """Weights travel in checksummed chunks of this size."""
+    """Weights travel in checksummed chunks of this size, in bytes."""
     timeout_seconds: int = Field(default=300, ge=1, le=86400)
+    """Longest time for one version to reach a receiver."""
 
 
 class CheckpointSpec(ApiModel):
     """Checkpoints: policy, optimizer, random state, data cursor."""
 
     path: str | None = Field(default=None, min_length=1, max_length=4096)
-    """Folder; None means `checkpoints` in the run folder. Relative to the run folder."""
-    every_steps: int = Field(default=1, ge=1)
+    """Folder; null means `checkpoints` in the run folder. Relative to the run folder."""
+    every_steps: int = Field(default=1, ge=1, le=10_000_000)
     """A checkpoint after every so many trained rollouts (and at the end)."""
     keep: int = Field(default=2, ge=1, le=1000)
     """Newest recorded checkpoints that are kept."""
 
 
-class BackoffSpec(ApiModel):
-    """Delay before a global restart: initialSeconds * factor^(n-1) for the n-th, at most maxSeconds.
+class BackoffSpec(RuledModel):
+    """Delay before the n-th global restart: initialSeconds * factor^(n-1), at most maxSeconds.
 
     n falls back to 1 once a step was recorded after the last restart.
     """
 
+    rules = rules.BACKOFF
+
     initial_seconds: float = Field(default=0.0, ge=0, le=86400)
+    """Delay before the first; 0 means none at all."""
     factor: float = Field(default=2.0, ge=1, le=10)
+    """Growth from one to the next."""
     max_seconds: float = Field(default=60.0, ge=0, le=86400)
+    """Longest delay."""
 
 
-class RestartTableSpec(ApiModel):
-    """Overrides of single rows of the restart table; None keeps the default. Actor takes only Global."""
+class RestartTableSpec(RuledModel):
+    """Overrides of single rows of the restart table; null keeps the default. Actor takes only Global."""
+
+    rules = rules.RESTART_TABLE
 
     actor: Scope | None = None
+    """Default Global, and nothing else."""
     rollout: Scope | None = None
+    """Default Global."""
     actor_fwd: Scope | None = None
+    """Default Global."""
     reference: Scope | None = None
+    """Default InPlace."""
     advantages: Scope | None = None
+    """Default InPlace."""
 
     def row(self, role: Role) -> Scope | None:
         """The override for `role`, or None."""
         return getattr(self, role.value)  # type: ignore[no-any-return]
 
 
-class RestartPolicySpec(ApiModel):
+class RestartPolicySpec(RuledModel):
     """What is restarted when something fails."""
 
+    rules = rules.RESTART_POLICY
+
     table: RestartTableSpec = RestartTableSpec()
+    """What the failure of a role restarts: Global, the whole job; InPlace, that role alone."""
     threshold: int = Field(default=3, ge=1, le=1000)
     """The threshold-th failure of one role since the last global restart is global."""
-    window_seconds: int | None = Field(default=None, ge=1)
-    """Failures older than this are forgotten; None: never."""
+    window_seconds: int | None = Field(default=None, ge=1, le=31_536_000)
+    """Failures older than this are forgotten; null: never."""
     max_global_restarts: int = Field(default=10, ge=0, le=100000)
     """One more than this fails the job."""
     backoff: BackoffSpec = BackoffSpec()
+    """Delay before a global restart."""
     heartbeat_timeout_seconds: int = Field(default=30, ge=1, le=86400)
     """A rank whose main loop has not beaten for this long (and is not busy by its own word) hangs."""
     stall_timeout_seconds: int = Field(default=600, ge=2, le=604800)
@@ -367,23 +459,37 @@ class TelemetrySpec(ApiModel):
     """A line of samples.jsonl per trained sample (the audit)."""
 
 
-class RLJobSpec(ApiModel):
+class RLJobSpec(RuledModel):
     """One disaggregated reinforcement-learning job."""
 
+    rules = rules.SPEC
+
     mode: Mode = Mode.FULLY_ASYNC
-    seed: int = Field(default=0, ge=0)
+    """FullyAsync: every role has processes of its own and streams."""
+    seed: Seed = 0
     """Seed of sampling: a sample's seed is a function of (seed, rollout id, group, attempt, sample)."""
     model: ModelSpec
+    """The policy."""
     data: DataSpec
+    """The prompts."""
     algorithm: AlgorithmSpec = AlgorithmSpec()
+    """Advantages and loss."""
     rollout: RolloutSpec
+    """Generation."""
     training: TrainingSpec
+    """Training."""
     roles: RolesSpec = RolesSpec()
+    """The processes."""
     transfer_queue: TransferQueueSpec = TransferQueueSpec()
+    """The data plane."""
     weight_sync: WeightSyncSpec = WeightSyncSpec()
+    """How weights travel."""
     checkpoint: CheckpointSpec = CheckpointSpec()
+    """What is kept for a restart."""
     restart_policy: RestartPolicySpec = RestartPolicySpec()
+    """What is restarted when something fails."""
     telemetry: TelemetrySpec = TelemetrySpec()
+    """What is written down beside metrics and events."""
 
 
 class Metadata(ApiModel):

@@ -1,0 +1,95 @@
+"""A cross-field rule: said once, held in Python and, where CEL can say it, by the API server too.
+
+`spec.py` attaches the tables of `rules.py` to its models; `crd.py` finds them in the JSON schema. No rule does I/O.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar, Self
+
+from pydantic import GetJsonSchemaHandler, model_validator
+from pydantic.alias_generators import to_snake
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import PydanticCustomError
+from pydantic_core.core_schema import CoreSchema
+
+from rljob_api.base import ApiModel
+
+VALIDATIONS = "x-kubernetes-validations"
+BROKEN_RULE = "broken_rule"
+"""Type of the pydantic error of broken rules; its context holds `broken`, a list of (field, sentence)."""
+
+_PLACEHOLDER = re.compile(r"\{([\w.]+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Something that must hold between the fields of one model."""
+
+    field: str
+    """The field to change, as a path of camelCase names relative to the model."""
+    holds: Callable[[Any], bool]
+    """The rule, given the model."""
+    sentence: str
+    """Value, bound and cure; `{path.to.field}` stands for the value of a field that is set whenever the rule breaks."""
+    cel: str
+    """The same rule over `self`, where all defaults are filled in except that of roles.rollout.replicas."""
+
+    def text(self, model: ApiModel) -> str:
+        """The sentence for a model that breaks the rule."""
+        return _PLACEHOLDER.sub(lambda found: _shown(_value_at(model, found[1])), self.sentence)
+
+    def validation(self) -> dict[str, str]:
+        """The rule as an entry of x-kubernetes-validations."""
+        entry = {"rule": self.cel, "fieldPath": f".{self.field}"}
+        if _PLACEHOLDER.search(self.sentence):
+            return entry | {"messageExpression": self._message_expression()}
+        return entry | {"message": self.sentence}
+
+    def _message_expression(self) -> str:
+        pieces = _PLACEHOLDER.split(self.sentence)
+        literals = [f"'{_escaped(text)}'" for text in pieces[::2]]
+        values = [f"string(self.{path})" for path in pieces[1::2]]
+        terms = [term for pair in zip(literals, [*values, ""], strict=True) for term in pair]
+        return " + ".join(term for term in terms if term not in ("", "''"))
+
+
+class RuledModel(ApiModel):
+    """A model whose fields must agree with each other."""
+
+    rules: ClassVar[tuple[Rule, ...]] = ()
+
+    @model_validator(mode="after")
+    def _obey_rules(self) -> Self:
+        broken = [(rule.field, rule.text(self)) for rule in type(self).rules if not rule.holds(self)]
+        if broken:
+            text = " ".join(f"{field}: {sentence}" for field, sentence in broken)
+            raise PydanticCustomError(BROKEN_RULE, "{text}", {"text": text, "broken": broken})
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Adds the rules to the model's node."""
+        node = handler.resolve_ref_schema(handler(schema))
+        if cls.rules:
+            node[VALIDATIONS] = [rule.validation() for rule in cls.rules]
+        return node
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'")
+
+
+def _value_at(model: ApiModel, path: str) -> object:
+    value: object = model
+    for name in path.split("."):
+        value = getattr(value, to_snake(name))
+    return value
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value.value) if isinstance(value, Enum) else str(value)

@@ -1,0 +1,202 @@
+"""The cross-field rules of the spec: a table per model, each rule with its field, predicate, sentence and CEL twin.
+
+Only `spec.py` imports this. Predicates see models that passed all rules on single fields.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rljob_api.names import Scope
+from rljob_api.rule import Rule
+from rljob_api.tokenizer_size import NUM_BYTES, PRINTABLE_ASCII, SPECIAL_TOKENS, tokenizer_size
+
+if TYPE_CHECKING:
+    from rljob_api import spec
+
+
+_SPECIAL = len(SPECIAL_TOKENS)
+
+
+def _vocabulary_covers_tokenizer(model: spec.ModelConfig) -> bool:
+    return model.vocab_size is None or model.vocab_size >= tokenizer_size(model.tokenizer)
+
+
+def _slices_reach_all_ranks(job: spec.RLJobSpec) -> bool:
+    slices = job.training.iters_per_train_update
+    if job.training.global_batch_size % slices:
+        return True  # a rule of its own says so
+    return job.training.global_batch_size % (slices * job.roles.actor.replicas) == 0
+
+
+def _answers_have_labels(job: spec.RLJobSpec) -> bool:
+    scored_otherwise = job.data.reasoning_gym is not None or job.rollout.reward.custom is not None
+    return scored_otherwise or job.data.label_key is not None
+
+
+def _answers_fit_positions(job: spec.RLJobSpec) -> bool:
+    config = job.model.config
+    return config is None or job.rollout.sampling.max_new_tokens < config.max_position_embeddings
+
+
+TOKENIZER: tuple[Rule, ...] = (
+    Rule(
+        field="alphabet",
+        holds=lambda tokenizer: tokenizer.kind == "Character" or tokenizer.alphabet is None,
+        sentence="belongs to kind Character, but kind is {kind}. Remove alphabet or set kind to Character.",
+        cel="self.kind == 'Character' || !has(self.alphabet)",
+    ),
+)
+
+MODEL_CONFIG: tuple[Rule, ...] = (
+    Rule(
+        field="numKeyValueHeads",
+        holds=lambda model: model.num_attention_heads % model.num_key_value_heads == 0,
+        sentence="{numKeyValueHeads} does not divide numAttentionHeads {numAttentionHeads}. Give a divisor of it.",
+        cel="self.numAttentionHeads % self.numKeyValueHeads == 0",
+    ),
+    Rule(
+        field="vocabSize",
+        holds=_vocabulary_covers_tokenizer,
+        sentence="{vocabSize} is smaller than the tokenizer, which has one token for each character of its alphabet "
+        f"(each byte with kind Byte) and {_SPECIAL} special ones. Leave vocabSize out or give at least that.",
+        cel=f"!has(self.vocabSize) || self.vocabSize >= {_SPECIAL} + (self.tokenizer.kind == 'Byte' ? {NUM_BYTES} : "
+        f"(has(self.tokenizer.alphabet) ? size(self.tokenizer.alphabet) : {len(PRINTABLE_ASCII)}))",
+    ),
+)
+
+MODEL: tuple[Rule, ...] = (
+    Rule(
+        field="path",
+        holds=lambda model: (model.path is None) != (model.config is None),
+        sentence="exactly one of path and config must be given. Give path for a checkpoint folder, or config for "
+        "random weights.",
+        cel="has(self.path) != has(self.config)",
+    ),
+)
+
+DATA: tuple[Rule, ...] = (
+    Rule(
+        field="prompts",
+        holds=lambda data: (data.prompts is None) != (data.reasoning_gym is None),
+        sentence="exactly one of prompts and reasoningGym must be given. Give prompts for a JSONL file, or "
+        "reasoningGym for procedural tasks.",
+        cel="has(self.prompts) != has(self.reasoningGym)",
+    ),
+)
+
+REWARD: tuple[Rule, ...] = (
+    Rule(
+        field="custom",
+        holds=lambda reward: reward.exact_match is None or reward.custom is None,
+        sentence="at most one of exactMatch and custom may be given. Remove one of them.",
+        cel="!(has(self.exactMatch) && has(self.custom))",
+    ),
+)
+
+BACKOFF: tuple[Rule, ...] = (
+    Rule(
+        field="maxSeconds",
+        holds=lambda backoff: backoff.max_seconds >= backoff.initial_seconds,
+        sentence="{maxSeconds} is below initialSeconds {initialSeconds}. Give at least initialSeconds.",
+        cel="self.maxSeconds >= self.initialSeconds",
+    ),
+)
+
+RESTART_TABLE: tuple[Rule, ...] = (
+    Rule(
+        field="actor",
+        holds=lambda table: table.actor in (None, Scope.GLOBAL),
+        sentence="{actor} is not possible: a gradient that is half applied cannot be taken back, so a failed actor "
+        "restarts the job. Give Global or leave the row out.",
+        cel="!has(self.actor) || self.actor == 'Global'",
+    ),
+)
+
+RESTART_POLICY: tuple[Rule, ...] = (
+    Rule(
+        field="stallTimeoutSeconds",
+        holds=lambda policy: policy.stall_timeout_seconds > policy.heartbeat_timeout_seconds,
+        sentence="{stallTimeoutSeconds} is not above heartbeatTimeoutSeconds {heartbeatTimeoutSeconds}, so that a rank "
+        "that hangs would be called a stalled job. Give more than heartbeatTimeoutSeconds.",
+        cel="self.stallTimeoutSeconds > self.heartbeatTimeoutSeconds",
+    ),
+)
+
+SPEC: tuple[Rule, ...] = (
+    Rule(
+        field="training.globalBatchSize",
+        holds=lambda job: job.rollout.batch_size * job.rollout.samples_per_prompt % job.training.global_batch_size == 0,
+        sentence="{training.globalBatchSize} does not divide rollout.batchSize x rollout.samplesPerPrompt "
+        "({rollout.batchSize} x {rollout.samplesPerPrompt}). Give a divisor of that product.",
+        cel="self.rollout.batchSize * self.rollout.samplesPerPrompt % self.training.globalBatchSize == 0",
+    ),
+    Rule(
+        field="training.microBatchSize",
+        holds=lambda job: (
+            job.training.global_batch_size % (job.training.micro_batch_size * job.roles.actor.replicas) == 0
+        ),
+        sentence="{training.microBatchSize} x {roles.actor.replicas} actor replicas does not divide "
+        "training.globalBatchSize {training.globalBatchSize}. Give a divisor of globalBatchSize / replicas.",
+        cel="self.training.globalBatchSize % (self.training.microBatchSize * self.roles.actor.replicas) == 0",
+    ),
+    Rule(
+        field="training.itersPerTrainUpdate",
+        holds=lambda job: job.training.global_batch_size % job.training.iters_per_train_update == 0,
+        sentence="{training.itersPerTrainUpdate} does not divide training.globalBatchSize {training.globalBatchSize}. "
+        "Give a divisor of it.",
+        cel="self.training.globalBatchSize % self.training.itersPerTrainUpdate == 0",
+    ),
+    Rule(
+        field="training.itersPerTrainUpdate",
+        holds=_slices_reach_all_ranks,
+        sentence="{training.itersPerTrainUpdate} slices of training.globalBatchSize {training.globalBatchSize} do not "
+        "go evenly to {roles.actor.replicas} actor replicas. Give a divisor of globalBatchSize / replicas.",
+        cel="self.training.globalBatchSize % self.training.itersPerTrainUpdate != 0 || "
+        "self.training.globalBatchSize % (self.training.itersPerTrainUpdate * self.roles.actor.replicas) == 0",
+    ),
+    Rule(
+        field="algorithm.kl.coefficient",
+        holds=lambda job: job.algorithm.kl.coefficient == 0 or job.roles.reference is not None,
+        sentence="{algorithm.kl.coefficient} needs the role reference, which is absent. Add roles.reference (as {} "
+        "for one replica) or set the coefficient to 0.",
+        cel="self.algorithm.kl.coefficient == 0.0 || has(self.roles.reference)",
+    ),
+    Rule(
+        field="training.refUpdateInterval",
+        holds=lambda job: job.training.ref_update_interval is None or job.roles.reference is not None,
+        sentence="{training.refUpdateInterval} needs the role reference, which is absent. Add roles.reference or "
+        "remove refUpdateInterval.",
+        cel="!has(self.training.refUpdateInterval) || has(self.roles.reference)",
+    ),
+    Rule(
+        field="data.labelKey",
+        holds=_answers_have_labels,
+        sentence="null leaves exact match, the reward of this job, without a label. Give the key of the label, or "
+        "rollout.reward.custom.",
+        cel="has(self.data.labelKey) || has(self.data.reasoningGym) || has(self.rollout.reward.custom)",
+    ),
+    Rule(
+        field="rollout.reward.exactMatch",
+        holds=lambda job: job.rollout.reward.exact_match is None or job.data.reasoning_gym is None,
+        sentence="does not go with data.reasoningGym, whose answers are scored by its own score_answer. Remove "
+        "exactMatch or give data.prompts instead.",
+        cel="!has(self.rollout.reward.exactMatch) || !has(self.data.reasoningGym)",
+    ),
+    Rule(
+        field="data.applyChatTemplate",
+        holds=lambda job: (
+            not job.data.apply_chat_template or job.model.path is not None or job.model.tokenizer_path is not None
+        ),
+        sentence="true needs a tokenizer with a chat template, and that of model.config has none. Set it to false or "
+        "give model.tokenizerPath.",
+        cel="!self.data.applyChatTemplate || has(self.model.path) || has(self.model.tokenizerPath)",
+    ),
+    Rule(
+        field="rollout.sampling.maxNewTokens",
+        holds=_answers_fit_positions,
+        sentence="{rollout.sampling.maxNewTokens} leaves no room for a prompt in model.config.maxPositionEmbeddings. "
+        "Give less than maxPositionEmbeddings, or raise that.",
+        cel="!has(self.model.config) || self.rollout.sampling.maxNewTokens < self.model.config.maxPositionEmbeddings",
+    ),
+)
