@@ -1,12 +1,11 @@
 """Models: deterministic at the start, the same after a round trip, and refused with a sentence when they do not fit."""
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
-
-from rljob_api.spec import Architecture, Dtype, ModelConfig, ModelSpec, TokenizerConfig
+from rljob_api.spec import Architecture, Dtype, ModelConfig, ModelSpec, TokenizerConfig, TokenizerKind
 from rljob_workers.models.blob import blob_metadata, blob_shapes, read_blob, write_blob
 from rljob_workers.models.building import (
     build_model,
@@ -17,7 +16,8 @@ from rljob_workers.models.building import (
     shapes_of,
     state_of,
 )
-from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.models.tokenizers import build_tokenizer, make_tokenizer
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 
 def make_spec(**config: object) -> ModelSpec:
@@ -97,12 +97,13 @@ def test_bfloat16_weights_are_the_float32_ones_rounded() -> None:
 def test_the_first_tensor_that_differs_is_named_with_both_shapes() -> None:
     model = make_model(make_spec())
     shapes = shapes_of(state_of(make_model(make_spec(intermediate_size=96))))
-    with pytest.raises(ValueError) as refused:
-        check_fit(shapes, model, source="checkpoint 3")
-    assert str(refused.value) == (
-        "model: checkpoint 3 do not fit: tensor model.layers.0.mlp.gate_proj.weight is of shape [96, 64] in checkpoint 3,"
-        " but of shape [128, 64] in the model. Use weights of the same architecture and sizes."
+    sentence = (
+        "model: the weights of checkpoint 3 do not fit: tensor model.layers.0.mlp.gate_proj.weight is of shape [96, 64]"
+        " in the weights of checkpoint 3, but of shape [128, 64] in the model."
+        " Use weights of the same architecture and sizes."
     )
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        check_fit(shapes, model, source="the weights of checkpoint 3")
 
 
 def test_a_missing_and_a_surplus_tensor_are_named() -> None:
@@ -131,9 +132,11 @@ def test_tied_weights_follow_the_embedding_when_loaded() -> None:
     assert torch.equal(model.get_output_embeddings().weight, state["model.embed_tokens.weight"])
 
 
-def test_a_vocabulary_smaller_than_the_tokenizer_is_refused() -> None:
-    spec = ModelSpec(config=ModelConfig(vocab_size=5, tokenizer=TokenizerConfig(alphabet="0123456789=")))
-    with pytest.raises(ValueError, match="the tokenizer has 13 tokens, but the model only 5"):
+def test_a_vocabulary_smaller_than_the_tokenizer_is_refused(tmp_path: Path) -> None:
+    make_tokenizer(TokenizerConfig(kind=TokenizerKind.BYTE)).save_pretrained(str(tmp_path))
+    config = ModelConfig(vocab_size=13, tokenizer=TokenizerConfig(alphabet="0123456789="))
+    spec = ModelSpec(config=config, tokenizer_path=str(tmp_path))
+    with pytest.raises(ValueError, match="the tokenizer has 258 tokens, but the model only 13"):
         build_model(spec, build_tokenizer(spec))
 
 

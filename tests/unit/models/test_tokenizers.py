@@ -1,11 +1,11 @@
 """Made tokenizers lose nothing, have ids that depend on the config alone, and refuse with a sentence."""
 
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from rljob_api.spec import ModelConfig, ModelSpec, TokenizerConfig, TokenizerKind
 from rljob_api.tokenizer_size import PRINTABLE_ASCII, tokenizer_size
 from rljob_workers.models.tokenizers import build_tokenizer, decode_tokens, encode_prompt, make_tokenizer
@@ -59,17 +59,12 @@ def test_decoding_leaves_special_tokens_out_and_adds_no_space() -> None:
 
 
 def test_an_unknown_character_is_named_with_prompt_and_alphabet() -> None:
-    with pytest.raises(ValueError) as refused:
-        encode_prompt(DIGITS, "1+1=")
-    assert str(refused.value) == (
+    sentence = (
         "data: the character '+' of the prompt '1+1=' is not in the alphabet '0123456789=' of the tokenizer."
         " Add it to model.config.tokenizer.alphabet, or set model.config.tokenizer.kind to Byte."
     )
-
-
-def test_a_character_given_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match="'b' is in it twice"):
-        tokenizer_size(TokenizerConfig(alphabet="abcb"))
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        encode_prompt(DIGITS, "1+1=")
 
 
 def test_chat_messages_need_no_character_beyond_their_own() -> None:
@@ -96,13 +91,19 @@ def test_a_saved_tokenizer_is_the_same_after_loading(tmp_path: Path) -> None:
         encode_prompt(loaded, "x")
 
 
-@pytest.mark.parametrize("field", ["path", "tokenizer_path"])
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path, field: str) -> None:
-    spec = ModelSpec.model_validate({field: str(tmp_path / "absent")})
-    with pytest.raises(ValueError, match="absent is not a folder"):
+@pytest.mark.parametrize(
+    ("field", "others"),
+    [
+        pytest.param("path", {}, id="model.path"),
+        pytest.param("tokenizerPath", {"config": {}}, id="model.tokenizerPath"),
+    ],
+)
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path, field: str, others: dict[str, object]) -> None:
+    spec = ModelSpec.model_validate({field: str(tmp_path / "absent"), **others})
+    with pytest.raises(ValueError, match=rf"model.{field}: .*absent is not a folder"):
         build_tokenizer(spec)
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"model.tokenizerPath: .* has no tokenizer"):
-        build_tokenizer(ModelSpec(tokenizer_path=str(tmp_path)))
+        build_tokenizer(ModelSpec(config=ModelConfig(), tokenizer_path=str(tmp_path)))

@@ -7,12 +7,16 @@ so that a reader that has mapped it keeps its bytes, also after it was deleted.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import torch
 
 METADATA = {"format": "pt"}
 """transformers refuses a safetensors file that does not say what it was written for."""
@@ -31,17 +35,17 @@ def write_blob(path: Path, state: Mapping[str, torch.Tensor], metadata: Mapping[
 
 def read_blob(path: Path) -> dict[str, torch.Tensor]:
     """The tensors of `path`, mapped and not copied: copy what shall be changed, or outlive a truncation of the file."""
-    with safe_open(path, framework="pt", device="cpu") as blob:  # type: ignore[no-untyped-call]
+    with safe_open(path, framework="pt", device="cpu") as blob:
         return {name: blob.get_tensor(name) for name in blob.keys()}  # noqa: SIM118 -- not a mapping
 
 
 def blob_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """Names and shapes, from the header alone."""
-    with safe_open(path, framework="pt", device="cpu") as blob:  # type: ignore[no-untyped-call]
+    with safe_open(path, framework="pt", device="cpu") as blob:
         return {name: tuple(blob.get_slice(name).get_shape()) for name in blob.keys()}  # noqa: SIM118 -- not a mapping
 
 
 def blob_metadata(path: Path) -> dict[str, str]:
     """What `write_blob` was given as metadata (and the format)."""
-    with safe_open(path, framework="pt", device="cpu") as blob:  # type: ignore[no-untyped-call]
+    with safe_open(path, framework="pt", device="cpu") as blob:
         return dict(blob.metadata() or {})

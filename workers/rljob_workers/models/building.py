@@ -10,11 +10,12 @@ For trainers and engines. Names are Hugging Face's; a tied `lm_head.weight` is i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+from rljob_api.spec import Architecture, Dtype, ModelConfig, ModelSpec
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -26,13 +27,15 @@ from transformers import (
 )
 from transformers.initialization import no_init_weights
 
-from rljob_api.spec import Architecture, Dtype, ModelConfig, ModelSpec
 from rljob_workers.models.blob import read_blob, write_blob
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
-_CONFIGS: dict[Architecture, type[PretrainedConfig]] = {
+_CONFIGS: dict[Architecture, Callable[..., PretrainedConfig]] = {
     Architecture.QWEN3: Qwen3Config,
     Architecture.LLAMA: LlamaConfig,
 }
@@ -49,14 +52,14 @@ def build_model(model: ModelSpec, tokenizer: PreTrainedTokenizerBase, *, attenti
     with _chance_untouched(), no_init_weights():
         built = _from_config(model, tokenizer, attention)
     built.tie_weights()
-    return built.eval()
+    built.train(mode=False)
+    return built
 
 
 def initial_state(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> dict[str, torch.Tensor]:
     """Version 0: the weights in `path`, or random ones that are a function of `config` (its seed) alone."""
-    if model.path is not None:
-        return _read_folder(Path(model.path), model.dtype)
-    assert model.config is not None
+    if model.config is None:
+        return _read_folder(_path_of(model), model.dtype)
     # Drawn in float32 and rounded, so that jobs of either dtype start from the same weights.
     in_float32 = model.model_copy(update={"dtype": Dtype.FLOAT32})
     with _chance_untouched():
@@ -106,9 +109,9 @@ def save_folder(
     tokenizer: PreTrainedTokenizerBase,
     state: Mapping[str, torch.Tensor] | None = None,
 ) -> None:
-    """Writes config.json, model.safetensors and the tokenizer's files into `folder`: a checkpoint that transformers loads.
+    """Writes config.json, model.safetensors and the tokenizer's files into `folder`: transformers loads it.
 
-    `state` (such as `Trainer.stage_weights` gives) instead of the model's own weights, where training goes on meanwhile.
+    `state` (as `Trainer.stage_weights` gives it) instead of the model's own weights, where training goes on meanwhile.
     """
     weights = state_of(model) if state is None else state
     folder.mkdir(parents=True, exist_ok=True)
@@ -120,16 +123,22 @@ def save_folder(
 
 
 def _from_config(model: ModelSpec, tokenizer: PreTrainedTokenizerBase, attention: str) -> PreTrainedModel:
-    config = _hub_config(Path(model.path)) if model.path is not None else _made_config(model.config, tokenizer)
+    config = _made_config(model.config, tokenizer) if model.config else _hub_config(_path_of(model))
     if config.vocab_size < len(tokenizer):
         raise ValueError(
             f"model: the tokenizer has {len(tokenizer)} tokens, but the model only {config.vocab_size}"
             " (vocabSize). Raise vocabSize or use the model's own tokenizer."
         )
-    built: PreTrainedModel = AutoModelForCausalLM.from_config(
+    built: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call] # transformers has no types here
         config, dtype=torch_dtype(model.dtype), attn_implementation=attention
     )
     return built
+
+
+def _path_of(model: ModelSpec) -> Path:
+    if model.path is None:
+        raise ValueError("model: neither path nor config is given, so that there is no model. Give one of them.")
+    return Path(model.path)
 
 
 def _hub_config(folder: Path) -> PretrainedConfig:
@@ -139,8 +148,7 @@ def _hub_config(folder: Path) -> PretrainedConfig:
     return config
 
 
-def _made_config(config: ModelConfig | None, tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
-    assert config is not None
+def _made_config(config: ModelConfig, tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
     return _CONFIGS[config.architecture](
         vocab_size=config.vocab_size or len(tokenizer),
         hidden_size=config.hidden_size,

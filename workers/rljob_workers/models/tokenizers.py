@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from rljob_api.spec import ModelSpec, TokenizerConfig, TokenizerKind
+from rljob_api.tokenizer_size import SPECIAL_TOKENS, alphabet_of
 from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE, WordLevel
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
-
-from rljob_api.spec import ModelSpec, TokenizerConfig, TokenizerKind
-from rljob_api.tokenizer_size import SPECIAL_TOKENS, alphabet_of
 
 ChatMessages: TypeAlias = Sequence[Mapping[str, str]]
 
@@ -42,7 +41,7 @@ def make_tokenizer(config: TokenizerConfig) -> PreTrainedTokenizerFast:
     """A tokenizer with an id per character of the alphabet (or per byte), then those of the special tokens."""
     backend = _byte_level() if config.kind is TokenizerKind.BYTE else _character_level(alphabet_of(config))
     eos, pad = SPECIAL_TOKENS
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call] # transformers has no types here
         tokenizer_object=backend,
         eos_token=eos,
         pad_token=pad,
@@ -75,9 +74,7 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str | ChatMessages
 
 def decode_tokens(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> str:
     """The text of `token_ids` without special tokens; no white space is added or cleaned away."""
-    text = tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    assert isinstance(text, str)
-    return text
+    return str(tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 def _load(folder: Path, field: str) -> PreTrainedTokenizerBase:
@@ -129,11 +126,11 @@ def _render(tokenizer: PreTrainedTokenizerBase, messages: ChatMessages) -> str:
             "data.promptKey: the prompt is a list of chat messages, but the tokenizer has no chat template."
             " Use string prompts, or a tokenizer with a chat template."
         )
-    rendered = tokenizer.apply_chat_template(
-        [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+    return str(
+        tokenizer.apply_chat_template(
+            [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+        )
     )
-    assert isinstance(rendered, str)
-    return rendered
 
 
 def _known_characters(tokenizer: PreTrainedTokenizerBase) -> frozenset[str]:
