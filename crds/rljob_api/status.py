@@ -28,6 +28,8 @@ class ConditionType(StrEnum):
     STALLED = "Stalled"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
+    INTERRUPTED = "Interrupted"
+    """False while the job drains, true once it has stopped. A new start removes it."""
 
 
 class Condition(ApiModel):

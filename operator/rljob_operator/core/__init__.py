@@ -1,1 +1,43 @@
-"""Pure decisions. Imports only `rljob_api`: no I/O, no clock, no client."""
+"""The restart core: `decide(observed, now) -> Decision`, a policy per file, everything pure.
+
+Called by whoever supervises a job: `rljob run` on one machine, the operator on a cluster. It knows neither processes
+nor pods of either, only facts about them; it does no I/O and reads no clock. Whoever calls persists `Decision.status`
+first, then carries out `Decision.actions` in order, then emits `Decision.events`.
+"""
+
+from rljob_operator.core.decide import decide
+from rljob_operator.core.decision import (
+    AcknowledgeFailures,
+    Action,
+    CreatePod,
+    Decision,
+    Event,
+    KillPod,
+    RaiseEpoch,
+    RestartInfrastructure,
+    SetDesired,
+    Stop,
+)
+from rljob_operator.core.observed import Observed, PodFact, PodState, ProcessFact
+from rljob_operator.core.reasons import Reason
+from rljob_operator.core.start import begin
+
+__all__ = [
+    "AcknowledgeFailures",
+    "Action",
+    "CreatePod",
+    "Decision",
+    "Event",
+    "KillPod",
+    "Observed",
+    "PodFact",
+    "PodState",
+    "ProcessFact",
+    "RaiseEpoch",
+    "Reason",
+    "RestartInfrastructure",
+    "SetDesired",
+    "Stop",
+    "begin",
+    "decide",
+]

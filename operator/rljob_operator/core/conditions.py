@@ -1,0 +1,62 @@
+"""Conditions: set, read, and their times. A condition's time changes only when its status does."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from rljob_api.status import Condition, ConditionType, RLJobStatus
+
+TERMINAL = (ConditionType.SUCCEEDED, ConditionType.FAILED, ConditionType.INTERRUPTED)
+"""Once one of these is true, nothing is started any more."""
+
+
+def timestamp(now: float) -> str:
+    """Unix seconds as RFC 3339 in UTC, with microseconds."""
+    return datetime.fromtimestamp(now, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def seconds(text: str) -> float:
+    """The inverse of `timestamp`."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+def find(status: RLJobStatus, kind: ConditionType) -> Condition | None:
+    """The condition of this type, or None."""
+    return next((condition for condition in status.conditions if condition.type == kind), None)
+
+
+def is_true(status: RLJobStatus, kind: ConditionType) -> bool:
+    """Whether the condition is there and true."""
+    condition = find(status, kind)
+    return condition is not None and condition.status == "True"
+
+
+def terminal(status: RLJobStatus) -> Condition | None:
+    """The condition that ended the job, or None."""
+    return next((c for c in status.conditions if c.type in TERMINAL and c.status == "True"), None)
+
+
+def with_condition(
+    status: RLJobStatus, kind: ConditionType, now: float, *, true: bool, reason: str, message: str
+) -> RLJobStatus:
+    """`status` with this condition set."""
+    word = "True" if true else "False"
+    old = find(status, kind)
+    since = old.last_transition_time if old is not None and old.status == word else timestamp(now)
+    new = Condition(
+        type=kind,
+        status=word,
+        reason=reason,
+        message=message,
+        last_transition_time=since,
+        observed_generation=status.observed_generation,
+    )
+    if old == new:
+        return status
+    kept = [condition for condition in status.conditions if condition.type != kind]
+    return status.model_copy(update={"conditions": [*kept, new]})
+
+
+def without(status: RLJobStatus, kinds: Iterable[ConditionType]) -> RLJobStatus:
+    """`status` without these conditions."""
+    dropped = set(kinds)
+    return status.model_copy(update={"conditions": [c for c in status.conditions if c.type not in dropped]})

@@ -1,0 +1,86 @@
+"""What a decision is: the next status, the actions in their order, the events, and when to look again."""
+
+from dataclasses import dataclass
+
+from rljob_api.names import Epoch, Role, Scope
+from rljob_api.status import Phase, RLJobStatus
+from rljob_api.wire.epochs import DesiredState
+from rljob_api.wire.identity import PodKey
+from rljob_operator.core.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseEpoch:
+    """Tell the coordinator; succeeds again for the same epoch and decision."""
+
+    epoch: Epoch
+    decision_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetDesired:
+    """Tell the coordinator what every pod shall do."""
+
+    desired: DesiredState
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePod:
+    """Create this pod, under a uid that was never used before."""
+
+    pod: PodKey
+
+
+@dataclass(frozen=True, slots=True)
+class KillPod:
+    """Kill this life of a pod at once, with everything in it."""
+
+    pod: PodKey
+    life: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestartInfrastructure:
+    """Start this process again."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgeFailures:
+    """The status remembers these failures: the coordinator may forget them."""
+
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The job is over: stop everything that still runs."""
+
+    phase: Phase
+
+
+Action = RaiseEpoch | SetDesired | CreatePod | KillPod | RestartInfrastructure | AcknowledgeFailures | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A line for the user: what was decided and why."""
+
+    time: float
+    reason: Reason
+    message: str
+    role: Role | None = None
+    scope: Scope | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Persist `status`, carry out `actions` in order (stop at the first that fails), then emit `events`."""
+
+    status: RLJobStatus
+    actions: tuple[Action, ...]
+    events: tuple[Event, ...]
+    look_again_at: float
+    """Unix time; earlier if anything is observed."""

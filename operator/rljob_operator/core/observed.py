@@ -1,0 +1,88 @@
+"""What `decide` may know: the policy, the persisted status, and facts about pods, processes and the coordinator.
+
+Built by whoever observes. A fact is what a platform can see of a pod from outside; what the pod says of itself comes by
+way of the coordinator.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rljob_api.names import Role
+from rljob_api.spec import RestartPolicySpec
+from rljob_api.status import RLJobStatus
+from rljob_api.wire.epochs import DesiredState
+from rljob_api.wire.identity import PodKey
+from rljob_api.wire.observation import CoordinatorStatus, PodObservation
+
+
+class PodState(StrEnum):
+    """A pod as its platform sees it."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    EXITED = "Exited"
+
+
+@dataclass(frozen=True, slots=True)
+class PodFact:
+    """The newest life of one pod."""
+
+    pod: PodKey
+    life: str
+    """`{pod uid}/{container restart count}`."""
+    state: PodState
+    started_at: float
+    """Unix time in seconds."""
+    launcher_pid: int | None = None
+    exit_code: int | None = None
+    last_words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFact:
+    """An infrastructure process: coordinator, control, storage-0 ..."""
+
+    name: str
+    pid: int
+    alive: bool
+    exits: tuple[float, ...] = ()
+    """Unix times of its unplanned ends, oldest first (a bounded number of the newest)."""
+    num_restarts: int = 0
+    exit_code: int | None = None
+    last_words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything a decision is made from."""
+
+    policy: RestartPolicySpec
+    replicas: Mapping[Role, int]
+    """Role -> number of pods; a role that the job does not have is absent."""
+    num_rollouts: int
+    status: RLJobStatus
+    """As last persisted."""
+    coordinator: CoordinatorStatus | None = None
+    """None while it does not answer."""
+    pods: tuple[PodFact, ...] = ()
+    infrastructure: tuple[ProcessFact, ...] = ()
+    desired: DesiredState | None = None
+    """What the coordinator last accepted; None when that is not certain."""
+    interrupted_at: float | None = None
+    """Unix time at which the user asked the job to stop."""
+
+    def fact(self, pod: PodKey) -> PodFact | None:
+        """The platform's fact about `pod`."""
+        return next((fact for fact in self.pods if fact.pod == pod), None)
+
+    def seen(self, pod: PodKey, life: str) -> PodObservation | None:
+        """What this life of `pod` says of itself, or None."""
+        if self.coordinator is None:
+            return None
+        return next((seen for seen in self.coordinator.pods if seen.pod == pod and life_of(seen) == life), None)
+
+
+def life_of(seen: PodObservation) -> str:
+    """The life that a pod observation speaks of, spelled as in `PodFact.life`."""
+    return f"{seen.pod_uid}/{seen.container_restart_count}"

@@ -1,0 +1,42 @@
+"""Progress: what the coordinator says of training and the platform of its processes, copied into the status."""
+
+from rljob_api.status import ProcessStatus, RLJobStatus, StalenessStatus, TrainingStatus
+from rljob_api.wire.observation import CoordinatorStatus
+from rljob_operator.core.observed import Observed
+from rljob_operator.core.roster import enrol
+
+
+def refresh(observed: Observed, now: float) -> RLJobStatus:
+    """The persisted status with all that is observed now. What is not observed stays as it was."""
+    status = enrol(observed, observed.status)
+    infrastructure = [
+        ProcessStatus(name=fact.name, pid=fact.pid, restarts=fact.num_restarts) for fact in observed.infrastructure
+    ]
+    update: dict[str, object] = {"infrastructure": infrastructure or status.infrastructure}
+    if observed.coordinator is not None:
+        opened = max(status.restart.opened, min(observed.coordinator.epoch, status.restart.epoch))
+        update["restart"] = status.restart.model_copy(update={"opened": opened})
+        update["training"] = _training(status.training, observed.coordinator, observed.num_rollouts, now)
+    return status.model_copy(update=update)
+
+
+def _training(old: TrainingStatus, seen: CoordinatorStatus, num_rollouts: int, now: float) -> TrainingStatus:
+    update: dict[str, object] = {
+        "step": seen.step,
+        "total_steps": num_rollouts,
+        "weight_version": seen.published,
+        "checkpoint": seen.recorded,
+        "queue_depth": seen.queue.groups_issued,
+    }
+    if seen.step != old.step:
+        update["last_report_time"] = now
+    report = seen.last_step
+    if report is not None:
+        seconds = max(report.seconds, 1e-9)
+        update |= {
+            "samples_per_second": report.samples / seconds,
+            "tokens_per_second": report.tokens / seconds,
+            "reward": report.reward,
+            "staleness": StalenessStatus(current=report.staleness, max=max(old.staleness.max, report.staleness)),
+        }
+    return old.model_copy(update=update)

@@ -1,0 +1,79 @@
+"""The restart table: which scope the failures of a role restart.
+
+Pure. Called by `decide`; knows neither processes nor Deployments, only failures and counts.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rljob_api.names import Role, Scope
+from rljob_api.spec import RestartPolicySpec
+from rljob_api.status import RLJobStatus
+from rljob_operator.core.failures import reported
+from rljob_operator.core.hang import hanging
+from rljob_operator.core.observed import Observed
+from rljob_operator.core.pods import lost_before, lost_pods
+from rljob_operator.core.verdicts import Cause, RestartGlobal, RestartInPlace
+
+DEFAULT_TABLE = {
+    Role.ROLLOUT: Scope.GLOBAL,
+    Role.ACTOR: Scope.GLOBAL,
+    Role.ACTOR_FWD: Scope.GLOBAL,
+    Role.REFERENCE: Scope.IN_PLACE,
+    Role.ADVANTAGES: Scope.IN_PLACE,
+}
+
+
+def row(policy: RestartPolicySpec, role: Role) -> Scope:
+    """The row of `role`, overridden or default. A gradient cannot be taken back: the actor's is always Global."""
+    if role is Role.ACTOR:
+        return Scope.GLOBAL
+    return policy.table.row(role) or DEFAULT_TABLE[role]
+
+
+def causes(observed: Observed, status: RLJobStatus, now: float) -> list[Cause]:
+    """At most one cause a pod: a lost pod explains its dead ranks, a dead rank explains a silent one."""
+    lost = [cause for cause in lost_pods(observed, status, now) if not lost_before(observed, status, cause)]
+    found: dict[str, Cause] = {}
+    for cause in [*lost, *reported(observed, status), *hanging(observed, status, now)]:
+        found.setdefault(str(cause.pod), cause)
+    return list(found.values())
+
+
+def remembered(policy: RestartPolicySpec, times: Sequence[float], now: float) -> list[float]:
+    """The failures that windowSeconds has not made forgotten."""
+    window = policy.window_seconds
+    return [at for at in times if window is None or at > now - window]
+
+
+def restart(observed: Observed, status: RLJobStatus, now: float) -> RestartGlobal | RestartInPlace | None:
+    """What the failures that are seen now restart, all together."""
+    seen = causes(observed, status, now)
+    if not seen:
+        return None
+    counts = _earlier(observed.policy, status, now)
+    decisive: list[tuple[Cause, str]] = []
+    for cause in seen:
+        counts[cause.pod.role] += 1
+        why = _why_global(observed.policy, cause, counts[cause.pod.role])
+        if why is not None:
+            decisive.append((cause, why))
+    if not decisive:
+        return RestartInPlace(tuple(seen))
+    first, why = decisive[0]
+    others = len(seen) - 1
+    message = first.message + why + (f" (and {others} more at the same time)" if others else "")
+    return RestartGlobal(first.reason, message, tuple(seen), first.pod.role, tuple(cause.id for cause in seen))
+
+
+def _earlier(policy: RestartPolicySpec, status: RLJobStatus, now: float) -> Counter[Role]:
+    return Counter({role.name: len(remembered(policy, role.failure_times, now)) for role in status.roles})
+
+
+def _why_global(policy: RestartPolicySpec, cause: Cause, count: int) -> str | None:
+    """What to add to the message of a failure that restarts the job, or None if it stays in place."""
+    if cause.only_global or row(policy, cause.pod.role) is Scope.GLOBAL:
+        return ""
+    if count >= policy.threshold:
+        return f"; failure {count} of {cause.pod.role} since the last global restart (threshold {policy.threshold})"
+    return None

@@ -1,0 +1,53 @@
+"""Stalls: the step does not advance in time although nothing is dead. Names who waits for what."""
+
+from rljob_api.names import Epoch
+from rljob_api.status import ConditionType, RLJobStatus
+from rljob_operator.core.conditions import find, seconds
+from rljob_operator.core.observed import Observed
+from rljob_operator.core.reasons import Reason
+from rljob_operator.core.roster import pods
+from rljob_operator.core.verdicts import RestartGlobal
+
+
+def stalled(observed: Observed, status: RLJobStatus, now: float) -> RestartGlobal | None:
+    """A global restart when the step has stood still for stallTimeoutSeconds."""
+    limit = observed.policy.stall_timeout_seconds
+    if observed.coordinator is None or now < stalls_at(status, limit):
+        return None
+    if not _was_ready(status) and _somebody_is_busy(observed):
+        return None
+    still = now - stalls_at(status, limit) + limit
+    message = f"no step was trained in {still:.0f} s (stallTimeoutSeconds {limit}): {_who_waits(observed, status)}"
+    return RestartGlobal(Reason.STALLED, message, ids=(f"stall/{status.restart.epoch}",))
+
+
+def stalls_at(status: RLJobStatus, limit: float) -> float:
+    """When the job will be stalled, counted from the last step, the last restart and the last readiness."""
+    ready = find(status, ConditionType.READY)
+    since_ready = seconds(ready.last_transition_time) if ready is not None and ready.status == "True" else 0.0
+    last_step = status.training.last_report_time or 0.0
+    return max(last_step, status.restart.decided_at, status.restart.backoff_until or 0.0, since_ready) + limit
+
+
+def _was_ready(status: RLJobStatus) -> bool:
+    ready = find(status, ConditionType.READY)
+    return ready is not None and ready.status == "True"
+
+
+def _somebody_is_busy(observed: Observed) -> bool:
+    """Start-up is as long as the ranks say it is: each has its own announced deadline."""
+    coordinator = observed.coordinator
+    if coordinator is None:
+        return False
+    return any((rank.busy_left_seconds or 0) > 0 for pod in coordinator.pods for rank in pod.ranks)
+
+
+def _who_waits(observed: Observed, status: RLJobStatus) -> str:
+    told = [
+        f"{key}.{rank.rank} waits for {rank.waiting}"
+        for key, pod in pods(status)
+        if (seen := observed.seen(key, pod.life)) is not None
+        for rank in seen.ranks
+        if rank.waiting is not None and rank.epoch == Epoch(status.restart.epoch)
+    ]
+    return "; ".join(told) if told else "no rank says that it waits for anything"
