@@ -102,7 +102,7 @@ class ModelConfig(RuledModel):
 
 
 class ModelSpec(RuledModel):
-    """The policy model. Exactly one of `path` and `config`."""
+    """Exactly one of `path` and `config`."""
 
     rules = rules.MODEL
 
@@ -130,7 +130,7 @@ class ReasoningGymSpec(ApiModel):
 
 
 class DataSpec(RuledModel):
-    """Where prompts come from. Exactly one of `prompts` and `reasoningGym`."""
+    """Exactly one of `prompts` and `reasoningGym`."""
 
     rules = rules.DATA
 
@@ -204,12 +204,12 @@ class LossAggregation(StrEnum):
 
 
 class AlgorithmSpec(ApiModel):
-    """The policy-gradient algorithm."""
+    """A policy gradient over groups of samples."""
 
     advantage: Advantage = Advantage.GRPO
     """Grpo: (reward - mean of its group) / standard deviation of its group."""
     clip: ClipSpec = ClipSpec()
-    """Bounds of the policy ratio."""
+    """How far the policy may move in one step."""
     kl: KlSpec = KlSpec()
     """Pull towards the reference model."""
     correction: CorrectionSpec = CorrectionSpec()
@@ -219,7 +219,7 @@ class AlgorithmSpec(ApiModel):
 
 
 class SamplingSpec(ApiModel):
-    """How tokens are drawn."""
+    """Sampling parameters of the engine."""
 
     temperature: float = Field(default=1.0, gt=0, le=10)
     """Divides the logits, also where log-probs are computed."""
@@ -348,7 +348,7 @@ class Waiting(StrEnum):
 
 
 class TransferQueueSpec(ApiModel):
-    """The data plane."""
+    """Columns of samples in Redis, streamed between roles."""
 
     storage_units: int = Field(default=2, ge=1, le=64)
     """Redis servers that hold the columns (one more holds the control state)."""
@@ -371,7 +371,7 @@ class Interruption(StrEnum):
 
 
 class WeightSyncSpec(ApiModel):
-    """Weight transport."""
+    """The way of a weight version from the trainer to its receivers."""
 
     backend: WeightBackend = WeightBackend.HOST_STAGED
     """HostStaged: a copy in host memory is served over TCP while training goes on."""
@@ -492,10 +492,13 @@ class RLJobSpec(RuledModel):
     """What is written down beside metrics and events."""
 
 
+JOB_NAME = "^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
+
+
 class Metadata(ApiModel):
     """The part of Kubernetes' metadata that a manifest here needs."""
 
-    name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")]
+    name: Annotated[str, StringConstraints(pattern=JOB_NAME)]
     """At most 40 characters, so that names made from it fit into Kubernetes' limits."""
     namespace: str | None = None
     labels: dict[str, str] = {}

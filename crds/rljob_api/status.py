@@ -133,6 +133,15 @@ class ProcessStatus(ApiModel):
     restarts: int = 0
 
 
+class ScalingStatus(ApiModel):
+    """What the scale subresource reports."""
+
+    replicas: int = 0
+    """Rollout replicas that exist."""
+    selector: str = ""
+    """Label selector of their pods; empty in a local run."""
+
+
 class RLJobStatus(ApiModel):
     """`status` of the resource, and `status.json` of a run folder."""
 
@@ -142,4 +151,5 @@ class RLJobStatus(ApiModel):
     roles: list[RoleStatus] = []
     restart: RestartStatus = RestartStatus()
     training: TrainingStatus = TrainingStatus()
+    scaling: ScalingStatus = ScalingStatus()
     infrastructure: list[ProcessStatus] = []
