@@ -43,3 +43,12 @@ class Failure(ApiModel):
     """Tail of the rank's stderr, at most 4 KiB."""
     at: float
     """Unix time in seconds."""
+
+
+class FailureAcknowledgement(ApiModel):
+    """`POST /v1/failures/acknowledge`: the status remembers these, the coordinator may forget them.
+
+    Unknown ids are fine: an acknowledgement may be sent twice.
+    """
+
+    ids: list[str]
