@@ -1,0 +1,192 @@
+"""What pydantic found wrong with a manifest, said as field, value, bound and cure.
+
+Pure. Called by `manifest.py`, and by nobody else.
+"""
+
+import difflib
+import json
+import types
+import typing
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from rljob_api.base import ApiModel
+from rljob_api.rule import BROKEN_RULE
+from rljob_api.spec import RLJob
+
+_LONGEST_VALUE = 60
+_CLOSE_ENOUGH = 0.6
+"""Ratio of difflib from which a name is worth suggesting."""
+
+_TYPES = {
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "int_parsing": "an integer",
+    "int_parsing_size": "an integer of at most 64 bits",
+    "float_type": "a number",
+    "string_type": "a string",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+}
+
+_FORMS = {
+    "apiVersion": "Give rljob.dev/v1alpha1.",
+    "kind": "Give RLJob.",
+    "name": "Give at most 40 lower-case letters, digits and '-', with a letter or digit at both ends.",
+    "function": "Give an import path of the form package.module:function.",
+}
+
+
+def sentences(error: ValidationError) -> list[str]:
+    """One sentence for each problem, in the order of the fields."""
+    return [sentence for details in error.errors(include_url=False) for sentence in _sentences_of(details)]
+
+
+def _sentences_of(details: ErrorDetails) -> Iterable[str]:
+    path = ".".join(str(part) for part in details["loc"])
+    if details["type"] == BROKEN_RULE:
+        return [f"{_joined(path, field)}: {sentence}" for field, sentence in details["ctx"]["broken"]]
+    return [f"{path}: {_what_and_cure(details)}"]
+
+
+def _what_and_cure(details: ErrorDetails) -> str:
+    kind = details["type"]
+    if kind in _TYPES:
+        return f"{_shown(details['input'])} is not {_TYPES[kind]}. Give {_TYPES[kind]}."
+    if kind in _SAID:
+        return _SAID[kind](details)
+    return f"{_shown(details['input'])} is refused: {details['msg']}."
+
+
+def _missing(details: ErrorDetails) -> str:
+    return f"is missing. Add {details['loc'][-1]}; the spec reference says what it may be."
+
+
+def _unknown_field(details: ErrorDetails) -> str:
+    name = str(details["loc"][-1])
+    known = _field_names(details["loc"][:-1])
+    return f"there is no such field. {_suggestion(name, known)}"
+
+
+def _not_in_enum(details: ErrorDetails) -> str:
+    values = _enum_values(details["loc"])
+    return f"{_shown(details['input'])} is not a known value. {_suggestion(str(details['input']), values)}"
+
+
+def _wrong_form(details: ErrorDetails) -> str:
+    cure = _FORMS.get(str(details["loc"][-1]), f"It must match {details['ctx'].get('pattern')}.")
+    return f"{_shown(details['input'])} is not of the right form. {cure}"
+
+
+def _below(details: ErrorDetails) -> str:
+    bound = _number(details["ctx"]["ge"])
+    return f"{_shown(details['input'])} is below the minimum {bound}. Give a value of at least {bound}."
+
+
+def _above(details: ErrorDetails) -> str:
+    bound = _number(details["ctx"]["le"])
+    return f"{_shown(details['input'])} is above the maximum {bound}. Give a value of at most {bound}."
+
+
+def _not_above(details: ErrorDetails) -> str:
+    bound = _number(details["ctx"]["gt"])
+    return f"{_shown(details['input'])} is not above {bound}. Give a value above {bound}."
+
+
+def _not_below(details: ErrorDetails) -> str:
+    bound = _number(details["ctx"]["lt"])
+    return f"{_shown(details['input'])} is not below {bound}. Give a value below {bound}."
+
+
+def _not_multiple(details: ErrorDetails) -> str:
+    factor = _number(details["ctx"]["multiple_of"])
+    return f"{_shown(details['input'])} is not a multiple of {factor}. Give a multiple of {factor}."
+
+
+def _too_short(details: ErrorDetails) -> str:
+    return f"{_shown(details['input'])} is too short. Give at least {details['ctx']['min_length']} character."
+
+
+def _too_long(details: ErrorDetails) -> str:
+    return f"is longer than {details['ctx']['max_length']}. Shorten it."
+
+
+def _said_by_validator(details: ErrorDetails) -> str:
+    return str(details["ctx"]["error"])
+
+
+_SAID: dict[str, Callable[[ErrorDetails], str]] = {
+    "missing": _missing,
+    "extra_forbidden": _unknown_field,
+    "enum": _not_in_enum,
+    "literal_error": _not_in_enum,
+    "string_pattern_mismatch": _wrong_form,
+    "greater_than_equal": _below,
+    "less_than_equal": _above,
+    "greater_than": _not_above,
+    "less_than": _not_below,
+    "multiple_of": _not_multiple,
+    "string_too_short": _too_short,
+    "string_too_long": _too_long,
+    "too_long": _too_long,
+    "value_error": _said_by_validator,
+}
+
+
+def _suggestion(given: str, known: list[str]) -> str:
+    """The nearest name if one is near, else all of them."""
+    lowered = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(given.replace("_", "").lower(), lowered, n=1, cutoff=_CLOSE_ENOUGH)
+    if near:
+        return f"Did you mean {lowered[near[0]]}?"
+    return f"Known here: {', '.join(known)}." if known else "Remove it."
+
+
+def _field_names(loc: tuple[int | str, ...]) -> list[str]:
+    model = _type_at(loc)
+    if not (isinstance(model, type) and issubclass(model, ApiModel)):
+        return []
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _enum_values(loc: tuple[int | str, ...]) -> list[str]:
+    chosen = _type_at(loc)
+    is_enum = isinstance(chosen, type) and issubclass(chosen, Enum)
+    return [str(member.value) for member in chosen] if is_enum else []
+
+
+def _type_at(loc: tuple[int | str, ...]) -> Any:  # noqa: ANN401 - an annotation
+    """The annotated type of the field at `loc`, without its `| None`; None where the path leaves the models."""
+    current: Any = RLJob
+    for part in loc:
+        if not (isinstance(current, type) and issubclass(current, ApiModel)):
+            return None
+        fields = {field.alias or name: field.annotation for name, field in current.model_fields.items()}
+        current = _without_none(fields.get(str(part)))
+    return current
+
+
+def _without_none(annotation: Any) -> Any:  # noqa: ANN401 - an annotation
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        return next(member for member in typing.get_args(annotation) if member is not types.NoneType)
+    return annotation
+
+
+def _joined(path: str, field: str) -> str:
+    return f"{path}.{field}" if path else field
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
+
+
+def _number(bound: object) -> str:
+    return f"{bound:.12g}" if isinstance(bound, float) else str(bound)
