@@ -1,1 +1,62 @@
+"""Rewards: scores of finished groups. Used by the rollout role and, to check a manifest, by `rljob validate`.
 
+Never imports torch. Which reward a spec means is decided here, once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rljob_workers.rewards.base import Answer, Reward, RewardFunction
+from rljob_workers.rewards.builtin import ExactMatch, TaskScore, TaskScorer
+from rljob_workers.rewards.custom import CustomReward
+from rljob_workers.rewards.errors import RewardError, RewardFailed, RewardRefused, RewardTimeout
+from rljob_workers.rewards.loading import load_function
+
+if TYPE_CHECKING:
+    from rljob_api.spec import DataSpec, RewardSpec
+
+    from rljob_workers.data.base import PromptSource
+
+__all__ = [
+    "Answer",
+    "Reward",
+    "RewardError",
+    "RewardFailed",
+    "RewardFunction",
+    "RewardRefused",
+    "RewardTimeout",
+    "build_reward",
+    "check_reward",
+]
+
+
+def build_reward(spec: RewardSpec, data: DataSpec, source: PromptSource) -> Reward:
+    """The reward that `spec` means for `data`; ValueError (a sentence) where it cannot be."""
+    if spec.custom is not None:
+        return CustomReward.from_spec(spec.custom)
+    if spec.exact_match is None and data.reasoning_gym is not None:
+        if not isinstance(source, TaskScorer):
+            raise ValueError(
+                f"rollout.reward: {type(source).__name__} cannot score answers, which data.reasoningGym without a"
+                " reward of its own needs. Set rollout.reward."
+            )
+        return TaskScore(source)
+    _need_labels(data)
+    return ExactMatch()
+
+
+def check_reward(spec: RewardSpec, data: DataSpec) -> None:
+    """Raises the ValueError that `build_reward` would; loads the user's function, but no prompts."""
+    if spec.custom is not None:
+        load_function(spec.custom)
+    elif spec.exact_match is not None or data.reasoning_gym is None:
+        _need_labels(data)
+
+
+def _need_labels(data: DataSpec) -> None:
+    if data.reasoning_gym is None and data.label_key is None:
+        raise ValueError(
+            "data.labelKey: null means that there are no labels, but exact match compares with them."
+            " Set data.labelKey, or set rollout.reward.custom."
+        )

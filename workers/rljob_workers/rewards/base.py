@@ -1,10 +1,13 @@
-"""The protocol of a reward. Users write functions of this shape."""
+"""The protocol of a reward. Users write functions of this shape; roles score through `Reward`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,20 @@ class Answer:
 class RewardFunction(Protocol):
     """Scores the samples of one prompt group, in order; may be a plain or an async function."""
 
-    def __call__(self, answers: Sequence[Answer], /) -> Sequence[float]:
+    def __call__(self, answers: Sequence[Answer], /) -> Sequence[float] | Awaitable[Sequence[float]]:
         """One float per answer."""
         ...
+
+
+class Reward(ABC):
+    """Scores finished groups. Used by the rollout role, from one thread."""
+
+    @abstractmethod
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[float]]:
+        """One finite float per answer, in order; blocks until all are scored.
+
+        Raises RewardError, of the first group in order that has one.
+        """
+
+    def close(self) -> None:  # noqa: B027 - most rewards hold nothing; closing one is still right
+        """Ends what the reward runs beside the caller; may be called twice."""

@@ -12,6 +12,13 @@ QueueError
 └── CorruptChunk         bytes do not match their header, length or checksum
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 class QueueError(Exception):
     """Base of everything the queue raises."""
@@ -42,7 +49,11 @@ class StorageUnreachable(QueueError):
 
 
 class RowsLost(QueueError):
-    """Bytes that were committed are gone."""
+    """Bytes that were committed are gone; `units` are the storage units that no longer have them."""
+
+    def __init__(self, message: str, units: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.units = tuple(units)
 
 
 class StorageFull(QueueError):

@@ -5,10 +5,13 @@ The only tensor container that crosses the queue's border.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +35,11 @@ class Jagged:
         return cls(values, offsets)
 
     @classmethod
+    def concat(cls, parts: Sequence[Jagged]) -> Jagged:
+        """The rows of all parts (at least one, of one dtype), in order."""
+        return cls.from_lengths(torch.cat([part.values for part in parts]), torch.cat([part.lengths for part in parts]))
+
+    @classmethod
     def scalars(cls, values: torch.Tensor) -> Jagged:
         """One element a row: `values` [rows, *inner]."""
         return cls(values, torch.arange(values.shape[0] + 1, dtype=torch.int64))
@@ -50,10 +58,12 @@ class Jagged:
 
     def rows(self) -> list[torch.Tensor]:
         """Views of all rows."""
-        return list(self.values.split(self.lengths.tolist()))
+        return list(torch.split(self.values, self.lengths.tolist()))
 
     def select(self, indices: Sequence[int]) -> Jagged:
         """The rows at `indices`, in that order (copies)."""
+        if not len(indices):
+            return Jagged(self.values[:0], torch.zeros(1, dtype=torch.int64))
         return Jagged.from_rows([self.row(index) for index in indices])
 
     def nested(self) -> torch.Tensor:

@@ -1,0 +1,66 @@
+"""Rewards that come with the product: exact match and reasoning_gym's own score. Cheap, so they run in the caller.
+
+Left out: partial credit for an exact match, and any reading of the answer beyond stripping white space.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from rljob_workers.rewards.base import Answer, Reward
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LOG = logging.getLogger(__name__)
+
+
+class ExactMatch(Reward):
+    """1.0 when the answer equals the label, else 0.0; both as text, stripped of white space."""
+
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[float]]:
+        """Never raises."""
+        return [[float(answer.response.strip() == _expected(answer.label)) for answer in group] for group in groups]
+
+
+def _expected(label: Any) -> str:  # noqa: ANN401 - a label is whatever stands in the user's file
+    """The label as text; a task entry of reasoning_gym has it under `answer`."""
+    if isinstance(label, dict) and "answer" in label:
+        label = label["answer"]
+    return str(label).strip()
+
+
+@runtime_checkable
+class TaskScorer(Protocol):
+    """What scores an answer by the task that was asked."""
+
+    def score(self, answer: str, entry: dict[str, Any]) -> float:
+        """0.0 to 1.0."""
+        ...
+
+
+class TaskScore(Reward):
+    """`score_answer` of the reasoning_gym dataset that the prompts come from.
+
+    A dataset's scorer that raises on an answer gives 0.0: some read numbers or grids out of the text without a guard,
+    and text from an untrained model is mostly not one. It is logged once per kind of error.
+    """
+
+    def __init__(self, scorer: TaskScorer) -> None:
+        self._scorer = scorer
+        self._logged: set[str] = set()
+
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[float]]:
+        """Never raises."""
+        return [[self._score(answer) for answer in group] for group in groups]
+
+    def _score(self, answer: Answer) -> float:
+        try:
+            return float(self._scorer.score(answer.response.strip(), answer.label))
+        except Exception as error:  # foreign code over text made by a model: anything may come
+            kind = type(error).__name__
+            if kind not in self._logged:
+                self._logged.add(kind)
+                _LOG.warning("score_answer raised %s: %s; such answers get 0.0", kind, error)
+            return 0.0

@@ -1,0 +1,125 @@
+"""A user's reward function: groups side by side, a time limit for each, and no nonsense in the results.
+
+Where it runs is the matter of `runners`; here is what its results must be and what the user is told.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import time
+from typing import TYPE_CHECKING, Any, SupportsFloat, cast
+
+from rljob_workers.rewards.base import Answer, Reward, RewardFunction
+from rljob_workers.rewards.errors import RewardFailed, RewardRefused, RewardTimeout
+from rljob_workers.rewards.loading import load_function
+from rljob_workers.rewards.runners import Call, Clock, LoopRunner, Runner, ThreadRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from rljob_api.spec import RewardFunctionSpec
+
+_FIELD = "rollout.reward.custom"
+
+
+class CustomReward(Reward):
+    """Calls a user's function; the messages name function and prompt."""
+
+    def __init__(self, name: str, runner: Runner, timeout_seconds: float, *, clock: Clock = time.monotonic) -> None:
+        self._name = name
+        self._runner = runner
+        self._timeout_seconds = timeout_seconds
+        self._clock = clock
+
+    @classmethod
+    def from_spec(cls, spec: RewardFunctionSpec) -> CustomReward:
+        """Loads the function; ValueError where that does not work."""
+        return cls(spec.function, _runner_of(load_function(spec)), spec.timeout_seconds)
+
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[float]]:
+        """Scores all groups side by side; the first that fails ends all."""
+        calls = [self._runner.start(group) for group in groups]
+        try:
+            return [self._checked(call.group, self._result(call)) for call in calls]
+        except BaseException:
+            self._runner.abandon()
+            raise
+
+    def close(self) -> None:
+        """Ends threads or loop."""
+        self._runner.abandon()
+
+    def _result(self, call: Call) -> Any:  # noqa: ANN401 - users return anything
+        while not call.future.done() and (left := self._left(call)) > 0:
+            try:
+                call.future.exception(timeout=left)
+            except TimeoutError:
+                continue
+        if not call.future.done():
+            raise RewardTimeout(
+                f"{_FIELD}.function: {self._name} has not scored {_prompt(call.group)} within"
+                f" {self._timeout_seconds:g} s. Make it faster or raise {_FIELD}.timeoutSeconds."
+            )
+        error = call.future.exception()
+        if error is not None:
+            raise RewardFailed(
+                f"{_FIELD}.function: {self._name} raised {type(error).__name__} on {_prompt(call.group)}: {error}"
+            ) from error
+        return call.future.result()
+
+    def _left(self, call: Call) -> float:
+        """Seconds; the limit counts from when the call began, not while it waits its turn behind others."""
+        if call.began is None:
+            return self._timeout_seconds
+        return call.began + self._timeout_seconds - self._clock()
+
+    def _checked(self, group: Sequence[Answer], result: Any) -> list[float]:  # noqa: ANN401 - users return anything
+        scores = _listed(result)
+        if scores is None or len(scores) != len(group):
+            got = repr(result)[:80] if scores is None else f"{len(scores)} values"
+            raise RewardRefused(
+                f"{_FIELD}.function: {self._name} returned {got} for the {len(group)} answers to {_prompt(group)}."
+                " Return one float per answer, in order."
+            )
+        return [self._number(group, position, score) for position, score in enumerate(scores)]
+
+    def _number(self, group: Sequence[Answer], position: int, score: object) -> float:
+        number = _float(score)
+        if not math.isfinite(number):
+            raise RewardRefused(
+                f"{_FIELD}.function: {self._name} returned {score!r} for answer {position} to {_prompt(group)}."
+                " A reward is a finite float."
+            )
+        return number
+
+
+def _runner_of(function: RewardFunction) -> Runner:
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004 - an object whose call is async
+        return LoopRunner(cast("Callable[[Sequence[Answer]], Awaitable[Any]]", function))
+    return ThreadRunner(function)
+
+
+def _listed(result: Any) -> list[object] | None:  # noqa: ANN401 - users return anything
+    """None for what has no order or no elements: a text, a dict, a set, a number, a coroutine."""
+    if isinstance(result, str | bytes | dict | set | frozenset):
+        return None
+    try:
+        return list(result)
+    except TypeError:
+        return None
+
+
+def _float(score: object) -> float:
+    """NaN for what is no number; numbers written as text are none."""
+    if isinstance(score, str | bytes):
+        return math.nan
+    try:
+        return float(cast("SupportsFloat", score))
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def _prompt(group: Sequence[Answer]) -> str:
+    text = group[0].prompt
+    return f"the prompt {text if len(text) <= 80 else text[:77] + '...'!r} (group {group[0].group})"

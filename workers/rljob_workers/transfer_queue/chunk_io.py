@@ -1,0 +1,146 @@
+"""Chunks over one connection: many written or read in one round trip, bytes straight from and into tensors.
+
+For `storage` only, inside an exchange with one unit. Replies are taken in the order of the commands; an exception
+leaves some behind, and the exchange closes the connection then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rljob_workers.transfer_queue.chunks import HEADER_BYTES, ChunkHeader, decode_header, verify_payload
+from rljob_workers.transfer_queue.errors import CorruptChunk
+from rljob_workers.transfer_queue.resp import ErrorReply, RespConnection
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rljob_workers.transfer_queue.pieces import Piece
+    from rljob_workers.transfer_queue.placement import ChunkRef
+    from rljob_workers.transfer_queue.reads import ChunkRead
+
+WINDOW_BYTES = 4 << 20
+"""In flight per connection: more only fills the server's buffers."""
+
+
+def write_chunks(connection: RespConnection, refs: Mapping[Piece, ChunkRef], until: float) -> bool:
+    """Stores every piece, a window at a time; False when the unit is out of memory. All replies are taken."""
+    has_room = True
+    pending = num_bytes = 0
+    for piece, ref in refs.items():
+        connection.command_gathered((b"SET", ref.key.encode()), (piece.header, piece.payload))
+        pending, num_bytes = pending + 1, num_bytes + piece.num_bytes
+        if num_bytes >= WINDOW_BYTES:
+            has_room = _confirm(connection, pending, until) and has_room
+            pending = num_bytes = 0
+    return _confirm(connection, pending, until) and has_room
+
+
+def _confirm(connection: RespConnection, pending: int, until: float) -> bool:
+    connection.flush(until)
+    has_room = True
+    for _ in range(pending):
+        try:
+            connection.read(until)
+        except ErrorReply as error:
+            if not str(error).startswith("OOM"):
+                raise
+            has_room = False
+    return has_room
+
+
+def read_chunks(connection: RespConnection, reads: Sequence[ChunkRead], until: float) -> list[ChunkRef]:
+    """Fills the targets of all reads, a window at a time; returns the chunks that are not there."""
+    missing: list[ChunkRef] = []
+    window: list[ChunkRead] = []
+    num_bytes = 0
+    for read in reads:
+        _ask(connection, read)
+        window.append(read)
+        num_bytes += read.wanted_bytes
+        if num_bytes >= WINDOW_BYTES:
+            missing += _take(connection, window, until)
+            window, num_bytes = [], 0
+    return missing + _take(connection, window, until)
+
+
+def _ask(connection: RespConnection, read: ChunkRead) -> None:
+    key = read.chunk.key.encode()
+    if read.whole:
+        connection.command(b"GET", key)
+        return
+    connection.command(b"GETRANGE", key, b"0", b"%d" % (HEADER_BYTES - 1))
+    for start, _, length in read.runs.tolist():
+        first = HEADER_BYTES + start
+        connection.command(b"GETRANGE", key, b"%d" % first, b"%d" % (first + length - 1))
+
+
+def _take(connection: RespConnection, window: Sequence[ChunkRead], until: float) -> list[ChunkRef]:
+    connection.flush(until)
+    return [read.chunk for read in window if not _take_one(connection, read, until)]
+
+
+def _take_one(connection: RespConnection, read: ChunkRead, until: float) -> bool:
+    """False when the chunk is not there. Takes all replies of this read unless it raises."""
+    return (_take_whole if read.whole else _take_parts)(connection, read, until)
+
+
+def _take_whole(connection: RespConnection, read: ChunkRead, until: float) -> bool:
+    size = connection.begin_bulk(until)
+    if size is None:
+        return False
+    header = _take_header(connection, read.chunk, size, until)
+    if header.num_bytes != size - HEADER_BYTES:
+        raise CorruptChunk(
+            f"TransferQueue: chunk {read.chunk.key} of {read.chunk.field} has {size} bytes, its header says"
+            f" {header.num_bytes + HEADER_BYTES} bytes"
+        )
+    target = read.sole_target(header.num_bytes)
+    payload = memoryview(bytearray(header.num_bytes)) if target is None else target
+    connection.read_into(payload, until)
+    verify_payload(header, payload)
+    if target is None:
+        _refuse_short(read, header)
+        read.scatter(payload)
+    connection.end_bulk(until)
+    return True
+
+
+def _take_parts(connection: RespConnection, read: ChunkRead, until: float) -> bool:
+    """Parts have no checksum of their own: the header is checked, and that every part is there."""
+    size = connection.begin_bulk(until)
+    there = bool(size)
+    if size:
+        _refuse_short(read, _take_header(connection, read.chunk, size, until))
+    connection.end_bulk(until)
+    for _, place, length in read.runs.tolist():
+        size = connection.begin_bulk(until)
+        if size:
+            if size != length:
+                raise _too_short(read.chunk)
+            connection.read_into(read.column[place : place + length], until)
+        there = there and bool(size)
+        connection.end_bulk(until)
+    return there
+
+
+def _refuse_short(read: ChunkRead, header: ChunkHeader) -> None:
+    if int((read.runs[:, 0] + read.runs[:, 2]).max()) > header.num_bytes:
+        raise _too_short(read.chunk)
+
+
+def _take_header(connection: RespConnection, chunk: ChunkRef, size: int, until: float) -> ChunkHeader:
+    data = bytearray(min(size, HEADER_BYTES))
+    connection.read_into(memoryview(data), until)
+    header = decode_header(data)
+    dtype = str(header.dtype).removeprefix("torch.")
+    if (dtype, header.inner_shape) != (chunk.dtype, chunk.inner_shape):
+        raise CorruptChunk(
+            f"TransferQueue: chunk {chunk.key} of {chunk.field} holds {dtype}{list(header.inner_shape)}, the queue says"
+            f" {chunk.dtype}{list(chunk.inner_shape)}"
+        )
+    return header
+
+
+def _too_short(chunk: ChunkRef) -> CorruptChunk:
+    return CorruptChunk(f"TransferQueue: chunk {chunk.key} of {chunk.field} is shorter than the rows that lie in it")

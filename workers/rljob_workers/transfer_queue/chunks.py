@@ -1,0 +1,210 @@
+"""Chunks: how a run of rows of one field lies in a storage unit, as bytes.
+
+Pure; called by the storage units only. A chunk is a header of fixed size and the raw bytes of a tensor: never pickle,
+never a length that is believed. Everything malformed is refused with `CorruptChunk`.
+
+    offset  size  what
+    0       4     magic `RLQC`
+    4       1     format version (1)
+    5       1     dtype code
+    6       1     flags (bit 0: the payload has a checksum)
+    7       1     number of inner dimensions (0 to 4)
+    8       4     rows
+    12      4     zero
+    16      8     payload bytes
+    24      8     xxh3-64 of the payload, or zero
+    32      16    inner shape, four u32, unused ones zero
+    48      8     xxh3-64 of the 48 bytes before
+
+The header has a checksum of its own, so that no flipped bit turns a chunk into another valid one.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import xxhash
+
+from rljob_workers.transfer_queue.errors import CorruptChunk
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+MAX_CHUNK_BYTES = 4 << 20
+"""Payload of one chunk: larger values stall a unit's other clients, smaller ones cost a command each."""
+
+MAGIC = b"RLQC"
+FORMAT_VERSION = 1
+MAX_INNER_DIMS = 4
+_BODY = struct.Struct("<4sBBBBIIQQ4I")
+_SEAL = struct.Struct("<Q")
+HEADER_BYTES = _BODY.size + _SEAL.size
+_HAS_CHECKSUM = 1
+
+DTYPE_CODES: dict[torch.dtype, int] = {
+    torch.uint8: 1,
+    torch.int8: 2,
+    torch.int16: 3,
+    torch.int32: 4,
+    torch.int64: 5,
+    torch.float16: 6,
+    torch.bfloat16: 7,
+    torch.float32: 8,
+    torch.float64: 9,
+    torch.bool: 10,
+}
+"""Part of the format: a code never changes its meaning."""
+_DTYPES = {code: dtype for dtype, code in DTYPE_CODES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkHeader:
+    """What a chunk says about itself."""
+
+    dtype: torch.dtype
+    inner_shape: tuple[int, ...]
+    num_rows: int
+    num_bytes: int
+    """Of the payload."""
+    checksum: int | None
+    """xxh3-64 of the payload; None where the writer did not take one."""
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one element, inner shape included (0 for an inner shape with a zero)."""
+        return element_bytes(self.dtype, self.inner_shape)
+
+
+def element_bytes(dtype: torch.dtype, inner_shape: tuple[int, ...]) -> int:
+    """Bytes of one element [*inner_shape] of a jagged column."""
+    return dtype.itemsize * math.prod(inner_shape)
+
+
+def raw_bytes(values: torch.Tensor) -> memoryview:
+    """The bytes of a CPU tensor without a copy where it is contiguous."""
+    flat = values.detach().contiguous().reshape(-1)
+    return _view_of(flat)
+
+
+def empty_values(
+    num_elements: int, dtype: torch.dtype, inner_shape: tuple[int, ...]
+) -> tuple[torch.Tensor, memoryview]:
+    """An uninitialised tensor [num_elements, *inner_shape] and a writable view of its bytes."""
+    values = torch.empty((num_elements, *inner_shape), dtype=dtype)
+    return values, _view_of(values.view(-1))
+
+
+def _view_of(flat: torch.Tensor) -> memoryview:
+    array: npt.NDArray[np.uint8] = flat.view(torch.uint8).numpy()
+    return memoryview(array)  # type: ignore[arg-type]  # an array is a buffer; only Python 3.12 has a word for it
+
+
+def payload_checksum(payload: bytes | memoryview) -> int:
+    """xxh3-64 of the payload."""
+    return xxhash.xxh3_64_intdigest(payload)
+
+
+def encode_header(header: ChunkHeader) -> bytes:
+    """The header's bytes.
+
+    Raises ValueError for a dtype or an inner shape that the format has no place for.
+    """
+    code = DTYPE_CODES.get(header.dtype)
+    if code is None:
+        raise ValueError(f"TransferQueue: dtype {header.dtype} cannot be stored. Use one of {_names()}.")
+    num_inner = len(header.inner_shape)
+    if num_inner > MAX_INNER_DIMS:
+        raise ValueError(
+            f"TransferQueue: inner shape {header.inner_shape} has {num_inner} dimensions, at most {MAX_INNER_DIMS} can"
+            " be stored. Flatten the rows."
+        )
+    inner = (*header.inner_shape, *([0] * (MAX_INNER_DIMS - num_inner)))
+    flags = 0 if header.checksum is None else _HAS_CHECKSUM
+    body = _BODY.pack(
+        MAGIC,
+        FORMAT_VERSION,
+        code,
+        flags,
+        num_inner,
+        header.num_rows,
+        0,
+        header.num_bytes,
+        header.checksum or 0,
+        *inner,
+    )
+    return body + _SEAL.pack(xxhash.xxh3_64_intdigest(body))
+
+
+def decode_header(data: bytes | bytearray | memoryview) -> ChunkHeader:
+    """Reads the header at the head of `data`.
+
+    Raises CorruptChunk for anything that `encode_header` did not write.
+    """
+    if len(data) < HEADER_BYTES:
+        raise CorruptChunk(
+            f"TransferQueue: a chunk of {len(data)} bytes is shorter than its header ({HEADER_BYTES} bytes)"
+        )
+    body = bytes(data[: _BODY.size])
+    magic, version, code, flags, num_inner, num_rows, zero, num_bytes, checksum, *inner = _BODY.unpack(body)
+    if magic != MAGIC:
+        raise CorruptChunk(f"TransferQueue: a chunk begins with {magic!r} and not with {MAGIC!r}")
+    if version != FORMAT_VERSION:
+        raise CorruptChunk(f"TransferQueue: a chunk has format version {version}, known is {FORMAT_VERSION}")
+    (seal,) = _SEAL.unpack(bytes(data[_BODY.size : HEADER_BYTES]))
+    if seal != xxhash.xxh3_64_intdigest(body):
+        raise CorruptChunk("TransferQueue: a chunk's header does not match its checksum")
+    dtype = _DTYPES.get(code)
+    if dtype is None or flags & ~_HAS_CHECKSUM or num_inner > MAX_INNER_DIMS or zero or any(inner[num_inner:]):
+        raise CorruptChunk(
+            f"TransferQueue: a chunk's header has dtype code {code}, flags {flags}, {num_inner} inner dims"
+        )
+    header = ChunkHeader(
+        dtype, tuple(inner[:num_inner]), num_rows, num_bytes, checksum if flags & _HAS_CHECKSUM else None
+    )
+    _refuse_uneven(header)
+    return header
+
+
+def _refuse_uneven(header: ChunkHeader) -> None:
+    size = header.element_bytes
+    if (header.num_bytes % size if size else header.num_bytes) != 0:
+        raise CorruptChunk(
+            f"TransferQueue: a chunk has {header.num_bytes} bytes, not a multiple of its elements' {size} bytes"
+        )
+
+
+def encode_chunk(values: torch.Tensor, num_rows: int) -> tuple[bytes, memoryview]:
+    """Header and payload of `values` [elements, *inner]; the payload is a view, nothing is copied."""
+    payload = raw_bytes(values)
+    header = ChunkHeader(values.dtype, tuple(values.shape[1:]), num_rows, payload.nbytes, payload_checksum(payload))
+    return encode_header(header), payload
+
+
+def verify_payload(header: ChunkHeader, payload: memoryview) -> None:
+    """Raises CorruptChunk when the payload is not the one that the header was written for."""
+    if payload.nbytes != header.num_bytes:
+        raise CorruptChunk(
+            f"TransferQueue: a chunk has {payload.nbytes} payload bytes, its header says {header.num_bytes} bytes"
+        )
+    if header.checksum is not None and payload_checksum(payload) != header.checksum:
+        raise CorruptChunk(f"TransferQueue: a chunk's {payload.nbytes} payload bytes do not match their checksum")
+
+
+def decode_chunk(data: bytes | bytearray | memoryview) -> tuple[ChunkHeader, torch.Tensor]:
+    """Header and values [elements, *inner] (copied out of `data`)."""
+    header = decode_header(data)
+    payload = memoryview(data)[HEADER_BYTES:]
+    verify_payload(header, payload)
+    size = header.element_bytes
+    values, view = empty_values(header.num_bytes // size if size else 0, header.dtype, header.inner_shape)
+    view[:] = payload
+    return header, values
+
+
+def _names() -> str:
+    return ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPE_CODES)

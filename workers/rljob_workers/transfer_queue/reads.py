@@ -1,0 +1,131 @@
+"""Planning a fetch: which chunk is read whole, which in parts, and where every byte goes. Pure.
+
+For `storage` only. Rows that lie one behind the other in a chunk are read as one run, straight into their place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from rljob_workers.transfer_queue.chunks import element_bytes, empty_values
+from rljob_workers.transfer_queue.errors import CorruptChunk
+from rljob_workers.transfer_queue.jagged import Jagged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement
+
+WHOLE_BYTES = 1 << 16
+"""A chunk up to this size is read whole (one command, and its checksum can be checked) whatever part is wanted."""
+_FEW_RUNS = 8
+"""More are copied by index: a slice costs about as much as a hundred indexed elements."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkRead:
+    """What is wanted of one chunk, and where it goes."""
+
+    chunk: ChunkRef
+    runs: npt.NDArray[np.int64]
+    """[runs, 3], bytes: start in the payload, place in `column`, length (> 0)."""
+    column: memoryview
+    """The bytes of the whole column that is being fetched."""
+    whole: bool
+    """One GET; else a GETRANGE for the header and one for each run."""
+    element_bytes: int
+
+    @property
+    def wanted_bytes(self) -> int:
+        """Sum of the runs."""
+        return int(self.runs[:, 2].sum())
+
+    def sole_target(self, payload_bytes: int) -> memoryview | None:
+        """Where the whole payload goes, if it goes to one place as it is."""
+        start, place, length = self.runs[0].tolist()
+        if len(self.runs) == 1 and start == 0 and length == payload_bytes:
+            return self.column[place : place + length]
+        return None
+
+    def scatter(self, payload: memoryview) -> None:
+        """Copies every run out of the payload, which must reach as far as the runs do."""
+        if len(self.runs) <= _FEW_RUNS:
+            for start, place, length in self.runs.tolist():
+                self.column[place : place + length] = payload[start : start + length]
+            return
+        source, target = (_elements(view, self.element_bytes) for view in (payload, self.column))
+        start, place, length = (self.runs // self.element_bytes).T
+        within = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
+        target[np.repeat(place, length) + within] = source[np.repeat(start, length) + within]
+
+
+def _elements(view: memoryview, size: int) -> npt.NDArray[np.uint8]:
+    """[elements, size]."""
+    return np.frombuffer(view, np.uint8).reshape(-1, size)
+
+
+def plan_reads(fields: Mapping[str, FieldPlacement]) -> tuple[dict[str, Jagged], dict[int, list[ChunkRead]]]:
+    """Columns whose values are still uninitialised, and per unit the reads that fill them."""
+    columns: dict[str, Jagged] = {}
+    by_unit: dict[int, list[ChunkRead]] = {}
+    for field, placement in fields.items():
+        columns[field], reads = _plan_field(field, placement)
+        for read in reads:
+            by_unit.setdefault(read.chunk.unit, []).append(read)
+    return columns, by_unit
+
+
+def _plan_field(field: str, placement: FieldPlacement) -> tuple[Jagged, list[ChunkRead]]:
+    dtype, inner_shape = _element_type(field, placement)
+    lengths = placement.rows[:, 2].astype(np.int64)
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    values, view = empty_values(int(offsets[-1]), dtype, inner_shape)
+    size = element_bytes(dtype, inner_shape)
+    if not size or not len(lengths):
+        return Jagged(values, torch.from_numpy(offsets)), []
+    reads = [
+        _read(placement.chunks[chunk], runs * size, view, size) for chunk, runs in _runs_by_chunk(placement, offsets)
+    ]
+    return Jagged(values, torch.from_numpy(offsets)), reads
+
+
+def _runs_by_chunk(
+    placement: FieldPlacement, offsets: npt.NDArray[np.int64]
+) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """Chunk -> its runs [runs, 3] that have elements: start in the chunk, place in the column, length (elements)."""
+    chunk, start = placement.rows[:, 0].astype(np.int64), placement.rows[:, 1].astype(np.int64)
+    end = start + placement.rows[:, 2]
+    breaks = np.flatnonzero((chunk[1:] != chunk[:-1]) | (start[1:] != end[:-1])) + 1
+    edges = np.concatenate(([0], breaks, [len(chunk)]))
+    first, last = edges[:-1], edges[1:]
+    runs = np.stack((start[first], offsets[first], offsets[last] - offsets[first]), axis=1)
+    owners = chunk[first]
+    for owner in dict.fromkeys(owners.tolist()):
+        wanted = runs[(owners == owner) & (runs[:, 2] > 0)]
+        if len(wanted):
+            yield owner, wanted
+
+
+def _read(chunk: ChunkRef, runs: npt.NDArray[np.int64], column: memoryview, size: int) -> ChunkRead:
+    wanted = int(runs[:, 2].sum())
+    whole = chunk.num_bytes <= max(WHOLE_BYTES, 2 * wanted)  # an unknown size is 0: read whole
+    return ChunkRead(chunk, runs, column, whole, size)
+
+
+def _element_type(field: str, placement: FieldPlacement) -> tuple[torch.dtype, tuple[int, ...]]:
+    kinds = {(chunk.dtype, chunk.inner_shape) for chunk in placement.chunks}
+    if len(kinds) > 1:
+        raise CorruptChunk(
+            f"TransferQueue: the chunks of field {field} differ in dtype or inner shape: {sorted(kinds)}"
+        )
+    name, inner_shape = next(iter(kinds), ("uint8", ()))
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise CorruptChunk(f"TransferQueue: field {field} has the unknown dtype {name!r}")
+    return dtype, inner_shape

@@ -1,0 +1,263 @@
+"""A connection to a storage unit: RESP2 without copies.
+
+Used by `units` and `chunk_io`; redis-py serves the control plane (its packer copies large values twice). Commands are
+queued and leave in one `sendmsg` that gathers straight from tensors; bulk replies land straight in the caller's memory.
+Every call that waits has a deadline (monotonic seconds). After any exception but `ErrorReply` the stream is out of step:
+close it.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_IOV_MAX = 1024
+"""Linux takes at most so many buffers in one sendmsg."""
+_INLINE_BYTES = 4096
+"""Smaller values are copied into one buffer with their neighbours: cheaper than a buffer each."""
+_READ_AHEAD_BYTES = 1 << 16
+
+Reply = bytes | int | None | list["Reply"]
+
+
+class ErrorReply(Exception):
+    """The server's own error; the connection stays usable."""
+
+
+class BrokenReply(Exception):
+    """Not RESP, or the stream ended: the connection is of no more use."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitAddress:
+    """Where one Redis is: a Unix socket path or host and port, and its password (never shown)."""
+
+    path: str | None
+    host: str
+    port: int
+    password: str | None = field(repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> UnitAddress:
+        """`unix://:password@/path/unit.sock` or `redis://:password@host:port/0`."""
+        parts = urlsplit(url)
+        password = unquote(parts.password) if parts.password else None
+        if parts.scheme == "unix" and parts.path:
+            return cls(unquote(parts.path), "", 0, password)
+        if parts.scheme == "redis" and parts.hostname and parts.path in ("", "/", "/0"):
+            return cls(None, parts.hostname, parts.port or 6379, password)
+        raise ValueError(
+            f"TransferQueue: a storage unit's URL has scheme {parts.scheme!r} and no usable address."
+            " Use unix://:password@/path or redis://:password@host:port/0."
+        )
+
+    def __str__(self) -> str:
+        return self.path or f"{self.host}:{self.port}"
+
+
+class RespConnection:
+    """One connection: queue commands, `flush`, then read one reply per command, in order.
+
+    connection.command(b"SET", key, payload)
+    connection.flush(deadline)
+    connection.read(deadline)
+    """
+
+    def __init__(self, address: UnitAddress, *, deadline: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """Connects and authenticates; raises OSError (TimeoutError at the deadline) or ErrorReply (wrong password)."""
+        self._clock = clock
+        self._parts: list[bytes | memoryview] = []
+        self._small = bytearray()
+        self._buffer = bytearray(_READ_AHEAD_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+        self._socket = self._connect(address, deadline)
+        self._poll_in = select.poll()
+        self._poll_in.register(self._socket, select.POLLIN)
+        self._poll_out = select.poll()
+        self._poll_out.register(self._socket, select.POLLOUT)
+        try:
+            if address.password is not None:
+                self.call(b"AUTH", address.password.encode(), deadline=deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """May be called twice."""
+        self._socket.close()
+
+    def command(self, *parts: bytes | memoryview) -> None:
+        """Queues one command."""
+        self.command_gathered(parts, ())
+
+    def command_gathered(self, parts: tuple[bytes | memoryview, ...], last: tuple[bytes | memoryview, ...]) -> None:
+        """Queues one command whose last argument (if `last` is not empty) is gathered from several buffers."""
+        self._small += b"*%d\r\n" % (len(parts) + bool(last))
+        for part in parts:
+            self._argument((part,))
+        if last:
+            self._argument(last)
+
+    def _argument(self, buffers: tuple[bytes | memoryview, ...]) -> None:
+        self._small += b"$%d\r\n" % sum(map(len, buffers))
+        for buffer in buffers:
+            if len(buffer) < _INLINE_BYTES:
+                self._small += buffer
+                continue
+            self._parts.append(bytes(self._small))
+            self._small.clear()
+            self._parts.append(buffer)
+        self._small += b"\r\n"
+
+    def flush(self, deadline: float) -> None:
+        """Sends everything queued."""
+        if self._small:
+            self._parts.append(bytes(self._small))
+            self._small.clear()
+        parts, self._parts = self._parts, []
+        first = 0
+        while first < len(parts):
+            sent = self._send(parts[first : first + _IOV_MAX], deadline)
+            while first < len(parts) and sent >= len(parts[first]):
+                sent -= len(parts[first])
+                first += 1
+            if sent:
+                parts[first] = memoryview(parts[first])[sent:]
+
+    def _send(self, buffers: list[bytes | memoryview], deadline: float) -> int:
+        while True:
+            try:
+                return self._socket.sendmsg(buffers)
+            except BlockingIOError:
+                self._await(self._poll_out, deadline)
+
+    def call(self, *parts: bytes | memoryview, deadline: float) -> Reply:
+        """One command and its reply."""
+        self.command(*parts)
+        self.flush(deadline)
+        return self.read(deadline)
+
+    def read(self, deadline: float) -> Reply:
+        """The next reply, whatever it is; raises ErrorReply for an error."""
+        line = self._line(deadline)
+        kind, rest = line[:1], line[1:]
+        if kind == b"+":
+            return rest
+        if kind == b"-":
+            raise ErrorReply(rest.decode(errors="replace"))
+        if kind not in b":$*" or not kind:
+            raise BrokenReply(f"a reply begins with {line[:16]!r}")
+        number = _number(rest)
+        if kind == b":":
+            return number
+        if number < 0:
+            return None
+        if kind == b"*":
+            return [self.read(deadline) for _ in range(number)]
+        body = bytearray(number)
+        self.read_into(memoryview(body), deadline)
+        self.end_bulk(deadline)
+        return bytes(body)
+
+    def begin_bulk(self, deadline: float) -> int | None:
+        """Size of the bulk reply that comes next (None: no such key); then `read_into` all of it, then `end_bulk`."""
+        line = self._line(deadline)
+        if line[:1] == b"-":
+            raise ErrorReply(line[1:].decode(errors="replace"))
+        if line[:1] != b"$":
+            raise BrokenReply(f"a bulk reply begins with {line[:16]!r}")
+        size = _number(line[1:])
+        return None if size < 0 else size
+
+    def read_into(self, target: memoryview, deadline: float) -> None:
+        """Fills `target` (bytes) from the stream."""
+        size = target.nbytes
+        filled = min(size, self._end - self._start)
+        target[:filled] = self._view[self._start : self._start + filled]
+        self._start += filled
+        while filled < size:
+            filled += self._receive(target[filled:], deadline)
+
+    def skip(self, num_bytes: int, deadline: float) -> None:
+        """Throws away `num_bytes` of the stream."""
+        while num_bytes:
+            if self._start == self._end:
+                self._fill(deadline)
+            step = min(num_bytes, self._end - self._start)
+            self._start += step
+            num_bytes -= step
+
+    def end_bulk(self, deadline: float) -> None:
+        """Takes the line end behind a bulk reply."""
+        while self._end - self._start < 2:
+            self._fill(deadline)
+        if self._buffer[self._start : self._start + 2] != b"\r\n":
+            raise BrokenReply("a bulk reply does not end with its line")
+        self._start += 2
+
+    def _line(self, deadline: float) -> bytes:
+        while (end := self._buffer.find(b"\r\n", self._start, self._end)) < 0:
+            if self._end - self._start == len(self._buffer):
+                raise BrokenReply("a reply's first line has no end")
+            self._fill(deadline)
+        line = bytes(self._view[self._start : end])
+        self._start = end + 2
+        return line
+
+    def _fill(self, deadline: float) -> None:
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._end == len(self._buffer):
+            rest = bytes(self._view[self._start : self._end])
+            self._view[: len(rest)] = rest
+            self._start, self._end = 0, len(rest)
+        self._end += self._receive(self._view[self._end :], deadline)
+
+    def _receive(self, target: memoryview, deadline: float) -> int:
+        while True:
+            try:
+                count = self._socket.recv_into(target)
+            except BlockingIOError:
+                self._await(self._poll_in, deadline)
+                continue
+            if not count:
+                raise BrokenReply("the server closed the connection")
+            return count
+
+    def _await(self, poll: select.poll, deadline: float) -> None:
+        left = deadline - self._clock()
+        if left <= 0 or not poll.poll(left * 1000):
+            raise TimeoutError("no answer within the deadline")
+
+    def _connect(self, address: UnitAddress, deadline: float) -> socket.socket:
+        left = deadline - self._clock()
+        if left <= 0:
+            raise TimeoutError("no time left to connect")
+        if address.path is None:
+            connection = socket.create_connection((address.host, address.port), timeout=left)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        else:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(left)
+            try:
+                connection.connect(address.path)
+            except BaseException:
+                connection.close()
+                raise
+        connection.setblocking(False)
+        return connection
+
+
+def _number(text: bytes) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise BrokenReply(f"a reply has {text[:16]!r} where a number belongs") from None

@@ -1,0 +1,230 @@
+"""The data plane: columns to chunks on the storage units, and back.
+
+For the queue's client, from one thread. Knows nothing of readiness, leases or partitions: it stores bytes under keys
+that are never used twice, says where they lie, and fetches what it is told. Only a commit on the control Redis makes
+stored bytes part of the queue; what was stored without one is garbage that the coordinator sweeps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+from rljob_workers.transfer_queue.chunk_io import read_chunks, write_chunks
+from rljob_workers.transfer_queue.errors import QueueError, RowsLost, StorageFull, StorageUnreachable
+from rljob_workers.transfer_queue.pieces import SPREAD_BYTES, Piece, cut_columns, deal, row_table
+from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement, StoredChunks
+from rljob_workers.transfer_queue.reads import ChunkRead, plan_reads
+from rljob_workers.transfer_queue.units import Clock, Sleep, StorageUnit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from rljob_api.names import Epoch
+
+    from rljob_workers.transfer_queue.jagged import Jagged
+    from rljob_workers.transfer_queue.resp import RespConnection
+
+PATIENCE_SECONDS = 2.0
+"""A put that one unit keeps waiting for so long goes to another: its rows are bound to no unit."""
+SHUN_SECONDS = 5.0
+"""So long a unit that failed a put is the last choice, so that not every put waits for it anew."""
+FULL_RETRY_SECONDS = 0.05
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class StorageUnits:
+    """All storage units of a job, for one life of a rank.
+
+        units = StorageUnits(endpoints.storage_units, life.epoch, life.incarnation)
+        stored = units.store({"tokens": tokens, "rewards": rewards}, deadline=...)    then commit `stored`
+        columns = units.fetch(claimed, deadline=...)                                  placements from a claim
+
+    `deadline` is on `clock`, in seconds; `waiting` names for an error what waits, e.g. `rows of train_12`.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        epoch: Epoch,
+        incarnation: str,
+        *,
+        clock: Clock = time.monotonic,
+        sleep: Sleep = time.sleep,
+    ) -> None:
+        """Connects when first used."""
+        self._units = [StorageUnit(index, url, clock=clock, sleep=sleep) for index, url in enumerate(urls)]
+        if not self._units:
+            raise ValueError("TransferQueue: there is no storage unit. Set transferQueue.storageUnits to at least 1.")
+        self._clock = clock
+        self._sleep = sleep
+        # Several of these may serve one life: the random part keeps their keys apart.
+        self._key_prefix = f"{epoch}:{incarnation}:{secrets.token_hex(4)}"
+        self._nonces = itertools.count()
+        self._turns = itertools.count(int(incarnation[:6], 16))
+        self._shunned_until = [float("-inf")] * len(self._units)
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __len__(self) -> int:
+        return len(self._units)
+
+    def close(self) -> None:
+        """Ends connections and threads; may be called twice."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+        for unit in self._units:
+            unit.close()
+
+    def store(self, columns: Mapping[str, Jagged], *, deadline: float, waiting: str = "rows of a put") -> StoredChunks:
+        """Stores all columns; pieces that a unit does not take go to the next one.
+
+        Raises StorageFull or StorageUnreachable when at the deadline some piece is on no unit.
+        """
+        pieces = cut_columns(columns, len(self._units))
+        placed: dict[Piece, ChunkRef] = {}
+        while left := [piece for piece in pieces if piece not in placed]:
+            troubles = self._store_round(left, placed, deadline, waiting)
+            if troubles and self._clock() >= deadline:
+                raise _combined(troubles)
+            if len(troubles) == len(self._units):
+                self._sleep(max(0.0, min(FULL_RETRY_SECONDS, deadline - self._clock())))
+        return StoredChunks({field: _placement(field, column, pieces, placed) for field, column in columns.items()})
+
+    def fetch(
+        self, fields: Mapping[str, FieldPlacement], *, deadline: float, waiting: str = "claimed rows"
+    ) -> dict[str, Jagged]:
+        """The rows of every field, in the order of its placement.
+
+        Raises RowsLost when a unit no longer has a chunk, CorruptChunk, StorageUnreachable.
+        """
+        columns, by_unit = plan_reads(fields)
+
+        def read(unit: StorageUnit, reads: list[ChunkRead]) -> list[ChunkRef]:
+            return unit.exchange(
+                lambda connection, until: read_chunks(connection, reads, until), deadline=deadline, waiting=waiting
+            )
+
+        num_bytes = sum(chunk.wanted_bytes for reads in by_unit.values() for chunk in reads)
+        outcomes = self._side_by_side(read, by_unit, num_bytes)
+        lost = [chunk for outcome in outcomes.values() if isinstance(outcome, list) for chunk in outcome]
+        if lost:
+            raise self._rows_lost(lost, waiting)
+        for outcome in outcomes.values():
+            if isinstance(outcome, QueueError):
+                raise outcome
+        return columns
+
+    def delete(self, chunks: Sequence[ChunkRef], *, deadline: float) -> int:
+        """Deletes chunks that no commit names (a put that came too late); returns how many there were."""
+        by_unit: dict[int, list[str]] = {}
+        for chunk in chunks:
+            by_unit.setdefault(chunk.unit, []).append(chunk.key)
+        return sum(self._units[unit].delete(keys, deadline=deadline) for unit, keys in by_unit.items())
+
+    def _store_round(
+        self, pieces: Sequence[Piece], placed: dict[Piece, ChunkRef], deadline: float, waiting: str
+    ) -> list[StorageFull | StorageUnreachable]:
+        """Tries each piece on one unit; adds to `placed`, shuns and returns the troubles of units that failed."""
+        until = deadline if len(self._units) == 1 else min(deadline, self._clock() + PATIENCE_SECONDS)
+
+        def write(unit: StorageUnit, share: list[Piece]) -> dict[Piece, ChunkRef]:
+            return self._write(unit, share, until, waiting)
+
+        shares = deal(pieces, self._preferred_units())
+        outcomes = self._side_by_side(write, shares, sum(piece.num_bytes for piece in pieces))
+        troubles: list[StorageFull | StorageUnreachable] = []
+        for index, outcome in outcomes.items():
+            if isinstance(outcome, dict):
+                placed.update(outcome)
+                continue
+            if not isinstance(outcome, StorageFull | StorageUnreachable):
+                raise outcome
+            self._shunned_until[index] = self._clock() + SHUN_SECONDS
+            troubles.append(outcome)
+        return troubles
+
+    def _preferred_units(self) -> list[int]:
+        """Units that are not shunned, the next in turn first; where all are, those shunned longest ago first."""
+        turn = next(self._turns)
+        indices = [(turn + step) % len(self._units) for step in range(len(self._units))]
+        now = self._clock()
+        good = [index for index in indices if self._shunned_until[index] <= now]
+        return good or sorted(indices, key=lambda index: self._shunned_until[index])
+
+    def _write(self, unit: StorageUnit, pieces: list[Piece], until: float, waiting: str) -> dict[Piece, ChunkRef]:
+        def talk(connection: RespConnection, until: float) -> dict[Piece, ChunkRef] | None:
+            generation = unit.marked_generation(connection, until)
+            # Keys are drawn anew for each attempt: what a broken connection left behind is never written again.
+            refs = {piece: self._reference(unit.index, generation, piece) for piece in pieces}
+            if not write_chunks(connection, refs, until):
+                connection.call(b"UNLINK", *[ref.key.encode() for ref in refs.values()], deadline=until)
+                return None
+            return refs
+
+        refs = unit.exchange(talk, deadline=until, waiting=waiting)
+        if refs is None:
+            num_bytes = sum(piece.num_bytes for piece in pieces)
+            raise StorageFull(
+                f"TransferQueue: {unit} has no room for {num_bytes} bytes; {waiting} wait for it."
+                " Raise transferQueue.storageBytes or storageUnits."
+            )
+        return refs
+
+    def _reference(self, unit: int, generation: int, piece: Piece) -> ChunkRef:
+        key = f"{self._key_prefix}{next(self._nonces):x}"
+        return ChunkRef(
+            unit,
+            generation,
+            key,
+            piece.field,
+            piece.first_row,
+            piece.num_rows,
+            piece.dtype,
+            piece.inner_shape,
+            piece.num_bytes,
+        )
+
+    def _side_by_side(
+        self, work: Callable[[StorageUnit, list[S]], T], shares: Mapping[int, list[S]], num_bytes: int
+    ) -> dict[int, T | QueueError]:
+        """Runs `work` for every unit's share, in a thread per unit where the bytes are worth it."""
+
+        def one(index: int) -> T | QueueError:
+            try:
+                return work(self._units[index], shares[index])
+            except QueueError as error:
+                return error
+
+        if len(shares) <= 1 or num_bytes <= SPREAD_BYTES:
+            return {index: one(index) for index in shares}
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(len(self._units), thread_name_prefix="rljob-storage")
+        return dict(zip(shares, self._pool.map(one, shares), strict=True))
+
+    def _rows_lost(self, lost: Sequence[ChunkRef], waiting: str) -> RowsLost:
+        units = sorted({chunk.unit for chunk in lost})
+        fields = ", ".join(sorted({chunk.field for chunk in lost}))
+        names = ", ".join(str(self._units[index]) for index in units)
+        return RowsLost(
+            f"TransferQueue: {names} no longer has {len(lost)} chunks ({fields}) of {waiting}, the first is"
+            f" {lost[0].key}. The coordinator decides what is computed or generated again.",
+            units,
+        )
+
+
+def _placement(field: str, column: Jagged, pieces: Sequence[Piece], placed: Mapping[Piece, ChunkRef]) -> FieldPlacement:
+    mine = [piece for piece in pieces if piece.field == field]
+    return FieldPlacement(
+        tuple(placed[piece] for piece in mine), row_table(column, [piece.first_row for piece in mine])
+    )
+
+
+def _combined(troubles: Sequence[StorageFull | StorageUnreachable]) -> StorageFull | StorageUnreachable:
+    kind = StorageFull if any(isinstance(trouble, StorageFull) for trouble in troubles) else StorageUnreachable
+    return kind(" ".join(map(str, troubles)))

@@ -1,0 +1,171 @@
+"""One storage unit: a Redis that holds chunks and nothing that must survive it.
+
+For `storage` (bulk) and for the coordinator (marks, sweeping, memory); imports no torch. A unit is known by the
+generation that the coordinator marked it with: an empty one that came back has no mark. A connection does not survive
+the server, so the generation read on it is true of every command on it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from rljob_workers.transfer_queue.errors import StorageUnreachable
+from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection, UnitAddress
+
+GENERATION_KEY = b"rljob:generation"
+"""Has no epoch in front, so that no sweep of chunks meets it."""
+RETRY_SECONDS = 0.02
+"""Between two attempts to connect: a unit is back in less than a second after its process is started."""
+_KEYS_PER_COMMAND = 512
+
+T = TypeVar("T")
+Clock = Callable[[], float]
+Sleep = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitMemory:
+    """Bytes."""
+
+    used: int
+    limit: int
+    """0: none."""
+
+
+class StorageUnit:
+    """A connection that is made anew when it breaks. One thread at a time."""
+
+    def __init__(self, index: int, url: str, *, clock: Clock = time.monotonic, sleep: Sleep = time.sleep) -> None:
+        self.index = index
+        self.address = UnitAddress.parse(url)
+        self._clock = clock
+        self._sleep = sleep
+        self._connection: RespConnection | None = None
+        self._generation: int | None = None
+
+    def __str__(self) -> str:
+        return f"storage unit {self.index} ({self.address})"
+
+    def close(self) -> None:
+        """May be called twice; the next exchange connects again."""
+        connection, self._connection, self._generation = self._connection, None, None
+        if connection is not None:
+            connection.close()
+
+    def exchange(self, talk: Callable[[RespConnection, float], T], *, deadline: float, waiting: str) -> T:
+        """Runs `talk(connection, deadline)`, again on a new connection when one breaks: it must bear being repeated.
+
+        Any exception closes the connection, since replies may be left on it. Raises StorageUnreachable at the deadline;
+        `waiting` is what waits, e.g. `rows of train_12`.
+        """
+        began = self._clock()
+        while True:
+            try:
+                return talk(self._connected(deadline), deadline)
+            except ErrorReply as error:
+                self.close()
+                raise StorageUnreachable(f"TransferQueue: {self} refused: {error}; for {waiting}.") from error
+            except TimeoutError as error:
+                self.close()
+                raise self._unreachable(began, waiting, "has not answered") from error
+            except (OSError, BrokenReply) as error:
+                self.close()
+                if self._clock() + RETRY_SECONDS >= deadline:
+                    raise self._unreachable(began, waiting, "cannot be reached") from error
+                self._sleep(RETRY_SECONDS)
+            except BaseException:
+                self.close()
+                raise
+
+    def marked_generation(self, connection: RespConnection, deadline: float) -> int:
+        """The generation of the server behind `connection` (inside an exchange); waits until it is marked."""
+        while self._generation is None:
+            self._generation = _read_generation(connection, deadline)
+            if self._generation is not None:
+                break
+            if self._clock() + RETRY_SECONDS >= deadline:
+                raise TimeoutError("the unit has no generation mark")
+            self._sleep(RETRY_SECONDS)
+        return self._generation
+
+    def generation(self, *, deadline: float) -> int | None:
+        """The mark as it is now; None on a unit that lost it (or never had one)."""
+        return self.exchange(_read_generation, deadline=deadline, waiting="the generation mark")
+
+    def mark(self, generation: int, *, deadline: float) -> int:
+        """Marks an unmarked unit; returns the generation in force, which is an older one if it was marked already."""
+
+        def talk(connection: RespConnection, until: float) -> int:
+            connection.call(b"SET", GENERATION_KEY, b"%d" % generation, b"NX", deadline=until)
+            found = _read_generation(connection, until)
+            return generation if found is None else found
+
+        return self.exchange(talk, deadline=deadline, waiting="the generation mark")
+
+    def delete(self, keys: Sequence[str], *, deadline: float) -> int:
+        """Deletes chunks; returns how many there were. Keys that are gone already do not matter."""
+
+        def talk(connection: RespConnection, until: float) -> int:
+            num_deleted = 0
+            for first in range(0, len(keys), _KEYS_PER_COMMAND):
+                names = [key.encode() for key in keys[first : first + _KEYS_PER_COMMAND]]
+                num_deleted += _integer(connection.call(b"UNLINK", *names, deadline=until))
+            return num_deleted
+
+        return self.exchange(talk, deadline=deadline, waiting=f"{len(keys)} chunks to be deleted")
+
+    def scan(self, *, deadline: float) -> Iterator[list[str]]:
+        """Pages of the keys of all chunks; a key that comes or goes meanwhile may be on a page or not, or on two."""
+        cursor = b"0"
+        while True:
+            reply = self.exchange(
+                lambda connection, until, at=cursor: connection.call(  # type: ignore[misc]  # mypy knows no default here
+                    b"SCAN", at, b"MATCH", b"*:*:*", b"COUNT", b"%d" % _KEYS_PER_COMMAND, deadline=until
+                ),
+                deadline=deadline,
+                waiting="a sweep",
+            )
+            assert isinstance(reply, list)
+            following, keys = reply
+            assert isinstance(following, bytes)
+            assert isinstance(keys, list)
+            yield [key.decode() for key in keys if isinstance(key, bytes)]
+            if following == b"0":
+                return
+            cursor = following
+
+    def memory(self, *, deadline: float) -> UnitMemory:
+        """What the unit uses and may use."""
+        reply = self.exchange(
+            lambda connection, until: connection.call(b"INFO", b"memory", deadline=until),
+            deadline=deadline,
+            waiting="its memory figures",
+        )
+        assert isinstance(reply, bytes)
+        figures = dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
+        return UnitMemory(int(figures["used_memory"]), int(figures["maxmemory"]))
+
+    def _connected(self, deadline: float) -> RespConnection:
+        if self._connection is None:
+            self._connection = RespConnection(self.address, deadline=deadline, clock=self._clock)
+        return self._connection
+
+    def _unreachable(self, began: float, waiting: str, trouble: str) -> StorageUnreachable:
+        seconds = self._clock() - began
+        return StorageUnreachable(
+            f"TransferQueue: {self} {trouble} for {seconds:.1f} s; {waiting} wait for it. Check its process."
+        )
+
+
+def _read_generation(connection: RespConnection, deadline: float) -> int | None:
+    reply = connection.call(b"GET", GENERATION_KEY, deadline=deadline)
+    return int(reply) if isinstance(reply, bytes) else None
+
+
+def _integer(reply: object) -> int:
+    if not isinstance(reply, int):
+        raise BrokenReply(f"a number was expected, {reply!r} came")
+    return reply
