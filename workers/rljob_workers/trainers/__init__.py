@@ -1,1 +1,80 @@
+"""Trainers and forward models: the factories. Which backend there is stands here and nowhere else.
 
+Called by the roles actor, actor_fwd and reference. Built from a config the weights are not set: `load` or `restore`
+comes next, since version 0 is materialised once, as checkpoint 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rljob_api.spec import AlgorithmSpec, Correction, KlEstimator, LossAggregation, OptimizerSpec, RLJobSpec
+from rljob_workers.algorithms import aggregation, kl
+from rljob_workers.algorithms.policy_loss import PolicyLossConfig
+from rljob_workers.models.building import build_model, torch_dtype
+from rljob_workers.trainers.adamw import AdamWConfig
+from rljob_workers.trainers.torch_forward import TorchForwardModel
+from rljob_workers.trainers.torch_trainer import TorchTrainer, TorchTrainerConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from rljob_workers.trainers.base import ForwardModel, Trainer
+    from rljob_workers.trainers.data_parallel import DataParallelGroup
+
+_KL = {KlEstimator.K1: kl.k1, KlEstimator.K2: kl.k2, KlEstimator.K3: kl.k3}
+_AGGREGATION = {
+    LossAggregation.TOKEN_MEAN: aggregation.token_mean,
+    LossAggregation.SEQUENCE_MEAN: aggregation.sequence_mean,
+}
+
+
+def build_trainer(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup) -> Trainer:
+    """The actor's trainer; `group` is `data_parallel.SingleRank()` where the actor has one rank."""
+    return TorchTrainer(build_model(spec.model, tokenizer), trainer_config(spec), group)
+
+
+def build_forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> ForwardModel:
+    """The model of actor_fwd or of the reference."""
+    return TorchForwardModel(
+        build_model(spec.model, tokenizer),
+        dtype=torch_dtype(spec.model.dtype),
+        micro_batch_size=spec.training.micro_batch_size,
+    )
+
+
+def trainer_config(spec: RLJobSpec) -> TorchTrainerConfig:
+    """The trainer's slice of the job."""
+    return TorchTrainerConfig(
+        dtype=torch_dtype(spec.model.dtype),
+        micro_batch_size=spec.training.micro_batch_size,
+        temperature=spec.rollout.sampling.temperature,
+        loss=loss_config(spec.algorithm),
+        optimizer=optimizer_config(spec.training.optimizer),
+    )
+
+
+def loss_config(algorithm: AlgorithmSpec) -> PolicyLossConfig:
+    """What the loss is made of."""
+    correction = algorithm.correction
+    return PolicyLossConfig(
+        clip_low=algorithm.clip.low,
+        clip_high=algorithm.clip.high,
+        aggregate=_AGGREGATION[algorithm.loss_aggregation],
+        kl_coefficient=algorithm.kl.coefficient,
+        kl_estimate=_KL[algorithm.kl.estimator],
+        tis_cap=correction.cap if correction.kind is Correction.TIS else None,
+    )
+
+
+def optimizer_config(optimizer: OptimizerSpec) -> AdamWConfig:
+    """The optimizer's settings."""
+    return AdamWConfig(
+        learning_rate=optimizer.learning_rate,
+        beta1=optimizer.beta1,
+        beta2=optimizer.beta2,
+        epsilon=optimizer.epsilon,
+        weight_decay=optimizer.weight_decay,
+        max_grad_norm=optimizer.max_grad_norm,
+        warmup_steps=optimizer.warmup_steps,
+    )

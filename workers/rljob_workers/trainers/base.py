@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
 
-from rljob_workers.transfer_queue.jagged import Jagged
+    import torch
+
+    from rljob_workers.transfer_queue.jagged import Jagged
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +52,7 @@ class ForwardModel(ABC):
 
     @abstractmethod
     def log_probs(self, tokens: Jagged, response_lengths: torch.Tensor, temperature: float) -> Jagged:
-        """log pi(token) of every response token, float32, logits divided by `temperature`."""
+        """Log pi(token) of every response token, float32, logits divided by `temperature`."""
 
 
 class Trainer(ForwardModel):

@@ -1,0 +1,243 @@
+"""A Hugging Face causal decoder whose weights live in one flat buffer, and its log-probs of packed rows.
+
+Used by `torch_forward` and `torch_trainer`. The flat buffer makes optimizer, clipping and all-reduce one operation
+each; fused views of it (q, k and v; gate and up) make the forward pass short. The module that transformers built keeps
+working: its parameters are views of the same buffer, so names, shapes and tying stay transformers' business.
+
+Shape suffixes: N flat tokens, H hidden, A heads, D head size, S predictors, V vocabulary, T response tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional
+from transformers.activations import ACT2FN
+
+from rljob_workers.models.building import state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from transformers import PreTrainedModel
+
+    from rljob_workers.trainers.packing import AttentionBlock, PackedRows
+
+SUPPORTED = ("llama", "qwen3")
+"""`model_type` of the architectures whose forward pass this is."""
+
+_FUSED = (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("mlp.gate_proj", "mlp.up_proj"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layer:
+    input_norm: torch.Tensor
+    qkv: torch.Tensor
+    qkv_bias: torch.Tensor | None
+    head_norms: torch.Tensor | None
+    out: torch.Tensor
+    out_bias: torch.Tensor | None
+    mlp_norm: torch.Tensor
+    gate_up: torch.Tensor
+    gate_up_bias: torch.Tensor | None
+    down: torch.Tensor
+    down_bias: torch.Tensor | None
+
+
+class Decoder:
+    """Weights and forward pass of one Qwen3 or Llama model.
+
+    `flat` holds every weight in `storage` dtype, matrices first (`num_decayed` elements: weight decay is for those).
+    The forward pass runs in `compute` dtype; where that differs the weights are rounded on the way, with a gradient.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, storage: torch.dtype, compute: torch.dtype) -> None:
+        _check_supported(model)
+        self.model = model
+        self.compute = compute
+        config = model.config
+        self._num_layers: int = config.num_hidden_layers
+        self._num_heads: int = config.num_attention_heads
+        self._num_kv_heads: int = config.num_key_value_heads
+        self._head_dim: int = config.head_dim
+        self._epsilon: float = config.rms_norm_eps
+        self._activation = ACT2FN[config.hidden_act]
+        self.flat, self.num_decayed, self._views = _flatten(state_of(model), storage)
+        self.leaves = dict(_leaves(self.flat, self._views))
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name in self._views:
+                    parameter.data = self._views[name]
+
+    def views_of(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Views by Hugging Face's names of another buffer that is laid out as `flat`."""
+        start = self.flat.storage_offset()
+        return {
+            name: flat[view.storage_offset() - start :][: view.numel()].view(view.shape)
+            for name, view in self._views.items()
+        }
+
+    def layout(self) -> list[list[str | int]]:
+        """Names and sizes in the order of `flat`: two buffers with the same layout mean the same tensors."""
+        return [[name, *view.shape] for name, view in self._views.items()]
+
+    def enable_gradients(self, flat_gradient: torch.Tensor) -> None:
+        """Gradients accumulate in `flat_gradient`, laid out as `flat`."""
+        start = self.flat.storage_offset()
+        for leaf in self.leaves.values():
+            place = leaf.storage_offset() - start
+            leaf.requires_grad_()
+            leaf.grad = flat_gradient[place : place + leaf.numel()].view_as(leaf)
+
+    def log_probs(self, tokens: torch.Tensor, plan: PackedRows, temperature: float) -> torch.Tensor:
+        """Log pi of every response token [T], float32, logits divided by `temperature`.
+
+        `tokens` are the values that `plan` was made of. Logits are computed at predicting tokens only, and the last
+        layer beyond its attention too.
+        """
+        cast = {name: leaf.to(self.compute) for name, leaf in self.leaves.items()}
+        x_nh = functional.embedding(tokens[plan.token_index].long(), cast["model.embed_tokens.weight"])
+        cos, sin = self._rotary(x_nh, plan.positions)
+        slots = plan.slot_of_token
+        for index in range(self._num_layers):
+            layer = self._layer(cast, index)
+            context = self._attention(x_nh, layer, cos, sin, plan.blocks)
+            if index == self._num_layers - 1:
+                slots, x_nh = slots[plan.predicting], x_nh.index_select(0, plan.predicting)
+            x_nh = x_nh + functional.linear(context.index_select(0, slots), layer.out, layer.out_bias)
+            x_nh = x_nh + self._mlp(x_nh, layer)
+        x_sh = self._norm(x_nh, cast["model.norm.weight"])
+        head = cast.get("lm_head.weight", cast["model.embed_tokens.weight"])
+        logits_sv = functional.linear(x_sh, head).float()
+        if temperature != 1.0:
+            logits_sv = logits_sv / temperature
+        return torch.log_softmax(logits_sv, -1)[plan.predictor, tokens[plan.target_index].long()]
+
+    def _attention(
+        self,
+        x_nh: torch.Tensor,
+        layer: _Layer,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        blocks: tuple[AttentionBlock, ...],
+    ) -> torch.Tensor:
+        """Context of every slot of all blocks, [slots, A * D]."""
+        hidden = self._norm(x_nh, layer.input_norm)
+        num_rotated = self._num_heads + self._num_kv_heads
+        qkv = functional.linear(hidden, layer.qkv, layer.qkv_bias)
+        qkv_nad = qkv.view(-1, num_rotated + self._num_kv_heads, self._head_dim)
+        qk_nad, v_nad = torch.split(qkv_nad, [num_rotated, self._num_kv_heads], 1)
+        if layer.head_norms is not None:
+            qk_nad = functional.rms_norm(qk_nad, (self._head_dim,), None, self._epsilon) * layer.head_norms
+        rotated = qk_nad * cos + _rotate_half(qk_nad) * sin
+        qkv_nad = torch.cat([rotated, v_nad], 1)
+        contexts = [self._attend(qkv_nad, block) for block in blocks]
+        return contexts[0] if len(contexts) == 1 else torch.cat(contexts)
+
+    def _attend(self, qkv_nad: torch.Tensor, block: AttentionBlock) -> torch.Tensor:
+        num_sequences, length = block.slots.shape
+        slots = qkv_nad.index_select(0, block.slots.view(-1)).view(num_sequences, length, -1, self._head_dim)
+        heads = [self._num_heads, self._num_kv_heads, self._num_kv_heads]
+        q, k, v = torch.split(slots.transpose(1, 2), heads, 1)
+        context = functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=block.mask, is_causal=block.mask is None, enable_gqa=True
+        )
+        return context.transpose(1, 2).reshape(num_sequences * length, self._num_heads * self._head_dim)
+
+    def _mlp(self, x_nh: torch.Tensor, layer: _Layer) -> torch.Tensor:
+        hidden = self._norm(x_nh, layer.mlp_norm)
+        gate, up = functional.linear(hidden, layer.gate_up, layer.gate_up_bias).chunk(2, -1)
+        return functional.linear(self._activation(gate) * up, layer.down, layer.down_bias)
+
+    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return functional.rms_norm(x, (x.shape[-1],), weight, self._epsilon)
+
+    def _rotary(self, x_nh: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cos and sin, [N, 1, D], by the model's own rule (its scaling included)."""
+        cos, sin = self.model.model.rotary_emb(x_nh, positions[None])
+        return cos[0, :, None], sin[0, :, None]
+
+    def _layer(self, weights: Mapping[str, torch.Tensor], index: int) -> _Layer:
+        prefix = f"model.layers.{index}."
+        norms = [weights.get(f"{prefix}self_attn.{which}_norm.weight") for which in "qk"]
+        return _Layer(
+            input_norm=weights[f"{prefix}input_layernorm.weight"],
+            qkv=weights[f"{prefix}self_attn.q_proj.weight"],
+            qkv_bias=weights.get(f"{prefix}self_attn.q_proj.bias"),
+            head_norms=None if norms[0] is None or norms[1] is None else self._head_norms(norms[0], norms[1]),
+            out=weights[f"{prefix}self_attn.o_proj.weight"],
+            out_bias=weights.get(f"{prefix}self_attn.o_proj.bias"),
+            mlp_norm=weights[f"{prefix}post_attention_layernorm.weight"],
+            gate_up=weights[f"{prefix}mlp.gate_proj.weight"],
+            gate_up_bias=weights.get(f"{prefix}mlp.gate_proj.bias"),
+            down=weights[f"{prefix}mlp.down_proj.weight"],
+            down_bias=weights.get(f"{prefix}mlp.down_proj.bias"),
+        )
+
+    def _head_norms(self, q_norm: torch.Tensor, k_norm: torch.Tensor) -> torch.Tensor:
+        """[A, D]: one multiplication for the heads of q and k together."""
+        return torch.cat(
+            [q_norm.expand(self._num_heads, self._head_dim), k_norm.expand(self._num_kv_heads, self._head_dim)]
+        )
+
+
+def _check_supported(model: PreTrainedModel) -> None:
+    config = model.config
+    if config.model_type not in SUPPORTED:
+        raise ValueError(
+            f"model.path: its config.json has model_type {config.model_type!r}, but the torch trainer knows "
+            f"{' and '.join(SUPPORTED)}. Use a model of one of these."
+        )
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"}:
+        raise ValueError(
+            f"model.path: its config.json has layer_types {sorted(kinds)}, but the torch trainer knows full_attention. "
+            "Use a model without sliding windows."
+        )
+
+
+def _rotate_half(x: torch.Tensor) -> torch.Tensor:
+    first, second = x.chunk(2, -1)
+    return torch.cat([-second, first], -1)
+
+
+def _flatten(
+    state: Mapping[str, torch.Tensor], dtype: torch.dtype
+) -> tuple[torch.Tensor, int, dict[str, torch.Tensor]]:
+    """One buffer with a copy of `state`: matrices, then vectors, what is fused side by side; and the views by name."""
+    names = sorted(state, key=lambda name: state[name].dim() < 2)  # stable: layers stay in order
+    ordered = [part for name in names for part in _with_fused(name, state)]
+    flat = torch.empty(sum(state[name].numel() for name in ordered), dtype=dtype)
+    views: dict[str, torch.Tensor] = {}
+    place = 0
+    for name in ordered:
+        views[name] = flat[place : place + state[name].numel()].view(state[name].shape)
+        views[name].copy_(state[name])
+        place += state[name].numel()
+    num_decayed = sum(state[name].numel() for name in ordered if state[name].dim() >= 2)
+    return flat, num_decayed, views
+
+
+def _with_fused(name: str, state: Mapping[str, torch.Tensor]) -> list[str]:
+    """`name` and those that are fused with it, for the first of them; nothing for the others."""
+    for parts in _FUSED:
+        if any(part in name for part in parts[1:]):
+            return []
+        if parts[0] in name:
+            return [name.replace(parts[0], part) for part in parts]
+    return [name] if name in state else []
+
+
+def _leaves(flat: torch.Tensor, views: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors that the forward pass uses, by the name of their first part: fused where they are fused."""
+    for name in views:
+        parts = _with_fused(name, views)
+        if not parts:
+            continue
+        first = views[name]
+        size = sum(views[part].numel() for part in parts)
+        place = first.storage_offset() - flat.storage_offset()
+        rows = sum(views[part].shape[0] for part in parts)
+        yield name, flat[place : place + size].view(rows, *first.shape[1:]).detach()

@@ -1,0 +1,30 @@
+"""What a trainer raises.
+
+    TrainerError
+    ├── GroupError                  the data-parallel group cannot go on
+    │   ├── GroupNotComplete        not all ranks joined in time
+    │   └── GroupBroken             a rank is gone or did not answer in time
+    └── NonFiniteGradient           the optimizer step would have destroyed the weights
+
+A checkpoint or configuration that does not fit is a `ValueError`: the user's to cure.
+"""
+
+
+class TrainerError(Exception):
+    """Anything below."""
+
+
+class GroupError(TrainerError):
+    """The data-parallel group cannot go on."""
+
+
+class GroupNotComplete(GroupError):  # noqa: N818 -- the names say what happened
+    """Not all ranks joined in time."""
+
+
+class GroupBroken(GroupError):  # noqa: N818
+    """A rank is gone or did not answer in time."""
+
+
+class NonFiniteGradient(TrainerError):  # noqa: N818
+    """A gradient is infinite or not a number; nothing was stepped."""

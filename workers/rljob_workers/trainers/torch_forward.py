@@ -1,0 +1,87 @@
+"""Log-probs by torch, for actor_fwd and the reference: `ForwardModel` on a `Decoder`.
+
+The trainer uses the functions here for its own forward passes, so that both see the same numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from rljob_workers.models.blob import blob_shapes, read_blob
+from rljob_workers.models.building import check_fit, state_of
+from rljob_workers.trainers.base import ForwardModel
+from rljob_workers.trainers.decoder import Decoder
+from rljob_workers.trainers.packing import pack
+from rljob_workers.transfer_queue.jagged import Jagged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from transformers import PreTrainedModel
+
+
+class TorchForwardModel(ForwardModel):
+    """A decoder that only computes log-probs."""
+
+    def __init__(self, model: PreTrainedModel, *, dtype: torch.dtype, micro_batch_size: int) -> None:
+        self._decoder = Decoder(model, storage=dtype, compute=dtype)
+        self._micro_batch_size = micro_batch_size
+
+    def load(self, blob: Path) -> None:
+        """Replaces all weights by those of a safetensors file, or none."""
+        load_weights(self._decoder, blob)
+
+    def log_probs(self, tokens: Jagged, response_lengths: torch.Tensor, temperature: float) -> Jagged:
+        """Log pi of every response token, micro-batch by micro-batch."""
+        return forward_log_probs(self._decoder, tokens, response_lengths, temperature, self._micro_batch_size)
+
+
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """Rows [start, stop) of a slice, and their response tokens [first_token, last_token)."""
+
+    start: int
+    stop: int
+    first_token: int
+    last_token: int
+
+
+def micro_batches(response_lengths: torch.Tensor, micro_batch_size: int) -> Iterator[RowRange]:
+    """Consecutive rows, `micro_batch_size` at a time."""
+    ends = [0, *response_lengths.cumsum(0).tolist()]
+    for start in range(0, len(ends) - 1, micro_batch_size):
+        stop = min(start + micro_batch_size, len(ends) - 1)
+        yield RowRange(start, stop, ends[start], ends[stop])
+
+
+def row_log_probs(
+    decoder: Decoder, tokens: Jagged, response_lengths: torch.Tensor, rows: RowRange, temperature: float
+) -> torch.Tensor:
+    """Log pi of the response tokens of `rows`, [tokens], with a graph where gradients are on."""
+    plan = pack(tokens.values, tokens.offsets[rows.start : rows.stop + 1], response_lengths[rows.start : rows.stop])
+    return decoder.log_probs(tokens.values, plan, temperature)
+
+
+def forward_log_probs(
+    decoder: Decoder, tokens: Jagged, response_lengths: torch.Tensor, temperature: float, micro_batch_size: int
+) -> Jagged:
+    """Log pi of every response token of a slice, without a graph."""
+    with torch.no_grad():
+        parts = [
+            row_log_probs(decoder, tokens, response_lengths, rows, temperature)
+            for rows in micro_batches(response_lengths, micro_batch_size)
+        ]
+    return Jagged.from_lengths(torch.cat(parts), response_lengths)
+
+
+def load_weights(decoder: Decoder, blob: Path) -> None:
+    """Copies a safetensors file into the decoder; ValueError, and nothing changed, where it does not fit."""
+    check_fit(blob_shapes(blob), decoder.model, source=str(blob))
+    tensors = read_blob(blob)
+    with torch.no_grad():
+        for name, view in state_of(decoder.model).items():
+            view.copy_(tensors[name])

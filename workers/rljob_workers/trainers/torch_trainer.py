@@ -1,0 +1,151 @@
+"""Training by torch: `Trainer` on a `Decoder`; gradients in one flat buffer, one all-reduce per optimizer step.
+
+Used by the actor through `trainers.build_trainer`. Knows neither queue nor rollout ids.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rljob_workers.algorithms.policy_loss import LossSums, PolicyLossConfig, TokenInputs, policy_loss
+from rljob_workers.models.blob import read_blob
+from rljob_workers.trainers.adamw import AdamWConfig, FlatAdamW
+from rljob_workers.trainers.base import OptimizerStepResult, Trainer, TrainRows
+from rljob_workers.trainers.decoder import Decoder
+from rljob_workers.trainers.torch_forward import (
+    RowRange,
+    forward_log_probs,
+    load_weights,
+    micro_batches,
+    row_log_probs,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from transformers import PreTrainedModel
+
+    from rljob_workers.trainers.data_parallel import DataParallelGroup
+    from rljob_workers.transfer_queue.jagged import Jagged
+
+MODEL_FILE = "model.safetensors"
+STATE_FILE = "state.safetensors"
+VALUES_FILE = "state.json"
+
+
+@dataclass(frozen=True, slots=True)
+class TorchTrainerConfig:
+    """The trainer's slice of the job."""
+
+    dtype: torch.dtype
+    """Of the forward pass and of published weights. The weights that are trained are float32 always."""
+    micro_batch_size: int
+    temperature: float
+    """Of the sampling: logits are divided by it before log-probs are taken."""
+    loss: PolicyLossConfig
+    optimizer: AdamWConfig
+
+
+class TorchTrainer(Trainer):
+    """Trains one policy.
+
+    `_sums` is what the ranks add up, in one buffer: gradients as the decoder's flat weights, then loss, normaliser and
+    metrics. (float32 counts tokens exactly up to 2^24 per optimizer step.)
+    """
+
+    def __init__(self, model: PreTrainedModel, config: TorchTrainerConfig, group: DataParallelGroup) -> None:
+        self._config = config
+        self._group = group
+        self._decoder = Decoder(model, storage=torch.float32, compute=config.dtype)
+        self._statistics = ("loss", "normaliser", *config.loss.metric_names)
+        num_weights = self._decoder.flat.numel()
+        self._sums = torch.zeros(num_weights + len(self._statistics))
+        self._gradient, self._totals = self._sums[:num_weights], self._sums[num_weights:]
+        self._decoder.enable_gradients(self._gradient)
+        self._optimizer = FlatAdamW(self._decoder.flat, self._gradient, self._decoder.num_decayed, config.optimizer)
+
+    def load(self, blob: Path) -> None:
+        """Replaces all weights by those of a safetensors file, or none; the optimizer's state stays."""
+        load_weights(self._decoder, blob)
+
+    def log_probs(self, tokens: Jagged, response_lengths: torch.Tensor, temperature: float) -> Jagged:
+        """Log pi of every response token under the weights of now."""
+        return forward_log_probs(self._decoder, tokens, response_lengths, temperature, self._config.micro_batch_size)
+
+    def accumulate(self, rows: TrainRows) -> None:
+        """Forward and backward, micro-batch by micro-batch; the gradient of the loss sum is added up."""
+        for part in micro_batches(rows.response_lengths, self._config.micro_batch_size):
+            new_log_probs = row_log_probs(
+                self._decoder, rows.tokens, rows.response_lengths, part, self._config.temperature
+            )
+            sums = policy_loss(new_log_probs, _token_inputs(rows, part), self._config.loss)
+            sums.loss.backward()  # type: ignore[no-untyped-call]
+            self._totals += self._statistics_of(sums)
+
+    def optimizer_step(self) -> OptimizerStepResult:
+        """Adds up over the ranks, divides by the global normaliser, clips, steps, clears.
+
+        Where every token of the global batch was masked the gradient is 0: the step still counts.
+        """
+        self._group.add_up(self._sums, f"the gradients of optimizer step {self._optimizer.steps + 1}")
+        totals = dict(zip(self._statistics, self._totals.tolist(), strict=True))
+        normaliser = totals.pop("normaliser") or 1.0
+        self._gradient.div_(normaliser)
+        norm = self._optimizer.step()
+        self._sums.zero_()
+        means = {name: total / normaliser for name, total in totals.items()}
+        return OptimizerStepResult(loss=means.pop("loss"), grad_norm=norm, metrics=means)
+
+    def stage_weights(self) -> Mapping[str, torch.Tensor]:
+        """Copies in the dtype of the model."""
+        staged = self._decoder.flat.to(self._config.dtype, copy=True)
+        return self._decoder.views_of(staged)
+
+    def stage_state(self) -> Mapping[str, Any]:
+        """Optimizer, random state and, where the model is not float32, the exact weights. Tensors and JSON values."""
+        tensors = {name: tensor.clone() for name, tensor in self._optimizer.state().items()}
+        if self._config.dtype != torch.float32:
+            tensors["weights"] = self._decoder.flat.clone()
+        return {
+            **tensors,
+            "random": torch.random.get_rng_state(),
+            "optimizer.steps": self._optimizer.steps,
+            "layout": self._decoder.layout(),
+        }
+
+    def restore(self, folder: Path) -> None:
+        """Weights and state of a checkpoint folder; gradients of the time before are dropped."""
+        tensors = read_blob(folder / STATE_FILE)
+        values = json.loads((folder / VALUES_FILE).read_text())
+        if values.get("layout") != self._decoder.layout():
+            raise ValueError(
+                f"checkpoint: the optimizer's state in {folder} is of another model (its list of tensors differs). "
+                "Give checkpoint.path a folder of this job, or an empty one."
+            )
+        load_weights(self._decoder, folder / MODEL_FILE)
+        if "weights" in tensors:
+            self._decoder.flat.copy_(tensors["weights"])
+        self._optimizer.restore(tensors, values["optimizer.steps"])
+        torch.random.set_rng_state(tensors["random"].clone())
+        self._sums.zero_()
+
+    def _statistics_of(self, sums: LossSums) -> torch.Tensor:
+        metrics = (sums.metrics[name] for name in self._config.loss.metric_names)
+        return torch.stack([sums.loss.detach(), sums.normaliser, *metrics])
+
+
+def _token_inputs(rows: TrainRows, part: RowRange) -> TokenInputs:
+    tokens = slice(part.first_token, part.last_token)
+    return TokenInputs(
+        log_probs=rows.log_probs.values[tokens],
+        rollout_log_probs=rows.rollout_log_probs.values[tokens],
+        advantages=rows.advantages.values[tokens],
+        loss_masks=rows.loss_masks.values[tokens],
+        ref_log_probs=None if rows.ref_log_probs is None else rows.ref_log_probs.values[tokens],
+        response_lengths=rows.response_lengths[part.start : part.stop],
+    )
