@@ -177,13 +177,6 @@ SPEC: tuple[Rule, ...] = (
         cel="has(self.data.labelKey) || has(self.data.reasoningGym) || has(self.rollout.reward.custom)",
     ),
     Rule(
-        field="rollout.reward.exactMatch",
-        holds=lambda job: job.rollout.reward.exact_match is None or job.data.reasoning_gym is None,
-        sentence="does not go with data.reasoningGym, whose answers are scored by its own score_answer. Remove "
-        "exactMatch or give data.prompts instead.",
-        cel="!has(self.rollout.reward.exactMatch) || !has(self.data.reasoningGym)",
-    ),
-    Rule(
         field="data.applyChatTemplate",
         holds=lambda job: (
             not job.data.apply_chat_template or job.model.path is not None or job.model.tokenizer_path is not None

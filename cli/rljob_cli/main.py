@@ -1,0 +1,76 @@
+"""The `rljob` command: the list of its subcommands and what becomes of their errors.
+
+Subcommands are imported when they are called, so that `--help` is instant and no command loads what it does not use.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import click
+
+_EPILOG = """\b
+Try it:
+  rljob validate examples/quickstart.yaml     is the manifest right?
+  rljob render examples/quickstart.yaml       what do I get where I wrote nothing?
+  rljob run examples/quickstart.yaml          train it on this machine
+
+\b
+Exit codes: 0 succeeded, 1 failed, 2 wrong use of this command, 64 bad manifest, 130 interrupted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subcommand:
+    """A command that is known by name until it is called."""
+
+    target: str
+    """`module:attribute` of the click command."""
+    summary: str
+    """Its line in `rljob --help`."""
+
+
+SUBCOMMANDS = {
+    "run": Subcommand("rljob_cli.run:run", "Train a job on this machine: every role a process, a real Redis."),
+    "validate": Subcommand("rljob_cli.validate:validate", "Check a manifest and what it names."),
+    "render": Subcommand("rljob_cli.render:render", "Print a manifest with all defaults filled in."),
+    "crd": Subcommand("rljob_cli.generated:crd", "Print the Kubernetes CustomResourceDefinition."),
+    "docs": Subcommand("rljob_cli.generated:docs", "Print the reference of the spec as Markdown."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and imports one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's
+        """The names, in the order of the table."""
+        return list(SUBCOMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
+        """The command itself; None if there is none."""
+        if cmd_name not in SUBCOMMANDS:
+            return None
+        module, attribute = SUBCOMMANDS[cmd_name].target.split(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
+        """Lists the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.summary) for name, command in SUBCOMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="rljob")
+def cli() -> None:
+    """Disaggregated reinforcement learning for language models.
+
+    One manifest describes a job: its model, prompts, reward, roles and what to do when something fails. It runs on
+    this machine with `rljob run`, every role a process of its own, or on Kubernetes.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of the installed command."""
+    sys.exit(cli.main(args=None if arguments is None else list(arguments), prog_name="rljob", standalone_mode=True))
