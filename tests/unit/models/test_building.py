@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
 from rljob_api.spec import Architecture, Dtype, ModelConfig, ModelSpec, TokenizerConfig, TokenizerKind
 from rljob_workers.models.blob import blob_metadata, blob_shapes, read_blob, write_blob
 from rljob_workers.models.building import (
@@ -17,7 +19,6 @@ from rljob_workers.models.building import (
     state_of,
 )
 from rljob_workers.models.tokenizers import build_tokenizer, make_tokenizer
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 
 def make_spec(**config: object) -> ModelSpec:

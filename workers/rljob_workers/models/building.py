@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from rljob_api.spec import Architecture, Dtype, ModelConfig, ModelSpec
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -27,6 +26,7 @@ from transformers import (
 )
 from transformers.initialization import no_init_weights
 
+from rljob_api.spec import Architecture, Dtype, ModelConfig, ModelSpec
 from rljob_workers.models.blob import read_blob, write_blob
 
 if TYPE_CHECKING:
@@ -45,6 +45,17 @@ _DTYPES = {Dtype.FLOAT32: torch.float32, Dtype.BFLOAT16: torch.bfloat16}
 def torch_dtype(dtype: Dtype) -> torch.dtype:
     """The torch type of a spec's `dtype`."""
     return _DTYPES[dtype]
+
+
+def build_config(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
+    """Hugging Face's config of `model`; ValueError where the model has no room for the tokenizer."""
+    config = _made_config(model.config, tokenizer) if model.config else _hub_config(_path_of(model))
+    if config.vocab_size < len(tokenizer):
+        raise ValueError(
+            f"model: the tokenizer has {len(tokenizer)} tokens, but the model only {config.vocab_size}"
+            " (vocabSize). Raise vocabSize or use the model's own tokenizer."
+        )
+    return config
 
 
 def build_model(model: ModelSpec, tokenizer: PreTrainedTokenizerBase, *, attention: str = "sdpa") -> PreTrainedModel:
@@ -123,14 +134,8 @@ def save_folder(
 
 
 def _from_config(model: ModelSpec, tokenizer: PreTrainedTokenizerBase, attention: str) -> PreTrainedModel:
-    config = _made_config(model.config, tokenizer) if model.config else _hub_config(_path_of(model))
-    if config.vocab_size < len(tokenizer):
-        raise ValueError(
-            f"model: the tokenizer has {len(tokenizer)} tokens, but the model only {config.vocab_size}"
-            " (vocabSize). Raise vocabSize or use the model's own tokenizer."
-        )
     built: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call] # transformers has no types here
-        config, dtype=torch_dtype(model.dtype), attn_implementation=attention
+        build_config(model, tokenizer), dtype=torch_dtype(model.dtype), attn_implementation=attention
     )
     return built
 

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from rljob_api.spec import ModelSpec, TokenizerConfig, TokenizerKind
-from rljob_api.tokenizer_size import SPECIAL_TOKENS, alphabet_of
 from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE, WordLevel
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from rljob_api.spec import ModelSpec, TokenizerConfig, TokenizerKind
+from rljob_api.tokenizer_size import SPECIAL_TOKENS, alphabet_of
 
 ChatMessages: TypeAlias = Sequence[Mapping[str, str]]
 
