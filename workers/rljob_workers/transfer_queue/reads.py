@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 WHOLE_BYTES = 1 << 16
 """A chunk up to this size is read whole (one command, and its checksum can be checked) whatever part is wanted."""
-_FEW_RUNS = 8
-"""More are copied by index: a slice costs about as much as a hundred indexed elements."""
+_ELEMENTS_PER_SLICE = 100
+"""Shorter runs are copied by index: a slice costs about as much as so many indexed elements."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +54,7 @@ class ChunkRead:
 
     def scatter(self, payload: memoryview) -> None:
         """Copies every run out of the payload, which must reach as far as the runs do."""
-        if len(self.runs) <= _FEW_RUNS:
+        if self.wanted_bytes >= len(self.runs) * self.element_bytes * _ELEMENTS_PER_SLICE:
             for start, place, length in self.runs.tolist():
                 self.column[place : place + length] = payload[start : start + length]
             return

@@ -2,8 +2,8 @@
 
 Used by `units` and `chunk_io`; redis-py serves the control plane (its packer copies large values twice). Commands are
 queued and leave in one `sendmsg` that gathers straight from tensors; bulk replies land straight in the caller's memory.
-Every call that waits has a deadline (monotonic seconds). After any exception but `ErrorReply` the stream is out of step:
-close it.
+Every call that waits has a deadline (monotonic seconds). After any exception but `ErrorReply` the stream is out of
+step: close it.
 """
 
 from __future__ import annotations
