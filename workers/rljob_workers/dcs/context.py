@@ -4,7 +4,7 @@ Built by the launcher before the fork; read by roles, session, weights and check
 """
 
 import mmap
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rljob_api.spec import RLJob
@@ -33,6 +33,20 @@ class SeqSink:
             self._word[0] = seq
 
 
+class DrainRequest:
+    """Set by the rank's SIGTERM handler: its launcher, or whoever stops the pod, wants it to drain.
+
+    The session's `draining` is this or the coordinator's word, whichever comes first.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def ask(self) -> None:
+        """Safe in a signal handler."""
+        self.asked = True
+
+
 @dataclass(frozen=True, slots=True)
 class RankContext:
     """Everything a rank process is given."""
@@ -48,6 +62,7 @@ class RankContext:
     engine_url: str | None
     """The engine server of this pod; None for roles without one."""
     seq_sink: SeqSink
+    drain: DrainRequest = field(default_factory=DrainRequest)
 
     @property
     def checkpoint_dir(self) -> Path:

@@ -80,7 +80,7 @@ class RankSession:
     @property
     def draining(self) -> bool:
         """Whether this pod shall finish or hand back its work and then exit 0."""
-        return self._draining
+        return self._draining or self.context.drain.asked
 
     @property
     def published(self) -> WeightId | None:
