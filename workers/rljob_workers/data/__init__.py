@@ -1,4 +1,4 @@
-"""Where prompts come from. Used by the rollout role and, to check a manifest, by `rljob validate`.
+"""Where prompts come from. Used by the rollout role.
 
 Never imports torch by itself. Which source a spec means is decided here, once.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rljob_api.spec import DataSpec
 
-__all__ = ["Prompt", "PromptSource", "build_prompt_source", "check_data"]
+__all__ = ["Prompt", "PromptSource", "build_prompt_source"]
 
 
 def build_prompt_source(spec: DataSpec, tokenizer: PreTrainedTokenizerBase) -> PromptSource:
@@ -31,15 +31,3 @@ def build_prompt_source(spec: DataSpec, tokenizer: PreTrainedTokenizerBase) -> P
     from rljob_workers.data.jsonl import JsonlPrompts
 
     return JsonlPrompts(spec, encoder)
-
-
-def check_data(spec: DataSpec) -> None:
-    """Raises the ValueError that building the source and reading its first prompt would, but for the tokenizer's."""
-    if spec.reasoning_gym is not None:
-        from rljob_workers.data.procedural import build_dataset
-
-        build_dataset(spec.reasoning_gym)
-        return
-    from rljob_workers.data.jsonl import check_jsonl
-
-    check_jsonl(spec)

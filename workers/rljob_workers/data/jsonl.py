@@ -98,17 +98,7 @@ class JsonlPrompts(PromptSource):
         entry = parse_entry(self._file.line(position), where)
         prompt = _prompt_of(entry, self._spec.prompt_key, where)
         text, token_ids = self._encoder.encode(prompt, where)
-        return Prompt(index, text, token_ids, _label_of(entry, self._spec.label_key, where))
-
-
-def check_jsonl(spec: DataSpec) -> None:
-    """Raises ValueError where the file is missing or empty, or its first line has not what the spec wants."""
-    assert spec.prompts is not None
-    lines = open_lines(Path(spec.prompts))
-    where = f"{lines.path} line {lines.number(0)}"
-    entry = parse_entry(lines.line(0), where)
-    _prompt_of(entry, spec.prompt_key, where)
-    _label_of(entry, spec.label_key, where)
+        return Prompt(index, text, token_ids, _label_of(entry, self._spec.label_key))
 
 
 def open_lines(path: Path) -> LineFile:
@@ -141,12 +131,6 @@ def _prompt_of(entry: dict[str, Any], key: str, where: str) -> Any:  # noqa: ANN
     return entry[key]
 
 
-def _label_of(entry: dict[str, Any], key: str | None, where: str) -> Any:  # noqa: ANN401 - a label is what the user wrote
-    if key is None:
-        return None
-    if key not in entry:
-        raise ValueError(
-            f"data.labelKey: {where} has no {key!r}, only {sorted(entry)}."
-            " Correct data.labelKey, or set it to null where no label is needed."
-        )
-    return entry[key]
+def _label_of(entry: dict[str, Any], key: str | None) -> Any:  # noqa: ANN401 - a label is what the user wrote
+    """None where there is none: it depends on the reward whether that matters."""
+    return None if key is None else entry.get(key)

@@ -1,8 +1,8 @@
 """The order of one pass over the data: a permutation that is computed and never stored. Pure.
 
 A Feistel network over the smallest even number of bits that holds the indices, walked until it lands among them (Black
-and Rogaway 2002, "Ciphers with arbitrary finite domains"). Where a prompt comes is thus a function of (seed, pass, size)
-alone, the same in every process and version of a library, whatever the size.
+and Rogaway 2002, "Ciphers with arbitrary finite domains"). Where a prompt comes is thus a function of (seed, pass,
+size) alone, the same in every process and with every version of a library, whatever the size.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rewards: scores of finished groups. Used by the rollout role and, to check a manifest, by `rljob validate`.
+"""Rewards: scores of finished groups. Used by the rollout role.
 
 Never imports torch. Which reward a spec means is decided here, once.
 """
@@ -11,11 +11,9 @@ from rljob_workers.rewards.base import Answer, Reward, RewardFunction
 from rljob_workers.rewards.builtin import ExactMatch, TaskScore, TaskScorer
 from rljob_workers.rewards.custom import CustomReward
 from rljob_workers.rewards.errors import RewardError, RewardFailed, RewardRefused, RewardTimeout
-from rljob_workers.rewards.loading import load_function
 
 if TYPE_CHECKING:
     from rljob_api.spec import DataSpec, RewardSpec
-
     from rljob_workers.data.base import PromptSource
 
 __all__ = [
@@ -27,7 +25,6 @@ __all__ = [
     "RewardRefused",
     "RewardTimeout",
     "build_reward",
-    "check_reward",
 ]
 
 
@@ -44,14 +41,6 @@ def build_reward(spec: RewardSpec, data: DataSpec, source: PromptSource) -> Rewa
         return TaskScore(source)
     _need_labels(data)
     return ExactMatch()
-
-
-def check_reward(spec: RewardSpec, data: DataSpec) -> None:
-    """Raises the ValueError that `build_reward` would; loads the user's function, but no prompts."""
-    if spec.custom is not None:
-        load_function(spec.custom)
-    elif spec.exact_match is not None or data.reasoning_gym is None:
-        _need_labels(data)
 
 
 def _need_labels(data: DataSpec) -> None:

@@ -20,14 +20,20 @@ class ExactMatch(Reward):
     """1.0 when the answer equals the label, else 0.0; both as text, stripped of white space."""
 
     def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[float]]:
-        """Never raises."""
-        return [[float(answer.response.strip() == _expected(answer.label)) for answer in group] for group in groups]
+        """Raises ValueError for a prompt without a label."""
+        return [[float(answer.response.strip() == _expected(answer)) for answer in group] for group in groups]
 
 
-def _expected(label: Any) -> str:  # noqa: ANN401 - a label is whatever stands in the user's file
+def _expected(answer: Answer) -> str:
     """The label as text; a task entry of reasoning_gym has it under `answer`."""
+    label = answer.label
     if isinstance(label, dict) and "answer" in label:
         label = label["answer"]
+    if label is None:
+        raise ValueError(
+            f"data.labelKey: the prompt {answer.prompt[:80]!r} has no label, but exact match compares with one."
+            " Add it or correct data.labelKey."
+        )
     return str(label).strip()
 
 

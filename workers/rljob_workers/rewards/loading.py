@@ -1,4 +1,4 @@
-"""Finding a user's reward function by its import path. Also called by `rljob validate`, so: no torch.
+"""Finding a user's reward function by its import path. Imports no torch, so that a manifest may be checked with it.
 
 Code is loaded from installed packages and from the folder that the manifest names, never from data.
 """
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from rljob_api.spec import RewardFunctionSpec
-
     from rljob_workers.rewards.base import RewardFunction
 
 _FIELD = "rollout.reward.custom"
