@@ -1,7 +1,8 @@
 """`decide`: the policies in order of precedence.
 
 Facts go into the status, the first policy with something to say gives the verdict, the verdict goes into the status,
-and the actions follow from the status alone: a decision that was persisted and not carried out is carried out next time.
+and the actions follow from the status alone: a decision that was persisted but not carried out is carried out next
+time.
 """
 
 from rljob_api.status import RLJobStatus

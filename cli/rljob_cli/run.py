@@ -1,0 +1,69 @@
+"""`rljob run`: train a job on this machine. Options and words; the work is done by `rljob_operator.local`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from rljob_cli.manifests import checked_job_or_exit, refuse
+
+if TYPE_CHECKING:
+    from rljob_api.spec import RLJob
+
+_EPILOG = """\b
+What happens:
+  Every role of the job becomes processes of this machine, with a Redis of their own in between. They train until
+  spec.rollout.numRollouts rollouts are trained and the last checkpoint is recorded. What dies is restarted by
+  spec.restartPolicy; every decision stands in events.jsonl with its reason.
+
+\b
+Stop and resume:
+  Ctrl-C saves a checkpoint and stops (a second Ctrl-C kills). The same command with the same folder goes on from
+  there. So it does after a crash, of the machine too. --fresh starts over and deletes what the earlier run wrote.
+
+\b
+The folder (default rljob-out/NAME):
+  status.json    the RLJob's status, with the processes    events.jsonl   every decision: time, reason, role, scope
+  metrics.jsonl  a line per trained step                   samples.jsonl  a line per trained sample, with --audit
+  timeline.json  open it in https://ui.perfetto.dev        checkpoints/   Hugging Face safetensors
+  logs/          a file per process
+
+\b
+Exit codes: 0 succeeded, 1 failed, 64 bad manifest, 130 interrupted.
+
+\b
+Examples:
+  rljob run examples/quickstart.yaml
+  rljob run job.yaml --out /data/runs/first --audit
+  rljob run job.yaml --output json | jq 'select(.kind == "step") | .reward'"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.  [default: rljob-out/NAME]")
+@click.option("--fresh", is_flag=True, help="Start over: delete what an earlier run wrote into the folder.")
+@click.option("--audit", is_flag=True, help="Log every trained sample (sets spec.telemetry.sampleLog).")
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", help="For people or for programs.")
+def run(*, file: Path, out: Path | None, fresh: bool, audit: bool, output: Literal["text", "json"]) -> None:
+    """Train the job of the manifest FILE on this machine, or go on where an earlier run of it stopped."""
+    job = checked_job_or_exit(file)
+    if audit:
+        job = _with_audit(job)
+    # Imported here, so that --help and bad manifests do not wait for it.
+    from rljob_operator.local.errors import RunRefused
+    from rljob_operator.local.start import run_job
+
+    resume = f"rljob run {shlex.quote(str(file))}" + (f" --out {shlex.quote(str(out))}" if out is not None else "")
+    try:
+        code = run_job(job, out or Path("rljob-out") / job.metadata.name, fresh=fresh, output=output, resume=resume)
+    except RunRefused as error:
+        refuse([str(error)])
+    raise click.exceptions.Exit(code)
+
+
+def _with_audit(job: RLJob) -> RLJob:
+    spec = job.spec.model_copy(update={"telemetry": job.spec.telemetry.model_copy(update={"sample_log": True})})
+    return job.model_copy(update={"spec": spec})

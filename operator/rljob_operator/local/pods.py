@@ -1,0 +1,128 @@
+"""Pods of a local run: launchers that the preloaded parent forks. Facts about them, their creation, their end.
+
+The parent speaks JSON lines over a socket pair (`rljob_api.wire.processes`). A parent that dies takes its launchers
+with it; it is infrastructure and started again, and the pods are created anew when the core says so.
+"""
+
+import asyncio
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+
+from rljob_api.wire.identity import PodKey
+from rljob_api.wire.processes import PARENT_MESSAGE, LauncherExited, LauncherSpawned, ParentReady, SpawnLauncher
+from rljob_operator.core import PodFact, PodState
+from rljob_operator.local import processes
+from rljob_operator.local.run_folder import RunFolder
+
+
+class Pods:
+    """The newest life of every pod, and the line to the parent."""
+
+    def __init__(self, folder: RunFolder, changed: Callable[[], None]) -> None:
+        self._folder = folder
+        self._changed = changed
+        self._facts: dict[PodKey, PodFact] = {}
+        self._writer: asyncio.StreamWriter | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self.parent_started_at = 0.0
+        self.parent_is_ready = False
+
+    async def launch_parent(self) -> asyncio.subprocess.Process:
+        """Starts the preloaded parent; what is sent to it before its imports are done waits in the socket."""
+        ours, theirs = socket.socketpair()
+        argv = [sys.executable, "-m", "rljob_workers.launcher.parent", "--fd", str(theirs.fileno())]
+        self.parent_is_ready = False
+        self.parent_started_at = time.time()
+        process = await processes.start(argv, self._folder.log("parent"), pass_fds=(theirs.fileno(),))
+        theirs.close()
+        reader, self._writer = await asyncio.open_connection(sock=ours)
+        self._reader = asyncio.create_task(self._read(reader), name="read parent")
+        return process
+
+    def parent_ended(self) -> None:
+        """Every launcher has died with it."""
+        self._close()
+        for key, fact in self._facts.items():
+            if fact.state is not PodState.EXITED:
+                self._facts[key] = _ended(fact, -9, "its preloaded parent died")
+        self._changed()
+
+    def create(self, key: PodKey) -> None:
+        """A new life of this pod, under a new uid."""
+        uid = uuid.uuid4().hex[:12]
+        self._facts[key] = PodFact(key, f"{uid}/0", PodState.PENDING, time.time())
+        manifest, endpoints = str(self._folder.manifest), str(self._folder.endpoints)
+        request = SpawnLauncher(pod=key, pod_uid=uid, manifest=manifest, endpoints=endpoints)
+        if self._writer is None:  # the parent is dead and not started again yet
+            self._facts[key] = _ended(self._facts[key], None, "the preloaded parent is not running")
+            return
+        self._writer.write(request.model_dump_json(by_alias=True).encode() + b"\n")
+
+    def kill(self, key: PodKey, life: str) -> None:
+        """SIGKILL for this life's launcher; its ranks and its engine die with it."""
+        fact = self._facts.get(key)
+        if fact is not None and fact.life == life and fact.launcher_pid is not None:
+            processes.kill(fact.launcher_pid)
+
+    def facts(self) -> tuple[PodFact, ...]:
+        """What the core may know of them."""
+        return tuple(self._facts.values())
+
+    def oldest_pending(self) -> float | None:
+        """Since when a pod waits for the parent."""
+        pending = [fact.started_at for fact in self._facts.values() if fact.state is PodState.PENDING]
+        return min(pending) if pending else None
+
+    async def close(self) -> None:
+        """Hangs up; the parent ends with its socket."""
+        reader = self._reader
+        self._close()
+        if reader is not None:
+            with suppress(asyncio.CancelledError):
+                await reader
+
+    def _close(self) -> None:
+        if self._reader is not None:
+            self._reader.cancel()
+        if self._writer is not None:
+            self._writer.close()
+        self._reader = self._writer = None
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        with suppress(ConnectionError):
+            while line := await reader.readline():
+                self._hear(PARENT_MESSAGE.validate_json(line))
+
+    def _hear(self, message: ParentReady | LauncherSpawned | LauncherExited) -> None:
+        match message:
+            case ParentReady():
+                self.parent_is_ready = True
+            case LauncherSpawned():
+                key, fact = self._of(message.pod_uid)
+                if fact is not None and key is not None and fact.state is PodState.PENDING:
+                    self._facts[key] = PodFact(key, fact.life, PodState.RUNNING, time.time(), message.pid)
+            case LauncherExited():
+                key, fact = self._of(message.pod_uid)
+                if fact is not None and key is not None:
+                    self._facts[key] = _ended(fact, message.exit_code, self._folder.tail(str(key)))
+        self._changed()
+
+    def _of(self, uid: str) -> tuple[PodKey | None, PodFact | None]:
+        """The pod whose newest life has this uid; an older life is of no interest any more."""
+        return next(((key, fact) for key, fact in self._facts.items() if fact.life == f"{uid}/0"), (None, None))
+
+
+def _ended(fact: PodFact, exit_code: int | None, last_words: str) -> PodFact:
+    return PodFact(
+        pod=fact.pod,
+        life=fact.life,
+        state=PodState.EXITED,
+        started_at=fact.started_at,
+        launcher_pid=fact.launcher_pid,
+        exit_code=exit_code,
+        last_words=last_words,
+    )

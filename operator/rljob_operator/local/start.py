@@ -1,0 +1,52 @@
+"""The start of `rljob run`: folder, view and supervisor put together. Called by the command line only."""
+
+import asyncio
+import gc
+import time
+from pathlib import Path
+
+from rljob_api.names import EXIT_SUCCEEDED
+from rljob_api.spec import RLJob
+from rljob_operator.local.run_folder import RunFolder
+from rljob_operator.local.summary import summary
+from rljob_operator.local.supervisor import Outcome, Supervisor
+from rljob_operator.local.view import View, make_view
+
+
+def run_job(job: RLJob, out: Path, *, fresh: bool, output: str, resume: str) -> int:
+    """Runs the job to its end in the folder `out`; the exit code of the command. Raises RunRefused.
+
+    `resume` is the command that goes on after an interruption.
+    """
+    folder = RunFolder.open(out, fresh=fresh)
+    try:
+        folder.check(job)
+        view = make_view(output)
+        if folder.is_finished(job):
+            view.close(_finished_already(job, folder))
+            return EXIT_SUCCEEDED
+        folder.write_manifest(job)
+        return _supervise(job, folder, view, resume)
+    finally:
+        folder.close()
+
+
+def _supervise(job: RLJob, folder: RunFolder, view: View, resume: str) -> int:
+    started = time.monotonic()
+    view.open(job.metadata.name, str(folder.path))
+    # What is loaded by now lives to the end: a full collection in the middle of a restart would cost tens of ms.
+    gc.freeze()
+    outcome = asyncio.run(_run(job, folder, view))
+    view.close(summary(folder.path, outcome.status, time.monotonic() - started, resume))
+    return outcome.exit_code
+
+
+async def _run(job: RLJob, folder: RunFolder, view: View) -> Outcome:
+    return await Supervisor(job, folder, view).run()
+
+
+def _finished_already(job: RLJob, folder: RunFolder) -> dict[str, object]:
+    line = summary(folder.path, folder.status(), 0.0, "")
+    cure = "Raise spec.rollout.numRollouts to train further, or start over with --fresh."
+    count = job.spec.rollout.num_rollouts
+    return {**line, "message": f"all {count} rollouts were trained by an earlier run in this folder. {cure}"}

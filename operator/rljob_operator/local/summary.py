@@ -1,0 +1,41 @@
+"""The summary of a run: what its user wants to know when it is over."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from rljob_api.status import Phase, RLJobStatus
+from rljob_operator.core.conditions import terminal
+from rljob_operator.local.run_folder import read_lines
+
+REWARD_WINDOW = 10
+"""Steps whose rewards are averaged: a single step's reward is noise."""
+
+
+def summary(run: Path, status: RLJobStatus, seconds: float, resume: str) -> dict[str, object]:
+    """A line for the view. Steps of epochs that were taken back do not count."""
+    ended = terminal(status)
+    rewards = _rewards(run)
+    return {
+        "phase": status.phase.value,
+        "reason": ended.reason if ended is not None else "Killed",
+        "message": ended.message if ended is not None else "everything was killed on the second request to stop",
+        "steps": len(rewards),
+        "rewardFirst": _mean(rewards[:REWARD_WINDOW]),
+        "rewardLast": _mean(rewards[-REWARD_WINDOW:]),
+        "seconds": round(seconds, 1),
+        "epoch": status.restart.epoch,
+        "globalRestarts": status.restart.global_restarts,
+        "out": str(run),
+        "resume": "" if status.phase is Phase.SUCCEEDED else resume,
+    }
+
+
+def _rewards(run: Path) -> list[float]:
+    """By step: the last line of a step is the one that stands."""
+    by_step = {int(line["step"]): float(line["reward"]) for line in read_lines(run / "metrics.jsonl")}
+    return [reward for _, reward in sorted(by_step.items())]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None

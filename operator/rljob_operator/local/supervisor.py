@@ -1,0 +1,264 @@
+"""The supervisor of `rljob run`: observe -> decide -> persist -> act, until the core says that the job is over.
+
+Everything that is decided is decided by `core`; here is only how it is observed and carried out on one machine.
+"""
+
+import asyncio
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from rljob_api.failpoints import failpoint
+from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_SUCCEEDED, Role
+from rljob_api.spec import RLJob, RoleSpec
+from rljob_api.status import Phase, RLJobStatus
+from rljob_api.wire.epochs import DesiredState, EpochRequest
+from rljob_api.wire.observation import CoordinatorStatus
+from rljob_operator.core import (
+    AcknowledgeFailures,
+    Action,
+    CreatePod,
+    KillPod,
+    Observed,
+    RaiseEpoch,
+    Reason,
+    RestartInfrastructure,
+    SetDesired,
+    Stop,
+    begin,
+    decide,
+)
+from rljob_operator.core.conditions import terminal
+from rljob_operator.local.coordinator_link import CoordinatorLink
+from rljob_operator.local.errors import CoordinatorRefused, CoordinatorUnreachable
+from rljob_operator.local.infrastructure import Infrastructure
+from rljob_operator.local.journal import Journal
+from rljob_operator.local.listener import Listener
+from rljob_operator.local.pods import Pods
+from rljob_operator.local.run_folder import RunFolder
+from rljob_operator.local.services import CONTROL, COORDINATOR, PARENT, Services
+from rljob_operator.local.shutdown import shut_down
+from rljob_operator.local.view import View
+from rljob_operator.local.watchdog import Watchdog
+
+STATUS_PATIENCE_SECONDS = 0.25
+"""A coordinator that takes longer to answer does not keep the supervisor from what it can decide without it."""
+
+RETRY_SECONDS = 0.05
+"""After an action that was refused or not answered everything is observed and decided anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    status: RLJobStatus
+    exit_code: int
+
+
+class _KilledByUser(Exception):  # noqa: N818 - it is a request, not an error
+    """The second request to stop."""
+
+
+class Supervisor:
+    """One start of one job.
+
+    supervisor = Supervisor(job, folder, view)
+    outcome = await supervisor.run()          # in the main thread: children die with the thread that made them
+    """
+
+    def __init__(self, job: RLJob, folder: RunFolder, view: View) -> None:
+        self._job = job
+        self._replicas = replicas(job)
+        self._services = Services.prepare(folder, job)
+        self._wake = asyncio.Event()
+        self._pods = Pods(folder, self._wake.set)
+        self._infrastructure = Infrastructure(ended=self._ended, last_words=folder.tail)
+        status, event = begin(folder.status(), self._replicas, time.time())
+        self._journal = Journal(folder, view, status)
+        self._journal.begin(status, event)
+        self._desired: DesiredState | None = None
+        self._asked: asyncio.Task[CoordinatorStatus] | None = None
+        self._interrupted_at: float | None = None
+        self._killed = False
+        self._last_refusal = ""
+
+    async def run(self) -> Outcome:
+        """Until the job is over; leaves no process behind."""
+        self._listen_to_signals()
+        async with CoordinatorLink(self._services.endpoints) as link:
+            self._link = link
+            self._listener = Listener(link, self._journal, self._wake.set)
+            try:
+                # The parent's imports take longest, so it comes first; the Redis servers are up before anybody asks.
+                await self._infrastructure.start(
+                    {
+                        PARENT: self._pods.launch_parent,
+                        **self._services.redis(),
+                        COORDINATOR: self._services.coordinator,
+                    }
+                )
+                await self._supervise()
+            except _KilledByUser:
+                pass
+            finally:
+                await self._close()
+        return Outcome(self._journal.status, _exit_code(self._journal.status))
+
+    async def _supervise(self) -> None:
+        watchdog = Watchdog(self._infrastructure, self._pods, self._services.probes(), self._tell_watchdog)
+        self._watchdog = watchdog
+        tasks = [asyncio.create_task(watchdog.run()), asyncio.create_task(self._listener.run())]
+        try:
+            while not await self._turn():
+                if self._killed:
+                    raise _KilledByUser
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _turn(self) -> bool:
+        """Observe, decide, persist, act, wait. True when the job is over."""
+        self._wake.clear()
+        now = time.time()
+        decision = decide(await self._observe(), now)
+        self._journal.persist(decision)
+        over = any(isinstance(action, Stop) for action in decision.actions)
+        until = decision.look_again_at
+        try:
+            for action in decision.actions:
+                await self._carry_out(action)
+        except (CoordinatorUnreachable, CoordinatorRefused) as error:
+            self._journal_refusal(error)
+            until = time.time() + RETRY_SECONDS
+        if over:
+            return True
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), max(0.0, until - time.time()))
+        return False
+
+    async def _observe(self) -> Observed:
+        return Observed(
+            policy=self._job.spec.restart_policy,
+            replicas=self._replicas,
+            num_rollouts=self._job.spec.rollout.num_rollouts,
+            status=self._journal.status,
+            coordinator=await self._ask_coordinator(),
+            pods=self._pods.facts(),
+            infrastructure=self._infrastructure.facts(),
+            desired=self._desired,
+            interrupted_at=self._interrupted_at,
+        )
+
+    async def _ask_coordinator(self) -> CoordinatorStatus | None:
+        """Its status; None if it is not there soon, then the question stays open and its answer wakes us."""
+        if self._asked is None:
+            if not self._infrastructure.is_alive(COORDINATOR):
+                return None
+            self._asked = asyncio.create_task(self._link.status())
+            self._asked.add_done_callback(lambda _: self._wake.set())
+        await asyncio.wait({self._asked}, timeout=STATUS_PATIENCE_SECONDS)
+        if not self._asked.done():
+            return None
+        asked, self._asked = self._asked, None
+        try:
+            status = asked.result()
+        except CoordinatorRefused:
+            self._watchdog.heard(COORDINATOR)
+            return None
+        except CoordinatorUnreachable:
+            return None
+        self._watchdog.heard(COORDINATOR)
+        self._listener.queue = status.queue
+        self._listener.seen(status.last_event)
+        return status
+
+    async def _carry_out(self, action: Action) -> None:
+        match action:
+            case RaiseEpoch():
+                await self._raise_epoch(action)
+            case SetDesired(desired):
+                await self._link.set_desired(desired)
+                self._desired = desired
+            case CreatePod(pod):
+                self._pods.create(pod)
+            case KillPod(pod, life):
+                self._pods.kill(pod, life)
+            case RestartInfrastructure(name):
+                await self._infrastructure.restart(name)
+            case AcknowledgeFailures(ids):
+                await self._link.acknowledge(ids)
+            case Stop():
+                pass
+
+    async def _raise_epoch(self, action: RaiseEpoch) -> None:
+        failpoint("epoch.after_persist")
+        request = EpochRequest(epoch=action.epoch, decision_id=action.decision_id, reason=action.reason)
+        point = await self._link.raise_epoch(request)
+        failpoint("epoch.after_raise")
+        message = (
+            f"epoch {point.epoch} is open: lineage {point.lineage} from version {point.version}, "
+            f"{point.kept_groups} groups kept, {point.dropped_groups} generated again"
+        )
+        self._journal.note(time.time(), "EpochOpened", message)
+
+    def _ended(self, name: str) -> None:
+        """An infrastructure process is gone."""
+        if name == PARENT:
+            self._pods.parent_ended()
+        if name in (CONTROL, COORDINATOR):
+            self._desired = None  # what it had accepted may be in a lost tail
+        if name == COORDINATOR and self._asked is not None:
+            self._asked.cancel()
+            self._asked = None
+        self._wake.set()
+
+    def _tell_watchdog(self, message: str) -> None:
+        self._journal.note(time.time(), Reason.HANG.value, message)
+
+    def _journal_refusal(self, error: Exception) -> None:
+        """A refusal that repeats is told once."""
+        if str(error) != self._last_refusal:
+            self._journal.note(time.time(), type(error).__name__, str(error))
+        self._last_refusal = str(error)
+
+    def _listen_to_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._interrupt)
+
+    def _interrupt(self) -> None:
+        """The first time drains, the second time kills."""
+        if self._interrupted_at is not None:
+            self._killed = True
+        else:
+            self._interrupted_at = time.time()
+        self._wake.set()
+
+    async def _close(self) -> None:
+        if self._asked is not None:
+            self._asked.cancel()
+        await shut_down(self._services, self._infrastructure, self._pods, self._listener, killed=self._killed)
+        if self._killed and terminal(self._journal.status) is None:
+            killed = self._journal.status.model_copy(update={"phase": Phase.INTERRUPTED})
+            self._journal.status = killed
+        self._journal.flush()
+
+
+def replicas(job: RLJob) -> dict[Role, int]:
+    """Role -> number of pods, for the roles that the job has."""
+    roles = job.spec.roles
+    found = {role: getattr(roles, role.value) for role in Role}
+    return {role: spec.replicas for role, spec in found.items() if isinstance(spec, RoleSpec)}
+
+
+def _exit_code(status: RLJobStatus) -> int:
+    ended = terminal(status)
+    if status.phase is Phase.SUCCEEDED:
+        return EXIT_SUCCEEDED
+    if status.phase is Phase.INTERRUPTED:
+        return EXIT_INTERRUPTED
+    bad_manifest = ended is not None and ended.reason == Reason.CONFIGURATION_ERROR.value
+    return EXIT_BAD_MANIFEST if bad_manifest else EXIT_FAILED

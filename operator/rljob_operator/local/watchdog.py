@@ -1,0 +1,106 @@
+"""The watchdog: an infrastructure process that is there but does not answer is killed, and so restarted by its name.
+
+A stopped or wedged server ends nothing and reports nothing: without this everything would wait for it without a name.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rljob_operator.local.infrastructure import Infrastructure
+from rljob_operator.local.pods import Pods
+
+PROBE_INTERVAL_SECONDS = 2.0
+SILENCE_LIMIT_SECONDS = 15.0
+"""An answer of these servers takes a millisecond, on a slow disk that is being synced some seconds."""
+PARENT_LIMIT_SECONDS = 120.0
+"""For its imports: 4 s with byte code, 12 s without, more on a machine that swaps."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisProbe:
+    """Where a Redis listens."""
+
+    name: str
+    socket: Path
+    password: str
+
+
+class Watchdog:
+    """Asks every Redis for a PONG; is told when the coordinator has answered."""
+
+    def __init__(
+        self,
+        infrastructure: Infrastructure,
+        pods: Pods,
+        probes: tuple[RedisProbe, ...],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._infrastructure = infrastructure
+        self._pods = pods
+        self._probes = probes
+        self._tell = tell
+        self._heard: dict[str, tuple[int, float]] = {}
+
+    def heard(self, name: str) -> None:
+        """This process has answered just now."""
+        self._heard[name] = (self._infrastructure.process(name).pid, time.monotonic())
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.gather(*(self._probe(probe) for probe in self._probes))
+            for name in (*(probe.name for probe in self._probes), "coordinator"):
+                self._judge(name)
+            self._judge_parent()
+            await asyncio.sleep(PROBE_INTERVAL_SECONDS)
+
+    async def _probe(self, probe: RedisProbe) -> None:
+        if not self._infrastructure.is_alive(probe.name):
+            return
+        with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+            async with asyncio.timeout(PROBE_INTERVAL_SECONDS):
+                await _ping(probe)
+            self.heard(probe.name)
+
+    def _judge(self, name: str) -> None:
+        """A process that was started anew gets its whole limit anew."""
+        if not self._infrastructure.is_alive(name):
+            return
+        pid = self._infrastructure.process(name).pid
+        known, at = self._heard.get(name, (0, 0.0))
+        if known != pid:
+            self.heard(name)
+        elif time.monotonic() - at > SILENCE_LIMIT_SECONDS:
+            self._kill(name, f"{name} (process {pid}) has not answered in {SILENCE_LIMIT_SECONDS:.0f} s; it is killed")
+
+    def _judge_parent(self) -> None:
+        if not self._infrastructure.is_alive("parent"):
+            return
+        pods, now = self._pods, time.time()
+        pending = pods.oldest_pending() if pods.parent_is_ready else None
+        since = pods.parent_started_at if not pods.parent_is_ready else pending
+        limit = SILENCE_LIMIT_SECONDS if pods.parent_is_ready else PARENT_LIMIT_SECONDS
+        if since is not None and now - max(since, pods.parent_started_at) > limit:
+            self._kill("parent", f"the preloaded parent has not answered in {limit:.0f} s; it is killed")
+
+    def _kill(self, name: str, message: str) -> None:
+        self._tell(message)
+        with suppress(ProcessLookupError):
+            self._infrastructure.process(name).kill()
+
+
+async def _ping(probe: RedisProbe) -> None:
+    """Any reply will do, also `LOADING`: it is the silence that counts."""
+    reader, writer = await asyncio.open_unix_connection(str(probe.socket))
+    try:
+        password = probe.password.encode()
+        writer.write(b"*2\r\n$4\r\nAUTH\r\n$%d\r\n%s\r\n*1\r\n$4\r\nPING\r\n" % (len(password), password))
+        await writer.drain()
+        for _ in range(2):
+            await reader.readuntil(b"\n")
+    finally:
+        writer.close()
