@@ -4,7 +4,7 @@ Returns sums and a normaliser, never means: see `aggregation`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -72,6 +72,7 @@ def policy_loss(new_log_probs: torch.Tensor, tokens: TokenInputs, config: Policy
     Source: Shao et al. 2024, DeepSeekMath, arXiv:2402.03300, equation 3 with the parts' own sources.
     """
     weighting = config.aggregate(tokens.loss_masks, tokens.response_lengths)
+    new_log_probs, tokens = _without_masked(new_log_probs, tokens, weighting.weights > 0)
     clipped = ppo_clip(new_log_probs, tokens.log_probs, tokens.advantages, low=config.clip_low, high=config.clip_high)
     loss = clipped.loss
     metrics = {
@@ -93,13 +94,24 @@ def policy_loss(new_log_probs: torch.Tensor, tokens: TokenInputs, config: Policy
         loss = loss + config.kl_coefficient * kl
         metrics["kl"] = kl.detach()
     return LossSums(
-        loss=_weighted_sum(loss, weighting),
+        loss=loss @ weighting.weights,
         normaliser=weighting.normaliser,
-        metrics={name: _weighted_sum(value, weighting) for name, value in metrics.items()},
+        metrics={name: value @ weighting.weights for name, value in metrics.items()},
     )
 
 
-def _weighted_sum(values: torch.Tensor, weighting: TokenWeights) -> torch.Tensor:
-    # masked tokens are selected away, not multiplied by 0: their log-probs may be -inf and 0 * inf is NaN, in the
-    # gradient too
-    return torch.where(weighting.weights > 0, values, 0.0) @ weighting.weights
+def _without_masked(
+    new_log_probs: torch.Tensor, tokens: TokenInputs, keep: torch.Tensor
+) -> tuple[torch.Tensor, TokenInputs]:
+    """The inputs with 0 at masked tokens: a weight of 0 is not enough, since 0 * inf is NaN, in the gradient too."""
+
+    def kept(values: torch.Tensor) -> torch.Tensor:
+        return torch.where(keep, values, 0.0)
+
+    return kept(new_log_probs), replace(
+        tokens,
+        log_probs=kept(tokens.log_probs),
+        rollout_log_probs=kept(tokens.rollout_log_probs),
+        advantages=kept(tokens.advantages),
+        ref_log_probs=None if tokens.ref_log_probs is None else kept(tokens.ref_log_probs),
+    )

@@ -1,0 +1,43 @@
+"""How token losses become one number."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_workers.algorithms.aggregation import sequence_mean, token_mean
+
+MASKS = torch.tensor([1, 1, 0, 1, 0, 0], dtype=torch.uint8)
+LENGTHS = torch.tensor([3, 1, 0, 2])
+LOSSES = torch.tensor([2.0, 4.0, 100.0, 6.0, 100.0, 100.0])
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "weights", "normaliser", "mean"),
+    [
+        pytest.param(token_mean, [1, 1, 0, 1, 0, 0], 3.0, 4.0, id="tokens count alike: (2 + 4 + 6) / 3"),
+        pytest.param(
+            sequence_mean, [0.5, 0.5, 0, 1, 0, 0], 2.0, 4.5, id="samples count alike, empty ones do not: (3 + 6) / 2"
+        ),
+    ],
+)
+def test_weights(aggregate, weights: list[float], normaliser: float, mean: float) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
+    result = aggregate(MASKS, LENGTHS)
+    torch.testing.assert_close(result.weights, torch.tensor(weights, dtype=torch.float32))
+    assert float(result.normaliser) == normaliser
+    assert float(result.weights @ LOSSES / result.normaliser) == mean
+
+
+@given(st.lists(st.lists(st.booleans(), max_size=6), min_size=2, max_size=8), st.data())
+def test_a_batch_may_be_cut_anywhere_between_rows(rows: list[list[bool]], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(1, len(rows) - 1))
+    for aggregate in (token_mean, sequence_mean):
+        whole = aggregate(*_flat(rows))
+        parts = [aggregate(*_flat(rows[:cut])), aggregate(*_flat(rows[cut:]))]
+        torch.testing.assert_close(torch.cat([part.weights for part in parts]), whole.weights)
+        assert float(parts[0].normaliser + parts[1].normaliser) == float(whole.normaliser)
+
+
+def _flat(rows: list[list[bool]]) -> tuple[torch.Tensor, torch.Tensor]:
+    masks = torch.tensor([int(token) for row in rows for token in row], dtype=torch.uint8)
+    return masks, torch.tensor([len(row) for row in rows], dtype=torch.int64)

@@ -1,0 +1,51 @@
+"""Group-relative advantages."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_workers.algorithms.grpo import broadcast_to_tokens, group_normalised
+
+
+@pytest.mark.parametrize(
+    ("rewards", "expected"),
+    [
+        # mean 0.5, unbiased std sqrt(4 * 0.25 / 3) = 0.577350
+        pytest.param([[1.0, 0.0, 1.0, 0.0]], [[0.866025, -0.866025, 0.866025, -0.866025]], id="half are right"),
+        # mean 0.25, std 0.5
+        pytest.param([[1.0, 0.0, 0.0, 0.0]], [[1.5, -0.5, -0.5, -0.5]], id="one of four is right"),
+        pytest.param([[1.0, 1.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]], id="equal rewards teach nothing"),
+        # mean 4, std sqrt(8): groups do not see each other
+        pytest.param([[2.0, 6.0], [0.0, 1.0]], [[-0.707107, 0.707107], [-0.707107, 0.707107]], id="scale goes away"),
+    ],
+)
+def test_advantages(rewards: list[list[float]], expected: list[list[float]]) -> None:
+    torch.testing.assert_close(group_normalised(torch.tensor(rewards)), torch.tensor(expected), atol=1e-5, rtol=0)
+
+
+@given(
+    st.lists(st.lists(st.floats(-100, 100, width=32), min_size=4, max_size=4), min_size=1, max_size=5),
+)
+def test_a_group_has_mean_zero_and_keeps_its_order(rewards: list[list[float]]) -> None:
+    advantages = group_normalised(torch.tensor(rewards))
+    assert bool(advantages.isfinite().all())
+    assert float(advantages.mean(1).abs().max()) < 1e-3
+    for row, values in zip(rewards, advantages.tolist(), strict=True):
+        by_reward = [value for _, value in sorted(zip(row, values, strict=True))]
+        assert by_reward == sorted(by_reward)
+
+
+@given(st.floats(-1e3, 1e3, width=32), st.integers(2, 40))
+def test_equal_rewards_give_exactly_zero(reward: float, samples: int) -> None:
+    assert group_normalised(torch.full((1, samples), reward)).tolist() == [[0.0] * samples]
+
+
+def test_a_group_of_one_is_refused_with_the_setting_to_change() -> None:
+    with pytest.raises(ValueError, match=r"rollout\.samplesPerPrompt to at least 2"):
+        group_normalised(torch.ones(3, 1))
+
+
+def test_every_response_token_gets_its_samples_advantage() -> None:
+    tokens = broadcast_to_tokens(torch.tensor([0.5, -1.0, 2.0]), torch.tensor([2, 0, 3]))
+    assert tokens.tolist() == [0.5, 0.5, 2.0, 2.0, 2.0]
