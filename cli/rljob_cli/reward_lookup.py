@@ -21,8 +21,9 @@ def reward_problem(reward: RewardFunctionSpec) -> str | None:
     searched = [*([reward.path] if reward.path is not None else []), *sys.path]
     source = _find_source(module, searched)
     if source is None:
-        where = f"in {reward.path} or among the installed packages" if reward.path else "among the installed packages"
-        return f"{field}.function: module {module} is neither {where}. Correct the name or give path, its folder."
+        where = f"neither in {reward.path} nor" if reward.path else "not"
+        cure = "Correct the name or give path, its folder."
+        return f"{field}.function: module {module} is {where} among the installed packages. {cure}"
     if source.suffix != ".py":
         return None
     try:

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from rljob_api.base import ApiModel
@@ -19,7 +20,7 @@ from rljob_api.rule import BROKEN_RULE
 from rljob_api.spec import RLJob
 
 _LONGEST_VALUE = 60
-_CLOSE_ENOUGH = 0.6
+_CLOSE_ENOUGH = 0.7
 """Ratio of difflib from which a name is worth suggesting."""
 
 _TYPES = {
@@ -66,12 +67,20 @@ def _what_and_cure(details: ErrorDetails) -> str:
 
 
 def _missing(details: ErrorDetails) -> str:
-    return f"is missing. Add {details['loc'][-1]}; the spec reference says what it may be."
+    return f"is missing. Give {_wanted(details['loc'])}."
+
+
+def _wanted(loc: tuple[int | str, ...]) -> str:
+    kind = _type_at(loc)
+    if kind is not int:
+        return "a string" if kind is str else "an object"
+    limits = _limits(_fields(_type_at(loc[:-1]))[str(loc[-1])])
+    return f"an integer from {limits['ge']} to {limits['le']}" if {"ge", "le"} <= limits.keys() else "an integer"
 
 
 def _unknown_field(details: ErrorDetails) -> str:
     name = str(details["loc"][-1])
-    known = _field_names(details["loc"][:-1])
+    known = list(_fields(_type_at(details["loc"][:-1])))
     return f"there is no such field. {_suggestion(name, known)}"
 
 
@@ -149,11 +158,11 @@ def _suggestion(given: str, known: list[str]) -> str:
     return f"Known here: {', '.join(known)}." if known else "Remove it."
 
 
-def _field_names(loc: tuple[int | str, ...]) -> list[str]:
-    model = _type_at(loc)
+def _fields(model: object) -> dict[str, FieldInfo]:
+    """The fields of a model by the names of the manifest; none where it is no model."""
     if not (isinstance(model, type) and issubclass(model, ApiModel)):
-        return []
-    return [field.alias or name for name, field in model.model_fields.items()]
+        return {}
+    return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 def _enum_values(loc: tuple[int | str, ...]) -> list[str]:
@@ -162,14 +171,18 @@ def _enum_values(loc: tuple[int | str, ...]) -> list[str]:
     return [str(member.value) for member in chosen] if is_enum else []
 
 
+def _limits(field: FieldInfo) -> dict[str, object]:
+    """Bounds of a field by the names that annotated_types gives them."""
+    names = ("ge", "le")
+    return {name: getattr(rule, name) for rule in field.metadata for name in names if hasattr(rule, name)}
+
+
 def _type_at(loc: tuple[int | str, ...]) -> Any:  # noqa: ANN401 - an annotation
     """The annotated type of the field at `loc`, without its `| None`; None where the path leaves the models."""
     current: Any = RLJob
     for part in loc:
-        if not (isinstance(current, type) and issubclass(current, ApiModel)):
-            return None
-        fields = {field.alias or name: field.annotation for name, field in current.model_fields.items()}
-        current = _without_none(fields.get(str(part)))
+        field = _fields(current).get(str(part))
+        current = None if field is None else _without_none(field.annotation)
     return current
 
 

@@ -1,0 +1,57 @@
+"""What an API server does with a manifest of ours: fills in the CRD's defaults and asks the CRD's CEL rules."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import cel
+
+from rljob_api.crd import Schema
+from rljob_api.rule import VALIDATIONS
+
+
+class BrokenRule(NamedTuple):
+    field: str
+    rule: str
+    sentence: str
+
+
+def defaulted(schema: Schema, value: Any) -> Any:
+    """The value with the schema's defaults, and without nulls, which CEL sees as absent."""
+    if not isinstance(value, dict) or "properties" not in schema:
+        return value
+    filled = dict(value)
+    for name, part in schema["properties"].items():
+        if filled.get(name) is None and not (name in filled and part.get("nullable")):
+            filled.pop(name, None)
+            if "default" in part:
+                filled[name] = copy.deepcopy(part["default"])
+        if filled.get(name) is not None:
+            filled[name] = defaulted(part, filled[name])
+    return {name: inner for name, inner in filled.items() if inner is not None}
+
+
+def broken_rules(schema: Schema, value: Any, path: str) -> Iterator[BrokenRule]:
+    """Each rule that does not hold, in the node and below it."""
+    value = _as_typed(schema, value)
+    for entry in schema.get(VALIDATIONS, ()):
+        if not cel.evaluate(entry["rule"], {"self": value}):
+            yield BrokenRule(f"{path}{entry['fieldPath']}", entry["rule"], _message(entry, value))
+    for name, part in schema.get("properties", {}).items():
+        if isinstance(value, dict) and name in value:
+            yield from broken_rules(part, value[name], f"{path}.{name}")
+
+
+def _message(entry: dict[str, str], value: Any) -> str:
+    if "message" in entry:
+        return entry["message"]
+    return str(cel.evaluate(entry["messageExpression"], {"self": value}))
+
+
+def _as_typed(schema: Schema, value: Any) -> Any:
+    """A number of the schema is a double in CEL, also where it is written without a point."""
+    if schema.get("type") == "number":
+        return float(value)
+    if isinstance(value, dict) and "properties" in schema:
+        return {name: _as_typed(schema["properties"].get(name, {}), inner) for name, inner in value.items()}
+    return value

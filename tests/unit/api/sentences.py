@@ -1,0 +1,68 @@
+"""Bad manifests, as changes to a good one, and the sentence that each gets."""
+
+import pytest
+
+SINGLE_FIELDS = [
+    pytest.param({"spec.rollout.maxStalness": 1}, "spec.rollout.maxStalness: there is no such field. Did you mean maxStaleness?", id="a misspelt field gets the nearest name"),
+    pytest.param({"spec.rollout.max_staleness": 1}, "spec.rollout.max_staleness: there is no such field. Did you mean maxStaleness?", id="snake case is not the manifest's spelling"),
+    pytest.param({"spec.roles.critic": {}}, "spec.roles.critic: there is no such field. Known here: actor, rollout, actorFwd, reference, advantages.", id="an unknown role gets the known ones"),
+    pytest.param({"spec.roles.actor_fwd": {}}, "spec.roles.actor_fwd: there is no such field. Did you mean actorFwd?", id="a role in the spelling of the logs"),
+    pytest.param({"spec.restartPolicy.table.coordinator": "InPlace"}, "spec.restartPolicy.table.coordinator: there is no such field. Known here: actor, rollout, actorFwd, reference, advantages.", id="infrastructure has no row in the restart table"),
+    pytest.param({"status": {}}, "status: there is no such field. Known here: apiVersion, kind, metadata, spec.", id="a status is not written by users"),
+    pytest.param({"spec.rollout.batchSize": "32"}, 'spec.rollout.batchSize: "32" is not an integer. Give an integer.', id="text for an integer"),
+    pytest.param({"spec.rollout.batchSize": 2.5}, "spec.rollout.batchSize: 2.5 is not an integer. Give an integer.", id="a fraction for an integer"),
+    pytest.param({"spec.rollout.batchSize": True}, "spec.rollout.batchSize: true is not an integer. Give an integer.", id="a truth value for an integer"),
+    pytest.param({"spec.training.optimizer": {"learningRate": "fast"}}, 'spec.training.optimizer.learningRate: "fast" is not a number. Give a number.', id="text for a number"),
+    pytest.param({"spec.telemetry": {"sampleLog": "on please"}}, 'spec.telemetry.sampleLog: "on please" is not true or false. Give true or false.', id="text for a truth value"),
+    pytest.param({"spec.data.prompts": 5}, "spec.data.prompts: 5 is not a string. Give a string.", id="a number for text"),
+    pytest.param({"spec.roles.actor": 3}, "spec.roles.actor: 3 is not an object. Give an object.", id="a number for an object"),
+    pytest.param({"spec.rollout.sampling.stopTokenIds": 3}, "spec.rollout.sampling.stopTokenIds: 3 is not a list. Give a list.", id="a number for a list"),
+    pytest.param({"spec.rollout.sampling.stopTokenIds": [1, -2]}, "spec.rollout.sampling.stopTokenIds.1: -2 is below the minimum 0. Give a value of at least 0.", id="an element of a list out of bounds"),
+    pytest.param({"spec.rollout.maxStaleness": -1}, "spec.rollout.maxStaleness: -1 is below the minimum 0. Give a value of at least 0.", id="below the minimum"),
+    pytest.param({"spec.rollout.maxStaleness": 65}, "spec.rollout.maxStaleness: 65 is above the maximum 64. Give a value of at most 64.", id="above the maximum"),
+    pytest.param({"spec.rollout.sampling.temperature": 0}, "spec.rollout.sampling.temperature: 0 is not above 0. Give a value above 0.", id="at an excluded minimum"),
+    pytest.param({"spec.training.optimizer": {"beta1": 1}}, "spec.training.optimizer.beta1: 1 is not below 1. Give a value below 1.", id="at an excluded maximum"),
+    pytest.param({"spec.training.optimizer": {"maxGradNorm": float("inf")}}, "spec.training.optimizer.maxGradNorm: Infinity is above the maximum 1000000000. Give a value of at most 1000000000.", id="infinity"),
+    pytest.param({"spec.training.optimizer": {"learningRate": float("nan")}}, "spec.training.optimizer.learningRate: NaN is above the maximum 1. Give a value of at most 1.", id="not a number at all"),
+    pytest.param({"spec.model.config.headDim": 15}, "spec.model.config.headDim: 15 is not a multiple of 2. Give a multiple of 2.", id="an odd head"),
+    pytest.param({"spec.mode": "fullyasync"}, 'spec.mode: "fullyasync" is not a known value. Did you mean FullyAsync?', id="a word in the wrong case"),
+    pytest.param({"spec.model.config.architecture": "Mamba"}, 'spec.model.config.architecture: "Mamba" is not a known value. Known here: Qwen3, Llama.', id="a word that is not known"),
+    pytest.param({"spec.rollout.numRollouts": None}, "spec.rollout.numRollouts: null is not an integer. Give an integer.", id="null where something is required"),
+    pytest.param({"metadata.name": "My_Job"}, "metadata.name: \"My_Job\" is not of the right form. Give at most 40 lower-case letters, digits and '-', with a letter or digit at both ends.", id="a name that Kubernetes refuses"),
+    pytest.param({"apiVersion": "rljob.dev/v1"}, 'apiVersion: "rljob.dev/v1" is not of the right form. Give rljob.dev/v1alpha1.', id="another version"),
+    pytest.param({"kind": "Job"}, 'kind: "Job" is not of the right form. Give RLJob.', id="another kind"),
+    pytest.param({"spec.rollout.reward": {"custom": {"function": "reward.py"}}}, 'spec.rollout.reward.custom.function: "reward.py" is not of the right form. Give an import path of the form package.module:function.', id="a file name for an import path"),
+    pytest.param({"spec.data.prompts": ""}, 'spec.data.prompts: "" is too short. Give at least 1 character.', id="empty text"),
+    pytest.param({"spec.data.promptKey": "x" * 257}, "spec.data.promptKey: is longer than 256. Shorten it.", id="text that is too long"),
+]  # fmt: skip
+
+CROSS_FIELD = [
+    pytest.param({"spec.model.path": "m"}, "spec.model.path: exactly one of path and config must be given. Give path for a checkpoint folder, or config for random weights.", id="model: path and config"),
+    pytest.param({"spec.model": {}}, "spec.model.path: exactly one of path and config must be given. Give path for a checkpoint folder, or config for random weights.", id="model: neither path nor config"),
+    pytest.param({"spec.data.reasoningGym": {"dataset": "d"}}, "spec.data.prompts: exactly one of prompts and reasoningGym must be given. Give prompts for a JSONL file, or reasoningGym for procedural tasks.", id="data: prompts and reasoningGym"),
+    pytest.param({"spec.model.config.numKeyValueHeads": 3}, "spec.model.config.numKeyValueHeads: 3 does not divide numAttentionHeads 4. Give a divisor of it.", id="model: heads that cannot share keys evenly"),
+    pytest.param({"spec.model.config.vocabSize": 12}, "spec.model.config.vocabSize: 12 is smaller than the tokenizer, which has one token for each character of its alphabet (each byte with kind Byte) and 2 special ones. Leave vocabSize out or give at least that.", id="model: a vocabulary smaller than the tokenizer"),
+    pytest.param({"spec.model.config.tokenizer.kind": "Byte"}, "spec.model.config.tokenizer.alphabet: belongs to kind Character, but kind is Byte. Remove alphabet or set kind to Character.", id="model: an alphabet of bytes"),
+    pytest.param({"spec.model.config.tokenizer.alphabet": "abca"}, "spec.model.config.tokenizer.alphabet: the character 'a' is in it twice. Write each once.", id="model: an alphabet with twins"),
+    pytest.param({"spec.rollout.reward": {"exactMatch": {}, "custom": {"function": "a:b"}}}, "spec.rollout.reward.custom: at most one of exactMatch and custom may be given. Remove one of them.", id="reward: two members"),
+    pytest.param({"spec.training.globalBatchSize": 500, "spec.training.microBatchSize": 500}, "spec.training.globalBatchSize: 500 does not divide rollout.batchSize x rollout.samplesPerPrompt (32 x 16). Give a divisor of that product.", id="training: a global batch that does not divide the rollout"),
+    pytest.param({"spec.training.microBatchSize": 100}, "spec.training.microBatchSize: 100 x 1 actor replicas does not divide training.globalBatchSize 512. Give a divisor of globalBatchSize / replicas.", id="training: a micro batch that does not divide the global batch"),
+    pytest.param({"spec.roles.actor": {"replicas": 2}}, "spec.training.microBatchSize: 512 x 2 actor replicas does not divide training.globalBatchSize 512. Give a divisor of globalBatchSize / replicas.", id="training: a micro batch too large for two ranks"),
+    pytest.param({"spec.training.itersPerTrainUpdate": 3}, "spec.training.itersPerTrainUpdate: 3 does not divide training.globalBatchSize 512. Give a divisor of it.", id="training: slices that do not divide the global batch"),
+    pytest.param({"spec.training.itersPerTrainUpdate": 256, "spec.training.microBatchSize": 1, "spec.roles.actor": {"replicas": 4}}, "spec.training.itersPerTrainUpdate: 256 slices of training.globalBatchSize 512 do not go evenly to 4 actor replicas. Give a divisor of globalBatchSize / replicas.", id="training: slices that do not go evenly to the ranks"),
+    pytest.param({"spec.roles.reference": None}, "spec.algorithm.kl.coefficient: 0.001 needs the role reference, which is absent. Add roles.reference (as {} for one replica) or set the coefficient to 0.", id="algorithm: a KL term without reference"),
+    pytest.param({"spec.roles.reference": None, "spec.algorithm.kl.coefficient": 0, "spec.training.refUpdateInterval": 5}, "spec.training.refUpdateInterval: 5 needs the role reference, which is absent. Add roles.reference or remove refUpdateInterval.", id="training: an update of a reference that is absent"),
+    pytest.param({"spec.data.labelKey": None}, "spec.data.labelKey: null leaves exact match, the reward of this job, without a label. Give the key of the label, or rollout.reward.custom.", id="data: exact match without a label"),
+    pytest.param({"spec.data.applyChatTemplate": True}, "spec.data.applyChatTemplate: true needs a tokenizer with a chat template, and that of model.config has none. Set it to false or give model.tokenizerPath.", id="data: a chat template from a character tokenizer"),
+    pytest.param({"spec.rollout.sampling.maxNewTokens": 64}, "spec.rollout.sampling.maxNewTokens: 64 leaves no room for a prompt in model.config.maxPositionEmbeddings. Give less than maxPositionEmbeddings, or raise that.", id="rollout: answers that fill all positions"),
+    pytest.param({"spec.restartPolicy": {"table": {"actor": "InPlace"}}}, "spec.restartPolicy.table.actor: InPlace is not possible: a gradient that is half applied cannot be taken back, so a failed actor restarts the job. Give Global or leave the row out.", id="restart: an actor in place"),
+    pytest.param({"spec.restartPolicy": {"backoff": {"initialSeconds": 100}}}, "spec.restartPolicy.backoff.maxSeconds: 60 is below initialSeconds 100. Give at least initialSeconds.", id="restart: a backoff that begins above its end"),
+    pytest.param({"spec.restartPolicy": {"stallTimeoutSeconds": 30}}, "spec.restartPolicy.stallTimeoutSeconds: 30 is not above heartbeatTimeoutSeconds 30, so that a rank that hangs would be called a stalled job. Give more than heartbeatTimeoutSeconds.", id="restart: a stall that is called before a hang"),
+]  # fmt: skip
+
+SYNTAX = [
+    pytest.param("a: [1", "job.yaml: line 1, column 6: is not a manifest in YAML: expected ',' or ']', but got '<stream end>' while parsing a flow sequence.", id="an open bracket"),
+    pytest.param("a: 1\nb:\n  c: 1\n  c: 2", "job.yaml: line 4, column 3: is not a manifest in YAML: the key 'c' is given twice (first in line 3).", id="a key given twice"),
+    pytest.param("- a\n- b", "job.yaml: holds no object. Give one with apiVersion, kind, metadata and spec, as examples/ has them.", id="a list"),
+    pytest.param("", "job.yaml: holds no object. Give one with apiVersion, kind, metadata and spec, as examples/ has them.", id="nothing"),
+]  # fmt: skip

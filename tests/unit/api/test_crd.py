@@ -1,0 +1,105 @@
+"""The CRD is what a cluster accepts: structural, pruned, and the committed file is what the models say."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rljob_api.crd import crd, crd_text, spec_schema
+from rljob_api.reference import reference
+from rljob_api.spec import RLJobSpec
+from tests.unit.api.api_server import defaulted
+from tests.unit.api.manifests import GOOD
+
+ROOT = Path(__file__).parents[3]
+VERSION = crd()["spec"]["versions"][0]
+SCHEMA = VERSION["schema"]["openAPIV3Schema"]
+
+
+def _nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    yield path, schema
+    for name, part in schema.get("properties", {}).items():
+        yield from _nodes(part, f"{path}.{name}")
+    if "items" in schema:
+        yield from _nodes(schema["items"], f"{path}[]")
+
+
+@pytest.mark.parametrize(
+    ("file", "text"), [("crds/rljob.dev_rljobs.yaml", crd_text()), ("docs/spec.md", reference())], ids=["crd", "docs"]
+)
+def test_the_committed_file_is_what_the_models_say(file: str, text: str) -> None:
+    assert (ROOT / file).read_text() == text, "run make crd docs"
+
+
+def test_the_text_is_the_definition() -> None:
+    assert yaml.safe_load(crd_text()) == crd()
+
+
+def test_the_schema_is_structural() -> None:
+    for path, node in _nodes(SCHEMA):
+        assert node.get("type"), path
+        assert not node.keys() & {"$ref", "$defs", "anyOf", "oneOf", "allOf", "title", "const"}, path
+        # Kubernetes forbids both, and OpenAPI v3.0 has exclusive bounds as booleans.
+        assert not {"properties", "additionalProperties"} <= node.keys(), path
+        assert node.get("exclusiveMinimum", True) is True, path
+        assert node.get("exclusiveMaximum", True) is True, path
+
+
+def test_every_field_of_the_spec_is_described() -> None:
+    for path, node in _nodes(SCHEMA["properties"]["spec"]):
+        assert node.get("description") or path.endswith("[]"), path
+
+
+def test_the_scaler_s_field_has_no_default_anywhere() -> None:
+    roles = spec_schema()["properties"]["roles"]
+    assert "default" not in roles["properties"]["rollout"]["properties"]["replicas"]
+    assert "replicas" not in roles["properties"]["rollout"]["default"]
+    assert "replicas" not in roles["default"]["rollout"]
+    assert roles["default"]["actor"]["replicas"] == 1
+
+
+def test_defaults_of_the_cluster_are_those_of_the_models() -> None:
+    on_cluster = defaulted(spec_schema(), GOOD["spec"])
+    assert RLJobSpec.model_validate(on_cluster) == RLJobSpec.model_validate(GOOD["spec"])
+
+
+def test_every_field_path_of_a_rule_exists() -> None:
+    for path, node in _nodes(SCHEMA):
+        for rule in node.get("x-kubernetes-validations", ()):
+            inner = node
+            for name in rule.get("fieldPath", "").split(".")[1:]:
+                inner = inner["properties"][name]
+            assert len(rule.get("message", "")) <= 2048, path
+
+
+def test_subresources_and_columns_point_at_fields_that_exist() -> None:
+    scale = VERSION["subresources"]["scale"]
+    columns = [column["jsonPath"] for column in VERSION["additionalPrinterColumns"]]
+    plain = [path for path in columns if "[" not in path and not path.startswith(".metadata")]
+    for path in [*scale.values(), *plain]:
+        node = SCHEMA
+        for name in path.split(".")[1:]:
+            node = node["properties"][name]
+    assert [column["name"] for column in VERSION["additionalPrinterColumns"]] == [
+        "PHASE",
+        "READY",
+        "STEP",
+        "REWARD",
+        "RESTARTS",
+        "REASON",
+        "AGE",
+    ]
+
+
+def test_conditions_are_a_map_by_type() -> None:
+    conditions = SCHEMA["properties"]["status"]["properties"]["conditions"]
+    assert conditions["x-kubernetes-list-type"] == "map"
+    assert conditions["x-kubernetes-list-map-keys"] == ["type"]
+    assert "type" in conditions["items"]["required"]
+
+
+def test_parameters_of_a_dataset_are_not_pruned() -> None:
+    gym = spec_schema()["properties"]["data"]["properties"]["reasoningGym"]
+    assert gym["properties"]["parameters"]["x-kubernetes-preserve-unknown-fields"] is True

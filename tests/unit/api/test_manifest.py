@@ -1,0 +1,74 @@
+"""Manifests in and out: examples, rendering, paths, and YAML as kubectl reads it."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rljob_api.manifest import ManifestError, load_manifest, parse_manifest, render_manifest, resolve_paths
+from tests.unit.api.manifests import changed
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = sorted(path for path in (ROOT / "examples").rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_is_read(path: Path) -> None:
+    assert load_manifest(path).spec.rollout.num_rollouts > 0
+
+
+def test_there_are_examples() -> None:
+    assert {path.name for path in EXAMPLES} >= {"quickstart.yaml", "reasoning-gym.yaml", "job.yaml"}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_a_rendered_manifest_is_the_same_job(path: Path) -> None:
+    job = load_manifest(path)
+    assert parse_manifest(render_manifest(job), "rendered") == job
+
+
+def test_defaults_are_filled_in_where_nothing_was_written() -> None:
+    rendered = yaml.safe_load(render_manifest(parse_manifest(yaml.safe_dump(changed({})), "job.yaml")))
+    assert rendered["spec"]["rollout"]["maxStaleness"] == 1
+    assert rendered["spec"]["roles"]["rollout"] == {"replicas": 1, "threads": 1}
+
+
+@pytest.mark.parametrize("text", ["1e-6", "1E-6", "1.e-6", "0.000001", "1.0e-06"])
+def test_a_learning_rate_may_be_written_as_people_write_it(text: str) -> None:
+    manifest = yaml.safe_dump(changed({})).replace("training:", f"training:\n    optimizer: {{learningRate: {text}}}")
+    assert parse_manifest(manifest, "job.yaml").spec.training.optimizer.learning_rate == 1e-6
+
+
+def test_what_looks_like_a_date_is_text() -> None:
+    manifest = yaml.safe_dump(changed({})).replace("prompts.jsonl", "2026-01-01")
+    assert parse_manifest(manifest, "job.yaml").spec.data.prompts == "2026-01-01"
+
+
+def test_paths_are_relative_to_the_manifest() -> None:
+    changes = {
+        "spec.model": {"path": "model", "tokenizerPath": "../tokenizer"},
+        "spec.data.prompts": "/data/prompts.jsonl",
+        "spec.rollout.reward": {"custom": {"function": "a:b", "path": "."}},
+        "spec.checkpoint": {"path": "saved"},
+    }
+    spec = resolve_paths(parse_manifest(yaml.safe_dump(changed(changes)), "job.yaml"), Path("/jobs/demo")).spec
+    assert spec.model.path == "/jobs/demo/model"
+    assert spec.model.tokenizer_path == "/jobs/tokenizer"
+    assert spec.data.prompts == "/data/prompts.jsonl"
+    assert spec.rollout.reward.custom is not None
+    assert spec.rollout.reward.custom.path == "/jobs/demo"
+    assert spec.checkpoint.path == "saved"  # relative to the run folder, which is not known yet
+
+
+def test_a_manifest_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError) as refused:
+        load_manifest(tmp_path / "job.yaml")
+    assert refused.value.problems == (
+        f"{tmp_path}/job.yaml: cannot be read (No such file or directory). Give the path of a manifest.",
+    )
+
+
+def test_a_manifest_that_is_not_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_bytes(b"a: \xff")
+    with pytest.raises(ManifestError, match=r"job\.yaml: byte 3 is not UTF-8\. Save the manifest as UTF-8 text\."):
+        load_manifest(tmp_path / "job.yaml")

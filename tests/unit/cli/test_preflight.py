@@ -1,0 +1,198 @@
+"""What a job names and this machine lacks: a sentence for each."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rljob_api.manifest import parse_manifest, resolve_paths
+from rljob_cli.preflight import preflight
+from tests.unit.api.manifests import changed
+
+ROOT = Path(__file__).parents[3]
+
+
+def _problems(folder: Path, changes: dict[str, Any], prompts: str | None = None) -> list[str]:
+    if prompts is not None:
+        (folder / "prompts.jsonl").write_text(prompts)
+    job = parse_manifest(yaml.safe_dump(changed(changes)), "job.yaml")
+    return [
+        problem.replace(f"{folder}/", "").replace(str(folder), ".") for problem in preflight(resolve_paths(job, folder))
+    ]
+
+
+GOOD_LINE = '{"prompt": "12=", "label": "21"}\n'
+
+PROMPTS = [
+    pytest.param(None, "cannot be read (No such file or directory). Give the path of a JSONL file.", id="no file"),
+    pytest.param("\n \n", "holds no prompts. Give a file with a JSON object per line.", id="an empty file"),
+    pytest.param("[1]\n", "line 1: is not a JSON object. Give a JSON object per line.", id="a line that is a list"),
+    pytest.param(
+        GOOD_LINE + '{"question": "1="}\n',
+        "line 2: has no key 'prompt'. Add it or set data.promptKey.",
+        id="a line without a prompt",
+    ),
+    pytest.param(
+        '{"prompt": "12="}\n',
+        "line 1: has no key 'label', which exact match needs. Add it or set data.labelKey.",
+        id="a line without a label",
+    ),
+    pytest.param(
+        '{"prompt": 5, "label": 1}\n',
+        "line 1: 'prompt' is neither text nor a list of chat messages. Give one of them.",
+        id="a number for a prompt",
+    ),
+    pytest.param(
+        '{"prompt": [{"content": "1"}], "label": 1}\n',
+        "line 1: 'prompt' is no list of chat messages. Give each a role and content.",
+        id="messages without a role",
+    ),
+    pytest.param(
+        '{"prompt": "1+2=", "label": 1}\n',
+        "line 1: the character '+' is not in the alphabet. Add it to model.config.tokenizer.alphabet.",
+        id="a character that the tokenizer lacks",
+    ),
+]
+
+
+@pytest.mark.parametrize(("prompts", "sentence"), PROMPTS)
+def test_prompts_that_cannot_be_used_are_named_by_line(tmp_path: Path, prompts: str | None, sentence: str) -> None:
+    assert _problems(tmp_path, {}, prompts) == [f"spec.data.prompts: prompts.jsonl {sentence}"]
+
+
+def test_broken_json_is_named_by_line(tmp_path: Path) -> None:
+    (problem,) = _problems(tmp_path, {}, GOOD_LINE + '{"prompt": \n')
+    assert problem.startswith("spec.data.prompts: prompts.jsonl line 2: is not JSON (")
+    assert problem.endswith("Give a JSON object per line.")
+
+
+def test_a_file_with_the_wrong_key_everywhere_is_not_listed_to_its_end(tmp_path: Path) -> None:
+    assert len(_problems(tmp_path, {"spec.data.promptKey": "text"}, GOOD_LINE * 1000)) == 5
+
+
+def test_fewer_prompts_than_a_rollout_needs_are_fine(tmp_path: Path) -> None:
+    assert _problems(tmp_path, {}, GOOD_LINE) == []
+
+
+def test_a_checkpoint_must_be_there(tmp_path: Path) -> None:
+    model = {"spec.model": {"path": "model"}}
+    assert _problems(tmp_path, model, GOOD_LINE) == [
+        "spec.model.path: model is not a folder. Give the folder of a Hugging Face checkpoint."
+    ]
+    (tmp_path / "model").mkdir()
+    assert _problems(tmp_path, model, GOOD_LINE) == [
+        "spec.model.path: model has no config.json. Give the folder of a Hugging Face checkpoint."
+    ]
+    (tmp_path / "model" / "config.json").write_text("{")
+    (problem,) = _problems(tmp_path, model, GOOD_LINE)
+    assert problem.startswith("spec.model.path: model/config.json cannot be read (")
+
+
+def test_a_tokenizer_must_be_there(tmp_path: Path) -> None:
+    assert _problems(tmp_path, {"spec.model.tokenizerPath": "words"}, GOOD_LINE) == [
+        "spec.model.tokenizerPath: words is not a folder. Give the folder of a tokenizer."
+    ]
+
+
+REWARDS = [
+    pytest.param(
+        {"function": "scores:points", "path": "rewards"},
+        "path: rewards is not a folder. Give the folder that holds the module.",
+        id="a folder that is not there",
+    ),
+    pytest.param(
+        {"function": "scores:points"},
+        "function: module scores is not among the installed packages. Correct the name or give path, its folder.",
+        id="a module that is nowhere",
+    ),
+    pytest.param(
+        {"function": "reward.deep:points", "path": "."},
+        "function: module reward.deep is neither in . nor among the installed packages. Correct the name or give path, "
+        "its folder.",
+        id="a module inside a module",
+    ),
+    pytest.param(
+        {"function": "reward:pionts", "path": "."},
+        "function: reward.py has no pionts. Define it there or correct the name.",
+        id="a function that is not there",
+    ),
+    pytest.param(
+        {"function": "torn:points", "path": "."},
+        "function: torn.py is not Python ('(' was never closed (torn.py, line 1)). Correct it.",
+        id="a module that cannot be parsed",
+    ),
+]
+
+
+@pytest.fixture
+def rewards(tmp_path: Path) -> Path:
+    (tmp_path / "reward.py").write_text(
+        "import no_such_library\n\ndef points(answers):\n    return [0.0 for _ in answers]\n"
+    )
+    (tmp_path / "torn.py").write_text("def points(answers:\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("custom", "sentence"), REWARDS)
+def test_a_reward_that_is_not_there_is_named(rewards: Path, custom: dict[str, Any], sentence: str) -> None:
+    assert _problems(rewards, {"spec.rollout.reward": {"custom": custom}}, GOOD_LINE) == [
+        f"spec.rollout.reward.custom.{sentence}"
+    ]
+
+
+FOUND = [
+    ("def points(a): ...", "points"),
+    ("async def points(a): ...", "points"),
+    ("class Points: ...", "Points"),
+    ("points = len", "points"),
+    ("points: object = len", "points"),
+    ("from math import fsum as points", "points"),
+    ("try:\n    import torch\nexcept ImportError:\n    def points(a): ...", "points"),
+    ("if True:\n    def points(a): ...", "points"),
+    ("from somewhere import *", "points"),
+]
+
+
+@pytest.mark.parametrize(("source", "name"), FOUND)
+def test_a_reward_is_found_however_it_is_bound(tmp_path: Path, source: str, name: str) -> None:
+    (tmp_path / "found.py").write_text(source)
+    custom = {"function": f"found:{name}", "path": "."}
+    assert _problems(tmp_path, {"spec.rollout.reward": {"custom": custom}}, GOOD_LINE) == []
+
+
+def test_a_reward_is_found_without_being_run(rewards: Path) -> None:
+    custom = {"function": "reward:points", "path": "."}  # its module imports what is not installed here
+    assert _problems(rewards, {"spec.rollout.reward": {"custom": custom}}, '{"prompt": "12="}\n') == []
+
+
+GYM = [
+    pytest.param(
+        {"dataset": "letter_countin"},
+        "dataset: letter_countin is no dataset of reasoning_gym. Did you mean letter_counting?",
+        id="a misspelt dataset",
+    ),
+    pytest.param(
+        {"dataset": "letter_counting", "parameters": {"min_words": -1}},
+        'parameters: {"min_words": -1} do not fit the dataset letter_counting: min_words must be positive. Correct them.',
+        id="a parameter out of bounds",
+    ),
+    pytest.param(
+        {"dataset": "letter_counting", "parameters": {"words": 3}},
+        'parameters: {"words": 3} do not fit the dataset letter_counting: LetterCountingConfig.__init__() got an '
+        "unexpected keyword argument 'words'. Correct them.",
+        id="a parameter that is not known",
+    ),
+]
+
+
+@pytest.mark.parametrize(("gym", "sentence"), GYM)
+def test_a_dataset_that_reasoning_gym_refuses_is_named(tmp_path: Path, gym: dict[str, Any], sentence: str) -> None:
+    changes = {"spec.data": {"reasoningGym": gym}}
+    assert _problems(tmp_path, changes) == [f"spec.data.reasoningGym.{sentence}"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").rglob("*.yaml")), ids=lambda path: path.name)
+def test_every_example_names_only_what_is_there(path: Path) -> None:
+    job = resolve_paths(parse_manifest(path.read_text(), path.name), path.parent)
+    assert preflight(job) == []
