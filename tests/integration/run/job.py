@@ -1,0 +1,230 @@
+"""Drives a real `rljob run` from outside, as a user with a terminal and a grudge: start, watch, kill, prove.
+
+Every wait has a deadline and says what it waited for and what the run folder said last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rljob_api.spec import RLJob
+from rljob_cli.audit import AuditReport, audit, read_lines
+
+MARK = "RLJOB_TEST_RUN"
+POLL_SECONDS = 0.05
+
+
+def make_manifest(folder: Path, **changes: dict[str, Any]) -> dict[str, Any]:
+    """A job that trains in seconds: a tiny model echoes two digits. `changes` are merged into the spec's sections."""
+    prompts = folder / "prompts.jsonl"
+    prompts.write_text("".join(f'{{"prompt": "{n:02d}=", "label": "{n:02d}"}}\n' for n in range(100)))
+    spec: dict[str, Any] = {
+        "model": {
+            "config": {
+                "hiddenSize": 32,
+                "intermediateSize": 64,
+                "headDim": 8,
+                "tokenizer": {"kind": "Character", "alphabet": "0123456789="},
+            }
+        },
+        "data": {"prompts": str(prompts)},
+        "algorithm": {"kl": {"coefficient": 0.001}},
+        "rollout": {
+            "numRollouts": 12,
+            "batchSize": 8,
+            "samplesPerPrompt": 4,
+            "maxStaleness": 1,
+            "sampling": {"maxNewTokens": 3},
+        },
+        "training": {"globalBatchSize": 32, "microBatchSize": 16, "optimizer": {"learningRate": 1e-3}},
+        "roles": {"reference": {}},
+        "checkpoint": {"everySteps": 2},
+        "restartPolicy": {"heartbeatTimeoutSeconds": 5, "stallTimeoutSeconds": 60},
+        "telemetry": {"sampleLog": True},
+    }
+    for section, values in changes.items():
+        spec[section] = {**spec.get(section, {}), **values}
+    return {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "test"}, "spec": spec}
+
+
+class RunningJob:
+    """One `rljob run` and its run folder. Use as a context manager: leaving it kills whatever is left."""
+
+    def __init__(self, folder: Path, manifest: dict[str, Any], env: dict[str, str] | None = None) -> None:
+        self.out = folder / "out"
+        self.manifest = RLJob.model_validate(manifest)
+        self._file = folder / "job.yaml"
+        self._file.write_text(yaml.safe_dump(manifest))
+        self._mark = uuid.uuid4().hex
+        self._env = {**os.environ, **(env or {}), MARK: self._mark}
+        self._output = (folder / "output.txt").open("ab")
+        self.process = self.start()
+
+    def __enter__(self) -> RunningJob:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in self.processes():
+            _kill(pid, signal.SIGKILL)
+        self.process.wait(10)
+        self._output.close()
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Starts `rljob run` (again)."""
+        command = [sys.executable, "-m", "rljob_cli.main", "run", str(self._file), "--out", str(self.out)]
+        self.process = subprocess.Popen(command, env=self._env, stdout=self._output, stderr=self._output)
+        return self.process
+
+    def processes(self) -> list[int]:
+        """Every living process of this job, found by the mark in its environment."""
+        mark = f"{MARK}={self._mark}".encode()
+        return [pid for pid in _all_pids() if mark in _environment(pid)]
+
+    def status(self) -> dict[str, Any]:
+        """`status.json`, or {} before there is one."""
+        path = self.out / "status.json"
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    def events(self) -> list[dict[str, Any]]:
+        """`events.jsonl`."""
+        return _json_lines(self.out / "events.jsonl")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """`metrics.jsonl`."""
+        return _json_lines(self.out / "metrics.jsonl")
+
+    def epoch(self) -> int:
+        """The epoch in the status."""
+        return int(self.status().get("restart", {}).get("epoch", 0))
+
+    def step(self) -> int:
+        """Last trained rollout id, -1 before the first."""
+        step = self.status().get("training", {}).get("step")
+        return -1 if step is None else int(step)
+
+    def pod(self, role: str, replica: int = 0) -> dict[str, Any]:
+        """One pod of the status."""
+        roles = {row["name"]: row for row in self.status()["roles"]}
+        return dict(roles[role]["pods"][replica])
+
+    def rank_pid(self, role: str, replica: int = 0) -> int:
+        """Pid of rank 0 of a pod."""
+        return int(self.pod(role, replica)["ranks"][0]["pid"])
+
+    def infrastructure_pid(self, name: str) -> int:
+        """Pid of `coordinator`, `control`, `storage-0`, `parent` ..."""
+        return next(int(row["pid"]) for row in self.status()["infrastructure"] if row["name"] == name)
+
+    def infrastructure_restarts(self, name: str) -> int:
+        """How often one of them was started again."""
+        return next(int(row["restarts"]) for row in self.status()["infrastructure"] if row["name"] == name)
+
+    def ready(self) -> bool:
+        """Whether every pod of every role is ready."""
+        roles = self.status().get("roles", [])
+        return bool(roles) and all(pod["ready"] for role in roles for pod in role["pods"])
+
+    def wait_for(self, what: str, true: Callable[[], bool], seconds: float = 60) -> None:
+        """Waits until `true`; a job that ends meanwhile is an error unless that makes it true."""
+        deadline = time.monotonic() + seconds
+        while not true():
+            ended = self.process.poll()
+            assert ended is None or true(), f"the job ended with {ended} while the test waited for {what}\n{self._said()}"
+            assert time.monotonic() < deadline, f"no {what} within {seconds} s\n{self._said()}"
+            time.sleep(POLL_SECONDS)
+
+    def wait_for_step(self, step: int, seconds: float = 60) -> None:
+        """Waits until rollout `step` is trained."""
+        self.wait_for(f"step {step}", lambda: self.step() >= step, seconds)
+
+    def wait_for_event(self, reason: str, seconds: float = 60, **fields: str) -> dict[str, Any]:
+        """Waits for an event with this reason and these fields; returns it."""
+
+        def found() -> Iterator[dict[str, Any]]:
+            for event in self.events():
+                if event["reason"] == reason and all(event.get(key) == value for key, value in fields.items()):
+                    yield event
+
+        self.wait_for(f"event {reason} {fields}", lambda: any(True for _ in found()), seconds)
+        return next(found())
+
+    def wait_gone(self, seconds: float = 10) -> None:
+        """Waits until no process of the job is left."""
+        deadline = time.monotonic() + seconds
+        while left := self.processes():
+            assert time.monotonic() < deadline, f"processes {left} outlive their supervisor"
+            time.sleep(POLL_SECONDS)
+
+    def finish(self, seconds: float = 90) -> int:
+        """Waits for the end; returns the exit code."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the job did not end within {seconds} s\n{self._said()}") from None
+
+    def audit(self) -> AuditReport:
+        """What the sample log proves of a job that succeeded."""
+        spec = self.manifest.spec
+        return audit(read_lines(self.out / "samples.jsonl"), spec, steps=spec.rollout.num_rollouts)
+
+    def assert_succeeded(self) -> AuditReport:
+        """Ends well: exit code 0, everything trained exactly once, nothing left over."""
+        code = self.finish()
+        assert code == 0, f"exit code {code}\n{self._said()}"
+        report = self.audit()
+        assert report.problems == [], self._said()
+        self.wait_gone()
+        return report
+
+    def _said(self) -> str:
+        events = "\n".join(json.dumps(event) for event in self.events()[-15:])
+        output = (self._file.parent / "output.txt").read_text()[-3000:]
+        logs = "\n".join(f"== {path.name}\n{path.read_text()[-800:]}" for path in sorted(self.out.glob("logs/*.log")))
+        return f"{events}\n--- output\n{output}\n--- logs\n{logs[-12000:]}"
+
+
+def _json_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    text = path.read_text()
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def _all_pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            return []
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _kill(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def kill(pid: int) -> None:
+    """SIGKILL."""
+    os.kill(pid, signal.SIGKILL)
+
+
+def stop(pid: int) -> None:
+    """SIGSTOP: alive, and deaf."""
+    os.kill(pid, signal.SIGSTOP)

@@ -1,0 +1,39 @@
+"""Death inside the windows of the contract: after a script and before its reply, between record and delete ..."""
+
+from pathlib import Path
+
+import pytest
+
+from .job import RunningJob, make_manifest
+
+WINDOWS = [
+    pytest.param("queue.after_script", 40, id="after a script ran and before its reply was used"),
+    pytest.param("queue.between_bytes_and_commit", 5, id="between the bytes and the commit that names them"),
+    pytest.param("publish.before", 3, id="trained and not yet published"),
+    pytest.param("publish.after", 3, id="published and not yet reported"),
+    pytest.param("checkpoint.before_rename", 2, id="checkpoint written and not yet in place"),
+    pytest.param("checkpoint.before_record", 2, id="checkpoint in place and not yet recorded"),
+    pytest.param("checkpoint.after_record", 2, id="recorded and nothing deleted yet"),
+]
+
+
+@pytest.mark.parametrize(("name", "count"), WINDOWS)
+def test_a_rank_that_dies_in_the_window_costs_nothing(tmp_path: Path, name: str, count: int) -> None:
+    marks = tmp_path / "failpoints"
+    marks.mkdir()
+    env = {"RLJOB_FAILPOINTS": f"{name}={count}", "RLJOB_FAILPOINTS_DIR": str(marks)}
+    with RunningJob(tmp_path, make_manifest(tmp_path), env) as job:
+        job.assert_succeeded()
+    assert (marks / f"{name}.fired").exists(), "nothing died: the window was never passed"
+
+
+@pytest.mark.parametrize("name", ["epoch.after_persist", "epoch.after_raise"])
+def test_a_supervisor_that_dies_in_the_window_goes_on_when_started_again(tmp_path: Path, name: str) -> None:
+    marks = tmp_path / "failpoints"
+    marks.mkdir()
+    env = {"RLJOB_FAILPOINTS": f"{name}=1", "RLJOB_FAILPOINTS_DIR": str(marks)}
+    with RunningJob(tmp_path, make_manifest(tmp_path), env) as job:
+        assert job.finish() == -9
+        job.wait_gone()
+        job.start()
+        job.assert_succeeded()

@@ -1,0 +1,62 @@
+"""The rows of the restart table as a user sets and sees them."""
+
+from pathlib import Path
+
+from .job import RunningJob, kill, make_manifest
+
+
+def test_the_third_failure_of_reference_is_global(tmp_path: Path) -> None:
+    manifest = make_manifest(tmp_path, rollout={"numRollouts": 60})
+    with RunningJob(tmp_path, manifest) as job:
+        job.wait_for_step(1)
+        epoch = job.epoch()
+        for generation in (1, 2):
+            kill(job.rank_pid("reference"))
+            job.wait_for(
+                "reference to be ready in place",
+                lambda wanted=generation: job.pod("reference")["generation"] == wanted and job.ready(),  # type: ignore[misc] # bound per turn
+            )
+        assert job.epoch() == epoch
+        kill(job.rank_pid("reference"))
+        job.wait_for_event("RankExited", role="reference", scope="Global")
+        job.assert_succeeded()
+        assert job.epoch() == epoch + 1
+
+
+def test_more_global_restarts_than_allowed_fail_the_job_with_the_reason(tmp_path: Path) -> None:
+    manifest = make_manifest(tmp_path, restartPolicy={"maxGlobalRestarts": 1}, rollout={"numRollouts": 500})
+    with RunningJob(tmp_path, manifest) as job:
+        job.wait_for_step(1)
+        epoch = job.epoch()
+        kill(job.rank_pid("actor"))
+        job.wait_for("the next epoch to be ready", lambda: job.epoch() == epoch + 1 and job.ready())
+        kill(job.rank_pid("actor"))
+        assert job.finish() == 1
+        event = job.wait_for_event("MaxGlobalRestartsExceeded")
+        assert "maxGlobalRestarts" in event["message"]
+        assert job.status()["phase"] == "Failed"
+        job.wait_gone()
+
+
+def test_a_rollout_in_place_restarts_alone_while_the_others_never_stop(tmp_path: Path) -> None:
+    manifest = make_manifest(
+        tmp_path, restartPolicy={"table": {"rollout": "InPlace"}}, rollout={"numRollouts": 40}, roles={"rollout": {"replicas": 2}}
+    )
+    with RunningJob(tmp_path, manifest) as job:
+        job.wait_for_step(2)
+        others = {role: job.rank_pid(role) for role in ("actor", "actor_fwd", "reference", "advantages")}
+        engine = job.pod("rollout")["enginePid"]
+        kill(job.rank_pid("rollout"))
+        job.wait_for_event("RankExited", role="rollout", scope="InPlace")
+        job.wait_for("the replica to be ready again", job.ready)
+        assert {role: job.rank_pid(role) for role in others} == others
+        assert job.pod("rollout")["enginePid"] == engine
+        assert job.assert_succeeded().epochs == 1
+
+
+def test_two_data_parallel_ranks_train_the_same_job(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, make_manifest(tmp_path, roles={"actor": {"replicas": 2}})) as job:
+        job.wait_for_step(2)
+        kill(job.rank_pid("actor", 1))
+        job.wait_for_event("RankExited", role="actor", scope="Global")
+        job.assert_succeeded()

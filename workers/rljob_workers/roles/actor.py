@@ -1,0 +1,103 @@
+"""Actor: trains on `train_r`, publishes version r + 1, reports the step, saves. In that order, for r after r.
+
+All data-parallel ranks run this loop; global rank 0 alone (the `Leader`) logs, commits, publishes, reports and saves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rljob_api.names import RolloutId
+from rljob_workers.dcs.session import RankSession
+from rljob_workers.roles.group import gather_rows
+from rljob_workers.roles.leader import Leader
+from rljob_workers.roles.rank import Draining, idle_until_told
+from rljob_workers.roles.stages.train import RolloutTally, slice_facts, train_rows
+from rljob_workers.telemetry.timeline import Timeline
+from rljob_workers.trainers.base import Trainer
+from rljob_workers.trainers.data_parallel import DataParallelGroup
+from rljob_workers.transfer_queue.client import TransferQueueClient
+from rljob_workers.transfer_queue.dataset import Slicing, StreamingDataLoader, StreamingDataset, TrainingSlice
+
+
+@dataclass(frozen=True, slots=True)
+class ActorConfig:
+    """What the loop must know of the job."""
+
+    num_rollouts: int
+    passes: int
+    """epochsPerRollout."""
+    slicing: Slicing
+
+
+class ActorLoop:
+    """The main loop of one data-parallel rank."""
+
+    def __init__(
+        self,
+        config: ActorConfig,
+        session: RankSession,
+        queue: TransferQueueClient,
+        trainer: Trainer,
+        group: DataParallelGroup,
+        leader: Leader | None,
+        timeline: Timeline,
+    ) -> None:
+        """`leader` on global rank 0, None on the others."""
+        self._config = config
+        self._session = session
+        self._queue = queue
+        self._trainer = trainer
+        self._group = group
+        self._leader = leader
+        self._timeline = timeline
+        self._moved = False
+        """Whether the weights have left version r: then there is no way back, and draining waits for the rollout."""
+
+    def run(self) -> None:
+        """Trains from the restored version to the last rollout, then idles; saves when the pod shall drain."""
+        first = RolloutId(self._session.welcome.restore.version)
+        dataset = StreamingDataset(self._queue, self._config.slicing, first, on_wait=self._wait)
+        loader = StreamingDataLoader(dataset)
+        self._session.ready()
+        try:
+            for r in range(first, self._config.num_rollouts):
+                loader.step(RolloutId(r))
+                self._train_rollout(RolloutId(r), loader)
+            if self._leader is not None:
+                self._leader.finish()
+            idle_until_told(self._session)
+        except Draining:
+            if self._leader is not None:
+                self._leader.finish()
+
+    def _wait(self, waiting_for: str) -> None:
+        self._session.pulse(waiting=waiting_for)
+        if self._session.draining and not self._moved:
+            raise Draining
+
+    def _train_rollout(self, rollout_id: RolloutId, loader: StreamingDataLoader) -> None:
+        tally = RolloutTally()
+        for pass_index in range(self._config.passes):
+            for part in loader:
+                with self._timeline.span("train", r=rollout_id, rows=len(part.batch)):
+                    self._trainer.accumulate(train_rows(part.batch))
+                    if part.ends_step:
+                        tally.add_step(self._trainer.optimizer_step())
+                        self._moved = True
+                self._account(rollout_id, pass_index, part, tally)
+                self._session.pulse()
+        if self._leader is not None:
+            self._leader.publish(rollout_id, tally.summary())
+        self._moved = False
+
+    def _account(self, rollout_id: RolloutId, pass_index: int, part: TrainingSlice, tally: RolloutTally) -> None:
+        """Audit first, then the commit: what the queue calls consumed has its lines."""
+        facts = gather_rows(self._group, slice_facts(part.batch))
+        if pass_index == 0:
+            tally.facts.extend(facts)
+        if self._leader is None:
+            return
+        self._leader.log_samples(rollout_id, pass_index, facts)
+        if part.ends_step and pass_index == 0:
+            self._queue.commit_training(self._config.slicing.task, rollout_id, part.step)

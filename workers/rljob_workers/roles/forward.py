@@ -1,0 +1,101 @@
+"""Actor_fwd and reference: log-probs of streamed rows under the version that the rows ask for.
+
+`train_r` gets `log_probs` under version r exactly, and `ref_log_probs` under version floor(r / k) * k.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from rljob_api.wire.identity import WeightId
+from rljob_api.wire.weights import Stream
+from rljob_workers.dcs.session import RankSession
+from rljob_workers.dcs.weights.base import StagedWeights, WeightReceiver
+from rljob_workers.roles.rank import TURN_SECONDS, Draining, idle_until_told, serve_partitions
+from rljob_workers.roles.stages.log_probs import LogProbsStage
+from rljob_workers.telemetry.timeline import Timeline
+from rljob_workers.trainers.base import ForwardModel
+from rljob_workers.transfer_queue.client import TransferQueueClient
+from rljob_workers.transfer_queue.types import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardConfig:
+    """What one forward role serves."""
+
+    task: str
+    stream: Stream
+    num_rollouts: int
+    max_rows: int
+    """Rows of one claim; a replica takes no more than its share of a partition."""
+    interval: int | None
+    """Partitions served under one version: 1 for actor_fwd, refUpdateInterval for reference; None: all of them."""
+
+    def partitions(self, version: int) -> range:
+        """The partitions whose rows want `version`."""
+        end = self.num_rollouts if self.interval is None else min(version + self.interval, self.num_rollouts)
+        return range(version, end)
+
+
+class ForwardLoop:
+    """The main loop of one replica."""
+
+    def __init__(
+        self,
+        config: ForwardConfig,
+        session: RankSession,
+        queue: TransferQueueClient,
+        receiver: WeightReceiver,
+        model: ForwardModel,
+        stage: LogProbsStage,
+        timeline: Timeline,
+    ) -> None:
+        """Nothing is waited for here."""
+        self._config = config
+        self._session = session
+        self._queue = queue
+        self._receiver = receiver
+        self._model = model
+        self._stage = stage
+        self._timeline = timeline
+        self._held: WeightId | None = None
+
+    def run(self) -> None:
+        """Serves version after version until the last partition is done or the pod drains."""
+        try:
+            while self._held is None or self._held.version + (self._config.interval or 0) < self._config.num_rollouts:
+                self._take(self._await_newer())
+                partitions = self._config.partitions(self._held.version if self._held else 0)
+                serve_partitions(
+                    self._session, self._queue, self._config.task, partitions, self._config.max_rows, self._work
+                )
+                if self._config.interval is None:
+                    break
+            idle_until_told(self._session, self._held)
+        except Draining:
+            return
+
+    def _await_newer(self) -> StagedWeights:
+        than = self._held
+        while True:
+            deadline = time.monotonic() + TURN_SECONDS
+            staged = self._receiver.await_newer(self._config.stream, than, deadline=deadline)
+            if staged is not None:
+                return staged
+            wanted = "the first weights" if than is None else f"weights newer than {than}"
+            self._session.pulse(waiting=wanted, holds=than)
+            if self._session.draining:
+                raise Draining
+
+    def _take(self, staged: StagedWeights) -> None:
+        with self._timeline.span("load", version=staged.weight.version):
+            self._model.load(staged.path)
+        first = self._held is None
+        self._held = staged.weight
+        if first:
+            self._session.ready()
+
+    def _work(self, batch: Batch) -> None:
+        with self._timeline.span(self._config.task, r=batch.rollout_id, rows=len(batch)):
+            self._queue.put(batch, self._stage.run(batch), weight=self._held)

@@ -1,0 +1,69 @@
+"""What every role's main loop does between two pieces of work: beat, and wait in words.
+
+Used by the loops of this package only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from rljob_api.wire.identity import WeightId
+from rljob_workers.dcs.session import RankSession
+from rljob_workers.transfer_queue.client import TransferQueueClient
+from rljob_workers.transfer_queue.errors import LeaseLost
+from rljob_workers.transfer_queue.types import Batch, Claim, Exhausted, NotReady
+
+TURN_SECONDS = 0.25
+"""Longest silence of a waiting main loop; far below any heartbeat timeout."""
+
+
+class Draining(Exception):  # noqa: N818 - not an error: the way out of a wait
+    """The pod was told to drain while the loop waited."""
+
+
+def await_claim(session: RankSession, ask: Callable[[float], Claim]) -> Batch | Exhausted:
+    """Asks in turns until there is work, beating in between.
+
+    `ask` takes a timeout in seconds. Raises Draining when the pod shall drain, LifeOver when this life is fenced.
+    """
+    while True:
+        answer = ask(TURN_SECONDS)
+        if not isinstance(answer, NotReady):
+            session.pulse(leases=_leases(answer))
+            return answer
+        session.pulse(waiting=answer.waiting_for, leases=())
+        if session.draining:
+            raise Draining
+
+
+def _leases(answer: Batch | Exhausted) -> tuple[str, ...]:
+    return (answer.lease,) if isinstance(answer, Batch) and answer.lease else ()
+
+
+def serve_partitions(
+    session: RankSession,
+    queue: TransferQueueClient,
+    task: str,
+    partitions: range,
+    max_rows: int,
+    work: Callable[[Batch], None],
+) -> None:
+    """Works on batches of `task`, oldest partition first, until every row of `partitions` is consumed.
+
+    A lease that was lost meanwhile costs the work and nothing else: its rows are claimed again by somebody.
+    """
+    while True:
+        batch = await_claim(session, lambda turn: queue.claim(task, partitions, max_rows, timeout=turn))
+        if isinstance(batch, Exhausted):
+            return
+        with suppress(LeaseLost):
+            work(batch)
+
+
+def idle_until_told(session: RankSession, holds: WeightId | None = None) -> None:
+    """Beats until the pod shall drain; a rank that is done does not exit by itself."""
+    while not session.draining:
+        session.pulse(waiting="the end of the job", holds=holds)
+        time.sleep(TURN_SECONDS)

@@ -1,0 +1,1 @@
+"""What the roles compute: generate, log-probs, advantages, train. A stage never waits for work and never beats."""

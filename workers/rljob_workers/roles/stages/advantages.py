@@ -1,0 +1,21 @@
+"""Advantages: the scores of whole groups become one number per response token."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from rljob_workers.algorithms.grpo import broadcast_to_tokens, group_normalised
+from rljob_workers.roles import tasks
+from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.transfer_queue.types import Batch
+
+
+def advantages(batch: Batch, samples_per_prompt: int) -> dict[str, Jagged]:
+    """The column that `put` takes, for a batch of whole groups in any order of rows."""
+    rewards = batch.columns[tasks.REWARDS].values
+    lengths = batch.columns[tasks.RESPONSE_LENGTHS].values
+    by_group = torch.from_numpy(np.argsort(batch.groups, kind="stable"))
+    scores = torch.empty_like(rewards)
+    scores[by_group] = group_normalised(rewards[by_group].view(-1, samples_per_prompt)).flatten()
+    return {tasks.ADVANTAGES: Jagged.from_lengths(broadcast_to_tokens(scores, lengths), lengths)}

@@ -1,0 +1,28 @@
+"""Log-probs: the response tokens of a batch under the weights that a forward model holds.
+
+Called by the actor_fwd loop (current policy) and the reference loop (reference policy).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rljob_workers.roles import tasks
+from rljob_workers.trainers.base import ForwardModel
+from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.transfer_queue.types import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class LogProbsStage:
+    """Writes `field` for each row of a batch."""
+
+    model: ForwardModel
+    field: str
+    temperature: float
+    """That of sampling, so that ratios compare the same distribution."""
+
+    def run(self, batch: Batch) -> dict[str, Jagged]:
+        """The column that `put` takes: float32 over response tokens."""
+        response_lengths = batch.columns[tasks.RESPONSE_LENGTHS].values
+        return {self.field: self.model.log_probs(batch.columns[tasks.TOKENS], response_lengths, self.temperature)}

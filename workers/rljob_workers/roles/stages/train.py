@@ -1,0 +1,85 @@
+"""Train: all optimizer steps of one rollout, from slices that arrive while the partition is still being written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from rljob_workers.roles import tasks
+from rljob_workers.trainers.base import OptimizerStepResult, TrainRows
+from rljob_workers.transfer_queue.types import Batch
+
+
+def train_rows(batch: Batch) -> TrainRows:
+    """The batch as a trainer takes it."""
+    columns = batch.columns
+    return TrainRows(
+        tokens=columns[tasks.TOKENS],
+        response_lengths=columns[tasks.RESPONSE_LENGTHS].values,
+        loss_masks=columns[tasks.LOSS_MASKS],
+        log_probs=columns[tasks.LOG_PROBS],
+        rollout_log_probs=columns[tasks.ROLLOUT_LOG_PROBS],
+        advantages=columns[tasks.ADVANTAGES],
+        ref_log_probs=columns.get(tasks.REF_LOG_PROBS),
+    )
+
+
+FACTS = ("row", "group", "oldest_version", "reward", "response_length")
+"""Columns of `slice_facts`; float64 holds every one of them exactly."""
+
+
+def slice_facts(batch: Batch) -> torch.Tensor:
+    """[rows, 5] float64, columns as in FACTS: what rank 0 must know of every rank's rows."""
+    columns = (
+        torch.from_numpy(batch.rows.astype(np.float64)),
+        torch.from_numpy(batch.groups.astype(np.float64)),
+        torch.from_numpy(batch.oldest_versions.astype(np.float64)),
+        batch.columns[tasks.REWARDS].values.double(),
+        batch.columns[tasks.RESPONSE_LENGTHS].values.double(),
+    )
+    return torch.stack(columns, dim=1)
+
+
+@dataclass(slots=True)
+class RolloutTally:
+    """What is known of the rollout in training, summed up as its optimizer steps pass."""
+
+    facts: list[torch.Tensor] = field(default_factory=list)
+    """[rows, 5] of every first-pass slice of every rank."""
+    losses: list[float] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def add_step(self, result: OptimizerStepResult) -> None:
+        """Keeps the loss of every optimizer step and the metrics of the last."""
+        self.losses.append(result.loss)
+        self.metrics = {**result.metrics, "grad_norm": result.grad_norm}
+
+    def summary(self) -> RolloutSummary:
+        """The rollout in numbers; all its slices must have been added."""
+        facts = torch.cat(self.facts)
+        _, _, oldest, rewards, lengths = facts.unbind(1)
+        return RolloutSummary(
+            samples=len(facts),
+            tokens=int(lengths.sum()),
+            reward=float(rewards.mean()),
+            oldest_version=int(oldest.min()),
+            loss=sum(self.losses) / len(self.losses),
+            metrics={**self.metrics, "response_length": float(lengths.mean())},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSummary:
+    """One trained rollout."""
+
+    samples: int
+    tokens: int
+    """Response tokens."""
+    reward: float
+    oldest_version: int
+    loss: float
+    """Mean over the optimizer steps."""
+    metrics: Mapping[str, float]

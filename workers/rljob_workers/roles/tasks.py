@@ -1,0 +1,57 @@
+"""Which task reads and writes which field: the wiring of the pipeline, as data.
+
+Read by the coordinator (readiness) and by every role (names). Imports nothing heavy.
+"""
+
+from rljob_api.names import Role
+from rljob_api.spec import RLJobSpec
+from rljob_workers.transfer_queue.types import ClaimPolicy, QueueShape, Task, TaskKind
+
+TOKENS = "tokens"
+RESPONSE_LENGTHS = "response_lengths"
+LOSS_MASKS = "loss_masks"
+ROLLOUT_LOG_PROBS = "rollout_log_probs"
+REWARDS = "rewards"
+LOG_PROBS = "log_probs"
+REF_LOG_PROBS = "ref_log_probs"
+ADVANTAGES = "advantages"
+
+GENERATED_FIELDS = (TOKENS, RESPONSE_LENGTHS, LOSS_MASKS, ROLLOUT_LOG_PROBS, REWARDS)
+
+ACTOR_LOG_PROBS = Task("actor_log_probs", TaskKind.FORWARD, (TOKENS, RESPONSE_LENGTHS), (LOG_PROBS,))
+REFERENCE_LOG_PROBS = Task("ref_log_probs", TaskKind.FORWARD, (TOKENS, RESPONSE_LENGTHS), (REF_LOG_PROBS,))
+COMPUTE_ADVANTAGES = Task(
+    "compute_advantages_and_returns",
+    TaskKind.FORWARD,
+    (REWARDS, RESPONSE_LENGTHS, LOSS_MASKS),
+    (ADVANTAGES,),
+    ClaimPolicy.GROUP,
+)
+
+
+def actor_train(*, with_reference: bool) -> Task:
+    """The actor's task; it needs the reference's log-probs only where the loss has a KL term."""
+    needs = (*GENERATED_FIELDS, LOG_PROBS, ADVANTAGES)
+    return Task("actor_train", TaskKind.TRAINING, (*needs, REF_LOG_PROBS) if with_reference else needs)
+
+
+def queue_shape(spec: RLJobSpec) -> QueueShape:
+    """What the queue must know of the job."""
+    has_reference = spec.roles.reference is not None
+    forward = [ACTOR_LOG_PROBS, COMPUTE_ADVANTAGES] + ([REFERENCE_LOG_PROBS] if has_reference else [])
+    return QueueShape(
+        batch_size=spec.rollout.batch_size,
+        samples_per_prompt=spec.rollout.samples_per_prompt,
+        max_staleness=spec.rollout.max_staleness,
+        num_rollouts=spec.rollout.num_rollouts,
+        max_prompt_kills=spec.rollout.max_prompt_kills,
+        max_attempts=spec.rollout.max_attempts,
+        generated_fields=GENERATED_FIELDS,
+        tasks=(*forward, actor_train(with_reference=has_reference)),
+    )
+
+
+def present_roles(spec: RLJobSpec) -> dict[Role, int]:
+    """Role -> replicas, of the roles that this job has."""
+    rows = ((role, getattr(spec.roles, role.value)) for role in Role)
+    return {role: row.replicas for role, row in rows if row is not None}
