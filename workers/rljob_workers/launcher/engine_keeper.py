@@ -1,0 +1,193 @@
+"""The engine server of a rollout pod: keeps its port, starts it, notices when it hangs, says what its death was.
+
+Called by `launcher` only. The engine outlives ranks and epochs. It is restarted in place by the launcher itself, since
+it is infrastructure: its death is reported, but no row of the restart table counts it.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rljob_api.names import EXIT_BAD_MANIFEST
+from rljob_api.spec import ModelSpec
+from rljob_api.wire.epochs import PodOrder, PodPhase
+from rljob_api.wire.failures import Failure, FailureKind
+from rljob_api.wire.launchers import EngineProcess, EngineState
+from rljob_workers.launcher.forking import Child, Exit, fork_child
+from rljob_workers.launcher.health import HealthProbe
+from rljob_workers.launcher.plan import EngineView
+from rljob_workers.launcher.ranks import RANK_OOM_SCORE, PodIdentity, how_it_ended
+
+START_SECONDS = 300.0
+"""How long a new engine may take to its first answer: it builds its model first."""
+
+YOUNG_SECONDS = 10.0
+"""An engine that dies younger than this would die again at once: the next one waits, longer each time."""
+
+FIRST_DELAY_SECONDS = 0.2
+LONGEST_DELAY_SECONDS = 10.0
+
+BACKLOG = 1024
+"""Connections that wait while the engine is restarted, instead of failing."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What the launcher must know to run an engine."""
+
+    model: ModelSpec
+    threads: int
+    silence_seconds: float
+    """heartbeatTimeoutSeconds: an engine that has not answered `/health` for this long hangs."""
+
+
+EngineBody = Callable[[socket.socket, EngineSettings, str], int]
+"""Serves on the listening socket as the given incarnation, in the forked child; returns the exit code."""
+
+
+@dataclass(frozen=True, slots=True)
+class _EngineLife:
+    incarnation: str
+    child: Child
+    began: float
+
+
+def serve_torch_engine(listener: socket.socket, settings: EngineSettings, incarnation: str) -> int:
+    """The engine of this machine's kind. Imported after the fork: the launcher itself needs none of it."""
+    from rljob_workers.engines.torch_engine.server import serve
+
+    serve(listener, settings.model, incarnation, threads=settings.threads)
+    return 0
+
+
+class EngineKeeper:
+    """The listening socket, which lives as long as the launcher, and the latest life behind it."""
+
+    def __init__(
+        self,
+        identity: PodIdentity,
+        settings: EngineSettings,
+        logs: Path,
+        clock: Callable[[], float],
+        body: EngineBody = serve_torch_engine,
+    ) -> None:
+        """Binds a port of this machine; nothing serves there until `start`."""
+        self._identity = identity
+        self._settings = settings
+        self._log_path = logs / f"{identity.pod}.engine.log"
+        self._clock = clock
+        self._body = body
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+        host, port = self._listener.getsockname()
+        self.url = f"http://{host}:{port}"
+        interval = min(1.0, settings.silence_seconds / 4)
+        self.probe = HealthProbe((host, port), interval, clock)
+        self._life: _EngineLife | None = None
+        self._last: _EngineLife | None = None
+        self._deaths_in_a_row = 0
+        self._start_not_before = 0.0
+        self._refused_under: tuple[int, int] | None = None
+        self._killed_since: str | None = None
+
+    def view(self) -> EngineView:
+        """As `plan` sees it."""
+        return EngineView(self._life is not None, self._start_not_before, self._refused_under)
+
+    def process(self) -> EngineProcess | None:
+        """As the coordinator sees it; None before the first start."""
+        if self._last is None:
+            return None
+        state = EngineState.RUNNING if self.probe.answered else EngineState.STARTING
+        return EngineProcess(
+            pid=self._last.child.pid,
+            incarnation=self._last.incarnation,
+            url=self.url,
+            state=EngineState.RESTARTING if self._life is None else state,
+        )
+
+    def start(self, release: Callable[[], None]) -> None:
+        """Forks a life; `release` closes what the launcher holds besides the listening socket, in the child."""
+        incarnation = secrets.token_hex(6)
+
+        def prepare() -> None:
+            release()
+            self.probe.close()
+
+        child = fork_child(
+            lambda: self._body(self._listener, self._settings, incarnation),
+            self._log_path,
+            prepare,
+            oom_score=RANK_OOM_SCORE,
+        )
+        self._killed_since = None
+        self._life = self._last = _EngineLife(incarnation, child, self._clock())
+        self.probe.reset()
+        _log.info("engine %s runs as process %s on %s", incarnation, child.pid, self.url)
+
+    def turn(self) -> None:
+        """Asks after the engine's health; one that has been silent for too long is killed. Never waits."""
+        if self._life is None or self._killed_since is not None:
+            return
+        self.probe.turn()
+        patience = self._settings.silence_seconds
+        if not self.probe.answered:
+            patience = max(patience, START_SECONDS)
+        if self.probe.silence_seconds >= patience:
+            self.kill(f"it has not answered {self.url}/health for {self.probe.silence_seconds:.1f} s")
+
+    def kill(self, why: str) -> None:
+        """SIGKILL; `exited` collects it."""
+        if self._life is not None and self._killed_since is None:
+            self._killed_since = why
+            self._life.child.kill()
+            _log.info("engine %s is killed, since %s", self._life.incarnation, why)
+
+    def exited(self, ended: Exit, order: PodOrder | None, now: float) -> Failure | None:
+        """Notes the end of the engine, and from when on it may be started again. None: not ours, or its job is done."""
+        life = self._life
+        if life is None or life.child.pid != ended.pid:
+            return None
+        self._life = None
+        self.probe.close()
+        self._postpone(life, ended, order)
+        _log.info("engine %s %s", life.incarnation, how_it_ended(ended.code))
+        if order is None or order.phase is PodPhase.DONE:
+            return None
+        return self._failure(life, ended.code, order, now)
+
+    def close_listener(self) -> None:
+        """In a forked rank: it is a client of the engine, not its owner."""
+        self.probe.close()
+        self._listener.close()
+
+    def _postpone(self, life: _EngineLife, ended: Exit, order: PodOrder | None) -> None:
+        if ended.code == EXIT_BAD_MANIFEST and order is not None:
+            self._refused_under = (order.epoch, order.generation)
+        age = self._clock() - life.began
+        self._deaths_in_a_row = self._deaths_in_a_row + 1 if age < YOUNG_SECONDS else 0
+        if self._deaths_in_a_row > 1:
+            delay = FIRST_DELAY_SECONDS * 2 ** min(self._deaths_in_a_row - 2, 16)
+            self._start_not_before = self._clock() + min(delay, LONGEST_DELAY_SECONDS)
+
+    def _failure(self, life: _EngineLife, code: int, order: PodOrder, now: float) -> Failure:
+        words = life.child.last_words()
+        sentence = self._killed_since or (words.splitlines()[-1] if words else "it left no words")
+        return Failure(
+            id=self._identity.failure_id(life.incarnation),
+            kind=FailureKind.ENGINE_EXITED,
+            pod=self._identity.pod,
+            epoch=order.epoch,
+            generation=order.generation,
+            incarnation=life.incarnation,
+            exit_code=code,
+            message=f"The engine of {self._identity.pod} {how_it_ended(code)}: {sentence}",
+            last_words=words,
+            at=now,
+        )

@@ -1,0 +1,172 @@
+"""One fork: a child that dies with its parent, has a log of its own, and ends with an exit code and last words.
+
+Used by `parent` (launchers) and `launcher` (ranks, engine). The caller must be single-threaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn
+
+from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED
+from rljob_workers.launcher.signals import release_signals, reset_signals, signals_held
+
+LAST_WORDS_BYTES = 4096
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A forked process and where its output begins in its log."""
+
+    pid: int
+    log: Path
+    log_offset: int
+
+    def last_words(self) -> str:
+        """The tail of what this life wrote, at most 4 KiB."""
+        with contextlib.suppress(OSError), self.log.open("rb") as log:
+            end = log.seek(0, os.SEEK_END)
+            log.seek(max(self.log_offset, end - LAST_WORDS_BYTES))
+            words = log.read(LAST_WORDS_BYTES).decode(errors="replace")
+            return words.encode()[-LAST_WORDS_BYTES:].decode(errors="ignore").strip()
+        return ""
+
+    def kill(self) -> None:
+        """SIGKILL to the child and to its group, which a child that has just begun is not yet in."""
+        for send in (os.killpg, os.kill):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                send(self.pid, signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """SIGTERM to the child alone: what it started is its own to end."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A child that ended; -N for signal N."""
+
+    pid: int
+    code: int
+
+
+def fork_child(body: Callable[[], int], log: Path, prepare: Callable[[], None], *, oom_score: int = 0) -> Child:
+    """Forks; the child runs `prepare`, then `body`, and exits with what that returns.
+
+    `prepare` closes what was inherited and sets signal handlers: no signal comes before it is through. The child is
+    the leader of a process group, and of a session: no terminal's Ctrl-C reaches it.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    offset = log.stat().st_size if log.exists() else 0
+    parent = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with signals_held():
+        pid = os.fork()
+        if pid == 0:
+            _live(body, log, prepare, parent, oom_score)
+    return Child(pid, log, offset)
+
+
+def reap() -> list[Exit]:
+    """Collects every child that has ended, and kills what was left of its process group."""
+    ended: list[Exit] = []
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return ended
+        if found is None:
+            return ended
+        # While the zombie is there, its number cannot be another group's.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(found.si_pid, signal.SIGKILL)
+        _, status = os.waitpid(found.si_pid, 0)
+        ended.append(Exit(found.si_pid, os.waitstatus_to_exitcode(status)))
+
+
+def die_with_parent(parent: int) -> None:
+    """SIGKILL for this process when `parent` dies, also when it has died before this call."""
+    if _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent:
+        os._exit(EXIT_FAILED)
+
+
+def is_users_error(error: BaseException) -> bool:
+    """Whether `error` is the sentence that our code says to a user: a plain ValueError raised in our own modules.
+
+    The same type out of a library, and its subclasses (of parsing, of encoding), are failures like any other.
+    """
+    return type(error) is ValueError and _raised_in(error.__traceback__).startswith("rljob_")
+
+
+def _live(body: Callable[[], int], log: Path, prepare: Callable[[], None], parent: int, oom_score: int) -> NoReturn:
+    code = EXIT_FAILED
+    try:
+        die_with_parent(parent)
+        os.setsid()
+        _write_to(log)
+        reset_signals()
+        prepare()
+        release_signals()
+        _volunteer_for_oom(oom_score)
+        faulthandler.enable()
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
+        code = body()
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else EXIT_FAILED
+    except BaseException as error:  # the edge of the process: whatever it was must become last words
+        code = _last_words_of(error)
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)  # not sys.exit: the parent's stack above us is not ours to unwind
+
+
+def _last_words_of(error: BaseException) -> int:
+    if is_users_error(error):
+        sys.stderr.write(f"{error}\n")
+        return EXIT_BAD_MANIFEST
+    traceback.print_exception(error)
+    return EXIT_FAILED
+
+
+def _write_to(log: Path) -> None:
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    silence = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(silence, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(silence)
+    os.close(output)
+
+
+def _volunteer_for_oom(score: int) -> None:
+    """When memory runs out, a rank or an engine shall go and not the launcher that can say so."""
+    if score:
+        Path("/proc/self/oom_score_adj").write_text(str(score))
+
+
+def _raised_in(trace: TracebackType | None) -> str:
+    """Name of the module whose frame raised."""
+    name = ""
+    while trace is not None:
+        name = trace.tb_frame.f_globals.get("__name__", "")
+        trace = trace.tb_next
+    return name

@@ -1,0 +1,276 @@
+"""The launcher of one pod: one thread, one loop, that serves the coordinator's order and its own children at once.
+
+Forked by `parent`. It decides nothing: `plan` says what follows from the order, and deaths are reported, not judged.
+
+    reap -> hear the coordinator -> look after the engine -> carry out the plan -> send reports -> sleep
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import select
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rljob_api.names import EXIT_FENCED, EXIT_SUCCEEDED, EXIT_TERMINATED, Role
+from rljob_api.spec import RLJob
+from rljob_api.wire.epochs import PodOrder
+from rljob_api.wire.identity import Endpoints
+from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
+from rljob_api.wire.processes import SpawnLauncher
+from rljob_workers.dcs.context import RankContext
+from rljob_workers.dcs.errors import CoordinatorUnreachable, LifeOver
+from rljob_workers.dcs.launcher_client import LauncherClient, PendingOrder
+from rljob_workers.launcher import rank_process
+from rljob_workers.launcher.engine_keeper import EngineBody, EngineKeeper, EngineSettings, serve_torch_engine
+from rljob_workers.launcher.forking import reap
+from rljob_workers.launcher.outbox import FailureOutbox
+from rljob_workers.launcher.plan import (
+    DrainRank,
+    KillEngine,
+    KillRank,
+    Leave,
+    PodView,
+    StartEngine,
+    StartRank,
+    Step,
+    plan,
+)
+from rljob_workers.launcher.ranks import PodIdentity, Ranks
+from rljob_workers.launcher.signals import SignalPipe
+
+RANKS_PER_POD = 1
+"""max(gpus, 1): without GPUs a pod has one rank."""
+
+TICK_SECONDS = 0.25
+"""Longest sleep: deadlines (graces, the engine's health) are looked at this often."""
+
+ASK_AGAIN_SECONDS = 0.1
+"""Before the next poll when the coordinator was not reached, is not open or knows no order yet."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """What the forked children run."""
+
+    rank: Callable[[RankContext], int] = rank_process.live
+    engine: EngineBody = serve_torch_engine
+
+
+class Launcher:
+    """One life of a pod's first process."""
+
+    def __init__(
+        self,
+        spawn: SpawnLauncher,
+        job: RLJob,
+        endpoints: Endpoints,
+        signals: SignalPipe,
+        bodies: Bodies,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`run` begins it."""
+        self._identity = PodIdentity(spawn.pod, spawn.pod_uid, spawn.container_restart_count)
+        self._id = secrets.token_hex(6)
+        self._job = job
+        self._endpoints = endpoints
+        self._signals = signals
+        self._bodies = bodies
+        self._clock = clock
+        logs = Path(endpoints.run_dir) / "logs"
+        self._ranks = Ranks(self._identity, RANKS_PER_POD, logs, clock)
+        self._engine = self._make_engine(logs) if spawn.pod.role is Role.ROLLOUT else None
+        self._client = LauncherClient(endpoints, clock)
+        self._outbox = FailureOutbox(endpoints, clock)
+        self._answer = LauncherAnswer(order=None)
+        self._poll: LauncherPoll | None = None
+        self._pending: PendingOrder | None = None
+        self._poll_not_before = 0.0
+        self._exit_code: int | None = None
+
+    def run(self) -> int:
+        """Until the pod is done, this life is fenced, or SIGTERM; returns the exit code."""
+        try:
+            self._register()
+            while self._exit_code is None:
+                self._turn()
+        except LifeOver as over:
+            _log.warning("%s: launcher %s is fenced: %s", self._identity.pod, self._id, over)
+            self._kill_all("a later life of the pod has registered")
+            return EXIT_FENCED
+        return self._exit_code
+
+    def _make_engine(self, logs: Path) -> EngineKeeper:
+        spec = self._job.spec
+        silence = float(spec.restart_policy.heartbeat_timeout_seconds)
+        settings = EngineSettings(spec.model, spec.roles.rollout.threads, silence)
+        return EngineKeeper(self._identity, settings, logs, self._clock, self._bodies.engine)
+
+    def _register(self) -> None:
+        hello = LauncherHello(
+            pod=self._identity.pod,
+            pod_uid=self._identity.pod_uid,
+            container_restart_count=self._identity.container_restart_count,
+            launcher=self._id,
+            pid=os.getpid(),
+            ranks_per_pod=RANKS_PER_POD,
+        )
+        while not self._signals.terminated:
+            try:
+                self._client.register(hello)
+            except CoordinatorUnreachable as error:
+                _log.warning("%s: not registered yet: %s", self._identity.pod, error)
+            else:
+                _log.info("%s: launcher %s is registered", self._identity.pod, self._id)
+                return
+
+    def _turn(self) -> None:
+        self._signals.drain()
+        self._reap()
+        self._hear()
+        if self._engine is not None:
+            self._engine.turn()
+        for step in plan(self._answer.order, self._view(), self._clock()):
+            self._do(step)
+        self._ask()
+        self._outbox.turn()
+        if self._exit_code is None:
+            self._sleep()
+
+    def _view(self) -> PodView:
+        return PodView(
+            num_ranks=RANKS_PER_POD,
+            drain_seconds=float(self._job.spec.restart_policy.stall_timeout_seconds),
+            ranks=self._ranks.views(),
+            engine=None if self._engine is None else self._engine.view(),
+            terminating=self._signals.terminated,
+        )
+
+    def _reap(self) -> None:
+        order = self._answer.order
+        for ended in reap():
+            failure = self._ranks.exited(ended, order, time.time())
+            if failure is None and self._engine is not None:
+                failure = self._engine.exited(ended, order, time.time())
+            if failure is not None:
+                _log.warning("%s", failure.message)
+                self._outbox.add(failure)
+
+    def _hear(self) -> None:
+        """Takes the answer of the poll in flight, if it is there."""
+        if self._pending is None or not self._pending.ready():
+            return
+        pending, self._pending = self._pending, None
+        answer = pending.result()
+        if answer is None or answer.order is None:
+            self._poll_not_before = self._clock() + ASK_AGAIN_SECONDS
+            return
+        if answer.order != self._answer.order:
+            _log.info("%s: ordered to %s", self._identity.pod, _order_words(answer.order))
+        self._answer = answer
+
+    def _ask(self) -> None:
+        """Polls; a poll in flight that tells an older state of the pod is given up for one that tells the present."""
+        poll = LauncherPoll(
+            carried=self._answer.order,
+            ranks=self._ranks.processes(),
+            engine=None if self._engine is None else self._engine.process(),
+            seen_seq=self._ranks.seen_seq,
+        )
+        if self._pending is not None and self._poll is not None and not _differs(poll, self._poll):
+            return
+        if self._clock() < self._poll_not_before:
+            return
+        self._poll, self._pending = poll, self._client.begin_poll(poll)
+
+    def _do(self, step: Step) -> None:
+        match step:
+            case StartRank(rank):
+                self._start_rank(rank)
+            case DrainRank(rank):
+                self._ranks.drain(rank)
+            case KillRank(rank, why):
+                self._ranks.kill(rank, why)
+            case StartEngine():
+                self._keeper.start(self._close_connections)
+            case KillEngine():
+                self._keeper.kill("the pod is done")
+            case Leave():
+                self._exit_code = EXIT_TERMINATED if self._signals.terminated else EXIT_SUCCEEDED
+
+    @property
+    def _keeper(self) -> EngineKeeper:
+        if self._engine is None:
+            raise AssertionError("a pod without an engine was given a step for one")
+        return self._engine
+
+    def _start_rank(self, rank: int) -> None:
+        answer = self._answer
+        if answer.order is None:
+            raise AssertionError("a rank was to be started without an order")
+        context = RankContext(
+            life=self._ranks.new_life(rank, answer.order),
+            endpoints=self._endpoints,
+            job=self._job,
+            global_rank=answer.first_rank + rank,
+            world_size=answer.world_size,
+            ranks_per_pod=RANKS_PER_POD,
+            launcher=self._id,
+            engine_url=None if self._engine is None else self._engine.url,
+            seq_sink=self._ranks.sink(rank),
+        )
+        self._ranks.start(context, self._bodies.rank, self._close_everything)
+
+    def _close_connections(self) -> None:
+        """In a forked child: it must not speak on its launcher's connections, nor hold them open."""
+        self._client.close()
+        self._outbox.close()
+        self._signals.close()
+
+    def _close_everything(self) -> None:
+        self._close_connections()
+        if self._engine is not None:
+            self._engine.close_listener()
+
+    def _kill_all(self, why: str) -> None:
+        for view in self._ranks.views():
+            if view.alive:
+                self._ranks.kill(view.rank, why)
+        if self._engine is not None:
+            self._engine.kill(why)
+
+    def _sleep(self) -> None:
+        poller = select.poll()
+        waits = [self._signals.fileno(), self._outbox.fileno()]
+        if self._pending is not None:
+            waits.append(self._pending.fileno())
+        if self._engine is not None:
+            waits.append(self._engine.probe.fileno())
+        for descriptor in waits:
+            if descriptor >= 0:
+                poller.register(descriptor, select.POLLIN)
+        poller.poll(TICK_SECONDS * 1000)
+
+
+def run_launcher(spawn: SpawnLauncher, bodies: Bodies) -> int:
+    """The whole life of a launcher in its forked process: reads its files, serves its pod, returns the exit code."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    job = RLJob.model_validate_json(Path(spawn.manifest).read_bytes())
+    endpoints = Endpoints.model_validate_json(Path(spawn.endpoints).read_bytes())
+    return Launcher(spawn, job, endpoints, SignalPipe(), bodies).run()
+
+
+def _differs(poll: LauncherPoll, earlier: LauncherPoll) -> bool:
+    """Whether the pod's state is another; a higher seq alone can wait for the next poll."""
+    return (poll.carried, poll.ranks, poll.engine) != (earlier.carried, earlier.ranks, earlier.engine)
+
+
+def _order_words(order: PodOrder) -> str:
+    return f"{order.phase.value} (epoch {order.epoch}, generation {order.generation})"

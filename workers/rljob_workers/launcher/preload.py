@@ -1,0 +1,80 @@
+"""Imports the heavy libraries once, so that a rank costs a fork and not an import.
+
+Called by `parent` before anything is forked. Imports only: no tensor, no thread, no CUDA; that is checked.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import warnings
+
+THREAD_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+"""OpenBLAS (in NumPy) starts its pool when it is imported, and a pool does not survive a fork. Ranks set torch's own
+number of threads after the fork, whatever stands here."""
+
+MODULES = (
+    "numpy",
+    "torch",
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch.optim",
+    "safetensors.torch",
+    "tokenizers",
+    "transformers",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.qwen3.modeling_qwen3",
+    "fastapi",
+    "uvicorn",
+    "httpx",
+    "redis",
+    "orjson",
+    "xxhash",
+)
+
+
+class ThreadsBeforeForkError(RuntimeError):
+    """A library started a thread when it was imported: locks that it holds would never be released in a child."""
+
+
+def limit_thread_pools() -> None:
+    """Must run before the first import of NumPy or torch."""
+    for name in THREAD_POOLS:
+        os.environ[name] = "1"
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def preload() -> None:
+    """Imports everything, checks that no thread came of it, and takes what there is out of the collector's sight.
+
+    The freeze keeps the pages of all these modules shared: a collection in a child would write to every object.
+    """
+    limit_thread_pools()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecations inside the libraries: nobody here can act on them
+        for name in MODULES:
+            importlib.import_module(name)
+    require_single_thread()
+    gc.collect()
+    gc.freeze()
+
+
+def require_single_thread() -> None:
+    """Raises ThreadsBeforeForkError, with the names of the threads, if there is more than one."""
+    names = thread_names()
+    if len(names) > 1:
+        raise ThreadsBeforeForkError(
+            f"{len(names)} threads ({', '.join(names)}) run before a fork, which keeps only one: locks of the others"
+            f" would never be released. Set {', '.join(THREAD_POOLS)} to 1, or load what starts them after the fork."
+        )
+
+
+def thread_names() -> list[str]:
+    """Names of this process's threads, by the system's count (Python knows only its own)."""
+    names = []
+    for task in os.scandir("/proc/self/task"):
+        with open(f"{task.path}/comm") as comm:  # noqa: PTH123 -- a file of /proc, opened by its path as listed
+            names.append(comm.read().strip())
+    return names

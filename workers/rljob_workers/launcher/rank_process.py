@@ -1,0 +1,56 @@
+"""The rank's side of the fork: threads and chance; then the role.
+
+Called in the forked child only. The roles are imported here and not at the head: the launcher needs none of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from typing import TYPE_CHECKING
+
+from rljob_api.names import Role
+
+if TYPE_CHECKING:
+    from rljob_api.spec import RLJobSpec
+    from rljob_api.wire.identity import RankKey
+    from rljob_workers.dcs.context import RankContext
+
+
+def live(context: RankContext) -> int:
+    """One life of a rank, from the fork to its exit code."""
+    spec, key = context.job.spec, context.life.key
+    use_threads(rank_threads(spec, key.role))
+    seed_everything(seed_of(spec.seed, key))
+    from rljob_workers.roles.main import main
+
+    return main(context)
+
+
+def rank_threads(spec: RLJobSpec, role: Role) -> int:
+    """CPU threads of tensor operations in a rank; those of the rollout role belong to its engine."""
+    row = getattr(spec.roles, role.value)
+    return 1 if role is Role.ROLLOUT or row is None else int(row.threads)
+
+
+def use_threads(num_threads: int) -> None:
+    """Sets torch's pools. After the fork: a pool is threads, and threads do not survive one."""
+    import torch
+
+    torch.set_num_threads(num_threads)
+    torch.set_num_interop_threads(1)
+
+
+def seed_of(job_seed: int, key: RankKey) -> int:
+    """A seed of 32 bits: the same for every life of a rank, another for every rank."""
+    return int.from_bytes(hashlib.blake2b(f"{job_seed}/{key}".encode(), digest_size=4).digest(), "big")
+
+
+def seed_everything(seed: int) -> None:
+    """Python's, NumPy's and torch's generators, which all forks would otherwise share."""
+    import numpy as np
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)

@@ -1,0 +1,172 @@
+"""The ranks of a pod: forks lives, knows which live, and says what a death was.
+
+Called by `launcher` only. Which rank is started or killed, and when, is `plan`'s word.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rljob_api.names import EXIT_BAD_MANIFEST
+from rljob_api.wire.epochs import PodOrder, PodPhase
+from rljob_api.wire.failures import Failure, FailureKind
+from rljob_api.wire.identity import Life, PodKey, RankKey
+from rljob_api.wire.launchers import RankProcess
+from rljob_workers.dcs.context import RankContext, SeqSink
+from rljob_workers.launcher.forking import Child, Exit, fork_child
+from rljob_workers.launcher.plan import RankView
+
+RANK_OOM_SCORE = 300
+"""Points by which a rank goes before launcher, coordinator and Redis when memory runs out."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _RankLife:
+    """The latest life in a slot."""
+
+    life: Life
+    child: Child
+    exit_code: int | None = None
+    drain_asked_at: float | None = None
+    killed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PodIdentity:
+    """Which life of which pod this launcher is; part of every failure's id."""
+
+    pod: PodKey
+    pod_uid: str
+    container_restart_count: int
+
+    def failure_id(self, incarnation: str) -> str:
+        """One cause, one id, however often it is reported."""
+        return f"{self.pod_uid}/{self.container_restart_count}/{incarnation}"
+
+
+class Ranks:
+    """Process slots 0..n-1 and the latest life in each."""
+
+    def __init__(self, identity: PodIdentity, num_ranks: int, logs: Path, clock: Callable[[], float]) -> None:
+        self._identity = identity
+        self._logs = logs
+        self._clock = clock
+        self._lives: dict[int, _RankLife] = {}
+        self._sinks = [SeqSink() for _ in range(num_ranks)]
+
+    @property
+    def seen_seq(self) -> int:
+        """The highest seq of the control Redis that any rank of this pod has seen, dead ones included."""
+        return max(sink.value for sink in self._sinks)
+
+    def sink(self, rank: int) -> SeqSink:
+        """The word that rank `rank` shares with this launcher, through all its lives."""
+        return self._sinks[rank]
+
+    def views(self) -> tuple[RankView, ...]:
+        """As `plan` sees them."""
+        return tuple(
+            RankView(rank, row.life.epoch, row.life.generation, row.exit_code is None, row.drain_asked_at, row.killed)
+            for rank, row in sorted(self._lives.items())
+        )
+
+    def processes(self) -> list[RankProcess]:
+        """As the coordinator sees them."""
+        return [
+            RankProcess(
+                rank=rank,
+                pid=row.child.pid,
+                incarnation=row.life.incarnation,
+                epoch=row.life.epoch,
+                generation=row.life.generation,
+                exit_code=row.exit_code,
+            )
+            for rank, row in sorted(self._lives.items())
+        ]
+
+    def new_life(self, rank: int, order: PodOrder) -> Life:
+        """A life that nobody had before."""
+        pod = self._identity.pod
+        key = RankKey(role=pod.role, replica=pod.replica, rank=rank)
+        return Life(key=key, epoch=order.epoch, generation=order.generation, incarnation=secrets.token_hex(6))
+
+    def start(self, context: RankContext, body: Callable[[RankContext], int], release: Callable[[], None]) -> None:
+        """Forks a rank that runs `body`; `release` closes what the launcher holds, in the child."""
+
+        def prepare() -> None:
+            release()
+            signal.signal(signal.SIGTERM, lambda *_: context.drain.ask())
+
+        life = context.life
+        log = self._logs / f"{life.key}.log"
+        child = fork_child(lambda: body(context), log, prepare, oom_score=RANK_OOM_SCORE)
+        self._lives[life.key.rank] = _RankLife(life, child)
+        _log.info("%s: life %s of epoch %s runs as process %s", life.key, life.incarnation, life.epoch, child.pid)
+
+    def drain(self, rank: int) -> None:
+        """SIGTERM, once."""
+        row = self._lives[rank]
+        row.child.terminate()
+        self._lives[rank] = replace(row, drain_asked_at=self._clock())
+        _log.info("%s: asked to drain", row.life.key)
+
+    def kill(self, rank: int, why: str) -> None:
+        """SIGKILL; `exited` collects it."""
+        row = self._lives[rank]
+        row.child.kill()
+        self._lives[rank] = replace(row, killed=True)
+        _log.info("%s: killed, since %s", row.life.key, why)
+
+    def exited(self, ended: Exit, order: PodOrder | None, now: float) -> Failure | None:
+        """Notes the end of a life. A failure, unless it left by itself with 0 or somebody wanted its end."""
+        slot = next((rank for rank, row in self._lives.items() if row.child.pid == ended.pid), None)
+        if slot is None:
+            return None
+        row = self._lives[slot] = replace(self._lives[slot], exit_code=ended.code)
+        _log.info("%s: life %s %s", row.life.key, row.life.incarnation, how_it_ended(ended.code))
+        if ended.code == 0 or _is_wanted(row, order):
+            return None
+        return self._failure(row, ended.code, now)
+
+    def _failure(self, row: _RankLife, code: int, now: float) -> Failure:
+        words = row.child.last_words()
+        sentence = words.splitlines()[-1] if words else "it left no words"
+        verb = "refuses its configuration" if code == EXIT_BAD_MANIFEST else how_it_ended(code)
+        return Failure(
+            id=self._identity.failure_id(row.life.incarnation),
+            kind=FailureKind.RANK_EXITED,
+            pod=self._identity.pod,
+            rank=row.life.key.rank,
+            epoch=row.life.epoch,
+            generation=row.life.generation,
+            incarnation=row.life.incarnation,
+            exit_code=code,
+            message=f"{row.life.key} {verb}: {sentence}",
+            last_words=words,
+            at=now,
+        )
+
+
+def how_it_ended(code: int) -> str:
+    """The end of a process in words."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def _is_wanted(row: _RankLife, order: PodOrder | None) -> bool:
+    """Whether the pod has been told to end this life; what it died of is then nobody's concern."""
+    if order is None:
+        return False
+    outdated = (row.life.epoch, row.life.generation) < (order.epoch, order.generation)
+    return outdated or order.phase is PodPhase.DONE
