@@ -2,6 +2,11 @@
 
 QueueError
 ├── Fenced               this life is over (older epoch, older incarnation): stop, write nothing
+├── WrongEpoch           an epoch that is not above the current one cannot be opened
+├── DeadWeight           a weight that is not alive cannot be published or recorded
+├── Incomplete           a version whose turn has not come (untrained rows, not published, not newer than the record)
+├── AttemptsExhausted    a group was drawn maxAttempts times and none was accepted
+├── Mismatch             a training batch was asked for in two ways, or committed unclaimed: a fault of the caller
 ├── LeaseLost            the lease ended before its put: throw the results away and claim again
 ├── TicketLost           the ticket came back meanwhile: throw the group away
 ├── NotOpen              the control Redis was restarted and is not open yet: retried inside, raised at the deadline
@@ -26,6 +31,26 @@ class QueueError(Exception):
 
 class Fenced(QueueError):
     """This life is over; the message has the reason."""
+
+
+class WrongEpoch(QueueError):
+    """The epoch asked for is not above the current one; the message has both."""
+
+
+class DeadWeight(QueueError):
+    """The weight is not alive."""
+
+
+class Incomplete(QueueError):
+    """The version's turn has not come; the message says what is missing."""
+
+
+class AttemptsExhausted(QueueError):
+    """A group was drawn too often."""
+
+
+class Mismatch(QueueError):
+    """A training batch was asked for in two ways, or committed unclaimed."""
 
 
 class LeaseLost(QueueError):

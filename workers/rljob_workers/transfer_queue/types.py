@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from rljob_api.names import RolloutId
 from rljob_api.wire.identity import WeightId
-from rljob_workers.transfer_queue.jagged import Jagged
+
+if TYPE_CHECKING:  # the coordinator uses these types and must not pay for torch
+    from rljob_workers.transfer_queue.jagged import Jagged
 
 
 class TaskKind(StrEnum):
@@ -85,6 +88,10 @@ class Withheld(StrEnum):
     """The weight held is not alive."""
     MEMORY = "Memory"
     """Storage is above its high-water mark."""
+    SUSPECT = "Suspect"
+    """A prompt that was in work when a worker died is worked on alone: here, or it waits for this replica to be idle."""
+    CLOSED = "Closed"
+    """The control Redis does not answer, or is not open yet."""
     NONE_OPEN = "NoneOpen"
     """Everything up to the last rollout is issued or done."""
 

@@ -1,0 +1,81 @@
+"""The Lua functions of the control plane as one Redis library, made for one shape of job.
+
+Names carry a hash of the text, so that a server with the functions of another build or shape is never mistaken for ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from rljob_workers.transfer_queue.types import ClaimPolicy, QueueShape, Task, TaskKind
+
+_PARTS = ("state", "rows", "tickets", "claims", "epoch", "lost", "observe")
+"""Files of `lua/`, in the order in which they build on each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """`text` for FUNCTION LOAD; `suffix` ends every function's name."""
+
+    text: str
+    suffix: str
+
+
+def shape_fields(shape: QueueShape) -> tuple[str, ...]:
+    """All fields, generated ones first; the place of a field is its bit in the readiness masks."""
+    derived = (field for task in shape.tasks for field in task.writes)
+    needed = (field for task in shape.tasks for field in task.needs)
+    return tuple(dict.fromkeys((*shape.generated_fields, *derived, *needed)))
+
+
+@cache
+def library(shape: QueueShape) -> Library:
+    """The library for a job of this shape."""
+    folder = resources.files(__package__) / "lua"
+    body = "\n".join((folder / f"{part}.lua").read_text() for part in _PARTS)
+    source = f"local SHAPE = {_shape_table(shape)}\n{body}"
+    suffix = "_" + hashlib.sha256(source.encode()).hexdigest()[:12]
+    return Library(f"#!lua name=rljob{suffix}\nlocal SUFFIX = '{suffix}'\n{source}", suffix)
+
+
+def _shape_table(shape: QueueShape) -> str:
+    fields = shape_fields(shape)
+    if len(fields) > 31:  # noqa: PLR2004 - a mask is a signed 32-bit number in Lua's bit library
+        raise ValueError(f"TransferQueue: {len(fields)} fields are more than the 31 that a readiness mask holds.")
+    bits = {field: 1 << place for place, field in enumerate(fields)}
+    tasks = ",".join(_task_table(task, bits) for task in shape.tasks)
+    return (
+        f"{{batch={shape.batch_size},samples={shape.samples_per_prompt},rows={shape.rows_per_partition},"
+        f"staleness={shape.max_staleness},rollouts={shape.num_rollouts},kills={shape.max_prompt_kills},"
+        f"attempts={shape.max_attempts},fields={_names(fields)},generated={_names(shape.generated_fields)},"
+        f"generated_bits={_mask(shape.generated_fields, bits)},"
+        f"bit={{{','.join(f'[{_quoted(field)}]={value}' for field, value in bits.items())}}},tasks={{{tasks}}},task={{}}}}\n"
+        # A library is loaded without the usual globals (ipairs).
+        "for place = 1, #SHAPE.tasks do SHAPE.task[SHAPE.tasks[place].name] = SHAPE.tasks[place] end"
+    )
+
+
+def _task_table(task: Task, bits: dict[str, int]) -> str:
+    kind = "Training" if task.kind is TaskKind.TRAINING else "Forward"
+    policy = "Group" if task.policy is ClaimPolicy.GROUP else "Fifo"
+    return (
+        f"{{name={_quoted(task.name)},kind='{kind}',policy='{policy}',needs={_mask(task.needs, bits)},"
+        f"writes={_mask(task.writes, bits)},need_fields={_names(task.needs)},write_fields={_names(task.writes)}}}"
+    )
+
+
+def _mask(fields: tuple[str, ...], bits: dict[str, int]) -> int:
+    return sum(bits[field] for field in set(fields))
+
+
+def _names(fields: tuple[str, ...]) -> str:
+    return "{" + ",".join(map(_quoted, fields)) + "}"
+
+
+def _quoted(name: str) -> str:
+    if not name.replace("_", "").isalnum():
+        raise ValueError(f"TransferQueue: {name!r} is no name of a field or task. Use letters, digits and underscores.")
+    return f"'{name}'"

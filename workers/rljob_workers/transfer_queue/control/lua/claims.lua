@@ -1,0 +1,224 @@
+-- Claims: leases of forward tasks, and the batches of training tasks.
+
+local function load_lease(id)
+  local packed = redis.call('HGET', LEASE, id)
+  if not packed then return nil end
+  local l = cmsgpack.unpack(packed)
+  return {id = id, task = SHAPE.task[l[1]], r = l[2], owner = l[3], rows = unpack_rows(l[4])}
+end
+
+local function forget_lease(id)
+  redis.call('HDEL', LEASE, id)
+  redis.call('ZREM', LEASES, id)
+end
+
+local function entries_of(task, rows)
+  if task.policy ~= 'Group' then return rows end
+  local groups = {}
+  for i = 1, #rows, SHAPE.samples do groups[#groups + 1] = math.floor(rows[i] / SHAPE.samples) end
+  return groups
+end
+
+local function rows_of(task, entries)
+  local rows = {}
+  for i, entry in ipairs(entries) do
+    if task.policy ~= 'Group' then
+      rows[i] = tonumber(entry)
+    else
+      for j = 0, SHAPE.samples - 1 do rows[#rows + 1] = tonumber(entry) * SHAPE.samples + j end
+    end
+  end
+  return rows
+end
+
+-- Hands the rows of a lease back, to the front of the list.
+local function end_lease(lease)
+  forget_lease(lease.id)
+  if redis.call('ZSCORE', PARTITIONS, lease.r) == false then return end
+  set_state(lease.r, lease.task, runs_of(lease.rows), 'r')
+  local entries = entries_of(lease.task, lease.rows)
+  for i = #entries, 1, -1 do redis.call('LPUSH', key(lease.r, 'q:' .. lease.task.name), entries[i]) end
+  redis.call('ZADD', 'q:ready:' .. lease.task.name, lease.r, lease.r)
+  wake(lease.task.name)
+end
+
+local function end_leases(wanted)
+  for _, id in ipairs(redis.call('HKEYS', LEASE)) do
+    local lease = load_lease(id)
+    if lease and wanted(lease) then end_lease(lease) end
+  end
+end
+
+-- At most so many leases are ended by one claim, so that a claim stays O(batch).
+local EXPIRED_AT_ONCE = 8
+
+local function end_expired(now)
+  local expired = redis.call('ZRANGE', LEASES, '-inf', now, 'BYSCORE', 'LIMIT', 0, EXPIRED_AT_ONCE)
+  for _, id in ipairs(expired) do
+    local lease = load_lease(id)
+    if lease then end_lease(lease) else redis.call('ZREM', LEASES, id) end
+  end
+  return #expired > 0
+end
+
+local function pop_rows(r, task, max_rows)
+  local number = task.policy == 'Group' and math.max(1, math.floor(max_rows / SHAPE.samples)) or max_rows
+  local entries = redis.call('LPOP', key(r, 'q:' .. task.name), number) or {}
+  if redis.call('EXISTS', key(r, 'q:' .. task.name)) == 0 then redis.call('ZREM', 'q:ready:' .. task.name, r) end
+  return rows_of(task, entries)
+end
+
+-- Partitions below the recorded version are done for every task.
+local function is_exhausted(task, first, last)
+  first = math.max(first, meta_number('recorded'))
+  return first > last or redis.call('ZCOUNT', 'q:finished:' .. task.name, first, last) == last - first + 1
+end
+
+local function batch_answer(r, task, rows, lease)
+  local answer = placement(r, rows, task.need_fields)
+  table.insert(answer, 1, pack_rows(rows))
+  table.insert(answer, 1, r)
+  table.insert(answer, 1, 'B')
+  return answer
+end
+
+rank_call('claim', function(args, owner)
+  local task, first, last = SHAPE.task[args[1]], tonumber(args[2]), tonumber(args[3])
+  local now = now_ms()
+  local changed = end_expired(now) or nil
+  local r = tonumber(redis.call('ZRANGE', 'q:ready:' .. task.name, first, last, 'BYSCORE', 'LIMIT', 0, 1)[1])
+  if not r then return {is_exhausted(task, first, last) and 'E' or 'N'}, changed end
+  local rows, id = pop_rows(r, task, tonumber(args[4])), args[5]
+  set_state(r, task, runs_of(rows), 'c')
+  redis.call('HSET', LEASE, id, cmsgpack.pack({task.name, r, owner, pack_rows(rows)}))
+  redis.call('ZADD', LEASES, now + tonumber(args[6]), id)
+  return batch_answer(r, task, rows), {'B', id}
+end, function(record, args)
+  local lease = record[2] and load_lease(record[2])
+  if not lease then return {'N'} end
+  return batch_answer(lease.r, lease.task, lease.rows)
+end)
+
+rank_call('release', function(args, owner)
+  local lease = load_lease(args[1])
+  if not lease or lease.owner ~= owner then return {} end
+  end_lease(lease)
+  return {}, true
+end)
+
+local function stamp_fields(r, fields, runs)
+  local bits = 0
+  for name, field in pairs(fields) do
+    local counts = {}
+    scatter(key(r, 'f:' .. name), runs, ROW_BYTES, field.metas)
+    count_refs(counts, field.metas)
+    keep_chunks(r, field.chunks, counts)
+    bits = bit.bor(bits, SHAPE.bit[name])
+  end
+  return bits
+end
+
+-- Results under a lease: lease, lineage and version that made them (0 and -1: none), then per field of `writes` its bytes.
+rank_call('put', function(args, owner)
+  local lease = load_lease(args[1])
+  if not lease or lease.owner ~= owner then return {'L'} end
+  if args[2] ~= '0' and not is_alive(args[2], tonumber(args[3])) then
+    refuse('FENCED', 'v' .. args[3] .. '@' .. args[2] .. ' is dead: nothing made by it is taken')
+  end
+  local fields, at = {}, 4
+  for _, name in ipairs(lease.task.write_fields) do fields[name], at = read_field(args, at) end
+  require_units(descriptors_of(fields))
+  local r, runs = lease.r, runs_of(lease.rows)
+  forget_lease(lease.id)
+  set_state(r, lease.task, runs, 'd')
+  count_done(r, lease.task, #lease.rows)
+  raise_bits(r, runs, stamp_fields(r, fields, runs))
+  return {'P'}, true
+end)
+
+local function length_of(metas, i) return struct.unpack('<I4', metas, (i - 1) * ROW_BYTES + ID_BYTES + 5) end
+
+-- Deals rows to `size` ranks: equal counts, long and short ones in turn (there and back), so that lengths come out near.
+local function deal(r, task, rows, size)
+  if size == 1 then return rows end
+  local metas, order = gather(key(r, 'f:' .. task.need_fields[1]), runs_of(rows), ROW_BYTES), {}
+  for i = 1, #rows do order[i] = {rows[i], length_of(metas, i)} end
+  table.sort(order, function(a, b)
+    if a[2] ~= b[2] then return a[2] > b[2] end
+    return a[1] < b[1]
+  end)
+  local share, dealt = #rows / size, {}
+  for i = 0, #order - 1 do
+    local lap, rank = math.floor(i / size), i % size
+    if lap % 2 == 1 then rank = size - 1 - rank end
+    dealt[rank * share + lap + 1] = order[i + 1][1]
+  end
+  return dealt
+end
+
+local function share_of(rows, rank, size)
+  local share, mine = #rows / size, {}
+  for i = 1, share do mine[i] = rows[rank * share + i] end
+  table.sort(mine)
+  return mine
+end
+
+-- Rows that were claimed may miss a field that was lost meanwhile and is being made again.
+local function all_cover(r, task, rows)
+  local masks = gather(key(r, 'mask'), runs_of(rows), 4)
+  for i = 1, #rows do
+    if not covers(struct.unpack('<I4', masks, i * 4 - 3), task.needs) then return false end
+  end
+  return true
+end
+
+local function training_batch(r, task, index, num_rows, size)
+  local kept = redis.call('HGET', key(r, 'b:' .. task.name), index)
+  if kept then return unpack_rows(kept), nil end
+  if redis.call('LLEN', key(r, 'q:' .. task.name)) < num_rows then return nil, nil end
+  local rows = deal(r, task, pop_rows(r, task, num_rows), size)
+  redis.call('HSET', key(r, 'b:' .. task.name), index, pack_rows(rows))
+  local sorted = {unpack(rows)}
+  table.sort(sorted)
+  set_state(r, task, runs_of(sorted), 'c')
+  return rows, true
+end
+
+rank_call('claim_training', function(args)
+  local task, r, index, num_rows = SHAPE.task[args[1]], tonumber(args[2]), args[3], tonumber(args[4])
+  local rank, size = tonumber(args[5]), tonumber(args[6])
+  if redis.call('HEXISTS', key(r, 'b:' .. task.name), index) == 0 and is_exhausted(task, r, r) then return {'E'} end
+  local rows, changed = training_batch(r, task, index, num_rows, size)
+  if not rows then return {'N', redis.call('LLEN', key(r, 'q:' .. task.name))} end
+  if #rows ~= num_rows then
+    refuse('MISMATCH', 'batch ' .. index .. ' of train_' .. r .. ' was claimed with ' .. #rows .. ' rows, not ' .. num_rows)
+  end
+  local mine = share_of(rows, rank, size)
+  if not all_cover(r, task, mine) then return {'N', 0}, changed and {'N', 0} end
+  return batch_answer(r, task, mine), changed and {'B', pack_rows(mine)}
+end, function(record, args)
+  if record[1] ~= 'B' then return record end
+  return batch_answer(tonumber(args[2]), SHAPE.task[args[1]], unpack_rows(record[2]))
+end)
+
+rank_call('commit_training', function(args)
+  local task, r = SHAPE.task[args[1]], tonumber(args[2])
+  for i = 3, #args do
+    if redis.call('HEXISTS', key(r, 'b:' .. task.name), args[i]) == 0 then
+      refuse('MISMATCH', 'batch ' .. args[i] .. ' of train_' .. r .. ' was never claimed for ' .. task.name)
+    end
+  end
+  for i = 3, #args do
+    local rows = unpack_rows(redis.call('HGET', key(r, 'b:' .. task.name), args[i]))
+    table.sort(rows)
+    local runs, fresh = runs_of(rows), 0
+    for _, run in ipairs(runs) do
+      local states = redis.call('GETRANGE', key(r, 's:' .. task.name), run[1], run[1] + run[2] - 1)
+      local _, claimed = string.gsub(states, 'c', 'c')
+      fresh = fresh + claimed
+    end
+    set_state(r, task, runs, 'd')
+    count_done(r, task, fresh)
+  end
+  return {}, true
+end)

@@ -1,0 +1,403 @@
+-- Epochs and lives: opening, fencing, restore, publish, record, beats.
+
+local function check_life(epoch, incarnation) require_live(epoch, incarnation) end
+
+-- Ends a life: its leases and tickets come back.
+local function end_life(incarnation)
+  redis.call('HDEL', LIVE, incarnation)
+  redis.call('HDEL', CALLS, incarnation)
+  end_leases(function(lease) return lease.owner == incarnation end)
+  return_all(incarnation)
+end
+
+-- Run id of this server, name of the steward, highest seq that a live launcher has seen.
+redis.register_function('open' .. SUFFIX, function(_, args)
+  local previous = meta('steward')
+  if previous then redis.call('HDEL', CALLS, previous) end
+  redis.call('HSET', META, 'steward', args[2])
+  if meta('lost') == '1' or meta_number('seq') < tonumber(args[3]) then
+    -- Sticky: what is changed on the way to the restore must not make the lost tail look whole.
+    redis.call('HSET', META, 'lost', '1')
+    return {meta_number('seq'), 'ControlStateLost'}
+  end
+  redis.call('HSET', META, 'run', args[1])
+  return {redis.call('HINCRBY', META, 'seq', 1), 'Open'}
+end)
+
+steward_call('begin_life', function(args)
+  local epoch, incarnation, rank = args[1], args[2], args[3]
+  if (meta('epoch') or '0') ~= epoch then
+    refuse('FENCED', 'a life of epoch ' .. epoch .. ' cannot begin: the current epoch is ' .. (meta('epoch') or '0'))
+  end
+  local previous = redis.call('HGET', RANKS, rank)
+  if previous and previous ~= incarnation then end_life(previous) end
+  redis.call('HSET', RANKS, rank, incarnation)
+  redis.call('HSET', LIVE, incarnation, args[4])
+  return {}, true
+end)
+
+steward_call('end_life', function(args)
+  if redis.call('HEXISTS', LIVE, args[1]) == 0 then return {} end
+  end_life(args[1])
+  return {}, true
+end)
+
+steward_call('suspect', function(args)
+  local held = tickets_held(args[1])
+  if #held == 0 then return {} end
+  kill_tickets(held)
+  return {}, true
+end)
+
+steward_call('take_aside', function()
+  local aside = redis.call('LRANGE', ASIDE, 0, -1)
+  if #aside == 0 then return {} end
+  redis.call('DEL', ASIDE)
+  return aside, true
+end)
+
+-- Incarnation, lease ms, ms that a ticket may be unlisted, number of tickets, tickets..., leases...
+steward_call('beat', function(args)
+  local owner, now, listed, changed = args[1], now_ms(), {}, nil
+  local count = tonumber(args[4])
+  for i = 1, count do listed[tonumber(args[4 + i])] = true end
+  for _, t in ipairs(tickets_held(owner)) do
+    if listed[t.id] then
+      if t.missed > 0 then
+        t.missed = 0
+        save_ticket(t)
+      end
+    elseif t.missed + 1 >= 2 and now - t.since >= tonumber(args[3]) then
+      return_ticket(t)
+      changed = true
+    else
+      if t.missed == 0 then t.since = now end
+      t.missed = t.missed + 1
+      save_ticket(t)
+    end
+  end
+  for i = 5 + count, #args do
+    local lease = load_lease(args[i])
+    if lease and lease.owner == owner then redis.call('ZADD', LEASES, 'XX', now + tonumber(args[2]), args[i]) end
+  end
+  return {}, changed
+end)
+
+local function is_trained(r)
+  if redis.call('ZSCORE', PARTITIONS, r) == false then return false, 'no row of it was generated' end
+  for _, task in ipairs(SHAPE.tasks) do
+    local done = tonumber(redis.call('HGET', key(r, 'done'), task.name) or '0')
+    if task.kind == 'Training' and done < SHAPE.rows then
+      return false, done .. ' of ' .. SHAPE.rows .. ' rows are consumed by ' .. task.name
+    end
+  end
+  return true
+end
+
+-- Epoch and incarnation of the publisher, lineage, version, call id.
+steward_call('publish', function(args)
+  local lineage, version, published = args[3], tonumber(args[4]), meta_number('published')
+  if redis.call('HGET', ONCE, args[5]) then return {published} end
+  check_life(args[1], args[2])
+  if lineage ~= meta('lineage') then
+    refuse('DEAD', 'lineage ' .. lineage .. ' is not the current one (' .. (meta('lineage') or 'none') .. ')')
+  end
+  if version == published + 1 then
+    local trained, why = is_trained(published)
+    if not trained then refuse('INCOMPLETE', 'version ' .. version .. ' cannot be published: train_' .. published .. ': ' .. why) end
+  elseif version ~= published or version ~= meta_number('restored') then
+    refuse('INCOMPLETE', 'version ' .. version .. ' cannot be published after version ' .. published)
+  end
+  redis.call('HSET', META, 'published', version)
+  redis.call('HSET', ONCE, args[5], version)
+  wake('tickets')
+  return {version}, true
+end)
+
+local function ancestry_json()
+  local pairs_of, parts = redis.call('HGETALL', ALIVE), {}
+  for i = 1, #pairs_of, 2 do parts[#parts + 1] = '"' .. pairs_of[i] .. '":' .. pairs_of[i + 1] end
+  return '{' .. table.concat(parts, ',') .. '}'
+end
+
+local function retire_before(version)
+  for _, r in ipairs(redis.call('ZRANGE', PARTITIONS, '-inf', '(' .. version, 'BYSCORE')) do
+    redis.call('ZADD', GARBAGE, r, r)
+    redis.call('ZREM', PARTITIONS, r)
+    for _, task in ipairs(SHAPE.tasks) do
+      redis.call('ZREM', 'q:ready:' .. task.name, r)
+      redis.call('ZREM', 'q:finished:' .. task.name, r)
+    end
+  end
+  end_leases(function(lease) return lease.r < version end)
+end
+
+-- Epoch and incarnation of the writer, lineage, version, folder (JSON string), checksums (JSON), call id.
+steward_call('record', function(args)
+  local kept = redis.call('HGET', ONCE, args[7])
+  if kept then return {kept} end
+  check_life(args[1], args[2])
+  local version = tonumber(args[4])
+  if not is_alive(args[3], version) then refuse('DEAD', 'v' .. args[4] .. '@' .. args[3] .. ' is dead and cannot be recorded') end
+  if version > meta_number('published') then
+    refuse('INCOMPLETE', 'version ' .. version .. ' is not published yet (published: ' .. meta_number('published') .. ')')
+  end
+  if meta('record') and version <= meta_number('recorded') then
+    refuse('INCOMPLETE', 'version ' .. version .. ' is not newer than the recorded version ' .. meta_number('recorded'))
+  end
+  local record = '{"id":{"lineage":' .. args[3] .. ',"version":' .. version .. '},"epoch":' .. args[1] .. ',"folder":' .. args[5]
+    .. ',"checksums":' .. args[6] .. ',"ancestry":' .. ancestry_json() .. '}'
+  redis.call('HSET', META, 'record', record, 'recorded', version)
+  redis.call('HSET', ONCE, args[7], record)
+  retire_before(version)
+  return {record}, true
+end)
+
+local function return_draws(g)
+  if g.prompt >= 0 then redis.call('ZADD', FRONT, g.prompt, g.prompt) end
+  for _, prompt in ipairs(g.rejected) do redis.call('ZADD', FRONT, prompt, prompt) end
+end
+
+-- Takes the bits of `dropped` from a row and counts its chunks down.
+local function drop_fields(r, row, mask, dropped, counts)
+  for _, name in ipairs(SHAPE.fields) do
+    local field = SHAPE.bit[name]
+    if bit.band(mask, field) ~= 0 and bit.band(dropped, field) ~= 0 then
+      local at = row * ROW_BYTES
+      local id = redis.call('GETRANGE', key(r, 'f:' .. name), at, at + ID_BYTES - 1)
+      counts[id] = (counts[id] or 0) + 1
+    end
+  end
+  return bit.band(mask, bit.bnot(dropped))
+end
+
+-- `dropped` and everything that is derived from it, over one round of tasks in the order of the pipeline until it is stable.
+local function with_dependants(dropped)
+  local before
+  repeat
+    before = dropped
+    for _, task in ipairs(SHAPE.tasks) do
+      if bit.band(task.needs, dropped) ~= 0 then dropped = bit.bor(dropped, task.writes) end
+    end
+  until dropped == before
+  return dropped
+end
+
+-- The fields of `row` that must go: bytes lost, or made by a dead version.
+local function bad_fields(r, row, mask, lost)
+  local bad = 0
+  for _, name in ipairs(SHAPE.fields) do
+    if bit.band(mask, SHAPE.bit[name]) ~= 0 then
+      local packed = redis.call('GETRANGE', key(r, 'f:' .. name), row * ROW_BYTES, (row + 1) * ROW_BYTES - 1)
+      local lineage, version = struct.unpack('<i4i4', packed, 21)
+      if lost[string.sub(packed, 1, ID_BYTES)] or (lineage > 0 and not is_alive(lineage, version)) then
+        bad = bit.bor(bad, SHAPE.bit[name])
+      end
+    end
+  end
+  return bad
+end
+
+-- Chunk ids of partition r whose bytes are gone: of an older generation of their unit, or named in `missing`.
+local function lost_chunks(r, missing)
+  local all, lost = redis.call('HGETALL', key(r, 'chunks')), {}
+  for i = 1, #all, 2 do
+    if not chunk_is_here(all[i + 1]) or missing[all[i]] then lost[all[i]] = true end
+  end
+  return lost
+end
+
+-- A field that a Group task wrote goes for the whole group: its rows are made together.
+local function group_written()
+  local bits = 0
+  for _, task in ipairs(SHAPE.tasks) do
+    if task.policy == 'Group' then bits = bit.bor(bits, task.writes) end
+  end
+  return bits
+end
+
+-- Per row of the group: what must go, with dependants. Gives the list and the union.
+local function bad_rows(r, group, lost, masks)
+  local bad, all = {}, 0
+  for j = 0, SHAPE.samples - 1 do
+    local row = group * SHAPE.samples + j
+    bad[j] = with_dependants(bad_fields(r, row, masks[j], lost))
+    all = bit.bor(all, bad[j])
+  end
+  local shared = bit.band(all, group_written())
+  for j = 0, SHAPE.samples - 1 do bad[j] = with_dependants(bit.bor(bad[j], shared)) end
+  return bad, all
+end
+
+local function group_masks(r, group)
+  local packed, masks = redis.call('GETRANGE', key(r, 'mask'), group * SHAPE.samples * 4, (group + 1) * SHAPE.samples * 4 - 1), {}
+  for j = 0, SHAPE.samples - 1 do masks[j] = struct.unpack('<I4', packed, j * 4 + 1) end
+  return masks
+end
+
+local function drop_from_group(r, group, masks, bad)
+  local counts, packed = {}, {}
+  for j = 0, SHAPE.samples - 1 do
+    packed[j + 1] = struct.pack('<I4', drop_fields(r, group * SHAPE.samples + j, masks[j], bad[j], counts))
+  end
+  redis.call('SETRANGE', key(r, 'mask'), group * SHAPE.samples * 4, table.concat(packed))
+  release_chunks(r, counts)
+end
+
+local function drop_group(r, group)
+  local masks, bad = group_masks(r, group), {}
+  for j = 0, SHAPE.samples - 1 do bad[j] = masks[j] end
+  drop_from_group(r, group, masks, bad)
+end
+
+local function tokens_stand(r, group, version)
+  local n = SHAPE.samples
+  local weights = redis.call('GETRANGE', key(r, 'weights'), group * n * WEIGHT_BYTES, (group + 1) * n * WEIGHT_BYTES - 1)
+  for i = 1, #weights, WEIGHT_BYTES do
+    local oldest_lineage, oldest, newest_lineage, newest = struct.unpack('<i4i4i4i4', weights, i)
+    if newest > version or not (is_alive(oldest_lineage, oldest) and is_alive(newest_lineage, newest)) then return false end
+  end
+  return true
+end
+
+-- Keeps or drops one group in a restore; true: kept.
+local function restore_group(r, group, g, version, lost)
+  if g.state ~= 'p' or not tokens_stand(r, group, version) then return false end
+  local masks = group_masks(r, group)
+  local bad, all = bad_rows(r, group, lost, masks)
+  if bit.band(all, SHAPE.generated_bits) ~= 0 then return false end
+  if all ~= 0 then drop_from_group(r, group, masks, bad) end
+  return true
+end
+
+local function restore_partition(r, version, missing)
+  local kept, dropped, lost = 0, 0, lost_chunks(r, missing)
+  for _, name in ipairs(redis.call('HKEYS', key(r, 'groups'))) do
+    local group = tonumber(name)
+    local g = load_group(r, group)
+    if restore_group(r, group, g, version, lost) then
+      kept = kept + 1
+    else
+      if g.state == 'p' or g.state == 'a' then
+        dropped = dropped + 1
+        drop_group(r, group)
+      end
+      return_draws(g)
+      redis.call('HDEL', key(r, 'groups'), name)
+      redis.call('ZADD', OPEN, group_place(r, group), group_place(r, group))
+    end
+  end
+  for _, task in ipairs(SHAPE.tasks) do redis.call('DEL', key(r, 'b:' .. task.name)) end
+  rebuild(r, function(task, _, mask, old)
+    if task.kind == 'Training' then return covers(mask, task.needs) and 'r' or 'u' end
+    return forward_state(task, mask, old)
+  end)
+  return kept, dropped
+end
+
+-- Fences every life of the old epoch.
+local function fence()
+  for _, incarnation in ipairs(redis.call('HKEYS', LIVE)) do redis.call('DEL', tickets_of(incarnation)) end
+  redis.call('DEL', LIVE, RANKS, LEASE, LEASES, TICKETS, AGAIN, ONCE)
+  local steward = meta('steward')
+  for _, client in ipairs(redis.call('HKEYS', CALLS)) do
+    if client ~= steward then redis.call('HDEL', CALLS, client) end
+  end
+end
+
+-- The lineages that the new one comes from: bounds become min(bound, c).
+local function open_lineage(lineage, version, ancestry)
+  if ancestry then
+    redis.call('DEL', ALIVE)
+    for name, bound in pairs(ancestry) do redis.call('HSET', ALIVE, name, bound) end
+  end
+  local bounds = redis.call('HGETALL', ALIVE)
+  for i = 1, #bounds, 2 do
+    local bound = tonumber(bounds[i + 1])
+    if bound == -1 or bound > version then redis.call('HSET', ALIVE, bounds[i], version) end
+  end
+  redis.call('HSET', ALIVE, lineage, -1)
+  redis.call('HSET', META, 'lineage', lineage)
+end
+
+local function forget_rows()
+  for _, r in ipairs(redis.call('ZRANGE', PARTITIONS, 0, -1)) do drop_partition(r) end
+  redis.call('DEL', OPEN, FRONT, GARBAGE)
+end
+
+-- The table that the checkpoint carries: cursor, returned prompts, draws of partitions that are not done, kill counts.
+local function adopt_table(text, version)
+  forget_rows()
+  local saved = text ~= '' and cjson.decode(text) or {cursor = 0, front = {}, draws = {}, kills = {}}
+  redis.call('HSET', META, 'cursor', saved.cursor, 'next', version * SHAPE.batch)
+  for _, prompt in ipairs(saved.front) do redis.call('ZADD', FRONT, prompt, prompt) end
+  for _, draw in ipairs(saved.draws) do
+    if draw[1] >= version * SHAPE.batch then
+      for i = 2, #draw do redis.call('ZADD', FRONT, draw[i], draw[i]) end
+    end
+  end
+  for prompt, kills in pairs(saved.kills) do redis.call('HSETNX', KILLS, prompt, kills) end
+end
+
+-- Takes over a record that is newer than what this server knows (its tail, or all of it, was lost).
+local function adopt_record(text, tickets)
+  local record = cjson.decode(text)
+  local version, ahead = record.id.version, meta_number('published')
+  if meta('record') and meta_number('recorded') >= version then return nil end
+  if meta_number('epoch') < record.epoch or ahead < version then adopt_table(tickets, version) end
+  redis.call('HSET', META, 'record', text, 'recorded', version)
+  return record.ancestry
+end
+
+local function restore_answer(epoch, version, kept, dropped)
+  local record = meta('record')
+  local folder = record and cjson.encode(cjson.decode(record).folder) or 'null'
+  return string.format('{"epoch":%s,"lineage":%s,"version":%d,"folder":%s,"keptGroups":%d,"droppedGroups":%d}',
+    epoch, epoch, version, folder, kept, dropped)
+end
+
+local function restore_all(version, missing)
+  local kept, dropped = 0, 0
+  retire_before(version)
+  for _, r in ipairs(redis.call('ZRANGE', PARTITIONS, 0, -1)) do
+    local k, d = restore_partition(tonumber(r), version, missing)
+    kept, dropped = kept + k, dropped + d
+  end
+  redis.call('ZREMRANGEBYSCORE', OPEN, '-inf', '(' .. version * SHAPE.batch)
+  return kept, dropped
+end
+
+-- Groups between c and the next place that have no record (never put): their places are open again.
+local function reopen_places(version)
+  for place = version * SHAPE.batch, meta_number('next') - 1 do
+    local r, group = place_group(place)
+    if redis.call('HEXISTS', key(r, 'groups'), group) == 0 then redis.call('ZADD', OPEN, place, place) end
+  end
+  if meta_number('next') < version * SHAPE.batch then redis.call('HSET', META, 'next', version * SHAPE.batch) end
+end
+
+-- Epoch, decision id, run id, record ('' for none), ticket table ('' for none), then chunk ids whose bytes are gone.
+steward_call('raise_epoch', function(args, _, all)
+  local epoch, decision, current = tonumber(args[1]), args[2], meta_number('epoch')
+  if epoch == current and decision == meta('decision') then return {meta('restore')} end
+  if epoch <= current then
+    refuse('WRONGEPOCH', 'epoch ' .. epoch .. ' is not above the current epoch ' .. current .. ' (decision ' .. (meta('decision') or 'none') .. ')')
+  end
+  if meta('run') ~= args[3] and all[#all] ~= 'force' then
+    refuse('NOTOPEN', 'the control Redis was started anew and the coordinator has not opened it')
+  end
+  local missing = {}
+  for i = 6, #args - 1 do missing[args[i]] = true end
+  fence()
+  local ancestry = args[4] ~= '' and adopt_record(args[4], args[5]) or nil
+  local version = meta_number('recorded')
+  open_lineage(epoch, version, ancestry)
+  redis.call('HSET', META, 'epoch', epoch, 'decision', decision, 'published', version, 'restored', version, 'run', args[3])
+  redis.call('HDEL', META, 'lost')
+  local kept, dropped = restore_all(version, missing)
+  reopen_places(version)
+  local answer = restore_answer(epoch, version, kept, dropped)
+  redis.call('HSET', META, 'restore', answer)
+  wake('tickets')
+  return {answer}, true
+end, true)

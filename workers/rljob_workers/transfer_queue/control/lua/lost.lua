@@ -1,0 +1,147 @@
+-- Rows whose bytes are gone, garbage, and what goes first when memory is short.
+
+local function training_touched(r, group)
+  for _, task in ipairs(SHAPE.tasks) do
+    if task.kind == 'Training' then
+      local first = group * SHAPE.samples
+      local states = redis.call('GETRANGE', key(r, 's:' .. task.name), first, first + SHAPE.samples - 1)
+      if string.find(states, '[cd]') then return true end
+    end
+  end
+  return false
+end
+
+-- A group that was put goes; its place keeps reservation, attempt and prompt.
+local function reissue_group(r, group, g)
+  drop_group(r, group)
+  wait_again(r, group, g)
+end
+
+local function mark_absent(r, group, g)
+  drop_group(r, group)
+  g.state = 'a'
+  save_group(r, group, g)
+end
+
+-- After fields went: forward states follow the masks, training keeps what it claimed or consumed.
+local function settle(r)
+  local absent = {}
+  for _, name in ipairs(redis.call('HKEYS', key(r, 'groups'))) do
+    if load_group(r, tonumber(name)).state == 'a' then absent[tonumber(name)] = true end
+  end
+  rebuild(r, function(task, row, mask, old)
+    if absent[math.floor(row / SHAPE.samples)] then return 'd' end
+    if task.kind == 'Training' then
+      if old == 'c' or old == 'd' then return old end
+      return covers(mask, task.needs) and 'r' or 'u'
+    end
+    return forward_state(task, mask, old)
+  end)
+end
+
+local function lose_group(r, group, g, lost, published, report)
+  local masks = group_masks(r, group)
+  local bad, all = bad_rows(r, group, lost, masks)
+  if all == 0 then return false end
+  if bit.band(all, SHAPE.generated_bits) == 0 then
+    drop_from_group(r, group, masks, bad)
+    report.recomputed = report.recomputed + 1
+  elseif r < published then
+    mark_absent(r, group, g)
+    report.absent = report.absent + 1
+  elseif training_touched(r, group) then
+    report.restart = report.restart + 1
+  else
+    reissue_group(r, group, g)
+    report.reissued = report.reissued + 1
+  end
+  return true
+end
+
+local function lose_partition(r, published, report)
+  local lost, touched = lost_chunks(r, {}), false
+  if next(lost) == nil then return end
+  end_leases(function(lease) return lease.r == r end)
+  for _, name in ipairs(redis.call('HKEYS', key(r, 'groups'))) do
+    local g = load_group(r, tonumber(name))
+    if g.state == 'p' then touched = lose_group(r, tonumber(name), g, lost, published, report) or touched end
+  end
+  if touched then settle(r) end
+end
+
+-- Storage unit, least generation: its generation rises, and what it held in earlier ones is lost.
+steward_call('declare_lost', function(args)
+  local generation = math.max(tonumber(redis.call('HGET', UNITS, args[1]) or '0') + 1, tonumber(args[2]))
+  redis.call('HSET', UNITS, args[1], generation)
+  local report, published = {recomputed = 0, absent = 0, reissued = 0, restart = 0}, meta_number('published')
+  for _, r in ipairs(redis.call('ZRANGE', PARTITIONS, 0, -1)) do lose_partition(tonumber(r), published, report) end
+  return {generation, report.recomputed, report.reissued, report.absent, report.restart}, true
+end, true)
+
+steward_call('memory', function(args)
+  if (meta('memory') or '0') == args[1] then return {} end
+  redis.call('HSET', META, 'memory', args[1])
+  wake('tickets')
+  return {}, true
+end)
+
+-- Rows of published partitions are kept for a restore only: the oldest such partition goes. Gives its number.
+steward_call('drop_retained', function()
+  local published = meta_number('published')
+  for _, r in ipairs(redis.call('ZRANGE', PARTITIONS, meta_number('recorded'), '(' .. published, 'BYSCORE')) do
+    local dropped = false
+    for _, name in ipairs(redis.call('HKEYS', key(r, 'groups'))) do
+      local g = load_group(r, tonumber(name))
+      if g.state == 'p' then
+        mark_absent(r, tonumber(name), g)
+        dropped = true
+      end
+    end
+    if dropped then
+      settle(r)
+      return {tonumber(r)}, true
+    end
+  end
+  return {}
+end)
+
+-- The unclaimed groups of the newest partition go and are issued again. Gives partition and number of groups.
+steward_call('drop_newest', function()
+  local published = meta_number('published')
+  for _, name in ipairs(redis.call('ZRANGE', PARTITIONS, '+inf', '(' .. published, 'BYSCORE', 'REV')) do
+    local r, dropped = tonumber(name), 0
+    end_leases(function(lease) return lease.r == r end)
+    for _, group in ipairs(redis.call('HKEYS', key(r, 'groups'))) do
+      local g = load_group(r, tonumber(group))
+      if g.state == 'p' and not training_touched(r, tonumber(group)) then
+        reissue_group(r, tonumber(group), g)
+        dropped = dropped + 1
+      end
+    end
+    if dropped > 0 then
+      settle(r)
+      return {r, dropped}, true
+    end
+  end
+  return {}
+end)
+
+-- Up to so many descriptors of chunks that nothing refers to any more, and the partitions that are done with.
+read_call('garbage', function(args)
+  local answer = {redis.call('LRANGE', DEAD, 0, tonumber(args[1]) - 1), {}}
+  for _, r in ipairs(redis.call('ZRANGE', GARBAGE, 0, -1)) do
+    answer[2][#answer[2] + 1] = tonumber(r)
+    answer[#answer + 1] = redis.call('HVALS', key(r, 'chunks'))
+  end
+  return answer
+end)
+
+-- Their bytes are deleted: number of dead chunks from the front of the list, then partitions.
+steward_call('collected', function(args)
+  if tonumber(args[1]) > 0 then redis.call('LPOP', DEAD, args[1]) end
+  for i = 2, #args do
+    drop_partition(args[i])
+    redis.call('ZREM', GARBAGE, args[i])
+  end
+  return {}, true
+end)

@@ -1,0 +1,225 @@
+-- What can be read: counts, tables, and the proof that the lists agree with the masks. Changes nothing.
+
+local function ready_rows(task)
+  local rows = 0
+  for _, r in ipairs(redis.call('ZRANGE', 'q:ready:' .. task.name, 0, -1)) do
+    local entries = redis.call('LLEN', key(r, 'q:' .. task.name))
+    rows = rows + (task.policy == 'Group' and entries * SHAPE.samples or entries)
+  end
+  return rows
+end
+
+read_call('stats', function()
+  local published = meta_number('published')
+  local waiting = tonumber(redis.call('ZRANGE', AGAIN, 0, 0)[1])
+  local place = lowest_unreserved()
+  local why = gate_new(place, published)
+  if waiting and not gate(waiting, published) then why = nil end
+  local answer = {groups_issued(), SHAPE.batch * (SHAPE.staleness + 1), why or '', meta_number('seq'),
+                  tostring(meta('epoch') or 0), published, meta('recorded') or -1}
+  for _, task in ipairs(SHAPE.tasks) do
+    answer[#answer + 1] = task.name
+    answer[#answer + 1] = ready_rows(task)
+  end
+  return answer
+end)
+
+read_call('restore_point', function() return {meta('restore') or '', meta('record') or '', meta('decision') or ''} end)
+
+read_call('units', function() return redis.call('HGETALL', UNITS) end)
+
+read_call('lives', function() return redis.call('HKEYS', LIVE) end)
+
+-- Every chunk that a partition (also one that waits to be collected) or the list of dead chunks names: r, id, descriptor.
+read_call('chunks', function()
+  local answer = {}
+  for _, where in ipairs({PARTITIONS, GARBAGE}) do
+    for _, r in ipairs(redis.call('ZRANGE', where, 0, -1)) do
+      local all = redis.call('HGETALL', key(r, 'chunks'))
+      for i = 1, #all, 2 do
+        answer[#answer + 1] = tonumber(r)
+        answer[#answer + 1] = all[i]
+        answer[#answer + 1] = all[i + 1]
+      end
+    end
+  end
+  return answer
+end)
+
+read_call('ticket_table', function()
+  local draws, kills = {}, {}
+  local published = meta_number('published')
+  for _, r in ipairs(redis.call('ZRANGE', PARTITIONS, published, '+inf', 'BYSCORE')) do
+    for _, group in ipairs(redis.call('HKEYS', key(r, 'groups'))) do
+      local g = load_group(tonumber(r), tonumber(group))
+      local draw = {group_place(tonumber(r), tonumber(group)), g.prompt}
+      for _, prompt in ipairs(g.rejected) do draw[#draw + 1] = prompt end
+      draws[#draws + 1] = draw
+    end
+  end
+  return {meta_number('cursor'), redis.call('ZRANGE', FRONT, 0, -1), cjson.encode(draws), redis.call('HGETALL', KILLS)}
+end)
+
+-- Task, partition: how many rows are ready, and per needed field how many rows lack it.
+read_call('lacking', function(args)
+  local task, r = SHAPE.task[args[1]], args[2]
+  local answer, mask = {}, redis.call('GET', key(r, 'mask')) or string.rep('\0', 4 * SHAPE.rows)
+  for _, name in ipairs(task.need_fields) do
+    local lacking = 0
+    for i = 1, #mask, 4 do
+      if bit.band(struct.unpack('<I4', mask, i), SHAPE.bit[name]) == 0 then lacking = lacking + 1 end
+    end
+    answer[#answer + 1] = lacking
+  end
+  return answer
+end)
+
+-- ---- invariants
+
+local function check_state(r, task, broken)
+  local mask, states = redis.call('GET', key(r, 'mask')), redis.call('GET', key(r, 's:' .. task.name))
+  local where, listed, done = 'train_' .. r .. ' ' .. task.name .. ': ', {}, 0
+  for _, row in ipairs(rows_of(task, redis.call('LRANGE', key(r, 'q:' .. task.name), 0, -1))) do
+    if listed[row] then broken[#broken + 1] = where .. 'row ' .. row .. ' is twice on the ready list' end
+    listed[row] = true
+  end
+  for row = 0, SHAPE.rows - 1 do
+    local letter, ready = string.sub(states, row + 1, row + 1), covers(struct.unpack('<I4', mask, row * 4 + 1), task.needs)
+    if not string.find(letter, '[urcd]') then broken[#broken + 1] = where .. 'row ' .. row .. ' has state ' .. letter end
+    if (letter == 'r') ~= ready and (letter == 'r' or letter == 'u') then
+      broken[#broken + 1] = where .. 'row ' .. row .. ' has state ' .. letter .. ' but its fields say otherwise'
+    end
+    if task.policy ~= 'Group' and (letter == 'r') ~= (listed[row] or false) then
+      broken[#broken + 1] = where .. 'row ' .. row .. ' has state ' .. letter .. ' and the ready list disagrees'
+    end
+    if listed[row] and letter ~= 'r' then broken[#broken + 1] = where .. 'row ' .. row .. ' is listed in state ' .. letter end
+    if letter == 'd' then done = done + 1 end
+  end
+  if done ~= tonumber(redis.call('HGET', key(r, 'done'), task.name) or '0') then
+    broken[#broken + 1] = where .. done .. ' rows are done, the count disagrees'
+  end
+  local finished = redis.call('ZSCORE', 'q:finished:' .. task.name, r) ~= false
+  if finished ~= (done == SHAPE.rows) then broken[#broken + 1] = where .. 'finished is ' .. tostring(finished) .. ' at ' .. done .. ' rows' end
+  local listed_partition = redis.call('ZSCORE', 'q:ready:' .. task.name, r) ~= false
+  if listed_partition ~= (next(listed) ~= nil) then broken[#broken + 1] = where .. 'the set of ready partitions disagrees' end
+end
+
+-- Rows that are claimed by leases and batches, against state c.
+local function check_claims(r, task, claimed, broken)
+  local states = redis.call('GET', key(r, 's:' .. task.name))
+  for _, packed in ipairs(redis.call('HVALS', key(r, 'b:' .. task.name))) do
+    for _, row in ipairs(unpack_rows(packed)) do
+      if claimed[row] then broken[#broken + 1] = 'train_' .. r .. ' ' .. task.name .. ': row ' .. row .. ' is in two batches' end
+      claimed[row] = 'batch'
+    end
+  end
+  for row = 0, SHAPE.rows - 1 do
+    local letter = string.sub(states, row + 1, row + 1)
+    if letter == 'c' and not claimed[row] then
+      broken[#broken + 1] = 'train_' .. r .. ' ' .. task.name .. ': row ' .. row .. ' is claimed by nobody'
+    end
+    if claimed[row] == 'lease' and letter ~= 'c' then
+      broken[#broken + 1] = 'train_' .. r .. ' ' .. task.name .. ': row ' .. row .. ' is leased in state ' .. letter
+    end
+  end
+end
+
+local function leased_rows(broken)
+  local leased = {}
+  for _, id in ipairs(redis.call('HKEYS', LEASE)) do
+    local lease = load_lease(id)
+    local name = lease.r .. '/' .. lease.task.name
+    leased[name] = leased[name] or {}
+    for _, row in ipairs(lease.rows) do
+      if leased[name][row] then broken[#broken + 1] = name .. ': row ' .. row .. ' is leased twice' end
+      leased[name][row] = 'lease'
+    end
+    if redis.call('ZSCORE', LEASES, id) == false then broken[#broken + 1] = 'lease ' .. id .. ' never expires' end
+    if redis.call('HEXISTS', LIVE, lease.owner) == 0 then broken[#broken + 1] = 'lease ' .. id .. ' outlives ' .. lease.owner end
+  end
+  return leased
+end
+
+local function check_refs(r, broken)
+  local counts, mask = {}, redis.call('GET', key(r, 'mask'))
+  for _, name in ipairs(SHAPE.fields) do
+    local metas = redis.call('GET', key(r, 'f:' .. name)) or ''
+    for row = 0, SHAPE.rows - 1 do
+      if bit.band(struct.unpack('<I4', mask, row * 4 + 1), SHAPE.bit[name]) ~= 0 then
+        local id = string.sub(metas, row * ROW_BYTES + 1, row * ROW_BYTES + ID_BYTES)
+        counts[id] = (counts[id] or 0) + 1
+      end
+    end
+  end
+  local refs = redis.call('HGETALL', key(r, 'refs'))
+  for i = 1, #refs, 2 do
+    if counts[refs[i]] ~= tonumber(refs[i + 1]) then
+      broken[#broken + 1] = 'train_' .. r .. ': a chunk counts ' .. refs[i + 1] .. ' rows, ' .. (counts[refs[i]] or 0) .. ' name it'
+    end
+    counts[refs[i]] = nil
+  end
+  for _ in pairs(counts) do broken[#broken + 1] = 'train_' .. r .. ': rows name a chunk that the partition does not have' end
+end
+
+local function check_group(r, group, broken)
+  local g, place = load_group(r, group), group_place(r, group)
+  local again, where = redis.call('ZSCORE', AGAIN, place) ~= false, 'train_' .. r .. ' group ' .. group .. ': '
+  if again ~= (g.state == 'w') then broken[#broken + 1] = where .. 'state ' .. g.state .. ' and the list of returned groups disagree' end
+  if redis.call('ZSCORE', OPEN, place) ~= false then broken[#broken + 1] = where .. 'has a record and is open' end
+  if g.state == 'i' then
+    local t = load_ticket(g.ticket)
+    if not t or t.r ~= r or t.group ~= group then broken[#broken + 1] = where .. 'its ticket ' .. g.ticket .. ' is gone' end
+  end
+  local whole = g.state == 'p'
+  for _, mask in pairs(group_masks(r, group)) do
+    if whole ~= (bit.band(mask, SHAPE.generated_bits) == SHAPE.generated_bits) then
+      broken[#broken + 1] = where .. 'state ' .. g.state .. ' and its rows disagree'
+      return
+    end
+  end
+end
+
+local function check_tickets(broken)
+  for _, id in ipairs(redis.call('HKEYS', TICKETS)) do
+    local t = load_ticket(tonumber(id))
+    if load_group(t.r, t.group).ticket ~= t.id then broken[#broken + 1] = 'ticket ' .. id .. ' is not that of its group' end
+    if redis.call('HEXISTS', LIVE, t.owner) == 0 then broken[#broken + 1] = 'ticket ' .. id .. ' outlives ' .. t.owner end
+    if redis.call('SISMEMBER', tickets_of(t.owner), id) == 0 then broken[#broken + 1] = 'ticket ' .. id .. ' is not in its owner\'s set' end
+  end
+end
+
+local function check_draws(broken)
+  local seen = {}
+  local function draw(prompt, where)
+    if seen[prompt] then broken[#broken + 1] = 'prompt ' .. prompt .. ' is drawn by ' .. seen[prompt] .. ' and ' .. where end
+    seen[prompt] = where
+    if prompt >= meta_number('cursor') then broken[#broken + 1] = 'prompt ' .. prompt .. ' of ' .. where .. ' is beyond the cursor' end
+  end
+  for _, prompt in ipairs(redis.call('ZRANGE', FRONT, 0, -1)) do draw(tonumber(prompt), 'the front') end
+  for _, r in ipairs(redis.call('ZRANGE', PARTITIONS, 0, -1)) do
+    for _, group in ipairs(redis.call('HKEYS', key(r, 'groups'))) do
+      local g, where = load_group(r, tonumber(group)), 'train_' .. r .. ' group ' .. group
+      draw(g.prompt, where)
+      for _, prompt in ipairs(g.rejected) do draw(prompt, where) end
+    end
+  end
+end
+
+read_call('check', function()
+  local broken = {}
+  local leased = leased_rows(broken)
+  for _, name in ipairs(redis.call('ZRANGE', PARTITIONS, 0, -1)) do
+    local r = tonumber(name)
+    for _, task in ipairs(SHAPE.tasks) do
+      check_state(r, task, broken)
+      check_claims(r, task, leased[r .. '/' .. task.name] or {}, broken)
+    end
+    check_refs(r, broken)
+    for _, group in ipairs(redis.call('HKEYS', key(r, 'groups'))) do check_group(r, tonumber(group), broken) end
+  end
+  check_tickets(broken)
+  check_draws(broken)
+  local issued = groups_issued()
+  if issued > SHAPE.batch * (SHAPE.staleness + 1) then broken[#broken + 1] = issued .. ' groups are issued, more than the capacity' end
+  return broken
+end)

@@ -1,0 +1,250 @@
+-- Rows: readiness masks, states per task, ready lists, chunk tables.
+-- A partition r has, for all its rows: `mask` (u32, a bit per field), `weights` (oldest and newest weight of the tokens),
+-- `f:FIELD` (chunk id, offset, length, producing weight), `s:TASK` (a letter: unready, ready, claimed, done),
+-- `q:TASK` (list of ready rows, or groups), `done` (hash task -> rows done), `chunks` and `refs` (hash chunk id -> ...),
+-- `b:TASK` (hash training batch -> rows) and `groups` (hash group -> record).
+
+local function load_group(r, group)
+  local packed = redis.call('HGET', key(r, 'groups'), group)
+  if not packed then return {state = 'o', attempt = 0, prompt = -1, ticket = 0, rejected = {}} end
+  local t = cmsgpack.unpack(packed)
+  return {state = t[1], attempt = t[2], prompt = t[3], ticket = t[4], rejected = t[5]}
+end
+
+local function save_group(r, group, g)
+  redis.call('HSET', key(r, 'groups'), group, cmsgpack.pack({g.state, g.attempt, g.prompt, g.ticket, g.rejected}))
+end
+
+local function make_partition(r)
+  if redis.call('ZADD', PARTITIONS, 'NX', r, r) == 0 then return end
+  redis.call('SET', key(r, 'mask'), string.rep('\0', 4 * SHAPE.rows))
+  for _, task in ipairs(SHAPE.tasks) do redis.call('SET', key(r, 's:' .. task.name), string.rep('u', SHAPE.rows)) end
+end
+
+local function drop_partition(r)
+  redis.call('DEL', key(r, 'mask'), key(r, 'weights'), key(r, 'done'), key(r, 'chunks'), key(r, 'refs'), key(r, 'groups'))
+  for _, field in ipairs(SHAPE.fields) do redis.call('DEL', key(r, 'f:' .. field)) end
+  for _, task in ipairs(SHAPE.tasks) do
+    redis.call('DEL', key(r, 's:' .. task.name), key(r, 'q:' .. task.name), key(r, 'b:' .. task.name))
+    redis.call('ZREM', 'q:ready:' .. task.name, r)
+    redis.call('ZREM', 'q:finished:' .. task.name, r)
+  end
+  redis.call('ZREM', PARTITIONS, r)
+end
+
+-- Cuts a list of rows into runs {first row, how many, index in the list}.
+local function runs_of(rows)
+  local runs, i = {}, 1
+  while i <= #rows do
+    local j = i
+    while j < #rows and rows[j + 1] == rows[j] + 1 do j = j + 1 end
+    runs[#runs + 1] = {rows[i], j - i + 1, i}
+    i = j + 1
+  end
+  return runs
+end
+
+local function pack_rows(rows)
+  local packed = {}
+  for i = 1, #rows do packed[i] = struct.pack('<I4', rows[i]) end
+  return table.concat(packed)
+end
+
+local function unpack_rows(packed)
+  local rows = {}
+  for i = 1, #packed / 4 do rows[i] = struct.unpack('<I4', packed, i * 4 - 3) end
+  return rows
+end
+
+local function gather(name, runs, width)
+  local parts = {}
+  for i, run in ipairs(runs) do
+    parts[i] = redis.call('GETRANGE', name, run[1] * width, (run[1] + run[2]) * width - 1)
+  end
+  return table.concat(parts)
+end
+
+local function scatter(name, runs, width, bytes)
+  for _, run in ipairs(runs) do
+    redis.call('SETRANGE', name, run[1] * width, string.sub(bytes, (run[3] - 1) * width + 1, (run[3] + run[2] - 1) * width))
+  end
+end
+
+local function set_state(r, task, runs, letter)
+  local name = key(r, 's:' .. task.name)
+  for _, run in ipairs(runs) do redis.call('SETRANGE', name, run[1], string.rep(letter, run[2])) end
+end
+
+local function push_all(name, values)
+  for i = 1, #values, 2000 do redis.call('RPUSH', name, unpack(values, i, math.min(i + 1999, #values))) end
+end
+
+-- Puts rows that just became ready on the task's list; for Group, groups whose rows are all ready.
+local function enlist(r, task, rows)
+  if #rows == 0 then return end
+  local name = key(r, 'q:' .. task.name)
+  if task.policy == 'Group' then
+    local whole, groups, last = string.rep('r', SHAPE.samples), {}, -1
+    for _, row in ipairs(rows) do
+      local group = math.floor(row / SHAPE.samples)
+      if group ~= last then
+        last = group
+        local first = group * SHAPE.samples
+        if redis.call('GETRANGE', key(r, 's:' .. task.name), first, first + SHAPE.samples - 1) == whole then
+          groups[#groups + 1] = group
+        end
+      end
+    end
+    rows = groups
+  end
+  if #rows == 0 then return end
+  push_all(name, rows)
+  redis.call('ZADD', 'q:ready:' .. task.name, r, r)
+  wake(task.name)
+end
+
+local function covers(mask, needs) return bit.band(mask, needs) == needs end
+
+local function refresh_run(r, run, before, after)
+  for _, task in ipairs(SHAPE.tasks) do
+    local name, fresh, states = key(r, 's:' .. task.name), {}, nil
+    for i = 1, run[2] do
+      if covers(after[i], task.needs) and not covers(before[i], task.needs) then
+        states = states or redis.call('GETRANGE', name, run[1], run[1] + run[2] - 1)
+        if string.sub(states, i, i) == 'u' then fresh[#fresh + 1] = run[1] + i - 1 end
+      end
+    end
+    set_state(r, task, runs_of(fresh), 'r')
+    enlist(r, task, fresh)
+  end
+end
+
+-- The rows now have the fields of `bits`: tasks whose needs are complete get them.
+local function raise_bits(r, runs, bits)
+  local packed = {}
+  for _, run in ipairs(runs) do
+    local old = redis.call('GETRANGE', key(r, 'mask'), run[1] * 4, (run[1] + run[2]) * 4 - 1)
+    local before, after, new = {}, {}, {}
+    for i = 1, run[2] do
+      before[i] = struct.unpack('<I4', old, i * 4 - 3)
+      after[i] = bit.bor(before[i], bits)
+      packed[after[i]] = packed[after[i]] or struct.pack('<I4', after[i])
+      new[i] = packed[after[i]]
+    end
+    redis.call('SETRANGE', key(r, 'mask'), run[1] * 4, table.concat(new))
+    refresh_run(r, run, before, after)
+  end
+end
+
+-- Descriptor: unit|generation|field|rows|dtype|shape|bytes|key
+local function descriptor_unit(descriptor)
+  local unit, generation = string.match(descriptor, '^(%d+)|(%d+)|')
+  return unit, generation
+end
+
+local function chunk_is_here(descriptor)
+  if not descriptor then return false end
+  local unit, generation = descriptor_unit(descriptor)
+  return redis.call('HGET', UNITS, unit) == generation
+end
+
+local function require_units(descriptors)
+  for _, descriptor in ipairs(descriptors) do
+    if not chunk_is_here(descriptor) then
+      refuse('STALEUNIT', 'storage unit ' .. descriptor_unit(descriptor) .. ' came back empty since the rows were stored')
+    end
+  end
+end
+
+-- Counts the rows of `metas` (28 bytes each) towards their chunks.
+local function count_refs(counts, metas)
+  for i = 1, #metas, ROW_BYTES do
+    local id = string.sub(metas, i, i + ID_BYTES - 1)
+    counts[id] = (counts[id] or 0) + 1
+  end
+end
+
+local function keep_chunks(r, chunks, counts)
+  for id, descriptor in pairs(chunks) do
+    if counts[id] then
+      redis.call('HSET', key(r, 'chunks'), id, descriptor)
+      redis.call('HINCRBY', key(r, 'refs'), id, counts[id])
+    else
+      redis.call('RPUSH', DEAD, descriptor)
+    end
+  end
+end
+
+local function release_chunks(r, counts)
+  for id, count in pairs(counts) do
+    if redis.call('HINCRBY', key(r, 'refs'), id, -count) <= 0 then
+      local descriptor = redis.call('HGET', key(r, 'chunks'), id)
+      if descriptor then redis.call('RPUSH', DEAD, descriptor) end
+      redis.call('HDEL', key(r, 'refs'), id)
+      redis.call('HDEL', key(r, 'chunks'), id)
+    end
+  end
+end
+
+-- What a claim's answer says of its rows: weights, per field the row metas, then ids and descriptors of all chunks.
+local function placement(r, rows, fields)
+  local runs = runs_of(rows)
+  local answer, seen, ids = {gather(key(r, 'weights'), runs, WEIGHT_BYTES)}, {}, {}
+  for _, field in ipairs(fields) do
+    local metas = gather(key(r, 'f:' .. field), runs, ROW_BYTES)
+    local last
+    for i = 1, #metas, ROW_BYTES do
+      local id = string.sub(metas, i, i + ID_BYTES - 1)
+      if id ~= last and not seen[id] then
+        seen[id] = true
+        ids[#ids + 1] = id
+      end
+      last = id
+    end
+    answer[#answer + 1] = metas
+  end
+  answer[#answer + 1] = table.concat(ids)
+  for i = 1, #ids, 1000 do
+    local found = redis.call('HMGET', key(r, 'chunks'), unpack(ids, i, math.min(i + 999, #ids)))
+    for _, descriptor in ipairs(found) do answer[#answer + 1] = descriptor or '' end
+  end
+  return answer
+end
+
+local function count_done(r, task, number)
+  if redis.call('HINCRBY', key(r, 'done'), task.name, number) == SHAPE.rows then
+    redis.call('ZADD', 'q:finished:' .. task.name, r, r)
+    wake(task.name)
+  end
+end
+
+-- Rebuilds states, lists and counts of one partition from its masks. `state_of(task, row, mask, old)` gives the letter.
+local function rebuild(r, state_of)
+  local mask = redis.call('GET', key(r, 'mask'))
+  for _, task in ipairs(SHAPE.tasks) do
+    local old, letters, ready, done = redis.call('GET', key(r, 's:' .. task.name)), {}, {}, 0
+    for row = 0, SHAPE.rows - 1 do
+      local letter = state_of(task, row, struct.unpack('<I4', mask, row * 4 + 1), string.sub(old, row + 1, row + 1))
+      letters[row + 1] = letter
+      if letter == 'r' then ready[#ready + 1] = row end
+      if letter == 'd' then done = done + 1 end
+    end
+    redis.call('SET', key(r, 's:' .. task.name), table.concat(letters))
+    redis.call('DEL', key(r, 'q:' .. task.name))
+    redis.call('ZREM', 'q:ready:' .. task.name, r)
+    redis.call('ZREM', 'q:finished:' .. task.name, r)
+    enlist(r, task, ready)
+    redis.call('HSET', key(r, 'done'), task.name, done)
+    if done == SHAPE.rows then redis.call('ZADD', 'q:finished:' .. task.name, r, r) end
+    wake(task.name)
+  end
+end
+
+local function forward_state(task, mask, old)
+  if task.writes == 0 then
+    if old == 'd' then return 'd' end
+  elseif covers(mask, task.writes) then
+    return 'd'
+  end
+  return covers(mask, task.needs) and 'r' or 'u'
+end

@@ -1,0 +1,288 @@
+-- Tickets: the gate, capacity, draws, returns, suspects. A group's place in the whole job is r * batch + group.
+
+local function group_place(r, group) return r * SHAPE.batch + group end
+
+local function place_group(place)
+  local r = math.floor(place / SHAPE.batch)
+  return r, place - r * SHAPE.batch
+end
+
+local function tickets_of(incarnation) return 'q:tickets:' .. incarnation end
+
+local function load_ticket(id)
+  local packed = redis.call('HGET', TICKETS, id)
+  if not packed then return nil end
+  local t = cmsgpack.unpack(packed)
+  return {id = id, r = t[1], group = t[2], attempt = t[3], prompt = t[4], owner = t[5], missed = t[6], alone = t[7], since = t[8]}
+end
+
+local function save_ticket(t)
+  redis.call('HSET', TICKETS, t.id, cmsgpack.pack({t.r, t.group, t.attempt, t.prompt, t.owner, t.missed, t.alone, t.since}))
+end
+
+local function forget_ticket(t)
+  redis.call('HDEL', TICKETS, t.id)
+  redis.call('SREM', tickets_of(t.owner), t.id)
+end
+
+-- Groups issued in partitions >= the published version: derived from the places, never counted up and down.
+local function groups_issued()
+  local first, next_place = meta_number('published') * SHAPE.batch, meta_number('next')
+  return math.max(next_place - first, 0) - redis.call('ZCOUNT', OPEN, first, '+inf')
+end
+
+local function draw_prompt()
+  local returned = redis.call('ZPOPMIN', FRONT)
+  if #returned > 0 then return tonumber(returned[1]) end
+  return redis.call('HINCRBY', META, 'cursor', 1) - 1
+end
+
+local function is_suspect(prompt) return redis.call('HEXISTS', KILLS, prompt) == 1 end
+
+local function wait_again(r, group, g)
+  g.state, g.ticket = 'w', 0
+  save_group(r, group, g)
+  redis.call('ZADD', AGAIN, group_place(r, group), group_place(r, group))
+  wake('tickets')
+end
+
+local function issue(owner, r, group, g, alone)
+  local id = redis.call('HINCRBY', META, 'tickets', 1)
+  g.state, g.ticket = 'i', id
+  save_group(r, group, g)
+  redis.call('ZREM', AGAIN, group_place(r, group))
+  local t = {id = id, r = r, group = group, attempt = g.attempt, prompt = g.prompt, owner = owner, missed = 0,
+             alone = alone, since = now_ms()}
+  save_ticket(t)
+  redis.call('SADD', tickets_of(owner), id)
+  return struct.pack('<I4I4I4I4I4I4', id, r, group, g.attempt, g.prompt, alone)
+end
+
+-- The ticket comes back; its group keeps reservation, attempt and prompt.
+local function return_ticket(t)
+  forget_ticket(t)
+  wait_again(t.r, t.group, load_group(t.r, t.group))
+end
+
+-- Closes attempt a and opens a + 1 with the next prompt, under the same reservation.
+local function next_attempt(g)
+  g.rejected[#g.rejected + 1] = g.prompt
+  g.attempt = g.attempt + 1
+  g.prompt = draw_prompt()
+end
+
+-- The owner died (or its engine) with these tickets in work. A prompt counts kills only while it is alone.
+-- Whatever is set aside is put on a list for the coordinator to tell: {prompt, r, group, attempt, kills, exhausted}.
+local function kill_tickets(tickets)
+  for _, t in ipairs(tickets) do
+    if t.alone == 0 then
+      redis.call('HSETNX', KILLS, t.prompt, 0)
+      return_ticket(t)
+    else
+      local kills, g = redis.call('HINCRBY', KILLS, t.prompt, 1), load_group(t.r, t.group)
+      if kills >= SHAPE.kills then
+        local exhausted = g.attempt + 1 >= SHAPE.attempts
+        redis.call('RPUSH', ASIDE, struct.pack('<I4I4I4I4I4I4', t.prompt, t.r, t.group, g.attempt, kills, exhausted and 1 or 0))
+        if not exhausted then next_attempt(g) end
+      end
+      forget_ticket(t)
+      wait_again(t.r, t.group, g)
+    end
+  end
+end
+
+local function tickets_held(owner)
+  local held = {}
+  for _, id in ipairs(redis.call('SMEMBERS', tickets_of(owner))) do
+    local t = load_ticket(tonumber(id))
+    if t then held[#held + 1] = t end
+  end
+  table.sort(held, function(a, b) return a.id < b.id end)
+  return held
+end
+
+local function return_all(owner)
+  for _, t in ipairs(tickets_held(owner)) do return_ticket(t) end
+  redis.call('DEL', tickets_of(owner))
+end
+
+-- What keeps the group at `place` from a replica that holds version `version`, apart from its own state.
+local function gate(place, version)
+  local r = math.floor(place / SHAPE.batch)
+  if r >= SHAPE.rollouts then return 'NoneOpen' end
+  if r - version > SHAPE.staleness then return 'Staleness' end
+  return nil
+end
+
+local function gate_new(place, version)
+  local closed = gate(place, version)
+  if closed then return closed end
+  if groups_issued() >= SHAPE.batch * (SHAPE.staleness + 1) then return 'Capacity' end
+  if meta('memory') == '1' then return 'Memory' end
+  return nil
+end
+
+local function lowest_unreserved()
+  local open = redis.call('ZRANGE', OPEN, 0, 0)
+  local next_place = meta_number('next')
+  return #open > 0 and math.min(tonumber(open[1]), next_place) or next_place
+end
+
+local function reserve(place)
+  if redis.call('ZREM', OPEN, place) == 0 then redis.call('HSET', META, 'next', place + 1) end
+  local r, group = place_group(place)
+  make_partition(r)
+  return r, group, {state = 'w', attempt = 0, prompt = draw_prompt(), ticket = 0, rejected = {}}
+end
+
+-- Issues up to `limit` groups, lowest place first; gives the packed tickets, why it stopped, whether anything changed.
+local function issue_some(owner, version, limit)
+  local again, at, given, held, changed = redis.call('ZRANGE', AGAIN, 0, -1), 1, {}, redis.call('SCARD', tickets_of(owner)), false
+  local why = 'NoneOpen'
+  while #given < limit do
+    local place, waiting = lowest_unreserved(), tonumber(again[at])
+    local closed = gate_new(place, version)
+    local r, group, g
+    if waiting and (waiting < place or closed) then
+      at = at + 1
+      closed = gate(waiting, version)
+      if closed then return given, closed, changed end
+      r, group = place_group(waiting)
+      g = load_group(r, group)
+    elseif closed then
+      return given, why == 'Suspect' and why or closed, changed
+    else
+      r, group, g = reserve(place)
+      changed = true
+    end
+    if not is_suspect(g.prompt) then
+      given[#given + 1] = issue(owner, r, group, g, 0)
+    elseif held + #given == 0 then
+      return {issue(owner, r, group, g, 1)}, nil, true
+    else
+      why = 'Suspect'
+      if g.ticket == 0 and redis.call('ZSCORE', AGAIN, group_place(r, group)) == false then wait_again(r, group, g) end
+    end
+  end
+  return given, why, changed
+end
+
+rank_call('claim_tickets', function(args, owner)
+  local lineage, version, limit = args[1], tonumber(args[2]), tonumber(args[3])
+  if not is_alive(lineage, version) then return {'W', 'DeadWeights'} end
+  for _, t in ipairs(tickets_held(owner)) do
+    if t.alone == 1 then return {'W', 'Suspect'} end
+  end
+  local given, why, changed = issue_some(owner, version, limit)
+  if #given == 0 then return {'W', why}, changed or nil end
+  return {'T', table.concat(given)}, true
+end)
+
+rank_call('return_tickets', function(args, owner)
+  local mine = {}
+  for i = 2, #args do
+    local t = load_ticket(tonumber(args[i]))
+    if t and t.owner == owner then mine[#mine + 1] = t end
+  end
+  if args[1] == '1' then
+    kill_tickets(mine)
+  else
+    for _, t in ipairs(mine) do return_ticket(t) end
+  end
+  return {}, true
+end)
+
+rank_call('redraw', function(args, owner)
+  local t = load_ticket(tonumber(args[1]))
+  if not t or t.owner ~= owner then return {'L'} end
+  local g = load_group(t.r, t.group)
+  if g.attempt + 1 >= SHAPE.attempts then return {'X', g.attempt + 1} end
+  forget_ticket(t)
+  redis.call('HDEL', KILLS, t.prompt)
+  next_attempt(g)
+  local suspect = is_suspect(g.prompt)
+  if suspect and redis.call('SCARD', tickets_of(owner)) > 0 then
+    wait_again(t.r, t.group, g)
+    return {'L'}, true
+  end
+  return {'T', issue(owner, t.r, t.group, g, suspect and 1 or 0)}, true
+end)
+
+local function weights_fit(r, weights)
+  for i = 1, #weights, WEIGHT_BYTES do
+    local oldest_lineage, oldest, newest_lineage, newest = struct.unpack('<i4i4i4i4', weights, i)
+    if r - oldest > SHAPE.staleness then return false end
+    if not (is_alive(oldest_lineage, oldest) and is_alive(newest_lineage, newest)) then return false end
+  end
+  return true
+end
+
+-- Reads {number of chunks, (id, descriptor)..., row metas} from args[at]; gives the field and where the next one begins.
+local function read_field(args, at)
+  local chunks, count = {}, tonumber(args[at])
+  for i = 1, count do chunks[args[at + 2 * i - 1]] = args[at + 2 * i] end
+  return {chunks = chunks, metas = args[at + 2 * count + 1]}, at + 2 * count + 2
+end
+
+local function descriptors_of(fields)
+  local all = {}
+  for _, field in pairs(fields) do
+    for _, descriptor in pairs(field.chunks) do all[#all + 1] = descriptor end
+  end
+  return all
+end
+
+local function read_sections(args)
+  local sections, at = {}, 2
+  for i = 1, tonumber(args[1]) do
+    local section = {r = tonumber(args[at]), groups = args[at + 1], weights = args[at + 2], fields = {}, order = SHAPE.generated}
+    at = at + 3
+    for _, name in ipairs(SHAPE.generated) do section.fields[name], at = read_field(args, at) end
+    require_units(descriptors_of(section.fields))
+    sections[i] = section
+  end
+  return sections
+end
+
+local function admit_group(owner, section, id, group, weights)
+  local t = load_ticket(id)
+  if not t or t.owner ~= owner or t.r ~= section.r or t.group ~= group then return false end
+  if not weights_fit(section.r, weights) then
+    return_ticket(t)
+    return false
+  end
+  local g = load_group(section.r, group)
+  g.state, g.ticket = 'p', 0
+  save_group(section.r, group, g)
+  forget_ticket(t)
+  redis.call('HDEL', KILLS, t.prompt)
+  return true
+end
+
+local function commit_section(owner, section)
+  local n, verdicts, runs, counts = SHAPE.samples, {}, {}, {}
+  for name in pairs(section.fields) do counts[name] = {} end
+  for i = 0, #section.groups / 8 - 1 do
+    local id, group = struct.unpack('<I4I4', section.groups, i * 8 + 1)
+    local admitted = admit_group(owner, section, id, group, string.sub(section.weights, i * n * WEIGHT_BYTES + 1, (i + 1) * n * WEIGHT_BYTES))
+    verdicts[i + 1] = admitted and '1' or '0'
+    if admitted then runs[#runs + 1] = {group * n, n, i * n + 1} end
+  end
+  scatter(key(section.r, 'weights'), runs, WEIGHT_BYTES, section.weights)
+  for name, field in pairs(section.fields) do
+    scatter(key(section.r, 'f:' .. name), runs, ROW_BYTES, field.metas)
+    for _, run in ipairs(runs) do
+      count_refs(counts[name], string.sub(field.metas, (run[3] - 1) * ROW_BYTES + 1, (run[3] + run[2] - 1) * ROW_BYTES))
+    end
+    keep_chunks(section.r, field.chunks, counts[name])
+  end
+  raise_bits(section.r, runs, SHAPE.generated_bits)
+  return table.concat(verdicts)
+end
+
+rank_call('put_groups', function(args, owner)
+  local verdicts = {}
+  for i, section in ipairs(read_sections(args)) do verdicts[i] = commit_section(owner, section) end
+  wake('tickets')
+  return {table.concat(verdicts)}, true
+end)

@@ -1,0 +1,109 @@
+"""The binary form of rows in the control Redis: where each row of a field lies, and the weights behind it.
+
+Pure. For `client`; the Lua side (`lua/rows.lua`) only moves these bytes and reads their fixed places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rljob_api.wire.identity import WeightId
+from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement
+
+CHUNK_ID_BYTES = 12
+ROW = np.dtype([("chunk", "S12"), ("offset", "<u4"), ("length", "<u4"), ("lineage", "<i4"), ("version", "<i4")])
+"""28 bytes a row and field. Lineage 0: no weight had a part in it."""
+WEIGHTS = np.dtype([("oldest_lineage", "<i4"), ("oldest", "<i4"), ("newest_lineage", "<i4"), ("newest", "<i4")])
+"""16 bytes a row: the oldest and the newest weight of its tokens."""
+
+
+class ChunkIds:
+    """Ids of chunks: the incarnation (unique in the job) and a count."""
+
+    def __init__(self, incarnation: str) -> None:
+        self._prefix = bytes.fromhex(incarnation)
+        self._count = 0
+
+    def draw(self) -> bytes:
+        """A new id, 12 bytes."""
+        self._count += 1
+        return self._prefix + self._count.to_bytes(CHUNK_ID_BYTES - len(self._prefix), "big")
+
+
+def describe(chunk: ChunkRef) -> str:
+    """The chunk as one line; `lua/rows.lua` reads unit and generation from it."""
+    shape = ",".join(map(str, chunk.inner_shape))
+    return (
+        f"{chunk.unit}|{chunk.unit_generation}|{chunk.field}|{chunk.num_rows}|{chunk.dtype}|{shape}"
+        f"|{chunk.num_bytes}|{chunk.key}"
+    )
+
+
+def parse_chunk(line: bytes) -> ChunkRef:
+    """The reverse of `describe`."""
+    unit, generation, field, num_rows, dtype, shape, num_bytes, key = line.decode().split("|", 7)
+    inner = tuple(int(size) for size in shape.split(",")) if shape else ()
+    return ChunkRef(int(unit), int(generation), key, field, 0, int(num_rows), dtype, inner, int(num_bytes))
+
+
+def field_arguments(placement: FieldPlacement, ids: ChunkIds, weight: WeightId | None) -> list[bytes | str | int]:
+    """What a commit says of one field: number of chunks, id and line of each, packed rows."""
+    drawn = [ids.draw() for _ in placement.chunks]
+    rows = np.zeros(len(placement.rows), ROW)
+    rows["chunk"] = np.array(drawn, "S12")[placement.rows[:, 0]] if drawn else b""
+    rows["offset"] = placement.rows[:, 1]
+    rows["length"] = placement.rows[:, 2]
+    rows["lineage"] = weight.lineage if weight else 0
+    rows["version"] = weight.version if weight else -1
+    arguments: list[bytes | str | int] = [len(drawn)]
+    for chunk_id, chunk in zip(drawn, placement.chunks, strict=True):
+        arguments += (chunk_id, describe(chunk))
+    return [*arguments, rows.tobytes()]
+
+
+def pack_weights(oldest: Sequence[WeightId], newest: Sequence[WeightId]) -> bytes:
+    """Per row, the weights of its oldest and newest token."""
+    rows = [
+        (first.lineage, first.version, last.lineage, last.version) for first, last in zip(oldest, newest, strict=True)
+    ]
+    return np.array(rows, WEIGHTS).tobytes()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClaimedRows:
+    """A claim's answer before its bytes are fetched."""
+
+    rollout_id: int
+    rows: npt.NDArray[np.uint32]
+    oldest: npt.NDArray[np.int64]
+    fields: dict[str, FieldPlacement]
+
+
+def parse_claim(reply: list[bytes], rollout_id: int, fields: Sequence[str]) -> ClaimedRows:
+    """From [rows, weights, rows of each field, chunk ids, chunk lines...]."""
+    rows = np.frombuffer(reply[0], "<u4")
+    weights = np.frombuffer(reply[1], WEIGHTS)
+    ids, lines = reply[2 + len(fields)], reply[3 + len(fields) :]
+    chunks = {
+        ids[place * CHUNK_ID_BYTES : (place + 1) * CHUNK_ID_BYTES]: parse_chunk(line)
+        for place, line in enumerate(lines)
+    }
+    placements = {
+        field: _placement(np.frombuffer(packed, ROW), chunks)
+        for field, packed in zip(fields, reply[2 : 2 + len(fields)], strict=True)
+    }
+    return ClaimedRows(rollout_id, rows, weights["oldest"].astype(np.int64), placements)
+
+
+def _placement(rows: npt.NDArray[np.void], chunks: dict[bytes, ChunkRef]) -> FieldPlacement:
+    ids, ordinals = np.unique(rows["chunk"], return_inverse=True)
+    table = np.empty((len(rows), 3), np.uint32)
+    table[:, 0] = ordinals
+    table[:, 1] = rows["offset"]
+    table[:, 2] = rows["length"]
+    # numpy drops trailing zero bytes of an S12 value.
+    return FieldPlacement(tuple(chunks[bytes(name).ljust(CHUNK_ID_BYTES, b"\0")] for name in ids), table)

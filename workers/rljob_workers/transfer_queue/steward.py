@@ -1,0 +1,410 @@
+"""The queue as the coordinator keeps it: epochs and lives, publish and record, lost rows, garbage, invariants.
+
+For the coordinator only; one at a time (a later one fences an earlier one). Decides nothing about restarts and imports
+no torch. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from rljob_api.names import Epoch, RolloutId, WeightVersion
+from rljob_api.wire.epochs import RestorePoint
+from rljob_api.wire.identity import Endpoints, Life, WeightId
+from rljob_api.wire.observation import QueueObservation, ServerState
+from rljob_api.wire.weights import CheckpointRecord
+from rljob_workers.transfer_queue.control.connection import Argument, Clock, ControlConnection, Sleep
+from rljob_workers.transfer_queue.control.library import library
+from rljob_workers.transfer_queue.control.rows import parse_chunk
+from rljob_workers.transfer_queue.errors import StorageUnreachable
+from rljob_workers.transfer_queue.types import QueueShape
+from rljob_workers.transfer_queue.units import StorageUnit
+
+_SET_ASIDE = struct.Struct("<6I")
+
+
+@dataclass(frozen=True, slots=True)
+class StewardTiming:
+    """How long things may take, in seconds."""
+
+    patience_seconds: float = 10.0
+    """For one call on the control Redis or a storage unit."""
+    lease_seconds: float = 30.0
+    """A beat renews leases for so long."""
+    unlisted_seconds: float = 1.0
+    """A ticket comes back after two beats without it, but not sooner than this after it was issued or last missed:
+    beats that are sent at once (busy) must not count as two intervals."""
+    high_water: float = 0.85
+    """Share of a storage unit's limit above which no new ticket is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A prompt that killed its worker too often while it was alone in work."""
+
+    prompt_index: int
+    rollout_id: RolloutId
+    group: int
+    attempt: int
+    kills: int
+    exhausted: bool
+    """The group has no draw left (maxAttempts): it keeps this prompt, and the job should fail with its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostRows:
+    """What `declare_lost` did, in groups."""
+
+    recomputed: int = 0
+    """Only derived fields were lost: they, and what depends on them, are computed again."""
+    reissued: int = 0
+    """The group is generated again under the same reservation."""
+    absent: int = 0
+    """Published already: nothing is done until a restore."""
+    needs_global_restart: int = 0
+    """Claimed or consumed by a training task: only a global restart helps."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.recomputed} groups computed again, {self.reissued} generated again, {self.absent} absent until a"
+            f" restore, {self.needs_global_restart} in training (these need a global restart)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What `sweep` deleted."""
+
+    chunks: int
+    orphans: int
+    """Chunks of ended lives that no commit names."""
+    partitions: int
+
+
+class QueueSteward:
+    """The coordinator's side of the queue.
+
+    state = steward.open_server(highest_seq_seen)       at every start of the coordinator or of the control Redis
+    steward.raise_epoch(1, decision, reason, None)      opens epoch 1; then begin_life for every rank, and beats
+    """
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        shape: QueueShape,
+        *,
+        timing: StewardTiming = StewardTiming(),  # noqa: B008 - frozen
+        clock: Clock = time.monotonic,
+        sleep: Sleep = time.sleep,
+    ) -> None:
+        """Connects when first used."""
+        self._shape = shape
+        self._timing = timing
+        self._clock = clock
+        self._control = ControlConnection(endpoints.control_redis, library(shape), clock=clock, sleep=sleep)
+        self._units = [
+            StorageUnit(index, url, clock=clock, sleep=sleep) for index, url in enumerate(endpoints.storage_units)
+        ]
+        self._name = f"steward-{secrets.token_hex(6)}"
+        self._calls = 0
+        self._lost = False
+        self._lock = threading.RLock()
+
+    def close(self) -> None:
+        """Ends all connections; may be called twice."""
+        self._control.close()
+        for unit in self._units:
+            unit.close()
+
+    # --- the server ----------------------------------------------------------------------------------------------
+
+    def server_run_id(self) -> str:
+        """Run id of the control Redis that answers now; another one means that it was restarted."""
+        with self._lock:
+            return self._control.run_id(
+                deadline=self._deadline(), waiting="the coordinator waits for the control Redis"
+            )
+
+    def open_server(self, seen_seq: int) -> ServerState:
+        """Takes over as the steward; opens the server unless it lost a tail that some live launcher has seen."""
+        with self._lock:
+            reply = self._control.change(
+                "open",
+                self._name,
+                seen_seq,
+                deadline=self._deadline(),
+                waiting="the coordinator opens the control Redis",
+            )
+            self._calls = 0
+            state = ServerState(reply[1].decode())
+            self._lost = state is ServerState.LOST
+            return state
+
+    # --- epochs --------------------------------------------------------------------------------------------------
+
+    def raise_epoch(
+        self,
+        epoch: Epoch,
+        decision_id: str,
+        reason: str,
+        record: CheckpointRecord | None,
+        *,
+        tickets: bytes | None = None,
+    ) -> RestorePoint:
+        """Fences all lives, opens lineage `epoch` at the recorded version c and restores the queue to it.
+
+        `record` is the record file and `tickets` the ticket table in its folder: used where the control Redis knows
+        less (its tail, or all of it, was lost). The same epoch and decision get the same answer again. Raises
+        WrongEpoch for an epoch that is not above the current one.
+        """
+        with self._lock:
+            self._renew_units()
+            missing = self._missing_chunks() if self._lost else []
+            reply = self._change(
+                "raise_epoch",
+                epoch,
+                decision_id,
+                self._control.run_id(deadline=self._deadline(), waiting=f"epoch {epoch} ({reason})"),
+                record.model_dump_json() if record else "",
+                tickets or b"",
+                *missing,
+                "force" if self._lost else "open",
+                waiting=f"epoch {epoch} ({reason}) waits to be opened",
+            )
+            self._lost = False
+            return RestorePoint.model_validate_json(reply[0])
+
+    def begin_life(self, life: Life) -> None:
+        """Makes a life live; ends the earlier one of the same rank. Twice is once."""
+        self._change(
+            "begin_life",
+            life.epoch,
+            life.incarnation,
+            str(life.key),
+            life.model_dump_json(),
+            waiting=f"{life.key} waits to begin its life",
+        )
+
+    def end_life(self, incarnation: str) -> None:
+        """Fences a life: its leases and tickets come back. Twice is once."""
+        self._change("end_life", incarnation, waiting=f"incarnation {incarnation} waits to be ended")
+
+    def suspect(self, incarnation: str) -> None:
+        """The life died with its tickets in work: they come back and their prompts become suspects. Before `end_life`."""
+        self._change("suspect", incarnation, waiting=f"incarnation {incarnation} died")
+
+    def take_set_aside(self) -> list[SetAside]:
+        """Prompts that were set aside since the last call."""
+        return [
+            SetAside(prompt, RolloutId(rollout_id), group, attempt, kills, bool(exhausted))
+            for raw in self._change("take_aside", waiting="the coordinator looks for poison prompts")
+            for prompt, rollout_id, group, attempt, kills, exhausted in (_SET_ASIDE.unpack(raw),)
+        ]
+
+    def beat(self, incarnation: str, tickets: Iterable[int], leases: Iterable[str]) -> None:
+        """Renews leases; a ticket that two beats in a row do not list comes back."""
+        listed = list(tickets)
+        self._change(
+            "beat",
+            incarnation,
+            int(self._timing.lease_seconds * 1000),
+            int(self._timing.unlisted_seconds * 1000),
+            len(listed),
+            *listed,
+            *leases,
+            waiting=f"a beat of incarnation {incarnation}",
+        )
+
+    def publish(self, life: Life, weight: WeightId, call_id: str) -> None:
+        """Moves the published version on; raises Incomplete while train_{version - 1} has rows to train."""
+        self._change(
+            "publish",
+            life.epoch,
+            life.incarnation,
+            weight.lineage,
+            weight.version,
+            call_id,
+            waiting=f"{life.key} publishes {weight}",
+        )
+
+    def record(
+        self, life: Life, weight: WeightId, folder: str, checksums: dict[str, str], call_id: str
+    ) -> CheckpointRecord:
+        """Compare-and-set of the recorded checkpoint in the current epoch; c only grows."""
+        reply = self._change(
+            "record",
+            life.epoch,
+            life.incarnation,
+            weight.lineage,
+            weight.version,
+            orjson.dumps(folder),
+            orjson.dumps(checksums),
+            call_id,
+            waiting=f"{life.key} records {weight}",
+        )
+        return CheckpointRecord.model_validate_json(reply[0])
+
+    # --- bytes ---------------------------------------------------------------------------------------------------
+
+    def probe_units(self) -> list[int]:
+        """Units that came back without their rows; also sets or lifts the high-water mark. An unreachable one is left."""
+        with self._lock:
+            known, lost, full = self._known_generations(), [], False
+            for unit in self._units:
+                try:
+                    if unit.generation(deadline=self._deadline()) != known.get(unit.index):
+                        lost.append(unit.index)
+                    memory = unit.memory(deadline=self._deadline())
+                    full = full or bool(memory.limit and memory.used > memory.limit * self._timing.high_water)
+                except StorageUnreachable:
+                    continue
+            self._change("memory", int(full), waiting="the coordinator looks after storage")
+            return lost
+
+    def declare_lost(self, unit: int) -> LostRows:
+        """What unit `unit` held before it lost its mark is lost; then marks it. Nothing if it still has its mark."""
+        with self._lock:
+            storage = self._units[unit]
+            mark = storage.generation(deadline=self._deadline())
+            if mark is not None and mark == self._known_generations().get(unit):
+                return LostRows()
+            waiting = f"{storage} came back empty"
+            generation, recomputed, reissued, absent, restart = self._change(
+                "declare_lost", unit, mark or 0, waiting=waiting
+            )
+            storage.mark(generation, deadline=self._deadline())
+            return LostRows(recomputed, reissued, absent, restart)
+
+    def relieve(self) -> str | None:
+        """Makes room: rows that are kept only for a restore go first, then the newest unclaimed groups; else None."""
+        with self._lock:
+            retained = self._change("drop_retained", waiting="the coordinator makes room")
+            if retained:
+                return f"rows of train_{retained[0]}, kept for a restore, were dropped"
+            newest = self._change("drop_newest", waiting="the coordinator makes room")
+            if newest:
+                return f"{newest[1]} groups of train_{newest[0]} were dropped and are generated again"
+            return None
+
+    def sweep(self) -> Swept:
+        """Deletes bytes that nothing names: of dropped rows, of partitions before the record, of ended lives."""
+        with self._lock:
+            dead, partitions, *tables = self._control.read(
+                "garbage", 1000, deadline=self._deadline(), waiting="a sweep"
+            )
+            chunks = self._delete([*dead, *(line for table in tables for line in table)])
+            if dead or partitions:
+                self._change("collected", len(dead), *partitions, waiting="a sweep")
+            return Swept(chunks, self._sweep_orphans(), len(partitions))
+
+    # --- what is known -------------------------------------------------------------------------------------------
+
+    def stats(self) -> QueueObservation:
+        """Counts for `/v1/status`."""
+        with self._lock:
+            reply = self._control.read(
+                "stats", deadline=self._deadline(), waiting="the coordinator reads the queue's counts"
+            )
+        issued, capacity, withheld = reply[:3]
+        return QueueObservation(
+            groups_issued=issued,
+            groups_capacity=capacity,
+            rows_ready={name.decode(): count for name, count in zip(reply[7::2], reply[8::2], strict=True)},
+            withheld=withheld.decode() or None,
+        )
+
+    def published(self) -> WeightVersion:
+        """The version that capacity counts from."""
+        with self._lock:
+            reply = self._control.read(
+                "stats", deadline=self._deadline(), waiting="the coordinator reads the queue's counts"
+            )
+        return WeightVersion(reply[5])
+
+    def check(self) -> list[str]:
+        """Invariants of the control state and of the units' bytes, each broken one in a sentence."""
+        with self._lock:
+            broken = [
+                line.decode()
+                for line in self._control.read("check", deadline=self._deadline(), waiting="a check of the invariants")
+            ]
+            present = {key for unit in self._units for page in unit.scan(deadline=self._deadline()) for key in page}
+            known = self._known_generations()
+            for rollout_id, line in self._committed():
+                chunk = parse_chunk(line)
+                if known.get(chunk.unit) == chunk.unit_generation and chunk.key not in present:
+                    broken.append(f"train_{rollout_id}: chunk {chunk.key} is not on storage unit {chunk.unit}")
+            return broken
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _deadline(self) -> float:
+        return self._clock() + self._timing.patience_seconds
+
+    def _change(self, name: str, *args: Argument, waiting: str) -> list[Any]:
+        with self._lock:
+            self._calls += 1
+            reply = self._control.change(
+                name, self._name, self._calls, *args, deadline=self._deadline(), waiting=waiting
+            )
+            return reply[1:]
+
+    def _known_generations(self) -> dict[int, int]:
+        reply = self._control.read("units", deadline=self._deadline(), waiting="the coordinator looks after storage")
+        return {int(unit): int(generation) for unit, generation in zip(reply[::2], reply[1::2], strict=True)}
+
+    def _renew_units(self) -> None:
+        for unit in self._units:
+            try:
+                self.declare_lost(unit.index)
+            except StorageUnreachable:
+                # Found by a later probe; where its rows were kept they are treated as lost then.
+                continue
+
+    def _committed(self) -> list[tuple[int, bytes]]:
+        reply = self._control.read("chunks", deadline=self._deadline(), waiting="the coordinator compares bytes")
+        return list(zip(reply[::3], reply[2::3], strict=True))
+
+    def _missing_chunks(self) -> list[bytes]:
+        """Ids of chunks that the control state names and no unit has."""
+        present = {key for unit in self._units for page in unit.scan(deadline=self._deadline()) for key in page}
+        reply = self._control.read("chunks", deadline=self._deadline(), waiting="the coordinator compares bytes")
+        return [
+            chunk_id
+            for chunk_id, line in zip(reply[1::3], reply[2::3], strict=True)
+            if parse_chunk(line).key not in present
+        ]
+
+    def _delete(self, lines: Sequence[bytes]) -> int:
+        by_unit: dict[int, list[str]] = {}
+        for line in lines:
+            chunk = parse_chunk(line)
+            by_unit.setdefault(chunk.unit, []).append(chunk.key)
+        deleted = 0
+        for index, keys in by_unit.items():
+            deleted += self._units[index].delete(keys, deadline=self._deadline())
+        return deleted
+
+    def _sweep_orphans(self) -> int:
+        """Chunks of lives that have ended, without a commit: nothing can commit them any more."""
+        live = {name.decode() for name in self._control.read("lives", deadline=self._deadline(), waiting="a sweep")}
+        suspects: dict[int, list[str]] = {}
+        for unit in self._units:
+            keys = [key for page in unit.scan(deadline=self._deadline()) for key in page]
+            suspects[unit.index] = [key for key in keys if key.split(":")[1] not in live]
+        if not any(suspects.values()):
+            return 0
+        # Read after the keys: what an ended life has committed is named by now.
+        committed = {parse_chunk(line).key for _, line in self._committed()}
+        orphans = {index: [key for key in keys if key not in committed] for index, keys in suspects.items()}
+        return sum(
+            self._units[index].delete(keys, deadline=self._deadline()) for index, keys in orphans.items() if keys
+        )
