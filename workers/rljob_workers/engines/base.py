@@ -60,7 +60,9 @@ class Engine(ABC):
     """Client of one engine server. Thread-safe: generation and a weight update may overlap."""
 
     @abstractmethod
-    def generate(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, deadline: float) -> list[Generation]:
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, deadline: float
+    ) -> list[Generation]:
         """Generates for a batch of prompts; blocks until all are done.
 
         Raises EngineGone (the server died or was replaced: nothing of it counts), EngineTimeout (deadline, monotonic
@@ -74,6 +76,10 @@ class Engine(ABC):
     @abstractmethod
     def held(self) -> WeightId | None:
         """What the server holds now; None before the first full load or after an update that was cut off."""
+
+    @abstractmethod
+    def max_tokens(self) -> int:
+        """Positions of the model: prompt and output together."""
 
     @abstractmethod
     def abort_all(self) -> None:

@@ -11,13 +11,13 @@ class EngineError(Exception):
     """Base of everything an engine client raises."""
 
 
-class EngineGone(EngineError):
+class EngineGone(EngineError):  # noqa: N818 -- the names say what happened
     """The server died, or another incarnation of it answers."""
 
 
-class EngineTimeout(EngineError):
+class EngineTimeout(EngineError):  # noqa: N818
     """No answer within the deadline."""
 
 
-class EngineRefused(EngineError):
+class EngineRefused(EngineError):  # noqa: N818
     """The server refuses the request, with its sentence."""

@@ -1,0 +1,73 @@
+"""A real engine server in a process of its own, started as the launcher does: forked from a preloaded parent."""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rljob_api.spec import Architecture, ModelConfig, ModelSpec, TokenizerConfig
+from rljob_workers.engines.torch_engine.scheduler import Limits
+from rljob_workers.engines.torch_engine.server import serve
+from rljob_workers.models.blob import write_blob
+from rljob_workers.models.building import initial_state
+from rljob_workers.models.tokenizers import build_tokenizer
+
+_SPAWNER = multiprocessing.get_context("forkserver")
+_SPAWNER.set_forkserver_preload(["rljob_workers.engines.torch_engine.server"])
+
+
+def tiny_model(
+    architecture: Architecture = Architecture.QWEN3, *, seed: int = 0, max_position_embeddings: int = 1024
+) -> ModelSpec:
+    """A model of 14 tokens whose distributions are far from uniform."""
+    config = ModelConfig(
+        architecture=architecture,
+        hidden_size=32,
+        intermediate_size=48,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        initializer_range=0.3,
+        max_position_embeddings=max_position_embeddings,
+        seed=seed,
+        tokenizer=TokenizerConfig(alphabet="0123456789=+"),
+    )
+    return ModelSpec(config=config)
+
+
+def write_weights(folder: Path, model: ModelSpec, name: str = "weights") -> Path:
+    """Version 0 of `model` as a safetensors file."""
+    path = folder / f"{name}.safetensors"
+    write_blob(path, initial_state(model, build_tokenizer(model)))
+    return path
+
+
+def open_listener() -> socket.socket:
+    """A listening socket as the launcher holds it."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+    listener.set_inheritable(True)
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where the engine on `listener` is reached."""
+    return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@contextmanager
+def engine_process(
+    listener: socket.socket, model: ModelSpec, incarnation: str = "0123456789ab", limits: Limits | None = None
+) -> Iterator[multiprocessing.process.BaseProcess]:
+    """A server on `listener` that is killed at the end."""
+    process = _SPAWNER.Process(
+        target=serve, args=(listener, model, incarnation), kwargs={"limits": limits}, daemon=True
+    )
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()

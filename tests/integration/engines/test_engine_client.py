@@ -1,0 +1,278 @@
+"""Client and server together, over real HTTP between real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from rljob_api.names import Lineage, WeightVersion
+from rljob_api.wire.identity import WeightId
+from rljob_workers.engines.base import Generation, SamplingParams, VersionSpan
+from rljob_workers.engines.errors import EngineGone, EngineRefused, EngineTimeout
+from rljob_workers.engines.sglang_dialect.client import SglangDialectEngine
+from rljob_workers.models.blob import read_blob
+from rljob_workers.models.building import build_model, load_state
+from rljob_workers.models.tokenizers import build_tokenizer
+from tests.integration.engines.engine_process import engine_process, open_listener, tiny_model, url_of, write_weights
+
+FIRST = WeightId(lineage=Lineage(1), version=WeightVersion(0))
+SECOND = WeightId(lineage=Lineage(1), version=WeightVersion(1))
+
+
+def params(*, num_samples: int = 2, seed: int = 0, max_new_tokens: int = 6, **changes: object) -> SamplingParams:
+    given: dict[str, object] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "stop_token_ids": ()}
+    return SamplingParams(num_samples=num_samples, seed=seed, max_new_tokens=max_new_tokens, **(given | changes))  # type: ignore[arg-type]
+
+
+def soon() -> float:
+    return time.monotonic() + 60
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Asks again until it is so; fails by name."""
+    deadline = soon()
+    while not condition():
+        assert time.monotonic() < deadline, f"waited for {what}"
+
+
+def running_samples(url: str) -> int:
+    return int(httpx.get(f"{url}/get_server_info").json()["num_running_reqs"])
+
+
+def hf_log_probs(weights: Path, prompt: list[int], output: list[int]) -> torch.Tensor:
+    model_spec = tiny_model()
+    model = build_model(model_spec, build_tokenizer(model_spec))
+    load_state(model, read_blob(weights))
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + output])).logits[0, len(prompt) - 1 : -1].float()
+    return logits.log_softmax(-1).gather(1, torch.tensor(output)[:, None])[:, 0]
+
+
+def test_refuses_to_generate_before_weights_are_loaded(first_weights: Path) -> None:
+    with (
+        open_listener() as listener,
+        engine_process(listener, tiny_model()),
+        closing(SglangDialectEngine(url_of(listener))) as engine,
+    ):
+        assert engine.held() is None
+        with pytest.raises(EngineRefused, match="No weights are loaded yet"):
+            engine.generate([[1, 2]], [params()], deadline=soon())
+        engine.update_weights(first_weights, FIRST, deadline=soon())
+        assert engine.held() == FIRST
+        assert len(engine.generate([[1, 2]], [params()], deadline=soon())) == 1
+
+
+def test_samples_come_in_the_order_of_prompts_with_log_probs_of_the_model(
+    engine: SglangDialectEngine, first_weights: Path
+) -> None:
+    engine.update_weights(first_weights, FIRST, deadline=soon())
+    prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 1, 2, 3]]
+    found = engine.generate(
+        prompts, [params(num_samples=n, seed=n, max_new_tokens=3 + n) for n in (3, 1, 2)], deadline=soon()
+    )
+    assert [len(generation.samples) for generation in found] == [3, 1, 2]
+    for prompt, generation in zip(prompts, found, strict=True):
+        for sample in generation.samples:
+            expected = hf_log_probs(first_weights, prompt, sample.output_ids)
+            assert torch.allclose(torch.tensor(sample.log_probs), expected, atol=1e-4, rtol=0)
+            assert sample.spans == (VersionSpan(FIRST, 0, len(sample.output_ids)),)
+
+
+def test_max_tokens_is_the_models_positions(engine: SglangDialectEngine) -> None:
+    assert engine.max_tokens() == 1024
+
+
+def interrupted(engine: SglangDialectEngine, url: str, between: Callable[[], None]) -> Generation:
+    """Runs `between` while a long generation runs, and waits for both."""
+    found: list[Generation] = []
+
+    def generate() -> None:
+        long = params(num_samples=8, seed=5, max_new_tokens=900)
+        found.extend(engine.generate([[1, 2, 3]], [long], deadline=soon()))
+
+    thread = threading.Thread(target=generate)
+    thread.start()
+    wait_until(lambda: running_samples(url) > 0, "the generation to run")
+    between()
+    thread.join()
+    assert found, "the interrupted generation failed"
+    return found[0]
+
+
+def test_retract_recomputes_the_cache_so_that_later_tokens_are_the_new_weights(
+    engine: SglangDialectEngine, server_url: str, first_weights: Path, second_weights: Path
+) -> None:
+    engine.update_weights(first_weights, FIRST, deadline=soon())
+    generation = interrupted(engine, server_url, lambda: engine.update_weights(second_weights, SECOND, deadline=soon()))
+    spanning = [sample for sample in generation.samples if len(sample.spans) == 2]
+    assert spanning, "the update came after every sample had ended"
+    for sample in spanning:
+        old, new = sample.spans
+        assert (old.weight, new.weight) == (FIRST, SECOND)
+        assert (old.start, old.end, new.end) == (0, new.start, len(sample.output_ids))
+        before = hf_log_probs(first_weights, [1, 2, 3], sample.output_ids)
+        after = hf_log_probs(second_weights, [1, 2, 3], sample.output_ids)
+        expected = torch.cat([before[: old.end], after[old.end :]])
+        assert torch.allclose(torch.tensor(sample.log_probs), expected, atol=1e-4, rtol=0)
+
+
+def test_an_update_that_fails_leaves_the_engine_without_weights(
+    engine: SglangDialectEngine, first_weights: Path, tmp_path: Path
+) -> None:
+    engine.update_weights(first_weights, FIRST, deadline=soon())
+    wrong = tmp_path / "wrong.safetensors"
+    save_file({**read_blob(first_weights), "model.norm.weight": torch.ones(7)}, wrong)
+    with pytest.raises(EngineRefused, match=r"model\.norm\.weight has shape \(7,\), but the model needs \(32,\)"):
+        engine.update_weights(wrong, SECOND, deadline=soon())
+    assert engine.held() is None
+    with pytest.raises(EngineRefused, match="No weights are loaded"):
+        engine.generate([[1]], [params()], deadline=soon())
+    engine.update_weights(first_weights, FIRST, deadline=soon())
+    assert engine.generate([[1]], [params()], deadline=soon())
+
+
+def test_an_update_that_fails_ends_running_requests_with_the_reason(
+    engine: SglangDialectEngine, server_url: str, first_weights: Path, tmp_path: Path
+) -> None:
+    engine.update_weights(first_weights, FIRST, deadline=soon())
+    garbage = tmp_path / "garbage.safetensors"
+    garbage.write_bytes(b"not a file of tensors")
+    refused: list[EngineRefused] = []
+
+    def generate() -> None:
+        try:
+            engine.generate([[1]], [params(num_samples=8, max_new_tokens=900)], deadline=soon())
+        except EngineRefused as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=generate)
+    thread.start()
+    wait_until(lambda: running_samples(server_url) > 0, "the generation to run")
+    with pytest.raises(EngineRefused, match="not a readable safetensors file"):
+        engine.update_weights(garbage, SECOND, deadline=soon())
+    thread.join()
+    assert "lost its weights" in str(refused[0])
+
+
+def test_weights_outlive_their_file(engine: SglangDialectEngine, tmp_path: Path) -> None:
+    path = write_weights(tmp_path, tiny_model(seed=4))
+    engine.update_weights(path, FIRST, deadline=soon())
+    before = engine.generate([[1, 2]], [params()], deadline=soon())
+    path.write_bytes(b"\0" * 16)  # truncates what a mapping of the file would still show
+    assert engine.generate([[1, 2]], [params()], deadline=soon()) == before
+
+
+def test_abort_all_ends_running_samples_with_what_they_have(
+    engine: SglangDialectEngine, server_url: str, first_weights: Path
+) -> None:
+    engine.update_weights(first_weights, FIRST, deadline=soon())
+    with closing(SglangDialectEngine(server_url)) as other:
+        generation = interrupted(engine, server_url, other.abort_all)
+    assert {sample.finish_reason for sample in generation.samples} <= {"abort", "stop"}
+    assert "abort" in {sample.finish_reason for sample in generation.samples}
+    assert running_samples(server_url) == 0
+
+
+def test_abort_all_ends_a_pause_that_a_dead_rank_left(
+    engine: SglangDialectEngine, server_url: str, first_weights: Path
+) -> None:
+    engine.update_weights(first_weights, FIRST, deadline=soon())
+    httpx.post(f"{server_url}/pause_generation", json={"mode": "retract"}).raise_for_status()
+    engine.abort_all()
+    assert engine.generate([[1]], [params()], deadline=soon())
+
+
+def test_a_deadline_ends_the_wait_and_the_request(
+    engine: SglangDialectEngine, server_url: str, first_weights: Path
+) -> None:
+    engine.update_weights(first_weights, FIRST, deadline=soon())
+    httpx.post(f"{server_url}/pause_generation", json={"mode": "retract"}).raise_for_status()
+    with pytest.raises(EngineTimeout, match=r"POST /generate of the engine at .* was not answered within the deadline"):
+        engine.generate([[1]], [params()], deadline=time.monotonic() + 0.3)
+
+    def has_nothing_waiting() -> bool:
+        return int(httpx.get(f"{server_url}/get_server_info").json()["num_waiting_reqs"]) == 0
+
+    wait_until(has_nothing_waiting, "the disconnected request to be aborted")
+    engine.abort_all()
+
+
+def test_killed_while_it_generates_is_gone_and_its_successor_must_be_loaded(first_weights: Path) -> None:
+    failures: list[Exception] = []
+    with open_listener() as listener, closing(SglangDialectEngine(url_of(listener))) as engine:
+
+        def generate() -> None:
+            try:
+                engine.generate([[1]], [params(num_samples=8, max_new_tokens=900)], deadline=soon())
+            except EngineGone as error:
+                failures.append(error)
+
+        with engine_process(listener, tiny_model(), "aaaaaaaaaaaa") as process:
+            engine.update_weights(first_weights, FIRST, deadline=soon())
+            thread = threading.Thread(target=generate)
+            thread.start()
+            wait_until(lambda: running_samples(url_of(listener)) > 0, "the generation to run")
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+            thread.join()
+        assert "broke off" in str(failures[0])
+        with engine_process(listener, tiny_model(), "bbbbbbbbbbbb"):
+            with pytest.raises(EngineRefused, match="No weights are loaded yet"):
+                engine.generate([[1]], [params()], deadline=soon())
+            engine.update_weights(first_weights, FIRST, deadline=soon())
+            assert engine.generate([[1]], [params()], deadline=soon())
+
+
+def test_a_reply_of_another_incarnation_does_not_count(first_weights: Path) -> None:
+    with open_listener() as listener, closing(SglangDialectEngine(url_of(listener))) as engine:
+        with engine_process(listener, tiny_model(), "aaaaaaaaaaaa"):
+            engine.update_weights(first_weights, FIRST, deadline=soon())
+            assert engine.generate([[1]], [params()], deadline=soon())
+        with (
+            engine_process(listener, tiny_model(), "bbbbbbbbbbbb"),
+            closing(SglangDialectEngine(url_of(listener))) as other,
+        ):
+            other.update_weights(first_weights, SECOND, deadline=soon())
+            with pytest.raises(EngineGone, match="bbbbbbbbbbbb answered, aaaaaaaaaaaa was asked"):
+                engine.generate([[1]], [params()], deadline=soon())
+            assert engine.held() == SECOND
+
+
+def test_ends_on_sigterm_though_a_request_runs(first_weights: Path) -> None:
+    with (
+        open_listener() as listener,
+        engine_process(listener, tiny_model()) as process,
+        closing(SglangDialectEngine(url_of(listener))) as engine,
+    ):
+        url = url_of(listener)
+        engine.update_weights(first_weights, FIRST, deadline=soon())
+        httpx.post(f"{url}/pause_generation", json={"mode": "retract"}).raise_for_status()
+        failures: list[Exception] = []
+
+        def generate() -> None:
+            try:
+                engine.generate([[1]], [params()], deadline=soon())
+            except (EngineGone, EngineRefused) as error:
+                failures.append(error)
+
+        def is_waiting() -> bool:
+            return int(httpx.get(f"{url}/get_server_info").json()["num_waiting_reqs"]) > 0
+
+        thread = threading.Thread(target=generate)
+        thread.start()
+        wait_until(is_waiting, "the request to wait")
+        process.terminate()
+        process.join(30)
+        assert process.exitcode is not None
+        thread.join()
+        assert len(failures) == 1

@@ -1,0 +1,118 @@
+"""What can be asked of the engine between two steps: generate, abort, pause, continue, flush, new weights.
+
+Runs in the model loop's thread. Holds the pause and the scheduler; knows no HTTP.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rljob_workers.engines.torch_engine.control_bodies import PauseMode
+from rljob_workers.engines.torch_engine.errors import BadRequest, StepFailed
+from rljob_workers.engines.torch_engine.weights import read_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from rljob_api.wire.identity import WeightId
+    from rljob_workers.engines.torch_engine.errors import EngineFault
+    from rljob_workers.engines.torch_engine.geometry import Geometry
+    from rljob_workers.engines.torch_engine.requests import Batch
+    from rljob_workers.engines.torch_engine.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """What the engine says about itself."""
+
+    held: WeightId | None
+    is_paused: bool
+    num_running: int
+    """Samples with a slot."""
+    num_waiting: int
+    """Prompt groups with samples that wait for one."""
+
+
+class EngineCommands:
+    """The engine as its one thread sees it."""
+
+    def __init__(self, scheduler: Scheduler, geometry: Geometry) -> None:
+        """Starts unpaused and without weights."""
+        self._scheduler = scheduler
+        self._geometry = geometry
+        self._pause: PauseMode | None = None
+
+    @property
+    def can_step(self) -> bool:
+        """Whether there is something to compute now."""
+        return self._pause is None and self._scheduler.has_work
+
+    def step(self) -> None:
+        """One token for every running sample."""
+        self._scheduler.step()
+
+    def fail_all(self, error: EngineFault) -> None:
+        """Ends every request with an error."""
+        self._scheduler.fail_all(error)
+
+    def state(self) -> EngineState:
+        """A snapshot."""
+        scheduler = self._scheduler
+        return EngineState(scheduler.held, self._pause is not None, scheduler.num_running, scheduler.num_waiting)
+
+    def generate(self, batch: Batch) -> None:
+        """Queues a batch; its `on_done` tells when it has ended."""
+        self._scheduler.submit(batch)
+
+    def abort(self, rids: Collection[str]) -> int:
+        """Aborts groups by rid; an unknown rid is no error (it may have ended). Returns how many ended."""
+        return self._scheduler.abort(lambda group: group.rid in rids)
+
+    def abort_batch(self, batch: Batch) -> None:
+        """Aborts what is left of one batch, whatever its rids."""
+        own = {id(group) for group in batch.groups}
+        self._scheduler.abort(lambda group: id(group) in own)
+
+    def abort_all(self) -> int:
+        """Aborts everything."""
+        return self._scheduler.abort(lambda _: True)
+
+    def pause(self, mode: PauseMode) -> None:
+        """No step after this returns, until `resume`. A second pause adds its own effect to the first one's."""
+        if mode is PauseMode.ABORT:
+            self._scheduler.abort(lambda _: True)
+        elif mode is PauseMode.RETRACT:
+            self._scheduler.retract()
+        self._pause = mode
+
+    def resume(self) -> None:
+        """Steps go on; without a pause nothing happens."""
+        self._pause = None
+
+    def flush_cache(self) -> None:
+        """Drops all keys and values; refused while samples need them."""
+        state = self.state()
+        if state.num_running and self._pause is not PauseMode.RETRACT:
+            raise BadRequest(
+                f"flush_cache: {state.num_running} samples are running on the cache. "
+                "Abort them or pause with retract first."
+            )
+        self._scheduler.drop_cache()
+
+    def update_from_disk(self, path: Path, weight: WeightId) -> None:
+        """Replaces the weights between two steps. On any error the engine is left without weights, and says so."""
+        self._scheduler.held = None
+        try:
+            weights = read_weights(path, self._geometry)
+        except ValueError as error:
+            self._scheduler.drop_weights()
+            raise BadRequest(str(error)) from error
+        except (RuntimeError, MemoryError) as error:  # torch reports lack of memory as RuntimeError
+            self._scheduler.drop_weights()
+            raise StepFailed(f"The weights {weight} could not be loaded: {error}") from error
+        if self._pause is PauseMode.IN_PLACE:
+            self._scheduler.install_in_place(weights, weight)
+        else:
+            self._scheduler.install(weights, weight)

@@ -1,0 +1,260 @@
+"""SGLang's generation dialect as this server reads and writes it: bodies to batches, batches to replies.
+
+Pure. Called by the HTTP edge. A field that this engine does not honour is refused by name, never ignored; SGLang's
+neutral values of such fields are taken, so that its clients need no change. Extensions of ours: `compact`,
+`weight_versions`, `lineage`, the incarnation.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rljob_workers.engines.torch_engine.errors import BadRequest
+from rljob_workers.engines.torch_engine.requests import FINISH_WORDS, Batch, FinishReason, PromptGroup, Span
+
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "min_p": (0, None),
+    "frequency_penalty": (0, None),
+    "presence_penalty": (0, None),
+    "repetition_penalty": (1, None),
+    "min_new_tokens": (0, None),
+    "stop": (None, []),
+    "skip_special_tokens": (True, False, None),
+    "spaces_between_special_tokens": (True, None),
+    "no_stop_trim": (False, None),
+    "regex": (None,),
+    "json_schema": (None,),
+    "ebnf": (None,),
+    "stream": (False, None),
+    "logprob_start_len": (-1, None),
+    "top_logprobs_num": (0, None),
+    "return_text_in_logprobs": (False, None),
+    "lora_path": (None,),
+    "image_data": (None,),
+}
+"""Fields of SGLang that this engine has nothing to do for at these values."""
+
+
+class TextCodec(Protocol):
+    """The tokenizer, as far as the dialect needs it."""
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a prompt; ValueError for text that has none."""
+        ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of an output, without special tokens."""
+        ...
+
+
+class ControlBody(BaseModel):
+    """Base of every body: unknown fields are looked at by `refuse_unknown`."""
+
+    model_config = ConfigDict(extra="allow", strict=False)
+
+
+_BodyT = TypeVar("_BodyT", bound=ControlBody)
+
+
+class SamplingBody(ControlBody):
+    """`sampling_params` of one prompt."""
+
+    n: int = Field(default=1, ge=1, le=65536)
+    max_new_tokens: int = Field(default=128, ge=1)
+    temperature: float = Field(default=1.0, ge=0, le=1000)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=-1, ge=-1)
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool = False
+    sampling_seed: int | None = Field(default=None, ge=0, lt=2**64)
+
+
+class GenerateBody(ControlBody):
+    """Body of `/generate`. A list of prompts takes one `sampling_params` for all, or a list of as many."""
+
+    text: str | list[str] | None = None
+    input_ids: list[list[int]] | list[int] | None = None
+    sampling_params: SamplingBody | list[SamplingBody] = SamplingBody()
+    rid: str | list[str] | None = None
+    return_logprob: bool = False
+    compact: bool = False
+
+
+class GenerateRequest:
+    """A body that was understood: groups to run and how to answer."""
+
+    def __init__(self, body: GenerateBody, groups: list[PromptGroup], *, is_single: bool) -> None:
+        """`is_single`: one prompt that was not in a list."""
+        self.body = body
+        self.groups = groups
+        self.is_single = is_single
+
+
+def parse_body(kind: type[_BodyT], raw: bytes) -> _BodyT:
+    """A body as its model; BadRequest names the field, the value and what is wrong."""
+    try:
+        body = kind.model_validate(orjson.loads(raw or b"{}"))
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"The body is not JSON: {error}.") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "body"
+        raise BadRequest(f"{where}: {str(first.get('input'))[:100]} is refused: {first['msg']}.") from error
+    refuse_unknown(body, "")
+    return body
+
+
+def refuse_unknown(body: BaseModel, prefix: str) -> None:
+    """BadRequest for fields that mean something that this engine does not do."""
+    for field, value in (body.model_extra or {}).items():
+        if field not in _NEUTRAL or value not in _NEUTRAL[field]:
+            raise BadRequest(f"{prefix}{field}: {value!r} is not supported by the torch engine. Leave the field out.")
+
+
+def parse_generate(
+    raw: bytes,
+    *,
+    codec: TextCodec,
+    eos_token_ids: frozenset[int],
+    vocab_size: int,
+    draw_seed: Callable[[], int] = lambda: secrets.randbits(63),
+) -> GenerateRequest:
+    """Reads the body of `/generate`; `draw_seed` serves prompts without `sampling_seed`."""
+    body = parse_body(GenerateBody, raw)
+    prompts, is_single = _prompts(body, codec)
+    params = _per_prompt(body.sampling_params, len(prompts), "sampling_params")
+    rids = _per_prompt(body.rid, len(prompts), "rid")
+    groups = []
+    for index, (prompt, given) in enumerate(zip(prompts, params, strict=True)):
+        refuse_unknown(given, "sampling_params.")
+        _check_tokens(prompt, vocab_size, index)
+        groups.append(
+            PromptGroup(
+                rid=rids[index] or secrets.token_hex(8),
+                prompt=prompt,
+                num_samples=given.n,
+                seed=draw_seed() if given.sampling_seed is None else given.sampling_seed,
+                max_new_tokens=given.max_new_tokens,
+                temperature=given.temperature,
+                top_p=given.top_p,
+                top_k=max(given.top_k, 0),
+                stop_token_ids=frozenset(given.stop_token_ids or ())
+                | (frozenset() if given.ignore_eos else eos_token_ids),
+            )
+        )
+    if isinstance(body.rid, str) and len(groups) > 1:
+        raise BadRequest("rid: one rid for several prompts. Give a list with one rid per prompt.")
+    return GenerateRequest(body, groups, is_single=is_single)
+
+
+def _prompts(body: GenerateBody, codec: TextCodec) -> tuple[list[list[int]], bool]:
+    if (body.text is None) == (body.input_ids is None):
+        raise BadRequest("text, input_ids: give exactly one of them.")
+    if body.text is not None:
+        texts = [body.text] if isinstance(body.text, str) else body.text
+        try:
+            prompts = [codec.encode(text) for text in texts]
+        except ValueError as error:
+            raise BadRequest(f"text: {error}") from error
+        is_single = isinstance(body.text, str)
+    else:
+        given: Any = body.input_ids
+        is_single = not given or not isinstance(given[0], list)
+        prompts = [given] if is_single else given
+    if not prompts:
+        raise BadRequest("text, input_ids: the list of prompts is empty. Give at least one prompt.")
+    return prompts, is_single
+
+
+def _per_prompt(value: Any, count: int, field: str) -> list[Any]:  # noqa: ANN401 (a field of either shape)
+    if not isinstance(value, list):
+        return [value] * count
+    if len(value) != count:
+        raise BadRequest(f"{field}: {len(value)} are given for {count} prompts. Give one for all, or one per prompt.")
+    return value
+
+
+def _check_tokens(prompt: list[int], vocab_size: int, index: int) -> None:
+    if not prompt:
+        raise BadRequest(f"input_ids[{index}]: the prompt is empty. Give at least one token.")
+    if min(prompt) < 0 or max(prompt) >= vocab_size:
+        wrong = next(token for token in prompt if not 0 <= token < vocab_size)
+        raise BadRequest(f"input_ids[{index}]: token {wrong} is not in the vocabulary (0 to {vocab_size - 1}).")
+
+
+def render_generate(request: GenerateRequest, batch: Batch, codec: TextCodec) -> bytes:
+    """The reply of a batch that is done without error."""
+    if request.body.compact:
+        return _render_compact(batch)
+    spans = batch.spans()
+    lengths = batch.lengths.tolist()
+    replies = [
+        _render_sample(request, batch, group, row, spans[row], lengths[row], codec)
+        for index, group in enumerate(batch.groups)
+        for row in range(batch.first_rows[index], batch.first_rows[index + 1])
+    ]
+    is_alone = request.is_single and len(replies) == 1
+    return orjson.dumps(replies[0] if is_alone else replies, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _render_sample(
+    request: GenerateRequest,
+    batch: Batch,
+    group: PromptGroup,
+    row: int,
+    spans: list[Span],
+    length: int,
+    codec: TextCodec,
+) -> dict[str, Any]:
+    tokens = batch.tokens[row, :length].tolist()
+    meta: dict[str, Any] = {
+        "id": group.rid,
+        "finish_reason": _finish_reason(FinishReason(int(batch.reasons[row])), group, tokens),
+        "prompt_tokens": len(group.prompt),
+        "completion_tokens": length,
+        "cached_tokens": 0,
+        "weight_version": str(spans[-1].weight.version) if spans else None,
+        "weight_versions": [_render_span(span) for span in spans],
+    }
+    if request.body.return_logprob:
+        # float32 goes out as its shortest decimal, so that the reader's float32 is the same number.
+        log_probs = batch.log_probs[row, :length]
+        meta["output_token_logprobs"] = [[value, token, None] for value, token in zip(log_probs, tokens, strict=True)]
+    return {"text": codec.decode(tokens), "output_ids": tokens, "meta_info": meta}
+
+
+def _finish_reason(reason: FinishReason, group: PromptGroup, tokens: list[int]) -> dict[str, Any]:
+    match reason:
+        case FinishReason.STOP:
+            return {"type": "stop", "matched": tokens[-1]}
+        case FinishReason.LENGTH:
+            return {"type": "length", "length": group.max_new_tokens}
+        case FinishReason.ABORT:
+            return {"type": "abort", "message": "Aborted by /abort_request, /pause_generation or a closed connection."}
+
+
+def _render_span(span: Span) -> dict[str, int]:
+    return {"lineage": span.weight.lineage, "version": span.weight.version, "start": span.start, "end": span.end}
+
+
+def _render_compact(batch: Batch) -> bytes:
+    """All samples as flat arrays, in the order of prompts and samples; ten times cheaper to read and write."""
+    is_drawn = np.arange(batch.tokens.shape[1]) < batch.lengths[:, None]
+    weight = batch.uniform_weight()
+    spans = None if weight else [[_render_span(span) for span in row] for row in batch.spans()]
+    reply = {
+        "lengths": batch.lengths,
+        "output_ids": batch.tokens[is_drawn],
+        "log_probs": batch.log_probs[is_drawn],
+        "finish_reasons": batch.reasons,
+        "finish_words": FINISH_WORDS,
+        "weight": {"lineage": weight.lineage, "version": weight.version} if weight else None,
+        "weight_versions": spans,
+    }
+    return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -1,0 +1,158 @@
+"""What runs through the engine: a batch of prompt groups, and what has come of it.
+
+Written by the model loop, read by the HTTP edge once `on_done` was called. No per-sample Python on the way: rows are
+numpy columns over all samples of the batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rljob_api.wire.identity import WeightId
+    from rljob_workers.engines.torch_engine.errors import EngineFault
+
+IntArray = npt.NDArray[np.int64]
+
+
+class FinishReason(IntEnum):
+    """Why a sample ended; the order is that of `FINISH_WORDS`."""
+
+    STOP = 0
+    LENGTH = 1
+    ABORT = 2
+
+
+FINISH_WORDS = ("stop", "length", "abort")
+"""The dialect's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptGroup:
+    """One prompt and how its `num_samples` samples are drawn; the i-th with seed `seed + i`."""
+
+    rid: str
+    prompt: Sequence[int]
+    num_samples: int
+    seed: int
+    max_new_tokens: int
+    temperature: float
+    """0: greedy."""
+    top_p: float
+    top_k: int
+    """0: all tokens."""
+    stop_token_ids: frozenset[int]
+    """End of sequence included, unless it is to be ignored."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of prompt and longest output."""
+        return len(self.prompt) + self.max_new_tokens
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _WeightMark:
+    """From output position `starts[i]` on, row `rows[i]` was drawn under `weight`."""
+
+    weight: WeightId
+    rows: IntArray
+    starts: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens [start, end) of an output were drawn under `weight`."""
+
+    weight: WeightId
+    start: int
+    end: int
+
+
+class Batch:
+    """One HTTP request: groups in order, a row per sample."""
+
+    def __init__(self, groups: Sequence[PromptGroup], on_done: Callable[[Batch], None]) -> None:
+        """`on_done` is called once, by the model loop's thread."""
+        self.groups = tuple(groups)
+        counts = [group.num_samples for group in groups]
+        self.first_rows = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        """[groups + 1]: the rows of group g are first_rows[g] .. first_rows[g + 1] - 1."""
+        self.num_rows = int(self.first_rows[-1])
+        width = max(group.max_new_tokens for group in groups)
+        self.tokens = np.empty((self.num_rows, width), dtype=np.int32)
+        self.log_probs = np.empty((self.num_rows, width), dtype=np.float32)
+        self.lengths = np.zeros(self.num_rows, dtype=np.int64)
+        self.reasons = np.full(self.num_rows, FinishReason.ABORT, dtype=np.int64)
+        self.error: EngineFault | None = None
+        self._marks: list[_WeightMark] = []
+        self._num_open = self.num_rows
+        self._on_done = on_done
+
+    @property
+    def is_done(self) -> bool:
+        """Whether `on_done` was called."""
+        return self._num_open == 0
+
+    def mark_weight(self, weight: WeightId, rows: IntArray, starts: IntArray) -> None:
+        """Tokens that follow are drawn under `weight`."""
+        self._marks.append(_WeightMark(weight, rows.copy(), starts.copy()))
+
+    def finish_rows(
+        self,
+        rows: IntArray,
+        tokens: npt.NDArray[np.int32],
+        log_probs: npt.NDArray[np.float32],
+        lengths: IntArray,
+        reasons: IntArray,
+    ) -> None:
+        """Takes over ended samples; what stands beyond a row's length means nothing."""
+        width = min(tokens.shape[1], self.tokens.shape[1])
+        self.tokens[rows, :width] = tokens[:, :width]
+        self.log_probs[rows, :width] = log_probs[:, :width]
+        self.lengths[rows] = lengths
+        self.reasons[rows] = reasons
+        self._close(rows.size)
+
+    def abort_unstarted(self, num_rows: int) -> None:
+        """Closes rows that never ran: no tokens, reason abort."""
+        self._close(num_rows)
+
+    def fail(self, error: EngineFault) -> None:
+        """Ends the whole batch with an error; twice is once."""
+        if not self.is_done:
+            self.error = error
+            self._close(self._num_open)
+
+    def uniform_weight(self) -> WeightId | None:
+        """The weight that drew every token; None if there were several, or none."""
+        weights = {mark.weight for mark in self._marks}
+        return weights.pop() if len(weights) == 1 else None
+
+    def spans(self) -> list[list[Span]]:
+        """Per row, in order and without gaps."""
+        begins: list[list[tuple[WeightId, int]]] = [[] for _ in range(self.num_rows)]
+        for mark in self._marks:
+            for row, start in zip(mark.rows.tolist(), mark.starts.tolist(), strict=True):
+                if begins[row] and begins[row][-1][1] == start:
+                    begins[row].pop()  # nothing was drawn under the weight before
+                if not begins[row] or begins[row][-1][0] != mark.weight:
+                    begins[row].append((mark.weight, start))
+        return [_spans_of(begin, length) for begin, length in zip(begins, self.lengths.tolist(), strict=True)]
+
+    def _close(self, num_rows: int) -> None:
+        self._num_open -= num_rows
+        assert self._num_open >= 0, "a sample ended twice"
+        if self._num_open == 0 and num_rows:
+            self._on_done(self)
+
+
+def _spans_of(begins: list[tuple[WeightId, int]], length: int) -> list[Span]:
+    ends = [start for _, start in begins[1:]] + [length]
+    return [Span(weight, start, end) for (weight, start), end in zip(begins, ends, strict=True) if end > start]

@@ -1,0 +1,89 @@
+"""Entry of the engine server: called by the launcher in a forked child, returns when the server is told to end.
+
+torch may be imported already, but no tensor was computed: threads are set here. Weights come over HTTP only.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import torch
+import uvicorn
+
+from rljob_workers.engines.torch_engine.commands import EngineCommands
+from rljob_workers.engines.torch_engine.geometry import geometry_of
+from rljob_workers.engines.torch_engine.http_api import HttpApi, ServedModel
+from rljob_workers.engines.torch_engine.model_loop import ModelLoop
+from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
+from rljob_workers.models.building import build_model, torch_dtype
+from rljob_workers.models.tokenizers import build_tokenizer, decode_tokens, encode_prompt
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Sequence
+
+    from transformers import PreTrainedTokenizerBase
+
+    from rljob_api.spec import ModelSpec
+
+_KEEP_ALIVE_SECONDS = 24 * 3600
+"""Clients keep their connection between rollouts; one that the server closed first would look like a dead server."""
+_GRACE_SECONDS = 1
+"""After SIGTERM requests are not waited for: their tickets come back."""
+
+_log = logging.getLogger(__name__)
+
+
+class _TokenizerCodec:
+    """The tokenizer as the dialect's codec."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+
+    def encode(self, text: str) -> list[int]:
+        return encode_prompt(self._tokenizer, text)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return decode_tokens(self._tokenizer, token_ids)
+
+
+def serve(
+    listener: socket.socket, model: ModelSpec, incarnation: str, *, threads: int = 1, limits: Limits | None = None
+) -> None:
+    """Serves on the listening socket until SIGTERM. ValueError where the model is none that the engine computes."""
+    torch.set_num_threads(threads)
+    tokenizer = build_tokenizer(model)
+    with torch.device("meta"):  # only its config is wanted: no memory for weights that come later
+        config = build_model(model, tokenizer).config
+    geometry = geometry_of(config, torch_dtype(model.dtype))
+    served = ServedModel(
+        name=model.path or "config",
+        geometry=geometry,
+        codec=_TokenizerCodec(tokenizer),
+        eos_token_ids=_eos_of(config.eos_token_id, tokenizer.eos_token_id),
+    )
+    loop = ModelLoop(EngineCommands(Scheduler(geometry, limits or Limits()), geometry))
+    loop.start()
+    app = HttpApi(loop, served, incarnation).app()
+    settings = uvicorn.Config(
+        app,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )
+    _log.info("engine %s serves on %s with %d threads", incarnation, listener.getsockname(), threads)
+    try:
+        uvicorn.Server(settings).run(sockets=[listener])
+    finally:
+        loop.stop()
+
+
+def _eos_of(*candidates: int | list[int] | None) -> frozenset[int]:
+    """End-of-sequence tokens of model config and tokenizer together: a checkpoint may name several."""
+    found: set[int] = set()
+    for candidate in candidates:
+        found |= set(candidate) if isinstance(candidate, list) else {candidate} - {None}  # type: ignore[arg-type]
+    return frozenset(found)
