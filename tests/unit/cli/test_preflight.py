@@ -174,7 +174,8 @@ GYM = [
     ),
     pytest.param(
         {"dataset": "letter_counting", "parameters": {"min_words": -1}},
-        'parameters: {"min_words": -1} do not fit the dataset letter_counting: min_words must be positive. Correct them.',
+        'parameters: {"min_words": -1} do not fit the dataset letter_counting: min_words must be positive. '
+        "Correct them.",
         id="a parameter out of bounds",
     ),
     pytest.param(
