@@ -1,0 +1,215 @@
+"""The coordinator's HTTP side: routes, the token, long polls. Translates; decides nothing.
+
+Built by `__main__`. Every route carries out one method of `Coordinator` at the desk.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Annotated
+
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+
+from rljob_api.base import ApiModel
+from rljob_api.names import Lineage, WeightVersion
+from rljob_api.wire.epochs import DesiredState, EpochRequest
+from rljob_api.wire.failures import Failure, FailureAcknowledgement
+from rljob_api.wire.identity import WeightId
+from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
+from rljob_api.wire.observation import EventPage, ServerState
+from rljob_api.wire.ranks import Beat, RankHello, Rendezvous, StepReport
+from rljob_api.wire.weights import CheckpointRequest, PublishRequest, SourceRequest, Stream, WeightOffer
+from rljob_workers.dcs.coordinator.bell import Topic
+from rljob_workers.dcs.coordinator.desk import Desk
+from rljob_workers.dcs.coordinator.metrics import exposition
+from rljob_workers.dcs.coordinator.refusals import Refused, bad_request, not_found, not_open
+from rljob_workers.dcs.coordinator.weights import is_newer
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+"""Probes carry no secret."""
+LONGEST_WAIT_SECONDS = 30.0
+
+Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT_SECONDS)]
+UNAUTHORIZED = 401
+
+
+def build_app(desk: Desk, token: str) -> FastAPI:
+    """The application."""
+    app = FastAPI(title="RLJob coordinator", openapi_url=None)
+    _guard(app, token)
+    _supervisor_routes(app, desk)
+    _launcher_routes(app, desk)
+    _rank_routes(app, desk)
+    _weight_routes(app, desk)
+    _probe_routes(app, desk)
+    return app
+
+
+def _json(model: ApiModel | None, status: int = 200) -> Response:
+    body = "null" if model is None else model.model_dump_json()
+    return Response(body, status, media_type="application/json")
+
+
+def _guard(app: FastAPI, token: str) -> None:
+    """The token on every request, compared in constant time; refusals as answers."""
+    expected = token.encode()
+
+    @app.middleware("http")
+    async def check_token(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
+        given = request.headers.get("x-rljob-token", "").encode()
+        if request.url.path in OPEN_PATHS or hmac.compare_digest(given, expected):
+            return await proceed(request)
+        refused = bad_request("X-RLJob-Token is missing or wrong. Send the job's token.")
+        return _json(refused.refusal, UNAUTHORIZED)
+
+    @app.exception_handler(Refused)
+    async def answer_refusal(_: Request, refused: Refused) -> Response:
+        return _json(refused.refusal, refused.status)
+
+    @app.exception_handler(RequestValidationError)
+    async def answer_invalid(_: Request, error: RequestValidationError) -> Response:
+        problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        refused = bad_request(problems)
+        return _json(refused.refusal, refused.status)
+
+
+def _supervisor_routes(app: FastAPI, desk: Desk) -> None:
+    coordinator = desk.coordinator
+
+    @app.post("/v1/epoch")
+    async def raise_epoch(request: EpochRequest) -> Response:
+        return _json(await desk.do_when_usable(partial(coordinator.raise_epoch, request)))
+
+    @app.put("/v1/desired")
+    async def order(desired: DesiredState) -> Response:
+        await desk.do_when_usable(partial(coordinator.order, desired))
+        return _json(None)
+
+    @app.get("/v1/status")
+    async def status() -> Response:
+        return _json(await desk.do(coordinator.status))
+
+    @app.get("/v1/events")
+    async def events(after: Annotated[int, Query(ge=0)] = 0, wait: Wait = 0.0) -> Response:
+        def look() -> EventPage | None:
+            page = coordinator.events(after)
+            return page if page.events else None
+
+        page = await desk.await_answer(Topic.EVENTS, look, wait)
+        return _json(page or await desk.do(partial(coordinator.events, after)))
+
+    @app.post("/v1/failures")
+    async def report_failure(failure: Failure) -> Response:
+        await desk.do_when_usable(partial(coordinator.report_failure, failure))
+        return _json(None)
+
+    @app.post("/v1/failures/acknowledge")
+    async def acknowledge(acknowledgement: FailureAcknowledgement) -> Response:
+        await desk.do_when_usable(partial(coordinator.progress.acknowledge, acknowledgement.ids))
+        return _json(None)
+
+
+def _launcher_routes(app: FastAPI, desk: Desk) -> None:
+    coordinator = desk.coordinator
+
+    @app.post("/v1/launchers")
+    async def register(hello: LauncherHello) -> Response:
+        await desk.do_when_usable(partial(coordinator.pods.register_launcher, hello))
+        return _json(None)
+
+    @app.post("/v1/launchers/{launcher}/poll")
+    async def poll(launcher: str, poll: LauncherPoll) -> Response:
+        coordinator.pods.hear_poll(launcher, poll)
+        desk.bell.ring(Topic.SERVER)
+
+        def look() -> LauncherAnswer | None:
+            coordinator.gate.require_usable()
+            answer = coordinator.pods.answer(launcher)
+            return answer if answer.order != poll.carried and answer.order is not None else None
+
+        answer = await desk.await_answer(Topic.ORDERS, look, min(poll.wait_seconds, LONGEST_WAIT_SECONDS))
+        coordinator.pods.hear_poll(launcher, poll)
+        return _json(answer or await desk.do(partial(coordinator.pods.answer, launcher)))
+
+
+def _rank_routes(app: FastAPI, desk: Desk) -> None:
+    coordinator = desk.coordinator
+
+    @app.post("/v1/ranks")
+    async def register(hello: RankHello) -> Response:
+        return _json(await desk.do_when_usable(partial(coordinator.register_rank, hello)))
+
+    @app.post("/v1/ranks/beat")
+    async def beat(beat: Beat) -> Response:
+        coordinator.pods.hear_beat(beat)
+        return _json(await desk.do_when_usable(partial(coordinator.beat, beat)))
+
+    @app.put("/v1/rendezvous/{group}")
+    async def offer_rendezvous(group: str, meeting: Rendezvous) -> Response:
+        if meeting.group != group:
+            raise bad_request(f"rendezvous: the path says {group}, the body {meeting.group}. Say the same in both.")
+        await desk.do_when_usable(partial(coordinator.meetings.offer, meeting))
+        return _json(None)
+
+    @app.get("/v1/rendezvous/{group}")
+    async def find_rendezvous(group: str, epoch: int, generation: int, wait: Wait = 0.0) -> Response:
+        look = partial(coordinator.meetings.find, group, epoch, generation)
+        meeting = await desk.await_answer(Topic.RENDEZVOUS, look, wait)
+        if meeting is None:
+            raise not_found(f"rendezvous {group}: rank 0 of epoch {epoch}, generation {generation} has not said where.")
+        return _json(meeting)
+
+    @app.post("/v1/steps")
+    async def report_step(report: StepReport) -> Response:
+        await desk.do_when_usable(partial(coordinator.progress.report_step, report))
+        return _json(None)
+
+
+def _weight_routes(app: FastAPI, desk: Desk) -> None:
+    coordinator = desk.coordinator
+
+    @app.post("/v1/weights")
+    async def publish(request: PublishRequest) -> Response:
+        await desk.do_when_usable(partial(coordinator.weights.publish, request))
+        return _json(None)
+
+    @app.post("/v1/weights/sources")
+    async def add_source(request: SourceRequest) -> Response:
+        await desk.do_when_usable(partial(coordinator.weights.add_source, request))
+        return _json(None)
+
+    @app.get("/v1/weights/{stream}")
+    async def newest(stream: Stream, lineage: int = -1, version: int = -1, wait: Wait = 0.0) -> Response:
+        held = WeightId(lineage=Lineage(lineage), version=WeightVersion(version))
+
+        def look() -> WeightOffer | None:
+            offer = coordinator.weights.newest(stream)
+            return offer if offer is not None and is_newer(offer.id, held) else None
+
+        return _json(await desk.await_answer(Topic.WEIGHTS, look, wait))
+
+    @app.post("/v1/checkpoints")
+    async def record(request: CheckpointRequest) -> Response:
+        return _json(await desk.do_when_usable(partial(coordinator.progress.record, request)))
+
+
+def _probe_routes(app: FastAPI, desk: Desk) -> None:
+    coordinator = desk.coordinator
+
+    @app.get("/healthz")
+    async def healthz() -> Response:
+        return Response("ok")
+
+    @app.get("/readyz")
+    async def readyz() -> Response:
+        if coordinator.gate.state is ServerState.OPENING:
+            raise not_open(f"The coordinator waits for {coordinator.gate.waiting_for}.")
+        return Response("ready")
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        text = await desk.do(partial(exposition, coordinator))
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,0 +1,138 @@
+"""The coordinator's rooms put together, and what is done in the background.
+
+Everything here runs in the coordinator's one thread (`desk`), so that no two requests ever interleave. `app` calls it;
+it knows no HTTP.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rljob_api.names import Epoch
+from rljob_api.wire.epochs import DesiredState, EpochRequest, RestorePoint
+from rljob_api.wire.failures import Failure
+from rljob_api.wire.observation import CoordinatorStatus, EventKind, EventPage, QueueObservation, ServerState
+from rljob_api.wire.ranks import Beat, BeatAnswer, RankHello, RankWelcome
+from rljob_api.wire.weights import CheckpointRecord
+from rljob_workers.dcs.coordinator.bell import Topic
+from rljob_workers.dcs.coordinator.epochs import Epochs
+from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.meetings import Meetings
+from rljob_workers.dcs.coordinator.observation import Observer
+from rljob_workers.dcs.coordinator.pods import Pods
+from rljob_workers.dcs.coordinator.progress import Progress
+from rljob_workers.dcs.coordinator.refusals import bad_request
+from rljob_workers.dcs.coordinator.server_state import ServerGate
+from rljob_workers.dcs.coordinator.weights import Weights
+
+BEAT_INTERVAL_SECONDS = 0.5
+EVENT_PAGE = 500
+"""Most events of one answer."""
+STATS_SECONDS = 0.2
+"""Counts of the queue are read anew after this long."""
+
+_NO_COUNTS = QueueObservation(groups_issued=0, groups_capacity=0, rows_ready={}, withheld=None)
+
+
+class Coordinator:
+    """Every request, as a method; every background duty too."""
+
+    def __init__(self, ground: Ground, checkpoint_dir: Path) -> None:
+        self._ground = ground
+        self._record_file = checkpoint_dir / "record.json"
+        self.job_name = ground.job.metadata.name
+        self.epochs = Epochs(ground)
+        self.pods = Pods(ground, self.epochs)
+        self.weights = Weights(ground, self.epochs, self.pods)
+        self.progress = Progress(ground, self.epochs, self.pods)
+        self.meetings = Meetings(ground, self.epochs)
+        self.gate = ServerGate(ground, self.epochs, self.pods)
+        self._observer = Observer(ground, self.epochs, self.pods, self.weights, self.progress)
+        self._counts = _NO_COUNTS
+        self._counted_at = float("-inf")
+
+    # --- supervisor ------------------------------------------------------------------------------------------------
+
+    def raise_epoch(self, request: EpochRequest) -> RestorePoint:
+        """Opens an epoch; the record file stands in where the control Redis knows nothing or has lost a tail."""
+        done = self.epochs.open_again(request)
+        if done is not None:
+            return done
+        lost = self.gate.state is ServerState.LOST
+        record = self._record_on_disk() if lost or self.epochs.current.restore.epoch == 0 else None
+        restore = self.epochs.raise_to(request, record)
+        if lost:
+            self.gate.opened_by_epoch()
+        return restore
+
+    def order(self, desired: DesiredState) -> None:
+        """Takes new orders; lives that they leave behind are over."""
+        self.epochs.order(desired)
+        self.pods.end_outdated()
+        for role in {order.pod.role for order in desired.pods}:
+            self.pods.tell_readiness(role)
+
+    def status(self) -> CoordinatorStatus:
+        """What is observed now; the queue's counts are the last known ones while its server is away."""
+        now = self._ground.clock()
+        if self.gate.state is ServerState.OPEN and now - self._counted_at >= STATS_SECONDS:
+            self._counts = self._ground.steward.stats()
+            self._counted_at = now
+        return self._observer.status(self.gate.state, self._counts)
+
+    def events(self, after: int) -> EventPage:
+        """Events with an id above `after`."""
+        store = self._ground.store
+        store.raise_event_id(after)
+        return EventPage(events=store.events_after(after, EVENT_PAGE), oldest=store.oldest_event)
+
+    # --- ranks and launchers ---------------------------------------------------------------------------------------
+
+    def register_rank(self, hello: RankHello) -> RankWelcome:
+        """Begins a life."""
+        self.pods.register_rank(hello)
+        return RankWelcome(
+            restore=self.epochs.current.restore,
+            published=self.weights.published(),
+            beat_interval_seconds=BEAT_INTERVAL_SECONDS,
+        )
+
+    def beat(self, beat: Beat) -> BeatAnswer:
+        """Renews what a rank has in work."""
+        self.pods.renew(beat)
+        return BeatAnswer(drain=self.epochs.drains(beat.life.key.pod), published=self.weights.published())
+
+    def report_failure(self, failure: Failure) -> None:
+        """Keeps a failure; a queue that has lost state cannot be told of it, and need not be."""
+        self.progress.report_failure(failure, server_is_open=self.gate.state is ServerState.OPEN)
+
+    # --- background ------------------------------------------------------------------------------------------------
+
+    def look_after_units(self) -> None:
+        """Finds storage units that came back empty and has their rows made again."""
+        if self.gate.state is not ServerState.OPEN:
+            return
+        for unit in self._ground.steward.probe_units():
+            self._declare_lost(unit)
+
+    def sweep(self) -> None:
+        """Deletes bytes that nothing names any more; tells of prompts that were set aside."""
+        if self.gate.state is ServerState.OPEN:
+            self._ground.steward.sweep()
+
+    def _declare_lost(self, unit: int) -> None:
+        loss = self._ground.steward.declare_lost(unit)
+        epoch: Epoch = self.epochs.current.restore.epoch
+        message = f"Storage unit {unit} came back without its rows: {loss}."
+        self._ground.store.commit([], [self._ground.event(EventKind.UNIT_LOST, epoch, message)])
+        self._ground.ring(Topic.EVENTS)
+
+    def _record_on_disk(self) -> CheckpointRecord | None:
+        if not self._record_file.exists():
+            return None
+        try:
+            return CheckpointRecord.model_validate_json(self._record_file.read_bytes())
+        except ValueError as error:
+            raise bad_request(
+                f"{self._record_file} is not a checkpoint record ({error}). Restore it, or delete it to begin anew."
+            ) from error

@@ -1,0 +1,95 @@
+"""The one thread in which the coordinator works, and the long polls that look into it.
+
+Called by `app`. Turns the errors of Redis and of the queue into refusals; a lost connection closes the gate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import redis
+
+from rljob_workers.dcs.coordinator.bell import Bell, Topic
+from rljob_workers.dcs.coordinator.coordinator import Coordinator
+from rljob_workers.dcs.coordinator.refusals import UNAVAILABLE, Refused, dead, fenced, incomplete, not_open, wrong_epoch
+from rljob_workers.transfer_queue import errors as queue_errors
+
+T = TypeVar("T")
+
+OPENING_PATIENCE_SECONDS = 4.0
+"""How long a request waits for a restarted control Redis to be opened before it is sent away to ask again."""
+
+
+class Desk:
+    """Work in order, one after another."""
+
+    def __init__(self, coordinator: Coordinator, bell: Bell) -> None:
+        self.coordinator = coordinator
+        self.bell = bell
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coordinator")
+
+    async def do(self, work: Callable[[], T]) -> T:
+        """Carries out `work` in the thread as it is, also while the control Redis is closed."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)
+
+    async def do_when_usable(self, work: Callable[[], T]) -> T:
+        """As `do`, once the control Redis is open (or lost: what an epoch cures); waits a little for it."""
+        deadline = time.monotonic() + OPENING_PATIENCE_SECONDS
+
+        def usable_work() -> T:
+            self.coordinator.gate.require_usable()
+            return work()
+
+        while True:
+            count = self.bell.count(Topic.SERVER)
+            try:
+                return await self.do(usable_work)
+            except Refused as refused:
+                if refused.status != UNAVAILABLE or time.monotonic() >= deadline:
+                    raise
+            await self.bell.wait(Topic.SERVER, count, deadline - time.monotonic())
+
+    async def await_answer(self, topic: Topic, look: Callable[[], T | None], seconds: float) -> T | None:
+        """Looks now and after every ring of the topic; None when there is nothing after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while True:
+            count = self.bell.count(topic)
+            answer = await self.do(look)
+            if answer is not None or time.monotonic() >= deadline:
+                return answer
+            await self.bell.wait(topic, count, deadline - time.monotonic())
+
+    def close(self) -> None:
+        """Lets the work in progress end."""
+        self._thread.shutdown(wait=False)
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except queue_errors.NotOpen as error:
+            self.coordinator.gate.close("it refuses")
+            raise not_open(str(error)) from error
+        except (redis.ConnectionError, redis.TimeoutError, queue_errors.ControlUnreachable) as error:
+            self.coordinator.gate.close("it does not answer")
+            raise not_open(f"The control Redis does not answer ({error}). Ask again.") from error
+        except queue_errors.QueueError as error:
+            raise _refusal_of(error) from error
+
+
+def _refusal_of(error: queue_errors.QueueError) -> Refused:
+    """What the queue refused, in the coordinator's words."""
+    match error:
+        case queue_errors.Fenced():
+            return fenced(str(error))
+        case queue_errors.WrongEpoch():
+            return wrong_epoch(str(error))
+        case queue_errors.DeadWeight():
+            return dead(str(error))
+        case queue_errors.Incomplete():
+            return incomplete(str(error))
+        case _:
+            return not_open(str(error))

@@ -1,0 +1,168 @@
+"""The epoch, where it starts from, and what each pod shall do in it.
+
+Called by the coordinator in its thread. Raises what the supervisor says and never raises by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rljob_api.base import ApiModel
+from rljob_api.failpoints import failpoint
+from rljob_api.names import Epoch, Lineage, WeightVersion
+from rljob_api.wire.epochs import DesiredState, EpochRequest, PodOrder, PodPhase, RestorePoint
+from rljob_api.wire.identity import PodKey, WeightId
+from rljob_api.wire.observation import EventKind
+from rljob_api.wire.ranks import StepReport
+from rljob_api.wire.weights import CheckpointRecord
+from rljob_workers.dcs.coordinator.bell import Topic
+from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.refusals import wrong_epoch
+from rljob_workers.dcs.coordinator.store import Change, Table
+
+_EPOCH, _DESIRED, _STEP = "epoch", "desired", "step"
+
+
+class OpenEpoch(ApiModel):
+    """The epoch as it was opened."""
+
+    decision_id: str
+    restore: RestorePoint
+    alive: dict[int, int]
+    """Earlier lineage -> last version of it that is alive."""
+
+    def is_alive(self, weight: WeightId) -> bool:
+        """Whether a weight belongs to the path that led to the current lineage."""
+        return weight.lineage == self.restore.lineage or weight.version <= self.alive.get(weight.lineage, -1)
+
+
+NO_EPOCH = OpenEpoch(
+    decision_id="",
+    restore=RestorePoint(
+        epoch=Epoch(0), lineage=Lineage(0), version=WeightVersion(0), folder=None, kept_groups=0, dropped_groups=0
+    ),
+    alive={},
+)
+"""Before the first `POST /v1/epoch`."""
+
+
+class Epochs:
+    """Raising the epoch; orders."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+
+    @property
+    def current(self) -> OpenEpoch:
+        """The epoch that is open."""
+        text = self._ground.store.get(Table.STATE, _EPOCH)
+        return NO_EPOCH if text is None else OpenEpoch.model_validate_json(text)
+
+    @property
+    def desired(self) -> DesiredState:
+        """What the pods shall do; empty before the first order."""
+        text = self._ground.store.get(Table.STATE, _DESIRED)
+        return (
+            DesiredState(epoch=Epoch(0), pods=[], replicas={})
+            if text is None
+            else DesiredState.model_validate_json(text)
+        )
+
+    @property
+    def last_step(self) -> StepReport | None:
+        """The last report of a step that is still part of the job's history."""
+        text = self._ground.store.get(Table.STATE, _STEP)
+        report = None if text is None else StepReport.model_validate_json(text)
+        return report
+
+    def order_of(self, pod: PodKey) -> PodOrder | None:
+        """What a pod shall do."""
+        return next((order for order in self.desired.pods if order.pod == pod), None)
+
+    def drains(self, pod: PodKey) -> bool:
+        """Whether a pod shall drain."""
+        order = self.order_of(pod)
+        return order is not None and order.phase is PodPhase.DRAIN
+
+    def open_again(self, request: EpochRequest) -> RestorePoint | None:
+        """The first answer where this very decision was carried out; None where the epoch is to be raised now."""
+        current = self.current
+        if request.epoch > current.restore.epoch:
+            return None
+        if request.epoch == current.restore.epoch and request.decision_id == current.decision_id:
+            return current.restore
+        raise wrong_epoch(
+            f"epoch: {request.epoch} (decision {request.decision_id}) is not above {current.restore.epoch} "
+            f"(decision {current.decision_id}), which is open. Read /v1/status and decide anew."
+        )
+
+    def raise_to(self, request: EpochRequest, record: CheckpointRecord | None) -> RestorePoint:
+        """Fences the open epoch and opens a later one; `record` where the control state was lost."""
+        ground, before = self._ground, self.current
+        restore = ground.steward.raise_epoch(request.epoch, request.decision_id, request.reason, record)
+        failpoint("coordinator.epoch_raised")
+        opened = OpenEpoch(
+            decision_id=request.decision_id, restore=restore, alive=_alive_after(before, restore.version, record)
+        )
+        event = ground.event(
+            EventKind.EPOCH_OPENED,
+            restore.epoch,
+            f"Epoch {restore.epoch} starts at version {restore.version} in lineage {restore.lineage} "
+            f"({restore.kept_groups} groups kept, {restore.dropped_groups} dropped): {request.reason}",
+        )
+        ground.tell_once(
+            "epoch",
+            str(restore.epoch),
+            event,
+            Change(Table.STATE, _EPOCH, opened.model_dump_json()),
+            *self._forget_after(opened),
+        )
+        ground.ring(Topic.ORDERS)
+        ground.ring(Topic.WEIGHTS)
+        ground.ring(Topic.RENDEZVOUS)
+        return restore
+
+    def order(self, desired: DesiredState) -> None:
+        """Takes new orders for all pods. The same orders again change nothing."""
+        current, before = self.current.restore.epoch, self.desired
+        if desired.epoch != current:
+            raise wrong_epoch(f"desired.epoch: {desired.epoch} is not the open epoch {current}. Raise the epoch first.")
+        if before.epoch == desired.epoch:
+            _refuse_older(before, desired)
+        if before != desired:
+            self._ground.store.commit([Change(Table.STATE, _DESIRED, desired.model_dump_json())])
+            self._ground.ring(Topic.ORDERS)
+
+    def note_step(self, report: StepReport) -> Change:
+        """The change that makes `report` the last step."""
+        return Change(Table.STATE, _STEP, report.model_dump_json())
+
+    def _forget_after(self, opened: OpenEpoch) -> list[Change]:
+        """What an epoch's end voids: its lives, its meeting places, steps at or after the restored version."""
+        store = self._ground.store
+        changes = [Change(Table.RANKS, field, None) for field in store.rows(Table.RANKS)]
+        changes += [Change(Table.RENDEZVOUS, field, None) for field in store.rows(Table.RENDEZVOUS)]
+        last = self.last_step
+        if last is not None and last.version > opened.restore.version:
+            changes.append(Change(Table.STATE, _STEP, None))
+        return changes
+
+
+def _alive_after(before: OpenEpoch, version: int, record: CheckpointRecord | None) -> dict[int, int]:
+    """Bounds of the earlier lineages after a restore at `version`."""
+    if record is not None:
+        bounds = {int(lineage): bound for lineage, bound in record.ancestry.items()}
+        return {lineage: version if bound < 0 else min(bound, version) for lineage, bound in bounds.items()}
+    bounds = {lineage: min(bound, version) for lineage, bound in before.alive.items()}
+    return bounds | ({before.restore.lineage: version} if before.restore.lineage > 0 else {})
+
+
+def _refuse_older(before: DesiredState, desired: DesiredState) -> None:
+    """Orders that take a pod back to an earlier generation come from a paused supervisor."""
+    generations: Mapping[PodKey, int] = {order.pod: order.generation for order in before.pods}
+    for order in desired.pods:
+        if order.generation < generations.get(order.pod, 0):
+            raise wrong_epoch(
+                f"desired.pods[{order.pod}].generation: {order.generation} is below {generations[order.pod]}, which "
+                "is ordered already. Read /v1/status and decide anew."
+            )

@@ -1,0 +1,44 @@
+"""What all rooms of the coordinator stand on: the store, the queue's steward, clocks, the bell.
+
+Handed to the rooms when the coordinator is made; decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rljob_api.names import Epoch
+from rljob_api.spec import RLJob
+from rljob_api.wire.observation import CoordinatorEvent, EventKind
+from rljob_workers.dcs.coordinator.bell import Topic
+from rljob_workers.dcs.coordinator.store import Change, Store, Table
+
+if TYPE_CHECKING:
+    from rljob_workers.transfer_queue.steward import QueueSteward
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Shared by the rooms of one coordinator."""
+
+    job: RLJob
+    store: Store
+    steward: QueueSteward
+    clock: Callable[[], float]
+    """Monotonic seconds: ages."""
+    wall: Callable[[], float]
+    """Unix seconds: what is written down."""
+    ring: Callable[[Topic], None]
+
+    def event(self, kind: EventKind, epoch: Epoch, message: str) -> CoordinatorEvent:
+        """An event of now; its id is given when it is committed."""
+        return CoordinatorEvent(id=0, kind=kind, at=self.wall(), epoch=epoch, message=message)
+
+    def tell_once(self, mark: str, value: str, event: CoordinatorEvent, *changes: Change) -> None:
+        """Commits changes and an event, the event only if it was not told of `value` before."""
+        events = [] if self.store.told(mark, value) else [event]
+        self.store.commit([*changes, Change(Table.MARKS, mark, value)], events)
+        if events:
+            self.ring(Topic.EVENTS)

@@ -1,0 +1,98 @@
+"""What the supervisor reads: the whole state as one value.
+
+Called by the coordinator in its thread. Works from memory, so that it answers also while the control Redis is away.
+"""
+
+from __future__ import annotations
+
+from rljob_api.wire.epochs import RestorePoint
+from rljob_api.wire.launchers import LauncherHello
+from rljob_api.wire.observation import CoordinatorStatus, PodObservation, QueueObservation, RankObservation, ServerState
+from rljob_api.wire.ranks import RankState
+from rljob_workers.dcs.coordinator.epochs import Epochs
+from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.pods import Pods, RankEntry
+from rljob_workers.dcs.coordinator.progress import Progress
+from rljob_workers.dcs.coordinator.weights import Weights
+
+
+class Observer:
+    """Puts the rooms' state together."""
+
+    def __init__(self, ground: Ground, epochs: Epochs, pods: Pods, weights: Weights, progress: Progress) -> None:
+        self._ground = ground
+        self._epochs = epochs
+        self._pods = pods
+        self._weights = weights
+        self._progress = progress
+        self._started = ground.clock()
+
+    def status(self, server: ServerState, queue: QueueObservation) -> CoordinatorStatus:
+        """Everything at once."""
+        current = self._epochs.current
+        restore, last = current.restore, self._epochs.last_step
+        published = self._weights.published()
+        return CoordinatorStatus(
+            server=server,
+            epoch=restore.epoch,
+            lineage=restore.lineage,
+            decision_id=current.decision_id,
+            published=None if published is None else published.version,
+            recorded=self._progress.recorded(restore),
+            step=last.step if last is not None else _restored_step(restore),
+            last_step=last,
+            pods=self._pods_observed(),
+            failures=self._progress.failures(),
+            queue=queue,
+            last_event=self._ground.store.last_event,
+        )
+
+    def _pods_observed(self) -> list[PodObservation]:
+        ranks: dict[str, list[RankEntry]] = {}
+        for entry in self._pods.ranks().values():
+            ranks.setdefault(str(entry.hello.life.key.pod), []).append(entry)
+        pods = sorted(self._pods.launchers().items())
+        return [self._pod(hello, ranks.get(pod, [])) for pod, hello in pods]
+
+    def _pod(self, hello: LauncherHello, ranks: list[RankEntry]) -> PodObservation:
+        heard = self._pods.polls.get(hello.launcher)
+        return PodObservation(
+            pod=hello.pod,
+            pod_uid=hello.pod_uid,
+            launcher=hello.launcher,
+            launcher_pid=hello.pid,
+            container_restart_count=hello.container_restart_count,
+            poll_age_seconds=self._age(self._pods.heard_at(hello.launcher)),
+            carried=None if heard is None else heard.poll.carried,
+            processes=[] if heard is None else heard.poll.ranks,
+            engine=None if heard is None else heard.poll.engine,
+            ranks=[self._rank(entry) for entry in sorted(ranks, key=lambda entry: entry.hello.life.key.rank)],
+        )
+
+    def _rank(self, entry: RankEntry) -> RankObservation:
+        life = entry.hello.life
+        heard = self._pods.beats.get(life.incarnation)
+        beat = None if heard is None else heard.beat
+        age = self._age(self._pods.heard_at(life.incarnation))
+        busy = None if beat is None else beat.busy
+        return RankObservation(
+            rank=life.key.rank,
+            incarnation=life.incarnation,
+            epoch=life.epoch,
+            generation=life.generation,
+            pid=entry.hello.pid,
+            state=RankState.READY if entry.ready else RankState.STARTING,
+            beat_age_seconds=age,
+            busy=busy,
+            busy_left_seconds=None if busy is None else busy.seconds - age,
+            waiting=None if beat is None else beat.waiting,
+            holds=None if beat is None else beat.holds,
+        )
+
+    def _age(self, heard_at: float | None) -> float:
+        return self._ground.clock() - (self._started if heard_at is None else heard_at)
+
+
+def _restored_step(restore: RestorePoint) -> int | None:
+    """The last step that a restored checkpoint contains."""
+    return restore.version - 1 if restore.version > 0 else None

@@ -1,0 +1,283 @@
+"""Who lives: launchers, ranks, their beats and polls, and the fencing of earlier lives.
+
+Called by the coordinator in its thread. Registrations are durable; ages, what a launcher carries and what a rank waits
+for are heard again after a restart of the coordinator, and counted from its start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rljob_api.base import ApiModel
+from rljob_api.names import Epoch, Role
+from rljob_api.wire.epochs import PodOrder
+from rljob_api.wire.failures import Failure, FailureKind
+from rljob_api.wire.identity import Life, PodKey
+from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
+from rljob_api.wire.observation import EventKind
+from rljob_api.wire.ranks import Beat, RankHello, RankState
+from rljob_workers.dcs.coordinator.bell import Topic
+from rljob_workers.dcs.coordinator.epochs import Epochs
+from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.opening import Word
+from rljob_workers.dcs.coordinator.readiness import RankStanding, readiness_mark
+from rljob_workers.dcs.coordinator.refusals import fenced, not_found, wrong_epoch
+from rljob_workers.dcs.coordinator.store import Change, Table
+
+MAX_ENDED_LAUNCHERS = 1000
+"""Ended launchers that are remembered; a zombie older than this many restarts is not plausible."""
+
+
+class RankEntry(ApiModel):
+    """A registered life."""
+
+    hello: RankHello
+    ready: bool = False
+
+
+class IssuedOrder(ApiModel):
+    """The last order that a pod's launcher was told."""
+
+    launcher: str
+    epoch: Epoch
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeardBeat:
+    """A rank's last beat and when it was heard."""
+
+    beat: Beat
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeardPoll:
+    """A launcher's last poll and when it was heard."""
+
+    poll: LauncherPoll
+    at: float
+
+
+class Pods:
+    """Registered launchers and ranks."""
+
+    def __init__(self, ground: Ground, epochs: Epochs) -> None:
+        self._ground = ground
+        self._epochs = epochs
+        self.beats: dict[str, HeardBeat] = {}
+        """Incarnation -> last beat."""
+        self.polls: dict[str, HeardPoll] = {}
+        """Launcher -> last poll."""
+        self._registered: dict[str, float] = {}
+        self.seen_seq = 0
+        """Highest seq of the control Redis that anyone alive has told."""
+
+    # --- launchers -------------------------------------------------------------------------------------------------
+
+    def launchers(self) -> dict[str, LauncherHello]:
+        """Pod -> its current launcher."""
+        rows = self._ground.store.rows(Table.PODS)
+        return {pod: LauncherHello.model_validate_json(text) for pod, text in rows.items()}
+
+    def words(self) -> dict[str, Word]:
+        """What each launcher said last about the control Redis."""
+        return {launcher: Word(heard.at, heard.poll.seen_seq) for launcher, heard in self.polls.items()}
+
+    def register_launcher(self, hello: LauncherHello) -> None:
+        """Takes a launcher in; an earlier one of its pod, and its ranks, are over from here on."""
+        store = self._ground.store
+        if hello.launcher in store.rows(Table.ENDED_LAUNCHERS):
+            raise fenced(f"Launcher {hello.launcher} of {hello.pod} was replaced by a later one. Exit.")
+        self.seen_seq = max(self.seen_seq, hello.seen_seq)
+        earlier = self._launcher_of(hello.pod)
+        changes = [Change(Table.PODS, str(hello.pod), hello.model_dump_json())]
+        if earlier is not None and earlier.launcher != hello.launcher:
+            changes += self._end_launcher(earlier)
+        epoch = self._epochs.current.restore.epoch
+        message = f"{hello.pod} is carried by launcher {hello.launcher} (pod {hello.pod_uid}, pid {hello.pid})."
+        event = self._ground.event(EventKind.POD_CHANGED, epoch, message).model_copy(update={"pod": hello.pod})
+        self._ground.tell_once(f"launcher:{hello.pod}", hello.launcher, event, *changes)
+        self._registered[hello.launcher] = self._ground.clock()
+        self._ground.ring(Topic.ORDERS)
+
+    def hear_poll(self, launcher: str, poll: LauncherPoll) -> None:
+        """Notes what a launcher reports. Needs no Redis: it is how a restarted one learns how far it was seen."""
+        self.polls[launcher] = HeardPoll(poll, self._ground.clock())
+        self.seen_seq = max(self.seen_seq, poll.seen_seq)
+
+    def answer(self, launcher: str) -> LauncherAnswer:
+        """The wanted state of a launcher's pod. Raises where the launcher is not the pod's current one."""
+        hello = self._hello_of(launcher)
+        order = self._epochs.order_of(hello.pod)
+        if order is None or not self._may_carry(hello, order):
+            return LauncherAnswer(order=None)
+        issued = IssuedOrder(launcher=launcher, epoch=order.epoch, generation=order.generation).model_dump_json()
+        if self._ground.store.get(Table.ISSUED, str(hello.pod)) != issued:
+            self._ground.store.commit([Change(Table.ISSUED, str(hello.pod), issued)])
+        replicas = self._epochs.desired.replicas.get(hello.pod.role.value, 1)
+        return LauncherAnswer(
+            order=order,
+            world_size=replicas * hello.ranks_per_pod,
+            first_rank=hello.pod.replica * hello.ranks_per_pod,
+        )
+
+    def _may_carry(self, hello: LauncherHello, order: PodOrder) -> bool:
+        """A launcher that came back by itself gets no order that its earlier life had: the table decides first."""
+        text = self._ground.store.get(Table.ISSUED, str(hello.pod))
+        if text is None:
+            return True
+        issued = IssuedOrder.model_validate_json(text)
+        later = (order.epoch, order.generation) > (issued.epoch, issued.generation)
+        return issued.launcher == hello.launcher or later
+
+    def _hello_of(self, launcher: str) -> LauncherHello:
+        for hello in self.launchers().values():
+            if hello.launcher == launcher:
+                return hello
+        if launcher in self._ground.store.rows(Table.ENDED_LAUNCHERS):
+            raise fenced(f"Launcher {launcher} was replaced by a later one. Exit.")
+        raise not_found(f"Launcher {launcher} is not registered. Register with POST /v1/launchers.")
+
+    def _launcher_of(self, pod: PodKey) -> LauncherHello | None:
+        text = self._ground.store.get(Table.PODS, str(pod))
+        return None if text is None else LauncherHello.model_validate_json(text)
+
+    def _end_launcher(self, hello: LauncherHello) -> list[Change]:
+        """Ends a launcher's ranks in the queue; returns what is to be committed."""
+        ended = list(self._ground.store.rows(Table.ENDED_LAUNCHERS))
+        surplus = ended[: max(0, len(ended) + 1 - MAX_ENDED_LAUNCHERS)]
+        changes = [Change(Table.ENDED_LAUNCHERS, hello.launcher, str(hello.pod))]
+        changes += [Change(Table.ENDED_LAUNCHERS, launcher, None) for launcher in surplus]
+        for entry in self._ranks_of(hello.pod):
+            self.end(entry.hello.life)
+            changes.append(Change(Table.RANKS, str(entry.hello.life.key), None))
+        self.polls.pop(hello.launcher, None)
+        self._registered.pop(hello.launcher, None)
+        return changes
+
+    # --- ranks -----------------------------------------------------------------------------------------------------
+
+    def ranks(self) -> dict[str, RankEntry]:
+        """Rank -> its current life."""
+        rows = self._ground.store.rows(Table.RANKS)
+        return {rank: RankEntry.model_validate_json(text) for rank, text in rows.items()}
+
+    def register_rank(self, hello: RankHello) -> None:
+        """Takes a life in and ends the earlier one of the same rank."""
+        life = hello.life
+        self._check_place(hello)
+        text = self._ground.store.get(Table.RANKS, str(life.key))
+        earlier = None if text is None else RankEntry.model_validate_json(text)
+        if earlier is not None and earlier.hello.life == life:
+            return
+        if earlier is not None and earlier.hello.life.generation > life.generation:
+            raise fenced(f"{life.key} {life.incarnation} is of generation {life.generation}; a later one lives. Exit.")
+        if earlier is not None:
+            self.end(earlier.hello.life)
+        self._ground.steward.begin_life(life)
+        entry = RankEntry(hello=hello)
+        self._ground.store.commit([Change(Table.RANKS, str(life.key), entry.model_dump_json())])
+        self._registered[life.incarnation] = self._ground.clock()
+
+    def heard_at(self, name: str) -> float | None:
+        """When an incarnation or a launcher was heard last; None: not since this coordinator started."""
+        heard = self.beats.get(name) or self.polls.get(name)
+        return self._registered.get(name) if heard is None else heard.at
+
+    def hear_beat(self, beat: Beat) -> None:
+        """Notes a beat. Needs no Redis, so that its restart makes no rank look dead."""
+        self.beats[beat.life.incarnation] = HeardBeat(beat, self._ground.clock())
+        self.seen_seq = max(self.seen_seq, beat.seen_seq)
+
+    def renew(self, beat: Beat) -> None:
+        """Renews tickets and leases, and notices Ready. Raises for a life that is over."""
+        entry = self.check_life(beat.life)
+        self._ground.steward.beat(beat.life.incarnation, beat.tickets, beat.leases)
+        if beat.state is RankState.READY and not entry.ready:
+            ready = entry.model_copy(update={"ready": True})
+            self._ground.store.commit([Change(Table.RANKS, str(beat.life.key), ready.model_dump_json())])
+            self.tell_readiness(beat.life.key.role)
+
+    def check_life(self, life: Life) -> RankEntry:
+        """The entry of a current life; raises for one that is over."""
+        epoch = self._epochs.current.restore.epoch
+        if life.epoch != epoch:
+            raise wrong_epoch(f"{life.key} {life.incarnation} is of epoch {life.epoch}; epoch {epoch} is open. Exit.")
+        text = self._ground.store.get(Table.RANKS, str(life.key))
+        entry = None if text is None else RankEntry.model_validate_json(text)
+        if entry is None or entry.hello.life.incarnation != life.incarnation:
+            raise fenced(f"{life.key} {life.incarnation} is over: it died, was replaced or was told to restart. Exit.")
+        return entry
+
+    def end(self, life: Life) -> None:
+        """Ends a life in the queue: its tickets and leases come back. Twice is once."""
+        self._ground.steward.end_life(life.incarnation)
+        self.beats.pop(life.incarnation, None)
+        self._registered.pop(life.incarnation, None)
+
+    def end_outdated(self) -> None:
+        """Ends the lives that the orders have left behind (an in-place restart)."""
+        changes: list[Change] = []
+        for order in self._epochs.desired.pods:
+            for entry in self._ranks_of(order.pod):
+                if entry.hello.life.generation < order.generation:
+                    self.end(entry.hello.life)
+                    changes.append(Change(Table.RANKS, str(entry.hello.life.key), None))
+        if changes:
+            self._ground.store.commit(changes)
+
+    def bury(self, failure: Failure) -> list[Change]:
+        """What a failure means for lives: prompts in work become suspects, the dead hold nothing any more."""
+        changes: list[Change] = []
+        for entry in self._ranks_of(failure.pod):
+            if not _concerns(failure, entry.hello.life):
+                continue
+            if failure.pod.role is Role.ROLLOUT:
+                self._ground.steward.suspect(entry.hello.life.incarnation)
+            if failure.kind is not FailureKind.ENGINE_EXITED:
+                self.end(entry.hello.life)
+                changes.append(Change(Table.RANKS, str(entry.hello.life.key), None))
+        return changes
+
+    def tell_readiness(self, role: Role) -> None:
+        """Tells RoleReady once for every set of lives that made the role Ready."""
+        desired = self._epochs.desired
+        ranks_per_pod = {pod: hello.ranks_per_pod for pod, hello in self.launchers().items()}
+        standings = {rank: RankStanding(entry.hello.life, entry.ready) for rank, entry in self.ranks().items()}
+        mark = readiness_mark(role, desired, ranks_per_pod, standings)
+        if mark is None:
+            return
+        message = f"Every rank of {role.value} is Ready in epoch {desired.epoch}."
+        event = self._ground.event(EventKind.ROLE_READY, desired.epoch, message)
+        pod = PodKey(role=role, replica=0)
+        self._ground.tell_once(f"ready:{role.value}", mark, event.model_copy(update={"pod": pod}))
+
+    def _ranks_of(self, pod: PodKey) -> list[RankEntry]:
+        return [entry for entry in self.ranks().values() if entry.hello.life.key.pod == pod]
+
+    def _check_place(self, hello: RankHello) -> None:
+        """A rank may begin only in the open epoch, in the ordered generation, under the pod's current launcher."""
+        life = hello.life
+        epoch = self._epochs.current.restore.epoch
+        if life.epoch != epoch:
+            raise wrong_epoch(f"{life.key} {life.incarnation} is of epoch {life.epoch}; epoch {epoch} is open. Exit.")
+        order = self._epochs.order_of(life.key.pod)
+        if order is not None and order.epoch == epoch and life.generation < order.generation:
+            raise fenced(
+                f"{life.key} {life.incarnation} is of generation {life.generation}; {order.generation} is ordered. Exit."
+            )
+        launcher = self._launcher_of(life.key.pod)
+        if launcher is None or launcher.launcher != hello.launcher:
+            raise fenced(
+                f"{life.key} {life.incarnation}: its launcher {hello.launcher} is not the pod's current one. Exit."
+            )
+
+
+def _concerns(failure: Failure, life: Life) -> bool:
+    """Whether a failure is about this life (a launcher's loss or an engine's exit is about all of its pod)."""
+    if failure.kind is FailureKind.REPORTED or failure.epoch != life.epoch or failure.generation != life.generation:
+        return False
+    if failure.kind in (FailureKind.LAUNCHER_LOST, FailureKind.ENGINE_EXITED):
+        return True
+    return failure.incarnation == life.incarnation

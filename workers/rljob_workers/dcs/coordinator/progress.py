@@ -1,0 +1,114 @@
+"""What the job has reached and what went wrong: steps, checkpoint records, failures.
+
+Called by the coordinator in its thread. A failure stays until the supervisor has acted on it and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rljob_api.names import Epoch, Role
+from rljob_api.wire.epochs import RestorePoint
+from rljob_api.wire.failures import Failure, FailureKind
+from rljob_api.wire.identity import PodKey
+from rljob_api.wire.observation import EventKind
+from rljob_api.wire.ranks import StepReport
+from rljob_api.wire.weights import CheckpointRecord, CheckpointRequest
+from rljob_workers.dcs.coordinator.bell import Topic
+from rljob_workers.dcs.coordinator.epochs import Epochs
+from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.pods import Pods
+from rljob_workers.dcs.coordinator.store import Change, Table
+
+MAX_ACKNOWLEDGED = 1000
+"""Acknowledged failures that are remembered, so that a second report of one does not come back as new."""
+
+_RECORD = "record"
+
+
+class Progress:
+    """Steps, records, failures."""
+
+    def __init__(self, ground: Ground, epochs: Epochs, pods: Pods) -> None:
+        self._ground = ground
+        self._epochs = epochs
+        self._pods = pods
+
+    # --- steps and checkpoints -------------------------------------------------------------------------------------
+
+    def report_step(self, report: StepReport) -> None:
+        """Takes a trained step in. The same step of the same epoch twice is one."""
+        self._pods.check_life(report.life)
+        last = self._epochs.last_step
+        if last is not None and last.step > report.step and last.life.epoch == report.life.epoch:
+            return
+        message = f"Step {report.step} was trained: reward {report.reward:.4f}, loss {report.loss:.4f}."
+        event = self._ground.event(EventKind.STEP_TRAINED, report.life.epoch, message)
+        change = self._epochs.note_step(report)
+        told = event.model_copy(update={"step": report})
+        self._ground.tell_once("step", f"{report.life.epoch}:{report.step}", told, change)
+
+    def record(self, request: CheckpointRequest) -> CheckpointRecord:
+        """Records a checkpoint whose folder is durable; from here on it is what a restart begins with."""
+        self._pods.check_life(request.life)
+        record = self._ground.steward.record(
+            request.life, request.id, request.folder, request.checksums, request.call_id
+        )
+        epoch = request.life.epoch
+        event = self._ground.event(EventKind.RECORDED, epoch, f"Checkpoint {request.id} is recorded: {request.folder}.")
+        change = Change(Table.STATE, _RECORD, record.model_dump_json())
+        self._ground.tell_once("recorded", str(request.id), event, change)
+        return record
+
+    def recorded(self, restore: RestorePoint) -> int | None:
+        """The version of the last record, as far as this epoch knows; None before checkpoint 0."""
+        text = self._ground.store.get(Table.STATE, _RECORD)
+        record = None if text is None else CheckpointRecord.model_validate_json(text)
+        if record is not None and record.epoch == restore.epoch:
+            return record.id.version
+        return restore.version if restore.folder is not None else None
+
+    # --- failures --------------------------------------------------------------------------------------------------
+
+    def failures(self) -> list[Failure]:
+        """Not acknowledged, oldest first."""
+        rows = self._ground.store.rows(Table.FAILURES).values()
+        return sorted(
+            (Failure.model_validate_json(text) for text in rows), key=lambda failure: (failure.at, failure.id)
+        )
+
+    def report_failure(self, failure: Failure, *, server_is_open: bool) -> None:
+        """Keeps a failure until it is acknowledged; the dead hold nothing from here on. The same id twice is one."""
+        store = self._ground.store
+        known = failure.id in store.rows(Table.FAILURES) or failure.id in store.rows(Table.ACKNOWLEDGED)
+        buried = self._pods.bury(failure) if server_is_open else []
+        event = self._ground.event(EventKind.FAILURE_REPORTED, failure.epoch, failure.message)
+        told = event.model_copy(update={"failure": failure, "pod": failure.pod})
+        if not known:
+            store.commit([*buried, Change(Table.FAILURES, failure.id, failure.model_dump_json())], [told])
+            self._ground.ring(Topic.EVENTS)
+        elif buried:
+            store.commit(buried)
+
+    def acknowledge(self, ids: Sequence[str]) -> None:
+        """The supervisor has persisted what it decided about these failures. Twice is once."""
+        store, now = self._ground.store, str(self._ground.wall())
+        done = sorted(store.rows(Table.ACKNOWLEDGED).items(), key=lambda row: float(row[1]))
+        surplus = done[: max(0, len(done) + len(ids) - MAX_ACKNOWLEDGED)]
+        changes = [Change(Table.ACKNOWLEDGED, old, None) for old, _ in surplus]
+        changes += [Change(Table.ACKNOWLEDGED, failure_id, now) for failure_id in ids]
+        changes += [Change(Table.FAILURES, failure_id, None) for failure_id in ids]
+        store.commit(changes)
+
+    def report_lost_rows(self, cause: str, message: str) -> None:
+        """Rows are lost that training had claimed: only a restore helps, and only the supervisor restarts."""
+        epoch: Epoch = self._epochs.current.restore.epoch
+        failure = Failure(
+            id=f"{cause}/{epoch}",
+            kind=FailureKind.REPORTED,
+            pod=PodKey(role=Role.ACTOR, replica=0),
+            epoch=epoch,
+            message=message,
+            at=self._ground.wall(),
+        )
+        self.report_failure(failure, server_is_open=False)

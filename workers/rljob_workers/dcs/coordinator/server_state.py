@@ -1,0 +1,99 @@
+"""Whether the control Redis may be used: open, being opened, or with a tail lost.
+
+Called by the coordinator's watch and by every request, in the one thread. Opens a server only after its launchers have
+said how far they had seen it; never restarts anything.
+"""
+
+from __future__ import annotations
+
+from rljob_api.names import Epoch
+from rljob_api.wire.observation import EventKind, ServerState
+from rljob_workers.dcs.coordinator.bell import Topic
+from rljob_workers.dcs.coordinator.epochs import Epochs
+from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.opening import Closed, launchers_awaited
+from rljob_workers.dcs.coordinator.pods import Pods
+from rljob_workers.dcs.coordinator.refusals import not_open
+from rljob_workers.dcs.coordinator.store import Change, Table
+
+_RUN_ID = "run_id"
+
+
+class ServerGate:
+    """The state of the control Redis, as far as this coordinator may use it."""
+
+    def __init__(self, ground: Ground, epochs: Epochs, pods: Pods) -> None:
+        self._ground = ground
+        self._epochs = epochs
+        self._pods = pods
+        self._closed = Closed(since=ground.clock(), coordinator_is_new=True)
+        self._run_id: str | None = None
+        self.state = ServerState.OPENING
+        self.waiting_for = "the control Redis"
+        """Who or what opening waits for, in words."""
+
+    def require_usable(self) -> None:
+        """Raises unless requests may be carried out (a lost server takes an epoch and failure reports only)."""
+        if self.state is ServerState.OPENING:
+            raise not_open(
+                f"The control Redis is not open yet; the coordinator waits for {self.waiting_for}. Ask again."
+            )
+
+    def close(self, why: str) -> None:
+        """The connection was lost: whatever answers next may be a restarted server."""
+        if self.state is not ServerState.OPENING:
+            self._closed = Closed(since=self._ground.clock(), coordinator_is_new=False)
+        self.state = ServerState.OPENING
+        self.waiting_for = f"the control Redis ({why})"
+        self._run_id = None
+        self._ground.ring(Topic.ORDERS)  # launchers answer a closed server with how far they had seen it
+
+    def look(self) -> None:
+        """Notices a restart; opens the server when that is safe. Raises redis' or the queue's connection errors."""
+        run_id = self._ground.steward.server_run_id()
+        if self._run_id is not None and run_id != self._run_id:
+            self.close("it was restarted")
+        if self.state is ServerState.OPENING:
+            self._try_to_open(run_id)
+
+    def opened_by_epoch(self) -> None:
+        """An epoch was raised from the record file: what was lost does not matter any more."""
+        self._run_id = self._ground.steward.server_run_id()
+        self.state = ServerState.OPEN
+        self._remember(self._run_id)
+
+    def _try_to_open(self, run_id: str) -> None:
+        if self._closed.coordinator_is_new:
+            self._ground.store.load()
+        if self._ground.store.get(Table.STATE, _RUN_ID) != run_id and self._awaits_launchers():
+            return
+        self.state = self._ground.steward.open_server(self._pods.seen_seq)
+        self._run_id = run_id
+        if self.state is ServerState.LOST:
+            self._tell_loss()
+            return
+        self._ground.store.load()
+        self._remember(run_id)
+        self._ground.ring(Topic.ORDERS)
+
+    def _awaits_launchers(self) -> bool:
+        registered = frozenset(hello.launcher for hello in self._pods.launchers().values())
+        awaited = launchers_awaited(self._closed, registered, self._pods.words(), self._ground.clock())
+        self.waiting_for = "the word of launchers " + ", ".join(awaited)
+        return bool(awaited)
+
+    def _remember(self, run_id: str) -> None:
+        if self._ground.store.get(Table.STATE, _RUN_ID) != run_id:
+            self._ground.store.commit([Change(Table.STATE, _RUN_ID, run_id)])
+
+    def _tell_loss(self) -> None:
+        """Memory knows more than the server: it is written back, then the loss is told."""
+        if not self._closed.coordinator_is_new:
+            self._ground.store.rewrite()
+        message = (
+            f"The control Redis lost a tail of its state (launchers had seen seq {self._pods.seen_seq}): "
+            "only a global restart from the record file opens it."
+        )
+        epoch: Epoch = self._epochs.current.restore.epoch
+        event = self._ground.event(EventKind.STATE_LOST, epoch, message)
+        self._ground.tell_once("lost", f"{self._run_id}", event)

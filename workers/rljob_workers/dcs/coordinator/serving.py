@@ -1,0 +1,111 @@
+"""Makes the coordinator out of the job's files and serves it: uvicorn, background duties, clean end.
+
+Called by `__main__` only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import redis
+import uvicorn
+
+from rljob_api.spec import RLJob
+from rljob_api.wire.identity import Endpoints
+from rljob_api.wire.observation import ServerState
+from rljob_workers.dcs.context import checkpoint_dir
+from rljob_workers.dcs.coordinator.app import build_app
+from rljob_workers.dcs.coordinator.bell import Bell, Topic
+from rljob_workers.dcs.coordinator.coordinator import Coordinator
+from rljob_workers.dcs.coordinator.desk import Desk
+from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.refusals import Refused
+from rljob_workers.dcs.coordinator.store import Store
+from rljob_workers.roles.tasks import queue_shape
+from rljob_workers.transfer_queue.steward import QueueSteward
+
+REDIS_TIMEOUT_SECONDS = 2.0
+LOOK_SECONDS = 0.25
+"""Between two looks at an open control Redis; a request that fails closes it sooner."""
+OPENING_LOOK_SECONDS = 0.02
+UNITS_SECONDS = 0.5
+SWEEP_SECONDS = 2.0
+
+_LOG = logging.getLogger("rljob.coordinator")
+
+
+def serve(listener: socket.socket, endpoints_file: Path, manifest: Path) -> None:
+    """Serves until the process is ended."""
+    endpoints = Endpoints.model_validate_json(endpoints_file.read_bytes())
+    job = RLJob.model_validate_json(manifest.read_bytes())
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    asyncio.run(_serve(listener, endpoints, job))
+
+
+async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob) -> None:
+    bell = Bell(asyncio.get_running_loop())
+    connection = redis.Redis.from_url(endpoints.control_redis, socket_timeout=REDIS_TIMEOUT_SECONDS)
+    ground = Ground(
+        job=job,
+        store=Store(connection),
+        steward=QueueSteward(endpoints, queue_shape(job.spec)),
+        clock=time.monotonic,
+        wall=time.time,
+        ring=bell.ring,
+    )
+    desk = Desk(Coordinator(ground, checkpoint_dir(job, endpoints)), bell)
+    config = uvicorn.Config(
+        build_app(desk, endpoints.token),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=1,
+    )
+    duties = [asyncio.create_task(duty) for duty in (_watch(desk), _tend_units(desk), _sweep(desk))]
+    try:
+        await uvicorn.Server(config).serve(sockets=[listener])
+    finally:
+        for duty in duties:
+            duty.cancel()
+        desk.close()
+
+
+async def _watch(desk: Desk) -> None:
+    """Notices restarts of the control Redis and opens it."""
+    gate = desk.coordinator.gate
+    while True:
+        before = gate.state
+        await _try(desk, gate.look)
+        if gate.state is not before:
+            _LOG.info("control Redis: %s", gate.state.value)
+            desk.bell.ring(Topic.SERVER)
+        await asyncio.sleep(OPENING_LOOK_SECONDS if gate.state is ServerState.OPENING else LOOK_SECONDS)
+
+
+async def _tend_units(desk: Desk) -> None:
+    while True:
+        await _try(desk, desk.coordinator.look_after_units)
+        await asyncio.sleep(UNITS_SECONDS)
+
+
+async def _sweep(desk: Desk) -> None:
+    while True:
+        await asyncio.sleep(SWEEP_SECONDS)
+        await _try(desk, partial(desk.coordinator.sweep))
+
+
+async def _try(desk: Desk, duty: Callable[[], None]) -> None:
+    """A duty that fails is tried again at its next turn: the coordinator must live."""
+    try:
+        await desk.do(duty)
+    except Refused as refused:
+        _LOG.debug("%s", refused)
+    except Exception:
+        _LOG.exception("a background duty failed")
