@@ -6,6 +6,7 @@ time.
 """
 
 from rljob_api.status import RLJobStatus
+from rljob_api.wire.observation import ServerState
 from rljob_operator.core.conditions import terminal
 from rljob_operator.core.control_state import control_state
 from rljob_operator.core.decision import Decision, Event
@@ -28,6 +29,9 @@ from rljob_operator.core.verdicts import Drain, RestartGlobal, Verdict
 
 LOOK_INTERVAL_SECONDS = 1.0
 """Silence (a hang, a stall) gives no event: it is looked for this often."""
+
+OPENING_INTERVAL_SECONDS = 0.05
+"""While the control state opens the whole job waits, and its end is not announced."""
 
 
 def decide(observed: Observed, now: float) -> Decision:
@@ -68,7 +72,8 @@ def _events(again: tuple[tuple[object, Event], ...]) -> tuple[Event, ...]:
 
 
 def _look_again_at(observed: Observed, status: RLJobStatus, now: float) -> float:
-    times = [now + LOOK_INTERVAL_SECONDS]
+    opening = observed.coordinator is not None and observed.coordinator.server is ServerState.OPENING
+    times = [now + (OPENING_INTERVAL_SECONDS if opening else LOOK_INTERVAL_SECONDS)]
     times += [due_at(process, now) for process in observed.infrastructure if not process.alive]
     times += [at for at in (status.restart.backoff_until, over_at(status)) if at is not None]
     if observed.interrupted_at is not None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from rljob_api.names import Role
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_api.wire.epochs import DesiredState, PodOrder, PodPhase
+from rljob_api.wire.observation import ServerState
 from rljob_operator.core.conditions import find, seconds, terminal
 from rljob_operator.core.decision import AcknowledgeFailures, Action, CreatePod, KillPod, RaiseEpoch, SetDesired, Stop
 from rljob_operator.core.observed import Observed, PodState
@@ -65,16 +66,21 @@ def _is_over(observed: Observed, status: RLJobStatus, now: float) -> bool:
 
 
 def _epoch_and_desired(observed: Observed, status: RLJobStatus, now: float) -> Iterator[Action]:
-    if observed.coordinator is None:
+    if not _is_open(observed):
         return
     restart = status.restart
-    if observed.coordinator.epoch < restart.epoch:
+    if observed.coordinator is not None and observed.coordinator.epoch < restart.epoch:
         if restart.backoff_until is not None and now < restart.backoff_until:
             return
         yield RaiseEpoch(restart.epoch, restart.decision_id, restart.reason or "")
     desired = wanted(observed, status)
     if desired != observed.desired:
         yield SetDesired(desired)
+
+
+def _is_open(observed: Observed) -> bool:
+    """Whether the coordinator takes requests: while it opens the control state it would only refuse them."""
+    return observed.coordinator is not None and observed.coordinator.server is not ServerState.OPENING
 
 
 def _replacements(observed: Observed, status: RLJobStatus) -> Iterator[Action]:
@@ -91,5 +97,5 @@ def _replacements(observed: Observed, status: RLJobStatus) -> Iterator[Action]:
 
 def _acknowledgements(observed: Observed) -> tuple[Action, ...]:
     """Every failure that was seen is by now counted, or of a life that was restarted, or beyond help."""
-    failures = observed.coordinator.failures if observed.coordinator is not None else []
+    failures = observed.coordinator.failures if _is_open(observed) and observed.coordinator is not None else []
     return (AcknowledgeFailures(tuple(failure.id for failure in failures)),) if failures else ()

@@ -11,13 +11,13 @@ class SupervisorError(Exception):
     """Base of the errors of this room."""
 
 
-class CoordinatorUnreachable(SupervisorError):  # noqa: N818 - named by what is so
+class CoordinatorUnreachable(SupervisorError):
     """No answer."""
 
 
-class CoordinatorRefused(SupervisorError):  # noqa: N818 - named by what is so
+class CoordinatorRefused(SupervisorError):
     """An answer that says no."""
 
 
-class RunRefused(ValueError):  # noqa: N818 - named by what is so
+class RunRefused(ValueError):
     """The run cannot start; the sentence says what to do."""

@@ -57,7 +57,7 @@ class Outcome:
     exit_code: int
 
 
-class _KilledByUser(Exception):  # noqa: N818 - it is a request, not an error
+class _KilledByUser(Exception):
     """The second request to stop."""
 
 

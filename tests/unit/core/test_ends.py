@@ -1,0 +1,218 @@
+"""Ends of a job: success, failure, interruption; and what is no end: lost control state, dead infrastructure."""
+
+from dataclasses import replace
+
+import pytest
+
+from rljob_api.names import Role, Scope
+from rljob_api.status import Phase
+from rljob_api.wire.epochs import PodPhase
+from rljob_api.wire.failures import FailureKind
+from rljob_api.wire.observation import ServerState
+from rljob_operator.core import (
+    Observed,
+    PodState,
+    ProcessFact,
+    RaiseEpoch,
+    Reason,
+    RestartInfrastructure,
+    SetDesired,
+    Stop,
+    begin,
+    decide,
+)
+from rljob_operator.core.drain import DRAIN_LIMIT_SECONDS
+from rljob_operator.core.infrastructure import MAX_ENDS
+from rljob_operator.core.orders import DONE_LIMIT_SECONDS
+from tests.unit.core.worlds import (
+    REPLICAS,
+    START,
+    actions_of,
+    carried_out,
+    key,
+    make_failure,
+    make_policy,
+    make_running,
+    with_coordinator,
+    with_failures,
+    with_pod,
+)
+
+NOW = START + 10
+
+
+def phases(observed: Observed, now: float) -> set[PodPhase]:
+    """What all pods are told."""
+    (order,) = actions_of(decide(observed, now), SetDesired)
+    return {pod.phase for pod in order.desired.pods}
+
+
+def all_exited(observed: Observed) -> Observed:
+    """Every launcher has ended."""
+    return replace(observed, pods=tuple(replace(fact, state=PodState.EXITED, exit_code=0) for fact in observed.pods))
+
+
+def test_a_recorded_last_version_is_success() -> None:
+    observed = with_coordinator(make_running(), recorded=100, step=99)
+    decision = decide(observed, NOW)
+    assert decision.status.phase is Phase.SUCCEEDED
+    assert phases(observed, NOW) == {PodPhase.DONE}
+    assert not actions_of(decision, Stop)
+
+
+def test_a_trained_last_step_without_its_record_is_no_success() -> None:
+    assert decide(with_coordinator(make_running(), recorded=99, step=99), NOW).status.phase is Phase.RUNNING
+
+
+def test_success_is_not_undone_by_a_process_that_dies_after_it() -> None:
+    observed = with_coordinator(make_running(), recorded=100, step=99)
+    decision = decide(with_failures(observed, make_failure(observed.status, key(Role.ACTOR))), NOW)
+    assert decision.status.phase is Phase.SUCCEEDED
+
+
+def test_an_ended_job_stops_when_its_launchers_have_ended() -> None:
+    observed = with_coordinator(make_running(), recorded=100, step=99)
+    observed = replace(observed, status=decide(observed, NOW).status)
+    assert not actions_of(decide(observed, NOW + 1), Stop)
+    assert actions_of(decide(all_exited(observed), NOW + 1), Stop) == [Stop(Phase.SUCCEEDED)]
+
+
+def test_an_ended_job_does_not_wait_for_ever_for_its_launchers() -> None:
+    observed = with_coordinator(make_running(), recorded=100, step=99)
+    observed = replace(observed, status=decide(observed, NOW).status)
+    assert actions_of(decide(observed, NOW + DONE_LIMIT_SECONDS), Stop) == [Stop(Phase.SUCCEEDED)]
+
+
+def test_exit_code_64_fails_the_job_at_once_with_the_sentence_of_the_rank() -> None:
+    observed = make_running()
+    words = "Traceback (most recent call last):\n  ...\nspec.model.path: /m has no config.json.\n\n"
+    failure = make_failure(observed.status, key(Role.ACTOR), exit_code=64, last_words=words)
+    decision = decide(with_failures(observed, failure), NOW)
+    assert decision.status.phase is Phase.FAILED
+    assert decision.events[-1].reason is Reason.CONFIGURATION_ERROR
+    assert decision.events[-1].message == "actor-0: spec.model.path: /m has no config.json."
+
+
+def test_exit_code_64_of_an_earlier_epoch_fails_nothing() -> None:
+    observed = make_running()
+    failure = make_failure(observed.status, key(Role.ACTOR), exit_code=64, epoch=0)
+    assert decide(with_failures(observed, failure), NOW).status.phase is Phase.RUNNING
+
+
+def test_a_reported_failure_fails_the_job_with_its_own_sentence() -> None:
+    observed = make_running()
+    said = "group 3 of train_7 was drawn 8 times (rollout.maxAttempts)"
+    failure = make_failure(observed.status, key(Role.ROLLOUT), kind=FailureKind.REPORTED, exit_code=None, message=said)
+    assert decide(with_failures(observed, failure), NOW).events[-1].message == said
+
+
+def test_an_interrupted_job_lets_the_actor_save_first_and_restarts_nothing() -> None:
+    observed = replace(make_running(), interrupted_at=NOW)
+    decision = decide(with_failures(observed, make_failure(observed.status, key(Role.ROLLOUT))), NOW)
+    assert decision.status.phase is Phase.DRAINING
+    (order,) = actions_of(decision, SetDesired)
+    told = {pod.pod.role: pod.phase for pod in order.desired.pods}
+    assert told.pop(Role.ACTOR) is PodPhase.DRAIN
+    assert set(told.values()) == {PodPhase.RUN}
+    assert not actions_of(decision, RaiseEpoch)
+
+
+def test_an_interrupted_job_stops_once_the_actor_has_saved() -> None:
+    observed = replace(make_running(), interrupted_at=NOW)
+    observed = replace(observed, status=decide(observed, NOW).status)
+    saved = with_pod(observed, key(Role.ACTOR), exit_code=0)
+    assert decide(saved, NOW + 1).status.phase is Phase.INTERRUPTED
+    assert phases(saved, NOW + 1) == {PodPhase.DONE}
+
+
+def test_an_actor_that_does_not_save_in_time_is_not_waited_for() -> None:
+    observed = replace(make_running(), interrupted_at=NOW)
+    decision = decide(observed, NOW + DRAIN_LIMIT_SECONDS)
+    assert decision.status.phase is Phase.INTERRUPTED
+    assert decision.events[-1].message == "the actor had not saved after 60 s"
+
+
+def test_a_job_interrupted_before_its_epoch_is_open_stops_at_once() -> None:
+    observed = make_running()
+    status, _ = begin(observed.status, REPLICAS, NOW)
+    decision = decide(replace(observed, status=status, coordinator=None, interrupted_at=NOW), NOW)
+    assert actions_of(decision, Stop) == [Stop(Phase.INTERRUPTED)]
+
+
+@pytest.mark.parametrize(
+    ("server", "epoch", "expected"),
+    [
+        pytest.param(ServerState.OPEN, 1, None, id="an open server in our epoch is well"),
+        pytest.param(ServerState.OPENING, 0, None, id="a server that opens is waited for"),
+        pytest.param(ServerState.LOST, 1, Reason.CONTROL_STATE_LOST, id="a lost tail restarts the job"),
+        pytest.param(ServerState.LOST, 0, Reason.CONTROL_STATE_LOST, id="a lost epoch restarts the job in another one"),
+        pytest.param(ServerState.OPEN, 0, Reason.CONTROL_STATE_LOST, id="an epoch that went back is a lost tail"),
+        pytest.param(ServerState.OPEN, 7, Reason.EPOCH_TAKEN, id="an unknown epoch is left behind"),
+    ],
+)
+def test_control_state(server: ServerState, epoch: int, expected: Reason | None) -> None:
+    decision = decide(with_coordinator(make_running(), server=server, epoch=epoch), NOW)
+    assert [event.reason for event in decision.events if event.scope] == ([expected] if expected else [])
+    assert decision.status.restart.epoch == (1 if expected is None else max(epoch, 1) + 1)
+    assert decision.status.restart.counted_towards_max == (1 if expected is Reason.CONTROL_STATE_LOST else 0)
+
+
+def test_a_lost_tail_is_one_restart_while_its_epoch_is_being_raised() -> None:
+    observed = with_coordinator(make_running(), server=ServerState.LOST)
+    first = decide(observed, NOW)
+    again = decide(replace(observed, status=first.status), NOW + 1)
+    assert again.status.restart.epoch == first.status.restart.epoch
+    assert actions_of(again, RaiseEpoch) == actions_of(first, RaiseEpoch)
+
+
+def test_nothing_is_asked_of_a_server_that_opens() -> None:
+    observed = with_coordinator(make_running(make_policy()), server=ServerState.OPENING, epoch=0)
+    failure = make_failure(observed.status, key(Role.ACTOR))
+    assert decide(with_failures(observed, failure), NOW).actions == ()
+
+
+def test_a_dead_infrastructure_process_is_started_again_at_once_and_does_not_count() -> None:
+    dead = ProcessFact("storage-0", 5, alive=False, exits=(NOW,), exit_code=-9)
+    decision = decide(replace(make_running(), infrastructure=(dead,)), NOW)
+    assert actions_of(decision, RestartInfrastructure) == [RestartInfrastructure("storage-0")]
+    assert decision.status.restart.counted_towards_max == 0
+    assert decision.events[-1].message == "storage-0 was killed by signal 9; it is started again"
+    assert decision.events[-1].scope is None
+
+
+def test_an_infrastructure_process_that_does_not_stay_up_is_spaced_out_and_then_fails_the_job() -> None:
+    def dead(num_ends: int) -> Observed:
+        exits = tuple(NOW - num_ends + n for n in range(1, num_ends + 1))
+        process = ProcessFact("coordinator", 5, alive=False, exits=exits, exit_code=1, last_words="no such file")
+        return replace(make_running(), infrastructure=(process,))
+
+    assert actions_of(decide(dead(3), NOW), RestartInfrastructure)
+    assert not actions_of(decide(dead(6), NOW), RestartInfrastructure)
+    assert actions_of(decide(dead(6), NOW + 4), RestartInfrastructure)
+    failed = decide(dead(MAX_ENDS + 1), NOW)
+    assert failed.status.phase is Phase.FAILED
+    expected = "coordinator ended 11 times within 120 s; the last time it exited with code 1: no such file"
+    assert failed.events[-1].message == expected
+
+
+def test_every_start_by_the_user_is_a_new_epoch_that_forgets_what_counted() -> None:
+    observed = make_running()
+    decision = decide(with_failures(observed, make_failure(observed.status, key(Role.ACTOR))), NOW)
+    status, event = begin(decision.status, REPLICAS, NOW + 1)
+    assert status.restart.epoch == 3
+    assert status.restart.counted_towards_max == 0
+    assert status.restart.global_restarts == 1
+    assert event.reason is Reason.RESUMED
+    assert event.scope is None
+
+
+def test_a_decision_that_was_persisted_but_not_carried_out_is_carried_out_by_the_next_observer() -> None:
+    observed = make_running()
+    failed = with_failures(observed, make_failure(observed.status, key(Role.ACTOR)))
+    first = decide(failed, NOW)
+    again = decide(replace(failed, status=first.status), NOW + 5)
+    assert again.actions == first.actions
+    assert not [event for event in again.events if event.scope is Scope.GLOBAL]
+    after = carried_out(replace(failed, status=first.status), again)
+    assert after.coordinator is not None
+    assert after.coordinator.epoch == 2

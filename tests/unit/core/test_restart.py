@@ -1,0 +1,188 @@
+"""The restart table: which failures restart what, and how they are counted."""
+
+from dataclasses import replace
+
+import pytest
+
+from rljob_api.names import Role, Scope
+from rljob_api.spec import RestartPolicySpec
+from rljob_api.status import Phase
+from rljob_api.wire.failures import FailureKind
+from rljob_operator.core import AcknowledgeFailures, RaiseEpoch, Reason, SetDesired, decide
+from tests.unit.core.worlds import (
+    START,
+    actions_of,
+    carried_out,
+    fail,
+    key,
+    make_failure,
+    make_policy,
+    make_running,
+    settle,
+    with_failures,
+)
+
+NOW = START + 10
+IN_PLACE_ROLLOUT = make_policy(table={"rollout": "InPlace"})
+GLOBAL_REFERENCE = make_policy(table={"reference": "Global"})
+
+
+@pytest.mark.parametrize(
+    ("policy", "role", "earlier", "expected"),
+    [
+        pytest.param(make_policy(), Role.ROLLOUT, 0, Scope.GLOBAL, id="a rollout failure restarts the job"),
+        pytest.param(make_policy(), Role.ACTOR, 0, Scope.GLOBAL, id="an actor failure restarts the job"),
+        pytest.param(make_policy(), Role.ACTOR_FWD, 0, Scope.GLOBAL, id="an actor_fwd failure restarts the job"),
+        pytest.param(make_policy(), Role.REFERENCE, 0, Scope.IN_PLACE, id="a reference failure stays in place"),
+        pytest.param(make_policy(), Role.ADVANTAGES, 0, Scope.IN_PLACE, id="an advantages failure stays in place"),
+        pytest.param(make_policy(), Role.REFERENCE, 1, Scope.IN_PLACE, id="a second reference failure stays in place"),
+        pytest.param(make_policy(), Role.REFERENCE, 2, Scope.GLOBAL, id="the third reference failure escalates"),
+        pytest.param(make_policy(threshold=1), Role.REFERENCE, 0, Scope.GLOBAL, id="threshold 1 escalates the first"),
+        pytest.param(IN_PLACE_ROLLOUT, Role.ROLLOUT, 0, Scope.IN_PLACE, id="an override keeps rollout in place"),
+        pytest.param(IN_PLACE_ROLLOUT, Role.ROLLOUT, 2, Scope.GLOBAL, id="an overridden row escalates as well"),
+        pytest.param(GLOBAL_REFERENCE, Role.REFERENCE, 0, Scope.GLOBAL, id="an override makes reference global"),
+    ],
+)
+def test_the_table(policy: RestartPolicySpec, role: Role, earlier: int, expected: Scope) -> None:
+    observed = make_running(policy)
+    for n in range(earlier):
+        observed, _ = fail(observed, key(role), NOW + n)
+    _, decision = fail(observed, key(role), NOW + earlier)
+    assert [event.scope for event in decision.events if event.scope] == [expected]
+    assert bool(actions_of(decision, RaiseEpoch)) == (expected is Scope.GLOBAL)
+
+
+def test_an_in_place_restart_starts_one_pod_anew_and_leaves_the_others_alone() -> None:
+    observed = make_running(IN_PLACE_ROLLOUT)
+    _, decision = fail(observed, key(Role.ROLLOUT, 1), NOW)
+    (order,) = actions_of(decision, SetDesired)
+    generations = {str(pod.pod): pod.generation for pod in order.desired.pods}
+    assert generations.pop("rollout-1") == 1
+    assert set(generations.values()) == {0}
+    assert decision.status.restart.epoch == observed.status.restart.epoch
+
+
+def test_a_global_restart_forgets_earlier_failures() -> None:
+    observed = make_running()
+    observed, _ = fail(observed, key(Role.REFERENCE), NOW)
+    observed, _ = fail(observed, key(Role.REFERENCE), NOW + 1)
+    observed, _ = fail(observed, key(Role.ROLLOUT), NOW + 2)
+    _, decision = fail(observed, key(Role.REFERENCE), NOW + 3)
+    assert [event.scope for event in decision.events if event.scope] == [Scope.IN_PLACE]
+
+
+def test_failures_older_than_the_window_are_forgotten() -> None:
+    observed = make_running(make_policy(windowSeconds=100))
+    observed, _ = fail(observed, key(Role.REFERENCE), NOW)
+    observed, _ = fail(observed, key(Role.REFERENCE), NOW + 1)
+    _, decision = fail(observed, key(Role.REFERENCE), NOW + 102)
+    assert [event.scope for event in decision.events if event.scope] == [Scope.IN_PLACE]
+
+
+def test_failures_within_the_window_escalate() -> None:
+    observed = make_running(make_policy(windowSeconds=100))
+    observed, _ = fail(observed, key(Role.REFERENCE), NOW)
+    observed, _ = fail(observed, key(Role.REFERENCE), NOW + 1)
+    _, decision = fail(observed, key(Role.REFERENCE), NOW + 99)
+    assert "failure 3 of reference since the last global restart (threshold 3)" in decision.events[-1].message
+
+
+def test_failures_seen_together_are_one_restart() -> None:
+    observed = make_running()
+    failures = [make_failure(observed.status, pod) for pod in (key(Role.ROLLOUT), key(Role.ACTOR), key(Role.REFERENCE))]
+    decision = decide(with_failures(observed, *failures), NOW)
+    assert decision.status.restart.epoch == 2
+    assert decision.status.restart.counted_towards_max == 1
+    assert len([event for event in decision.events if event.scope]) == 1
+    assert actions_of(decision, AcknowledgeFailures)[0].ids == tuple(failure.id for failure in failures)
+
+
+def test_failures_of_an_earlier_epoch_are_acknowledged_and_do_not_count() -> None:
+    observed = make_running()
+    late = make_failure(observed.status, key(Role.ACTOR))
+    observed, _ = fail(observed, key(Role.ROLLOUT), NOW)
+    decision = decide(with_failures(observed, late), NOW + 1)
+    assert decision.status.restart.epoch == 2
+    assert actions_of(decision, AcknowledgeFailures)[0].ids == (late.id,)
+    assert [event.reason for event in decision.events] == [Reason.EARLIER_LIFE]
+
+
+def test_failures_of_an_earlier_generation_are_acknowledged_and_do_not_count() -> None:
+    observed = make_running()
+    failure = make_failure(observed.status, key(Role.REFERENCE))
+    observed, _ = fail(observed, key(Role.REFERENCE), NOW)
+    twice = failure.model_copy(update={"id": "the same death by another name"})
+    decision = decide(with_failures(observed, failure, twice), NOW + 1)
+    assert not [event for event in decision.events if event.scope]
+    assert len(actions_of(decision, AcknowledgeFailures)[0].ids) == 2
+
+
+def test_a_failure_while_the_new_epoch_starts_counts() -> None:
+    observed = make_running()
+    decision = decide(with_failures(observed, make_failure(observed.status, key(Role.ACTOR))), NOW)
+    starting = carried_out(observed, decision)
+    decision = decide(with_failures(starting, make_failure(starting.status, key(Role.ACTOR))), NOW + 1)
+    assert decision.status.restart.epoch == 3
+    assert decision.status.restart.counted_towards_max == 2
+
+
+def test_lost_rows_of_training_restart_the_job_whatever_the_table_says() -> None:
+    observed = make_running(make_policy(table={"rollout": "InPlace"}))
+    failure = make_failure(observed.status, key(Role.ROLLOUT), kind=FailureKind.ROWS_LOST, exit_code=None, generation=7)
+    decision = decide(with_failures(observed, failure), NOW)
+    assert [(event.reason, event.scope) for event in decision.events] == [(Reason.ROWS_LOST, Scope.GLOBAL)]
+
+
+def test_an_engine_that_dies_restarts_nothing_and_is_told() -> None:
+    observed = make_running()
+    failure = make_failure(
+        observed.status, key(Role.ROLLOUT), kind=FailureKind.ENGINE_EXITED, message="the engine died"
+    )
+    decision = decide(with_failures(observed, failure), NOW)
+    assert decision.status.restart.epoch == 1
+    assert [event.reason for event in decision.events] == [Reason.ENGINE_EXITED]
+    assert actions_of(decision, AcknowledgeFailures)
+
+
+def test_a_rank_that_ends_well_is_no_failure() -> None:
+    observed = make_running()
+    decision = decide(with_failures(observed, make_failure(observed.status, key(Role.ROLLOUT), exit_code=0)), NOW)
+    assert decision.status.restart.epoch == 1
+
+
+def test_one_restart_more_than_the_maximum_fails_the_job_with_the_reason() -> None:
+    observed = make_running(make_policy(maxGlobalRestarts=1))
+    observed, _ = fail(observed, key(Role.ACTOR), NOW)
+    decision = decide(with_failures(observed, make_failure(observed.status, key(Role.ACTOR))), NOW + 1)
+    assert decision.status.phase is Phase.FAILED
+    assert decision.status.restart.epoch == 2
+    assert decision.events[-1].reason is Reason.MAX_GLOBAL_RESTARTS
+    assert decision.events[-1].message == (
+        "actor-0.0 was killed by signal 9. That needs global restart 2, but restartPolicy.maxGlobalRestarts is 1. "
+        "Cure the cause, or raise the limit."
+    )
+
+
+def test_backoff_delays_the_epoch_and_grows_until_a_checkpoint_is_recorded() -> None:
+    backoff = {"initialSeconds": 2, "factor": 3, "maxSeconds": 10}
+    observed = make_running(make_policy(backoff=backoff))
+    observed = settle(observed, NOW)
+    delays = []
+    for n in range(3):
+        decision = decide(with_failures(observed, make_failure(observed.status, key(Role.ACTOR))), NOW + 100 * n)
+        assert not actions_of(decision, RaiseEpoch)
+        until = decision.status.restart.backoff_until
+        assert until is not None
+        delays.append(until - (NOW + 100 * n))
+        observed = carried_out(observed, decision)
+        observed = settle(observed, until)
+        assert observed.coordinator is not None
+        assert observed.coordinator.epoch == decision.status.restart.epoch
+    # The first restart follows a recorded checkpoint; none is recorded after it.
+    assert delays == [2, 6, 10]
+    assert observed.coordinator is not None
+    recorded = replace(observed, coordinator=observed.coordinator.model_copy(update={"recorded": 9}))
+    decision = decide(
+        with_failures(settle(recorded, NOW + 400), make_failure(observed.status, key(Role.ACTOR))), NOW + 500
+    )
+    assert decision.status.restart.backoff_until == NOW + 502

@@ -1,0 +1,127 @@
+"""Hangs and stalls: silence that gets a name."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rljob_api.names import Role, Scope
+from rljob_api.status import ConditionType, Phase
+from rljob_api.wire.ranks import Busy
+from rljob_operator.core import KillPod, PodState, RaiseEpoch, Reason, decide
+from rljob_operator.core.conditions import is_true
+from rljob_operator.core.decision import CreatePod
+from tests.unit.core.worlds import (
+    START,
+    actions_of,
+    carried_out,
+    key,
+    make_fact,
+    make_policy,
+    make_running,
+    with_coordinator,
+    with_fact,
+    with_pod,
+)
+
+NOW = START + 10
+REFERENCE = key(Role.REFERENCE)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({"age": 29}, None, id="a beat within the timeout is life"),
+        pytest.param({"age": 31}, "it was at work and had not announced anything long", id="silence is a hang"),
+        pytest.param({"age": 31, "waiting": "train_3"}, "it was waiting for train_3", id="it names what was waited for"),
+            {"age": 31, "waiting": "rows of train_3"}, "it was waiting for rows of train_3", id="it names the wait"
+        ),
+        pytest.param({"age": 31, "busy": Busy(what="loading", seconds=60)}, None, id="announced work is left alone"),
+        pytest.param(
+            {"age": 61, "busy": Busy(what="loading", seconds=60)},
+            "it was busy with loading, which it had announced for 60 s",
+            id="announced work ends with its deadline",
+        ),
+        pytest.param(
+            {"age": 10, "busy": Busy(what="a step", seconds=5)},
+            None,
+            id="a short deadline does not shorten the timeout",
+        ),
+        pytest.param({"age": 99, "exit_code": -9}, None, id="a dead rank does not hang"),
+        pytest.param({"registered": False}, None, id="a rank that has just been ordered may still register"),
+    ],
+)
+def test_a_rank_hangs_when_it_is_silent_without_a_word(fields: dict[str, Any], expected: str | None) -> None:
+    decision = decide(with_pod(make_running(), REFERENCE, **fields), NOW)
+    hangs = [event for event in decision.events if event.reason is Reason.HANG]
+    assert bool(hangs) == (expected is not None)
+    if expected is not None:
+        assert hangs[0].scope is Scope.IN_PLACE
+        assert hangs[0].message.startswith(f"reference-0.0 has not beaten in {fields['age']} s; {expected}; ")
+
+
+def test_a_rank_that_never_registers_is_a_hang() -> None:
+    decision = decide(with_pod(make_running(), REFERENCE, registered=False), START + 130)
+    assert "reference-0.0 has not registered with the coordinator in 130 s" in decision.events[-1].message
+
+
+def test_a_silent_launcher_is_killed_and_replaced() -> None:
+    decision = decide(with_pod(make_running(), REFERENCE, poll_age=33), NOW)
+    assert [action.pod for action in actions_of(decision, KillPod)] == [REFERENCE]
+    assert [action.pod for action in actions_of(decision, CreatePod)] == [REFERENCE]
+    assert decision.events[-1].reason is Reason.LAUNCHER_LOST
+
+
+def test_a_launcher_that_never_registers_is_replaced() -> None:
+    observed = make_running()
+    assert observed.coordinator is not None
+    others = [pod for pod in observed.coordinator.pods if pod.pod != REFERENCE]
+    decision = decide(with_coordinator(observed, pods=others), START + 125)
+    assert "the launcher of reference-0 has not registered with the coordinator" in decision.events[-1].message
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param(
+            {"state": PodState.EXITED, "exit_code": -9}, "the launcher of reference-0 was killed by signal 9", id="died"
+        ),
+        pytest.param({"life": "other/0"}, "pod reference-0 was replaced", id="replaced under us"),
+        pytest.param({"life": "uid-reference-0/1"}, "its container restarted", id="container restarted"),
+    ],
+)
+def test_a_lost_launcher_is_a_failure_of_its_role(fields: dict[str, Any], expected: str) -> None:
+    decision = decide(with_fact(make_running(), REFERENCE, **fields), NOW)
+    assert expected in decision.events[-1].message
+    assert decision.events[-1].scope is Scope.IN_PLACE
+    assert next(role for role in decision.status.roles if role.name == Role.REFERENCE).failures == 1
+    created = [action.pod for action in actions_of(decision, CreatePod)]
+    assert created == ([REFERENCE] if fields.get("state") else [])
+
+
+def test_launchers_that_die_with_an_epoch_being_left_do_not_count_again() -> None:
+    observed = make_running(make_policy(backoff={"initialSeconds": 5}))
+    observed = with_fact(observed, key(Role.ACTOR), state=PodState.EXITED, exit_code=-9)
+    decision = decide(observed, NOW)
+    gone = tuple(make_fact(fact.pod, state=PodState.EXITED) for fact in observed.pods)
+    again = decide(replace(observed, status=decision.status, pods=gone), NOW + 1)
+    assert again.status.restart.epoch == decision.status.restart.epoch == 2
+    assert len(actions_of(again, CreatePod)) == len(gone)
+
+
+def test_a_step_that_stands_still_restarts_the_job_and_names_who_waits() -> None:
+    observed = make_running(make_policy(stallTimeoutSeconds=60))
+    observed = with_pod(observed, key(Role.ACTOR), waiting="16 rows of train_3")
+    assert not decide(observed, START + 60).events
+    decision = decide(observed, START + 70)
+    assert decision.status.phase is Phase.STALLED
+    assert is_true(decision.status, ConditionType.STALLED)
+    assert actions_of(decision, RaiseEpoch)
+    assert "actor-0.0 waits for 16 rows of train_3" in decision.events[-1].message
+
+
+def test_a_step_ends_the_stall() -> None:
+    observed = make_running(make_policy(stallTimeoutSeconds=60))
+    decision = decide(observed, START + 70)
+    after = decide(with_coordinator(carried_out(observed, decision), step=3), START + 71)
+    assert not is_true(after.status, ConditionType.STALLED)
