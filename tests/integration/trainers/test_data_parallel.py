@@ -1,0 +1,91 @@
+"""Two ranks are one: same weights as a single rank on the union. A rank that is missing or gone is named."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from rljob_workers.models.blob import read_blob, write_blob
+from rljob_workers.models.building import initial_state
+from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.trainers import build_trainer
+from rljob_workers.trainers.data_parallel import SingleRank
+from tests.integration.trainers.ranks import STEPS
+from tests.unit.trainers.rows import make_rows, make_spec
+
+ROOT = Path(__file__).parents[3]
+
+
+class Ranks:
+    """Processes of one group; those that a test leaves are killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, rank: int, *, world: int, timeout_seconds: float, steps: int = STEPS) -> subprocess.Popen[str]:
+        arguments = [str(self.folder), str(rank), str(world), str(timeout_seconds), str(steps)]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.trainers.ranks", *arguments],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.processes.append(process)
+        return process
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Iterator[Ranks]:
+    spec = make_spec()
+    write_blob(tmp_path / "v0.safetensors", initial_state(spec.model, build_tokenizer(spec.model)))
+    started = Ranks(tmp_path)
+    yield started
+    for process in started.processes:
+        process.kill()
+        process.communicate()
+
+
+def test_two_ranks_train_what_one_rank_trains_on_the_union(ranks: Ranks) -> None:
+    for process in [ranks.start(rank, world=2, timeout_seconds=60) for rank in (0, 1)]:
+        _, errors = process.communicate(timeout=90)
+        assert process.returncode == 0, errors
+    spec = make_spec()
+    alone = build_trainer(spec, build_tokenizer(spec.model), SingleRank())
+    alone.load(ranks.folder / "v0.safetensors")
+    expected = []
+    for step in range(STEPS):
+        alone.accumulate(make_rows(step))
+        expected.append(alone.optimizer_step())
+    first, second = (read_blob(ranks.folder / f"rank{rank}.safetensors") for rank in (0, 1))
+    for name, weight in alone.stage_weights().items():
+        assert torch.equal(first[name], second[name]), name
+        torch.testing.assert_close(first[name], weight, atol=1e-5, rtol=1e-5)
+    seen = [ast.literal_eval((ranks.folder / f"rank{rank}.txt").read_text()) for rank in (0, 1)]
+    assert seen[0] == seen[1]
+    for (loss, grad_norm, metrics), result in zip(seen[0], expected, strict=True):
+        assert loss == pytest.approx(result.loss, abs=1e-5)
+        assert grad_norm == pytest.approx(result.grad_norm, rel=1e-4)
+        assert dict(metrics) == pytest.approx(dict(result.metrics), abs=1e-5)
+
+
+def test_a_rank_that_never_comes_is_a_named_error(ranks: Ranks) -> None:
+    process = ranks.start(0, world=2, timeout_seconds=2)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert "GroupNotComplete: data-parallel group: rank 0 of 2 waited 2 s at 127.0.0.1:" in errors
+
+
+def test_a_rank_that_leaves_breaks_the_others_sum_by_name(ranks: Ranks) -> None:
+    staying = ranks.start(0, world=2, timeout_seconds=5)
+    leaving = ranks.start(1, world=2, timeout_seconds=5, steps=1)
+    leaving.communicate(timeout=60)
+    _, errors = staying.communicate(timeout=60)
+    assert staying.returncode == 3
+    assert "GroupBroken: data-parallel group: rank 0 of 2 could not add up the gradients of optimizer step 2" in errors

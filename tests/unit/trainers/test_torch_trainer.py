@@ -1,0 +1,222 @@
+"""Training: equal however a batch is cut, exact on resume, and nothing trained where something does not fit."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rljob_api.spec import RLJobSpec
+from rljob_workers.models.blob import write_blob
+from rljob_workers.models.building import initial_state
+from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.trainers import build_forward_model, build_trainer
+from rljob_workers.trainers.base import ForwardModel, OptimizerStepResult, Trainer, TrainRows
+from rljob_workers.trainers.data_parallel import SingleRank
+from rljob_workers.trainers.errors import NonFiniteGradient
+from rljob_workers.transfer_queue.jagged import Jagged
+from tests.unit.trainers.rows import make_rows, make_spec, select_rows
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With version 0 of every model that a test makes of the default spec."""
+    write_version_0(make_spec(), tmp_path / "v0.safetensors")
+    return tmp_path
+
+
+def write_version_0(spec: RLJobSpec, blob: Path) -> None:
+    write_blob(blob, initial_state(spec.model, build_tokenizer(spec.model)))
+
+
+def make_trainer(folder: Path, spec: RLJobSpec | None = None) -> Trainer:
+    spec = spec or make_spec()
+    trainer = build_trainer(spec, build_tokenizer(spec.model), SingleRank())
+    trainer.load(folder / "v0.safetensors")
+    return trainer
+
+
+def make_forward(folder: Path) -> ForwardModel:
+    spec = make_spec()
+    forward = build_forward_model(spec, build_tokenizer(spec.model))
+    forward.load(folder / "v0.safetensors")
+    return forward
+
+
+def train(trainer: Trainer, *batches: TrainRows) -> OptimizerStepResult:
+    for rows in batches:
+        trainer.accumulate(rows)
+    return trainer.optimizer_step()
+
+
+def save(trainer: Trainer, folder: Path) -> None:
+    """As the checkpoint store does: tensors by type into one file, the rest as JSON."""
+    folder.mkdir()
+    write_blob(folder / "model.safetensors", trainer.stage_weights())
+    state = trainer.stage_state()
+    write_blob(folder / "state.safetensors", {k: v for k, v in state.items() if isinstance(v, torch.Tensor)})
+    (folder / "state.json").write_text(json.dumps({k: v for k, v in state.items() if not isinstance(v, torch.Tensor)}))
+
+
+def assert_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    assert set(one) == set(other)
+    for name, value in one.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, other[name]), name
+        else:
+            assert value == other[name], name
+
+
+def test_actor_fwd_and_actor_agree_bit_for_bit_on_the_same_rows(folder: Path) -> None:
+    rows = make_rows(1, longest=50)
+    args = (rows.tokens, rows.response_lengths, 1.3)
+    assert torch.equal(make_trainer(folder).log_probs(*args).values, make_forward(folder).log_probs(*args).values)
+
+
+def test_log_probs_do_not_depend_on_the_packing(folder: Path) -> None:
+    rows = make_rows(1, longest=50)
+    forward = make_forward(folder)
+    together = forward.log_probs(rows.tokens, rows.response_lengths, 1.0)
+    order = list(reversed(range(len(rows.tokens))))
+    for start in range(0, len(order), 3):
+        part = select_rows(rows, order[start : start + 3])
+        alone = forward.log_probs(part.tokens, part.response_lengths, 1.0)
+        expected = together.select(order[start : start + 3])
+        torch.testing.assert_close(alone.values, expected.values, atol=1e-5, rtol=1e-5)
+        assert alone.lengths.tolist() == part.response_lengths.tolist()
+
+
+@pytest.mark.parametrize("aggregation", ["TokenMean", "SequenceMean"])
+def test_a_step_does_not_depend_on_how_the_batch_is_cut(folder: Path, aggregation: str) -> None:
+    rows = make_rows(5)
+    whole = make_trainer(folder, make_spec(aggregation=aggregation))
+    cut = make_trainer(folder, make_spec(aggregation=aggregation, micro_batch_size=4))
+    expected = train(whole, rows)
+    got = train(cut, select_rows(rows, list(range(5))), select_rows(rows, list(range(5, 16))))
+    assert got.loss == pytest.approx(expected.loss, abs=1e-5)
+    assert got.grad_norm == pytest.approx(expected.grad_norm, rel=1e-4)
+    assert got.metrics == pytest.approx(dict(expected.metrics), abs=1e-5)
+    for name, weight in whole.stage_weights().items():
+        torch.testing.assert_close(cut.stage_weights()[name], weight, atol=1e-4, rtol=1e-4)
+
+
+def test_training_moves_log_probs_along_the_advantages(folder: Path) -> None:
+    rows = make_rows(6)
+    trainer = make_trainer(folder)
+    before = trainer.log_probs(rows.tokens, rows.response_lengths, 1.0).values
+    for _ in range(6):
+        train(trainer, rows)
+    moved = trainer.log_probs(rows.tokens, rows.response_lengths, 1.0).values - before
+    counted = rows.loss_masks.values > 0
+    assert float((moved * rows.advantages.values)[counted].mean()) > 0.05
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_resume_is_bitwise(tmp_path: Path, dtype: str) -> None:
+    spec = make_spec(dtype=dtype)
+    write_version_0(spec, tmp_path / "v0.safetensors")
+    straight, first = make_trainer(tmp_path, spec), make_trainer(tmp_path, spec)
+    for seed in range(3):
+        train(straight, make_rows(seed))
+        train(first, make_rows(seed))
+    save(first, tmp_path / "checkpoint")
+    second = build_trainer(spec, build_tokenizer(spec.model), SingleRank())
+    second.accumulate(make_rows(99))  # a gradient that the restore must drop
+    second.restore(tmp_path / "checkpoint")
+    for seed in range(3, 6):
+        assert train(straight, make_rows(seed)) == train(second, make_rows(seed))
+    assert_same(straight.stage_weights(), second.stage_weights())
+    assert_same(straight.stage_state(), second.stage_state())
+
+
+def test_random_state_resumes(folder: Path) -> None:
+    trainer = make_trainer(folder)
+    torch.manual_seed(11)
+    save(trainer, folder / "checkpoint")
+    expected = torch.rand(3)
+    torch.manual_seed(12)
+    trainer.restore(folder / "checkpoint")
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_staged_copies_are_not_touched_by_later_training(folder: Path) -> None:
+    trainer = make_trainer(folder)
+    weights, state = trainer.stage_weights(), trainer.stage_state()
+    kept = {name: tensor.clone() for name, tensor in weights.items()}
+    moments = state["optimizer.first_moment"].clone()
+    train(trainer, make_rows(1))
+    assert_same(weights, kept)
+    assert torch.equal(state["optimizer.first_moment"], moments)
+    assert not torch.equal(trainer.stage_weights()["model.norm.weight"], kept["model.norm.weight"])
+
+
+def test_staged_weights_are_those_that_a_forward_model_gets_back(folder: Path) -> None:
+    rows = make_rows(2)
+    trainer, forward = make_trainer(folder), make_forward(folder)
+    train(trainer, rows)
+    write_blob(folder / "v1.safetensors", trainer.stage_weights())
+    forward.load(folder / "v1.safetensors")
+    args = (rows.tokens, rows.response_lengths, 1.0)
+    assert torch.equal(forward.log_probs(*args).values, trainer.log_probs(*args).values)
+
+
+def test_published_weights_have_the_dtype_of_the_model_and_the_checkpoint_the_exact_ones(tmp_path: Path) -> None:
+    spec = make_spec(dtype="bfloat16")
+    write_version_0(spec, tmp_path / "v0.safetensors")
+    trainer = make_trainer(tmp_path, spec)
+    train(trainer, make_rows(1))
+    assert {tensor.dtype for tensor in trainer.stage_weights().values()} == {torch.bfloat16}
+    assert trainer.stage_state()["weights"].dtype == torch.float32
+
+
+def test_a_fully_masked_batch_steps_without_moving_the_policy(folder: Path) -> None:
+    rows = make_rows(3)
+    trainer = make_trainer(folder)
+    before = trainer.log_probs(rows.tokens, rows.response_lengths, 1.0)
+    masked = Jagged(torch.zeros_like(rows.loss_masks.values), rows.loss_masks.offsets)
+    result = train(trainer, _replaced(rows, loss_masks=masked))
+    assert (result.loss, result.grad_norm) == (0.0, 0.0)
+    after = trainer.log_probs(rows.tokens, rows.response_lengths, 1.0)
+    torch.testing.assert_close(after.values, before.values, atol=0.05, rtol=0)  # weight decay alone
+
+
+def test_a_gradient_that_is_not_a_number_is_named_and_nothing_is_stepped(folder: Path) -> None:
+    rows = make_rows(3)
+    trainer = make_trainer(folder)
+    before = trainer.stage_weights()
+    broken = Jagged(torch.full_like(rows.advantages.values, torch.nan), rows.advantages.offsets)
+    trainer.accumulate(_replaced(rows, advantages=broken))
+    with pytest.raises(NonFiniteGradient, match=r"step 1: the norm of the gradient is nan\. Nothing was stepped"):
+        trainer.optimizer_step()
+    assert_same(trainer.stage_weights(), before)
+
+
+def test_weights_that_do_not_fit_are_refused_and_none_is_loaded(folder: Path) -> None:
+    trainer = make_trainer(folder)
+    before = dict(trainer.stage_weights())
+    changed = {name: tensor + 1 for name, tensor in before.items()}
+    changed["model.norm.weight"] = torch.zeros(5)
+    write_blob(folder / "bad.safetensors", changed)
+    with pytest.raises(ValueError, match=r"model\.norm\.weight is of shape \[5\]"):
+        trainer.load(folder / "bad.safetensors")
+    assert_same(trainer.stage_weights(), before)
+
+
+def test_a_checkpoint_of_another_model_is_refused_and_nothing_is_restored(folder: Path, tmp_path: Path) -> None:
+    spec = make_spec(architecture="Llama")
+    write_version_0(spec, tmp_path / "llama.safetensors")
+    other = build_trainer(spec, build_tokenizer(spec.model), SingleRank())
+    other.load(tmp_path / "llama.safetensors")
+    save(other, tmp_path / "checkpoint")
+    trainer = make_trainer(folder)
+    before = trainer.stage_weights()
+    with pytest.raises(ValueError, match="is of another model"):
+        trainer.restore(tmp_path / "checkpoint")
+    assert_same(trainer.stage_weights(), before)
+
+
+def _replaced(rows: TrainRows, **fields: Jagged) -> TrainRows:
+    values = {name: getattr(rows, name) for name in TrainRows.__dataclass_fields__}
+    return TrainRows(**{**values, **fields})
