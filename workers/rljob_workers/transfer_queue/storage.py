@@ -11,7 +11,7 @@ import itertools
 import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from rljob_workers.transfer_queue.chunk_io import read_chunks, write_chunks
 from rljob_workers.transfer_queue.errors import QueueError, RowsLost, StorageFull, StorageUnreachable
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from rljob_api.names import Epoch
-
     from rljob_workers.transfer_queue.jagged import Jagged
     from rljob_workers.transfer_queue.resp import RespConnection
 
@@ -36,6 +35,8 @@ FULL_RETRY_SECONDS = 0.05
 
 S = TypeVar("S")
 T = TypeVar("T")
+Trouble: TypeAlias = StorageFull | StorageUnreachable
+"""What another unit, or waiting, may cure."""
 
 
 class StorageUnits:
@@ -88,12 +89,16 @@ class StorageUnits:
         """
         pieces = cut_columns(columns, len(self._units))
         placed: dict[Piece, ChunkRef] = {}
+        began = self._clock()
+        troubles: dict[int, Trouble] = {}
         while left := [piece for piece in pieces if piece not in placed]:
-            troubles = self._store_round(left, placed, deadline, waiting)
-            if troubles and self._clock() >= deadline:
-                raise _combined(troubles)
-            if len(troubles) == len(self._units):
-                self._sleep(max(0.0, min(FULL_RETRY_SECONDS, deadline - self._clock())))
+            round_troubles = self._store_round(left, placed, deadline, waiting)
+            # The first trouble of a unit says most: a later one may only tell that there was no time left.
+            troubles = round_troubles | troubles
+            if round_troubles and self._clock() + FULL_RETRY_SECONDS >= deadline:
+                raise _combined(troubles, self._clock() - began)
+            if len(round_troubles) == len(self._units):
+                self._sleep(FULL_RETRY_SECONDS)
         return StoredChunks({field: _placement(field, column, pieces, placed) for field, column in columns.items()})
 
     def fetch(
@@ -129,8 +134,8 @@ class StorageUnits:
 
     def _store_round(
         self, pieces: Sequence[Piece], placed: dict[Piece, ChunkRef], deadline: float, waiting: str
-    ) -> list[StorageFull | StorageUnreachable]:
-        """Tries each piece on one unit; adds to `placed`, shuns and returns the troubles of units that failed."""
+    ) -> dict[int, Trouble]:
+        """Tries each piece on one unit; adds to `placed`, shuns the units that failed and returns their troubles."""
         until = deadline if len(self._units) == 1 else min(deadline, self._clock() + PATIENCE_SECONDS)
 
         def write(unit: StorageUnit, share: list[Piece]) -> dict[Piece, ChunkRef]:
@@ -138,7 +143,7 @@ class StorageUnits:
 
         shares = deal(pieces, self._preferred_units())
         outcomes = self._side_by_side(write, shares, sum(piece.num_bytes for piece in pieces))
-        troubles: list[StorageFull | StorageUnreachable] = []
+        troubles: dict[int, Trouble] = {}
         for index, outcome in outcomes.items():
             if isinstance(outcome, dict):
                 placed.update(outcome)
@@ -146,7 +151,7 @@ class StorageUnits:
             if not isinstance(outcome, StorageFull | StorageUnreachable):
                 raise outcome
             self._shunned_until[index] = self._clock() + SHUN_SECONDS
-            troubles.append(outcome)
+            troubles[index] = outcome
         return troubles
 
     def _preferred_units(self) -> list[int]:
@@ -225,6 +230,6 @@ def _placement(field: str, column: Jagged, pieces: Sequence[Piece], placed: Mapp
     )
 
 
-def _combined(troubles: Sequence[StorageFull | StorageUnreachable]) -> StorageFull | StorageUnreachable:
-    kind = StorageFull if any(isinstance(trouble, StorageFull) for trouble in troubles) else StorageUnreachable
-    return kind(" ".join(map(str, troubles)))
+def _combined(troubles: Mapping[int, Trouble], seconds: float) -> Trouble:
+    kind = StorageFull if any(isinstance(trouble, StorageFull) for trouble in troubles.values()) else StorageUnreachable
+    return kind(" ".join([*map(str, troubles.values()), f"Given up after {seconds:.1f} s."]))

@@ -1,0 +1,33 @@
+"""The container of variable-length rows."""
+
+import torch
+
+from rljob_workers.transfer_queue.jagged import Jagged
+
+
+def test_rows_come_back_as_they_went_in() -> None:
+    rows = [torch.arange(length) + 10 * length for length in (3, 0, 2)]
+    column = Jagged.from_rows(rows)
+    assert column.offsets.tolist() == [0, 3, 3, 5]
+    assert all(torch.equal(*pair) for pair in zip(column.rows(), rows, strict=True))
+    assert torch.equal(column.row(2), rows[2])
+
+
+def test_selected_rows_keep_the_order_asked_for() -> None:
+    column = Jagged.from_rows([torch.tensor([1]), torch.tensor([2, 2]), torch.tensor([3])])
+    assert [row.tolist() for row in column.select([2, 0, 2]).rows()] == [[3], [1], [3]]
+    assert len(column.select([])) == 0
+
+
+def test_parts_are_joined_in_order() -> None:
+    parts = [Jagged.from_rows([torch.tensor([1, 1]), torch.tensor([2])]), Jagged.scalars(torch.tensor([3, 4]))]
+    assert [row.tolist() for row in Jagged.concat(parts).rows()] == [[1, 1], [2], [3], [4]]
+
+
+def test_equal_lengths_are_dense_and_others_nested() -> None:
+    dense = Jagged.scalars(torch.tensor([5, 6])).nested()
+    assert not dense.is_nested
+    assert dense.tolist() == [[5], [6]]
+    nested = Jagged.from_rows([torch.tensor([1]), torch.tensor([2, 3])]).nested()
+    assert nested.is_nested
+    assert [row.tolist() for row in nested.unbind()] == [[1], [2, 3]]
