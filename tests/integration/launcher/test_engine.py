@@ -1,0 +1,101 @@
+"""The engine: outlives ranks and epochs, keeps its port, and comes back by itself when it dies or hangs."""
+
+import functools
+import operator
+import os
+import signal
+import time
+import urllib.request
+
+import pytest
+
+from rljob_api.wire.failures import FailureKind
+from tests.integration.launcher.conftest import ROLLOUT, Machine, eventually, is_running
+
+
+def who_answers(url: str) -> list[str]:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return str(answer.read().decode()).split()
+
+
+def test_the_engine_outlives_its_rank_and_a_new_epoch(machine: Machine) -> None:
+    machine.spawn(ROLLOUT)
+    machine.coordinator.order(ROLLOUT)
+    rank, engine = machine.rank(ROLLOUT), machine.engine(ROLLOUT)
+    os.kill(rank.pid, signal.SIGKILL)
+    machine.failure()
+    machine.coordinator.order(ROLLOUT, generation=1)
+    machine.rank(ROLLOUT, generation=1)
+    machine.coordinator.order(ROLLOUT, epoch=2)
+    machine.rank(ROLLOUT, epoch=2)
+    assert machine.engine(ROLLOUT) == engine
+    assert who_answers(engine.url)[:2] == [engine.incarnation, str(engine.pid)]
+    assert machine.finish(ROLLOUT, epoch=2).exit_code == 0
+    assert not is_running(engine.pid)
+
+
+def test_a_killed_engine_comes_back_behind_the_same_port_and_its_rank_stays(machine: Machine) -> None:
+    machine.spawn(ROLLOUT)
+    machine.coordinator.order(ROLLOUT)
+    rank, engine = machine.rank(ROLLOUT), machine.engine(ROLLOUT)
+    os.kill(engine.pid, signal.SIGKILL)
+    eventually("its end", lambda: not is_running(engine.pid))
+    # Not refused meanwhile: the connection waits in the backlog of the launcher's socket.
+    assert who_answers(engine.url)[0] != engine.incarnation
+    second = machine.engine(ROLLOUT, other_than=engine.incarnation)
+    assert second.url == engine.url
+    failure = machine.failure()
+    assert failure.kind is FailureKind.ENGINE_EXITED
+    assert failure.id == f"uid-rollout-0/0/{engine.incarnation}"
+    assert (failure.rank, failure.exit_code) == (None, -9)
+    assert failure.message.startswith("The engine of rollout-0 was killed by SIGKILL")
+    assert is_running(rank.pid)
+
+
+def test_an_engine_that_dies_again_and_again_comes_back_again(machine: Machine) -> None:
+    machine.spawn(ROLLOUT)
+    machine.coordinator.order(ROLLOUT)
+    engine = machine.engine(ROLLOUT)
+    for count in range(1, 5):
+        os.kill(engine.pid, signal.SIGKILL)
+        engine = machine.engine(ROLLOUT, other_than=engine.incarnation)
+        machine.failure(count)
+    assert len({failure.id for failure in machine.coordinator.failures}) == 4
+
+
+@pytest.mark.parametrize("machine", [1], indirect=True)
+def test_a_stopped_engine_is_found_named_and_replaced(machine: Machine) -> None:
+    machine.spawn(ROLLOUT)
+    machine.coordinator.order(ROLLOUT)
+    engine = machine.engine(ROLLOUT)
+    os.kill(engine.pid, signal.SIGSTOP)
+    failure = machine.failure()
+    assert failure.kind is FailureKind.ENGINE_EXITED
+    assert f"it has not answered {engine.url}/health for " in failure.message
+    machine.engine(ROLLOUT, other_than=engine.incarnation)
+    eventually("the stopped engine to be gone", lambda: not is_running(engine.pid))
+
+
+@pytest.mark.parametrize("machine", [1], indirect=True)
+def test_a_launcher_that_was_stopped_itself_does_not_blame_its_engine(machine: Machine) -> None:
+    launcher = machine.spawn(ROLLOUT)
+    machine.coordinator.order(ROLLOUT)
+    engine = machine.engine(ROLLOUT)
+    for _ in range(5):
+        os.kill(launcher, signal.SIGSTOP)
+        eventually("the launcher to be stopped for longer than the engine may be silent", Stopwatch(1.2))
+        os.kill(launcher, signal.SIGCONT)
+        before = machine.coordinator.state(ROLLOUT)
+        machine.poll(ROLLOUT, "the next poll", functools.partial(operator.is_not, before))
+    assert machine.engine(ROLLOUT) == engine
+    assert machine.coordinator.failures == []
+
+
+class Stopwatch:
+    """True once the given time is over."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    def __call__(self) -> bool:
+        return time.monotonic() >= self._end
