@@ -161,8 +161,8 @@ class TransferQueueClient:
         reply = self._change("redraw", ticket.id, waiting=f"{self} draws {where} anew")
         if reply[0] == b"X":
             raise AttemptsExhausted(
-                f"rollout.maxAttempts: {where} was drawn {reply[1]} times, as often as allowed; the last draw"
-                f" (prompt {ticket.prompt_index}) was rejected: {reason}. Raise maxAttempts, or let the filter pass more."
+                f"rollout.maxAttempts: {where} was drawn {reply[1]} times, as often as allowed; the last draw (prompt"
+                f" {ticket.prompt_index}) was rejected: {reason}. Raise maxAttempts, or let the filter pass more."
             )
         if reply[0] == b"L":
             raise TicketLost(f"TransferQueue: ticket {ticket.id} of {where} came back before it was redrawn.")
@@ -196,8 +196,7 @@ class TransferQueueClient:
             arguments = (partitions[0], partitions[-1], max_rows, lease, int(LEASE_SECONDS * 1000))
             return self._batch("claim", consumer, arguments, deadline, waiting, lease)
 
-        answer = self._await(task, ask, lambda found: not isinstance(found, NotReady), timeout)
-        return answer
+        return self._await(task, ask, lambda found: not isinstance(found, NotReady), timeout)
 
     def put(self, batch: Batch, columns: Mapping[str, Jagged], *, weight: WeightId | None) -> None:
         """Results of a forward task for all rows of `batch`, made by `weight` (None: no weight had a part in them).

@@ -101,7 +101,7 @@ class QueueSteward:
         endpoints: Endpoints,
         shape: QueueShape,
         *,
-        timing: StewardTiming = StewardTiming(),  # noqa: B008 - frozen
+        timing: StewardTiming = StewardTiming(),
         clock: Clock = time.monotonic,
         sleep: Sleep = time.sleep,
     ) -> None:
@@ -198,7 +198,7 @@ class QueueSteward:
         self._change("end_life", incarnation, waiting=f"incarnation {incarnation} waits to be ended")
 
     def suspect(self, incarnation: str) -> None:
-        """The life died with its tickets in work: they come back and their prompts become suspects. Before `end_life`."""
+        """The life died with tickets in work: they come back, their prompts become suspects. Before `end_life`."""
         self._change("suspect", incarnation, waiting=f"incarnation {incarnation} died")
 
     def take_set_aside(self) -> list[SetAside]:
@@ -255,7 +255,7 @@ class QueueSteward:
     # --- bytes ---------------------------------------------------------------------------------------------------
 
     def probe_units(self) -> list[int]:
-        """Units that came back without their rows; also sets or lifts the high-water mark. An unreachable one is left."""
+        """Units that came back without their rows; sets or lifts the high-water mark, too. Skips unreachable ones."""
         with self._lock:
             known, lost, full = self._known_generations(), [], False
             for unit in self._units:

@@ -89,7 +89,7 @@ class Withheld(StrEnum):
     MEMORY = "Memory"
     """Storage is above its high-water mark."""
     SUSPECT = "Suspect"
-    """A prompt that was in work when a worker died is worked on alone: here, or it waits for this replica to be idle."""
+    """A prompt that was in work when a worker died is worked on alone; it waits until this replica is idle."""
     CLOSED = "Closed"
     """The control Redis does not answer, or is not open yet."""
     NONE_OPEN = "NoneOpen"

@@ -36,7 +36,7 @@ Sleep = Callable[[float], None]
 Argument = bytes | str | int | float
 
 
-class StaleUnit(QueueError):
+class StaleUnit(QueueError):  # noqa: N818 - named for what happened, as all of the queue's errors
     """A storage unit came back empty between the bytes and their commit: store them again. Inside the queue only."""
 
 
@@ -52,7 +52,7 @@ _REFUSALS: dict[str, type[QueueError]] = {
 _WHERE = re.compile(r" script: \S+, on \S+?\.$")
 
 
-def open_connection(url: str, on_connect: Callable[[Any], None] | None = None) -> Connection:
+def open_connection(url: str, on_connect: Callable[[Any], None] | None = None) -> Any:  # noqa: ANN401 - untyped there
     """A redis-py connection to `redis://:password@host:port/0` or `unix://:password@/path`; not connected yet."""
     parts = urlsplit(url)
     password = unquote(parts.password) if parts.password else None
@@ -63,9 +63,11 @@ def open_connection(url: str, on_connect: Callable[[Any], None] | None = None) -
         "retry": redis.retry.Retry(redis.backoff.NoBackoff(), 0),
     }
     if parts.scheme == "unix":
-        return UnixDomainSocketConnection(path=unquote(parts.path), **common)
+        unix: Any = UnixDomainSocketConnection
+        return unix(path=unquote(parts.path), **common)
     if parts.scheme == "redis" and parts.hostname:
-        return Connection(host=parts.hostname, port=parts.port or 6379, socket_connect_timeout=SOCKET_SECONDS, **common)
+        tcp: Any = Connection
+        return tcp(host=parts.hostname, port=parts.port or 6379, socket_connect_timeout=SOCKET_SECONDS, **common)
     raise ValueError(
         f"controlRedis: the URL has scheme {parts.scheme!r} and no usable address."
         " Use unix://:password@/path or redis://:password@host:port/0."
@@ -93,7 +95,7 @@ class ControlConnection:
 
     def run_id(self, *, deadline: float, waiting: str) -> str:
         """Run id of the server that answers now."""
-        return self._persist(self._read_run_id, deadline, waiting)
+        return str(self._persist(self._read_run_id, deadline, waiting))
 
     def read(self, name: str, *args: Argument, deadline: float, waiting: str) -> Any:  # noqa: ANN401 - a reply of Redis
         """Calls a function that changes nothing."""

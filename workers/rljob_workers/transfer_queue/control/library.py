@@ -1,6 +1,6 @@
 """The Lua functions of the control plane as one Redis library, made for one shape of job.
 
-Names carry a hash of the text, so that a server with the functions of another build or shape is never mistaken for ours.
+Names carry a hash of the text, so that functions of another build or shape are never mistaken for ours.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def library(shape: QueueShape) -> Library:
 
 def _shape_table(shape: QueueShape) -> str:
     fields = shape_fields(shape)
-    if len(fields) > 31:  # noqa: PLR2004 - a mask is a signed 32-bit number in Lua's bit library
+    if len(fields) > 31:
         raise ValueError(f"TransferQueue: {len(fields)} fields are more than the 31 that a readiness mask holds.")
     bits = {field: 1 << place for place, field in enumerate(fields)}
     tasks = ",".join(_task_table(task, bits) for task in shape.tasks)
@@ -52,7 +52,7 @@ def _shape_table(shape: QueueShape) -> str:
         f"staleness={shape.max_staleness},rollouts={shape.num_rollouts},kills={shape.max_prompt_kills},"
         f"attempts={shape.max_attempts},fields={_names(fields)},generated={_names(shape.generated_fields)},"
         f"generated_bits={_mask(shape.generated_fields, bits)},"
-        f"bit={{{','.join(f'[{_quoted(field)}]={value}' for field, value in bits.items())}}},tasks={{{tasks}}},task={{}}}}\n"
+        f"bit={{{','.join(f'{field}={value}' for field, value in bits.items())}}},tasks={{{tasks}}},task={{}}}}\n"
         # A library is loaded without the usual globals (ipairs).
         "for place = 1, #SHAPE.tasks do SHAPE.task[SHAPE.tasks[place].name] = SHAPE.tasks[place] end"
     )

@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import redis
-from redis.connection import Connection
 
 from rljob_workers.transfer_queue.control.connection import Clock, Sleep, open_connection
 
@@ -60,7 +60,7 @@ class Subscription(Notices):
         self._url = url
         self._clock = clock
         self._sleep = sleep
-        self._connection: Connection | None = None
+        self._connection: Any = None
         self._channels: set[str] = set()
 
     def prepare(self, channel: str) -> None:

@@ -1,0 +1,111 @@
+"""Real Redis servers of one job, which tests start, kill and damage."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import redis
+
+from rljob_api.wire.identity import Endpoints
+from rljob_operator.local.embedded_redis import control_command, find_server, storage_command
+
+PASSWORD = "secret"
+STARTS_WITHIN_SECONDS = 20.0
+
+
+class Server:
+    """One Redis process on a Unix socket."""
+
+    def __init__(self, command: list[str], socket: Path) -> None:
+        self.url = f"unix://:{PASSWORD}@{socket}"
+        self._command = command
+        self._socket = socket
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + STARTS_WITHIN_SECONDS
+        while True:
+            try:
+                with self.admin() as admin:
+                    admin.ping()
+                return
+            except redis.ConnectionError:
+                assert self._process.poll() is None, f"{self._command[0]} exited with {self._process.returncode}"
+                assert time.monotonic() < deadline, f"{self._socket} does not answer"
+                time.sleep(0.005)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def admin(self) -> redis.Redis:
+        return redis.Redis(unix_socket_path=str(self._socket), password=PASSWORD)
+
+
+class Servers:
+    """Control Redis and storage units of one job."""
+
+    def __init__(self, folder: Path, num_units: int = 2) -> None:
+        self._folder = folder
+        program = find_server()
+        control = folder / "control.sock"
+        sockets = [folder / f"unit{index}.sock" for index in range(num_units)]
+        self.control = Server(control_command(program, folder, control, PASSWORD), control)
+        self.units = [
+            Server(storage_command(program, folder, socket, PASSWORD, 64 << 20), socket) for socket in sockets
+        ]
+
+    @property
+    def endpoints(self) -> Endpoints:
+        return Endpoints(
+            job="test",
+            coordinator="http://127.0.0.1:1",
+            token="token",
+            control_redis=self.control.url,
+            storage_units=[unit.url for unit in self.units],
+            run_dir=str(self._folder),
+            weights_dir=str(self._folder),
+        )
+
+    def start(self) -> None:
+        for server in (self.control, *self.units):
+            server.start()
+
+    def stop(self) -> None:
+        for server in (self.control, *self.units):
+            server.kill()
+
+    def wipe(self) -> None:
+        for server in (self.control, *self.units):
+            with server.admin() as admin:
+                admin.flushall()
+
+    def empty_unit(self, index: int) -> None:
+        """What a unit looks like that was killed and came back; connections to it break, as they would."""
+        with self.units[index].admin() as admin:
+            admin.flushall()
+            admin.client_kill_filter(_type="normal", skipme=True)
+
+    def sync_control(self) -> int:
+        """Has everything on disk; gives the length of the append-only file."""
+        with self.control.admin() as admin:
+            admin.execute_command("WAITAOF", 1, 0, 5000)
+        return os.path.getsize(self._append_only_file())
+
+    def restart_control(self, length: int | None = None) -> None:
+        """SIGKILL and start; `length`: the append-only file is cut to that many bytes in between."""
+        if length is not None:
+            self.sync_control()
+        self.control.kill()
+        if length is not None:
+            os.truncate(self._append_only_file(), length)
+        self.control.start()
+
+    def _append_only_file(self) -> Path:
+        return max((self._folder / "appendonlydir").glob("*.incr.aof"), key=lambda path: path.stat().st_mtime)

@@ -1,0 +1,89 @@
+"""The real queue under random schedules and faults, against the contract of what is never lost.
+
+RLJOB_SCHEDULE_SEEDS sets the number of seeds (300 unless set); a failure names its seed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from random import Random
+
+import pytest
+
+from tests.integration.transfer_queue.servers import Servers
+from tests.integration.transfer_queue.world import World, describe, make_shape
+
+SEEDS = int(os.environ.get("RLJOB_SCHEDULE_SEEDS", "300"))
+BLOCKS = 6
+MOST_ACTIONS = 6000
+MOST_FAULTS = 5
+CHECK_EVERY = 15
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("block", range(BLOCKS), ids=lambda block: f"staleness-{block % 3}-every-{1 + block // 3}")
+def test_every_row_is_trained_once_whatever_happens(servers: Servers, block: int) -> None:
+    for seed in range(block, SEEDS, BLOCKS):
+        servers.wipe()
+        run_schedule(servers, seed, staleness=block % 3, every_steps=1 + block // 3)
+
+
+def run_schedule(servers: Servers, seed: int, *, staleness: int, every_steps: int) -> None:
+    random = Random(seed)
+    shape = make_shape(staleness=staleness, rollouts=5, batch=2, samples=2)
+    world = World(servers, shape, random, every_steps=every_steps)
+    # Killing the control Redis costs most of a schedule's time: some schedules do it.
+    faults = [strike_replica, strike_forward, strike_job, strike_unit] + [strike_control, strike_tail] * (seed % 8 == 7)
+    left, mark = MOST_FAULTS, servers.sync_control() if seed % 8 == 7 else 0
+    try:
+        for action in itertools.count():
+            assert action < MOST_ACTIONS, f"seed {seed}: no end in sight: {describe(world)} {world.steward.stats()}"
+            if world.finished:
+                break
+            if action % 200 == 100 and seed % 8 == 7:
+                mark = servers.sync_control()
+            if left and random.random() < 0.015:
+                left -= 1
+                random.choice(faults)(world, mark)
+                assert world.steward.check() == [], f"seed {seed}: after a fault: {describe(world)}"
+            world.act()
+            if action % CHECK_EVERY == 0:
+                assert world.steward.check() == [], f"seed {seed}: {describe(world)}"
+            assert world.history.broken == [], f"seed {seed}: {describe(world)}"
+        assert_once(world, seed)
+        world.steward.sweep()
+        assert world.steward.check() == []
+    finally:
+        world.close()
+
+
+def assert_once(world: World, seed: int) -> None:
+    wanted = set(itertools.product(range(world.shape.num_rollouts), range(world.shape.rows_per_partition)))
+    surviving = world.history.surviving()
+    assert set(surviving) == wanted, f"seed {seed}: rows are missing"
+    assert set(surviving.values()) == {1}, f"seed {seed}: rows were trained twice: {describe(world)}"
+
+
+def strike_replica(world: World, _mark: int) -> None:
+    world.kill_replica(world.random.randrange(len(world.replicas)))
+
+
+def strike_forward(world: World, _mark: int) -> None:
+    world.kill_forward(world.random.randrange(len(world.forwards)))
+
+
+def strike_job(world: World, _mark: int) -> None:
+    world.restart("somebody died")
+
+
+def strike_unit(world: World, _mark: int) -> None:
+    world.lose_unit(world.random.randrange(len(world.servers.units)))
+
+
+def strike_control(world: World, _mark: int) -> None:
+    world.restart_control()
+
+
+def strike_tail(world: World, mark: int) -> None:
+    world.lose_tail(mark)

@@ -1,0 +1,504 @@
+"""A pretended job on the real queue: replicas, forward roles, a trainer and a coordinator in one process.
+
+Nothing is computed: a token is the number of the weight that made it, a log-prob likewise, an advantage is the sum of its
+group's rewards. So the trainer can tell from the bytes it gets whether they are what the contract promises.
+`World.act` does one random thing; `History` says what was broken.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import torch
+
+from rljob_api.names import Epoch, Lineage, Role, RolloutId, WeightVersion
+from rljob_api.wire.epochs import RestorePoint
+from rljob_api.wire.identity import Life, RankKey, WeightId
+from rljob_api.wire.observation import ServerState
+from rljob_api.wire.weights import CheckpointRecord
+from rljob_workers.transfer_queue.client import TransferQueueClient
+from rljob_workers.transfer_queue.errors import Fenced, LeaseLost
+from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.transfer_queue.steward import QueueSteward, StewardTiming
+from rljob_workers.transfer_queue.types import (
+    Batch,
+    ClaimPolicy,
+    GroupRows,
+    QueueShape,
+    Task,
+    TaskKind,
+    Ticket,
+)
+from tests.integration.transfer_queue.servers import Servers
+
+TOKENS_PER_SAMPLE = 2
+GENERATED = ("tokens", "rewards")
+LOG_PROBS = Task("actor_log_probs", TaskKind.FORWARD, ("tokens",), ("log_probs",))
+REFERENCE = Task("ref_log_probs", TaskKind.FORWARD, ("tokens",), ("ref_log_probs",))
+ADVANTAGES = Task("advantages", TaskKind.FORWARD, ("rewards",), ("advantages",), ClaimPolicy.GROUP)
+TRAIN = Task(
+    "actor_train", TaskKind.TRAINING, ("tokens", "rewards", "log_probs", "ref_log_probs", "advantages")
+)
+
+
+def make_shape(*, staleness: int = 1, rollouts: int = 6, batch: int = 2, samples: int = 2, **other: int) -> QueueShape:
+    return QueueShape(
+        batch_size=batch,
+        samples_per_prompt=samples,
+        max_staleness=staleness,
+        num_rollouts=rollouts,
+        max_prompt_kills=other.get("kills", 2),
+        max_attempts=other.get("attempts", 50),
+        generated_fields=GENERATED,
+        tasks=(LOG_PROBS, REFERENCE, ADVANTAGES, TRAIN),
+    )
+
+
+def make_life(role: Role, epoch: int, replica: int = 0) -> Life:
+    return Life(
+        key=RankKey(role=role, replica=replica), epoch=Epoch(epoch), generation=0, incarnation=secrets.token_hex(6)
+    )
+
+
+@dataclass
+class History:
+    """What was trained, and every breach of the contract."""
+
+    broken: list[str] = field(default_factory=list)
+    trained: list[tuple[int, int, int]] = field(default_factory=list)
+    """(epoch, rollout, row)"""
+    faults: Counter[str] = field(default_factory=Counter)
+
+    def surviving(self) -> Counter[tuple[int, int]]:
+        """A later epoch's record of step s voids earlier epochs' records of steps >= s."""
+        first: dict[int, int] = {}
+        for epoch, rollout, _ in self.trained:
+            first[epoch] = min(first.get(epoch, rollout), rollout)
+        return Counter(
+            (rollout, row)
+            for epoch, rollout, row in self.trained
+            if not any(later > epoch and start <= rollout for later, start in first.items())
+        )
+
+
+@dataclass
+class Replica:
+    life: Life
+    queue: TransferQueueClient
+    held: WeightId
+    weight: int
+    work: dict[int, tuple[Ticket, list[list[tuple[WeightId, int]]]]] = field(default_factory=dict)
+    """Ticket id -> ticket and, per sample, (weight, its number) of every token."""
+
+
+@dataclass
+class Forward:
+    """actor_fwd, reference or advantages: claims, and puts some time later."""
+
+    life: Life
+    queue: TransferQueueClient
+    task: Task
+    held: WeightId
+    weight: int
+    batch: Batch | None = None
+
+
+@dataclass
+class Trainer:
+    life: Life
+    ranks: list[TransferQueueClient]
+    rollout: int
+    batch_index: int = 0
+    got: dict[int, Batch] = field(default_factory=dict)
+
+
+class World:
+    """One job from its first epoch to its last published rollout."""
+
+    def __init__(self, servers: Servers, shape: QueueShape, random: Random, *, every_steps: int = 1) -> None:
+        self.servers = servers
+        self.shape = shape
+        self.random = random
+        self.history = History()
+        self._every_steps = every_steps
+        self._numbers = 0
+        self.chain: dict[int, int] = {0: 0}
+        """Version -> number of its weight, in the history that counts now."""
+        self._saved: dict[int, dict[int, int]] = {0: {0: 0}}
+        self._tables: dict[int, bytes] = {}
+        self._record: CheckpointRecord | None = None
+        self._due: list[int] = []
+        self.epoch = 0
+        self.lineage = 0
+        self.published = 0
+        self.recorded = 0
+        self.zombies: list[Replica] = []
+        self.steward = self._new_steward()
+        assert self.steward.open_server(0) is ServerState.OPEN
+        self.replicas: list[Replica] = []
+        self.forwards: list[Forward] = []
+        self.restart("first start")
+
+    @property
+    def finished(self) -> bool:
+        return self.published == self.shape.num_rollouts and not self._due
+
+    def close(self) -> None:
+        self.steward.close()
+        for client in self._clients():
+            client.close()
+        for zombie in self.zombies:
+            zombie.queue.close()
+
+    def act(self) -> None:
+        """One random piece of work of one random actor."""
+        choice = self.random.random()
+        if choice < 0.45:
+            self._replica_acts(self.random.choice(self.replicas))
+        elif choice < 0.75:
+            self._forward_acts(self.random.choice(self.forwards))
+        elif choice < 0.95:
+            self._trainer_acts()
+        else:
+            self._coordinator_acts()
+
+    # --- faults --------------------------------------------------------------------------------------------------
+
+    def restart(self, reason: str, *, lost: bool = False) -> RestorePoint:
+        """A global restart: the next epoch, everybody new."""
+        self.history.faults["restart"] += 1
+        self.epoch += 1
+        record = self._record if lost else None
+        tickets = self._tables.get(self.recorded) if lost else None
+        decision = f"d{self.epoch}"
+        point = self.steward.raise_epoch(Epoch(self.epoch), decision, reason, record, tickets=tickets)
+        if point != self.steward.raise_epoch(Epoch(self.epoch), decision, reason, record, tickets=tickets):
+            self.history.broken.append("the same decision got two answers")
+        if point.version != self.recorded:
+            self.history.broken.append(f"restored {point.version}, recorded was {self.recorded}")
+        self.lineage, self.published = point.lineage, point.version
+        self.chain = dict(self._saved[point.version])
+        self._due.clear()
+        self._everybody_new()
+        return point
+
+    def kill_replica(self, index: int) -> None:
+        """SIGKILL: its tickets come back, its prompts are suspects; the dead may still try to speak."""
+        self.history.faults["kill"] += 1
+        dead = self.replicas[index]
+        self.steward.suspect(dead.life.incarnation)
+        self.steward.end_life(dead.life.incarnation)
+        self.zombies.append(dead)
+        self.replicas[index] = self._new_replica(index)
+
+    def kill_forward(self, index: int) -> None:
+        self.history.faults["kill"] += 1
+        dead = self.forwards[index]
+        dead.queue.close()
+        self.forwards[index] = self._new_forward(dead.task, dead.life.key.role)
+
+    def lose_unit(self, index: int) -> None:
+        """A storage unit comes back empty; what only a restart can mend is restarted."""
+        self.history.faults["unit"] += 1
+        self.servers.empty_unit(index)
+        if self.steward.probe_units() != [index]:
+            self.history.broken.append("the probe did not find the empty unit")
+        loss = self.steward.declare_lost(index)
+        if loss.needs_global_restart:
+            self.restart("rows in training were lost")
+
+    def restart_control(self) -> None:
+        """SIGKILL of the control Redis with everything on disk."""
+        self.history.faults["control"] += 1
+        self.servers.sync_control()
+        self.servers.restart_control()
+        if self.steward.open_server(self._seen_seq()) is not ServerState.OPEN:
+            self.history.broken.append("nothing was lost, but the server was not opened")
+
+    def lose_tail(self, length: int) -> None:
+        """The append-only file ends `length` bytes in: what came after is lost."""
+        self.history.faults["tail"] += 1
+        self.servers.restart_control(length)
+        if self.steward.open_server(self._seen_seq()) is not ServerState.LOST:
+            self.history.broken.append("a lost tail was not noticed")
+            return
+        self.restart("the control state lost its tail", lost=True)
+
+    # --- work ----------------------------------------------------------------------------------------------------
+
+    def _replica_acts(self, replica: Replica) -> None:
+        choice = self.random.random()
+        if choice < 0.15:
+            replica.held, replica.weight = self._current()
+        elif choice < 0.35:
+            limit = self.random.randint(1, 3)
+            answer = replica.queue.claim_tickets(replica.held, limit, 0)
+            if isinstance(answer, list):
+                self._check_tickets(replica, answer)
+                for ticket in answer:
+                    replica.work[ticket.id] = (ticket, [[] for _ in range(self.shape.samples_per_prompt)])
+        elif choice < 0.75:
+            for _, samples in replica.work.values():
+                for tokens in samples:
+                    if len(tokens) < TOKENS_PER_SAMPLE and self.random.random() < 0.7:
+                        tokens.append((replica.held, replica.weight))
+        elif choice < 0.97:
+            self._put_finished(replica)
+        elif replica.work:
+            self._let_go(replica)
+
+    def _let_go(self, replica: Replica) -> None:
+        ticket = replica.work.pop(self.random.choice(list(replica.work)))[0]
+        choice = self.random.random()
+        if choice < 0.4:
+            replica.queue.return_tickets([ticket], killed=self.random.random() < 0.3)
+        elif choice < 0.7:
+            self.steward.beat(replica.life.incarnation, list(replica.work), [])
+            self.steward.beat(replica.life.incarnation, list(replica.work), [])
+        else:
+            drawn = replica.queue.redraw(ticket, "filtered")
+            if (drawn.rollout_id, drawn.group, drawn.attempt) != (ticket.rollout_id, ticket.group, ticket.attempt + 1):
+                self.history.broken.append(f"{ticket} was redrawn as {drawn}")
+            replica.work[drawn.id] = (drawn, [[] for _ in range(self.shape.samples_per_prompt)])
+
+    def _check_tickets(self, replica: Replica, tickets: list[Ticket]) -> None:
+        for ticket in tickets:
+            if ticket.rollout_id - replica.held.version > self.shape.max_staleness:
+                self.history.broken.append(f"{ticket} for a replica that holds {replica.held}")
+            if ticket.alone and (replica.work or len(tickets) > 1):
+                self.history.broken.append(f"{ticket} is not alone")
+        if tickets and any(ticket.alone for ticket, _ in replica.work.values()):
+            self.history.broken.append("a ticket was given beside one that is to be alone")
+
+    def _put_finished(self, replica: Replica) -> None:
+        done = [
+            (ticket, samples)
+            for ticket, samples in replica.work.values()
+            if all(len(tokens) == TOKENS_PER_SAMPLE for tokens in samples)
+        ]
+        if not done:
+            return
+        verdicts = replica.queue.put_groups([self._group(ticket, samples) for ticket, samples in done])
+        for (ticket, samples), accepted in zip(done, verdicts, strict=True):
+            del replica.work[ticket.id]
+            oldest = min(weight.version for tokens in samples for weight, _ in tokens)
+            if not accepted and ticket.rollout_id - oldest <= self.shape.max_staleness:
+                self.history.broken.append(f"{ticket} was refused without a reason")
+
+    def _group(self, ticket: Ticket, samples: list[list[tuple[WeightId, int]]]) -> GroupRows:
+        numbers = [torch.tensor([number for _, number in tokens], dtype=torch.int32) for tokens in samples]
+        rewards = torch.tensor([self.random.randint(0, 1000) for _ in samples], dtype=torch.float32)
+        weights = [[weight for weight, _ in tokens] for tokens in samples]
+        return GroupRows(
+            ticket,
+            {"tokens": Jagged.from_rows(numbers), "rewards": Jagged.scalars(rewards)},
+            [min(row, key=lambda weight: weight.version) for row in weights],
+            [max(row, key=lambda weight: weight.version) for row in weights],
+        )
+
+    def _forward_acts(self, forward: Forward) -> None:
+        if forward.batch is None:
+            self._forward_claims(forward)
+        elif self.random.random() < 0.1:
+            forward.queue.release(forward.batch)
+            forward.batch = None
+        else:
+            self._forward_puts(forward, forward.batch)
+            forward.batch = None
+
+    def _forward_claims(self, forward: Forward) -> None:
+        if forward.task is LOG_PROBS:
+            forward.held, forward.weight = self._current()
+            partitions = range(forward.held.version, min(forward.held.version + 1, self.shape.num_rollouts))
+        else:
+            partitions = range(self.shape.num_rollouts)
+        answer = forward.queue.claim(forward.task.name, partitions, self.random.randint(1, 5), timeout=0)
+        forward.batch = answer if isinstance(answer, Batch) else None
+
+    def _forward_puts(self, forward: Forward, batch: Batch) -> None:
+        weight = forward.held if forward.task is LOG_PROBS else None
+        if forward.task is ADVANTAGES:
+            sums = batch.columns["rewards"].values.view(-1, self.shape.samples_per_prompt).sum(1)
+            column = Jagged.scalars(sums.repeat_interleave(self.shape.samples_per_prompt))
+        else:
+            tokens = batch.columns["tokens"]
+            number = forward.weight if forward.task is LOG_PROBS else 0
+            column = Jagged.from_lengths(torch.full(tokens.values.shape, float(number)), tokens.lengths)
+        try:
+            forward.queue.put(batch, {forward.task.writes[0]: column}, weight=weight)
+        except LeaseLost:
+            self.history.faults["lease lost"] += 1
+
+    def _trainer_acts(self) -> None:
+        trainer, num_batches = self.trainer, 2
+        if trainer.rollout < self.shape.num_rollouts and trainer.batch_index < num_batches:
+            self._trainer_claims(trainer, self.shape.rows_per_partition // num_batches)
+            if len(trainer.got) == len(trainer.ranks):
+                self._train_batch(trainer)
+        elif trainer.rollout < self.shape.num_rollouts:
+            self._publish(trainer)
+        elif self._due:
+            self._checkpoint()
+        if self._due and self.random.random() < 0.3:
+            self._checkpoint()
+
+    def _trainer_claims(self, trainer: Trainer, num_rows: int) -> None:
+        rank = self.random.randrange(len(trainer.ranks))
+        answer = trainer.ranks[rank].claim_training(
+            TRAIN.name, RolloutId(trainer.rollout), trainer.batch_index, num_rows, rank, len(trainer.ranks), timeout=0
+        )
+        if isinstance(answer, Batch):
+            earlier = trainer.got.get(rank)
+            if earlier is not None and list(earlier.rows) != list(answer.rows):
+                self.history.broken.append("the same question got other rows")
+            trainer.got[rank] = answer
+
+    def _train_batch(self, trainer: Trainer) -> None:
+        for batch in trainer.got.values():
+            for place, row in enumerate(batch.rows.tolist()):
+                self._check_row(batch, place, trainer.rollout)
+                self.history.trained.append((self.epoch, trainer.rollout, row))
+        trainer.ranks[0].commit_training(TRAIN.name, RolloutId(trainer.rollout), [trainer.batch_index])
+        trainer.got.clear()
+        trainer.batch_index += 1
+
+    def _check_row(self, batch: Batch, place: int, rollout: int) -> None:
+        versions = {number: version for version, number in self.chain.items()}
+        numbers = batch.columns["tokens"].row(place).tolist()
+        where = f"epoch {self.epoch} train_{rollout} row {batch.rows[place]}"
+        if any(number not in versions for number in numbers):
+            self.history.broken.append(f"{where}: tokens of a lost history")
+            return
+        oldest = min(versions[number] for number in numbers)
+        if rollout - oldest > self.shape.max_staleness:
+            self.history.broken.append(f"{where}: staleness {rollout - oldest}")
+        if oldest != batch.oldest_versions[place]:
+            self.history.broken.append(f"{where}: oldest version {oldest}, the queue says {batch.oldest_versions[place]}")
+        log_probs = batch.columns["log_probs"].row(place).tolist()
+        if log_probs != [float(self.chain[rollout])] * len(numbers):
+            self.history.broken.append(f"{where}: log-probs {log_probs}, version {rollout} is {self.chain[rollout]}")
+        if any(batch.columns["ref_log_probs"].row(place).tolist()):
+            self.history.broken.append(f"{where}: reference log-probs of another version")
+        self._check_advantage(batch, place, where)
+
+    def _check_advantage(self, batch: Batch, place: int, where: str) -> None:
+        group = int(batch.groups[place])
+        mates = [other for other in range(len(batch)) if int(batch.groups[other]) == group]
+        if len(mates) < self.shape.samples_per_prompt:
+            return
+        total = sum(float(batch.columns["rewards"].row(other)) for other in mates)
+        if float(batch.columns["advantages"].row(place)) != total:
+            self.history.broken.append(f"{where}: the advantage is of other rewards")
+
+    def _publish(self, trainer: Trainer) -> None:
+        self._numbers += 1
+        version = WeightVersion(trainer.rollout + 1)
+        weight = WeightId(lineage=Lineage(self.lineage), version=version)
+        call = f"p{self.epoch}-{version}"
+        for _ in range(2):
+            self.steward.publish(trainer.life, weight, call)
+        self.published = version
+        self.chain = {known: number for known, number in self.chain.items() if known < version}
+        self.chain[version] = self._numbers
+        if version % self._every_steps == 0 or version == self.shape.num_rollouts:
+            self._due.append(version)
+            self._saved[version] = dict(self.chain)
+            self._tables[version] = trainer.ranks[0].ticket_table()
+        trainer.rollout, trainer.batch_index = trainer.rollout + 1, 0
+
+    def _checkpoint(self) -> None:
+        version = self._due.pop(0)
+        weight = WeightId(lineage=Lineage(self.lineage), version=WeightVersion(version))
+        call = f"r{self.epoch}-{version}"
+        self._record = self.steward.record(self.trainer.life, weight, f"{version}-e{self.epoch}", {"a": "b"}, call)
+        self.recorded = version
+
+    def _coordinator_acts(self) -> None:
+        choice = self.random.random()
+        if choice < 0.5:
+            for replica in self.replicas:
+                self.steward.beat(replica.life.incarnation, list(replica.work), [])
+            for forward in self.forwards:
+                leases = [forward.batch.lease] if forward.batch and forward.batch.lease else []
+                self.steward.beat(forward.life.incarnation, [], leases)
+        elif choice < 0.8:
+            self.steward.sweep()
+        elif self.zombies:
+            self._zombie_speaks(self.random.choice(self.zombies))
+
+    def _zombie_speaks(self, zombie: Replica) -> None:
+        try:
+            if zombie.work:
+                ticket, samples = next(iter(zombie.work.values()))
+                tokens = [(zombie.held, zombie.weight)] * TOKENS_PER_SAMPLE
+                zombie.queue.put_groups([self._group(ticket, [tokens for _ in samples])])
+            else:
+                zombie.queue.claim_tickets(zombie.held, 1, 0)
+        except Fenced:
+            return
+        self.history.broken.append("a zombie was heard")
+
+    # --- who there is --------------------------------------------------------------------------------------------
+
+    def _current(self) -> tuple[WeightId, int]:
+        weight = WeightId(lineage=Lineage(self.lineage), version=WeightVersion(self.published))
+        return weight, self.chain[self.published]
+
+    def _new_steward(self) -> QueueSteward:
+        return QueueSteward(self.servers.endpoints, self.shape, timing=StewardTiming(unlisted_seconds=0))
+
+    def _client(self, life: Life) -> TransferQueueClient:
+        self.steward.begin_life(life)
+        client = TransferQueueClient(self.servers.endpoints, self.shape, life)
+        repeat_some_calls(client, self.random, self.history)
+        return client
+
+    def _new_replica(self, index: int) -> Replica:
+        life = make_life(Role.ROLLOUT, self.epoch, index)
+        return Replica(life, self._client(life), *self._current())
+
+    def _new_forward(self, task: Task, role: Role) -> Forward:
+        life = make_life(role, self.epoch)
+        return Forward(life, self._client(life), task, *self._current())
+
+    def _everybody_new(self) -> None:
+        for client in (*self._clients(), *(zombie.queue for zombie in self.zombies)):
+            client.close()
+        self.zombies = self.replicas[:1]
+        self.replicas = [self._new_replica(index) for index in range(2)]
+        roles = ((LOG_PROBS, Role.ACTOR_FWD), (REFERENCE, Role.REFERENCE), (ADVANTAGES, Role.ADVANTAGES))
+        self.forwards = [self._new_forward(task, role) for task, role in roles]
+        lives = [make_life(Role.ACTOR, self.epoch, rank) for rank in range(2)]
+        self.trainer = Trainer(lives[0], [self._client(life) for life in lives], self.published)
+
+    def _clients(self) -> list[TransferQueueClient]:
+        trainer = self.trainer.ranks if hasattr(self, "trainer") else []
+        return [*(actor.queue for actor in (*self.replicas, *self.forwards)), *trainer]
+
+    def _seen_seq(self) -> int:
+        return max(client.seen_seq for client in self._clients())
+
+
+def repeat_some_calls(client: TransferQueueClient, random: Random, history: History) -> None:
+    """As if the reply of every fifth call had been lost: the call comes again and must get the first answer."""
+    change = client._control.change
+
+    def twice(*args: Any, **kwargs: Any) -> list[Any]:
+        first = change(*args, **kwargs)
+        if random.random() < 0.2:
+            again = change(*args, **kwargs)
+            if again[1:] != first[1:]:
+                history.broken.append(f"{args[0]} came twice and got {again[1:]!r} after {first[1:]!r}")
+        return first
+
+    client._control.change = twice  # type: ignore[method-assign]
+
+
+def describe(world: World) -> str:
+    """For the message of a failed schedule."""
+    return json.dumps({"epoch": world.epoch, "published": world.published, "faults": world.history.faults})
