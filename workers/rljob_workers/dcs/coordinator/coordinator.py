@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rljob_api.names import Epoch
 from rljob_api.wire.epochs import DesiredState, EpochRequest, RestorePoint
 from rljob_api.wire.failures import Failure
 from rljob_api.wire.observation import CoordinatorStatus, EventKind, EventPage, QueueObservation, ServerState
 from rljob_api.wire.ranks import Beat, BeatAnswer, RankHello, RankWelcome
 from rljob_api.wire.weights import CheckpointRecord
 from rljob_workers.dcs.coordinator.bell import Topic
-from rljob_workers.dcs.coordinator.epochs import Epochs
+from rljob_workers.dcs.coordinator.epochs import Epochs, SavedState
 from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.meetings import Meetings
 from rljob_workers.dcs.coordinator.observation import Observer
@@ -24,12 +23,15 @@ from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.refusals import bad_request
 from rljob_workers.dcs.coordinator.server_state import ServerGate
 from rljob_workers.dcs.coordinator.weights import Weights
+from rljob_workers.transfer_queue.types import Withheld
 
 BEAT_INTERVAL_SECONDS = 0.5
 EVENT_PAGE = 500
 """Most events of one answer."""
 STATS_SECONDS = 0.2
 """Counts of the queue are read anew after this long."""
+SHORTAGE_SECONDS = 10.0
+"""Tickets that are withheld for memory so long are not freed by training going on."""
 
 _NO_COUNTS = QueueObservation(groups_issued=0, groups_capacity=0, rows_ready={}, withheld=None)
 
@@ -39,7 +41,7 @@ class Coordinator:
 
     def __init__(self, ground: Ground, checkpoint_dir: Path) -> None:
         self._ground = ground
-        self._record_file = checkpoint_dir / "record.json"
+        self._checkpoint_dir = checkpoint_dir
         self.job_name = ground.job.metadata.name
         self.epochs = Epochs(ground)
         self.pods = Pods(ground, self.epochs)
@@ -50,6 +52,7 @@ class Coordinator:
         self._observer = Observer(ground, self.epochs, self.pods, self.weights, self.progress)
         self._counts = _NO_COUNTS
         self._counted_at = float("-inf")
+        self._short_since: float | None = None
 
     # --- supervisor ------------------------------------------------------------------------------------------------
 
@@ -59,8 +62,8 @@ class Coordinator:
         if done is not None:
             return done
         lost = self.gate.state is ServerState.LOST
-        record = self._record_on_disk() if lost or self.epochs.current.restore.epoch == 0 else None
-        restore = self.epochs.raise_to(request, record)
+        saved = self._saved_state() if lost or self.epochs.current.restore.epoch == 0 else None
+        restore = self.epochs.raise_to(request, saved)
         if lost:
             self.gate.opened_by_epoch()
         return restore
@@ -74,11 +77,7 @@ class Coordinator:
 
     def status(self) -> CoordinatorStatus:
         """What is observed now; the queue's counts are the last known ones while its server is away."""
-        now = self._ground.clock()
-        if self.gate.state is ServerState.OPEN and now - self._counted_at >= STATS_SECONDS:
-            self._counts = self._ground.steward.stats()
-            self._counted_at = now
-        return self._observer.status(self.gate.state, self._counts)
+        return self._observer.status(self.gate.state, self._observed_counts())
 
     def events(self, after: int) -> EventPage:
         """Events with an id above `after`."""
@@ -109,30 +108,76 @@ class Coordinator:
     # --- background ------------------------------------------------------------------------------------------------
 
     def look_after_units(self) -> None:
-        """Finds storage units that came back empty and has their rows made again."""
-        if self.gate.state is not ServerState.OPEN:
+        """Finds storage units that came back empty and has their rows made again; makes room if memory is short."""
+        if self.gate.state is not ServerState.OPEN or self.epochs.current.restore.epoch == 0:
             return
         for unit in self._ground.steward.probe_units():
             self._declare_lost(unit)
+        self._make_room()
+
+    def look_after_prompts(self) -> None:
+        """Tells of prompts that were set aside; a group that has no draw left fails the job by name."""
+        if self.gate.state is not ServerState.OPEN or self.epochs.current.restore.epoch == 0:
+            return
+        for aside in self._ground.steward.take_set_aside():
+            where = f"group {aside.group} of train_{aside.rollout_id}"
+            message = (
+                f"Prompt {aside.prompt_index} ({where}) was set aside: its worker died {aside.kills} times while it was "
+                "alone in work."
+            )
+            self._tell(EventKind.PROMPT_SET_ASIDE, message)
+            if aside.exhausted:
+                self.progress.report_found(
+                    f"attempts/{aside.rollout_id}/{aside.group}",
+                    f"{where} has no draw left (rollout.maxAttempts) after {message}",
+                )
 
     def sweep(self) -> None:
-        """Deletes bytes that nothing names any more; tells of prompts that were set aside."""
+        """Deletes bytes that nothing names any more."""
         if self.gate.state is ServerState.OPEN:
             self._ground.steward.sweep()
 
     def _declare_lost(self, unit: int) -> None:
         loss = self._ground.steward.declare_lost(unit)
-        epoch: Epoch = self.epochs.current.restore.epoch
         message = f"Storage unit {unit} came back without its rows: {loss}."
-        self._ground.store.commit([], [self._ground.event(EventKind.UNIT_LOST, epoch, message)])
+        self._tell(EventKind.UNIT_LOST, message)
+        if loss.needs_global_restart:
+            self.progress.report_found(f"unit/{unit}/{self._ground.store.last_event}", message)
+
+    def _make_room(self) -> None:
+        """After a long shortage of memory rows go, in the order of the contract; a short one passes by itself."""
+        now = self._ground.clock()
+        if self._observed_counts().withheld != Withheld.MEMORY:
+            self._short_since = None
+            return
+        if self._short_since is None:
+            self._short_since = now
+        if now - self._short_since >= SHORTAGE_SECONDS:
+            self._ground.steward.relieve()
+            self._short_since = now
+
+    def _observed_counts(self) -> QueueObservation:
+        now = self._ground.clock()
+        if self.gate.state is ServerState.OPEN and now - self._counted_at >= STATS_SECONDS:
+            self._counts = self._ground.steward.stats()
+            self._counted_at = now
+        return self._counts
+
+    def _tell(self, kind: EventKind, message: str) -> None:
+        epoch = self.epochs.current.restore.epoch
+        self._ground.store.commit([], [self._ground.event(kind, epoch, message)])
         self._ground.ring(Topic.EVENTS)
 
-    def _record_on_disk(self) -> CheckpointRecord | None:
-        if not self._record_file.exists():
+    def _saved_state(self) -> SavedState | None:
+        """The record file and its ticket table; None where there was no checkpoint yet."""
+        path = self._checkpoint_dir / "record.json"
+        if not path.exists():
             return None
         try:
-            return CheckpointRecord.model_validate_json(self._record_file.read_bytes())
+            record = CheckpointRecord.model_validate_json(path.read_bytes())
         except ValueError as error:
             raise bad_request(
-                f"{self._record_file} is not a checkpoint record ({error}). Restore it, or delete it to begin anew."
+                f"{path} is not a checkpoint record ({error}). Restore it, or delete it to begin anew."
             ) from error
+        tickets = self._checkpoint_dir / record.folder / "tickets.json"
+        return SavedState(record, tickets.read_bytes() if tickets.exists() else None)

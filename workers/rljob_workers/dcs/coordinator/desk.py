@@ -6,6 +6,8 @@ Called by `app`. Turns the errors of Redis and of the queue into refusals; a los
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +22,7 @@ from rljob_workers.transfer_queue import errors as queue_errors
 
 T = TypeVar("T")
 
+_REPLACED = "another coordinator has taken over"
 OPENING_PATIENCE_SECONDS = 4.0
 """How long a request waits for a restarted control Redis to be opened before it is sent away to ask again."""
 
@@ -77,6 +80,10 @@ class Desk:
             self.coordinator.gate.close("it does not answer")
             raise not_open(f"The control Redis does not answer ({error}). Ask again.") from error
         except queue_errors.QueueError as error:
+            if _REPLACED in str(error):
+                # A later coordinator serves the job: whatever this one says now would be wrong.
+                os.kill(os.getpid(), signal.SIGTERM)
+                raise not_open(str(error)) from error
             raise _refusal_of(error) from error
 
 

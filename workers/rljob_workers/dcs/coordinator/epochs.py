@@ -6,6 +6,7 @@ Called by the coordinator in its thread. Raises what the supervisor says and nev
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from rljob_api.base import ApiModel
 from rljob_api.failpoints import failpoint
@@ -46,6 +47,15 @@ NO_EPOCH = OpenEpoch(
 """Before the first `POST /v1/epoch`."""
 
 
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """What lies beside the checkpoint folders, for a control Redis that knows less."""
+
+    record: CheckpointRecord
+    tickets: bytes | None
+    """The queue's ticket table of that checkpoint."""
+
+
 class Epochs:
     """Raising the epoch; orders."""
 
@@ -72,8 +82,7 @@ class Epochs:
     def last_step(self) -> StepReport | None:
         """The last report of a step that is still part of the job's history."""
         text = self._ground.store.get(Table.STATE, _STEP)
-        report = None if text is None else StepReport.model_validate_json(text)
-        return report
+        return None if text is None else StepReport.model_validate_json(text)
 
     def order_of(self, pod: PodKey) -> PodOrder | None:
         """What a pod shall do."""
@@ -96,10 +105,14 @@ class Epochs:
             f"(decision {current.decision_id}), which is open. Read /v1/status and decide anew."
         )
 
-    def raise_to(self, request: EpochRequest, record: CheckpointRecord | None) -> RestorePoint:
-        """Fences the open epoch and opens a later one; `record` where the control state was lost."""
+    def raise_to(self, request: EpochRequest, saved: SavedState | None) -> RestorePoint:
+        """Fences the open epoch and opens a later one; `saved` where the control state was lost."""
         ground, before = self._ground, self.current
-        restore = ground.steward.raise_epoch(request.epoch, request.decision_id, request.reason, record)
+        record = None if saved is None else saved.record
+        tickets = None if saved is None else saved.tickets
+        restore = ground.steward.raise_epoch(
+            request.epoch, request.decision_id, request.reason, record, tickets=tickets
+        )
         failpoint("coordinator.epoch_raised")
         opened = OpenEpoch(
             decision_id=request.decision_id, restore=restore, alive=_alive_after(before, restore.version, record)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 PATIENCE_SECONDS = 3.0
 """A launcher that is silent for so long is not waited for: it is dead or stopped, and the job must go on."""
 SILENCE_SECONDS = 1.0
-"""After a start of coordinator and Redis together: if no launcher at all speaks for so long, none lives (a resumed run).
+"""After a start of coordinator and Redis together: if no launcher speaks for so long, none lives (a resumed run).
 
 Living launchers are heard within milliseconds, since their connections wait in the backlog of the kept socket.
 """

@@ -265,7 +265,8 @@ class Pods:
         order = self._epochs.order_of(life.key.pod)
         if order is not None and order.epoch == epoch and life.generation < order.generation:
             raise fenced(
-                f"{life.key} {life.incarnation} is of generation {life.generation}; {order.generation} is ordered. Exit."
+                f"{life.key} {life.incarnation} is of generation {life.generation}; {order.generation} is "
+                "ordered. Exit."
             )
         launcher = self._launcher_of(life.key.pod)
         if launcher is None or launcher.launcher != hello.launcher:

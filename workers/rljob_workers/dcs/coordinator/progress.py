@@ -100,12 +100,12 @@ class Progress:
         changes += [Change(Table.FAILURES, failure_id, None) for failure_id in ids]
         store.commit(changes)
 
-    def report_lost_rows(self, cause: str, message: str) -> None:
-        """Rows are lost that training had claimed: only a restore helps, and only the supervisor restarts."""
+    def report_found(self, cause: str, message: str) -> None:
+        """A failure that the coordinator found itself: only the supervisor restarts."""
         epoch: Epoch = self._epochs.current.restore.epoch
         failure = Failure(
             id=f"{cause}/{epoch}",
-            kind=FailureKind.REPORTED,
+            kind=FailureKind.ROWS_LOST,
             pod=PodKey(role=Role.ACTOR, replica=0),
             epoch=epoch,
             message=message,

@@ -28,13 +28,17 @@ from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.refusals import Refused
 from rljob_workers.dcs.coordinator.store import Store
 from rljob_workers.roles.tasks import queue_shape
-from rljob_workers.transfer_queue.steward import QueueSteward
+from rljob_workers.transfer_queue.steward import QueueSteward, StewardTiming
 
 REDIS_TIMEOUT_SECONDS = 2.0
 LOOK_SECONDS = 0.25
 """Between two looks at an open control Redis; a request that fails closes it sooner."""
 OPENING_LOOK_SECONDS = 0.02
+TIMING = StewardTiming(patience_seconds=0.3)
+"""The one thread must not wait long inside a call: what opens a restarted server runs in it too."""
 UNITS_SECONDS = 0.5
+UNITS_SHARE = 0.1
+"""Largest share of the thread's time that storage units which do not answer may take."""
 SWEEP_SECONDS = 2.0
 
 _LOG = logging.getLogger("rljob.coordinator")
@@ -54,7 +58,7 @@ async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob) -> N
     ground = Ground(
         job=job,
         store=Store(connection),
-        steward=QueueSteward(endpoints, queue_shape(job.spec)),
+        steward=QueueSteward(endpoints, queue_shape(job.spec), timing=TIMING),
         clock=time.monotonic,
         wall=time.time,
         ring=bell.ring,
@@ -91,8 +95,10 @@ async def _watch(desk: Desk) -> None:
 
 async def _tend_units(desk: Desk) -> None:
     while True:
+        began = time.monotonic()
         await _try(desk, desk.coordinator.look_after_units)
-        await asyncio.sleep(UNITS_SECONDS)
+        await _try(desk, desk.coordinator.look_after_prompts)
+        await asyncio.sleep(max(UNITS_SECONDS, (time.monotonic() - began) / UNITS_SHARE))
 
 
 async def _sweep(desk: Desk) -> None:

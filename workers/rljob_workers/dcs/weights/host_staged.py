@@ -17,15 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from rljob_api.failpoints import failpoint
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import PublishRequest, SourceRequest, Stream, WeightOffer
+from rljob_workers.dcs.blob import stage_blob
 from rljob_workers.dcs.channel import ChannelBroken, HttpChannel
 from rljob_workers.dcs.client import ATTEMPT_SECONDS, CoordinatorClient
 from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.dcs.weights.base import StagedWeights, WeightPublisher, WeightReceiver
-from rljob_workers.dcs.weights.blob import stage_blob
 from rljob_workers.dcs.weights.pulling import monotonic_terms, pull
 from rljob_workers.dcs.weights.serving import ChunkServer, ServedWeight
 
@@ -62,10 +61,8 @@ class HostStagedPublisher(WeightPublisher):
             sources=[self._server.address],
         )
         call_id = f"{self._life.incarnation}/publish/{stream.value}/{weight}"
-        failpoint("publish.before")
         request = PublishRequest(life=self._life, offer=offer, call_id=call_id)
         self._client.call("POST", "/v1/weights", request, deadline=deadline)
-        failpoint("publish.after")
 
     def close(self) -> None:
         """See the base."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rljob_api.wire.weights import WeightOffer
+from rljob_workers.dcs.blob import checksum
 from rljob_workers.dcs.errors import CorruptWeights, WeightTimeout
-from rljob_workers.dcs.weights.blob import checksum
 from rljob_workers.dcs.weights.serving import ChunkAnswer, ChunkRequest, receive_message, send_message
 
 STALL_SECONDS = 5.0

@@ -1,7 +1,7 @@
 """Serves staged weights to receivers over TCP: one thread per connection, bytes by sendfile.
 
 Used by publisher and receivers (as peers). The wire: the request is a length (4 bytes, big-endian) and JSON
-`ChunkRequest`; the answer is a length and JSON `ChunkAnswer`, then the bytes of the chunks. Many requests per connection.
+`ChunkRequest`; the answer is a length and JSON `ChunkAnswer`, then the bytes. Many requests per connection.
 """
 
 from __future__ import annotations

@@ -1,0 +1,55 @@
+"""Which checkpoint folders may go. Pure: knows names and versions, deletes nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_NAME = re.compile(r"^(?P<partial>\.partial-)?(?P<version>\d+)-e(?P<epoch>\d+)-(?P<incarnation>[0-9a-f]{12})$")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFolder:
+    """A folder below the checkpoint path, as its name and its mark tell."""
+
+    name: str
+    version: int
+    epoch: int
+    is_partial: bool
+    """Still being written, or left so by a death."""
+    is_recorded: bool
+
+
+def folder_name(version: int, epoch: int, incarnation: str) -> str:
+    """Bound to epoch and incarnation: no later life can write into it."""
+    return f"{version}-e{epoch}-{incarnation}"
+
+
+def partial_name(name: str) -> str:
+    """Where a folder is written before it is renamed."""
+    return f".partial-{name}"
+
+
+def parse_folder(name: str, *, is_recorded: bool) -> CheckpointFolder | None:
+    """None for a name that is not ours."""
+    match = _NAME.match(name)
+    if match is None:
+        return None
+    return CheckpointFolder(name, int(match["version"]), int(match["epoch"]), match["partial"] is not None, is_recorded)
+
+
+def folders_to_delete(folders: Iterable[CheckpointFolder], recorded: str, epoch: int, keep: int) -> list[str]:
+    """What a new record `recorded` of `epoch` makes superfluous, oldest first.
+
+    Kept are the record, the `keep` - 1 newest recorded versions before it (of a version that was recorded in two epochs
+    the later one: the earlier is of a past that a restore left), and unrecorded folders of this epoch (in work).
+    """
+    present = sorted(folders, key=lambda folder: (folder.version, folder.epoch))
+    current = next(folder for folder in present if folder.name == recorded)
+    newest: dict[int, str] = {
+        folder.version: folder.name for folder in present if folder.is_recorded and folder.version < current.version
+    }
+    kept = {recorded, *list(newest.values())[max(0, len(newest) - (keep - 1)) :]}
+    in_work = {folder.name for folder in present if not folder.is_recorded and folder.epoch >= epoch}
+    return [folder.name for folder in present if folder.name not in kept | in_work]
