@@ -11,8 +11,9 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 CRD := crds/rljob.dev_rljobs.yaml
-UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --python $(BIN)/python --generate-hashes --no-header \
-	--no-emit-index-url --no-emit-find-links
+# For any Python from 3.11.0 on: some packages are needed by early patch releases only, such as Debian's.
+UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-header --no-emit-index-url --no-emit-find-links
 
 .PHONY: help install demo test test-unit test-integration lint format crd docs lock bench-quickstart clean
 
