@@ -11,13 +11,13 @@ class EngineError(Exception):
     """Base of everything an engine client raises."""
 
 
-class EngineGone(EngineError):  # noqa: N818 -- the names say what happened
+class EngineGone(EngineError):
     """The server died, or another incarnation of it answers."""
 
 
-class EngineTimeout(EngineError):  # noqa: N818
+class EngineTimeout(EngineError):
     """No answer within the deadline."""
 
 
-class EngineRefused(EngineError):  # noqa: N818
+class EngineRefused(EngineError):
     """The server refuses the request, with its sentence."""

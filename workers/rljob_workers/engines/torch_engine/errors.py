@@ -7,7 +7,7 @@ EngineFault
 """
 
 
-class EngineFault(Exception):  # noqa: N818 -- the names say what happened
+class EngineFault(Exception):
     """Base: a sentence and the HTTP status that it is answered with."""
 
     status = 500

@@ -6,6 +6,8 @@ torch may be imported already, but no tensor was computed: threads are set here.
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,7 +22,6 @@ from rljob_workers.models.building import build_model, torch_dtype
 from rljob_workers.models.tokenizers import build_tokenizer, decode_tokens, encode_prompt
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Sequence
 
     from transformers import PreTrainedTokenizerBase
@@ -76,9 +77,20 @@ def serve(
     )
     _log.info("engine %s serves on %s with %d threads", incarnation, listener.getsockname(), threads)
     try:
-        uvicorn.Server(settings).run(sockets=[listener])
+        uvicorn.Server(settings).run(sockets=[_naming_its_protocol(listener)])
     finally:
         loop.stop()
+
+
+def _naming_its_protocol(listener: socket.socket) -> socket.socket:
+    """The same listening socket, as one from which asyncio turns off Nagle's delay on every connection.
+
+    asyncio does so only where the socket's object says TCP, which an inherited one does not. Every reply would then
+    wait 40 ms for an acknowledgement, since head and body are written one after the other.
+    """
+    if listener.family not in (socket.AF_INET, socket.AF_INET6):
+        return listener
+    return socket.socket(listener.family, listener.type, socket.IPPROTO_TCP, fileno=os.dup(listener.fileno()))
 
 
 def _eos_of(*candidates: int | list[int] | None) -> frozenset[int]:
