@@ -158,9 +158,9 @@ class Supervisor:
             if not self._infrastructure.is_alive(COORDINATOR):
                 return None
             self._asked = asyncio.create_task(self._link.status())
-            self._asked.add_done_callback(lambda _: self._wake.set())
         await asyncio.wait({self._asked}, timeout=STATUS_PATIENCE_SECONDS)
         if not self._asked.done():
+            self._asked.add_done_callback(lambda _: self._wake.set())
             return None
         asked, self._asked = self._asked, None
         try:
