@@ -159,7 +159,7 @@ def test_chunks_name_the_generation_of_the_server_that_took_them(
 def test_a_unit_is_not_written_to_before_it_is_marked(servers: list[UnitServer], connect: Connect, soon: Soon) -> None:
     servers[0].kill()
     servers[0].start(generation=None)
-    with pytest.raises(StorageUnreachable, match=r"storage unit 0 .* rows of a put wait for it"):
+    with pytest.raises(StorageUnreachable, match=r"storage unit 0 .* rows were to be stored"):
         connect(servers[0]).store(make_columns([4]), deadline=soon(0.2))
     marker = threading.Timer(0.1, servers[0].mark, (7,))
     marker.start()
@@ -175,7 +175,7 @@ def test_a_unit_that_came_back_empty_has_lost_its_rows(servers: list[UnitServer]
     servers[1].kill()
     servers[1].start(generation=2)
     with pytest.raises(RowsLost, match=r"storage unit 1 .* no longer has \d+ chunks .*train_4") as lost:
-        units.fetch(stored.fields, deadline=soon(), waiting="rows of train_4")
+        units.fetch(stored.fields, deadline=soon(), waiting="the actor waits for train_4")
     assert lost.value.units == (1,)
     kept = {
         field: placement for field, placement in stored.fields.items() if all(c.unit == 0 for c in placement.chunks)
@@ -224,9 +224,10 @@ def test_a_fetch_waits_for_a_unit_that_hangs_and_goes_on(
     stored = units.store(columns, deadline=soon())
     servers[0].pause()
     with pytest.raises(
-        StorageUnreachable, match=r"storage unit 0 \(.*unit0\.sock\) has not answered for .* s; rows of train_2 wait"
+        StorageUnreachable,
+        match=r"storage unit 0 \(.*unit0\.sock\) has not answered for .* s; the actor waits for train_2\.",
     ):
-        units.fetch(stored.fields, deadline=soon(0.2), waiting="rows of train_2")
+        units.fetch(stored.fields, deadline=soon(0.2), waiting="the actor waits for train_2")
     timer = threading.Timer(0.2, servers[0].resume)
     timer.start()
     assert_same(units.fetch(stored.fields, deadline=soon()), columns)
@@ -237,9 +238,9 @@ def test_a_dead_unit_is_named_at_the_deadline(servers: list[UnitServer], connect
     for server in servers:
         server.kill()
     with pytest.raises(StorageUnreachable) as error:
-        connect(*servers).store(make_columns([4]), deadline=soon(0.5), waiting="a group of train_1")
+        connect(*servers).store(make_columns([4]), deadline=soon(0.5), waiting="rollout-0.0 puts train_1")
     assert "unit0.sock" in str(error.value) or "unit1.sock" in str(error.value)
-    assert "a group of train_1 wait for it" in str(error.value)
+    assert "; rollout-0.0 puts train_1. Check its process." in str(error.value)
 
 
 def test_a_wrong_password_is_told_and_never_shown(servers: list[UnitServer], soon: Soon) -> None:
@@ -276,8 +277,10 @@ def test_full_units_are_named_at_the_deadline_and_taken_again_when_there_is_room
         units = connect(server)
         columns = {"a": Jagged.scalars(torch.arange(1_000_000))}
         first = units.store(columns, deadline=soon())
-        with pytest.raises(StorageFull, match=r"storage unit 0 .* has no room for \d+ bytes; a group of train_9 wait"):
-            units.store(columns, deadline=soon(0.3), waiting="a group of train_9")
+        with pytest.raises(
+            StorageFull, match=r"storage unit 0 .* has no room for \d+ bytes; rollout-0\.0 puts train_9"
+        ):
+            units.store(columns, deadline=soon(0.3), waiting="rollout-0.0 puts train_9")
         units.delete(chunks_of(first), deadline=soon())
         assert_same(units.fetch(units.store(columns, deadline=soon()).fields, deadline=soon()), columns)
     finally:

@@ -46,7 +46,8 @@ class StorageUnits:
         stored = units.store({"tokens": tokens, "rewards": rewards}, deadline=...)    then commit `stored`
         columns = units.fetch(claimed, deadline=...)                                  placements from a claim
 
-    `deadline` is on `clock`, in seconds; `waiting` names for an error what waits, e.g. `rows of train_12`.
+    `deadline` is on `clock`, in seconds; `waiting` tells in an error who waits for what, e.g.
+    `actor-0.0 waits for rows of train_12`.
     """
 
     def __init__(
@@ -82,7 +83,9 @@ class StorageUnits:
         for unit in self._units:
             unit.close()
 
-    def store(self, columns: Mapping[str, Jagged], *, deadline: float, waiting: str = "rows of a put") -> StoredChunks:
+    def store(
+        self, columns: Mapping[str, Jagged], *, deadline: float, waiting: str = "rows were to be stored"
+    ) -> StoredChunks:
         """Stores all columns; pieces that a unit does not take go to the next one.
 
         Raises StorageFull or StorageUnreachable when at the deadline some piece is on no unit.
@@ -102,7 +105,7 @@ class StorageUnits:
         return StoredChunks({field: _placement(field, column, pieces, placed) for field, column in columns.items()})
 
     def fetch(
-        self, fields: Mapping[str, FieldPlacement], *, deadline: float, waiting: str = "claimed rows"
+        self, fields: Mapping[str, FieldPlacement], *, deadline: float, waiting: str = "claimed rows were to be read"
     ) -> dict[str, Jagged]:
         """The rows of every field, in the order of its placement.
 
@@ -176,7 +179,7 @@ class StorageUnits:
         if refs is None:
             num_bytes = sum(piece.num_bytes for piece in pieces)
             raise StorageFull(
-                f"TransferQueue: {unit} has no room for {num_bytes} bytes; {waiting} wait for it."
+                f"TransferQueue: {unit} has no room for {num_bytes} bytes; {waiting}."
                 " Raise transferQueue.storageBytes or storageUnits."
             )
         return refs
@@ -217,8 +220,8 @@ class StorageUnits:
         fields = ", ".join(sorted({chunk.field for chunk in lost}))
         names = ", ".join(str(self._units[index]) for index in units)
         return RowsLost(
-            f"TransferQueue: {names} no longer has {len(lost)} chunks ({fields}) of {waiting}, the first is"
-            f" {lost[0].key}. The coordinator decides what is computed or generated again.",
+            f"TransferQueue: {names} no longer has {len(lost)} chunks ({fields}), the first is {lost[0].key};"
+            f" {waiting}. The coordinator decides what is computed or generated again.",
             units,
         )
 

@@ -59,7 +59,7 @@ class StorageUnit:
         """Runs `talk(connection, deadline)`, again on a new connection when one breaks: it must bear being repeated.
 
         Any exception closes the connection, since replies may be left on it. Raises StorageUnreachable at the deadline;
-        `waiting` is what waits, e.g. `rows of train_12`.
+        `waiting` says who waits for what, e.g. `actor-0.0 waits for rows of train_12`.
         """
         began = self._clock()
         while True:
@@ -67,7 +67,7 @@ class StorageUnit:
                 return talk(self._connected(deadline), deadline)
             except ErrorReply as error:
                 self.close()
-                raise StorageUnreachable(f"TransferQueue: {self} refused: {error}; for {waiting}.") from error
+                raise StorageUnreachable(f"TransferQueue: {self} refused: {error}; {waiting}.") from error
             except TimeoutError as error:
                 self.close()
                 raise self._unreachable(began, waiting, "has not answered") from error
@@ -93,7 +93,7 @@ class StorageUnit:
 
     def generation(self, *, deadline: float) -> int | None:
         """The mark as it is now; None on a unit that lost it (or never had one)."""
-        return self.exchange(_read_generation, deadline=deadline, waiting="the generation mark")
+        return self.exchange(_read_generation, deadline=deadline, waiting="its generation mark was asked for")
 
     def mark(self, generation: int, *, deadline: float) -> int:
         """Marks an unmarked unit; returns the generation in force, which is an older one if it was marked already."""
@@ -103,7 +103,7 @@ class StorageUnit:
             found = _read_generation(connection, until)
             return generation if found is None else found
 
-        return self.exchange(talk, deadline=deadline, waiting="the generation mark")
+        return self.exchange(talk, deadline=deadline, waiting="its generation mark was asked for")
 
     def delete(self, keys: Sequence[str], *, deadline: float) -> int:
         """Deletes chunks; returns how many there were. Keys that are gone already do not matter."""
@@ -115,7 +115,7 @@ class StorageUnit:
                 num_deleted += _integer(connection.call(b"UNLINK", *names, deadline=until))
             return num_deleted
 
-        return self.exchange(talk, deadline=deadline, waiting=f"{len(keys)} chunks to be deleted")
+        return self.exchange(talk, deadline=deadline, waiting=f"{len(keys)} chunks were to be deleted")
 
     def scan(self, *, deadline: float) -> Iterator[list[str]]:
         """Pages of the keys of all chunks; a key that comes or goes meanwhile may be on a page or not, or on two."""
@@ -126,7 +126,7 @@ class StorageUnit:
                     b"SCAN", at, b"MATCH", b"*:*:*", b"COUNT", b"%d" % _KEYS_PER_COMMAND, deadline=until
                 ),
                 deadline=deadline,
-                waiting="a sweep",
+                waiting="a sweep asked for its keys",
             )
             assert isinstance(reply, list)
             following, keys = reply
@@ -142,7 +142,7 @@ class StorageUnit:
         reply = self.exchange(
             lambda connection, until: connection.call(b"INFO", b"memory", deadline=until),
             deadline=deadline,
-            waiting="its memory figures",
+            waiting="its memory figures were asked for",
         )
         assert isinstance(reply, bytes)
         figures = dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
@@ -155,9 +155,7 @@ class StorageUnit:
 
     def _unreachable(self, began: float, waiting: str, trouble: str) -> StorageUnreachable:
         seconds = self._clock() - began
-        return StorageUnreachable(
-            f"TransferQueue: {self} {trouble} for {seconds:.1f} s; {waiting} wait for it. Check its process."
-        )
+        return StorageUnreachable(f"TransferQueue: {self} {trouble} for {seconds:.1f} s; {waiting}. Check its process.")
 
 
 def _read_generation(connection: RespConnection, deadline: float) -> int | None:
