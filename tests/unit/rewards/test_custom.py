@@ -1,0 +1,222 @@
+"""A user's reward: concurrency, time limit, and results that are no rewards."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rljob_workers.rewards import Answer, RewardFailed, RewardRefused, RewardTimeout
+from rljob_workers.rewards.custom import CustomReward
+from rljob_workers.rewards.runners import MAX_THREADS, Call, LoopRunner, Runner, ThreadRunner
+
+LONG_SECONDS = 60.0
+"""Never reached."""
+SHORT_SECONDS = 0.05
+
+Make = Callable[..., CustomReward]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    made: list[CustomReward] = []
+
+    def make_reward(runner: Runner, seconds: float = LONG_SECONDS) -> CustomReward:
+        made.append(CustomReward("mine:reward", runner, seconds))
+        return made[-1]
+
+    yield make_reward
+    for reward in made:
+        reward.close()
+
+
+def make_groups(num_groups: int, size: int = 2) -> list[list[Answer]]:
+    return [[Answer(f"p{g}", f"{g}.{i}", None, g, i) for i in range(size)] for g in range(num_groups)]
+
+
+def lengths(answers: Sequence[Answer]) -> list[float]:
+    return [answer.group * 10.0 + answer.index for answer in answers]
+
+
+async def lengths_async(answers: Sequence[Answer]) -> list[float]:
+    await asyncio.sleep(0)
+    return lengths(answers)
+
+
+def thread_runner(function: Callable[[Sequence[Answer]], Any]) -> Runner:
+    return ThreadRunner(function)
+
+
+def loop_runner(function: Callable[[Sequence[Answer]], Any]) -> Runner:
+    async def call(answers: Sequence[Answer]) -> Any:
+        return function(answers)
+
+    return LoopRunner(call)
+
+
+both = pytest.mark.parametrize("runner_of", [thread_runner, loop_runner], ids=["plain", "async"])
+
+
+@both
+def test_scores_keep_the_order_of_groups_and_answers(runner_of: Callable[..., Runner], make: Make) -> None:
+    groups = make_groups(3 * MAX_THREADS)
+    reward = make(runner_of(lengths))
+    assert reward.score_groups(groups) == [[group[0].group * 10.0, group[0].group * 10.0 + 1] for group in groups]
+    assert reward.score_groups([]) == []
+
+
+def test_plain_functions_overlap(make: Make) -> None:
+    """Two groups meet inside the function: one after the other would never get through."""
+    meeting = threading.Barrier(2, timeout=LONG_SECONDS)
+
+    def meet(answers: Sequence[Answer]) -> list[float]:
+        meeting.wait()
+        return [0.0] * len(answers)
+
+    assert make(ThreadRunner(meet)).score_groups(make_groups(2)) == [[0.0, 0.0]] * 2
+
+
+def test_async_functions_overlap_on_one_loop_that_stays(make: Make) -> None:
+    loops = set()
+    arrived: list[int] = []
+
+    async def meet(answers: Sequence[Answer]) -> list[float]:
+        loops.add(asyncio.get_running_loop())
+        arrived.append(answers[0].group)
+        while len(arrived) < 20:
+            await asyncio.sleep(0)
+        return [0.0] * len(answers)
+
+    reward = make(LoopRunner(meet))
+    reward.score_groups(make_groups(20))
+    reward.score_groups(make_groups(1))
+    assert len(loops) == 1
+
+
+@both
+@pytest.mark.parametrize(
+    ("result", "sentence"),
+    [
+        pytest.param([1.0], r"returned 1 values for the 2 answers to the prompt 'p0' \(group 0\)", id="too few"),
+        pytest.param([1.0] * 3, "returned 3 values for the 2 answers", id="too many"),
+        pytest.param([], "returned 0 values for the 2 answers", id="none"),
+        pytest.param(None, "returned None for the 2 answers", id="nothing"),
+        pytest.param(1.0, r"returned 1\.0 for the 2 answers", id="one number"),
+        pytest.param("12", "returned '12' for the 2 answers", id="text"),
+        pytest.param({0: 1.0, 1: 2.0}, "returned {0: 1.0, 1: 2.0} for the 2 answers", id="a mapping"),
+        pytest.param([1.0, math.nan], "returned nan for answer 1 to the prompt 'p0'", id="NaN"),
+        pytest.param([math.inf, 1.0], "returned inf for answer 0", id="infinite"),
+        pytest.param([1.0, "1.0"], r"returned '1\.0' for answer 1", id="a number as text"),
+        pytest.param([1.0, None], "returned None for answer 1", id="None for an answer"),
+    ],
+)
+def test_results_that_are_no_rewards_are_refused(
+    runner_of: Callable[..., Runner], result: Any, sentence: str, make: Make
+) -> None:
+    with pytest.raises(RewardRefused, match=rf"rollout\.reward\.custom\.function: mine:reward {sentence}"):
+        make(runner_of(lambda answers: result)).score_groups(make_groups(1))
+
+
+@pytest.mark.parametrize("result", [(1, True), np.array([1.0, 1.0], np.float32), [np.float64(1), 1]])
+def test_other_numbers_are_taken(result: Any, make: Make) -> None:
+    assert make(ThreadRunner(lambda answers: result)).score_groups(make_groups(1)) == [[1.0, 1.0]]
+
+
+def test_a_coroutine_from_a_plain_function_is_refused(make: Make) -> None:
+    async def later() -> list[float]:
+        return [1.0, 1.0]
+
+    coroutine = later()
+    with pytest.raises(RewardRefused, match="returned <coroutine object"):
+        make(ThreadRunner(lambda answers: coroutine)).score_groups(make_groups(1))
+    coroutine.close()
+
+
+@both
+@pytest.mark.parametrize("error", [KeyError("label"), TimeoutError("their server"), SystemExit(3)], ids=repr)
+def test_what_it_raises_is_told_with_the_prompt(
+    error: BaseException, runner_of: Callable[..., Runner], make: Make
+) -> None:
+    def fail(answers: Sequence[Answer]) -> list[float]:
+        if answers[0].group == 1:
+            raise error
+        return lengths(answers)
+
+    reward = make(runner_of(fail))
+    with pytest.raises(RewardFailed, match=rf"mine:reward raised {type(error).__name__} on the prompt 'p1'") as failed:
+        reward.score_groups(make_groups(3))
+    assert failed.value.__cause__ is error
+    assert reward.score_groups(make_groups(1)) == [[0.0, 1.0]]
+
+
+@both
+def test_one_that_hangs_is_named_and_others_go_on_later(runner_of: Callable[..., Runner], make: Make) -> None:
+    stuck = threading.Event()
+
+    def hang(answers: Sequence[Answer]) -> list[float]:
+        if answers[0].group == 2:
+            stuck.wait(LONG_SECONDS)
+        return lengths(answers)
+
+    reward = make(runner_of(hang), SHORT_SECONDS)
+    for _ in range(2):
+        with pytest.raises(
+            RewardTimeout, match=r"has not scored the prompt 'p\d' \(group \d\) within 0\.05 s.*Seconds\."
+        ):
+            reward.score_groups(make_groups(3))
+    stuck.set()
+    assert reward.score_groups(make_groups(2)) == [[0.0, 1.0], [10.0, 11.0]]
+
+
+def test_an_async_one_that_waits_too_long_is_cancelled(make: Make) -> None:
+    cancelled = threading.Event()
+
+    async def wait(answers: Sequence[Answer]) -> list[float]:
+        try:
+            await asyncio.sleep(LONG_SECONDS)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return lengths(answers)
+
+    with pytest.raises(RewardTimeout):
+        make(LoopRunner(wait), SHORT_SECONDS).score_groups(make_groups(1))
+    assert cancelled.wait(LONG_SECONDS)
+
+
+class CrowdedRunner(Runner):
+    """A call waits its turn for several time limits, begins, and is done when it is looked at next."""
+
+    def __init__(self, num_waits: int) -> None:
+        self._num_waits = num_waits
+
+    def start(self, group: Sequence[Answer]) -> Call:
+        call = Call(group)
+        call.future = WaitingFuture(self._num_waits, lengths(group))
+        return call
+
+    def abandon(self) -> None:
+        pass
+
+
+class WaitingFuture(Future[Any]):
+    def __init__(self, num_waits: int, result: list[float]) -> None:
+        super().__init__()
+        self._waits_left = num_waits
+        self._later = result
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        if self._waits_left == 0 and not self.done():
+            self.set_result(self._later)
+        self._waits_left -= 1
+        return super().exception(0)
+
+
+def test_waiting_for_a_turn_is_not_the_functions_time(make: Make) -> None:
+    assert make(CrowdedRunner(5), SHORT_SECONDS).score_groups(make_groups(1)) == [[0.0, 1.0]]
