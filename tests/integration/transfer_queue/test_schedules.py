@@ -18,7 +18,7 @@ SEEDS = int(os.environ.get("RLJOB_SCHEDULE_SEEDS", "300"))
 BLOCKS = 6
 MOST_ACTIONS = 6000
 MOST_FAULTS = 5
-CHECK_EVERY = 15
+CHECK_EVERY = 40
 
 
 @pytest.mark.timeout(900)

@@ -338,7 +338,7 @@ class QueueSteward:
             ]
             present = {key for unit in self._units for page in unit.scan(deadline=self._deadline()) for key in page}
             known = self._known_generations()
-            for rollout_id, line in self._committed():
+            for rollout_id, _, line in self._named_chunks("kept"):
                 chunk = parse_chunk(line)
                 if known.get(chunk.unit) == chunk.unit_generation and chunk.key not in present:
                     broken.append(f"train_{rollout_id}: chunk {chunk.key} is not on storage unit {chunk.unit}")
@@ -369,19 +369,15 @@ class QueueSteward:
                 # Found by a later probe; where its rows were kept they are treated as lost then.
                 continue
 
-    def _committed(self) -> list[tuple[int, bytes]]:
-        reply = self._control.read("chunks", deadline=self._deadline(), waiting="the coordinator compares bytes")
-        return list(zip(reply[::3], reply[2::3], strict=True))
+    def _named_chunks(self, which: str) -> list[tuple[int, bytes, bytes]]:
+        """Partition, id and line of every chunk that the control state names; `all` or `kept` (not yet garbage)."""
+        reply = self._control.read("chunks", which, deadline=self._deadline(), waiting="the coordinator compares bytes")
+        return list(zip(reply[::3], reply[1::3], reply[2::3], strict=True))
 
     def _missing_chunks(self) -> list[bytes]:
         """Ids of chunks that the control state names and no unit has."""
         present = {key for unit in self._units for page in unit.scan(deadline=self._deadline()) for key in page}
-        reply = self._control.read("chunks", deadline=self._deadline(), waiting="the coordinator compares bytes")
-        return [
-            chunk_id
-            for chunk_id, line in zip(reply[1::3], reply[2::3], strict=True)
-            if parse_chunk(line).key not in present
-        ]
+        return [chunk_id for _, chunk_id, line in self._named_chunks("kept") if parse_chunk(line).key not in present]
 
     def _delete(self, lines: Sequence[bytes]) -> int:
         by_unit: dict[int, list[str]] = {}
@@ -403,7 +399,7 @@ class QueueSteward:
         if not any(suspects.values()):
             return 0
         # Read after the keys: what an ended life has committed is named by now.
-        committed = {parse_chunk(line).key for _, line in self._committed()}
+        committed = {parse_chunk(line).key for _, _, line in self._named_chunks("all")}
         orphans = {index: [key for key in keys if key not in committed] for index, keys in suspects.items()}
         return sum(
             self._units[index].delete(keys, deadline=self._deadline()) for index, keys in orphans.items() if keys

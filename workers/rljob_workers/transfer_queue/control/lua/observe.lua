@@ -30,10 +30,10 @@ read_call('units', function() return redis.call('HGETALL', UNITS) end)
 
 read_call('lives', function() return redis.call('HKEYS', LIVE) end)
 
--- Every chunk that a partition (also one that waits to be collected) or the list of dead chunks names: r, id, descriptor.
-read_call('chunks', function()
+-- Every chunk that a partition names, with `all` also one that waits to be collected: r, id, descriptor.
+read_call('chunks', function(args)
   local answer = {}
-  for _, where in ipairs({PARTITIONS, GARBAGE}) do
+  for _, where in ipairs(args[1] == 'all' and {PARTITIONS, GARBAGE} or {PARTITIONS}) do
     for _, r in ipairs(redis.call('ZRANGE', where, 0, -1)) do
       local all = redis.call('HGETALL', key(r, 'chunks'))
       for i = 1, #all, 2 do
