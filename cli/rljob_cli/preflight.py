@@ -19,6 +19,12 @@ from rljob_cli.reward_lookup import reward_problem
 _SHOWN_LINES = 5
 """Problems of single lines that are listed; a file with a wrong key has one in every line."""
 
+_CHECKPOINT_FILES = (
+    (("config.json",), "its config"),
+    (("model.safetensors", "model.safetensors.index.json"), "safetensors weights"),
+)
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
 
 def preflight(job: RLJob) -> list[str]:
     """A sentence for each thing that is missing or unreadable."""
@@ -34,15 +40,15 @@ def _model_problems(model: ModelSpec) -> Iterator[str]:
         yield f"spec.model.tokenizerPath: {model.tokenizer_path} is not a folder. Give the folder of a tokenizer."
     if model.path is None:
         return
-    if not Path(model.path).is_dir():
-        yield f"spec.model.path: {model.path} is not a folder. Give the folder of a Hugging Face checkpoint."
+    folder = Path(model.path)
+    if not folder.is_dir():
+        yield f"spec.model.path: {folder} is not a folder. Give the folder of a Hugging Face checkpoint."
         return
-    try:
-        json.loads((Path(model.path) / "config.json").read_bytes())
-    except FileNotFoundError:
-        yield f"spec.model.path: {model.path} has no config.json. Give the folder of a Hugging Face checkpoint."
-    except (OSError, ValueError) as error:
-        yield f"spec.model.path: {model.path}/config.json cannot be read ({error}). Repair the checkpoint."
+    for names, what in _CHECKPOINT_FILES:
+        if not any((folder / name).is_file() for name in names):
+            yield f"spec.model.path: {folder} has no {' or '.join(names)}. Give a checkpoint with {what}."
+    if model.tokenizer_path is None and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        yield f"spec.model.path: {folder} has no tokenizer. Give model.tokenizerPath."
 
 
 def _reward_problems(reward: RewardSpec) -> Iterator[str]:

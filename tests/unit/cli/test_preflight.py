@@ -82,11 +82,14 @@ def test_a_checkpoint_must_be_there(tmp_path: Path) -> None:
     ]
     (tmp_path / "model").mkdir()
     assert _problems(tmp_path, model, GOOD_LINE) == [
-        "spec.model.path: model has no config.json. Give the folder of a Hugging Face checkpoint."
+        "spec.model.path: model has no config.json. Give a checkpoint with its config.",
+        "spec.model.path: model has no model.safetensors or model.safetensors.index.json. Give a checkpoint with "
+        "safetensors weights.",
+        "spec.model.path: model has no tokenizer. Give model.tokenizerPath.",
     ]
-    (tmp_path / "model" / "config.json").write_text("{")
-    (problem,) = _problems(tmp_path, model, GOOD_LINE)
-    assert problem.startswith("spec.model.path: model/config.json cannot be read (")
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (tmp_path / "model" / name).write_text("{}")
+    assert _problems(tmp_path, model, GOOD_LINE) == []
 
 
 def test_a_tokenizer_must_be_there(tmp_path: Path) -> None:
