@@ -58,6 +58,7 @@ def open_connection(url: str, on_connect: Callable[[Any], None] | None = None) -
     password = unquote(parts.password) if parts.password else None
     common: dict[str, Any] = {
         "password": password,
+        "protocol": 2,  # in RESP3 a notice is a push: read_response handles it inside and goes on waiting for an answer
         "socket_timeout": SOCKET_SECONDS,
         "redis_connect_func": on_connect,
         "retry": redis.retry.Retry(redis.backoff.NoBackoff(), 0),
