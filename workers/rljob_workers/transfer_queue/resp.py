@@ -23,6 +23,8 @@ _IOV_MAX = 1024
 _INLINE_BYTES = 4096
 """Smaller values are copied into one buffer with their neighbours: cheaper than a buffer each."""
 _READ_AHEAD_BYTES = 1 << 16
+_MAX_BULK_BYTES = 512 << 20
+"""The server's own limit; a longer one is no RESP, and memory is not asked for on its word."""
 
 Reply = bytes | int | None | list["Reply"]
 
@@ -155,14 +157,14 @@ class RespConnection:
             raise ErrorReply(rest.decode(errors="replace"))
         if kind not in b":$*" or not kind:
             raise BrokenReply(f"a reply begins with {line[:16]!r}")
-        number = _number(rest)
         if kind == b":":
-            return number
-        if number < 0:
+            return _number(rest)
+        size = _size(rest)
+        if size < 0:
             return None
         if kind == b"*":
-            return [self.read(deadline) for _ in range(number)]
-        body = bytearray(number)
+            return [self.read(deadline) for _ in range(size)]
+        body = bytearray(size)
         self.read_into(memoryview(body), deadline)
         self.end_bulk(deadline)
         return bytes(body)
@@ -174,7 +176,7 @@ class RespConnection:
             raise ErrorReply(line[1:].decode(errors="replace"))
         if line[:1] != b"$":
             raise BrokenReply(f"a bulk reply begins with {line[:16]!r}")
-        size = _number(line[1:])
+        size = _size(line[1:])
         return None if size < 0 else size
 
     def read_into(self, target: memoryview, deadline: float) -> None:
@@ -185,15 +187,6 @@ class RespConnection:
         self._start += filled
         while filled < size:
             filled += self._receive(target[filled:], deadline)
-
-    def skip(self, num_bytes: int, deadline: float) -> None:
-        """Throws away `num_bytes` of the stream."""
-        while num_bytes:
-            if self._start == self._end:
-                self._fill(deadline)
-            step = min(num_bytes, self._end - self._start)
-            self._start += step
-            num_bytes -= step
 
     def end_bulk(self, deadline: float) -> None:
         """Takes the line end behind a bulk reply."""
@@ -256,8 +249,15 @@ class RespConnection:
         return connection
 
 
+def _size(text: bytes) -> int:
+    size = _number(text)
+    if size > _MAX_BULK_BYTES:
+        raise BrokenReply(f"a reply claims {size} bytes or elements")
+    return size
+
+
 def _number(text: bytes) -> int:
     try:
-        return int(text)
+        return int(text[:24])
     except ValueError:
         raise BrokenReply(f"a reply has {text[:16]!r} where a number belongs") from None
