@@ -164,7 +164,11 @@ class RankSession:
 
     def _register(self) -> RankWelcome:
         hello = RankHello(life=self.life, pid=os.getpid(), launcher=self.context.launcher)
-        return self._client.ask("POST", "/v1/ranks", hello, RankWelcome, deadline=self._patience())
+        try:
+            return self._client.ask("POST", "/v1/ranks", hello, RankWelcome, deadline=self._patience())
+        except BaseException:
+            self._client.close()
+            raise
 
     def _note_seq(self) -> None:
         if self._seq_of is not None:

@@ -1,0 +1,288 @@
+"""The coordinator's word: who lives, what is ordered, what was told; whatever happens to its process."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import httpx
+import pytest
+
+from rljob_api.names import Role
+from rljob_api.wire.epochs import PodPhase
+from rljob_api.wire.failures import FailureKind
+from rljob_api.wire.observation import EventKind, ServerState
+from rljob_api.wire.ranks import StepReport
+from rljob_workers.dcs.errors import LifeOver
+from tests.integration.dcs.world import World, eventually
+
+
+def test_it_is_ready_when_the_control_redis_is_open(world: World) -> None:
+    url = world.endpoints.coordinator
+    eventually(lambda: httpx.get(f"{url}/readyz").status_code == 200, "readiness")
+    assert httpx.get(f"{url}/healthz").text == "ok"
+    assert world.status().server is ServerState.OPEN
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong"])
+def test_without_the_token_nothing_is_told(world: World, token: str | None) -> None:
+    headers = {} if token is None else {"X-RLJob-Token": token}
+    answer = httpx.get(f"{world.endpoints.coordinator}/v1/status", headers=headers)
+    assert answer.status_code == 401
+    assert "X-RLJob-Token is missing or wrong" in answer.text
+
+
+def test_the_same_decision_opens_an_epoch_once(world: World) -> None:
+    first = world.raise_epoch(1, "a")
+    assert world.raise_epoch(1, "a") == first
+    assert [event.epoch for event in world.told(EventKind.EPOCH_OPENED)] == [1]
+    with pytest.raises(LifeOver, match=r"epoch: 1 \(decision b\) is not above 1 \(decision a\)"):
+        world.raise_epoch(1, "b")
+
+
+def test_an_epoch_that_reached_only_the_queue_is_opened_by_the_repeated_decision(world: World, tmp_path: object) -> None:
+    folder = str(tmp_path)
+    world.kill()
+    world.start(RLJOB_FAILPOINTS="coordinator.epoch_raised=1", RLJOB_FAILPOINTS_DIR=folder)
+    raising = threading.Thread(target=lambda: world.raise_epoch(1, "a"))
+    raising.start()
+    assert world.process is not None
+    world.process.wait(30)
+    world.start()
+    raising.join(30)
+    assert not raising.is_alive()
+    assert world.status().epoch == 1
+    assert len(world.told(EventKind.EPOCH_OPENED)) == 1
+
+
+def test_ranks_of_an_older_epoch_are_fenced(world: World) -> None:
+    world.begin()
+    rank = world.rank(Role.ACTOR)
+    world.raise_epoch(2)
+    with pytest.raises(LifeOver, match="is of epoch 1; epoch 2 is open"):
+        rank.ready()
+    with pytest.raises(LifeOver, match="is of epoch 1; epoch 2 is open"):
+        world.rank(Role.ACTOR)
+
+
+def test_a_later_life_ends_the_earlier_one_of_the_same_rank(world: World) -> None:
+    world.begin()
+    first = world.rank(Role.ADVANTAGES)
+    second = world.rank(Role.ADVANTAGES)
+    second.ready()
+    with pytest.raises(LifeOver, match="is over"):
+        first.ready()
+
+
+def test_an_in_place_order_ends_the_lives_of_the_generation_before(world: World) -> None:
+    world.begin()
+    rank = world.rank(Role.ADVANTAGES)
+    world.order(1, {"advantages-0": 1})
+    with pytest.raises(LifeOver, match="is over"):
+        rank.ready()
+    with pytest.raises(LifeOver, match="is of generation 0; 1 is ordered"):
+        world.rank(Role.ADVANTAGES)
+    world.rank(Role.ADVANTAGES, generation=1).ready()
+
+
+def test_a_fenced_rank_learns_it_from_a_pulse(world: World) -> None:
+    world.begin()
+    rank = world.rank(Role.ACTOR)
+    world.raise_epoch(2)
+
+    def pulsed_out() -> bool:
+        try:
+            rank.pulse()
+        except LifeOver:
+            return True
+        return False
+
+    eventually(pulsed_out, "LifeOver")
+
+
+def test_a_role_is_told_ready_once_when_its_last_rank_is(world: World) -> None:
+    world.begin()
+    world.rank(Role.ROLLOUT, 0).ready()
+    assert world.told(EventKind.ROLE_READY) == []
+    second = world.rank(Role.ROLLOUT, 1)
+    second.ready()
+    second.ready()
+    world.restart()
+    second.ready()
+    (event,) = world.told(EventKind.ROLE_READY)
+    assert event.pod is not None
+    assert event.pod.role is Role.ROLLOUT
+
+
+def test_a_role_is_told_ready_again_after_a_restart_in_place(world: World) -> None:
+    world.begin()
+    world.rank(Role.ADVANTAGES).ready()
+    world.order(1, {"advantages-0": 1})
+    world.rank(Role.ADVANTAGES, generation=1).ready()
+    assert len(world.told(EventKind.ROLE_READY)) == 2
+
+
+def test_a_beat_carries_the_drain(world: World) -> None:
+    world.begin()
+    rank = world.rank(Role.ACTOR)
+    world.order(1, phase=PodPhase.DRAIN)
+
+    def drains() -> bool:
+        rank.pulse()
+        return rank.draining
+
+    eventually(drains, "draining")
+
+
+def test_what_a_rank_is_busy_with_is_seen_at_once(world: World) -> None:
+    world.begin()
+    rank = world.rank(Role.ACTOR)
+    with rank.busy("loading checkpoint 12", 120):
+        (seen,) = world.status().pods[0].ranks
+        assert seen.busy is not None
+        assert seen.busy.what == "loading checkpoint 12"
+        assert seen.busy_left_seconds is not None
+        assert 0 < seen.busy_left_seconds <= 120
+    rank.pulse(waiting="rows of train_0")
+
+    def waits() -> bool:
+        rank.pulse(waiting="rows of train_0")
+        (seen,) = world.status().pods[0].ranks
+        return seen.busy is None and seen.waiting == "rows of train_0"
+
+    eventually(waits, "the end of busy")
+
+
+def test_beats_outlive_a_kill_of_the_coordinator(world: World) -> None:
+    world.begin()
+    rank = world.rank(Role.ACTOR)
+    rank.ready()
+    for _ in range(3):
+        world.kill()
+        rank.pulse()
+        world.start()
+        rank.pulse()
+    assert world.status().pods[0].ranks[0].state == "Ready"
+
+    def heard() -> bool:
+        rank.pulse(waiting="a word")
+        return world.status().pods[0].ranks[0].waiting == "a word"
+
+    eventually(heard, "a beat after the restart")
+
+
+def test_a_failure_stays_until_it_is_acknowledged_and_is_told_once(world: World) -> None:
+    world.begin()
+    rank = world.rank(Role.ROLLOUT)
+    failure = world.failure(rank)
+    world.call("POST", "/v1/failures", failure)
+    world.call("POST", "/v1/failures", failure)
+    world.restart()
+    assert world.status().failures == [failure]
+    assert len(world.told(EventKind.FAILURE_REPORTED)) == 1
+    world.acknowledge(failure.id)
+    world.call("POST", "/v1/failures", failure)
+    assert world.status().failures == []
+
+
+def test_a_dead_rank_is_over_once_its_failure_is_reported(world: World) -> None:
+    world.begin()
+    rank = world.rank(Role.ROLLOUT)
+    world.call("POST", "/v1/failures", world.failure(rank))
+    with pytest.raises(LifeOver):
+        rank.ready()
+
+
+def test_an_engine_that_exits_does_not_end_its_rank(world: World) -> None:
+    world.begin()
+    rank = world.rank(Role.ROLLOUT)
+    world.call("POST", "/v1/failures", world.failure(rank, FailureKind.ENGINE_EXITED))
+    rank.ready()
+
+
+def test_a_reported_failure_is_one_whatever_its_message_is_repeated(world: World) -> None:
+    world.begin()
+    rank = world.rank(Role.ROLLOUT)
+    rank.report_failure("group 3 of train_5 has no draw left")
+    rank.report_failure("group 3 of train_5 has no draw left")
+    (failure,) = world.status().failures
+    assert failure.kind is FailureKind.REPORTED
+    rank.ready()
+
+
+def test_a_step_is_told_once_and_shown(world: World) -> None:
+    world.begin()
+    rank = world.rank(Role.ACTOR)
+    report = StepReport(
+        life=rank.life, step=0, version=1, reward=0.5, loss=1.0, staleness=0, samples=4, tokens=40, seconds=1.0
+    )
+    rank.report_step(report)
+    rank.report_step(report)
+    world.restart()
+    status = world.status()
+    assert (status.step, status.last_step) == (0, report)
+    (event,) = world.told(EventKind.STEP_TRAINED)
+    assert event.step == report
+
+
+def test_event_ids_grow_by_one_over_a_restart_and_a_waiting_reader_is_woken(world: World) -> None:
+    world.begin()
+    last = world.status().last_event
+    heard: list[int] = []
+
+    def read() -> None:
+        answer = httpx.get(
+            f"{world.endpoints.coordinator}/v1/events?after={last}&wait=20",
+            headers={"X-RLJob-Token": world.endpoints.token},
+            timeout=30,
+        )
+        heard.extend(event["id"] for event in answer.json()["events"])
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    world.register(Role.ACTOR)
+    reader.join(30)
+    assert heard == [last + 1]
+    world.restart()
+    world.register(Role.ACTOR_FWD)
+    assert [event.id for event in world.events()] == list(range(1, last + 3))
+
+
+def test_metrics_carry_known_counters_only(world: World) -> None:
+    world.begin()
+    rank = world.rank(Role.ROLLOUT, 1)
+    rank.counters["samples_total"] += 16
+    rank.counters["whatever"] += 1
+    rank.ready()
+    text = world.call("GET", "/metrics").decode()
+    assert 'rljob_rank_samples_total{job="test",role="rollout",replica="1",rank="0"} 16.0' in text
+    assert "whatever" not in text
+    assert 'rljob_epoch{job="test"} 1.0' in text
+
+
+def test_a_rendezvous_is_found_by_those_of_the_same_epoch_and_generation(world: World) -> None:
+    from rljob_api.wire.ranks import Rendezvous
+
+    world.begin()
+    found: list[bytes] = []
+    path = "/v1/rendezvous/actor?epoch=1&generation=0&wait=20"
+    waiting = threading.Thread(target=lambda: found.append(_get(world, path)))
+    waiting.start()
+    time.sleep(0.05)
+    meeting = Rendezvous(group="actor", epoch=1, generation=0, address="127.0.0.1:99")
+    world.call("PUT", "/v1/rendezvous/actor", meeting)
+    waiting.join(30)
+    assert Rendezvous.model_validate_json(found[0]) == meeting
+    answer = httpx.get(
+        f"{world.endpoints.coordinator}/v1/rendezvous/actor?epoch=1&generation=1",
+        headers={"X-RLJob-Token": world.endpoints.token},
+    )
+    assert answer.status_code == 404
+    world.raise_epoch(2)
+    with pytest.raises(LifeOver):
+        world.call("GET", "/v1/rendezvous/actor?epoch=1&generation=0")
+
+
+def _get(world: World, path: str) -> bytes:
+    headers = {"X-RLJob-Token": world.endpoints.token}
+    return httpx.get(world.endpoints.coordinator + path, headers=headers, timeout=30).content

@@ -1,0 +1,219 @@
+"""One job's DCS as tests drive it: real Redis servers, a real coordinator process, and hands in the place of the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rljob_api.names import Epoch, Role
+from rljob_api.spec import RLJob
+from rljob_api.wire.epochs import DesiredState, EpochRequest, PodOrder, PodPhase, RestorePoint
+from rljob_api.wire.failures import Failure, FailureAcknowledgement, FailureKind
+from rljob_api.wire.identity import Endpoints, Life, PodKey, RankKey
+from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
+from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, EventKind, EventPage
+from rljob_workers.dcs.client import CoordinatorClient
+from rljob_workers.dcs.context import RankContext, SeqSink
+from rljob_workers.dcs.launcher_client import LauncherClient
+from rljob_workers.dcs.session import RankSession
+from tests.integration.transfer_queue.servers import Servers
+
+PATIENCE_SECONDS = 30.0
+ROLES = {Role.ROLLOUT: 2, Role.ACTOR: 1, Role.ACTOR_FWD: 1, Role.ADVANTAGES: 1}
+
+
+def job(chunk_bytes: int = 1 << 16, keep: int = 2) -> RLJob:
+    return RLJob.model_validate(
+        {
+            "metadata": {"name": "test"},
+            "spec": {
+                "model": {"config": {}},
+                "data": {"prompts": "prompts.jsonl"},
+                "rollout": {"numRollouts": 100, "batchSize": 2, "samplesPerPrompt": 2},
+                "training": {"globalBatchSize": 4, "microBatchSize": 2},
+                "roles": {"rollout": {"replicas": 2}},
+                "weightSync": {"chunkBytes": chunk_bytes, "timeoutSeconds": 20},
+                "checkpoint": {"keep": keep},
+            },
+        }
+    )
+
+
+def eventually(holds: Callable[[], Any], what: str) -> Any:
+    """What `holds` gives once it gives something true."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        answer = holds()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"{what} did not come true within {PATIENCE_SECONDS:.0f} s"
+        time.sleep(0.01)
+
+
+class World:
+    """A coordinator on a listening socket that outlives it, as the supervisor keeps it."""
+
+    def __init__(self, servers: Servers, folder: Path, manifest: RLJob) -> None:
+        self.servers = servers
+        self.job = manifest
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        weights = folder / "weights"
+        weights.mkdir()
+        self.endpoints = Endpoints(
+            job="test",
+            coordinator=f"http://127.0.0.1:{self.listener.getsockname()[1]}",
+            token=secrets.token_hex(16),
+            control_redis=servers.endpoints.control_redis,
+            storage_units=servers.endpoints.storage_units,
+            run_dir=str(folder),
+            weights_dir=str(weights),
+        )
+        self._files = folder / "endpoints.json", folder / "job.json"
+        self._files[0].write_text(self.endpoints.model_dump_json())
+        self._files[1].write_text(manifest.model_dump_json())
+        self.log = folder / "coordinator.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.client = CoordinatorClient(self.endpoints)
+        self.launchers: dict[str, LauncherHello] = {}
+        self._sessions: list[RankSession] = []
+
+    # --- the coordinator's process
+
+    def start(self, **environment: str) -> None:
+        number = self.listener.fileno()
+        command = [sys.executable, "-m", "rljob_workers.dcs.coordinator", "--fd", str(number)]
+        command += ["--endpoints", str(self._files[0]), "--manifest", str(self._files[1])]
+        command += ["--die-with-parent", str(os.getpid())]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, pass_fds=[number], stdout=log, stderr=log, env={**os.environ, **environment}
+            )
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def stop(self) -> None:
+        for session in self._sessions:
+            session.close()
+        self.client.close()
+        self.kill()
+        self.listener.close()
+
+    # --- the supervisor's hands
+
+    def call(self, method: str, path: str, body: Any = None) -> bytes:
+        return self.client.call(method, path, body, deadline=time.monotonic() + PATIENCE_SECONDS)
+
+    def status(self) -> CoordinatorStatus:
+        return CoordinatorStatus.model_validate_json(self.call("GET", "/v1/status"))
+
+    def events(self, after: int = 0) -> list[CoordinatorEvent]:
+        return EventPage.model_validate_json(self.call("GET", f"/v1/events?after={after}")).events
+
+    def told(self, kind: EventKind) -> list[CoordinatorEvent]:
+        return [event for event in self.events() if event.kind is kind]
+
+    def raise_epoch(self, epoch: int, decision: str | None = None) -> RestorePoint:
+        request = EpochRequest(epoch=Epoch(epoch), decision_id=decision or f"decision-{epoch}", reason="a test")
+        return RestorePoint.model_validate_json(self.call("POST", "/v1/epoch", request))
+
+    def order(self, epoch: int, generations: dict[str, int] | None = None, phase: PodPhase = PodPhase.RUN) -> None:
+        wanted = generations or {}
+        pods = [PodKey(role=role, replica=replica) for role, count in ROLES.items() for replica in range(count)]
+        orders = [
+            PodOrder(pod=pod, epoch=Epoch(epoch), generation=wanted.get(str(pod), 0), phase=phase) for pod in pods
+        ]
+        replicas = {role.value: count for role, count in ROLES.items()}
+        self.call("PUT", "/v1/desired", DesiredState(epoch=Epoch(epoch), pods=orders, replicas=replicas))
+
+    def acknowledge(self, *ids: str) -> None:
+        self.call("POST", "/v1/failures/acknowledge", FailureAcknowledgement(ids=list(ids)))
+
+    def begin(self) -> None:
+        """Epoch 1 with orders for all pods."""
+        self.raise_epoch(1)
+        self.order(1)
+
+    # --- launchers and ranks
+
+    def hello(self, role: Role, replica: int = 0) -> LauncherHello:
+        return LauncherHello(
+            pod=PodKey(role=role, replica=replica),
+            pod_uid=f"uid-{role.value}-{replica}",
+            launcher=secrets.token_hex(6),
+            pid=os.getpid(),
+        )
+
+    def register(self, role: Role, replica: int = 0) -> LauncherHello:
+        hello = self.hello(role, replica)
+        self.call("POST", "/v1/launchers", hello)
+        self.launchers[str(hello.pod)] = hello
+        return hello
+
+    def launcher_client(self) -> LauncherClient:
+        return LauncherClient(self.endpoints)
+
+    def life(self, role: Role, replica: int = 0, epoch: int = 1, generation: int = 0) -> Life:
+        key = RankKey(role=role, replica=replica)
+        return Life(key=key, epoch=Epoch(epoch), generation=generation, incarnation=secrets.token_hex(6))
+
+    def context(self, life: Life) -> RankContext:
+        return RankContext(
+            life=life,
+            endpoints=self.endpoints,
+            job=self.job,
+            global_rank=life.key.replica,
+            world_size=ROLES[life.key.role],
+            ranks_per_pod=1,
+            launcher=self.launchers[str(life.key.pod)].launcher,
+            engine_url=None,
+            seq_sink=SeqSink(),
+        )
+
+    def rank(self, role: Role, replica: int = 0, epoch: int = 1, generation: int = 0) -> RankSession:
+        """A registered rank, with its launcher where the pod has none."""
+        life = self.life(role, replica, epoch, generation)
+        if str(life.key.pod) not in self.launchers:
+            self.register(role, replica)
+        session = RankSession(self.context(life))
+        self._sessions.append(session)
+        return session
+
+    def failure(self, session: RankSession, kind: FailureKind = FailureKind.RANK_EXITED) -> Failure:
+        life = session.life
+        return Failure(
+            id=f"uid/0/{life.incarnation}",
+            kind=kind,
+            pod=life.key.pod,
+            rank=life.key.rank,
+            epoch=life.epoch,
+            generation=life.generation,
+            incarnation=life.incarnation,
+            exit_code=-9,
+            message=f"{life.key} was killed.",
+            at=time.time(),
+        )
+
+    def poll(self, client: LauncherClient, carried: PodOrder | None, wait: float = 0.0) -> LauncherAnswer | None:
+        """One poll, until it is answered."""
+        pending = client.begin_poll(LauncherPoll(carried=carried, ranks=[], wait_seconds=wait))
+        return pending.result()
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
