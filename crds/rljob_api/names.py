@@ -43,6 +43,7 @@ EXIT_FAILED = 1
 EXIT_BAD_MANIFEST = 64
 EXIT_INTERRUPTED = 130
 EXIT_FENCED = 75
-"""A launcher that learnt that a later life of its pod has registered: it ended its ranks and engine and left."""
+"""A rank or launcher whose life is over by the coordinator's word (replaced, or of an older epoch): it wrote nothing
+more and left; a launcher ended its ranks and engine first."""
 EXIT_TERMINATED = 143
 """A launcher that got SIGTERM, and left after its ranks had drained."""

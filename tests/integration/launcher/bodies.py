@@ -1,6 +1,7 @@
 """What the forked children of these tests run, and the parent that forks their launchers: real processes, small lives.
 
-python bodies.py FD      as `python -m rljob_workers.launcher.parent --fd FD`, but with these bodies and no torch
+python bodies.py small FD    as `python -m rljob_workers.launcher.parent --fd FD`, with these bodies and no torch
+    python bodies.py real FD     with all libraries, the engine server, and ranks that train one step
 """
 
 import os
@@ -11,12 +12,19 @@ import time
 from pathlib import Path
 
 from rljob_workers.dcs.context import RankContext
+from rljob_workers.dcs.errors import LifeOver
 from rljob_workers.launcher.engine_keeper import EngineSettings
 from rljob_workers.launcher.launcher import Bodies
 from rljob_workers.launcher.parent import serve
+from rljob_workers.launcher.rank_process import seed_everything, seed_of, until_fenced, use_threads
 
 
 def rank(context: RankContext) -> int:
+    """A rank as the launcher runs it, with `obey` as its role."""
+    return until_fenced(obey, context)
+
+
+def obey(context: RankContext) -> int:
     """Obeys the file `act` of the run folder (consumed by the first rank that sees it) until it shall drain."""
     run_dir = Path(context.endpoints.run_dir)
     sys.stderr.write(f"life {context.life.incarnation} of epoch {context.life.epoch} begins\n")
@@ -29,6 +37,29 @@ def rank(context: RankContext) -> int:
     return 0
 
 
+def train(context: RankContext) -> int:
+    """One step of the job's model, timed from here; then waits until it shall drain."""
+    begun = time.monotonic()
+    use_threads(1)
+    seed_everything(seed_of(context.job.spec.seed, context.life.key))
+    import torch
+
+    from rljob_workers.models.building import build_model, initial_state, load_state
+    from rljob_workers.models.tokenizers import build_tokenizer
+
+    tokenizer = build_tokenizer(context.job.spec.model)
+    model = build_model(context.job.spec.model, tokenizer)
+    load_state(model, initial_state(context.job.spec.model, tokenizer))
+    tokens = torch.randint(0, len(tokenizer), (8, 16))
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    torch.optim.AdamW(model.parameters()).step()
+    sys.stderr.write(f"life {context.life.incarnation} trained after {time.monotonic() - begun:.3f} s\n")
+    sys.stderr.flush()
+    while not context.drain.asked:
+        time.sleep(0.01)
+    return 0
+
+
 def act(run_dir: Path) -> None:
     try:
         (run_dir / "act").rename(run_dir / f"acting.{os.getpid()}")
@@ -37,6 +68,8 @@ def act(run_dir: Path) -> None:
     what, _, text = (run_dir / f"acting.{os.getpid()}").read_text().partition(" ")
     if what == "exit":
         os._exit(int(text))
+    if what == "fence":
+        raise LifeOver(text)
     if what == "raise":
         raise RuntimeError(text)
     if what == "refuse":
@@ -73,4 +106,7 @@ def descriptors() -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(serve(int(sys.argv[1]), Bodies(rank, engine), load=lambda: None))
+    kind, descriptor = sys.argv[1], int(sys.argv[2])
+    if kind == "real":  # the libraries, the engine server and a step of the job's model
+        sys.exit(serve(descriptor, Bodies(rank=train)))
+    sys.exit(serve(descriptor, Bodies(rank, engine), load=lambda: None))

@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 60.0
 T = TypeVar("T")
 
 
-def eventually(what: str, look: Callable[[], T | None | bool]) -> T:
+def eventually(what: str, look: Callable[[], T | bool | None]) -> T:
     """The first answer of `look` that is neither None nor False."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
@@ -116,7 +116,7 @@ class Machine:
         while True:
             found = next((message for message in self.messages if isinstance(message, kind)), None)
             if found is not None:
-                self.messages.remove(found)  # type: ignore[arg-type]
+                self.messages.remove(found)
                 return found
             data = self.control.recv(65536)
             assert data, f"the parent ended: {(self.run_dir / 'parent.log').read_text()}"
@@ -191,8 +191,16 @@ BODIES = str(Path(__file__).with_name("bodies.py"))
 
 
 @pytest.fixture
+def real_machine(tmp_path: Path) -> Iterator[Machine]:
+    """A parent that imported everything; its engines are real, its ranks train one step."""
+    machine = Machine(tmp_path, [BODIES, "real"])
+    yield machine
+    machine.close()
+
+
+@pytest.fixture
 def machine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Machine]:
     """A parent whose ranks and engines are those of `bodies`."""
-    machine = Machine(tmp_path, [BODIES], getattr(request, "param", 30))
+    machine = Machine(tmp_path, [BODIES, "small"], getattr(request, "param", 30))
     yield machine
     machine.close()

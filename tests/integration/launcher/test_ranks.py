@@ -97,6 +97,28 @@ def test_a_rank_that_leaves_by_itself_is_no_failure_and_stays_away(machine: Mach
     assert machine.log("actor-0.0").count("begins") == 1
 
 
+def test_a_fenced_rank_is_no_failure_once_the_order_has_come(machine: Machine) -> None:
+    machine.spawn(ACTOR)
+    machine.coordinator.order(ACTOR)
+    machine.rank(ACTOR)
+    machine.act("fence a later life has begun")
+    machine.poll(ACTOR, "the exit", lambda poll: poll.ranks[0].exit_code == EXIT_FENCED)
+    machine.coordinator.order(ACTOR, epoch=2)
+    machine.rank(ACTOR, epoch=2)
+    assert machine.finish(ACTOR, epoch=2).exit_code == 0
+    assert machine.coordinator.failures == []
+
+
+def test_a_fenced_rank_for_which_no_order_comes_is_a_failure(machine: Machine) -> None:
+    machine.spawn(ACTOR)
+    machine.coordinator.order(ACTOR)
+    machine.rank(ACTOR)
+    machine.act("fence a later life has begun")
+    failure = machine.failure()
+    assert failure.exit_code == EXIT_FENCED
+    assert "this life is over: a later life has begun" in failure.message
+
+
 def test_draining_ends_the_rank_and_keeps_the_launcher(machine: Machine) -> None:
     launcher = machine.spawn(ACTOR)
     machine.coordinator.order(ACTOR)

@@ -20,6 +20,7 @@ from pathlib import Path
 from rljob_api.names import EXIT_FENCED, EXIT_SUCCEEDED, EXIT_TERMINATED, Role
 from rljob_api.spec import RLJob
 from rljob_api.wire.epochs import PodOrder
+from rljob_api.wire.failures import Failure
 from rljob_api.wire.identity import Endpoints
 from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
 from rljob_api.wire.processes import SpawnLauncher
@@ -160,8 +161,13 @@ class Launcher:
             if failure is None and self._engine is not None:
                 failure = self._engine.exited(ended, order, time.time())
             if failure is not None:
-                _log.warning("%s", failure.message)
-                self._outbox.add(failure)
+                self._report(failure)
+        for failure in self._ranks.overdue(order):
+            self._report(failure)
+
+    def _report(self, failure: Failure) -> None:
+        _log.warning("%s", failure.message)
+        self._outbox.add(failure)
 
     def _hear(self) -> None:
         """Takes the answer of the poll in flight, if it is there."""

@@ -32,6 +32,7 @@ MODULES = (
     "redis",
     "orjson",
     "xxhash",
+    "rljob_workers.engines.torch_engine.server",
 )
 
 

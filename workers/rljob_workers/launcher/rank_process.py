@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import random
+import sys
 from typing import TYPE_CHECKING
 
-from rljob_api.names import Role
+from rljob_api.names import EXIT_FENCED, Role
+from rljob_workers.dcs.errors import LifeOver
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rljob_api.spec import RLJobSpec
     from rljob_api.wire.identity import RankKey
     from rljob_workers.dcs.context import RankContext
@@ -24,7 +28,16 @@ def live(context: RankContext) -> int:
     seed_everything(seed_of(spec.seed, key))
     from rljob_workers.roles.main import main
 
-    return main(context)
+    return until_fenced(main, context)
+
+
+def until_fenced(main: Callable[[RankContext], int], context: RankContext) -> int:
+    """Runs `main`; a life that is over by the coordinator's word leaves with a code of its own."""
+    try:
+        return main(context)
+    except LifeOver as over:
+        sys.stderr.write(f"{context.life.key}: this life is over: {over}\n")
+        return EXIT_FENCED
 
 
 def rank_threads(spec: RLJobSpec, role: Role) -> int:

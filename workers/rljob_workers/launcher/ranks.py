@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rljob_api.names import EXIT_BAD_MANIFEST
+from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FENCED
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.identity import Life, PodKey, RankKey
@@ -20,6 +20,9 @@ from rljob_api.wire.launchers import RankProcess
 from rljob_workers.dcs.context import RankContext, SeqSink
 from rljob_workers.launcher.forking import Child, Exit, fork_child
 from rljob_workers.launcher.plan import RankView
+
+FENCED_PATIENCE_SECONDS = 10.0
+"""A fenced rank has died of a decision whose order is on its way; only if none comes is its death a failure."""
 
 RANK_OOM_SCORE = 300
 """Points by which a rank goes before launcher, coordinator and Redis when memory runs out."""
@@ -59,6 +62,7 @@ class Ranks:
         self._logs = logs
         self._clock = clock
         self._lives: dict[int, _RankLife] = {}
+        self._fenced: list[tuple[_RankLife, float, Failure]] = []
         self._sinks = [SeqSink() for _ in range(num_ranks)]
 
     @property
@@ -125,7 +129,10 @@ class Ranks:
         _log.info("%s: killed, since %s", row.life.key, why)
 
     def exited(self, ended: Exit, order: PodOrder | None, now: float) -> Failure | None:
-        """Notes the end of a life. A failure, unless it left by itself with 0 or somebody wanted its end."""
+        """Notes the end of a life. A failure, unless it left by itself with 0 or somebody wanted its end.
+
+        `now` is Unix time. The failure of a fenced life is held back: see `overdue`.
+        """
         slot = next((rank for rank, row in self._lives.items() if row.child.pid == ended.pid), None)
         if slot is None:
             return None
@@ -133,7 +140,18 @@ class Ranks:
         _log.info("%s: life %s %s", row.life.key, row.life.incarnation, how_it_ended(ended.code))
         if ended.code == 0 or _is_wanted(row, order):
             return None
-        return self._failure(row, ended.code, now)
+        failure = self._failure(row, ended.code, now)
+        if ended.code == EXIT_FENCED:
+            self._fenced.append((row, self._clock() + FENCED_PATIENCE_SECONDS, failure))
+            return None
+        return failure
+
+    def overdue(self, order: PodOrder | None) -> list[Failure]:
+        """Failures of fenced lives for which no later order has come in time."""
+        self._fenced = [held for held in self._fenced if not _is_wanted(held[0], order)]
+        due = [held for held in self._fenced if self._clock() >= held[1]]
+        self._fenced = [held for held in self._fenced if held not in due]
+        return [failure for _, _, failure in due]
 
     def _failure(self, row: _RankLife, code: int, now: float) -> Failure:
         words = row.child.last_words()

@@ -1,0 +1,80 @@
+"""Exit codes and last words: what counts as the user's error, and what is kept of a log."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from rljob_api.spec import ModelSpec, RLJobSpec
+from rljob_workers.launcher.forking import LAST_WORDS_BYTES, Child, is_users_error
+from rljob_workers.launcher.ranks import how_it_ended
+from rljob_workers.models.tokenizers import build_tokenizer
+
+
+def refuse_a_folder() -> None:
+    build_tokenizer(ModelSpec(path="/absent"))
+
+
+def raise_in_a_library() -> None:
+    list(zip([1], [1, 2], strict=True))
+
+
+def raise_runtime_error() -> None:
+    raise RuntimeError
+
+
+def parse_half_a_document() -> None:
+    json.loads("{")
+
+
+def validate_nothing() -> None:
+    RLJobSpec.model_validate({})
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [
+        pytest.param(refuse_a_folder, True, id="a sentence of ours is for the user"),
+        pytest.param(raise_in_a_library, False, id="the same type from elsewhere is a failure"),
+        pytest.param(raise_runtime_error, False, id="another type is a failure"),
+        pytest.param(parse_half_a_document, False, id="half a JSON document is a failure"),
+        pytest.param(validate_nothing, False, id="a message that does not parse is a failure"),
+    ],
+)
+def test_users_errors(cause: Callable[[], None], expected: bool) -> None:
+    with pytest.raises((ValueError, RuntimeError, ValidationError)) as raised:
+        cause()
+    assert is_users_error(raised.value) is expected
+
+
+def test_last_words_are_the_tail_of_this_life_alone(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("an earlier life\n")
+    child = Child(pid=1, log=log, log_offset=log.stat().st_size)
+    assert child.last_words() == ""
+    with log.open("a") as file:
+        file.write("the last words\n")
+    assert child.last_words() == "the last words"
+
+
+def test_last_words_are_bounded_in_bytes_whatever_they_are_made_of(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"x" * 10_000 + b"\xff" * 5000 + "der Schluß".encode())
+    words = Child(pid=1, log=log, log_offset=0).last_words()
+    assert len(words.encode()) <= LAST_WORDS_BYTES
+    assert words.endswith("der Schluß")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "exited with code 0"),
+        (64, "exited with code 64"),
+        (-9, "was killed by SIGKILL"),
+        (-99, "was killed by signal 99"),
+    ],
+)
+def test_an_end_in_words(code: int, words: str) -> None:
+    assert how_it_ended(code) == words
