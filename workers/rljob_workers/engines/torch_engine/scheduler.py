@@ -211,6 +211,8 @@ class Scheduler:
         """The oldest waiting samples that there is room for, in order; a group may be taken in parts."""
         taken: list[Admission] = []
         count = self._slots.count
+        if count == 0:
+            self._stops.forget_if_many()
         width = round_width(int(self._slots.ints("reserved").max(initial=0)))
         while self._waiting:
             waiting = self._waiting[0]
