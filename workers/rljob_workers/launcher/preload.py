@@ -33,6 +33,7 @@ MODULES = (
     "orjson",
     "xxhash",
     "rljob_workers.engines.torch_engine.server",
+    "rljob_workers.roles.main",
 )
 
 
