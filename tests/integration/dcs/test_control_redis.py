@@ -1,0 +1,141 @@
+"""The control Redis and the storage units die; the coordinator opens again only what is whole."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rljob_api.names import Role
+from rljob_api.wire.launchers import LauncherPoll
+from rljob_api.wire.observation import EventKind, ServerState
+from rljob_workers.dcs.launcher_client import LauncherClient
+from tests.integration.dcs.world import World, eventually
+
+
+class PollingLauncher:
+    """A launcher that polls and does nothing else, telling of a seq."""
+
+    def __init__(self, world: World, role: Role) -> None:
+        self.seen_seq = 0
+        self._client: LauncherClient = world.launcher_client()
+        self._stop = threading.Event()
+        hello = world.hello(role)
+        self._client.register(hello)
+        world.launchers[str(hello.pod)] = hello
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._client.close()
+
+    def _run(self) -> None:
+        order = None
+        while not self._stop.is_set():
+            poll = LauncherPoll(carried=order, ranks=[], seen_seq=self.seen_seq, wait_seconds=0.5)
+            pending = self._client.begin_poll(poll)
+            while not pending.ready():
+                time.sleep(0.002)
+            answer = pending.result()
+            order = order if answer is None else answer.order
+
+
+@pytest.fixture
+def launchers(world: World) -> Iterator[list[PollingLauncher]]:
+    world.begin()
+    polling = [PollingLauncher(world, Role.ACTOR), PollingLauncher(world, Role.ADVANTAGES)]
+    yield polling
+    for launcher in polling:
+        launcher.stop()
+
+
+def seq(world: World) -> int:
+    with world.servers.control.admin() as admin:
+        return int(admin.hget("q:meta", "seq"))
+
+
+def test_a_restart_of_the_whole_server_is_opened_again(world: World, launchers: list[PollingLauncher]) -> None:
+    rank = world.rank(Role.ACTOR)
+    rank.ready()
+    launchers[0].seen_seq = seq(world)
+    before = world.status()
+    world.servers.restart_control()
+    rank.ready()
+    after = world.status()
+    assert after.server is ServerState.OPEN
+    assert (after.epoch, after.last_event) == (before.epoch, before.last_event)
+    assert world.told(EventKind.STATE_LOST) == []
+
+
+def test_a_lost_tail_is_named_and_cured_by_an_epoch(world: World, launchers: list[PollingLauncher]) -> None:
+    length = world.servers.sync_control()
+    rank = world.rank(Role.ACTOR)
+    rank.ready()
+    launchers[1].seen_seq = seq(world) + 1
+    eventually(lambda: world.status().server is ServerState.OPEN, "an open server")
+    world.servers.restart_control(length)
+    eventually(lambda: world.status().server is ServerState.LOST, "ControlStateLost")
+    assert len(world.told(EventKind.STATE_LOST)) == 1
+    assert world.status().pods[0].ranks[0].incarnation == rank.life.incarnation
+    world.raise_epoch(2)
+    world.order(2)
+    assert world.status().server is ServerState.OPEN
+    world.rank(Role.ACTOR, epoch=2).ready()
+    ids = [event.id for event in world.events()]
+    assert ids == list(range(1, len(ids) + 1))
+
+
+def test_a_lost_tail_is_found_by_a_coordinator_that_died_with_it(
+    world: World, launchers: list[PollingLauncher]
+) -> None:
+    length = world.servers.sync_control()
+    world.rank(Role.ACTOR).ready()
+    launchers[1].seen_seq = seq(world) + 1
+    world.kill()
+    world.servers.restart_control(length)
+    world.start()
+    eventually(lambda: world.status().server is ServerState.LOST, "ControlStateLost")
+
+
+def test_a_resumed_run_is_opened_though_no_launcher_of_before_lives(world: World) -> None:
+    world.begin()
+    world.register(Role.ACTOR)
+    world.kill()
+    world.servers.restart_control()
+    world.start()
+    assert world.raise_epoch(2).epoch == 2
+
+
+def test_beats_wait_while_the_control_redis_is_away(world: World, launchers: list[PollingLauncher]) -> None:
+    rank = world.rank(Role.ACTOR)
+    world.servers.control.kill()
+    eventually(lambda: world.status().server is ServerState.OPENING, "the loss of the connection")
+    for _ in range(20):
+        rank.pulse(waiting="the control Redis")
+        time.sleep(0.02)
+    world.servers.control.start()
+    rank.ready()
+    assert world.status().server is ServerState.OPEN
+
+
+def test_a_unit_that_comes_back_empty_is_told(world: World, launchers: list[PollingLauncher]) -> None:
+    world.servers.empty_unit(1)
+    (event,) = eventually(lambda: world.told(EventKind.UNIT_LOST), "StorageUnitLost")
+    assert "Storage unit 1 came back without its rows" in event.message
+
+
+def test_a_fresh_control_redis_takes_over_the_record_file(world: World) -> None:
+    folder = Path(world.endpoints.run_dir) / "checkpoints"
+    (folder / "7-e3-aaaaaaaaaaaa").mkdir(parents=True)
+    (folder / "record.json").write_text(
+        '{"id":{"lineage":3,"version":7},"epoch":3,"folder":"7-e3-aaaaaaaaaaaa","checksums":{},'
+        '"ancestry":{"1":4,"3":-1}}'
+    )
+    restore = world.raise_epoch(4)
+    assert (restore.version, restore.folder) == (7, "7-e3-aaaaaaaaaaaa")
+    assert world.status().recorded == 7

@@ -1,0 +1,122 @@
+"""Launchers: registration, orders by long poll, fencing, and the word that opens a restarted control Redis."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from rljob_api.names import Role
+from rljob_api.wire.launchers import LauncherPoll
+from rljob_api.wire.observation import EventKind
+from rljob_workers.dcs.errors import LifeOver
+from rljob_workers.dcs.launcher_client import LauncherClient, PendingOrder
+from tests.integration.dcs.world import World, eventually
+
+
+@pytest.fixture
+def client(world: World) -> Iterator[LauncherClient]:
+    client = world.launcher_client()
+    yield client
+    client.close()
+
+
+def collected(pending: PendingOrder) -> object:
+    """What a launcher's loop does: select with a time-out, ask, collect."""
+    deadline = time.monotonic() + 30
+    while not pending.ready():
+        assert time.monotonic() < deadline
+        select.select([pending.fileno()], [], [], 0.1)
+    return pending.result()
+
+
+def test_a_poll_is_answered_at_once_where_nothing_is_carried_yet(world: World, client: LauncherClient) -> None:
+    world.begin()
+    client.register(world.hello(Role.ROLLOUT, 1))
+    answer = world.poll(client, None, 20)
+    assert answer is not None
+    assert answer.order is not None
+    assert (answer.order.epoch, answer.world_size, answer.first_rank) == (1, 2, 1)
+
+
+def test_a_waiting_poll_is_woken_by_a_new_order(world: World, client: LauncherClient) -> None:
+    world.begin()
+    client.register(world.hello(Role.ACTOR))
+    first = world.poll(client, None)
+    assert first is not None
+    pending = client.begin_poll(LauncherPoll(carried=first.order, ranks=[], wait_seconds=20))
+    assert not pending.ready()
+    world.raise_epoch(2)
+    assert not pending.ready()
+    world.order(2)
+    answer = collected(pending)
+    assert answer.order.epoch == 2  # type: ignore[attr-defined]
+
+
+def test_a_poll_that_hears_nothing_new_repeats_the_order(world: World, client: LauncherClient) -> None:
+    world.begin()
+    client.register(world.hello(Role.ACTOR))
+    first = world.poll(client, None)
+    assert first is not None
+    assert world.poll(client, first.order, 0.05) == first
+
+
+def test_a_poll_outlives_a_kill_of_the_coordinator(world: World, client: LauncherClient) -> None:
+    world.begin()
+    client.register(world.hello(Role.ACTOR))
+    first = world.poll(client, None)
+    assert first is not None
+    pending = client.begin_poll(LauncherPoll(carried=first.order, ranks=[], wait_seconds=20))
+    world.restart()
+    assert collected(pending) is None
+    assert eventually(lambda: world.poll(client, first.order, 0.05), "an answer") == first
+
+
+def test_a_later_launcher_of_the_pod_fences_the_earlier_and_its_ranks(world: World, client: LauncherClient) -> None:
+    world.begin()
+    earlier = world.register(Role.ADVANTAGES)
+    rank = world.rank(Role.ADVANTAGES)
+    client.register(earlier)
+    first = world.poll(client, None)
+    assert first is not None
+    pending = client.begin_poll(LauncherPoll(carried=first.order, ranks=[], wait_seconds=20))
+    later = world.register(Role.ADVANTAGES)
+    with pytest.raises(LifeOver, match="was replaced by a later one"):
+        collected(pending)
+    with pytest.raises(LifeOver, match="was replaced by a later one"):
+        client.register(earlier)
+    with pytest.raises(LifeOver, match="is over"):
+        rank.ready()
+    assert world.status().pods[0].launcher == later.launcher
+    assert len(world.told(EventKind.POD_CHANGED)) == 2
+
+
+def test_a_launcher_that_came_back_by_itself_waits_for_a_decision(world: World, client: LauncherClient) -> None:
+    world.begin()
+    client.register(world.hello(Role.ADVANTAGES))
+    assert world.poll(client, None) is not None
+    client.register(world.hello(Role.ADVANTAGES))
+    answer = world.poll(client, None)
+    assert answer is not None
+    assert answer.order is None
+    world.order(1, {"advantages-0": 1})
+    answer = world.poll(client, None, 20)
+    assert answer is not None
+    assert answer.order is not None
+    assert answer.order.generation == 1
+
+
+def test_a_launcher_that_is_not_known_any_more_registers_itself_again(world: World, client: LauncherClient) -> None:
+    world.begin()
+    hello = world.hello(Role.ACTOR)
+    client.register(hello)
+    world.kill()
+    with world.servers.control.admin() as admin:
+        admin.delete("dcs:pods", "dcs:issued")
+    world.start()
+    assert world.status().pods == []
+    answer = eventually(lambda: world.poll(client, None), "an answer")
+    assert answer.order.epoch == 1
+    assert world.status().pods[0].launcher == hello.launcher
