@@ -88,9 +88,11 @@ DATA: tuple[Rule, ...] = (
 REWARD: tuple[Rule, ...] = (
     Rule(
         field="custom",
-        holds=lambda reward: reward.exact_match is None or reward.custom is None,
-        sentence="at most one of exactMatch and custom may be given. Remove one of them.",
-        cel="!(has(self.exactMatch) && has(self.custom))",
+        holds=lambda reward: (
+            [reward.exact_match, reward.character_match, reward.custom].count(None) >= 2  # of three
+        ),
+        sentence="at most one of exactMatch, characterMatch and custom may be given. Keep one of them.",
+        cel="[has(self.exactMatch), has(self.characterMatch), has(self.custom)].filter(given, given).size() <= 1",
     ),
 )
 
@@ -172,7 +174,7 @@ SPEC: tuple[Rule, ...] = (
     Rule(
         field="data.labelKey",
         holds=_answers_have_labels,
-        sentence="null leaves exact match, the reward of this job, without a label. Give the key of the label, or "
+        sentence="null leaves the reward of this job, which compares answers with labels, without one. Give the key of the label, or "
         "rollout.reward.custom.",
         cel="has(self.data.labelKey) || has(self.data.reasoningGym) || has(self.rollout.reward.custom)",
     ),

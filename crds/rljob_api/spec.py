@@ -237,6 +237,10 @@ class ExactMatchSpec(ApiModel):
     """Reward 1.0 when the answer equals the label, else 0.0; both stripped of white space."""
 
 
+class CharacterMatchSpec(ApiModel):
+    """Reward: the share of places where answer and label have the same character, of the longer one's length."""
+
+
 class RewardFunctionSpec(ApiModel):
     """A user's reward: a function of the protocol `rljob_workers.rewards.base.RewardFunction`."""
 
@@ -255,6 +259,8 @@ class RewardSpec(RuledModel):
 
     exact_match: ExactMatchSpec | None = None
     """The answer must equal the label."""
+    character_match: CharacterMatchSpec | None = None
+    """Partial credit, character by character: a model with random weights finds its way from nothing."""
     custom: RewardFunctionSpec | None = None
     """A function of yours."""
 

@@ -41,6 +41,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.rollout.samplesPerPrompt": st.sampled_from([2, 3, 16]),
     "spec.rollout.sampling.maxNewTokens": st.sampled_from([7, 8, 64]),
     "spec.rollout.reward.exactMatch": st.sampled_from([{}, None]),
+    "spec.rollout.reward.characterMatch": st.sampled_from([{}, None]),
     "spec.rollout.reward.custom": st.sampled_from([{"function": "a:b"}, None]),
     "spec.training.globalBatchSize": SIZES,
     "spec.training.microBatchSize": SIZES,

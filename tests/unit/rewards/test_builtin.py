@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.spec import DataSpec, ExactMatchSpec, ReasoningGymSpec, RewardSpec
+from rljob_api.spec import CharacterMatchSpec, DataSpec, ExactMatchSpec, ReasoningGymSpec, RewardSpec
 from rljob_workers.data.base import Prompt, PromptSource
 from rljob_workers.rewards import Answer, build_reward
 from rljob_workers.rewards.builtin import TaskScore
@@ -45,6 +45,22 @@ def make_answers(label: Any, *responses: str) -> list[Answer]:
 def test_exact_match_compares_text_without_outer_white_space(label: Any, response: str, expected: float) -> None:
     reward = build_reward(RewardSpec(), JSONL, NoSource())
     assert reward.score_groups([make_answers(label, response)]) == [[expected]]
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        pytest.param("321", 1.0, id="all"),
+        pytest.param("329", 2 / 3, id="two of three places"),
+        pytest.param("3210", 3 / 4, id="one too many"),
+        pytest.param("3", 1 / 3, id="two too few"),
+        pytest.param("", 0.0, id="none"),
+        pytest.param("213", 0.0, id="the right characters at other places"),
+    ],
+)
+def test_character_match_counts_places(response: str, expected: float) -> None:
+    reward = build_reward(RewardSpec(character_match=CharacterMatchSpec()), JSONL, NoSource())
+    assert reward.score_groups([make_answers("321", response)]) == [[pytest.approx(expected)]]
 
 
 def test_groups_and_answers_keep_their_order() -> None:

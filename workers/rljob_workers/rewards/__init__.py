@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rljob_api.spec import RewardSpec
 from rljob_workers.rewards.base import Answer, Reward, RewardFunction
-from rljob_workers.rewards.builtin import ExactMatch, TaskScore, TaskScorer
+from rljob_workers.rewards.builtin import CharacterMatch, ExactMatch, TaskScore, TaskScorer
 from rljob_workers.rewards.custom import CustomReward
 from rljob_workers.rewards.errors import RewardError, RewardFailed, RewardRefused, RewardTimeout
 
 if TYPE_CHECKING:
-    from rljob_api.spec import DataSpec, RewardSpec
+    from rljob_api.spec import DataSpec
     from rljob_workers.data.base import PromptSource
 
 __all__ = [
@@ -32,7 +33,7 @@ def build_reward(spec: RewardSpec, data: DataSpec, source: PromptSource) -> Rewa
     """The reward that `spec` means for `data`; ValueError (a sentence) where it cannot be."""
     if spec.custom is not None:
         return CustomReward.from_spec(spec.custom)
-    if spec.exact_match is None and data.reasoning_gym is not None:
+    if spec == RewardSpec() and data.reasoning_gym is not None:
         if not isinstance(source, TaskScorer):
             raise ValueError(
                 f"rollout.reward: {type(source).__name__} cannot score answers, which data.reasoningGym without a"
@@ -40,12 +41,12 @@ def build_reward(spec: RewardSpec, data: DataSpec, source: PromptSource) -> Rewa
             )
         return TaskScore(source)
     _need_labels(data)
-    return ExactMatch()
+    return ExactMatch() if spec.character_match is None else CharacterMatch()
 
 
 def _need_labels(data: DataSpec) -> None:
     if data.reasoning_gym is None and data.label_key is None:
         raise ValueError(
-            "data.labelKey: null means that there are no labels, but exact match compares with them."
+            "data.labelKey: null means that there are no labels, but the reward compares with them."
             " Set data.labelKey, or set rollout.reward.custom."
         )

@@ -1,6 +1,6 @@
-"""Rewards that come with the product: exact match and reasoning_gym's own score. Cheap, so they run in the caller.
+"""Rewards that come with the product: exact and character match, reasoning_gym's own score. Cheap: run in the caller.
 
-Left out: partial credit for an exact match, and any reading of the answer beyond stripping white space.
+Left out: any reading of the answer beyond stripping white space.
 """
 
 from __future__ import annotations
@@ -24,6 +24,21 @@ class ExactMatch(Reward):
         return [[float(answer.response.strip() == _expected(answer)) for answer in group] for group in groups]
 
 
+class CharacterMatch(Reward):
+    """Places where answer and label agree, over the longer one's length: 1.0 when they are equal. Stripped as above."""
+
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[float]]:
+        """Raises ValueError for a prompt without a label."""
+        return [[_agreement(answer.response.strip(), _expected(answer)) for answer in group] for group in groups]
+
+
+def _agreement(answer: str, label: str) -> float:
+    if answer == label:
+        return 1.0
+    agreeing = sum(mine == wanted for mine, wanted in zip(answer, label, strict=False))
+    return agreeing / max(len(answer), len(label))
+
+
 def _expected(answer: Answer) -> str:
     """The label as text; a task entry of reasoning_gym has it under `answer`."""
     label = answer.label
@@ -31,7 +46,7 @@ def _expected(answer: Answer) -> str:
         label = label["answer"]
     if label is None:
         raise ValueError(
-            f"data.labelKey: the prompt {answer.prompt[:80]!r} has no label, but exact match compares with one."
+            f"data.labelKey: the prompt {answer.prompt[:80]!r} has no label, but the reward compares with one."
             " Add it or correct data.labelKey."
         )
     return str(label).strip()

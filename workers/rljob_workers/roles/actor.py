@@ -62,6 +62,7 @@ class ActorLoop:
         self._session.ready()
         try:
             for r in range(first, self._config.num_rollouts):
+                self._leave_if_draining()
                 loader.step(RolloutId(r))
                 self._train_rollout(RolloutId(r), loader)
             if self._leader is not None:
@@ -73,6 +74,9 @@ class ActorLoop:
 
     def _wait(self, waiting_for: str) -> None:
         self._session.pulse(waiting=waiting_for)
+        self._leave_if_draining()
+
+    def _leave_if_draining(self) -> None:
         if self._session.draining and not self._moved:
             raise Draining
 
