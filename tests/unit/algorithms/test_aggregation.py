@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_workers.algorithms.aggregation import sequence_mean, token_mean
+from rljob_workers.algorithms.policy_loss import Aggregate
 
 MASKS = torch.tensor([1, 1, 0, 1, 0, 0], dtype=torch.uint8)
 LENGTHS = torch.tensor([3, 1, 0, 2])
@@ -21,7 +22,7 @@ LOSSES = torch.tensor([2.0, 4.0, 100.0, 6.0, 100.0, 100.0])
         ),
     ],
 )
-def test_weights(aggregate, weights: list[float], normaliser: float, mean: float) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
+def test_weights(aggregate: Aggregate, weights: list[float], normaliser: float, mean: float) -> None:
     result = aggregate(MASKS, LENGTHS)
     torch.testing.assert_close(result.weights, torch.tensor(weights, dtype=torch.float32))
     assert float(result.normaliser) == normaliser

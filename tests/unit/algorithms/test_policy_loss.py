@@ -67,7 +67,7 @@ def test_masked_tokens_leave_no_trace_even_where_their_log_probs_are_infinite() 
     broken = dataclasses.replace(TOKENS, loss_masks=masked, log_probs=torch.tensor([*OLD[:2].tolist(), -math.inf]))
     new = NEW.clone().requires_grad_()
     sums = policy_loss(new, broken, CONFIG)
-    sums.loss.backward()
+    sums.loss.backward()  # type: ignore[no-untyped-call]
     assert float(sums.loss.detach()) == pytest.approx(-1.28 - 1.5 + 2 * 0.1 * KL, abs=1e-6)
     assert float(sums.normaliser) == 2.0
     assert new.grad is not None

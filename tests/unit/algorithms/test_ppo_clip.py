@@ -34,7 +34,7 @@ def test_loss_of_a_token(ratio: float, advantage: float, loss: float, is_clipped
 def test_the_gradient_vanishes_exactly_where_a_token_is_clipped(difference: float, advantage: float) -> None:
     new = torch.tensor([difference], requires_grad=True)
     result = ppo_clip(new, torch.zeros(1), torch.tensor([advantage]), low=0.2, high=0.28)
-    result.loss.sum().backward()
+    result.loss.sum().backward()  # type: ignore[no-untyped-call]
     assert new.grad is not None
     expected = torch.where(result.is_clipped > 0, 0.0, -advantage * result.ratio)
     torch.testing.assert_close(new.grad, expected)

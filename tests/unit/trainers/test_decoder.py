@@ -60,20 +60,24 @@ def packed(decoder: Decoder, rows: TrainRows, temperature: float) -> torch.Tenso
 def _check_against_transformers(model: PreTrainedModel, longest: int) -> None:
     rows = make_rows(1, longest=longest)
     expected = row_by_row(model, rows, 1.3)
-    expected.square().sum().backward()
-    gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    expected.square().sum().backward()  # type: ignore[no-untyped-call]
+    gradients = {name: _gradient(parameter).clone() for name, parameter in model.named_parameters()}
     decoder = Decoder(model, storage=torch.float32, compute=torch.float32)
     flat_gradient = torch.zeros_like(decoder.flat)
     decoder.enable_gradients(flat_gradient)
     got = packed(decoder, rows, 1.3)
-    got.square().sum().backward()
+    got.square().sum().backward()  # type: ignore[no-untyped-call]
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
     ours = decoder.views_of(flat_gradient)
     assert set(ours) == set(gradients)
     for name, gradient in gradients.items():
-        torch.testing.assert_close(
-            ours[name], gradient, atol=1e-4, rtol=1e-4, msg=lambda text, name=name: f"{name}: {text}"
-        )
+        difference = (ours[name] - gradient).abs() - 1e-4 * (1 + gradient.abs())
+        assert float(difference.max()) <= 0, name
+
+
+def _gradient(parameter: torch.Tensor) -> torch.Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
 
 
 @pytest.mark.parametrize(("architecture", "tied"), ARCHITECTURES)
@@ -88,7 +92,7 @@ def test_biases_are_used() -> None:
         num_key_value_heads=2, head_dim=8, attention_bias=True, mlp_bias=True, initializer_range=0.3,
     )  # fmt: skip
     torch.manual_seed(0)
-    _check_against_transformers(_with_uneven_norms(LlamaForCausalLM(config).eval()), 10)
+    _check_against_transformers(_with_uneven_norms(LlamaForCausalLM(config)), 10)
 
 
 def test_the_module_of_transformers_sees_what_the_decoder_trains() -> None:
