@@ -1,7 +1,8 @@
 """What the forked children of these tests run, and the parent that forks their launchers: real processes, small lives.
 
 python bodies.py small FD    as `python -m rljob_workers.launcher.parent --fd FD`, with these bodies and no torch
-    python bodies.py real FD     with all libraries, the engine server, and ranks that train one step
+    python bodies.py conversing FD   the same, with ranks that register and beat
+python bodies.py real FD     with all libraries, the engine server, and ranks that train one step
 """
 
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.errors import LifeOver
+from rljob_workers.dcs.session import RankSession
 from rljob_workers.launcher.engine_keeper import EngineSettings
 from rljob_workers.launcher.launcher import Bodies
 from rljob_workers.launcher.parent import serve
@@ -35,6 +37,22 @@ def obey(context: RankContext) -> int:
         act(run_dir)
         time.sleep(0.01)
     return 0
+
+
+def converse(context: RankContext) -> int:
+    """Registers, is ready and beats until it shall drain."""
+    session = RankSession(context)
+    session.ready()
+    while not session.draining:
+        session.pulse(waiting="nothing")
+        act(Path(context.endpoints.run_dir))
+        time.sleep(0.01)
+    return 0
+
+
+def converse_until_fenced(context: RankContext) -> int:
+    """A rank as the launcher runs it, with `converse` as its role."""
+    return until_fenced(converse, context)
 
 
 def train(context: RankContext) -> int:
@@ -109,4 +127,5 @@ if __name__ == "__main__":
     kind, descriptor = sys.argv[1], int(sys.argv[2])
     if kind == "real":  # the libraries, the engine server and a step of the job's model
         sys.exit(serve(descriptor, Bodies(rank=train)))
-    sys.exit(serve(descriptor, Bodies(rank, engine), load=lambda: None))
+    body = converse_until_fenced if kind == "conversing" else rank
+    sys.exit(serve(descriptor, Bodies(body, engine), load=lambda: None))

@@ -54,48 +54,22 @@ def is_running(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
-class Machine:
-    """The supervisor's view: one parent process, and what it and the coordinator heard."""
+class ParentProcess:
+    """The supervisor's view of one parent: what it is told and what it tells."""
 
-    def __init__(self, folder: Path, command: list[str], heartbeat_seconds: int = 30) -> None:
+    def __init__(self, folder: Path, command: list[str]) -> None:
         self.run_dir = folder
-        self.coordinator = CoordinatorDouble()
         self.messages: list[ParentReady | LauncherSpawned | LauncherExited] = []
         self.pids: set[int] = set()
+        """Continued before the end, so that none that a test has stopped stays."""
         self._received = b""
-        self._write_files(heartbeat_seconds)
         self.control, theirs = socket.socketpair()
         self.control.settimeout(PATIENCE_SECONDS)
         with theirs, (folder / "parent.log").open("wb") as log:
-            self.parent = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [sys.executable, *command, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdout=log, stderr=log
             )
         self.expect(ParentReady)
-
-    def _write_files(self, heartbeat_seconds: int) -> None:
-        job = RLJob.model_validate(
-            {
-                "metadata": {"name": "pods"},
-                "spec": {
-                    "model": {"config": {}},
-                    "data": {"prompts": "prompts.jsonl"},
-                    "rollout": {"numRollouts": 1, "batchSize": 2, "samplesPerPrompt": 2},
-                    "training": {"globalBatchSize": 4, "microBatchSize": 4},
-                    "restartPolicy": {"heartbeatTimeoutSeconds": heartbeat_seconds},
-                },
-            }
-        )
-        (self.run_dir / "job.json").write_text(job.model_dump_json())
-        endpoints = Endpoints(
-            job="pods",
-            coordinator=self.coordinator.url,
-            token=TOKEN,
-            control_redis="unix://:none@/nowhere",
-            storage_units=[],
-            run_dir=str(self.run_dir),
-            weights_dir=str(self.run_dir),
-        )
-        (self.run_dir / "endpoints.json").write_text(endpoints.model_dump_json())
 
     def spawn(self, pod: PodKey, restart_count: int = 0) -> int:
         """Has a launcher forked for `pod`; its pid."""
@@ -122,6 +96,56 @@ class Machine:
             assert data, f"the parent ended: {(self.run_dir / 'parent.log').read_text()}"
             *lines, self._received = (self._received + data).split(b"\n")
             self.messages += [PARENT_MESSAGE.validate_json(line) for line in lines]
+
+    def log(self, name: str) -> str:
+        path = self.run_dir / "logs" / f"{name}.log"
+        return path.read_text() if path.exists() else ""
+
+    def act(self, what: str) -> None:
+        """The next rank that looks does this."""
+        (self.run_dir / "act.new").write_text(what)
+        (self.run_dir / "act.new").rename(self.run_dir / "act")
+
+    def close(self) -> None:
+        self.control.close()
+        for pid in self.pids:
+            if is_running(pid):
+                os.kill(pid, signal.SIGCONT)
+        self.process.wait(PATIENCE_SECONDS)
+
+
+class Machine(ParentProcess):
+    """A parent, and a coordinator double that its launchers speak with."""
+
+    def __init__(self, folder: Path, command: list[str], heartbeat_seconds: int = 30) -> None:
+        self.coordinator = CoordinatorDouble()
+        self._write_files(folder, heartbeat_seconds)
+        super().__init__(folder, command)
+
+    def _write_files(self, folder: Path, heartbeat_seconds: int) -> None:
+        job = RLJob.model_validate(
+            {
+                "metadata": {"name": "pods"},
+                "spec": {
+                    "model": {"config": {}},
+                    "data": {"prompts": "prompts.jsonl"},
+                    "rollout": {"numRollouts": 1, "batchSize": 2, "samplesPerPrompt": 2},
+                    "training": {"globalBatchSize": 4, "microBatchSize": 4},
+                    "restartPolicy": {"heartbeatTimeoutSeconds": heartbeat_seconds},
+                },
+            }
+        )
+        (folder / "job.json").write_text(job.model_dump_json())
+        endpoints = Endpoints(
+            job="pods",
+            coordinator=self.coordinator.url,
+            token=TOKEN,
+            control_redis="unix://:none@/nowhere",
+            storage_units=[],
+            run_dir=str(folder),
+            weights_dir=str(folder),
+        )
+        (folder / "endpoints.json").write_text(endpoints.model_dump_json())
 
     def rank(self, pod: PodKey, epoch: int = 1, generation: int = 0) -> RankProcess:
         """The rank of `pod` once it runs in this life."""
@@ -162,21 +186,8 @@ class Machine:
         eventually(f"failure report {count}", lambda: len(self.coordinator.failures) >= count)
         return self.coordinator.failures[count - 1]
 
-    def log(self, name: str) -> str:
-        path = self.run_dir / "logs" / f"{name}.log"
-        return path.read_text() if path.exists() else ""
-
-    def act(self, what: str) -> None:
-        """The next rank that looks does this."""
-        (self.run_dir / "act.new").write_text(what)
-        (self.run_dir / "act.new").rename(self.run_dir / "act")
-
     def close(self) -> None:
-        self.control.close()
-        for pid in self.pids:
-            if is_running(pid):
-                os.kill(pid, signal.SIGCONT)
-        self.parent.wait(PATIENCE_SECONDS)
+        super().close()
         self.coordinator.close()
 
     def finish(self, pod: PodKey, epoch: int = 1, generation: int = 0) -> LauncherExited:

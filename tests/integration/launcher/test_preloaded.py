@@ -20,7 +20,7 @@ def test_forked_ranks_train_and_the_forked_engine_serves(real_machine: Machine) 
     eventually("the first step", lambda: trained in real_machine.log("rollout-0.0"))
     with urllib.request.urlopen(f"{engine.url}/health", timeout=60) as answer:
         assert answer.status == 200
-    assert (num_threads(real_machine.parent.pid), num_threads(launcher)) == (1, 1)
+    assert (num_threads(real_machine.process.pid), num_threads(launcher)) == (1, 1)
     os.kill(rank.pid, signal.SIGKILL)
     real_machine.coordinator.order(ROLLOUT, generation=1)
     second = real_machine.rank(ROLLOUT, generation=1)

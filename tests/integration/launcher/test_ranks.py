@@ -178,7 +178,7 @@ def test_a_sigkilled_parent_leaves_nothing(machine: Machine) -> None:
     machine.coordinator.order(ROLLOUT)
     machine.coordinator.order(ACTOR)
     all_pids = [*launchers, machine.rank(ROLLOUT).pid, machine.engine(ROLLOUT).pid, machine.rank(ACTOR).pid]
-    os.kill(machine.parent.pid, signal.SIGKILL)
+    os.kill(machine.process.pid, signal.SIGKILL)
     eventually("everything to be gone", lambda: not any(is_running(pid) for pid in all_pids))
 
 
@@ -189,7 +189,7 @@ def test_the_end_of_the_supervisors_socket_ends_everything_even_what_is_stopped(
     for pid in all_pids:
         os.kill(pid, signal.SIGSTOP)
     machine.control.close()
-    assert machine.parent.wait(60) == 0
+    assert machine.process.wait(60) == 0
     eventually("everything to be gone", lambda: not any(is_running(pid) for pid in all_pids))
 
 
