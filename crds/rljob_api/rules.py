@@ -174,8 +174,8 @@ SPEC: tuple[Rule, ...] = (
     Rule(
         field="data.labelKey",
         holds=_answers_have_labels,
-        sentence="null leaves the reward of this job, which compares answers with labels, without one. Give the key of the label, or "
-        "rollout.reward.custom.",
+        sentence="null leaves the reward of this job, which compares answers with labels, without one. Give the key "
+        "of the label, or rollout.reward.custom.",
         cel="has(self.data.labelKey) || has(self.data.reasoningGym) || has(self.rollout.reward.custom)",
     ),
     Rule(

@@ -45,7 +45,10 @@ def broken_rules(schema: Schema, value: Any, path: str) -> Iterator[BrokenRule]:
 def _message(entry: dict[str, str], value: Any) -> str:
     if "message" in entry:
         return entry["message"]
-    return str(cel.evaluate(entry["messageExpression"], {"self": value}))
+    # The CEL library of these tests has no format(): the values are its work, putting them in is done here.
+    template, values = entry["messageExpression"].rsplit(".format(", 1)
+    text = cel.evaluate(template, {"self": value})
+    return str(text % tuple(cel.evaluate(values.removesuffix(")"), {"self": value})))
 
 
 def _as_typed(schema: Schema, value: Any) -> Any:
