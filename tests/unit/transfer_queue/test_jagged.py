@@ -1,6 +1,8 @@
 """The container of variable-length rows."""
 
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rljob_workers.transfer_queue.jagged import Jagged
 
@@ -19,9 +21,18 @@ def test_selected_rows_keep_the_order_asked_for() -> None:
     assert len(column.select([])) == 0
 
 
-def test_parts_are_joined_in_order() -> None:
-    parts = [Jagged.from_rows([torch.tensor([1, 1]), torch.tensor([2])]), Jagged.scalars(torch.tensor([3, 4]))]
-    assert [row.tolist() for row in Jagged.concat(parts).rows()] == [[1, 1], [2], [3], [4]]
+@given(st.lists(st.lists(st.integers(0, 3), max_size=4), min_size=1, max_size=6))
+def test_parts_are_joined_in_order(lengths: list[list[int]]) -> None:
+    rows = [[torch.full((length,), 10 * part + length) for length in counts] for part, counts in enumerate(lengths)]
+    parts = [
+        Jagged.from_lengths(
+            torch.cat([torch.zeros(0, dtype=torch.int64), *some]), torch.tensor(counts, dtype=torch.int64)
+        )
+        for some, counts in zip(rows, lengths, strict=True)
+    ]
+    joined = Jagged.concat(parts)
+    assert joined.offsets[0] == 0
+    assert [row.tolist() for row in joined.rows()] == [row.tolist() for some in rows for row in some]
 
 
 def test_equal_lengths_are_dense_and_others_nested() -> None:
