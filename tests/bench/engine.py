@@ -8,6 +8,7 @@ counts. The rollout shapes run over HTTP against a server process with one threa
 
 from __future__ import annotations
 
+# ruff: noqa: T201 -- a benchmark prints what it found
 import argparse
 import os
 import random

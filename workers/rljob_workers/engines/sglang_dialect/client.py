@@ -25,6 +25,17 @@ if TYPE_CHECKING:
 _CONTROL_SECONDS = 60.0
 """For calls that the base gives no deadline: an engine that only just starts answers them from its backlog."""
 
+_OURS = frozenset({"compact", "weight_versions", "lineage"})
+"""Extensions that the torch engine names in its model info."""
+_MODEL_INFO_PATHS = ("/get_model_info", "/model_info")
+_SERVER_INFO_PATHS = ("/get_server_info", "/server_info")
+"""Older and newer names: SGLang renamed them and will drop the older ones."""
+_NOT_FOUND = 404
+
+
+class _UnknownPath(EngineRefused):
+    """This version of the server has no such path."""
+
 
 @dataclass(frozen=True, slots=True)
 class _ServerInfo:
@@ -56,18 +67,21 @@ class SglangDialectEngine(Engine):
     ) -> list[Generation]:
         """See `Engine.generate`."""
         asked = self._info(deadline)
-        # A server without spans is asked what it holds before and after: between lie the versions of the reply.
-        has_spans = "weight_versions" in asked.extensions
-        before = None if has_spans else self._ask_info(deadline).held
-        is_compact = "compact" in asked.extensions
-        reply = self._ask(asked, "POST", "/generate", _generate_body(prompts, params, is_compact), deadline)
-        num_samples = [one.num_samples for one in params]
-        if is_compact:
-            return read_compact(reply.body, num_samples)
-        after = before if has_spans else self._ask_info(deadline).held
-        if not has_spans and (before is None or after is None):
+        if asked.extensions >= _OURS:
+            reply = self._ask(asked, "POST", "/generate", _compact_body(prompts, params), deadline)
+            return read_compact(reply.body, [one.num_samples for one in params])
+        return self._generate_without_extensions(asked, prompts, params, deadline)
+
+    def _generate_without_extensions(
+        self, asked: _ServerInfo, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], deadline: float
+    ) -> list[Generation]:
+        """A server without spans is asked what it holds before and after: between lie the versions of the reply."""
+        before = self._ask_info(deadline).held
+        reply = self._ask(asked, "POST", "/generate", _plain_body(prompts, params), deadline)
+        after = self._ask_info(deadline).held
+        if before is None or after is None:
             raise EngineRefused(f"The engine at {self._transport.url} holds no weight that has a name: load one first.")
-        return read_samples(reply.body, num_samples, before, after)
+        return read_samples(reply.body, [one.num_samples for one in params], before, after)
 
     def update_weights(self, blob: Path, weight: WeightId, *, deadline: float) -> None:
         """See `Engine.update_weights`. After an error the pause ends too: the server refuses by itself."""
@@ -91,7 +105,7 @@ class SglangDialectEngine(Engine):
         """See `Engine.max_tokens`."""
         if self._context_length is None:
             deadline = time.monotonic() + _CONTROL_SECONDS
-            reply = self._ask(self._info(deadline), "GET", "/get_server_info", None, deadline)
+            reply = self._ask_first(self._info(deadline), _SERVER_INFO_PATHS, deadline)
             length = reply.body.get("context_length") or reply.body.get("max_req_input_len")
             if length is None:
                 raise EngineRefused(f"The engine at {self._transport.url} does not tell its context length.")
@@ -102,6 +116,8 @@ class SglangDialectEngine(Engine):
         """See `Engine.abort_all`. Also ends a pause that a rank left behind when it died."""
         deadline = time.monotonic() + _CONTROL_SECONDS
         asked = self._ask_info(deadline)
+        # Paused first, so that nothing starts to run between the abort and the flush, which would be refused.
+        self._control(asked, "/pause_generation", {"mode": "abort"}, deadline)
         self._control(asked, "/abort_request", {"abort_all": True}, deadline)
         self._control(asked, "/flush_cache", {}, deadline)
         self._control(asked, "/continue_generation", {}, deadline)
@@ -122,10 +138,19 @@ class SglangDialectEngine(Engine):
         return known or self._ask_info(deadline)
 
     def _ask_info(self, deadline: float) -> _ServerInfo:
-        info = _read_info(self._ask(None, "GET", "/get_model_info", None, deadline))
+        info = _read_info(self._ask_first(None, _MODEL_INFO_PATHS, deadline))
         with self._lock:
             self._known = info
         return info
+
+    def _ask_first(self, asked: _ServerInfo | None, paths: Sequence[str], deadline: float) -> Reply:
+        """The first of several names of a question that this version of the server knows."""
+        for path in paths[:-1]:
+            try:
+                return self._ask(asked, "GET", path, None, deadline)
+            except _UnknownPath:
+                continue
+        return self._ask(asked, "GET", paths[-1], None, deadline)
 
     def _ask(self, asked: _ServerInfo | None, method: str, path: str, body: object, deadline: float) -> Reply:
         """One request to the server that `asked` describes (None: to whoever answers)."""
@@ -141,7 +166,7 @@ class SglangDialectEngine(Engine):
                 f"{asked.incarnation} was asked. Its reply does not count."
             )
         if reply.refusal is not None:
-            raise EngineRefused(reply.refusal)
+            raise (_UnknownPath if reply.status == _NOT_FOUND else EngineRefused)(reply.refusal)
         return reply
 
     def _forget(self) -> None:
@@ -168,28 +193,36 @@ def _read_weight(version: object, lineage: object) -> WeightId | None:
 
 
 def _update_body(blob: Path, weight: WeightId, asked: _ServerInfo) -> dict[str, Any]:
-    if "lineage" in asked.extensions:
+    if asked.extensions >= _OURS:
         return {"model_path": str(blob), "weight_version": str(weight.version), "lineage": weight.lineage}
     return {"model_path": str(blob), "weight_version": f"{weight.lineage}:{weight.version}"}
 
 
-def _generate_body(
-    prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], is_compact: bool
-) -> dict[str, Any]:
-    body: dict[str, Any] = {
+def _compact_body(prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> dict[str, Any]:
+    return {
         "input_ids": [list(prompt) for prompt in prompts],
-        "sampling_params": [_sampling_body(one) for one in params],
+        "sampling_params": [_sampling_body(one, one.num_samples, one.seed) for one in params],
+        "return_logprob": True,
+        "compact": True,
+    }
+
+
+def _plain_body(prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> dict[str, Any]:
+    """A prompt per sample: SGLang gives all `n` samples of one the same seed. Its prefix cache shares the work."""
+    rows = [
+        (prompt, one, index) for prompt, one in zip(prompts, params, strict=True) for index in range(one.num_samples)
+    ]
+    return {
+        "input_ids": [list(prompt) for prompt, _, _ in rows],
+        "sampling_params": [_sampling_body(one, 1, one.seed + index) for _, one, index in rows],
         "return_logprob": True,
     }
-    if is_compact:
-        body["compact"] = True
-    return body
 
 
-def _sampling_body(params: SamplingParams) -> dict[str, Any]:
+def _sampling_body(params: SamplingParams, num_samples: int, seed: int) -> dict[str, Any]:
     return {
-        "n": params.num_samples,
-        "sampling_seed": params.seed,
+        "n": num_samples,
+        "sampling_seed": seed,
         "max_new_tokens": params.max_new_tokens,
         "temperature": params.temperature,
         "top_p": params.top_p,

@@ -31,6 +31,7 @@ _HTTP_OK = 200
 class Reply:
     """A reply, whatever its status."""
 
+    status: int
     body: Any
     """Parsed JSON, or the text where it is none: SGLang answers some control calls in plain text."""
     incarnation: str | None
@@ -104,7 +105,7 @@ class Transport:
         connected: _DeadlineSocket | None = None
         try:
             connected = self._take(deadline)
-            status, incarnation, raw = self._exchange(connected, method, path, body)
+            response, raw = self._exchange(connected, method, path, body)
         except TimeoutError as error:
             self._close(connected)
             raise EngineTimeout(f"{what} was not answered within the deadline.") from error
@@ -113,11 +114,16 @@ class Transport:
             raise EngineGone(
                 f"{what} broke off ({type(error).__name__}: {error}); the server died or was replaced."
             ) from error
-        with self._lock:
-            self._idle.append(connected)
+        if response.will_close:
+            connected.close()
+        else:
+            with self._lock:
+                self._idle.append(connected)
         parsed = _parse(raw)
-        refusal = None if status == _HTTP_OK else f"{what} was refused with {status}: {_sentence(parsed)}"
-        return Reply(parsed, incarnation, refusal)
+        refusal = None
+        if response.status != _HTTP_OK:
+            refusal = f"{what} was refused with {response.status}: {_sentence(parsed)}"
+        return Reply(response.status, parsed, response.headers.get(INCARNATION_HEADER), refusal)
 
     def close(self) -> None:
         """Closes idle connections."""
@@ -147,7 +153,7 @@ class Transport:
 
     def _exchange(
         self, connection: _DeadlineSocket, method: str, path: str, body: object | None
-    ) -> tuple[int, str | None, bytes]:
+    ) -> tuple[http.client.HTTPResponse, bytes]:
         payload = b"" if body is None else orjson.dumps(body)
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: {self._address[0]}:{self._address[1]}\r\n"
@@ -156,10 +162,7 @@ class Transport:
         connection.sendall(head.encode("ascii") + payload)
         response = http.client.HTTPResponse(connection, method=method)  # type: ignore[arg-type]  # all of a socket that it uses
         response.begin()
-        raw = response.read()
-        if response.will_close:
-            raise ConnectionError("the server closes the connection after its reply")
-        return response.status, response.headers.get(INCARNATION_HEADER), raw
+        return response, response.read()
 
     @staticmethod
     def _close(connection: _DeadlineSocket | None) -> None:
