@@ -40,7 +40,9 @@ def test_the_same_decision_opens_an_epoch_once(world: World) -> None:
         world.raise_epoch(1, "b")
 
 
-def test_an_epoch_that_reached_only_the_queue_is_opened_by_the_repeated_decision(world: World, tmp_path: object) -> None:
+def test_an_epoch_that_reached_only_the_queue_is_opened_by_the_repeated_decision(
+    world: World, tmp_path: object
+) -> None:
     folder = str(tmp_path)
     world.kill()
     world.start(RLJOB_FAILPOINTS="coordinator.epoch_raised=1", RLJOB_FAILPOINTS_DIR=folder)

@@ -96,9 +96,7 @@ def test_nothing_newer_is_none_at_the_deadline(publisher: WeightPublisher, recei
     assert receiver.await_newer(Stream.POLICY, weight(0), deadline=time.monotonic() + 0.05) is None
 
 
-def test_a_late_joiner_gets_the_newest(
-    world: World, publisher: WeightPublisher, receiver: WeightReceiver
-) -> None:
+def test_a_late_joiner_gets_the_newest(world: World, publisher: WeightPublisher, receiver: WeightReceiver) -> None:
     for version in range(3):
         publisher.publish(Stream.REFERENCE, weight(version), tensors(version), deadline=in_time())
     assert_is(receiver.await_newer(Stream.REFERENCE, None, deadline=in_time()), weight(2), tensors(2))
@@ -296,7 +294,7 @@ def test_a_corrupt_chunk_is_refused_and_taken_from_another_source(sources: Sourc
 def test_only_corrupt_sources_are_an_error_that_says_so(sources: Sources, tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     address = sources.corrupt(5)
-    with pytest.raises(CorruptWeights, match="5 of 8 chunks came.*chunk 5 does not match its checksum"):
+    with pytest.raises(CorruptWeights, match=r"5 of 8 chunks came.*chunk 5 does not match its checksum"):
         pull(sources.offer(), path, monotonic_terms("token", 0.3, lambda: None), iter(lambda: [address], None))
     assert list(tmp_path.glob("weights*")) == []
 

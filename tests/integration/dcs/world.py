@@ -1,4 +1,4 @@
-"""One job's DCS as tests drive it: real Redis servers, a real coordinator process, and hands in the place of the rest."""
+"""One job's DCS as tests drive it: real Redis servers, a real coordinator process, hands in the place of the rest."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class CheckpointStore:
         self._session = session
         self._root = context.checkpoint_dir
         self._keep = context.job.spec.checkpoint.keep
-        self._client = CoordinatorClient(context.endpoints)
+        self._endpoints = context.endpoints
         self._turn = threading.Condition()
         self._due: _Due | None = None
         self._in_flight = False
@@ -119,7 +119,8 @@ class CheckpointStore:
             file = f"{version}-e{self._life.epoch}-{self._life.incarnation}.safetensors"
             digest = write_synced(self._root / REFERENCE_FOLDER / file, safetensors_pieces(tensors))
             sync_folder(self._root / REFERENCE_FOLDER)
-            self._reference = _Reference(version, file, digest)
+            with self._turn:
+                self._reference = _Reference(version, file, digest)
             return tensors
         kept = self._reference
         if kept is None or kept.version != version:
@@ -198,7 +199,8 @@ class CheckpointStore:
             call_id=f"{self._life.incarnation}/record/{due.weight}",
         )
         deadline = time.monotonic() + RECORD_SECONDS
-        record = self._client.ask("POST", "/v1/checkpoints", request, CheckpointRecord, deadline=deadline)
+        with contextlib.closing(CoordinatorClient(self._endpoints)) as client:
+            record = client.ask("POST", "/v1/checkpoints", request, CheckpointRecord, deadline=deadline)
         replace_synced(self._root / RECORD_FILE, record.model_dump_json(indent=1).encode())
         (self._root / name / RECORDED_MARK).touch()
         failpoint("checkpoint.after_record")
@@ -235,13 +237,18 @@ class CheckpointStore:
         self._prune_references()
 
     def _prune_references(self) -> None:
+        """Deletes the files that no folder names; those of this life only below the version in use."""
         named = {_read_json(path)["file"] for path in self._root.glob(f"*/{REFERENCE_FILE}")}
-        current = self._reference
-        if current is not None:
-            named.add(current.file)
-        for path in (self._root / REFERENCE_FOLDER).iterdir():
-            if path.name not in named and not path.stem.endswith(self._life.incarnation):
-                path.unlink(missing_ok=True)
+        with self._turn:
+            current, due = self._reference, self._due
+        used = [one for one in (current, None if due is None else due.reference) if one is not None]
+        named |= {one.file for one in used}
+        for path in (self._root / REFERENCE_FOLDER).glob("[0-9]*-e*.safetensors"):
+            version = int(path.name.partition("-")[0])
+            is_own = path.stem.endswith(self._life.incarnation)
+            if path.name in named or (is_own and all(version >= one.version for one in used)):
+                continue
+            path.unlink(missing_ok=True)
 
 
 def _contents(due: _Due) -> Iterable[tuple[str, Iterable[ReadableBuffer]]]:

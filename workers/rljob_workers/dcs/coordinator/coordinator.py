@@ -108,7 +108,7 @@ class Coordinator:
     # --- background ------------------------------------------------------------------------------------------------
 
     def look_after_units(self) -> None:
-        """Finds storage units that came back empty and has their rows made again; makes room if memory is short."""
+    XX
         if self.gate.state is not ServerState.OPEN or self.epochs.current.restore.epoch == 0:
             return
         for unit in self._ground.steward.probe_units():
@@ -122,8 +122,8 @@ class Coordinator:
         for aside in self._ground.steward.take_set_aside():
             where = f"group {aside.group} of train_{aside.rollout_id}"
             message = (
-                f"Prompt {aside.prompt_index} ({where}) was set aside: its worker died {aside.kills} times while it was "
-                "alone in work."
+                f"Prompt {aside.prompt_index} ({where}) was set aside: its worker died {aside.kills} times "
+                "while it was alone in work."
             )
             self._tell(EventKind.PROMPT_SET_ASIDE, message)
             if aside.exhausted:

@@ -1,0 +1,221 @@
+"""Checkpoints: durable before they are recorded, recorded before anything older goes, verified before they are used."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rljob_api import failpoints
+from rljob_api.names import Lineage, Role, WeightVersion
+from rljob_api.wire.identity import WeightId
+from rljob_api.wire.observation import EventKind
+from rljob_workers.dcs.checkpoints import CheckpointStore, build_checkpoint_store
+from rljob_workers.dcs.errors import CheckpointDamaged, LifeOver
+from rljob_workers.dcs.session import RankSession
+from tests.integration.dcs.world import World, read_json
+
+TICKETS = b'{"cursor": 3, "front": [], "draws": [], "kills": {}}'
+
+
+def weight(version: int, lineage: int = 1) -> WeightId:
+    return WeightId(lineage=Lineage(lineage), version=WeightVersion(version))
+
+
+def model(seed: int) -> dict[str, torch.Tensor]:
+    return {"w": torch.full((8, 8), float(seed)), "b": torch.arange(3)}
+
+
+def state(seed: int) -> dict[str, object]:
+    return {"moments": torch.full((4,), float(seed)), "optimizer.steps": seed, "layout": [["w", [8, 8]]]}
+
+
+def save(store: CheckpointStore, version: int, lineage: int = 1) -> None:
+    store.write(weight(version, lineage), model(version), state(version), TICKETS)
+
+
+def folders(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir() if path.is_dir() and path.name != "reference")
+
+
+@pytest.fixture
+def root(world: World) -> Path:
+    return Path(world.endpoints.run_dir) / "checkpoints"
+
+
+@pytest.fixture
+def actor(world: World) -> RankSession:
+    world.begin()
+    return world.rank(Role.ACTOR)
+
+
+def published(world: World, version: int) -> None:
+    """As if `version` had been trained and published: what recording it asks for."""
+    with world.servers.control.admin() as admin:
+        admin.hset("q:meta", "published", version)
+
+
+def test_a_checkpoint_is_recorded_with_all_its_files(world: World, actor: RankSession, root: Path) -> None:
+    store = build_checkpoint_store(actor.context, actor)
+    save(store, 0)
+    store.wait()
+    name = f"0-e1-{actor.life.incarnation}"
+    assert folders(root) == [name]
+    assert torch.equal(load_file(root / name / "model.safetensors")["w"], model(0)["w"])
+    assert torch.equal(load_file(root / name / "state.safetensors")["moments"], torch.zeros(4))
+    assert read_json(root / name / "state.json") == {"optimizer.steps": 0, "layout": [["w", [8, 8]]]}
+    assert (root / name / "tickets.json").read_bytes() == TICKETS
+    record = read_json(root / "record.json")
+    assert (record["folder"], record["id"]["version"], record["ancestry"]) == (name, 0, {"1": -1})
+    assert set(record["checksums"]) == {"model.safetensors", "state.safetensors", "state.json", "tickets.json"}
+    assert world.status().recorded == 0
+    assert len(world.told(EventKind.RECORDED)) == 1
+    assert store.verified(name) == root / name
+
+
+def test_only_the_newest_recorded_folders_stay(world: World, actor: RankSession, root: Path) -> None:
+    store = build_checkpoint_store(actor.context, actor)
+    for version in range(5):
+        published(world, version)
+        save(store, version)
+        store.wait()
+    incarnation = actor.life.incarnation
+    assert folders(root) == [f"3-e1-{incarnation}", f"4-e1-{incarnation}"]
+
+
+def test_a_checkpoint_that_is_due_while_one_is_in_flight_waits_and_is_not_left_out(
+    world: World, actor: RankSession, root: Path
+) -> None:
+    store = build_checkpoint_store(actor.context, actor)
+    published(world, 3)
+    for version in range(4):
+        save(store, version)
+    store.wait()
+    assert len(world.told(EventKind.RECORDED)) == 4
+    assert world.status().recorded == 3
+
+
+def test_the_writer_of_an_epoch_that_is_over_records_nothing_and_says_so(
+    world: World, actor: RankSession, root: Path
+) -> None:
+    store = build_checkpoint_store(actor.context, actor)
+    world.raise_epoch(2)
+    save(store, 0)
+    with pytest.raises(LifeOver, match="epoch 2 is open"):
+        store.wait()
+    assert not (root / "record.json").exists()
+    assert world.status().recorded is None
+
+
+def test_recording_outlives_a_kill_of_the_coordinator(world: World, actor: RankSession, root: Path) -> None:
+    store = build_checkpoint_store(actor.context, actor)
+    world.kill()
+    save(store, 0)
+    world.start()
+    store.wait()
+    assert world.status().recorded == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "recorded", "left"),
+    [
+        pytest.param("checkpoint.before_rename", 0, [".partial-1", "0"], id="a folder that was never renamed"),
+        pytest.param("checkpoint.before_record", 0, ["0", "1"], id="a folder that was never recorded"),
+        pytest.param("checkpoint.after_record", 1, ["0", "1"], id="a record before anything is deleted"),
+    ],
+)
+def test_death_at_every_place_leaves_a_record_that_can_be_restored(
+    world: World, actor: RankSession, root: Path, tmp_path: Path, place: str, recorded: int, left: list[str]
+) -> None:
+    store = build_checkpoint_store(actor.context, actor)
+    save(store, 0)
+    store.wait()
+    published(world, 1)
+    assert _dies_at(place, world, tmp_path) == signal.SIGKILL
+    assert [name.partition("-e")[0] for name in folders(root)] == left
+    restore = world.raise_epoch(2)
+    world.order(2)
+    assert restore.version == recorded
+    assert restore.folder is not None
+    later = world.rank(Role.ACTOR, epoch=2)
+    resumed = build_checkpoint_store(later.context, later)
+    assert torch.equal(load_file(resumed.verified(restore.folder) / "model.safetensors")["w"], model(recorded)["w"])
+    published(world, recorded + 1)
+    save(resumed, recorded + 1, lineage=2)
+    resumed.wait()
+    assert folders(root) == sorted([restore.folder, f"{recorded + 1}-e2-{later.life.incarnation}"])
+
+
+def _dies_at(place: str, world: World, folder: Path) -> int:
+    """Writes version 1 in a rank of its own, which is killed at `place`; the signal it died of."""
+    pid = os.fork()
+    if pid == 0:
+        failpoints._ARMED[place] = 1
+        os.environ["RLJOB_FAILPOINTS_DIR"] = str(folder)
+        session = RankSession(world.context(world.life(Role.ACTOR)))
+        store = build_checkpoint_store(session.context, session)
+        save(store, 1)
+        store.wait()
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    return os.WTERMSIG(status)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "state.json", "tickets.json"])
+def test_a_damaged_file_is_named(world: World, actor: RankSession, root: Path, file: str) -> None:
+    store = build_checkpoint_store(actor.context, actor)
+    save(store, 0)
+    store.wait()
+    name = f"0-e1-{actor.life.incarnation}"
+    content = bytearray((root / name / file).read_bytes())
+    content[-1] ^= 1
+    (root / name / file).write_bytes(content)
+    with pytest.raises(CheckpointDamaged, match=f"{file} has checksum .* Restore it from a copy"):
+        store.verified(name)
+
+
+def test_a_missing_folder_is_named(actor: RankSession) -> None:
+    store = build_checkpoint_store(actor.context, actor)
+    with pytest.raises(CheckpointDamaged, match=r"9-e9-aaaaaaaaaaaa/checksums\.json cannot be read"):
+        store.verified("9-e9-aaaaaaaaaaaa")
+
+
+def test_the_reference_version_comes_back_with_the_checkpoint_that_used_it(
+    world: World, actor: RankSession, root: Path
+) -> None:
+    store = build_checkpoint_store(actor.context, actor)
+    store.keep_reference(0, model(0))
+    save(store, 0)
+    published(world, 1)
+    save(store, 1)
+    store.wait()
+    store.keep_reference(2, model(2))  # published after the last record: a past that the restore leaves
+    restore = world.raise_epoch(2)
+    world.order(2)
+    assert restore.folder is not None
+    later = world.rank(Role.ACTOR, epoch=2)
+    resumed = build_checkpoint_store(later.context, later)
+    assert torch.equal(resumed.keep_reference(0, None)["w"], model(0)["w"])
+    with pytest.raises(CheckpointDamaged, match="names no reference version 2"):
+        resumed.keep_reference(2, None)
+    published(world, 2)
+    save(resumed, 2, lineage=2)
+    resumed.wait()
+    assert [path.name.partition("-")[0] for path in (root / "reference").iterdir()] == ["0"]
+
+
+def test_a_reference_version_goes_when_no_kept_folder_names_it(world: World, actor: RankSession, root: Path) -> None:
+    store = build_checkpoint_store(actor.context, actor)
+    for version in range(4):
+        published(world, version)
+        store.keep_reference(version, model(version))
+        save(store, version)
+        store.wait()
+    files = sorted(path.name.partition("-")[0] for path in (root / "reference").iterdir())
+    assert files == ["2", "3"]
+    assert json.loads((root / "record.json").read_text())["id"]["version"] == 3

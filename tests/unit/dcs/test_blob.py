@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import xxhash
+from safetensors.torch import load
+
+from rljob_workers.dcs.blob import safetensors_pieces, stage_blob
+
+TENSORS = {
+    "float32": torch.arange(12, dtype=torch.float32).reshape(3, 4),
+    "bfloat16": torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
+    "transposed": torch.arange(6, dtype=torch.int64).reshape(2, 3).t(),
+    "scalar": torch.tensor(7, dtype=torch.int32),
+    "bool": torch.tensor([True, False]),
+    "empty": torch.zeros(0, 3),
+}
+
+
+def test_the_pieces_are_what_safetensors_reads() -> None:
+    found = load(b"".join(bytes(piece) for piece in safetensors_pieces(TENSORS)))
+    assert found.keys() == TENSORS.keys()
+    for name, tensor in TENSORS.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor), name
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 64, 1 << 20])
+def test_a_staged_blob_has_a_checksum_for_every_chunk(chunk_bytes: int) -> None:
+    blob = stage_blob("test", TENSORS, chunk_bytes)
+    try:
+        content = os.pread(blob.descriptor, blob.num_bytes + 1, 0)
+    finally:
+        os.close(blob.descriptor)
+    assert len(content) == blob.num_bytes
+    assert b"".join(bytes(piece) for piece in safetensors_pieces(TENSORS)) == content
+    chunks = [content[start : start + chunk_bytes] for start in range(0, len(content), chunk_bytes)]
+    assert blob.checksums == tuple(xxhash.xxh3_64_hexdigest(chunk) for chunk in chunks)
+
+
+def test_a_dtype_without_a_name_is_refused_with_a_sentence() -> None:
+    with pytest.raises(ValueError, match=r"tensor odd: dtype torch\.complex64 has no safetensors name"):
+        list(safetensors_pieces({"odd": torch.zeros(2, dtype=torch.complex64)}))

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_workers.dcs.checkpoint_folders import (
+    CheckpointFolder,
+    folder_name,
+    folders_to_delete,
+    parse_folder,
+    partial_name,
+)
+
+INCARNATION = "0123456789ab"
+
+
+def folder(version: int, epoch: int = 1, *, recorded: bool = True, partial: bool = False) -> CheckpointFolder:
+    name = folder_name(version, epoch, INCARNATION)
+    parsed = parse_folder(partial_name(name) if partial else name, is_recorded=recorded)
+    assert parsed is not None
+    return parsed
+
+
+@pytest.mark.parametrize(
+    "name", ["reference", "5", "5-e1", "5-e1-xyz", ".deleted-5-e1-0123456789ab", "x5-e1-0123456789ab"]
+)
+def test_a_foreign_name_is_left_alone(name: str) -> None:
+    assert parse_folder(name, is_recorded=False) is None
+
+
+@pytest.mark.parametrize(
+    ("present", "recorded", "epoch", "keep", "expected"),
+    [
+        pytest.param([folder(3), folder(4), folder(5)], folder(5), 1, 2, [folder(3)], id="older than keep"),
+        pytest.param([folder(4), folder(5)], folder(5), 1, 1, [folder(4)], id="keep 1 keeps the record alone"),
+        pytest.param([folder(4), folder(5)], folder(5), 1, 3, [], id="fewer than keep"),
+        pytest.param(
+            [folder(5), folder(6), folder(5, 2)], folder(5, 2), 2, 2, [folder(5), folder(6)],
+            id="what the epoch before recorded at or after the record is of a past that was left",
+        ),
+        pytest.param(
+            [folder(4), folder(4, 2), folder(5, 2)], folder(5, 2), 2, 2, [folder(4)],
+            id="of a version that was recorded twice the later one stays",
+        ),
+        pytest.param(
+            [folder(4), folder(5, recorded=False), folder(5, 2)], folder(5, 2), 2, 2, [folder(5, recorded=False)],
+            id="an unrecorded folder of an ended epoch",
+        ),
+        pytest.param(
+            [folder(5), folder(6, recorded=False), folder(7, recorded=False, partial=True)], folder(5), 1, 2, [],
+            id="unrecorded folders of this epoch are in work",
+        ),
+        pytest.param(
+            [folder(5, recorded=False, partial=True), folder(5, 2)], folder(5, 2), 2, 2,
+            [folder(5, recorded=False, partial=True)],
+            id="what a death left half written in an ended epoch",
+        ),
+    ],
+)  # fmt: skip
+def test_folders_to_delete(
+    present: list[CheckpointFolder],
+    recorded: CheckpointFolder,
+    epoch: int,
+    keep: int,
+    expected: list[CheckpointFolder],
+) -> None:
+    assert sorted(folders_to_delete(present, recorded.name, epoch, keep)) == sorted(one.name for one in expected)
+
+
+@given(
+    others=st.sets(st.tuples(st.integers(0, 9), st.integers(1, 4), st.booleans()), max_size=12),
+    keep=st.integers(1, 4),
+)
+def test_the_record_stays_and_at_most_keep_recorded_folders(others: set[tuple[int, int, bool]], keep: int) -> None:
+    record = folder(5, 4)
+    rest = {(version, epoch): recorded for version, epoch, recorded in others if (version, epoch) != (5, 4)}
+    present = [folder(version, epoch, recorded=is_recorded) for (version, epoch), is_recorded in rest.items()]
+    gone = folders_to_delete([*present, record], record.name, 4, keep)
+    assert record.name not in gone
+    left = [one for one in present if one.name not in gone and one.is_recorded]
+    assert len(left) <= keep - 1
+    assert all(one.version < 5 for one in left)
