@@ -1,7 +1,7 @@
 """A pretended job on the real queue: replicas, forward roles, a trainer and a coordinator in one process.
 
-Nothing is computed: a token is the number of the weight that made it, a log-prob likewise, an advantage is the sum of its
-group's rewards. So the trainer can tell from the bytes it gets whether they are what the contract promises.
+Nothing is computed: a token is the number of the weight that made it, a log-prob likewise, an advantage is a sum over the
+rewards and log-probs of its group. So the trainer can tell from the bytes it gets whether they are what the contract promises.
 `World.act` does one random thing; `History` says what was broken.
 """
 
@@ -37,10 +37,11 @@ from rljob_workers.transfer_queue.types import (
 from tests.integration.transfer_queue.servers import Servers
 
 TOKENS_PER_SAMPLE = 2
+LOG_PROB_FACTOR = 4096.0
 GENERATED = ("tokens", "rewards")
 LOG_PROBS = Task("actor_log_probs", TaskKind.FORWARD, ("tokens",), ("log_probs",))
 REFERENCE = Task("ref_log_probs", TaskKind.FORWARD, ("tokens",), ("ref_log_probs",))
-ADVANTAGES = Task("advantages", TaskKind.FORWARD, ("rewards",), ("advantages",), ClaimPolicy.GROUP)
+ADVANTAGES = Task("advantages", TaskKind.FORWARD, ("rewards", "log_probs"), ("advantages",), ClaimPolicy.GROUP)
 TRAIN = Task(
     "actor_train", TaskKind.TRAINING, ("tokens", "rewards", "log_probs", "ref_log_probs", "advantages")
 )
@@ -323,7 +324,9 @@ class World:
     def _forward_puts(self, forward: Forward, batch: Batch) -> None:
         weight = forward.held if forward.task is LOG_PROBS else None
         if forward.task is ADVANTAGES:
-            sums = batch.columns["rewards"].values.view(-1, self.shape.samples_per_prompt).sum(1)
+            log_probs = torch.stack([row[0] for row in batch.columns["log_probs"].rows()])
+            scores = batch.columns["rewards"].values + LOG_PROB_FACTOR * log_probs
+            sums = scores.view(-1, self.shape.samples_per_prompt).sum(1)
             column = Jagged.scalars(sums.repeat_interleave(self.shape.samples_per_prompt))
         else:
             tokens = batch.columns["tokens"]
@@ -392,8 +395,9 @@ class World:
         if len(mates) < self.shape.samples_per_prompt:
             return
         total = sum(float(batch.columns["rewards"].row(other)) for other in mates)
+        total += LOG_PROB_FACTOR * self.chain[batch.rollout_id] * len(mates)
         if float(batch.columns["advantages"].row(place)) != total:
-            self.history.broken.append(f"{where}: the advantage is of other rewards")
+            self.history.broken.append(f"{where}: the advantage is of other rewards or log-probs")
 
     def _publish(self, trainer: Trainer) -> None:
         self._numbers += 1

@@ -1,0 +1,119 @@
+"""A small job on real Redis, for tests that do one thing after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from rljob_api.names import Epoch, Lineage, Role, RolloutId, WeightVersion
+from rljob_api.spec import Waiting
+from rljob_api.wire.epochs import RestorePoint
+from rljob_api.wire.identity import Life, WeightId
+from rljob_api.wire.observation import ServerState
+from rljob_workers.transfer_queue.client import TransferQueueClient
+from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.transfer_queue.steward import QueueSteward, StewardTiming
+from rljob_workers.transfer_queue.types import Batch, GroupRows, QueueShape, Ticket
+from tests.integration.transfer_queue.servers import Servers
+from tests.integration.transfer_queue.world import ADVANTAGES, LOG_PROBS, REFERENCE, TRAIN, make_life, make_shape
+
+
+def weight(version: int, lineage: int = 1) -> WeightId:
+    return WeightId(lineage=Lineage(lineage), version=WeightVersion(version))
+
+
+class Job:
+    """A steward and one client; epoch 1 is open."""
+
+    def __init__(self, servers: Servers, shape: QueueShape | None = None, *, patience_seconds: float = 10.0) -> None:
+        self.servers = servers
+        self.shape = shape or make_shape()
+        self.timing = StewardTiming(unlisted_seconds=0, patience_seconds=patience_seconds)
+        self.clients: list[TransferQueueClient] = []
+        self.lives: dict[TransferQueueClient, Life] = {}
+        self.steward = QueueSteward(servers.endpoints, self.shape, timing=self.timing)
+        assert self.steward.open_server(0) is ServerState.OPEN
+        self.restore = self.raise_epoch(1)
+        self.rollout = self.client(Role.ROLLOUT)
+        self.actor = self.client(Role.ACTOR)
+
+    def close(self) -> None:
+        self.steward.close()
+        for client in self.clients:
+            client.close()
+
+    def raise_epoch(self, epoch: int) -> RestorePoint:
+        self.epoch = epoch
+        return self.steward.raise_epoch(Epoch(epoch), f"d{epoch}", "a test", None)
+
+    def client(self, role: Role, replica: int = 0, waiting: Waiting = Waiting.NOTIFY) -> TransferQueueClient:
+        life = make_life(role, self.epoch, replica)
+        self.steward.begin_life(life)
+        client = TransferQueueClient(self.servers.endpoints, self.shape, life, waiting=waiting)
+        self.clients.append(client)
+        self.lives[client] = life
+        return client
+
+    def incarnation(self, client: TransferQueueClient) -> str:
+        return self.lives[client].incarnation
+
+    def tickets(self, limit: int, holds: WeightId | None = None) -> list[Ticket]:
+        answer = self.rollout.claim_tickets(holds or weight(0), limit, 0)
+        assert isinstance(answer, list), answer
+        return answer
+
+    def group(self, ticket: Ticket, oldest: WeightId | None = None, newest: WeightId | None = None) -> GroupRows:
+        num = self.shape.samples_per_prompt
+        tokens = [torch.arange(2 + row, dtype=torch.int32) for row in range(num)]
+        first = oldest or weight(0)
+        return GroupRows(
+            ticket,
+            {"tokens": Jagged.from_rows(tokens), "rewards": Jagged.scalars(torch.ones(num))},
+            [first] * num,
+            [newest or first] * num,
+        )
+
+    def put(self, tickets: Sequence[Ticket], made_by: WeightId | None = None) -> list[bool]:
+        return self.rollout.put_groups([self.group(ticket, made_by) for ticket in tickets])
+
+    def derive(self, rollout: int, made_by: WeightId | None = None) -> None:
+        """All forward tasks on all rows of a partition that are ready."""
+        for task, role in ((LOG_PROBS, Role.ACTOR_FWD), (REFERENCE, Role.REFERENCE), (ADVANTAGES, Role.ADVANTAGES)):
+            client = self.client(role)
+            while isinstance(batch := client.claim(task.name, range(rollout, rollout + 1), 100, timeout=0), Batch):
+                self.put_derived(client, batch, task.writes[0], made_by)
+
+    def put_derived(
+        self, client: TransferQueueClient, batch: Batch, field: str, made_by: WeightId | None = None
+    ) -> None:
+        value = Jagged.scalars(torch.zeros(len(batch)))
+        client.put(batch, {field: value}, weight=made_by or weight(0))
+
+    def train(self, rollout: int) -> None:
+        batch = self.claim_training(rollout)
+        assert isinstance(batch, Batch), batch
+        self.actor.commit_training(TRAIN.name, RolloutId(rollout), [0])
+
+    def claim_training(self, rollout: int) -> object:
+        rows = self.shape.rows_per_partition
+        return self.actor.claim_training(TRAIN.name, RolloutId(rollout), 0, rows, 0, 1, timeout=0)
+
+    def publish(self, version: int, lineage: int = 1) -> None:
+        self.steward.publish(self.lives[self.actor], weight(version, lineage), f"p{self.epoch}-{version}")
+
+    def record(self, version: int, lineage: int = 1) -> None:
+        self.steward.record(
+            self.lives[self.actor], weight(version, lineage), f"{version}", {}, f"r{self.epoch}-{version}"
+        )
+
+    def step(self, rollout: int) -> None:
+        """One whole rollout, from tickets to the published weight."""
+        held = weight(rollout, self.restore.lineage)
+        self.put(self.tickets(self.shape.batch_size, held), held)
+        self.derive(rollout, held)
+        self.train(rollout)
+        self.publish(rollout + 1, self.restore.lineage)
+
+    def check(self) -> None:
+        assert self.steward.check() == []

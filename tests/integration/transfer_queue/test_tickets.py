@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rljob_api.names import Role
+from rljob_workers.transfer_queue.errors import AttemptsExhausted, Fenced, TicketLost
+from rljob_workers.transfer_queue.types import Withheld
+from tests.integration.transfer_queue.job import Job, weight
+
+MakeJob = Callable[..., Job]
+
+
+def places(tickets: list) -> list[tuple[int, int, int]]:
+    return [(ticket.rollout_id, ticket.group, ticket.prompt_index) for ticket in tickets]
+
+
+def test_tickets_come_lowest_rollout_first_up_to_the_staleness_of_the_replicas_own_weight(make_job: MakeJob) -> None:
+    job = make_job(staleness=1, batch=2)
+    assert places(job.tickets(10)) == [(0, 0, 0), (0, 1, 1), (1, 0, 2), (1, 1, 3)]
+    assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.STALENESS
+    assert job.rollout.claim_tickets(weight(1), 1, 0) is Withheld.CAPACITY
+
+
+def test_nothing_is_given_for_a_dead_weight_or_beyond_the_last_rollout(make_job: MakeJob) -> None:
+    job = make_job(rollouts=1, batch=2)
+    assert job.rollout.claim_tickets(weight(0, lineage=7), 1, 0) is Withheld.DEAD_WEIGHTS
+    job.tickets(2)
+    assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.NONE_OPEN
+
+
+def test_a_group_is_put_once(make_job: MakeJob) -> None:
+    job = make_job()
+    tickets = job.tickets(2)
+    assert job.put(tickets) == [True, True]
+    assert job.put(tickets) == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("oldest", "newest"),
+    [
+        pytest.param(weight(-1), weight(0), id="a token older than the staleness allows"),
+        pytest.param(weight(0), weight(3, lineage=9), id="a token of a weight that is not alive"),
+    ],
+)
+def test_a_group_of_weights_that_do_not_count_is_generated_again(make_job: MakeJob, oldest: object, newest: object) -> None:
+    job = make_job(staleness=1, batch=1)
+    first, second = job.tickets(2)
+    assert second.rollout_id == 1
+    assert job.rollout.put_groups([job.group(second, oldest, newest)]) == [False]
+    assert places(job.tickets(2)) == places([second])
+
+
+def test_returned_tickets_keep_place_and_prompt_and_get_a_new_number(make_job: MakeJob) -> None:
+    job = make_job()
+    first, second = job.tickets(2)
+    job.rollout.return_tickets([first], killed=False)
+    (again,) = job.tickets(1)
+    assert places([again]) == places([first])
+    assert again.id not in (first.id, second.id)
+    assert job.put([first]) == [False]
+
+
+def test_an_ended_life_is_fenced_and_its_tickets_come_back(make_job: MakeJob) -> None:
+    job = make_job()
+    tickets = job.tickets(2)
+    job.steward.end_life(job.incarnation(job.rollout))
+    with pytest.raises(Fenced, match="not live in epoch 1"):
+        job.put(tickets)
+    job.rollout = job.client(Role.ROLLOUT)
+    assert places(job.tickets(2)) == places(tickets)
+
+
+def test_a_new_life_of_the_same_rank_ends_the_earlier_one(make_job: MakeJob) -> None:
+    job = make_job()
+    tickets = job.tickets(2)
+    job.client(Role.ROLLOUT)
+    with pytest.raises(Fenced):
+        job.put(tickets)
+
+
+def test_a_ticket_that_two_beats_do_not_list_comes_back(make_job: MakeJob) -> None:
+    job = make_job()
+    kept, lost = job.tickets(2)
+    incarnation = job.incarnation(job.rollout)
+    job.steward.beat(incarnation, [kept.id], [])
+    job.steward.beat(incarnation, [kept.id, lost.id], [])
+    job.steward.beat(incarnation, [kept.id], [])
+    assert job.put([lost]) == [True]
+    job.steward.beat(incarnation, [], [])
+    job.steward.beat(incarnation, [], [])
+    assert job.put([kept]) == [False]
+
+
+def test_a_rejected_group_is_drawn_anew_under_the_same_reservation(make_job: MakeJob) -> None:
+    job = make_job(attempts=2)
+    first, second = job.tickets(2)
+    drawn = job.rollout.redraw(first, "all rewards are equal")
+    assert (drawn.rollout_id, drawn.group, drawn.attempt, drawn.prompt_index) == (0, 0, 1, 2)
+    with pytest.raises(TicketLost):
+        job.rollout.redraw(first, "again")
+    with pytest.raises(AttemptsExhausted, match=r"rollout.maxAttempts: group 0 of train_0 was drawn 2 times.*equal"):
+        job.rollout.redraw(drawn, "all rewards are equal")
+    assert job.steward.stats().groups_issued == 2
+    assert job.put([drawn, second]) == [True, True]
+
+
+def test_prompts_in_work_when_a_worker_dies_are_worked_on_alone_until_they_succeed(make_job: MakeJob) -> None:
+    job = make_job(batch=2, staleness=1)
+    job.tickets(2)
+    job.steward.suspect(job.incarnation(job.rollout))
+    (first,) = job.tickets(5)
+    assert first.alone
+    assert job.rollout.claim_tickets(weight(0), 5, 0) is Withheld.SUSPECT
+    assert job.put([first]) == [True]
+    (second,) = job.tickets(5)
+    assert second.alone
+    job.rollout.return_tickets([second], killed=False)
+    job.put(job.tickets(1))
+    assert not any(ticket.alone for ticket in job.tickets(5))
+
+
+def test_a_prompt_that_kills_alone_too_often_is_set_aside_and_survives_nothing(make_job: MakeJob) -> None:
+    job = make_job(batch=1, kills=2)
+    (ticket,) = job.tickets(1)
+    for _ in range(2):
+        job.steward.suspect(job.incarnation(job.rollout))
+        assert job.steward.take_set_aside() == []
+        (ticket,) = job.tickets(1)
+        assert (ticket.prompt_index, ticket.attempt, ticket.alone) == (0, 0, True)
+    job.rollout.return_tickets([ticket], killed=True)
+    (aside,) = job.steward.take_set_aside()
+    assert (aside.prompt_index, aside.rollout_id, aside.group, aside.kills, aside.exhausted) == (0, 0, 0, 2, False)
+    (ticket,) = job.tickets(1)
+    assert (ticket.prompt_index, ticket.attempt, ticket.alone) == (1, 1, False)
+
+
+def test_a_poison_group_without_draws_left_is_named(make_job: MakeJob) -> None:
+    job = make_job(batch=1, kills=1, attempts=1)
+    job.tickets(1)
+    job.steward.suspect(job.incarnation(job.rollout))
+    job.tickets(1)
+    job.steward.suspect(job.incarnation(job.rollout))
+    (aside,) = job.steward.take_set_aside()
+    assert aside.exhausted
+
+
+def test_kill_counts_survive_a_global_restart(make_job: MakeJob) -> None:
+    job = make_job(batch=1)
+    job.tickets(1)
+    job.steward.suspect(job.incarnation(job.rollout))
+    job.raise_epoch(2)
+    job.rollout = job.client(Role.ROLLOUT)
+    (ticket,) = job.tickets(5)
+    assert (ticket.prompt_index, ticket.alone) == (0, True)
+
+
+def test_memory_above_the_mark_stops_new_tickets_and_no_put(make_job: MakeJob) -> None:
+    job = make_job()
+    first, second = job.tickets(2)
+    job.steward._change("memory", 1, waiting="a test")
+    assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.MEMORY
+    assert job.put([first]) == [True]
+    job.rollout.return_tickets([second], killed=False)
+    assert places(job.tickets(5)) == places([second])
+    job.steward.probe_units()
+    assert job.tickets(1)
