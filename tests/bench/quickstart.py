@@ -88,9 +88,8 @@ def _compare(shape: Shape, rounds: int, threads: int) -> None:
         for name, run in contestants.items():
             rate = steady_rate(run(), shape.warm_up)
             rates[name].append(rate)
-            _say(
-                f"  round {turn}  {name:10} {rate.samples_per_second:9.1f} samples/s {rate.tokens_per_second:10.0f} tok/s"
-            )
+            speeds = f"{rate.samples_per_second:9.1f} samples/s {rate.tokens_per_second:10.0f} tokens/s"
+            _say(f"  round {turn}  {name:10} {speeds}")
     medians = {name: statistics.median(rate.samples_per_second for rate in runs) for name, runs in rates.items()}
     for name, median in medians.items():
         _say(f"  median   {name:10} {median:9.1f} samples/s")

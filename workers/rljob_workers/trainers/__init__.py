@@ -13,6 +13,7 @@ from rljob_workers.algorithms import aggregation, kl
 from rljob_workers.algorithms.policy_loss import PolicyLossConfig
 from rljob_workers.models.building import build_model, torch_dtype
 from rljob_workers.trainers.adamw import AdamWConfig
+from rljob_workers.trainers.allocator import keep_freed_memory
 from rljob_workers.trainers.torch_forward import TorchForwardModel
 from rljob_workers.trainers.torch_trainer import TorchTrainer, TorchTrainerConfig
 
@@ -31,11 +32,13 @@ _AGGREGATION = {
 
 def build_trainer(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup) -> Trainer:
     """The actor's trainer; `group` is `data_parallel.SingleRank()` where the actor has one rank."""
+    keep_freed_memory()
     return TorchTrainer(build_model(spec.model, tokenizer), trainer_config(spec), group)
 
 
 def build_forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> ForwardModel:
     """The model of actor_fwd or of the reference."""
+    keep_freed_memory()
     return TorchForwardModel(
         build_model(spec.model, tokenizer),
         dtype=torch_dtype(spec.model.dtype),

@@ -18,13 +18,13 @@ class GroupError(TrainerError):
     """The data-parallel group cannot go on."""
 
 
-class GroupNotComplete(GroupError):  # noqa: N818 -- the names say what happened
+class GroupNotComplete(GroupError):
     """Not all ranks joined in time."""
 
 
-class GroupBroken(GroupError):  # noqa: N818
+class GroupBroken(GroupError):
     """A rank is gone or did not answer in time."""
 
 
-class NonFiniteGradient(TrainerError):  # noqa: N818
+class NonFiniteGradient(TrainerError):
     """A gradient is infinite or not a number; nothing was stepped."""
