@@ -158,11 +158,14 @@ class Supervisor:
             if not self._infrastructure.is_alive(COORDINATOR):
                 return None
             self._asked = asyncio.create_task(self._link.status())
-        await asyncio.wait({self._asked}, timeout=STATUS_PATIENCE_SECONDS)
-        if not self._asked.done():
-            self._asked.add_done_callback(lambda _: self._wake.set())
+        asked = self._asked
+        await asyncio.wait({asked}, timeout=STATUS_PATIENCE_SECONDS)
+        if self._asked is not asked:  # it ended while it was asked
             return None
-        asked, self._asked = self._asked, None
+        if not asked.done():
+            asked.add_done_callback(lambda _: self._wake.set())
+            return None
+        self._asked = None
         try:
             status = asked.result()
         except CoordinatorRefused:
