@@ -253,11 +253,11 @@ def test_event_ids_grow_by_one_over_a_restart_and_a_waiting_reader_is_woken(worl
 def test_metrics_carry_known_counters_only(world: World) -> None:
     world.begin()
     rank = world.rank(Role.ROLLOUT, 1)
-    rank.counters["samples_total"] += 16
+    rank.counters["groups_put"] += 16
     rank.counters["whatever"] += 1
     rank.ready()
     text = world.call("GET", "/metrics").decode()
-    assert 'rljob_rank_samples_total{job="test",role="rollout",replica="1",rank="0"} 16.0' in text
+    assert 'rljob_rank_groups_put_total{job="test",role="rollout",replica="1",rank="0"} 16.0' in text
     assert "whatever" not in text
     assert 'rljob_epoch{job="test"} 1.0' in text
 

@@ -108,7 +108,7 @@ class Coordinator:
     # --- background ------------------------------------------------------------------------------------------------
 
     def look_after_units(self) -> None:
-    XX
+        """Finds storage units that came back empty and has their rows made again; makes room if memory is short."""
         if self.gate.state is not ServerState.OPEN or self.epochs.current.restore.epoch == 0:
             return
         for unit in self._ground.steward.probe_units():

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rljob_api.wire.observation import CoordinatorStatus, ServerState
-from rljob_workers.dcs.counters import KNOWN_COUNTERS
+from rljob_workers.dcs.counters import COUNTERS, GAUGES
 
 if TYPE_CHECKING:
     from rljob_workers.dcs.coordinator.coordinator import Coordinator
@@ -79,7 +79,9 @@ def _counter_samples(coordinator: Coordinator) -> Iterator[Sample]:
         key = heard.beat.life.key
         labels = _rank_labels(key.role.value, key.replica, key.rank)
         for name, value in heard.beat.counters.items():
-            if name in KNOWN_COUNTERS:
+            if name in COUNTERS:
+                yield f"rljob_rank_{name}_total", labels, value
+            elif name in GAUGES:
                 yield f"rljob_rank_{name}", labels, value
 
 
