@@ -6,7 +6,7 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -139,7 +139,9 @@ def test_a_coroutine_from_a_plain_function_is_refused(make: Make) -> None:
 
 
 @both
-@pytest.mark.parametrize("error", [KeyError("label"), TimeoutError("their server"), SystemExit(3)], ids=repr)
+@pytest.mark.parametrize(
+    "error", [KeyError("label"), TimeoutError("their server"), SystemExit(3), asyncio.CancelledError()], ids=repr
+)
 def test_what_it_raises_is_told_with_the_prompt(
     error: BaseException, runner_of: Callable[..., Runner], make: Make
 ) -> None:
@@ -201,7 +203,13 @@ class CrowdedRunner(Runner):
         call.future = WaitingFuture(self._num_waits, lengths(group))
         return call
 
-    def abandon(self) -> None:
+    def drop(self, calls: Sequence[Call]) -> None:
+        pass
+
+    def renew(self) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
 
@@ -220,3 +228,43 @@ class WaitingFuture(Future[Any]):
 
 def test_waiting_for_a_turn_is_not_the_functions_time(make: Make) -> None:
     assert make(CrowdedRunner(5), SHORT_SECONDS).score_groups(make_groups(1)) == [[0.0, 1.0]]
+
+
+@both
+def test_threads_score_side_by_side_and_the_failure_of_one_is_not_the_others(
+    runner_of: Callable[..., Runner], make: Make
+) -> None:
+    """The role scores from several threads; what waits for one must not go down, or hang, with another."""
+
+    def fail(answers: Sequence[Answer]) -> list[float]:
+        if answers[0].prompt == "bad":
+            raise KeyError("label")
+        return lengths(answers)
+
+    reward = make(runner_of(fail))
+    bad = [[Answer("bad", "", None, group, 0)] for group in range(3)]
+    many = make_groups(3 * MAX_THREADS)
+    with ThreadPoolExecutor(8) as pool:
+        good = [pool.submit(reward.score_groups, many) for _ in range(4)]
+        failing = [pool.submit(reward.score_groups, [*bad, *many]) for _ in range(4)]
+        assert all(isinstance(call.exception(LONG_SECONDS), RewardFailed) for call in failing)
+        assert all(call.result(LONG_SECONDS) == reward.score_groups(many) for call in good)
+
+
+@both
+def test_calls_of_others_are_served_while_every_thread_hangs(runner_of: Callable[..., Runner], make: Make) -> None:
+    stuck = threading.Event()
+
+    def hang(answers: Sequence[Answer]) -> list[float]:
+        if answers[0].prompt == "hang":
+            stuck.wait(LONG_SECONDS)
+        return lengths(answers)
+
+    reward = make(runner_of(hang), SHORT_SECONDS)
+    hanging = [[Answer("hang", "", None, group, 0)] for group in range(MAX_THREADS)]
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(reward.score_groups, hanging)
+        assert isinstance(first.exception(LONG_SECONDS), RewardTimeout)
+        second = pool.submit(reward.score_groups, make_groups(2))
+        assert second.result(LONG_SECONDS) == [[0.0, 1.0], [10.0, 11.0]]
+    stuck.set()

@@ -31,7 +31,7 @@ class RewardFunction(Protocol):
 
 
 class Reward(ABC):
-    """Scores finished groups. Used by the rollout role, from one thread."""
+    """Scores finished groups. Used by the rollout role; several threads may score at the same time."""
 
     @abstractmethod
     def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[float]]:

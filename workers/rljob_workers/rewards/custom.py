@@ -38,17 +38,17 @@ class CustomReward(Reward):
         return cls(spec.function, _runner_of(load_function(spec)), spec.timeout_seconds)
 
     def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[float]]:
-        """Scores all groups side by side; the first that fails ends all."""
+        """Scores all groups side by side; the first that fails ends all of this call."""
         calls = [self._runner.start(group) for group in groups]
         try:
             return [self._checked(call.group, self._result(call)) for call in calls]
         except BaseException:
-            self._runner.abandon()
+            self._runner.drop(calls)
             raise
 
     def close(self) -> None:
         """Ends threads or loop."""
-        self._runner.abandon()
+        self._runner.close()
 
     def _result(self, call: Call) -> Any:  # noqa: ANN401 - users return anything
         while not call.future.done() and (left := self._left(call)) > 0:
@@ -57,6 +57,7 @@ class CustomReward(Reward):
             except TimeoutError:
                 continue
         if not call.future.done():
+            self._runner.renew()
             raise RewardTimeout(
                 f"{_FIELD}.function: {self._name} has not scored {_prompt(call.group)} within"
                 f" {self._timeout_seconds:g} s. Make it faster or raise {_FIELD}.timeoutSeconds."

@@ -1,7 +1,7 @@
 """Where a user's reward function runs: beside the caller, so that groups overlap and one that hangs is noticed.
 
-For `custom` only. A runner never judges results or time; it says when a call began. Its threads do not keep the process
-alive, since a function that hangs cannot be ended.
+For `custom` only; several threads may use one runner. A runner never judges results or time; it says when a call began.
+Its threads do not keep the process alive, since a function that hangs cannot be ended.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rljob_workers.rewards.base import Answer
+from rljob_workers.rewards.base import Answer
 
 MAX_THREADS = 16
 """Groups in work at once. Plain Python gains nothing beyond a core; waiting for servers does."""
@@ -32,6 +31,8 @@ class Call:
         self.future: Future[Any] = Future()
         self.began: float | None = None
         """By the runner's clock; None while it waits its turn."""
+        self.dropped = False
+        """Nobody waits for it any more."""
 
 
 class Runner(ABC):
@@ -42,8 +43,16 @@ class Runner(ABC):
         """Begins (or queues) the call for one group; the result or exception comes through its future."""
 
     @abstractmethod
-    def abandon(self) -> None:
-        """Drops calls that wait and leaves those that run to themselves; later calls start afresh."""
+    def drop(self, calls: Sequence[Call]) -> None:
+        """Nobody waits for these any more: those that have not begun never do. Calls of others go on."""
+
+    @abstractmethod
+    def renew(self) -> None:
+        """A call hangs: later ones must not meet it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """No call comes any more; threads end when they can. May be called twice."""
 
 
 class ThreadRunner(Runner):
@@ -53,33 +62,70 @@ class ThreadRunner(Runner):
         self._function = function
         self._clock = clock
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
         self._num_threads = 0
+        """Those that will come back for another call."""
 
     def start(self, group: Sequence[Answer]) -> Call:
         """Adds a thread as long as there are fewer than `MAX_THREADS`."""
         call = Call(group)
         self._calls.put(call)
-        if self._num_threads < MAX_THREADS:
-            self._num_threads += 1
-            threading.Thread(target=self._serve, args=(self._calls,), name="rljob-reward", daemon=True).start()
+        with self._lock:
+            if self._num_threads < MAX_THREADS:
+                self._add_thread()
         return call
 
-    def abandon(self) -> None:
-        """The old threads end after what they are at; the next call gets new ones."""
-        calls, self._calls = self._calls, queue.SimpleQueue()
-        while not calls.empty():
-            calls.get()
-        for _ in range(self._num_threads):
-            calls.put(None)
-        self._num_threads = 0
+    def drop(self, calls: Sequence[Call]) -> None:
+        """A thread that is in a dropped call may never come back: another takes its place."""
+        with self._lock:
+            for call in calls:
+                if not call.dropped and not call.future.cancel() and not call.future.done():
+                    self._num_threads -= 1
+                    self._add_thread()
+                call.dropped = True
 
-    def _serve(self, calls: queue.SimpleQueue[Call | None]) -> None:
-        while (call := calls.get()) is not None:
+    def renew(self) -> None:
+        """Nothing: `drop` has replaced the threads that hang."""
+
+    def close(self) -> None:
+        """Threads end after what waits."""
+        with self._lock:
+            for _ in range(self._num_threads):
+                self._calls.put(None)
+            self._num_threads = 0
+
+    def _add_thread(self) -> None:
+        self._num_threads += 1
+        threading.Thread(target=self._serve, name="rljob-reward", daemon=True).start()
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            if not call.future.set_running_or_notify_cancel():
+                continue
             call.began = self._clock()
-            try:
-                call.future.set_result(self._function(call.group))
-            except BaseException as error:  # the caller decides, also about SystemExit in a user's function
-                call.future.set_exception(error)
+            outcome = self._outcome(call.group)
+            with self._lock:
+                _settle(call.future, outcome)
+                if call.dropped:
+                    return
+
+    def _outcome(self, group: Sequence[Answer]) -> Any:  # noqa: ANN401 - users return anything
+        try:
+            return self._function(group)
+        except BaseException as error:  # the caller decides, also about SystemExit in a user's function
+            return _Raised(error)
+
+
+class _Raised:
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def _settle(future: Future[Any], outcome: object) -> None:
+    if isinstance(outcome, _Raised):
+        future.set_exception(outcome.error)
+    else:
+        future.set_result(outcome)
 
 
 class LoopRunner(Runner):
@@ -90,51 +136,88 @@ class LoopRunner(Runner):
     ) -> None:
         self._function = function
         self._clock = clock
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._lock = threading.Lock()
+        self._loop: _LoopThread | None = None
 
     def start(self, group: Sequence[Answer]) -> Call:
         """Starts the loop's thread at the first call."""
         call = Call(group)
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=_run_loop, args=(self._loop,), name="rljob-reward-loop", daemon=True).start()
-        self._loop.call_soon_threadsafe(self._spawn, call)
+        call.began = self._clock()  # not when it first runs: it waits for no turn, but another may block the loop
+        with self._lock:
+            if self._loop is None:
+                self._loop = _LoopThread()
+            self._loop.run(call.future, self._outcome(group))
         return call
 
-    def abandon(self) -> None:
-        """Cancels what runs and ends the loop, unless a call blocks it: then it stays behind."""
-        loop, self._loop = self._loop, None
-        tasks, self._tasks = self._tasks, set()
-        if loop is not None:
-            loop.call_soon_threadsafe(_stop, loop, tasks)
-
-    def _spawn(self, call: Call) -> None:
-        tasks = self._tasks
-        task = asyncio.get_running_loop().create_task(self._serve(call))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
-    async def _serve(self, call: Call) -> None:
-        call.began = self._clock()
-        try:
-            call.future.set_result(await self._function(call.group))
-        except asyncio.CancelledError:
+    def drop(self, calls: Sequence[Call]) -> None:
+        """Cancels what is not done."""
+        for call in calls:
+            call.dropped = True
             call.future.cancel()
-            raise
-        except BaseException as error:  # the caller decides, also about SystemExit in a user's function
-            call.future.set_exception(error)
+
+    def renew(self) -> None:
+        """Later calls get a new loop; the old one ends after its calls, or stays behind if one of them blocks it."""
+        with self._lock:
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.finish()
+
+    def close(self) -> None:
+        """The loop ends after its calls."""
+        self.renew()
+
+    async def _outcome(self, group: Sequence[Answer]) -> Any:  # noqa: ANN401 - users return anything
+        try:
+            return await self._function(group)
+        except BaseException as error:  # the caller decides; SystemExit would end the loop
+            return _Raised(error)
 
 
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
+class _LoopThread:
+    """An event loop in a thread, with the tasks that it runs."""
 
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._finishing = False
+        threading.Thread(target=self._run, name="rljob-reward-loop", daemon=True).start()
 
-def _stop(loop: asyncio.AbstractEventLoop, tasks: set[asyncio.Task[None]]) -> None:
-    for task in list(tasks):
-        task.cancel()
-    loop.call_soon(loop.call_soon, loop.stop)  # after the cancelled tasks had their turn
+    def run(self, future: Future[Any], work: Any) -> None:  # noqa: ANN401 - a coroutine of whatever users return
+        """Runs the coroutine `work` for `future`; cancelling the future cancels it."""
+        self._loop.call_soon_threadsafe(self._spawn, future, work)
+
+    def finish(self) -> None:
+        """Ends when nothing is left to run."""
+        self._loop.call_soon_threadsafe(self._finish)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    def _spawn(self, future: Future[Any], work: Any) -> None:  # noqa: ANN401 - see `run`
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._end(future, done))
+        future.add_done_callback(lambda done: self._cancel(task) if done.cancelled() else None)
+
+    def _cancel(self, task: asyncio.Task[Any]) -> None:
+        self._loop.call_soon_threadsafe(task.cancel)
+
+    def _end(self, future: Future[Any], task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            future.cancel()
+        elif future.set_running_or_notify_cancel():
+            _settle(future, task.result())
+        self._end_if_idle()
+
+    def _finish(self) -> None:
+        self._finishing = True
+        self._end_if_idle()
+
+    def _end_if_idle(self) -> None:
+        if self._finishing and not self._tasks:
+            self._loop.stop()
