@@ -44,7 +44,9 @@ def test_a_group_is_put_once(make_job: MakeJob) -> None:
         pytest.param(weight(0), weight(3, lineage=9), id="a token of a weight that is not alive"),
     ],
 )
-def test_a_group_of_weights_that_do_not_count_is_generated_again(make_job: MakeJob, oldest: object, newest: object) -> None:
+def test_a_group_of_weights_that_do_not_count_is_generated_again(
+    make_job: MakeJob, oldest: object, newest: object
+) -> None:
     job = make_job(staleness=1, batch=1)
     first, second = job.tickets(2)
     assert second.rollout_id == 1

@@ -42,9 +42,7 @@ GENERATED = ("tokens", "rewards")
 LOG_PROBS = Task("actor_log_probs", TaskKind.FORWARD, ("tokens",), ("log_probs",))
 REFERENCE = Task("ref_log_probs", TaskKind.FORWARD, ("tokens",), ("ref_log_probs",))
 ADVANTAGES = Task("advantages", TaskKind.FORWARD, ("rewards", "log_probs"), ("advantages",), ClaimPolicy.GROUP)
-TRAIN = Task(
-    "actor_train", TaskKind.TRAINING, ("tokens", "rewards", "log_probs", "ref_log_probs", "advantages")
-)
+TRAIN = Task("actor_train", TaskKind.TRAINING, ("tokens", "rewards", "log_probs", "ref_log_probs", "advantages"))
 
 
 def make_shape(*, staleness: int = 1, rollouts: int = 6, batch: int = 2, samples: int = 2, **other: int) -> QueueShape:
@@ -381,7 +379,9 @@ class World:
         if rollout - oldest > self.shape.max_staleness:
             self.history.broken.append(f"{where}: staleness {rollout - oldest}")
         if oldest != batch.oldest_versions[place]:
-            self.history.broken.append(f"{where}: oldest version {oldest}, the queue says {batch.oldest_versions[place]}")
+            self.history.broken.append(
+                f"{where}: oldest version {oldest}, the queue says {batch.oldest_versions[place]}"
+            )
         log_probs = batch.columns["log_probs"].row(place).tolist()
         if log_probs != [float(self.chain[rollout])] * len(numbers):
             self.history.broken.append(f"{where}: log-probs {log_probs}, version {rollout} is {self.chain[rollout]}")

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from rljob_api.names import Epoch, Role
+from rljob_api.wire.observation import ServerState
+from rljob_workers.transfer_queue.errors import ControlUnreachable, Fenced, NotOpen
+from rljob_workers.transfer_queue.steward import QueueSteward
+from rljob_workers.transfer_queue.types import NotReady, Withheld
+from tests.integration.transfer_queue.job import Job, weight
+from tests.integration.transfer_queue.servers import Servers
+from tests.integration.transfer_queue.world import LOG_PROBS, make_shape
+
+MakeJob = Callable[..., Job]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PATIENCE_SECONDS", "CLAIM_PATIENCE_SECONDS"):
+        monkeypatch.setattr(f"rljob_workers.transfer_queue.client.{name}", 0.1)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_restarted_server_is_refused_until_it_is_opened(make_job: MakeJob) -> None:
+    job = make_job()
+    tickets = job.tickets(1)
+    before = job.steward.server_run_id()
+    job.servers.sync_control()
+    job.servers.restart_control()
+    assert job.steward.server_run_id() != before
+    with pytest.raises(NotOpen, match=r"the coordinator has not opened it .*rollout-0.0 puts 1 groups of train_0"):
+        job.put(tickets)
+    assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.CLOSED
+    assert job.steward.open_server(job.rollout.seen_seq) is ServerState.OPEN
+    assert job.put(tickets) == [True]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_server_that_is_gone_is_named_with_who_waited(make_job: MakeJob) -> None:
+    job = make_job()
+    tickets = job.tickets(1)
+    forward = job.client(Role.ACTOR_FWD)
+    job.servers.sync_control()
+    job.servers.control.kill()
+    try:
+        with pytest.raises(
+            ControlUnreachable, match=r"control.sock\) has not answered for .* puts 1 groups of train_0"
+        ):
+            job.put(tickets)
+        answer = forward.claim(LOG_PROBS.name, range(1), 1, timeout=0)
+        assert isinstance(answer, NotReady)
+        assert "has not answered" in answer.waiting_for
+    finally:
+        job.servers.control.start()
+        job.steward.open_server(0)
+
+
+def test_a_call_waits_through_restart_and_opening(make_job: MakeJob) -> None:
+    job = make_job()
+    tickets, verdicts = job.tickets(1), []
+    job.servers.sync_control()
+    job.servers.control.kill()
+    thread = threading.Thread(target=lambda: verdicts.extend(job.put(tickets)))
+    thread.start()
+    job.servers.control.start()
+    job.steward.open_server(0)
+    thread.join()
+    assert verdicts == [True]
+
+
+def test_a_lost_tail_is_noticed_and_stays_noticed_until_a_restore(make_job: MakeJob) -> None:
+    job = make_job(batch=1)
+    mark = job.servers.sync_control()
+    job.put(job.tickets(1))
+    seen = job.rollout.seen_seq
+    job.servers.restart_control(mark)
+    assert job.steward.open_server(seen) is ServerState.LOST
+    with QueueStewardOf(job) as later:
+        assert later.open_server(0) is ServerState.LOST
+        point = later.raise_epoch(Epoch(2), "d2", "the tail is lost", None)
+        assert (point.version, point.kept_groups) == (0, 0)
+        assert later.open_server(0) is ServerState.OPEN
+        assert later.sweep().orphans > 0
+    job.steward.open_server(0)
+
+
+def test_with_a_lost_tail_only_rows_whose_bytes_exist_are_kept(make_job: MakeJob) -> None:
+    job = make_job(batch=1, staleness=1)
+    job.put(job.tickets(2))
+    mark = job.servers.sync_control()
+    chunks = {chunk for unit in job.servers.units for chunk in unit.admin().keys("1:*")}
+    job.derive(0)
+    seen = max(client.seen_seq for client in job.clients)
+    gone = min(chunks)
+    for unit in job.servers.units:
+        with unit.admin() as admin:
+            admin.delete(gone)
+    job.servers.restart_control(mark)
+    assert job.steward.open_server(seen) is ServerState.LOST
+    point = job.raise_epoch(2)
+    assert (point.kept_groups, point.dropped_groups) in {(0, 2), (1, 1)}
+
+
+def test_an_empty_server_takes_over_record_and_ticket_table(make_job: MakeJob) -> None:
+    job = make_job(batch=2, staleness=0)
+    job.step(0)
+    job.tickets(1, weight(1))
+    table = job.rollout.ticket_table()
+    record = job.steward.record(job.lives[job.actor], weight(1), "1-e1", {}, "r")
+    job.servers.wipe()
+    with QueueStewardOf(job) as steward:
+        assert steward.open_server(job.rollout.seen_seq) is ServerState.LOST
+        point = steward.raise_epoch(Epoch(2), "d2", "wiped", record, tickets=table)
+        assert (point.version, point.folder, steward.published()) == (1, "1-e1", 1)
+    job.steward.open_server(0)
+    job.epoch = 2
+    job.rollout = job.client(Role.ROLLOUT)
+    tickets = job.tickets(5, weight(1))
+    assert [(ticket.rollout_id, ticket.prompt_index) for ticket in tickets] == [(1, 2), (1, 3)]
+
+
+def test_a_later_steward_fences_an_earlier_one(make_job: MakeJob) -> None:
+    job = make_job()
+    with QueueStewardOf(job) as later:
+        later.open_server(0)
+        with pytest.raises(Fenced, match="another coordinator has taken over"):
+            job.steward.end_life("0" * 12)
+    job.steward.open_server(0)
+
+
+def test_jobs_of_another_shape_have_functions_of_their_own(servers: Servers) -> None:
+    first = Job(servers, make_shape(batch=2))
+    servers.wipe()
+    second = Job(servers, make_shape(batch=3))
+    assert second.steward.stats().groups_capacity == 6
+    first.close()
+    second.close()
+
+
+class QueueStewardOf:
+    """Another coordinator of the same job."""
+
+    def __init__(self, job: Job) -> None:
+        self._steward = QueueSteward(job.servers.endpoints, job.shape, timing=job.timing)
+
+    def __enter__(self) -> QueueSteward:
+        return self._steward
+
+    def __exit__(self, *_: object) -> None:
+        self._steward.close()

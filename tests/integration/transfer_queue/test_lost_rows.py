@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from rljob_api.names import Role
+from rljob_workers.transfer_queue.errors import LeaseLost
+from rljob_workers.transfer_queue.steward import LostRows
+from rljob_workers.transfer_queue.types import Batch, NotReady
+from tests.integration.transfer_queue.job import Job, weight
+from tests.integration.transfer_queue.world import ADVANTAGES, LOG_PROBS
+
+MakeJob = Callable[..., Job]
+
+
+@contextmanager
+def only_unit(job: Job, index: int) -> Iterator[None]:
+    """What clients made inside store goes to one unit."""
+    other = job.servers.units[1 - index]
+    other.kill()
+    yield
+    other.start()
+    job.steward.declare_lost(1 - index)
+
+
+def lose(job: Job, index: int) -> LostRows:
+    job.servers.empty_unit(index)
+    assert job.steward.probe_units() == [index]
+    loss = job.steward.declare_lost(index)
+    assert job.steward.probe_units() == []
+    assert job.steward.declare_lost(index) == LostRows()
+    return loss
+
+
+def test_groups_that_nobody_trains_are_generated_again_in_their_place(make_job: MakeJob) -> None:
+    job = make_job(batch=2)
+    tickets = job.tickets(2)
+    job.put(tickets)
+    losses = [lose(job, index) for index in (0, 1)]
+    assert sum(loss.reissued for loss in losses) == 2
+    again = job.tickets(2)
+    assert [(ticket.group, ticket.attempt, ticket.prompt_index) for ticket in again] == [(0, 0, 0), (1, 0, 1)]
+    assert job.put(again) == [True, True]
+
+
+def test_derived_fields_are_computed_again_with_what_depends_on_them(make_job: MakeJob) -> None:
+    job = make_job(batch=1)
+    with only_unit(job, 0):
+        job.put(job.tickets(1))
+    forward = job.client(Role.ACTOR_FWD)
+    batch = forward.claim(LOG_PROBS.name, range(1), 2, timeout=0)
+    assert isinstance(batch, Batch)
+    forward._units._shunned_until[0] = float("inf")
+    job.put_derived(forward, batch, "log_probs")
+    derived_elsewhere = job.client(Role.ADVANTAGES)
+    derived_elsewhere._units._shunned_until[0] = float("inf")
+    group = derived_elsewhere.claim(ADVANTAGES.name, range(1), 2, timeout=0)
+    assert isinstance(group, Batch)
+    with only_unit(job, 0):
+        pass
+    assert job.steward.check() == []
+    assert job.steward.stats().rows_ready["actor_log_probs"] == 2
+    with pytest.raises(LeaseLost):
+        job.put_derived(derived_elsewhere, group, "advantages")
+    job.derive(0)
+    job.train(0)
+    job.publish(1)
+
+
+def test_rows_in_training_need_a_global_restart_and_go_with_it(make_job: MakeJob) -> None:
+    job = make_job(batch=1)
+    job.put(job.tickets(1))
+    job.derive(0)
+    assert isinstance(job.claim_training(0), Batch)
+    losses = [lose(job, index) for index in (0, 1)]
+    assert sum(loss.needs_global_restart for loss in losses) >= 1
+    point = job.raise_epoch(2)
+    assert (point.kept_groups, point.dropped_groups) == (0, 1)
+
+
+def test_a_published_group_is_absent_until_a_restore_generates_it_again(make_job: MakeJob) -> None:
+    job = make_job(batch=1)
+    job.step(0)
+    losses = [lose(job, index) for index in (0, 1)]
+    assert sum(loss.absent for loss in losses) == 1
+    job.step(1)
+    job.restore = job.raise_epoch(2)
+    job.rollout, job.actor = job.client(Role.ROLLOUT), job.client(Role.ACTOR)
+    assert job.restore.version == 0
+    assert [(ticket.rollout_id, ticket.prompt_index) for ticket in job.tickets(1)] == [(0, 0)]
+
+
+def test_a_claim_whose_bytes_are_gone_says_so_and_gives_the_rows_back(make_job: MakeJob) -> None:
+    job = make_job()
+    job.put(job.tickets(2))
+    for index in (0, 1):
+        job.servers.empty_unit(index)
+    client = job.client(Role.ACTOR_FWD)
+    answer = client.claim(LOG_PROBS.name, range(1), 10, timeout=0)
+    assert isinstance(answer, NotReady)
+    assert "no longer has" in answer.waiting_for
+    assert job.steward.stats().rows_ready["actor_log_probs"] == 4
+    for index in (0, 1):
+        job.steward.declare_lost(index)
+
+
+def test_a_put_whose_unit_came_back_empty_stores_its_bytes_again(make_job: MakeJob) -> None:
+    job = make_job()
+    first, second = job.tickets(2)
+    job.put([first])
+    store, struck = job.rollout._units.store, []
+
+    def store_and_lose(*args: object, **kwargs: object) -> object:
+        stored = store(*args, **kwargs)
+        if not struck:
+            struck.extend((0, 1))
+            for index in struck:
+                lose(job, index)
+        return stored
+
+    job.rollout._units.store = store_and_lose
+    assert job.put([second]) == [True]
+    assert struck
+    assert job.put(job.tickets(1)) == [True]
+
+
+def test_room_is_made_from_rows_kept_for_a_restore_then_from_the_newest_groups(make_job: MakeJob) -> None:
+    job = make_job(batch=1, staleness=1)
+    job.step(0)
+    job.put(job.tickets(2, weight(1)), weight(1))
+    assert job.steward.relieve() == "rows of train_0, kept for a restore, were dropped"
+    assert job.steward.relieve() == "1 groups of train_2 were dropped and are generated again"
+    # train_1 is what the trainer waits for: dropping it would make no progress.
+    assert job.steward.relieve() is None
+    assert [ticket.rollout_id for ticket in job.tickets(5, weight(1))] == [2]
