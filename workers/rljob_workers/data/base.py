@@ -19,7 +19,7 @@ class Prompt:
 
 
 class PromptSource(ABC):
-    """A deterministic endless stream of prompts: `at(i)` is a function of the spec and i alone."""
+    """A deterministic endless stream of prompts: `at(i)` is a function of the spec and i alone; any thread may ask."""
 
     @abstractmethod
     def __len__(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import threading
 from typing import TYPE_CHECKING, Any
 
 from rljob_workers.data.base import Prompt, PromptSource
@@ -28,6 +29,8 @@ class ReasoningGymPrompts(PromptSource):
         self._size = spec.reasoning_gym.size
         self._encoder = encoder
         self._dataset = build_dataset(spec.reasoning_gym)
+        # The role asks from several threads, and nothing promises that a dataset makes tasks without common state.
+        self._making = threading.Lock()
 
     def __len__(self) -> int:
         return self._size
@@ -37,7 +40,8 @@ class ReasoningGymPrompts(PromptSource):
         pass_number, position = divmod(index, self._size)
         if self._shuffle_seed is not None:
             position = shuffled_position(position, self._size, seed=self._shuffle_seed, pass_number=pass_number)
-        entry: dict[str, Any] = self._dataset[position]
+        with self._making:
+            entry: dict[str, Any] = self._dataset[position]
         text, token_ids = self._encoder.encode(entry["question"], f"task {position} of {self._name}")
         return Prompt(index, text, token_ids, entry)
 
