@@ -27,6 +27,7 @@ class Journal:
         self._folder = folder
         self._view = view
         self._written_at = 0.0
+        self._unwritten = False
         self._started_at = time.time()
         self.status = status
         """As last persisted."""
@@ -34,12 +35,13 @@ class Journal:
     def persist(self, decision: Decision) -> None:
         """Durably where something was decided; progress now and then."""
         decided = bool(decision.events) or decision.status.restart != self.status.restart
-        changed = decision.status != self.status
+        self._unwritten = self._unwritten or decision.status != self.status
         self.status = decision.status
         now = time.monotonic()
-        if decided or (changed and now - self._written_at >= PROGRESS_SECONDS):
+        if decided or (self._unwritten and now - self._written_at >= PROGRESS_SECONDS):
             self._folder.write_status(decision.status, durable=decided)
             self._written_at = now
+            self._unwritten = False
         for event in decision.events:
             self.tell(event)
         self._view.status(decision.status)

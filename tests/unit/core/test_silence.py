@@ -8,9 +8,10 @@ import pytest
 from rljob_api.names import Role, Scope
 from rljob_api.status import ConditionType, Phase
 from rljob_api.wire.ranks import Busy
-from rljob_operator.core import KillPod, PodState, RaiseEpoch, Reason, decide
+from rljob_operator.core import KillPod, PodState, RaiseEpoch, Reason, SetDesired, decide
 from rljob_operator.core.conditions import is_true
 from rljob_operator.core.decision import CreatePod
+from rljob_operator.core.orders import wanted
 from tests.unit.core.worlds import (
     START,
     actions_of,
@@ -123,3 +124,12 @@ def test_a_step_ends_the_stall() -> None:
     decision = decide(observed, START + 70)
     after = decide(with_coordinator(carried_out(observed, decision), step=3), START + 71)
     assert not is_true(after.status, ConditionType.STALLED)
+
+
+def test_a_replacement_gets_an_order_that_no_earlier_life_can_have_been_given() -> None:
+    observed = with_fact(make_running(), REFERENCE, state=PodState.EXITED, exit_code=-9)
+    decision = decide(observed, NOW)
+    ordered = [pod.generation for pod in wanted(observed, decision.status).pods if pod.pod == REFERENCE]
+    replaced = carried_out(observed, decision)
+    (order,) = actions_of(decide(replaced, NOW), SetDesired)
+    assert [pod.generation for pod in order.desired.pods if pod.pod == REFERENCE] > ordered
