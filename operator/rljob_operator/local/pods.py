@@ -29,13 +29,14 @@ class Pods:
         self._writer: asyncio.StreamWriter | None = None
         self._reader: asyncio.Task[None] | None = None
         self.parent_started_at = 0.0
-        self.parent_is_ready = False
+        self.parent_ready_at: float | None = None
+        """Unix time in seconds; None while it imports. What was asked of it before waits from here on."""
 
     async def launch_parent(self) -> asyncio.subprocess.Process:
         """Starts the preloaded parent; what is sent to it before its imports are done waits in the socket."""
         ours, theirs = socket.socketpair()
         argv = [sys.executable, "-m", "rljob_workers.launcher.parent", "--fd", str(theirs.fileno())]
-        self.parent_is_ready = False
+        self.parent_ready_at = None
         self.parent_started_at = time.time()
         process = await processes.start(argv, self._folder.log("parent"), pass_fds=(theirs.fileno(),))
         theirs.close()
@@ -100,7 +101,7 @@ class Pods:
     def _hear(self, message: ParentReady | LauncherSpawned | LauncherExited) -> None:
         match message:
             case ParentReady():
-                self.parent_is_ready = True
+                self.parent_ready_at = time.time()
             case LauncherSpawned():
                 key, fact = self._of(message.pod_uid)
                 if fact is not None and key is not None and fact.state is PodState.PENDING:

@@ -81,10 +81,11 @@ class Watchdog:
         if not self._infrastructure.is_alive("parent"):
             return
         pods, now = self._pods, time.time()
-        pending = pods.oldest_pending() if pods.parent_is_ready else None
-        since = pods.parent_started_at if not pods.parent_is_ready else pending
-        limit = SILENCE_LIMIT_SECONDS if pods.parent_is_ready else PARENT_LIMIT_SECONDS
-        if since is not None and now - max(since, pods.parent_started_at) > limit:
+        if pods.parent_ready_at is None:
+            since, limit = pods.parent_started_at, PARENT_LIMIT_SECONDS
+        else:
+            since, limit = max(pods.oldest_pending() or now, pods.parent_ready_at), SILENCE_LIMIT_SECONDS
+        if now - since > limit:
             self._kill("parent", f"the preloaded parent has not answered in {limit:.0f} s; it is killed")
 
     def _kill(self, name: str, message: str) -> None:
