@@ -96,7 +96,7 @@ class Servers:
         """Has everything on disk; gives the length of the append-only file."""
         with self.control.admin() as admin:
             admin.execute_command("WAITAOF", 1, 0, 5000)
-        return os.path.getsize(self._append_only_file())
+        return self._append_only_file().stat().st_size
 
     def restart_control(self, length: int | None = None) -> None:
         """SIGKILL and start; `length`: the append-only file is cut to that many bytes in between."""

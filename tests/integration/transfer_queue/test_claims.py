@@ -8,9 +8,10 @@ import torch
 
 from rljob_api.names import Role, RolloutId
 from rljob_api.spec import Waiting
+from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import Fenced, Incomplete, LeaseLost, Mismatch
 from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.types import Batch, Exhausted, NotReady
+from rljob_workers.transfer_queue.types import Batch, Claim, Exhausted, NotReady
 from tests.integration.transfer_queue.job import Job, weight
 from tests.integration.transfer_queue.world import ADVANTAGES, LOG_PROBS, TRAIN
 
@@ -18,9 +19,16 @@ MakeJob = Callable[..., Job]
 LONG_SECONDS = 60.0
 
 
-def claim(job: Job, role: Role = Role.ACTOR_FWD, task: str = LOG_PROBS.name, rows: int = 100) -> tuple:
+def claim(
+    job: Job, role: Role = Role.ACTOR_FWD, task: str = LOG_PROBS.name, rows: int = 100
+) -> tuple[TransferQueueClient, Batch]:
     client = job.client(role)
-    return client, client.claim(task, range(job.shape.num_rollouts), rows, timeout=0)
+    return client, claimed(client.claim(task, range(job.shape.num_rollouts), rows, timeout=0))
+
+
+def claimed(answer: Claim) -> Batch:
+    assert isinstance(answer, Batch), answer
+    return answer
 
 
 def test_rows_are_claimed_as_soon_as_they_are_put_oldest_partition_first(make_job: MakeJob) -> None:
@@ -31,7 +39,7 @@ def test_rows_are_claimed_as_soon_as_they_are_put_oldest_partition_first(make_jo
     client, batch = claim(job, rows=3)
     assert (batch.rollout_id, batch.rows.tolist(), batch.groups.tolist()) == (0, [0, 1], [0, 0])
     assert [row.tolist() for row in batch.columns["tokens"].rows()] == [[0, 1], [0, 1, 2]]
-    assert client.claim(LOG_PROBS.name, range(6), 3, timeout=0).rollout_id == 1
+    assert claimed(client.claim(LOG_PROBS.name, range(6), 3, timeout=0)).rollout_id == 1
 
 
 def test_groups_are_claimed_whole_and_only_when_all_their_rows_are_ready(make_job: MakeJob) -> None:
@@ -39,7 +47,7 @@ def test_groups_are_claimed_whole_and_only_when_all_their_rows_are_ready(make_jo
     job.put(job.tickets(2))
     forward, batch = claim(job, rows=3)
     job.put_derived(forward, batch, "log_probs")
-    group = job.client(Role.ADVANTAGES).claim(ADVANTAGES.name, range(6), 4, timeout=0)
+    group = claimed(job.client(Role.ADVANTAGES).claim(ADVANTAGES.name, range(6), 4, timeout=0))
     assert group.rows.tolist() == [0, 1]
 
 
@@ -50,7 +58,7 @@ def test_a_result_after_the_lease_is_refused_and_the_rows_are_claimed_again(make
     client.release(batch)
     with pytest.raises(LeaseLost, match="4 rows of train_0"):
         job.put_derived(client, batch, "log_probs")
-    again = client.claim(LOG_PROBS.name, range(6), 100, timeout=0)
+    again = claimed(client.claim(LOG_PROBS.name, range(6), 100, timeout=0))
     assert again.rows.tolist() == batch.rows.tolist()
 
 
@@ -70,10 +78,11 @@ def test_a_lease_that_no_beat_renews_ends(make_job: MakeJob, monkeypatch: pytest
     job.put(job.tickets(2))
     monkeypatch.setattr("rljob_workers.transfer_queue.client.LEASE_SECONDS", 0.0)
     client, batch = claim(job, rows=2)
+    assert batch.lease is not None
     job.steward.beat(job.incarnation(client), [], [batch.lease])
-    other = client.claim(LOG_PROBS.name, range(6), 100, timeout=0)
+    other = claimed(client.claim(LOG_PROBS.name, range(6), 100, timeout=0))
     assert other.rows.tolist() == [2, 3]
-    again = client.claim(LOG_PROBS.name, range(6), 100, timeout=0)
+    again = claimed(client.claim(LOG_PROBS.name, range(6), 100, timeout=0))
     assert again.rows.tolist() == [2, 3]
 
 

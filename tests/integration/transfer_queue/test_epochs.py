@@ -6,7 +6,7 @@ import pytest
 
 from rljob_api.names import Epoch, Role
 from rljob_workers.transfer_queue.errors import DeadWeight, Fenced, WrongEpoch
-from rljob_workers.transfer_queue.types import Batch
+from rljob_workers.transfer_queue.types import Batch, Withheld
 from tests.integration.transfer_queue.job import Job, weight
 from tests.integration.transfer_queue.world import LOG_PROBS, make_life
 
@@ -109,7 +109,7 @@ def test_a_version_trained_again_is_not_the_lost_one(make_job: MakeJob) -> None:
         job.publish(1, lineage=1)
     job.train(0)
     job.publish(1, lineage=2)
-    assert job.rollout.claim_tickets(weight(1), 1, 0).value == "DeadWeights"
+    assert job.rollout.claim_tickets(weight(1), 1, 0) is Withheld.DEAD_WEIGHTS
     with pytest.raises(DeadWeight, match="v1@1 is dead"):
         job.record(1, lineage=1)
     record = job.steward.record(job.lives[job.actor], weight(1, lineage=2), "1", {"a": "b"}, "mine")

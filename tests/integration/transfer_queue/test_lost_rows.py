@@ -1,12 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import pytest
 
 from rljob_api.names import Role
 from rljob_workers.transfer_queue.errors import LeaseLost
+from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.transfer_queue.placement import StoredChunks
 from rljob_workers.transfer_queue.steward import LostRows
 from rljob_workers.transfer_queue.types import Batch, NotReady
 from tests.integration.transfer_queue.job import Job, weight
@@ -106,21 +108,23 @@ def test_a_claim_whose_bytes_are_gone_says_so_and_gives_the_rows_back(make_job: 
         job.steward.declare_lost(index)
 
 
-def test_a_put_whose_unit_came_back_empty_stores_its_bytes_again(make_job: MakeJob) -> None:
+def test_a_put_whose_unit_came_back_empty_stores_its_bytes_again(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = make_job()
     first, second = job.tickets(2)
     job.put([first])
-    store, struck = job.rollout._units.store, []
+    store, struck = job.rollout._units.store, list[int]()
 
-    def store_and_lose(*args: object, **kwargs: object) -> object:
-        stored = store(*args, **kwargs)
+    def store_and_lose(columns: Mapping[str, Jagged], *, deadline: float, waiting: str) -> StoredChunks:
+        stored = store(columns, deadline=deadline, waiting=waiting)
         if not struck:
             struck.extend((0, 1))
             for index in struck:
                 lose(job, index)
         return stored
 
-    job.rollout._units.store = store_and_lose
+    monkeypatch.setattr(job.rollout._units, "store", store_and_lose)
     assert job.put([second]) == [True]
     assert struck
     assert job.put(job.tickets(1)) == [True]

@@ -5,14 +5,15 @@ from collections.abc import Callable
 import pytest
 
 from rljob_api.names import Role
+from rljob_api.wire.identity import WeightId
 from rljob_workers.transfer_queue.errors import AttemptsExhausted, Fenced, TicketLost
-from rljob_workers.transfer_queue.types import Withheld
+from rljob_workers.transfer_queue.types import Ticket, Withheld
 from tests.integration.transfer_queue.job import Job, weight
 
 MakeJob = Callable[..., Job]
 
 
-def places(tickets: list) -> list[tuple[int, int, int]]:
+def places(tickets: list[Ticket]) -> list[tuple[int, int, int]]:
     return [(ticket.rollout_id, ticket.group, ticket.prompt_index) for ticket in tickets]
 
 
@@ -45,10 +46,10 @@ def test_a_group_is_put_once(make_job: MakeJob) -> None:
     ],
 )
 def test_a_group_of_weights_that_do_not_count_is_generated_again(
-    make_job: MakeJob, oldest: object, newest: object
+    make_job: MakeJob, oldest: WeightId, newest: WeightId
 ) -> None:
     job = make_job(staleness=1, batch=1)
-    first, second = job.tickets(2)
+    _, second = job.tickets(2)
     assert second.rollout_id == 1
     assert job.rollout.put_groups([job.group(second, oldest, newest)]) == [False]
     assert places(job.tickets(2)) == places([second])

@@ -1,7 +1,7 @@
 """A pretended job on the real queue: replicas, forward roles, a trainer and a coordinator in one process.
 
-Nothing is computed: a token is the number of the weight that made it, a log-prob likewise, an advantage is a sum over the
-rewards and log-probs of its group. So the trainer can tell from the bytes it gets whether they are what the contract promises.
+Nothing is computed: a token is the number of the weight that made it, a log-prob likewise, an advantage is a sum over
+the rewards and log-probs of its group. So the trainer can tell from the bytes whether they are what was promised.
 `World.act` does one random thing; `History` says what was broken.
 """
 
@@ -482,7 +482,8 @@ class World:
 
     def _clients(self) -> list[TransferQueueClient]:
         trainer = self.trainer.ranks if hasattr(self, "trainer") else []
-        return [*(actor.queue for actor in (*self.replicas, *self.forwards)), *trainer]
+        replicas, forwards = ([actor.queue for actor in self.replicas], [actor.queue for actor in self.forwards])
+        return [*replicas, *forwards, *trainer]
 
     def _seen_seq(self) -> int:
         return max(client.seen_seq for client in self._clients())

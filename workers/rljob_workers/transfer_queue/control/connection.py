@@ -36,7 +36,7 @@ Sleep = Callable[[float], None]
 Argument = bytes | str | int | float
 
 
-class StaleUnit(QueueError):  # noqa: N818 - named for what happened, as all of the queue's errors
+class StaleUnit(QueueError):
     """A storage unit came back empty between the bytes and their commit: store them again. Inside the queue only."""
 
 

@@ -1,0 +1,154 @@
+-- Lives: opening the server, who is live, beats, publish, record.
+
+local function check_life(epoch, incarnation) require_live(epoch, incarnation) end
+
+-- Ends a life: its leases and tickets come back.
+local function end_life(incarnation)
+  redis.call('HDEL', LIVE, incarnation)
+  redis.call('HDEL', CALLS, incarnation)
+  end_leases(function(lease) return lease.owner == incarnation end)
+  return_all(incarnation)
+end
+
+-- Run id of this server, name of the steward, highest seq that a live launcher has seen.
+redis.register_function('open' .. SUFFIX, function(_, args)
+  local previous = meta('steward')
+  if previous then redis.call('HDEL', CALLS, previous) end
+  redis.call('HSET', META, 'steward', args[2])
+  if meta('lost') == '1' or meta_number('seq') < tonumber(args[3]) then
+    -- Sticky: what is changed on the way to the restore must not make the lost tail look whole.
+    redis.call('HSET', META, 'lost', '1')
+    return {meta_number('seq'), 'ControlStateLost'}
+  end
+  redis.call('HSET', META, 'run', args[1])
+  return {redis.call('HINCRBY', META, 'seq', 1), 'Open'}
+end)
+
+steward_call('begin_life', function(args)
+  local epoch, incarnation, rank = args[1], args[2], args[3]
+  if (meta('epoch') or '0') ~= epoch then
+    refuse('FENCED', 'a life of epoch ' .. epoch .. ' cannot begin: the current epoch is ' .. (meta('epoch') or '0'))
+  end
+  local previous = redis.call('HGET', RANKS, rank)
+  if previous and previous ~= incarnation then end_life(previous) end
+  redis.call('HSET', RANKS, rank, incarnation)
+  redis.call('HSET', LIVE, incarnation, args[4])
+  return {}, true
+end)
+
+steward_call('end_life', function(args)
+  if redis.call('HEXISTS', LIVE, args[1]) == 0 then return {} end
+  end_life(args[1])
+  return {}, true
+end)
+
+steward_call('suspect', function(args)
+  local held = tickets_held(args[1])
+  if #held == 0 then return {} end
+  kill_tickets(held)
+  return {}, true
+end)
+
+steward_call('take_aside', function()
+  local aside = redis.call('LRANGE', ASIDE, 0, -1)
+  if #aside == 0 then return {} end
+  redis.call('DEL', ASIDE)
+  return aside, true
+end)
+
+-- Incarnation, lease ms, ms that a ticket may be unlisted, number of tickets, tickets..., leases...
+steward_call('beat', function(args)
+  local owner, now, listed, changed = args[1], now_ms(), {}, nil
+  local count = tonumber(args[4])
+  for i = 1, count do listed[tonumber(args[4 + i])] = true end
+  for _, t in ipairs(tickets_held(owner)) do
+    if listed[t.id] then
+      if t.missed > 0 then
+        t.missed = 0
+        save_ticket(t)
+      end
+    elseif t.missed + 1 >= 2 and now - t.since >= tonumber(args[3]) then
+      return_ticket(t)
+      changed = true
+    else
+      if t.missed == 0 then t.since = now end
+      t.missed = t.missed + 1
+      save_ticket(t)
+    end
+  end
+  for i = 5 + count, #args do
+    local lease = load_lease(args[i])
+    if lease and lease.owner == owner then redis.call('ZADD', LEASES, 'XX', now + tonumber(args[2]), args[i]) end
+  end
+  return {}, changed
+end)
+
+local function is_trained(r)
+  if redis.call('ZSCORE', PARTITIONS, r) == false then return false, 'no row of it was generated' end
+  for _, task in ipairs(SHAPE.tasks) do
+    local done = tonumber(redis.call('HGET', key(r, 'done'), task.name) or '0')
+    if task.kind == 'Training' and done < SHAPE.rows then
+      return false, done .. ' of ' .. SHAPE.rows .. ' rows are consumed by ' .. task.name
+    end
+  end
+  return true
+end
+
+-- Epoch and incarnation of the publisher, lineage, version, call id.
+steward_call('publish', function(args)
+  local lineage, version, published = args[3], tonumber(args[4]), meta_number('published')
+  if redis.call('HGET', ONCE, args[5]) then return {published} end
+  check_life(args[1], args[2])
+  if lineage ~= meta('lineage') then
+    refuse('DEAD', 'lineage ' .. lineage .. ' is not the current one (' .. (meta('lineage') or 'none') .. ')')
+  end
+  if version == published + 1 then
+    local trained, why = is_trained(published)
+    if not trained then refuse('INCOMPLETE', 'version ' .. version .. ' cannot be published: train_' .. published .. ': ' .. why) end
+  elseif version ~= published or version ~= meta_number('restored') then
+    refuse('INCOMPLETE', 'version ' .. version .. ' cannot be published after version ' .. published)
+  end
+  redis.call('HSET', META, 'published', version)
+  redis.call('HSET', ONCE, args[5], version)
+  wake('tickets')
+  return {version}, true
+end)
+
+local function ancestry_json()
+  local pairs_of, parts = redis.call('HGETALL', ALIVE), {}
+  for i = 1, #pairs_of, 2 do parts[#parts + 1] = '"' .. pairs_of[i] .. '":' .. pairs_of[i + 1] end
+  return '{' .. table.concat(parts, ',') .. '}'
+end
+
+local function retire_before(version)
+  for _, r in ipairs(redis.call('ZRANGE', PARTITIONS, '-inf', '(' .. version, 'BYSCORE')) do
+    redis.call('ZADD', GARBAGE, r, r)
+    redis.call('ZREM', PARTITIONS, r)
+    for _, task in ipairs(SHAPE.tasks) do
+      redis.call('ZREM', 'q:ready:' .. task.name, r)
+      redis.call('ZREM', 'q:finished:' .. task.name, r)
+    end
+  end
+  end_leases(function(lease) return lease.r < version end)
+end
+
+-- Epoch and incarnation of the writer, lineage, version, folder (JSON string), checksums (JSON), call id.
+steward_call('record', function(args)
+  local kept = redis.call('HGET', ONCE, args[7])
+  if kept then return {kept} end
+  check_life(args[1], args[2])
+  local version = tonumber(args[4])
+  if not is_alive(args[3], version) then refuse('DEAD', 'v' .. args[4] .. '@' .. args[3] .. ' is dead and cannot be recorded') end
+  if version > meta_number('published') then
+    refuse('INCOMPLETE', 'version ' .. version .. ' is not published yet (published: ' .. meta_number('published') .. ')')
+  end
+  if meta('record') and version <= meta_number('recorded') then
+    refuse('INCOMPLETE', 'version ' .. version .. ' is not newer than the recorded version ' .. meta_number('recorded'))
+  end
+  local record = '{"id":{"lineage":' .. args[3] .. ',"version":' .. version .. '},"epoch":' .. args[1] .. ',"folder":' .. args[5]
+    .. ',"checksums":' .. args[6] .. ',"ancestry":' .. ancestry_json() .. '}'
+  redis.call('HSET', META, 'record', record, 'recorded', version)
+  redis.call('HSET', ONCE, args[7], record)
+  retire_before(version)
+  return {record}, true
+end)
