@@ -85,10 +85,11 @@ def ours(model: Qwen3ForCausalLM, prompts: list[list[int]]) -> Callable[[], int]
 
 def continuous_batching(model: Qwen3ForCausalLM, prompts: list[list[int]]) -> Callable[[], int]:
     """The same with transformers; SDPA was the fastest of its attentions here."""
-    peer = Qwen3ForCausalLM(model.config).eval()
+    peer = Qwen3ForCausalLM(model.config)
     peer.load_state_dict(model.state_dict())
+    peer.train(mode=False)
     peer.set_attn_implementation("sdpa")
-    settings = GenerationConfig(
+    settings = GenerationConfig(  # type: ignore[no-untyped-call] # transformers has no types here
         max_new_tokens=NEW_TOKENS, do_sample=True, temperature=1.0, top_k=0, top_p=1.0, eos_token_id=-1, pad_token_id=0
     )
     batching = ContinuousBatchingConfig(page_size=32, num_blocks=256, max_batch_tokens=1024, return_logprobs=True)
@@ -141,10 +142,11 @@ def rollout_seconds(engine: SglangDialectEngine, max_new_tokens: int, rounds: in
 
 def compare(threads: int, rounds: int) -> None:
     """Prints tokens a second of both sides and their ratio."""
-    transformers.logging.set_verbosity_error()
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call] # transformers has no types here
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    model = Qwen3ForCausalLM(peer_shape()).eval()
+    model = Qwen3ForCausalLM(peer_shape())
+    model.train(mode=False)
     chance = random.Random(1)
     prompts = [[chance.randrange(3, VOCAB) for _ in range(PROMPT_TOKENS)] for _ in range(PROMPTS)]
     sides = {"transformers": continuous_batching(model, prompts), "torch engine": ours(model, prompts)}

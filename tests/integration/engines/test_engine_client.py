@@ -55,7 +55,8 @@ def hf_log_probs(weights: Path, prompt: list[int], output: list[int]) -> torch.T
     load_state(model, read_blob(weights))
     with torch.no_grad():
         logits = model(torch.tensor([prompt + output])).logits[0, len(prompt) - 1 : -1].float()
-    return logits.log_softmax(-1).gather(1, torch.tensor(output)[:, None])[:, 0]
+    chosen: torch.Tensor = logits.log_softmax(-1).gather(1, torch.tensor(output)[:, None])[:, 0]
+    return chosen
 
 
 def test_refuses_to_generate_before_weights_are_loaded(first_weights: Path) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
-from transformers import LlamaConfig, PretrainedConfig, PreTrainedModel, Qwen3Config
-from transformers.models.llama.modeling_llama import LlamaForCausalLM
-from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, PreTrainedModel, Qwen3Config
 
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.identity import WeightId
@@ -17,6 +15,7 @@ from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
 from rljob_workers.engines.torch_engine.weights import DecoderWeights, fuse_weights
 
 VOCAB = 29
+_CONFIGS: dict[str, Callable[..., PretrainedConfig]] = {"qwen3": Qwen3Config, "llama": LlamaConfig}
 FIRST = WeightId(lineage=Lineage(1), version=WeightVersion(0))
 SECOND = WeightId(lineage=Lineage(1), version=WeightVersion(1))
 
@@ -37,13 +36,14 @@ def make_model(kind: str, *, seed: int = 0, tied: bool = True, max_position_embe
     }
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        config: PretrainedConfig = Qwen3Config(**sizes) if kind == "qwen3" else LlamaConfig(**sizes)
-        model: PreTrainedModel = Qwen3ForCausalLM(config) if kind == "qwen3" else LlamaForCausalLM(config)
+        config = _CONFIGS[kind](**sizes)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
         with torch.no_grad():
             for name, weight in model.named_parameters():
                 if "norm" in name:
                     weight.copy_(0.5 + torch.rand_like(weight))
-    return model.eval()
+    model.train(mode=False)
+    return model
 
 
 def weights_of(model: PreTrainedModel) -> tuple[Geometry, DecoderWeights]:
@@ -101,4 +101,5 @@ def hf_log_probs(
     """log softmax(logits / temperature) of the output's tokens, by Hugging Face's own forward pass."""
     with torch.no_grad():
         logits = model(torch.tensor([[*prompt, *output]])).logits[0, len(prompt) - 1 : -1].float() / temperature
-    return logits.log_softmax(-1).gather(1, torch.tensor(output)[:, None])[:, 0]
+    chosen: torch.Tensor = logits.log_softmax(-1).gather(1, torch.tensor(output)[:, None])[:, 0]
+    return chosen

@@ -75,16 +75,19 @@ class Decoder:
             k = qk[:, g.num_heads :]
             # Query heads of one key head become its query length: no key or value is repeated.
             q = qk[:, : g.num_heads].reshape(num_slots, g.num_kv_heads, g.group_size, g.head_dim)
-            attended = torch.empty_like(q)
             keys, values = cache.keys[index], cache.values[index]
+            parts = []
             for run, width, mask in zip(runs, longest, masks, strict=True):
                 part = slice(run.start, run.stop)
                 _append_token(keys, k, lengths, run, width)
                 _append_token(values, v, lengths, run, width)
-                attended[part] = functional.scaled_dot_product_attention(
-                    q[part], keys[part, :, :width], values[part, :, :width], attn_mask=mask
+                parts.append(
+                    functional.scaled_dot_product_attention(
+                        q[part], keys[part, :, :width], values[part, :, :width], attn_mask=mask
+                    )
                 )
-            x = self._finish_layer(layer, x, attended.view(num_slots, -1))
+            attended = parts[0] if len(parts) == 1 else torch.cat(parts)
+            x = self._finish_layer(layer, x, attended.reshape(num_slots, -1))
         return self._logits(weights, x)
 
     def _project(self, layer: LayerWeights, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
