@@ -7,9 +7,8 @@ order, to checksum them on the way.
 from __future__ import annotations
 
 import json
-import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -44,21 +43,38 @@ class Blob:
 def stage_blob(name: str, tensors: Mapping[str, torch.Tensor], chunk_bytes: int) -> Blob:
     """Writes tensors (on the host) as safetensors into anonymous memory."""
     pieces = list(safetensors_pieces(tensors))
-    num_bytes = sum(len(piece) for piece in pieces)
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     try:
-        os.truncate(descriptor, num_bytes)
-        with mmap.mmap(descriptor, num_bytes) as memory, memoryview(memory) as view:
-            offset = 0
-            for piece in pieces:
-                view[offset : offset + len(piece)] = piece
-                offset += len(piece)
-            starts = range(0, num_bytes, chunk_bytes)
-            checksums = tuple(checksum(view[start : start + chunk_bytes]) for start in starts)
-        return Blob(descriptor, num_bytes, chunk_bytes, checksums)
+        # Written and not mapped: a page fault for every page costs twice the copy.
+        for piece in pieces:
+            write_whole(descriptor, piece)
+        checksums = tuple(chunk_checksums(pieces, chunk_bytes))
+        return Blob(descriptor, sum(len(piece) for piece in pieces), chunk_bytes, checksums)
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def write_whole(descriptor: int, data: memoryview) -> None:
+    """Writes all of it at the descriptor's position: one call takes at most 2 GiB."""
+    while len(data) > 0:
+        data = data[os.write(descriptor, data) :]
+
+
+def chunk_checksums(pieces: Iterable[memoryview], chunk_bytes: int) -> Iterator[str]:
+    """xxh3-64, hex, of every chunk of what the pieces are together."""
+    digest, room = xxhash.xxh3_64(), chunk_bytes
+    for piece in pieces:
+        rest = piece
+        while len(rest) > 0:
+            taken, rest = rest[:room], rest[room:]
+            digest.update(taken)
+            room -= len(taken)
+            if room == 0:
+                yield digest.hexdigest()
+                digest, room = xxhash.xxh3_64(), chunk_bytes
+    if room < chunk_bytes:
+        yield digest.hexdigest()
 
 
 def safetensors_pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:

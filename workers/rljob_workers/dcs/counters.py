@@ -1,4 +1,4 @@
-"""Names of the counters and gauges that a rank may send with its beats. Others are left out of /metrics."""
+"""Names of the counters that a rank may send with its beats. Others are left out of /metrics."""
 
 from rljob_workers.transfer_queue.types import Withheld
 
@@ -10,6 +10,3 @@ COUNTERS = frozenset(
     }
 )
 """Only grow within one life; exported with the suffix `_total`."""
-
-GAUGES = frozenset[str]()
-"""Go up and down."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rljob_api.wire.observation import CoordinatorStatus, ServerState
-from rljob_workers.dcs.counters import COUNTERS, GAUGES
+from rljob_workers.dcs.counters import COUNTERS
 
 if TYPE_CHECKING:
     from rljob_workers.dcs.coordinator.coordinator import Coordinator
@@ -81,8 +81,6 @@ def _counter_samples(coordinator: Coordinator) -> Iterator[Sample]:
         for name, value in heard.beat.counters.items():
             if name in COUNTERS:
                 yield f"rljob_rank_{name}_total", labels, value
-            elif name in GAUGES:
-                yield f"rljob_rank_{name}", labels, value
 
 
 def _rank_labels(role: str, replica: int, rank: int) -> Labels:

@@ -5,16 +5,15 @@ Used by the receiver, in its thread. A file appears under its name only when eve
 
 from __future__ import annotations
 
-import mmap
-import os
 import socket
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 
 from rljob_api.wire.weights import WeightOffer
-from rljob_workers.dcs.blob import checksum
+from rljob_workers.dcs.blob import checksum, write_whole
 from rljob_workers.dcs.errors import CorruptWeights, WeightTimeout
 from rljob_workers.dcs.weights.serving import ChunkAnswer, ChunkRequest, receive_message, send_message
 
@@ -53,8 +52,8 @@ def pull(offer: WeightOffer, path: Path, terms: PullTerms, rounds: Iterable[list
     partial = path.with_suffix(".partial")
     progress = _Progress()
     try:
-        with _mapped(partial, offer.num_bytes) as memory:
-            whole = _pull_in_rounds(offer, memory, progress, terms, rounds)
+        with partial.open("wb", buffering=0) as file:
+            whole = _pull_in_rounds(offer, file, progress, terms, rounds)
         if whole:
             partial.rename(path)
         return whole
@@ -63,12 +62,12 @@ def pull(offer: WeightOffer, path: Path, terms: PullTerms, rounds: Iterable[list
 
 
 def _pull_in_rounds(
-    offer: WeightOffer, memory: mmap.mmap, progress: _Progress, terms: PullTerms, rounds: Iterable[list[str]]
+    offer: WeightOffer, file: FileIO, progress: _Progress, terms: PullTerms, rounds: Iterable[list[str]]
 ) -> bool:
     for addresses in rounds:
         for address in addresses:
             try:
-                _pull_from(address, offer, memory, progress, terms)
+                _pull_from(address, offer, file, progress, terms)
                 return True
             except (OSError, EOFError, ValueError) as error:
                 progress.failures.append(error)
@@ -79,12 +78,6 @@ def _pull_in_rounds(
 
 class _WrongBytesError(ValueError):
     """A chunk that does not match its checksum."""
-
-
-def _mapped(path: Path, num_bytes: int) -> mmap.mmap:
-    with path.open("w+b") as file:
-        os.truncate(file.fileno(), num_bytes)
-        return mmap.mmap(file.fileno(), num_bytes)
 
 
 def _refuse_late(offer: WeightOffer, progress: _Progress, terms: PullTerms) -> None:
@@ -102,42 +95,46 @@ def _refuse_late(offer: WeightOffer, progress: _Progress, terms: PullTerms) -> N
     )
 
 
-def _pull_from(address: str, offer: WeightOffer, memory: mmap.mmap, progress: _Progress, terms: PullTerms) -> None:
+def _pull_from(address: str, offer: WeightOffer, file: FileIO, progress: _Progress, terms: PullTerms) -> None:
     """Pulls what is missing from one source; what came right before it failed stays."""
     host, _, port = address.rpartition(":")
     patience = max(0.01, min(STALL_SECONDS, terms.deadline - terms.clock()))
     with socket.create_connection((host, int(port)), patience) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        count = len(offer.checksums) - progress.next_chunk
-        request = ChunkRequest(
-            token=terms.token, stream=offer.stream, id=offer.id, first=progress.next_chunk, count=count
-        )
-        send_message(connection, request)
-        answer = ChunkAnswer.model_validate_json(receive_message(connection))
-        if answer.refusal is not None:
-            raise ValueError(answer.refusal)
-        with memoryview(memory) as view:
-            while progress.next_chunk < len(offer.checksums):
-                _receive_chunk(connection, offer, view, progress.next_chunk, terms)
-                progress.next_chunk += 1
-                terms.pulse()
+        _ask(connection, offer, progress, terms)
+        # One buffer for all chunks: received, checked and written while it is in the cache.
+        buffer = memoryview(bytearray(min(offer.chunk_bytes, offer.num_bytes)))
+        while progress.next_chunk < len(offer.checksums):
+            start = progress.next_chunk * offer.chunk_bytes
+            chunk = buffer[: min(offer.chunk_bytes, offer.num_bytes - start)]
+            _receive(connection, chunk, terms)
+            if checksum(chunk) != offer.checksums[progress.next_chunk]:
+                raise _WrongBytesError(f"chunk {progress.next_chunk} does not match its checksum")
+            file.seek(start)
+            write_whole(file.fileno(), chunk)
+            progress.next_chunk += 1
+            terms.pulse()
 
 
-def _receive_chunk(
-    connection: socket.socket, offer: WeightOffer, blob: memoryview, chunk: int, terms: PullTerms
-) -> None:
-    start = chunk * offer.chunk_bytes
-    with blob[start : start + offer.chunk_bytes] as target:
-        received = 0
-        while received < len(target):
-            if terms.clock() >= terms.deadline:
-                raise TimeoutError("the deadline has passed")
-            count = connection.recv_into(target[received:])
-            if count == 0:
-                raise EOFError("the source closed the connection")
-            received += count
-        if checksum(target) != offer.checksums[chunk]:
-            raise _WrongBytesError(f"chunk {chunk} does not match its checksum")
+def _ask(connection: socket.socket, offer: WeightOffer, progress: _Progress, terms: PullTerms) -> None:
+    """Asks for all chunks that are missing; raises for a refusal."""
+    count = len(offer.checksums) - progress.next_chunk
+    request = ChunkRequest(token=terms.token, stream=offer.stream, id=offer.id, first=progress.next_chunk, count=count)
+    send_message(connection, request)
+    answer = ChunkAnswer.model_validate_json(receive_message(connection))
+    if answer.refusal is not None:
+        raise ValueError(answer.refusal)
+
+
+def _receive(connection: socket.socket, target: memoryview, terms: PullTerms) -> None:
+    received = 0
+    while received < len(target):
+        if terms.clock() >= terms.deadline:
+            raise TimeoutError("the deadline has passed")
+        count = connection.recv_into(target[received:])
+        if count == 0:
+            raise EOFError("the source closed the connection")
+        received += count
 
 
 def monotonic_terms(token: str, seconds: float, pulse: Callable[[], None]) -> PullTerms:
