@@ -9,7 +9,7 @@ from rljob_api.names import Epoch, Role
 from rljob_api.wire.observation import ServerState
 from rljob_workers.transfer_queue.errors import ControlUnreachable, Fenced, NotOpen
 from rljob_workers.transfer_queue.steward import QueueSteward
-from rljob_workers.transfer_queue.types import NotReady, Withheld
+from rljob_workers.transfer_queue.types import Batch, NotReady, Withheld
 from tests.integration.transfer_queue.job import Job, weight
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.world import LOG_PROBS, make_shape
@@ -120,6 +120,18 @@ def test_an_empty_server_takes_over_record_and_ticket_table(make_job: MakeJob) -
     job.rollout = job.client(Role.ROLLOUT)
     tickets = job.tickets(5, weight(1))
     assert [(ticket.rollout_id, ticket.prompt_index) for ticket in tickets] == [(1, 2), (1, 3)]
+
+
+def test_leases_count_anew_when_the_server_is_opened(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = make_job()
+    job.put(job.tickets(2))
+    monkeypatch.setattr("rljob_workers.transfer_queue.client.LEASE_SECONDS", 0.0)
+    forward = job.client(Role.ACTOR_FWD)
+    batch = forward.claim(LOG_PROBS.name, range(1), 4, timeout=0)
+    assert isinstance(batch, Batch)
+    job.steward.open_server(0)
+    assert isinstance(forward.claim(LOG_PROBS.name, range(1), 4, timeout=0), NotReady)
+    job.put_derived(forward, batch, "log_probs")
 
 
 def test_a_later_steward_fences_an_earlier_one(make_job: MakeJob) -> None:

@@ -140,6 +140,7 @@ class QueueSteward:
                 "open",
                 self._name,
                 seen_seq,
+                int(self._timing.lease_seconds * 1000),
                 deadline=self._deadline(),
                 waiting="the coordinator opens the control Redis",
             )

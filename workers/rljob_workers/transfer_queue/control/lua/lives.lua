@@ -10,7 +10,13 @@ local function end_life(incarnation)
   return_all(incarnation)
 end
 
--- Run id of this server, name of the steward, highest seq that a live launcher has seen.
+-- Leases count from here: who could not beat while server or coordinator were away has lost nothing.
+local function renew_leases(milliseconds)
+  local expiry = now_ms() + milliseconds
+  for _, id in ipairs(redis.call('ZRANGE', LEASES, 0, -1)) do redis.call('ZADD', LEASES, 'XX', 'GT', expiry, id) end
+end
+
+-- Run id of this server, name of the steward, highest seq that a live launcher has seen, milliseconds of a lease.
 redis.register_function('open' .. SUFFIX, function(_, args)
   local previous = meta('steward')
   if previous then redis.call('HDEL', CALLS, previous) end
@@ -21,6 +27,7 @@ redis.register_function('open' .. SUFFIX, function(_, args)
     return {meta_number('seq'), 'ControlStateLost'}
   end
   redis.call('HSET', META, 'run', args[1])
+  renew_leases(tonumber(args[4]))
   return {redis.call('HINCRBY', META, 'seq', 1), 'Open'}
 end)
 
@@ -97,7 +104,7 @@ end
 -- Epoch and incarnation of the publisher, lineage, version, call id.
 steward_call('publish', function(args)
   local lineage, version, published = args[3], tonumber(args[4]), meta_number('published')
-  if redis.call('HGET', ONCE, args[5]) then return {published} end
+  if meta('publish_call') == args[5] then return {published} end
   check_life(args[1], args[2])
   if lineage ~= meta('lineage') then
     refuse('DEAD', 'lineage ' .. lineage .. ' is not the current one (' .. (meta('lineage') or 'none') .. ')')
@@ -108,8 +115,7 @@ steward_call('publish', function(args)
   elseif version ~= published or version ~= meta_number('restored') then
     refuse('INCOMPLETE', 'version ' .. version .. ' cannot be published after version ' .. published)
   end
-  redis.call('HSET', META, 'published', version)
-  redis.call('HSET', ONCE, args[5], version)
+  redis.call('HSET', META, 'published', version, 'publish_call', args[5])
   wake('tickets')
   return {version}, true
 end)
@@ -134,8 +140,7 @@ end
 
 -- Epoch and incarnation of the writer, lineage, version, folder (JSON string), checksums (JSON), call id.
 steward_call('record', function(args)
-  local kept = redis.call('HGET', ONCE, args[7])
-  if kept then return {kept} end
+  if meta('record_call') == args[7] then return {meta('record')} end
   check_life(args[1], args[2])
   local version = tonumber(args[4])
   if not is_alive(args[3], version) then refuse('DEAD', 'v' .. args[4] .. '@' .. args[3] .. ' is dead and cannot be recorded') end
@@ -147,8 +152,7 @@ steward_call('record', function(args)
   end
   local record = '{"id":{"lineage":' .. args[3] .. ',"version":' .. version .. '},"epoch":' .. args[1] .. ',"folder":' .. args[5]
     .. ',"checksums":' .. args[6] .. ',"ancestry":' .. ancestry_json() .. '}'
-  redis.call('HSET', META, 'record', record, 'recorded', version)
-  redis.call('HSET', ONCE, args[7], record)
+  redis.call('HSET', META, 'record', record, 'recorded', version, 'record_call', args[7])
   retire_before(version)
   return {record}, true
 end)

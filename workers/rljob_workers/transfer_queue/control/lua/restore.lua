@@ -145,7 +145,7 @@ end
 -- Fences every life of the old epoch.
 local function fence()
   for _, incarnation in ipairs(redis.call('HKEYS', LIVE)) do redis.call('DEL', tickets_of(incarnation)) end
-  redis.call('DEL', LIVE, RANKS, LEASE, LEASES, TICKETS, AGAIN, ONCE)
+  redis.call('DEL', LIVE, RANKS, LEASE, LEASES, TICKETS, AGAIN)
   local steward = meta('steward')
   for _, client in ipairs(redis.call('HKEYS', CALLS)) do
     if client ~= steward then redis.call('HDEL', CALLS, client) end
@@ -240,7 +240,7 @@ steward_call('raise_epoch', function(args, _, all)
   local version = meta_number('recorded')
   open_lineage(epoch, version, ancestry)
   redis.call('HSET', META, 'epoch', epoch, 'decision', decision, 'published', version, 'restored', version, 'run', args[3])
-  redis.call('HDEL', META, 'lost')
+  redis.call('HDEL', META, 'lost', 'publish_call', 'record_call')
   local kept, dropped = restore_all(version, missing)
   reopen_places(version)
   local answer = restore_answer(epoch, version, kept, dropped)

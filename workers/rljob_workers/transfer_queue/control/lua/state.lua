@@ -1,7 +1,7 @@
 -- Keys, refusals, and the one way in and out of every function that changes something.
 -- SHAPE and SUFFIX stand above (written by `library.py`).
 
-local META, ALIVE, LIVE, RANKS, CALLS, ONCE = 'q:meta', 'q:alive', 'q:live', 'q:ranks', 'q:calls', 'q:once'
+local META, ALIVE, LIVE, RANKS, CALLS = 'q:meta', 'q:alive', 'q:live', 'q:ranks', 'q:calls'
 local PARTITIONS, UNITS, DEAD, GARBAGE = 'q:partitions', 'q:units', 'q:dead', 'q:garbage'
 local LEASES, LEASE = 'q:leases', 'q:lease'
 local TICKETS, AGAIN, OPEN, FRONT, KILLS = 'q:tickets', 'q:again', 'q:open', 'q:front', 'q:kills'
