@@ -221,3 +221,13 @@ def test_the_highest_seq_outlives_the_rank_that_saw_it(machine: Machine) -> None
     os.kill(rank.pid, signal.SIGKILL)
     machine.failure()
     machine.poll(ACTOR, "the seq", lambda poll: poll.ranks[0].exit_code == -9 and poll.seen_seq == 300)
+
+
+def test_a_parent_goes_on_after_the_end_of_a_launcher(machine: Machine) -> None:
+    """An end wakes the parent with nothing to read on its socket: it must not wait there, nor take it for broken."""
+    for launcher in [machine.spawn(ROLLOUT), machine.spawn(ACTOR)]:
+        os.kill(launcher, signal.SIGKILL)
+        assert machine.expect(LauncherExited).pid == launcher
+    machine.spawn(ACTOR, restart_count=1)
+    machine.coordinator.order(ACTOR)
+    machine.rank(ACTOR)

@@ -61,10 +61,12 @@ class Parent:
         self._end()
 
     def _read(self) -> None:
-        try:
-            data = self._control.recv(1 << 16, socket.MSG_DONTWAIT)
-        except BlockingIOError:
+        # MSG_DONTWAIT would not do: Python waits for a socket that has a timeout before it calls recv.
+        readable, _, _ = select.select([self._control], [], [], 0)
+        if not readable:
             return
+        try:
+            data = self._control.recv(1 << 16)
         except OSError as error:
             _log.info("the supervisor's socket broke: %s", error)
             data = b""
