@@ -48,6 +48,10 @@ def build_app(desk: Desk, token: str) -> FastAPI:
     return app
 
 
+def _nothing() -> None:
+    """What is done once the control Redis is open."""
+
+
 def _json(model: ApiModel | None, status: int = 200) -> Response:
     body = "null" if model is None else model.model_dump_json()
     return Response(body, status, media_type="application/json")
@@ -85,7 +89,7 @@ def _supervisor_routes(app: FastAPI, desk: Desk) -> None:
 
     @app.put("/v1/desired")
     async def order(desired: DesiredState) -> Response:
-        await desk.do_when_usable(partial(coordinator.order, desired))
+        await desk.do_when_open(partial(coordinator.order, desired))
         return _json(None)
 
     @app.get("/v1/status")
@@ -117,7 +121,7 @@ def _launcher_routes(app: FastAPI, desk: Desk) -> None:
 
     @app.post("/v1/launchers")
     async def register(hello: LauncherHello) -> Response:
-        await desk.do_when_usable(partial(coordinator.pods.register_launcher, hello))
+        await desk.do_when_open(partial(coordinator.pods.register_launcher, hello))
         return _json(None)
 
     @app.post("/v1/launchers/{launcher}/poll")
@@ -126,12 +130,13 @@ def _launcher_routes(app: FastAPI, desk: Desk) -> None:
         desk.bell.ring(Topic.SERVER)
 
         def look() -> LauncherAnswer | None:
-            coordinator.gate.require_usable()
+            coordinator.gate.require_open()
             answer = coordinator.pods.answer(launcher)
             return answer if answer.order != poll.carried and answer.order is not None else None
 
-        answer = await desk.await_answer(Topic.ORDERS, look, min(poll.wait_seconds, LONGEST_WAIT_SECONDS))
-        coordinator.pods.hear_poll(launcher, poll)
+        await desk.do_when_open(_nothing)  # a closed server is not asked again and again
+        answer = await desk.await_answer(Topic.ORDERS, look, poll.wait_seconds)
+        coordinator.pods.note_answered(launcher)
         return _json(answer or await desk.do(partial(coordinator.pods.answer, launcher)))
 
 
@@ -140,18 +145,18 @@ def _rank_routes(app: FastAPI, desk: Desk) -> None:
 
     @app.post("/v1/ranks")
     async def register(hello: RankHello) -> Response:
-        return _json(await desk.do_when_usable(partial(coordinator.register_rank, hello)))
+        return _json(await desk.do_when_open(partial(coordinator.register_rank, hello)))
 
     @app.post("/v1/ranks/beat")
     async def beat(beat: Beat) -> Response:
         coordinator.pods.hear_beat(beat)
-        return _json(await desk.do_when_usable(partial(coordinator.beat, beat)))
+        return _json(await desk.do_when_open(partial(coordinator.beat, beat)))
 
     @app.put("/v1/rendezvous/{group}")
     async def offer_rendezvous(group: str, meeting: Rendezvous) -> Response:
         if meeting.group != group:
             raise bad_request(f"rendezvous: the path says {group}, the body {meeting.group}. Say the same in both.")
-        await desk.do_when_usable(partial(coordinator.meetings.offer, meeting))
+        await desk.do_when_open(partial(coordinator.meetings.offer, meeting))
         return _json(None)
 
     @app.get("/v1/rendezvous/{group}")
@@ -164,7 +169,7 @@ def _rank_routes(app: FastAPI, desk: Desk) -> None:
 
     @app.post("/v1/steps")
     async def report_step(report: StepReport) -> Response:
-        await desk.do_when_usable(partial(coordinator.progress.report_step, report))
+        await desk.do_when_open(partial(coordinator.progress.report_step, report))
         return _json(None)
 
 
@@ -173,12 +178,12 @@ def _weight_routes(app: FastAPI, desk: Desk) -> None:
 
     @app.post("/v1/weights")
     async def publish(request: PublishRequest) -> Response:
-        await desk.do_when_usable(partial(coordinator.weights.publish, request))
+        await desk.do_when_open(partial(coordinator.weights.publish, request))
         return _json(None)
 
     @app.post("/v1/weights/sources")
     async def add_source(request: SourceRequest) -> Response:
-        await desk.do_when_usable(partial(coordinator.weights.add_source, request))
+        await desk.do_when_open(partial(coordinator.weights.add_source, request))
         return _json(None)
 
     @app.get("/v1/weights/{stream}")
@@ -193,7 +198,7 @@ def _weight_routes(app: FastAPI, desk: Desk) -> None:
 
     @app.post("/v1/checkpoints")
     async def record(request: CheckpointRequest) -> Response:
-        return _json(await desk.do_when_usable(partial(coordinator.progress.record, request)))
+        return _json(await desk.do_when_open(partial(coordinator.progress.record, request)))
 
 
 def _probe_routes(app: FastAPI, desk: Desk) -> None:

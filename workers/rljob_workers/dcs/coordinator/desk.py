@@ -39,18 +39,25 @@ class Desk:
         """Carries out `work` in the thread as it is, also while the control Redis is closed."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)
 
+    async def do_when_open(self, work: Callable[[], T]) -> T:
+        """As `do`, once the control Redis is open; waits a little for it."""
+        return await self._do_after(self.coordinator.gate.require_open, work)
+
     async def do_when_usable(self, work: Callable[[], T]) -> T:
-        """As `do`, once the control Redis is open (or lost: what an epoch cures); waits a little for it."""
+        """As `do`, once the control Redis is open or known to be lost: for what names or cures the loss."""
+        return await self._do_after(self.coordinator.gate.require_usable, work)
+
+    async def _do_after(self, check: Callable[[], None], work: Callable[[], T]) -> T:
         deadline = time.monotonic() + OPENING_PATIENCE_SECONDS
 
-        def usable_work() -> T:
-            self.coordinator.gate.require_usable()
+        def checked_work() -> T:
+            check()
             return work()
 
         while True:
             count = self.bell.count(Topic.SERVER)
             try:
-                return await self.do(usable_work)
+                return await self.do(checked_work)
             except Refused as refused:
                 if refused.status != UNAVAILABLE or time.monotonic() >= deadline:
                     raise

@@ -75,8 +75,11 @@ def _pod_samples(status: CoordinatorStatus) -> Iterator[Sample]:
 
 
 def _counter_samples(coordinator: Coordinator) -> Iterator[Sample]:
-    for heard in list(coordinator.pods.beats.values()):
-        key = heard.beat.life.key
+    for entry in coordinator.pods.ranks().values():
+        key = entry.hello.life.key
+        heard = coordinator.pods.beats.get(entry.hello.life.incarnation)
+        if heard is None:
+            continue
         labels = _rank_labels(key.role.value, key.replica, key.rank)
         for name, value in heard.beat.counters.items():
             if name in COUNTERS:

@@ -21,7 +21,7 @@ from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.opening import Word
 from rljob_workers.dcs.coordinator.readiness import RankStanding, readiness_mark
-from rljob_workers.dcs.coordinator.refusals import fenced, not_found, wrong_epoch
+from rljob_workers.dcs.coordinator.refusals import Refused, fenced, not_found, wrong_epoch
 from rljob_workers.dcs.coordinator.store import Change, Table
 
 MAX_ENDED_LAUNCHERS = 1000
@@ -82,7 +82,8 @@ class Pods:
 
     def words(self) -> dict[str, Word]:
         """What each launcher said last about the control Redis."""
-        return {launcher: Word(heard.at, heard.poll.seen_seq) for launcher, heard in self.polls.items()}
+        heard = list(self.polls.items())  # the event loop adds to it meanwhile
+        return {launcher: Word(one.at, one.poll.seen_seq) for launcher, one in heard}
 
     def register_launcher(self, hello: LauncherHello) -> None:
         """Takes a launcher in; an earlier one of its pod, and its ranks, are over from here on."""
@@ -105,6 +106,10 @@ class Pods:
         """Notes what a launcher reports. Needs no Redis: it is how a restarted one learns how far it was seen."""
         self.polls[launcher] = HeardPoll(poll, self._ground.clock())
         self.seen_seq = max(self.seen_seq, poll.seen_seq)
+
+    def note_answered(self, launcher: str) -> None:
+        """The launcher was there until now. Its word is as old as its poll: what it saw since, it tells in the next."""
+        self._registered[launcher] = self._ground.clock()
 
     def answer(self, launcher: str) -> LauncherAnswer:
         """The wanted state of a launcher's pod. Raises where the launcher is not the pod's current one."""
@@ -183,7 +188,8 @@ class Pods:
     def heard_at(self, name: str) -> float | None:
         """When an incarnation or a launcher was heard last; None: not since this coordinator started."""
         heard = self.beats.get(name) or self.polls.get(name)
-        return self._registered.get(name) if heard is None else heard.at
+        times = (self._registered.get(name), None if heard is None else heard.at)
+        return max((at for at in times if at is not None), default=None)
 
     def hear_beat(self, beat: Beat) -> None:
         """Notes a beat. Needs no Redis, so that its restart makes no rank look dead."""
@@ -192,7 +198,11 @@ class Pods:
 
     def renew(self, beat: Beat) -> None:
         """Renews tickets and leases, and notices Ready. Raises for a life that is over."""
-        entry = self.check_life(beat.life)
+        try:
+            entry = self.check_life(beat.life)
+        except Refused:
+            self.beats.pop(beat.life.incarnation, None)
+            raise
         self._ground.steward.beat(beat.life.incarnation, beat.tickets, beat.leases)
         if beat.state is RankState.READY and not entry.ready:
             ready = entry.model_copy(update={"ready": True})

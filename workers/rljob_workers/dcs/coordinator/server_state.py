@@ -17,6 +17,7 @@ from rljob_workers.dcs.coordinator.refusals import not_open
 from rljob_workers.dcs.coordinator.store import Change, Table
 
 _RUN_ID = "run_id"
+_SEQ_FLOOR = "seq_floor"
 
 
 class ServerGate:
@@ -32,8 +33,14 @@ class ServerGate:
         self.waiting_for = "the control Redis"
         """Who or what opening waits for, in words."""
 
+    def require_open(self) -> None:
+        """Raises unless the control Redis is open."""
+        self.require_usable()
+        if self.state is ServerState.LOST:
+            raise not_open("The control Redis has lost state; it opens with the next epoch. Ask again.")
+
     def require_usable(self) -> None:
-        """Raises unless requests may be carried out (a lost server takes an epoch and failure reports only)."""
+        """Raises while it is not known what the control Redis has."""
         if self.state is ServerState.OPENING:
             raise not_open(
                 f"The control Redis is not open yet; the coordinator waits for {self.waiting_for}. Ask again."
@@ -60,14 +67,16 @@ class ServerGate:
         """An epoch was raised from the record file: what was lost does not matter any more."""
         self._run_id = self._ground.steward.server_run_id()
         self.state = ServerState.OPEN
+        self._ground.store.commit([Change(Table.STATE, _SEQ_FLOOR, str(self._pods.seen_seq))])
         self._remember(self._run_id)
+        self._ground.ring(Topic.SERVER)
 
     def _try_to_open(self, run_id: str) -> None:
         if self._closed.coordinator_is_new:
             self._ground.store.load()
         if self._ground.store.get(Table.STATE, _RUN_ID) != run_id and self._awaits_launchers():
             return
-        self.state = self._ground.steward.open_server(self._pods.seen_seq)
+        self.state = self._ground.steward.open_server(self._seen_seq())
         self._run_id = run_id
         if self.state is ServerState.LOST:
             self._tell_loss()
@@ -81,6 +90,12 @@ class ServerGate:
         awaited = launchers_awaited(self._closed, registered, self._pods.words(), self._ground.clock())
         self.waiting_for = "the word of launchers " + ", ".join(awaited)
         return bool(awaited)
+
+    def _seen_seq(self) -> int:
+        """The highest seq that counts: numbers of a tail whose loss was cured already prove nothing any more."""
+        floor = int(self._ground.store.get(Table.STATE, _SEQ_FLOOR) or 0)
+        seen = self._pods.seen_seq
+        return seen if seen > floor else 0
 
     def _remember(self, run_id: str) -> None:
         if self._ground.store.get(Table.STATE, _RUN_ID) != run_id:
