@@ -222,11 +222,13 @@ class World:
     def lose_tail(self, length: int) -> None:
         """The append-only file ends `length` bytes in: what came after is lost."""
         self.history.faults["tail"] += 1
+        before = self._server_seq()
         self.servers.restart_control(length)
-        if self.steward.open_server(self._seen_seq()) is not ServerState.LOST:
-            self.history.broken.append("a lost tail was not noticed")
-            return
-        self.restart("the control state lost its tail", lost=True)
+        expected = ServerState.LOST if self._server_seq() < before else ServerState.OPEN
+        if self.steward.open_server(self._seen_seq()) is not expected:
+            self.history.broken.append(f"a server that was {expected} was not noticed")
+        elif expected is ServerState.LOST:
+            self.restart("the control state lost its tail", lost=True)
 
     # --- work ----------------------------------------------------------------------------------------------------
 
@@ -484,6 +486,10 @@ class World:
         trainer = self.trainer.ranks if hasattr(self, "trainer") else []
         replicas, forwards = ([actor.queue for actor in self.replicas], [actor.queue for actor in self.forwards])
         return [*replicas, *forwards, *trainer]
+
+    def _server_seq(self) -> int:
+        with self.servers.control.admin() as admin:
+            return int(admin.hget("q:meta", "seq") or 0)
 
     def _seen_seq(self) -> int:
         return max(client.seen_seq for client in self._clients())

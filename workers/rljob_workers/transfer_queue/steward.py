@@ -116,6 +116,7 @@ class QueueSteward:
         self._name = f"steward-{secrets.token_hex(6)}"
         self._calls = 0
         self._lost = False
+        self._seen_seq = 0
         self._lock = threading.RLock()
 
     def close(self) -> None:
@@ -139,12 +140,14 @@ class QueueSteward:
             reply = self._control.change(
                 "open",
                 self._name,
-                seen_seq,
+                max(seen_seq, self._seen_seq),
                 int(self._timing.lease_seconds * 1000),
                 deadline=self._deadline(),
                 waiting="the coordinator opens the control Redis",
             )
             self._calls = 0
+            # From here on it counts what this server says: a tail that was lost is lost.
+            self._seen_seq = reply[0]
             state = ServerState(reply[1].decode())
             self._lost = state is ServerState.LOST
             return state
@@ -356,6 +359,7 @@ class QueueSteward:
             reply = self._control.change(
                 name, self._name, self._calls, *args, deadline=self._deadline(), waiting=waiting
             )
+            self._seen_seq = max(self._seen_seq, reply[0])
             return reply[1:]
 
     def _known_generations(self) -> dict[int, int]:

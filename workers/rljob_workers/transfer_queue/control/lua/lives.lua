@@ -21,9 +21,10 @@ redis.register_function('open' .. SUFFIX, function(_, args)
   local previous = meta('steward')
   if previous then redis.call('HDEL', CALLS, previous) end
   redis.call('HSET', META, 'steward', args[2])
-  if meta('lost') == '1' or meta_number('seq') < tonumber(args[3]) then
-    -- Sticky: what is changed on the way to the restore must not make the lost tail look whole.
-    redis.call('HSET', META, 'lost', '1')
+  if meta('lost') or meta_number('seq') < tonumber(args[3]) then
+    -- Sticky: what is changed on the way to the restore must not make the lost tail look whole. The restore goes on
+    -- counting above what was seen, since launchers that saw it live on.
+    redis.call('HSET', META, 'lost', math.max(meta_number('lost'), tonumber(args[3])))
     return {meta_number('seq'), 'ControlStateLost'}
   end
   redis.call('HSET', META, 'run', args[1])
