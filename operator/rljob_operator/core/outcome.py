@@ -87,7 +87,7 @@ def _restarted(observed: Observed, status: RLJobStatus, verdict: RestartGlobal, 
     roles = [role.model_copy(update={"failures": 0, "failure_times": [], "ready": 0}) for role in status.roles]
     status = with_pods(status.model_copy(update={"restart": restart, "roles": roles}), anew)
     wait = f" after {delay:g} s" if delay > 0 else ""
-    message = f"{verdict.message}; the job restarts in epoch {epoch}{wait}"
+    message = f"{verdict.message.rstrip('.')}; the job restarts in epoch {epoch}{wait}"
     status = _restarting(status, verdict.reason, message, now)
     if verdict.reason is Reason.STALLED:
         status = with_condition(
@@ -122,7 +122,7 @@ def _in_place_event(status: RLJobStatus, cause: Cause, now: float) -> Event:
     role: Role = cause.pod.role
     count = next(entry.failures for entry in status.roles if entry.name == role)
     nth = f"failure {count} of {role} since the last global restart"
-    message = f"{cause.message}; {cause.pod} restarts in place ({nth})"
+    message = f"{cause.message.rstrip('.')}; {cause.pod} restarts in place ({nth})"
     return Event(now, cause.reason, message, role, Scope.IN_PLACE)
 
 

@@ -45,7 +45,9 @@ def _how_lost(observed: Observed, key: PodKey, pod: PodStatus, now: float) -> st
     if fact.life != pod.life:
         return f"pod {key} was replaced or its container restarted ({pod.life} is now {fact.life})"
     if fact.state is PodState.EXITED:
-        return f"the launcher of {key} {how_ended(fact.exit_code)}{quoted(fact.last_words)}"
+        # Whoever is killed says nothing about it: its last line would be of something else.
+        said = "" if fact.exit_code is not None and fact.exit_code < 0 else quoted(fact.last_words)
+        return f"the launcher of {key} {how_ended(fact.exit_code)}{said}"
     return _silent(observed, key, fact, now)
 
 

@@ -49,7 +49,7 @@ class Pods:
         self._close()
         for key, fact in self._facts.items():
             if fact.state is not PodState.EXITED:
-                self._facts[key] = _ended(fact, -9, "its preloaded parent died")
+                self._facts[key] = _ended(fact, None, "its preloaded parent died")
         self._changed()
 
     def create(self, key: PodKey) -> None:

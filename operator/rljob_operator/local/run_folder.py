@@ -176,15 +176,20 @@ def read_lines(file: Path) -> Iterator[dict[str, Any]]:
             continue
 
 
-def memory_folder(run: Path) -> Path:
-    """A folder in memory of this user and this run: sockets (whose paths must be short) and staged weights.
-
-    Its name is derived from the run folder, so that the next start finds and sweeps what a killed one has left.
-    """
-    base = Path("/dev/shm")  # noqa: S108 - memory, made with mode 0700 and checked for its owner below
+def memory_path(run: Path) -> Path:
+    """Where `memory_folder` of this run folder is: derived from its path, so that the next start finds it."""
+    base = Path("/dev/shm")  # noqa: S108 - memory; the folder is made with mode 0700 and its owner is checked
     if not os.access(base, os.W_OK):
         base = Path(tempfile.gettempdir())
-    folder = base / f"rljob-{os.getuid()}-{hashlib.sha256(str(run).encode()).hexdigest()[:12]}"
+    return base / f"rljob-{os.getuid()}-{hashlib.sha256(str(run.absolute()).encode()).hexdigest()[:12]}"
+
+
+def memory_folder(run: Path) -> Path:
+    """An empty folder in memory of this user and this run: sockets (whose paths must be short) and staged weights.
+
+    What a killed start has left in it is swept.
+    """
+    folder = memory_path(run)
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():

@@ -81,7 +81,7 @@ class JobRun:
     def status(self) -> dict[str, Any]:
         """The status, as last written."""
         file = self.out / "status.json"
-        return orjson.loads(file.read_bytes()) if file.exists() else {}  # type: ignore[no-any-return]
+        return orjson.loads(file.read_bytes()) if file.exists() else {}
 
     def events(self, reason: str | None = None) -> list[dict[str, Any]]:
         """Decisions so far."""
