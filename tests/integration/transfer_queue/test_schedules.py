@@ -1,6 +1,6 @@
 """The real queue under random schedules and faults, against the contract of what is never lost.
 
-RLJOB_SCHEDULE_SEEDS sets the number of seeds (300 unless set); a failure names its seed.
+RLJOB_SCHEDULE_SEEDS sets the number of seeds (200 unless set); a failure names its seed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.world import World, describe, make_shape
 
-SEEDS = int(os.environ.get("RLJOB_SCHEDULE_SEEDS", "300"))
+SEEDS = int(os.environ.get("RLJOB_SCHEDULE_SEEDS", "200"))
 BLOCKS = 6
 MOST_ACTIONS = 6000
 MOST_FAULTS = 5
