@@ -40,7 +40,7 @@ def make_manifest(folder: Path, **changes: dict[str, Any]) -> dict[str, Any]:
         "data": {"prompts": str(prompts)},
         "algorithm": {"kl": {"coefficient": 0.001}},
         "rollout": {
-            "numRollouts": 12,
+            "numRollouts": 60,
             "batchSize": 8,
             "samplesPerPrompt": 4,
             "maxStaleness": 1,
@@ -81,7 +81,7 @@ class RunningJob:
 
     def start(self) -> subprocess.Popen[bytes]:
         """Starts `rljob run` (again)."""
-        command = [sys.executable, "-m", "rljob_cli.main", "run", str(self._file), "--out", str(self.out)]
+        command = [sys.executable, "-m", "rljob_cli", "run", str(self._file), "--out", str(self.out)]
         self.process = subprocess.Popen(command, env=self._env, stdout=self._output, stderr=self._output)
         return self.process
 

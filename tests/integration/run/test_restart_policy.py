@@ -6,7 +6,7 @@ from .job import RunningJob, kill, make_manifest
 
 
 def test_the_third_failure_of_reference_is_global(tmp_path: Path) -> None:
-    manifest = make_manifest(tmp_path, rollout={"numRollouts": 60})
+    manifest = make_manifest(tmp_path, rollout={"numRollouts": 400})
     with RunningJob(tmp_path, manifest) as job:
         job.wait_for_step(1)
         epoch = job.epoch()
@@ -40,7 +40,7 @@ def test_more_global_restarts_than_allowed_fail_the_job_with_the_reason(tmp_path
 
 def test_a_rollout_in_place_restarts_alone_while_the_others_never_stop(tmp_path: Path) -> None:
     manifest = make_manifest(
-        tmp_path, restartPolicy={"table": {"rollout": "InPlace"}}, rollout={"numRollouts": 40}, roles={"rollout": {"replicas": 2}}
+        tmp_path, restartPolicy={"table": {"rollout": "InPlace"}}, rollout={"numRollouts": 150}, roles={"rollout": {"replicas": 2}}
     )
     with RunningJob(tmp_path, manifest) as job:
         job.wait_for_step(2)

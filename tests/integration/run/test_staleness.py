@@ -24,12 +24,12 @@ def overlaps(left: list[Span], right: list[Span]) -> bool:
 
 @pytest.mark.parametrize("bound", [0, 1, 2, 4])
 def test_no_trained_sample_is_staler_than_the_bound(tmp_path: Path, bound: int) -> None:
-    manifest = make_manifest(tmp_path, rollout={"maxStaleness": bound, "numRollouts": 20})
+    manifest = make_manifest(tmp_path, rollout={"maxStaleness": bound, "numRollouts": 40})
     with RunningJob(tmp_path, manifest) as job:
         report = job.assert_succeeded()
         timeline = json.loads((job.out / "timeline.json").read_text())
     assert report.max_staleness <= bound
-    ahead = [r for r in range(19) if overlaps(spans(timeline, "generate", r + 1), spans(timeline, "train", r))]
+    ahead = [r for r in range(39) if overlaps(spans(timeline, "generate", r + 1), spans(timeline, "train", r))]
     if bound == 0:
         assert report.max_staleness == 0
         assert ahead == []

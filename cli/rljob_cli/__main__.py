@@ -1,0 +1,5 @@
+"""`python -m rljob_cli` is `rljob`."""
+
+from rljob_cli.main import main
+
+main()
