@@ -132,6 +132,8 @@ class World:
         self._tables: dict[int, bytes] = {}
         self._record: CheckpointRecord | None = None
         self._due: list[int] = []
+        self._rewards: dict[tuple[int, int], float] = {}
+        """Sum of the rewards of each group that was last put."""
         self.epoch = 0
         self.lineage = 0
         self.published = 0
@@ -284,9 +286,12 @@ class World:
         ]
         if not done:
             return
-        verdicts = replica.queue.put_groups([self._group(ticket, samples) for ticket, samples in done])
-        for (ticket, samples), accepted in zip(done, verdicts, strict=True):
+        groups = [self._group(ticket, samples) for ticket, samples in done]
+        verdicts = replica.queue.put_groups(groups)
+        for (ticket, samples), group, accepted in zip(done, groups, verdicts, strict=True):
             del replica.work[ticket.id]
+            if accepted:
+                self._rewards[ticket.rollout_id, ticket.group] = float(group.columns["rewards"].values.sum())
             oldest = min(weight.version for tokens in samples for weight, _ in tokens)
             if not accepted and ticket.rollout_id - oldest <= self.shape.max_staleness:
                 self.history.broken.append(f"{ticket} was refused without a reason")
@@ -392,12 +397,11 @@ class World:
         self._check_advantage(batch, place, where)
 
     def _check_advantage(self, batch: Batch, place: int, where: str) -> None:
-        group = int(batch.groups[place])
-        mates = [other for other in range(len(batch)) if int(batch.groups[other]) == group]
-        if len(mates) < self.shape.samples_per_prompt:
-            return
-        total = sum(float(batch.columns["rewards"].row(other)) for other in mates)
-        total += LOG_PROB_FACTOR * self.chain[batch.rollout_id] * len(mates)
+        num = self.shape.samples_per_prompt
+        total = (
+            self._rewards[batch.rollout_id, int(batch.groups[place])]
+            + LOG_PROB_FACTOR * num * self.chain[batch.rollout_id]
+        )
         if float(batch.columns["advantages"].row(place)) != total:
             self.history.broken.append(f"{where}: the advantage is of other rewards or log-probs")
 
