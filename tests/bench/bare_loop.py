@@ -30,6 +30,8 @@ from rljob_workers.engines.torch_engine.weights import fuse_weights
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import build_model, initial_state, torch_dtype
 from rljob_workers.models.tokenizers import build_tokenizer, decode_tokens, encode_prompt
+from rljob_workers.rewards.base import Answer
+from rljob_workers.rewards.builtin import CharacterMatch, ExactMatch
 from rljob_workers.trainers import build_forward_model, build_trainer
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
@@ -74,6 +76,7 @@ class Loop:
 
     def __init__(self, spec: RLJobSpec, base: Path) -> None:
         self._spec = spec
+        self._reward = ExactMatch() if spec.rollout.reward.character_match is None else CharacterMatch()
         self._tokenizer = build_tokenizer(spec.model)
         self._questions = self._read(base)
         self._chance = random.Random(spec.seed)
@@ -141,7 +144,8 @@ class Loop:
             decode_tokens(self._tokenizer, tokens[:length].tolist())
             for tokens, length in zip(batch.tokens, batch.lengths, strict=True)
         )
-        return torch.tensor([float(text.strip() == questions[row // samples].label) for row, text in enumerate(texts)])
+        answers = [Answer("", text, questions[row // samples].label, 0, 0) for row, text in enumerate(texts)]
+        return torch.tensor(self._reward.score_groups([answers])[0])
 
     def _rows(self, questions: list[Question], batch: Batch, rewards: torch.Tensor) -> TrainRows:
         samples = self._spec.rollout.samples_per_prompt

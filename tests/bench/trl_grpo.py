@@ -54,7 +54,7 @@ def _trainer(spec: RLJobSpec, base: Path, folder: Path, steps: int) -> Any:
         args=_settings(spec, folder, steps),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(rows),
-        reward_funcs=_exact_match,
+        reward_funcs=_reward(spec),
         callbacks=[_stamps(spec)],
     )
 
@@ -98,8 +98,18 @@ def _settings(spec: RLJobSpec, folder: Path, steps: int) -> Any:
     )
 
 
-def _exact_match(completions: list[str], label: list[str], **_: object) -> list[float]:
-    return [float(text.strip() == wanted.strip()) for text, wanted in zip(completions, label, strict=True)]
+def _reward(spec: RLJobSpec) -> Any:
+    """The manifest's own reward, as TRL calls one."""
+    from rljob_workers.rewards.base import Answer
+    from rljob_workers.rewards.builtin import CharacterMatch, ExactMatch
+
+    reward = ExactMatch() if spec.rollout.reward.character_match is None else CharacterMatch()
+
+    def score(completions: list[str], label: list[str], **_: object) -> list[float]:
+        answers = [Answer("", text, wanted, 0, 0) for text, wanted in zip(completions, label, strict=True)]
+        return reward.score_groups([answers])[0]
+
+    return score
 
 
 def _stamps(spec: RLJobSpec) -> Any:

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from rljob_api.spec import RLJobSpec
 
+from rljob_api.spec import RLJobSpec
 from rljob_cli.audit import SampleLine, audit, surviving
 
 SPEC = RLJobSpec.model_validate(
