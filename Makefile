@@ -15,7 +15,7 @@ CRD := crds/rljob.dev_rljobs.yaml
 UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links
 
-.PHONY: help install demo test test-unit test-integration lint format crd docs lock bench-quickstart clean
+.PHONY: help install demo test test-unit test-integration lint format crd docs lock bench-quickstart bench-restart clean
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -60,6 +60,9 @@ lock: install ## Locks the newest versions that pyproject.toml allows
 bench-quickstart: install ## Samples per second beside TRL's GRPOTrainer
 	@scripts/install bench
 	$(BIN)/python tests/bench/quickstart.py
+
+bench-restart: install ## Seconds from a killed rank to all roles ready again
+	$(BIN)/python tests/bench/restart.py
 
 clean: ## Removes caches and run folders, not .venv
 	rm -rf rljob-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
