@@ -1,0 +1,47 @@
+"""What the engine says of its tokens is what the trainer says of them: same weights, same tokens, float32."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from rljob_api.names import Lineage, WeightVersion
+from rljob_api.wire.identity import WeightId
+from rljob_workers.engines.base import SamplingParams
+from rljob_workers.engines.sglang_dialect.client import SglangDialectEngine
+from rljob_workers.models.building import build_model
+from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.trainers.torch_forward import TorchForwardModel
+from rljob_workers.transfer_queue.jagged import Jagged
+from tests.integration.engines.engine_process import tiny_model
+
+PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 1, 2, 3]]
+SAMPLES = 8
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_engine_and_trainer_agree_within_1e_4(
+    engine: SglangDialectEngine, first_weights: Path, temperature: float
+) -> None:
+    deadline = time.monotonic() + 60
+    engine.update_weights(first_weights, WeightId(lineage=Lineage(1), version=WeightVersion(0)), deadline=deadline)
+    params = SamplingParams(temperature, 1.0, 0, 40, (), SAMPLES, 7)
+    generations = engine.generate(PROMPTS, [params] * len(PROMPTS), deadline=deadline)
+    samples = [
+        (prompt, sample)
+        for prompt, generation in zip(PROMPTS, generations, strict=True)
+        for sample in generation.samples
+    ]
+    tokens = Jagged.from_rows([torch.tensor([*prompt, *sample.output_ids]) for prompt, sample in samples])
+    lengths = torch.tensor([len(sample.output_ids) for _, sample in samples])
+    spec = tiny_model()
+    trainer = TorchForwardModel(
+        build_model(spec, build_tokenizer(spec)), dtype=torch.float32, micro_batch_size=len(samples)
+    )
+    trainer.load(first_weights)
+    of_trainer = trainer.log_probs(tokens, lengths, temperature).values
+    of_engine = torch.tensor([value for _, sample in samples for value in sample.log_probs])
+    assert (of_trainer - of_engine).abs().max() < 1e-4
