@@ -255,7 +255,7 @@ def _serve_file(path: Path, token: str, chunk_bytes: int, die_at: int | None, te
     from rljob_workers.dcs.weights import serving
 
     if die_at is not None:
-        serving._send_range = lambda connection, descriptor, start, end: _send_and_die(  # type: ignore[assignment]
+        serving._send_range = lambda connection, descriptor, start, end: _send_and_die(
             connection, descriptor, start, die_at
         )
     server = ChunkServer("127.0.0.1", token)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from rljob_api.spec import RLJob
 from rljob_cli.audit import AuditReport, audit, read_lines
 
@@ -139,7 +140,9 @@ class RunningJob:
         deadline = time.monotonic() + seconds
         while not true():
             ended = self.process.poll()
-            assert ended is None or true(), f"the job ended with {ended} while the test waited for {what}\n{self._said()}"
+            assert ended is None or true(), (
+                f"the job ended with {ended} while the test waited for {what}\n{self._said()}"
+            )
             assert time.monotonic() < deadline, f"no {what} within {seconds} s\n{self._said()}"
             time.sleep(POLL_SECONDS)
 

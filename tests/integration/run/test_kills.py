@@ -83,7 +83,13 @@ def test_a_killed_run_leaves_nothing_and_goes_on_when_it_is_started_again(tmp_pa
 
 @pytest.mark.parametrize(
     ("role", "scope"),
-    [("actor", "Global"), ("rollout", "Global"), ("actor_fwd", "Global"), ("reference", "InPlace"), ("advantages", "InPlace")],
+    [
+        ("actor", "Global"),
+        ("rollout", "Global"),
+        ("actor_fwd", "Global"),
+        ("reference", "InPlace"),
+        ("advantages", "InPlace"),
+    ],
 )
 def test_a_stopped_rank_is_found_named_and_restarted(tmp_path: Path, role: str, scope: str) -> None:
     with RunningJob(tmp_path, make_manifest(tmp_path)) as job:

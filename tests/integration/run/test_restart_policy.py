@@ -40,7 +40,10 @@ def test_more_global_restarts_than_allowed_fail_the_job_with_the_reason(tmp_path
 
 def test_a_rollout_in_place_restarts_alone_while_the_others_never_stop(tmp_path: Path) -> None:
     manifest = make_manifest(
-        tmp_path, restartPolicy={"table": {"rollout": "InPlace"}}, rollout={"numRollouts": 150}, roles={"rollout": {"replicas": 2}}
+        tmp_path,
+        restartPolicy={"table": {"rollout": "InPlace"}},
+        rollout={"numRollouts": 150},
+        roles={"rollout": {"replicas": 2}},
     )
     with RunningJob(tmp_path, manifest) as job:
         job.wait_for_step(2)

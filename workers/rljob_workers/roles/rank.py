@@ -19,7 +19,7 @@ TURN_SECONDS = 0.25
 """Longest silence of a waiting main loop; far below any heartbeat timeout."""
 
 
-class Draining(Exception):  # noqa: N818 - not an error: the way out of a wait
+class Draining(Exception):
     """The pod was told to drain while the loop waited."""
 
 
