@@ -67,6 +67,24 @@ def test_each_response_token_is_predicted_from_exactly_what_precedes_it_in_its_r
     assert list(zip((seen[token] for token in predictors), targets, strict=True)) == expected
 
 
+@st.composite
+def rows_of_long_prompts(draw: st.DrawFn) -> list[Row]:
+    prompts = [
+        [draw(st.integers(0, 3)) for _ in range(8)] * draw(st.integers(1, 12)) for _ in range(draw(st.integers(1, 4)))
+    ]
+    picks = draw(st.lists(st.integers(0, len(prompts) - 1), min_size=1, max_size=24))
+    return [(prompts[pick], draw(st.lists(st.integers(0, 3), max_size=12))) for pick in picks]
+
+
+@settings(max_examples=60, deadline=None)
+@given(batch=rows_of_long_prompts())
+def test_rows_that_share_a_long_prompt_see_it_and_their_own_tokens_alone(batch: list[Row]) -> None:
+    tokens, plan = plan_of(batch)
+    seen = visible_tokens(plan, tokens)
+    expected = [prompt + response[:index] for prompt, response in batch for index in range(len(response))]
+    assert [seen[token] for token in plan.predicting[plan.predictor].tolist()] == expected
+
+
 @settings(max_examples=60, deadline=None)
 @given(batch=rows())
 def test_a_prompt_is_computed_once_and_last_tokens_never(batch: list[Row]) -> None:
@@ -110,6 +128,19 @@ def test_short_rows_of_a_prompt_share_a_sequence() -> None:
     (block,) = plan.blocks
     assert block.slots.shape == (1, 4 + 16 * 3)
     assert block.slots.shape[1] <= SHARED_SEQUENCE_TOKENS
+
+
+def test_short_responses_to_a_long_prompt_share_a_sequence_of_its_own() -> None:
+    _, plan = plan_of([([prompt] * 100, [index, 2, 3, 4]) for prompt in (1, 2) for index in range(16)])
+    (block,) = plan.blocks
+    assert block.slots.shape == (2, 100 + 16 * 3)
+
+
+def test_long_responses_to_a_shared_prompt_keep_sequences_of_their_own() -> None:
+    _, plan = plan_of([([1] * 40, [2] * 61) for _ in range(16)])
+    (block,) = plan.blocks
+    assert block.slots.shape == (16, 100)
+    assert block.mask is None
 
 
 def test_a_window_of_a_slice_is_planned_by_the_slices_own_indices() -> None:

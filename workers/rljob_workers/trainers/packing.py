@@ -9,8 +9,9 @@ Called by `decoder`'s users. Three layouts meet in a `PackedRows`:
   several slots and is computed once.
 - *response tokens*: of all rows, back to back, in the order of the rows: what log-probs are wanted of.
 
-Long rows get one sequence each, in blocks of similar length (causal, so padding at the end needs no mask). Short rows
-are put several to a sequence, with a mask, because an attention kernel has a fixed cost per sequence and head.
+Long rows get one sequence each, in blocks of similar length (causal, so padding at the end needs no mask). Rows share
+sequences, with a mask, where they are short, because an attention kernel has a fixed cost per sequence and head, and
+where a long prompt has short responses, because its attention is then computed once for all of them.
 The same rows in the same order give the same plan.
 """
 
@@ -28,10 +29,15 @@ SHORT_ROW_TOKENS = 32
 """Rows up to this length share sequences. Above it a sequence costs more than the kernel's fixed cost."""
 SHARED_SEQUENCE_TOKENS = 64
 """Room of a shared sequence: its attention is quadratic in this, and the kernels' tiles are about as large."""
+LONGEST_SHARED_PROMPT = 1024
+"""Longer prompts are not shared: the mask of a sequence is quadratic in its length."""
 FREE_PADDING_TOKENS = 256
 """A block may carry this much padding before another block, which costs a kernel call per layer, is cheaper."""
 PADDING_SHARE = 8
 """Beyond that a block's padding stays below 1/8 of its slots."""
+
+_Part = tuple["AttentionBlock", Indices, Indices]
+"""A block, and the row and position of each of its slots, both [sequences, length] (padding: position -1)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,10 +165,11 @@ def _distinct_prompts(tokens: npt.NDArray[np.generic], starts: Indices, prompts:
 
 def _blocks(rows: _Rows) -> tuple[tuple[AttentionBlock, ...], Indices, Indices]:
     """The blocks, and for every slot of all of them its row and position (padding: position -1)."""
-    if int(rows.lengths.max()) <= SHORT_ROW_TOKENS:
-        return _shared_sequences(rows)
-    cuts = _cut_by_length(rows.lengths)
-    parts = [_padded(rows, members) for members in cuts]
+    shares = _shares_sequence(rows)
+    alone, sharing = np.flatnonzero(~shares), np.flatnonzero(shares)
+    parts = [_padded(rows, alone[cut]) for cut in _cut_by_length(rows.lengths[alone])]
+    if len(sharing):
+        parts += _shared_sequences(rows, sharing)
     return (
         tuple(block for block, _, _ in parts),
         np.concatenate([slot_rows.ravel() for _, slot_rows, _ in parts]),
@@ -170,8 +177,35 @@ def _blocks(rows: _Rows) -> tuple[tuple[AttentionBlock, ...], Indices, Indices]:
     )
 
 
+def _shares_sequence(rows: _Rows) -> npt.NDArray[np.bool_]:
+    """Whether each row shares its sequence: all do if all are short, else those for whose prompt it is less work.
+
+    The work is that of attention, quadratic in the length of a sequence; a causal one without a mask takes half.
+    """
+    if int(rows.lengths.max()) <= SHORT_ROW_TOKENS:
+        return np.ones(len(rows.prefix), np.bool_)
+    num_prompts = int(rows.prefix.max()) + 1
+    prompt = np.zeros(num_prompts, np.int64)
+    prompt[rows.prefix] = rows.prompt_lengths
+    longest_own = np.zeros(num_prompts, np.int64)
+    np.maximum.at(longest_own, rows.prefix, rows.own_lengths)
+    own = np.bincount(rows.prefix, weights=rows.own_lengths)
+    sequences = np.maximum(1, np.ceil(own / (_room(prompt) - prompt)))
+    shared_work = sequences * (prompt + own / sequences) ** 2
+    work_alone = np.bincount(rows.prefix, weights=rows.lengths**2) / 2
+    fits = (longest_own <= prompt) & (prompt <= LONGEST_SHARED_PROMPT)
+    return (fits & (shared_work < work_alone))[rows.prefix]
+
+
+def _room(prompt: Indices) -> Indices:
+    """Length of a shared sequence that a prompt of this length opens: as much again for what follows it."""
+    return np.maximum(SHARED_SEQUENCE_TOKENS, 2 * prompt)
+
+
 def _cut_by_length(lengths: Indices) -> list[Indices]:
-    """Rows, longest first, cut so that padding to a block's longest row stays small."""
+    """Indices, longest first, cut so that padding to a block's longest stays small. None at all for no lengths."""
+    if len(lengths) == 0:
+        return []
     order = np.argsort(-lengths, kind="stable")
     cuts: list[int] = [0]
     padding = 0
@@ -184,7 +218,7 @@ def _cut_by_length(lengths: Indices) -> list[Indices]:
     return np.split(order, cuts[1:])
 
 
-def _padded(rows: _Rows, members: Indices) -> tuple[AttentionBlock, Indices, Indices]:
+def _padded(rows: _Rows, members: Indices) -> _Part:
     lengths = rows.lengths[members][:, None]
     grid = np.broadcast_to(np.arange(int(lengths.max())), (len(members), int(lengths.max())))
     slot_rows = np.broadcast_to(members[:, None], grid.shape)
@@ -192,36 +226,44 @@ def _padded(rows: _Rows, members: Indices) -> tuple[AttentionBlock, Indices, Ind
     return AttentionBlock(torch.from_numpy(slots), None), slot_rows, np.where(grid < lengths, grid, -1)
 
 
-def _shared_sequences(rows: _Rows) -> tuple[tuple[AttentionBlock, ...], Indices, Indices]:
-    """One block whose sequences hold several rows each, a shared prompt once per sequence."""
-    sequence, opens = _fill_sequences(rows)
-    lengths = rows.own_lengths + np.where(opens, rows.prompt_lengths, 0)
-    order = np.lexsort((rows.prefix, sequence))  # stable: rows of a prompt stay together, its opener first
-    slot_rows = np.repeat(order, lengths[order])
-    first = np.where(opens, 0, rows.prompt_lengths)
+def _shared_sequences(rows: _Rows, members: Indices) -> list[_Part]:
+    """Blocks whose sequences hold several rows each, a shared prompt once per sequence."""
+    sequence, opens = _fill_sequences(rows, members)
+    lengths = rows.own_lengths[members] + np.where(opens, rows.prompt_lengths[members], 0)
+    order = np.lexsort((rows.prefix[members], sequence))  # stable: rows of a prompt stay together, its opener first
+    first = np.where(opens, 0, rows.prompt_lengths[members])
+    slot_rows = np.repeat(members[order], lengths[order])
     positions = _ranges(first[order], lengths[order])
     used = np.bincount(sequence, weights=lengths).astype(np.int64)
-    column = _ranges(np.zeros(len(used), np.int64), used)
+    starts = _exclusive_sum(used)
+    return [_shared_block(rows, slot_rows, positions, starts[cut], used[cut]) for cut in _cut_by_length(used)]
+
+
+def _shared_block(rows: _Rows, slot_rows: Indices, positions: Indices, starts: Indices, used: Indices) -> _Part:
+    """One block of the sequences whose slots are those from each of `starts`, `used` many."""
     shape = (len(used), int(used.max()))
-    at = (sequence[slot_rows], column)
+    at = (np.repeat(np.arange(len(used)), used), _ranges(np.zeros(len(used), np.int64), used))
+    chosen = _ranges(starts, used)
     grid_rows, grid_positions = np.zeros(shape, np.int64), np.full(shape, -1, np.int64)
-    grid_rows[at], grid_positions[at] = slot_rows, positions
+    grid_rows[at], grid_positions[at] = slot_rows[chosen], positions[chosen]
     slots = rows.flat(grid_rows, np.maximum(grid_positions, 0))
-    mask = _tree_mask(rows, grid_rows, grid_positions)
-    return (AttentionBlock(torch.from_numpy(slots), mask),), grid_rows.ravel(), grid_positions.ravel()
+    block = AttentionBlock(torch.from_numpy(slots), _tree_mask(rows, grid_rows, grid_positions))
+    return block, grid_rows, grid_positions
 
 
-def _fill_sequences(rows: _Rows) -> tuple[Indices, npt.NDArray[np.bool_]]:
-    """The sequence of each row, filled prompt by prompt, and whether the row brings its prompt into it."""
-    sequence, opens = np.empty(len(rows.prefix), np.int64), np.zeros(len(rows.prefix), np.bool_)
+def _fill_sequences(rows: _Rows, members: Indices) -> tuple[Indices, npt.NDArray[np.bool_]]:
+    """The sequence of each member, filled prompt by prompt, and whether the row brings its prompt into it."""
+    sequence, opens = np.empty(len(members), np.int64), np.zeros(len(members), np.bool_)
     current, room, prompt_here = -1, 0, -1
-    by_prompt = np.argsort(rows.prefix, kind="stable")
-    for row in by_prompt.tolist():
+    rooms = _room(rows.prompt_lengths)
+    for place in np.argsort(rows.prefix[members], kind="stable").tolist():
+        row = int(members[place])
         prompt, own = int(rows.prompt_lengths[row]), int(rows.own_lengths[row])
         is_new = rows.prefix[row] != prompt_here
-        if own + (prompt if is_new else 0) > room:
-            current, room, is_new = current + 1, SHARED_SEQUENCE_TOKENS, True
-        sequence[row], opens[row] = current, is_new
+        opens_its_own = is_new and rooms[row] > SHARED_SEQUENCE_TOKENS  # beside another prompt it would cost more
+        if opens_its_own or own + (prompt if is_new else 0) > room:
+            current, room, is_new = current + 1, int(rooms[row]), True
+        sequence[place], opens[place] = current, is_new
         room -= own + (prompt if is_new else 0)
         prompt_here = int(rows.prefix[row])
     return sequence, opens
