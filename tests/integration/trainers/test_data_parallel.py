@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from rljob_workers.models.blob import read_blob, write_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.trainers import build_trainer
-from rljob_workers.trainers.data_parallel import SingleRank
+from rljob_workers.trainers.data_parallel import SingleRank, host_store
 from tests.integration.trainers.ranks import STEPS
 from tests.unit.trainers.rows import make_rows, make_spec
 
@@ -89,3 +90,12 @@ def test_a_rank_that_leaves_breaks_the_others_sum_by_name(ranks: Ranks) -> None:
     _, errors = staying.communicate(timeout=60)
     assert staying.returncode == 3
     assert "GroupBroken: data-parallel group: rank 0 of 2 could not add up the gradients of optimizer step 2" in errors
+
+
+def test_the_meeting_point_is_reached_on_its_own_address_only() -> None:
+    """127.0.0.2 is another address of this machine: it answers where a server listens on every interface."""
+    hosted = host_store("127.0.0.1", timeout_seconds=10)
+    port = int(hosted.address.rpartition(":")[2])
+    socket.create_connection(("127.0.0.1", port), 5).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), 5)

@@ -11,6 +11,7 @@ and the restart table has the next word. Knows no model.
 
 from __future__ import annotations
 
+import socket
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,6 +21,9 @@ from torch import distributed
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported without saying so
 
 from rljob_workers.trainers.errors import GroupBroken, GroupNotComplete
+
+STORE_BACKLOG = 2048
+"""Every rank connects at once."""
 
 
 class DataParallelGroup(ABC):
@@ -63,9 +67,21 @@ class HostedStore:
 
 
 def host_store(host: str, *, timeout_seconds: float) -> HostedStore:
-    """Opens the meeting point on a free port of `host`; by rank 0."""
-    store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=timeout_seconds))
-    return HostedStore(f"{host}:{store.port}", store)
+    """Opens the meeting point on a free port of `host`; by rank 0.
+
+    The store asks nobody for a secret and would listen on every interface by itself: it gets a socket of this host.
+    """
+    listener = socket.create_server((host, 0), backlog=STORE_BACKLOG)
+    port = listener.getsockname()[1]
+    store = TCPStore(
+        host,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=timeout_seconds),
+        master_listen_fd=listener.detach(),
+    )
+    return HostedStore(f"{host}:{port}", store)
 
 
 def join_group(
