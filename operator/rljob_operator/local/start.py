@@ -33,7 +33,7 @@ def run_job(job: RLJob, out: Path, *, fresh: bool, output: str, resume: str) -> 
 
 def _supervise(job: RLJob, folder: RunFolder, view: View, resume: str) -> int:
     started = time.monotonic()
-    view.open(job.metadata.name, str(folder.path))
+    view.open(job, str(folder.path))
     # What is loaded by now lives to the end: a full collection in the middle of a restart would cost tens of ms.
     gc.freeze()
     outcome = asyncio.run(_run(job, folder, view))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from rljob_api.status import Phase, RLJobStatus
 from rljob_operator.core.conditions import terminal
@@ -15,14 +16,17 @@ REWARD_WINDOW = 10
 def summary(run: Path, status: RLJobStatus, seconds: float, resume: str) -> dict[str, object]:
     """A line for the view. Steps of epochs that were taken back do not count."""
     ended = terminal(status)
-    rewards = _rewards(run)
+    steps = _steps(run)
+    rewards = [float(line["reward"]) for line in steps]
+    trained = sum(line["seconds"] for line in steps)
     return {
         "phase": status.phase.value,
         "reason": ended.reason if ended is not None else "Killed",
         "message": ended.message if ended is not None else "everything was killed on the second request to stop",
-        "steps": len(rewards),
+        "steps": len(steps),
         "rewardFirst": _mean(rewards[:REWARD_WINDOW]),
         "rewardLast": _mean(rewards[-REWARD_WINDOW:]),
+        "samplesPerSecond": sum(line["samples"] for line in steps) / trained if trained else None,
         "seconds": round(seconds, 1),
         "epoch": status.restart.epoch,
         "globalRestarts": status.restart.global_restarts,
@@ -31,10 +35,10 @@ def summary(run: Path, status: RLJobStatus, seconds: float, resume: str) -> dict
     }
 
 
-def _rewards(run: Path) -> list[float]:
+def _steps(run: Path) -> list[dict[str, Any]]:
     """By step: the last line of a step is the one that stands."""
-    by_step = {int(line["step"]): float(line["reward"]) for line in read_lines(run / "metrics.jsonl")}
-    return [reward for _, reward in sorted(by_step.items())]
+    by_step = {int(line["step"]): line for line in read_lines(run / "metrics.jsonl")}
+    return [line for _, line in sorted(by_step.items())]
 
 
 def _mean(values: Sequence[float]) -> float | None:
