@@ -15,7 +15,8 @@ CRD := crds/rljob.dev_rljobs.yaml
 UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links
 
-.PHONY: help install demo test test-unit test-integration lint format crd docs lock bench-quickstart bench-restart clean
+.PHONY: help install demo test test-unit test-integration test-schedule lint format crd docs lock \
+	bench-quickstart bench-restart clean
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -26,13 +27,17 @@ install: ## Makes .venv and installs what the lock names
 demo: install ## Trains the quickstart: five roles, a real Redis, reward from 0 to above 0.9
 	$(BIN)/rljob run examples/quickstart.yaml --out rljob-out/quickstart
 
-test: install lint test-unit test-integration ## Lint, types, contracts and all tests of one machine
+test: install lint ## Lint, types, contracts and all tests of one machine
+	$(PYTEST) tests/unit tests/integration
 
 test-unit: install ## Tests of pure code
 	$(PYTEST) tests/unit
 
 test-integration: install ## Tests with a real Redis and real processes
 	$(PYTEST) tests/integration
+
+test-schedule: install ## Random schedules and faults of the queue, many more than the other targets run
+	RLJOB_SCHEDULE_SEEDS=$${RLJOB_SCHEDULE_SEEDS:-1200} $(PYTEST) tests/integration/transfer_queue/test_schedules.py
 
 lint: install ## Style, types, layers, and that generated files are as generated
 	$(BIN)/ruff check .

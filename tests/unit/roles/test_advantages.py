@@ -1,0 +1,35 @@
+"""The advantages stage: groups are found whatever the order of their rows."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_workers.algorithms.grpo import group_normalised
+from rljob_workers.roles import tasks
+from rljob_workers.roles.stages.advantages import advantages
+from tests.unit.roles.batches import make_batch
+
+REWARDS = [[0.0, 1.0, 0.5], [1.0, 1.0, 1.0], [0.25, -2.0, 3.0], [0.0, 0.0, 1.0]]
+GROUPS = [7, 2, 5, 0]
+NUM_SAMPLES = 3
+
+
+@given(st.permutations(range(len(GROUPS) * NUM_SAMPLES)))
+def test_every_row_gets_the_advantage_of_its_place_in_its_own_group(order: list[int]) -> None:
+    groups = [GROUPS[row // NUM_SAMPLES] for row in order]
+    rewards = [REWARDS[row // NUM_SAMPLES][row % NUM_SAMPLES] for row in order]
+    lengths = [1 + row % 4 for row in order]
+    expected = group_normalised(torch.tensor(REWARDS)).flatten()
+
+    column = advantages(make_batch(groups, rewards, lengths), NUM_SAMPLES)[tasks.ADVANTAGES]
+
+    assert column.lengths.tolist() == lengths
+    assert column.values.dtype == torch.float32
+    for values, row in zip(column.rows(), order, strict=True):
+        torch.testing.assert_close(values, expected[row].expand(len(values)))
+
+
+def test_a_row_without_a_response_has_no_advantage_and_still_counts_for_its_group() -> None:
+    column = advantages(make_batch([4, 4], [1.0, 0.0], [2, 0]), 2)[tasks.ADVANTAGES]
+    assert column.lengths.tolist() == [2, 0]
+    torch.testing.assert_close(column.values, torch.full((2,), 2**-0.5), atol=1e-4, rtol=0)

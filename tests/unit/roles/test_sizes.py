@@ -1,0 +1,91 @@
+"""How much a role takes at a time, and which partitions a version serves."""
+
+from math import ceil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_api.names import Role
+from rljob_api.spec import RLJob
+from rljob_api.wire.weights import Stream
+from rljob_workers.roles import tasks
+from rljob_workers.roles.forward import ForwardConfig
+from rljob_workers.roles.rollout import MAX_REQUESTS, TOKENS_PER_REQUEST, RolloutConfig
+from tests.unit.api.manifests import changed
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "replicas", "samples", "max_new_tokens", "in_work", "per_request"),
+    [
+        pytest.param(64, 1, 8, 8, 64, 32, id="short samples go out in two halves, so that one scores while one runs"),
+        pytest.param(64, 1, 8, 128, 64, 4, id="long samples in small requests"),
+        pytest.param(16, 1, 8, 8192, 16, 1, id="a group that is longer than a request goes alone"),
+        pytest.param(64, 3, 8, 8, 22, 11, id="replicas share a rollout, rounded up"),
+        pytest.param(2, 4, 8, 8, 1, 1, id="more replicas than groups"),
+        pytest.param(256, 1, 8, 8192, 256, 8, id="no more requests than threads"),
+    ],
+)
+def test_a_replica_has_its_share_of_a_rollout_in_work(
+    batch_size: int, replicas: int, samples: int, max_new_tokens: int, in_work: int, per_request: int
+) -> None:
+    assert RolloutConfig.sized(batch_size, replicas, samples, max_new_tokens) == RolloutConfig(in_work, per_request)
+
+
+@given(st.integers(1, 4096), st.integers(1, 64), st.integers(1, 64), st.integers(1, 65536))
+def test_all_replicas_together_can_work_on_a_whole_rollout(
+    batch_size: int, replicas: int, samples: int, max_new_tokens: int
+) -> None:
+    sizes = RolloutConfig.sized(batch_size, replicas, samples, max_new_tokens)
+    assert sizes.tickets_in_work * replicas >= batch_size
+    assert 1 <= sizes.tickets_per_request <= sizes.tickets_in_work
+    assert ceil(sizes.tickets_in_work / sizes.tickets_per_request) <= MAX_REQUESTS
+    fits = sizes.tickets_per_request * samples * max_new_tokens <= TOKENS_PER_REQUEST
+    assert fits or sizes.tickets_per_request == max(1, ceil(sizes.tickets_in_work / MAX_REQUESTS))
+
+
+def make_forward(interval: int | None, num_rollouts: int = 10) -> ForwardConfig:
+    return ForwardConfig("log_probs", Stream.REFERENCE, num_rollouts, max_rows=8, interval=interval)
+
+
+@pytest.mark.parametrize(
+    ("interval", "version", "expected"),
+    [
+        pytest.param(1, 4, range(4, 5), id="the current policy serves its own partition alone"),
+        pytest.param(3, 6, range(6, 9), id="a reference serves until the next one"),
+        pytest.param(3, 9, range(9, 10), id="the last reference serves what is left"),
+        pytest.param(1, 10, range(10, 10), id="nothing is left for the last version"),
+        pytest.param(None, 0, range(10), id="a reference that is never replaced serves all"),
+    ],
+)
+def test_a_version_serves_the_partitions_that_ask_for_it(interval: int | None, version: int, expected: range) -> None:
+    assert make_forward(interval).partitions(version) == expected
+
+
+@given(st.integers(1, 12), st.integers(1, 40))
+def test_every_partition_is_served_under_one_version(interval: int, num_rollouts: int) -> None:
+    config = make_forward(interval, num_rollouts)
+    served = [(r, version) for version in range(0, num_rollouts, interval) for r in config.partitions(version)]
+    assert served == [(r, r // interval * interval) for r in range(num_rollouts)]
+
+
+def make_job(**roles: object) -> RLJob:
+    algorithm = {"kl": {"coefficient": 0.001}} if "reference" in roles else {}
+    return RLJob.model_validate(changed({"spec.roles": roles, "spec.algorithm": algorithm}))
+
+
+def test_the_actor_waits_for_the_reference_only_where_there_is_one() -> None:
+    without, having = (tasks.queue_shape(make_job(**roles).spec) for roles in ({}, {"reference": {}}))
+    names = {task.name: task for task in having.tasks}
+    assert tasks.REF_LOG_PROBS in names["actor_train"].needs
+    assert {field for task in having.tasks for field in task.writes} | set(having.generated_fields) >= set(
+        names["actor_train"].needs
+    ), "a field that nobody writes would be waited for in vain"
+    assert [task.name for task in without.tasks] == [task.name for task in having.tasks if task.name != "ref_log_probs"]
+    assert all(tasks.REF_LOG_PROBS not in task.needs for task in without.tasks)
+
+
+def test_roles_that_a_job_does_not_have_are_not_present() -> None:
+    assert Role.REFERENCE not in tasks.present_roles(make_job().spec)
+    present = tasks.present_roles(make_job(reference={"replicas": 2}, rollout={"replicas": 3}).spec)
+    assert present == {Role.ROLLOUT: 3, Role.ACTOR: 1, Role.ACTOR_FWD: 1, Role.REFERENCE: 2, Role.ADVANTAGES: 1}
