@@ -48,7 +48,10 @@ def applied(observed: Observed, status: RLJobStatus, verdict: Verdict, now: floa
 
 
 def replaced(observed: Observed, status: RLJobStatus, lost: list[Cause], now: float) -> RLJobStatus:
-    """The lives of lost pods are given up, whatever else is decided."""
+    """The lives of lost pods are given up, whatever else is decided.
+
+    The next life gets an order that the lost one cannot have taken, before it is there to ask for one.
+    """
     keys = {cause.pod for cause in lost}
 
     def change(key: PodKey, pod: PodStatus) -> PodStatus:
@@ -56,7 +59,16 @@ def replaced(observed: Observed, status: RLJobStatus, lost: list[Cause], now: fl
             return pod
         fact = observed.fact(key)
         gone = fact.life if fact is not None and fact.state is PodState.EXITED else pod.life
-        return pod.model_copy(update={"life": "", "lost_life": gone, "ready": False, "ranks": [], "ordered_at": now})
+        return pod.model_copy(
+            update={
+                "life": "",
+                "lost_life": gone,
+                "generation": pod.generation + 1,
+                "ready": False,
+                "ranks": [],
+                "ordered_at": now,
+            }
+        )
 
     return with_pods(status, change) if keys else status
 
@@ -98,7 +110,7 @@ def _restarted(observed: Observed, status: RLJobStatus, verdict: RestartGlobal, 
 
 def _restarted_in_place(observed: Observed, status: RLJobStatus, verdict: RestartInPlace, now: float) -> Outcome:
     failed = Counter(cause.pod.role for cause in verdict.causes)
-    again = {cause.pod for cause in verdict.causes}
+    again = {cause.pod for cause in verdict.causes if not cause.lost}  # a lost one is replaced already
 
     def anew(key: PodKey, pod: PodStatus) -> PodStatus:
         if key not in again:

@@ -61,10 +61,6 @@ def _seen(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus) 
     life = _accepted_life(pod, fact)
     pid = fact.launcher_pid if fact is not None and fact.state is PodState.RUNNING else None
     update: dict[str, object] = {"life": life, "launcher_pid": pid}
-    if life and not pod.life and pod.lost_life:
-        # A replacement gets an order of its own: the last one may have been given out to the life before it, whose
-        # question was still open when it died.
-        update["generation"] = pod.generation + 1
     if observed.coordinator is not None:  # while it does not answer, what it said last is the best that is known
         seen = observed.seen(key, life) if life else None
         update |= {

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from rljob_api.names import Role
-from rljob_api.wire.launchers import LauncherPoll
+from rljob_api.wire.launchers import LauncherAnswer, LauncherPoll
 from rljob_api.wire.observation import EventKind
 from rljob_workers.dcs.errors import LifeOver
 from rljob_workers.dcs.launcher_client import LauncherClient, PendingOrder
@@ -96,7 +96,9 @@ def test_a_later_launcher_of_the_pod_fences_the_earlier_and_its_ranks(world: Wor
 def test_a_launcher_that_came_back_by_itself_waits_for_a_decision(world: World, client: LauncherClient) -> None:
     world.begin()
     client.register(world.hello(Role.ADVANTAGES))
-    assert world.poll(client, None) is not None
+    first = world.poll(client, None)
+    assert first is not None
+    world.poll(client, first.order, 0.05)
     client.register(world.hello(Role.ADVANTAGES))
     answer = world.poll(client, None)
     assert answer is not None
@@ -108,13 +110,40 @@ def test_a_launcher_that_came_back_by_itself_waits_for_a_decision(world: World, 
     assert answer.order.generation == 1
 
 
+def test_a_rank_that_lived_shows_that_its_launcher_took_the_order(world: World, client: LauncherClient) -> None:
+    world.begin()
+    client.register(world.register(Role.ADVANTAGES))
+    world.rank(Role.ADVANTAGES)
+    client.register(world.hello(Role.ADVANTAGES))
+    answer = world.poll(client, None)
+    assert answer is not None
+    assert answer.order is None
+
+
+def test_an_order_that_went_into_a_dead_launchers_open_poll_is_still_the_next_ones(
+    world: World, client: LauncherClient
+) -> None:
+    world.begin()
+    client.register(world.hello(Role.ADVANTAGES))
+    first = world.poll(client, None)
+    assert first is not None
+    open_poll = client.begin_poll(LauncherPoll(carried=first.order, ranks=[], wait_seconds=20))
+    world.order(1, {"advantages-0": 1})
+    swallowed = collected(open_poll)
+    assert isinstance(swallowed, LauncherAnswer)
+    assert swallowed.order is not None
+    assert swallowed.order.generation == 1
+    client.register(world.hello(Role.ADVANTAGES))
+    assert world.poll(client, None) == swallowed
+
+
 def test_a_launcher_that_is_not_known_any_more_registers_itself_again(world: World, client: LauncherClient) -> None:
     world.begin()
     hello = world.hello(Role.ACTOR)
     client.register(hello)
     world.kill()
     with world.servers.control.admin() as admin:
-        admin.delete("dcs:pods", "dcs:issued")
+        admin.delete("dcs:pods", "dcs:taken")
     world.start()
     assert world.status().pods == []
     answer = eventually(lambda: world.poll(client, None), "an answer")

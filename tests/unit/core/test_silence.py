@@ -11,7 +11,6 @@ from rljob_api.wire.ranks import Busy
 from rljob_operator.core import KillPod, PodState, RaiseEpoch, Reason, SetDesired, decide
 from rljob_operator.core.conditions import is_true
 from rljob_operator.core.decision import CreatePod
-from rljob_operator.core.orders import wanted
 from tests.unit.core.worlds import (
     START,
     actions_of,
@@ -126,10 +125,19 @@ def test_a_step_ends_the_stall() -> None:
     assert not is_true(after.status, ConditionType.STALLED)
 
 
-def test_a_replacement_gets_an_order_that_no_earlier_life_can_have_been_given() -> None:
+def test_a_lost_pod_gets_an_order_that_it_cannot_have_taken_before_it_is_replaced() -> None:
     observed = with_fact(make_running(), REFERENCE, state=PodState.EXITED, exit_code=-9)
     decision = decide(observed, NOW)
-    ordered = [pod.generation for pod in wanted(observed, decision.status).pods if pod.pod == REFERENCE]
-    replaced = carried_out(observed, decision)
-    (order,) = actions_of(decide(replaced, NOW), SetDesired)
-    assert [pod.generation for pod in order.desired.pods if pod.pod == REFERENCE] > ordered
+    (order,) = actions_of(decision, SetDesired)
+    assert [pod.generation for pod in order.desired.pods if pod.pod == REFERENCE] == [1]
+    assert [type(action) for action in decision.actions] == [SetDesired, CreatePod]
+    assert not actions_of(decide(carried_out(observed, decision), NOW), SetDesired)
+
+
+def test_a_pod_lost_while_its_next_epoch_waits_gets_an_order_of_its_own_in_that_epoch() -> None:
+    observed = with_fact(make_running(), key(Role.ACTOR), state=PodState.EXITED, exit_code=-9)
+    status = decide(observed, NOW).status
+    gone = with_fact(replace(observed, status=status), REFERENCE, state=PodState.EXITED, exit_code=-9)
+    (order,) = actions_of(decide(gone, NOW), SetDesired)
+    assert [pod.generation for pod in order.desired.pods if pod.pod == REFERENCE] == [1]
+    assert order.desired.epoch == status.restart.epoch

@@ -131,13 +131,13 @@ def _launcher_routes(app: FastAPI, desk: Desk) -> None:
 
         def look() -> LauncherAnswer | None:
             coordinator.gate.require_open()
-            answer = coordinator.pods.answer(launcher)
+            answer = coordinator.pods.answer(launcher, poll.carried)
             return answer if answer.order != poll.carried and answer.order is not None else None
 
         await desk.do_when_open(_nothing)  # a closed server is not asked again and again
         answer = await desk.await_answer(Topic.ORDERS, look, poll.wait_seconds)
         coordinator.pods.note_answered(launcher)
-        return _json(answer or await desk.do(partial(coordinator.pods.answer, launcher)))
+        return _json(answer or await desk.do(partial(coordinator.pods.answer, launcher, poll.carried)))
 
 
 def _rank_routes(app: FastAPI, desk: Desk) -> None:

@@ -35,8 +35,8 @@ class RankEntry(ApiModel):
     ready: bool = False
 
 
-class IssuedOrder(ApiModel):
-    """The last order that a pod's launcher was told."""
+class TakenOrder(ApiModel):
+    """The last order that a launcher of the pod took: it said so, or one of its ranks lived by it."""
 
     launcher: str
     epoch: Epoch
@@ -111,15 +111,18 @@ class Pods:
         """The launcher was there until now. Its word is as old as its poll: what it saw since, it tells in the next."""
         self._registered[launcher] = self._ground.clock()
 
-    def answer(self, launcher: str) -> LauncherAnswer:
-        """The wanted state of a launcher's pod. Raises where the launcher is not the pod's current one."""
+    def answer(self, launcher: str, carried: PodOrder | None) -> LauncherAnswer:
+        """The wanted state of a launcher's pod. Raises where the launcher is not the pod's current one.
+
+        `carried` is the order that the launcher says it has. What it is answered here it has not taken yet: the answer
+        to a poll that a dead launcher left open reaches nobody.
+        """
         hello = self._hello_of(launcher)
+        if carried is not None:
+            self._note_taken(hello.pod, launcher, carried.epoch, carried.generation)
         order = self._epochs.order_of(hello.pod)
         if order is None or not self._may_carry(hello, order):
             return LauncherAnswer(order=None)
-        issued = IssuedOrder(launcher=launcher, epoch=order.epoch, generation=order.generation).model_dump_json()
-        if self._ground.store.get(Table.ISSUED, str(hello.pod)) != issued:
-            self._ground.store.commit([Change(Table.ISSUED, str(hello.pod), issued)])
         replicas = self._epochs.desired.replicas.get(hello.pod.role.value, 1)
         return LauncherAnswer(
             order=order,
@@ -128,13 +131,24 @@ class Pods:
         )
 
     def _may_carry(self, hello: LauncherHello, order: PodOrder) -> bool:
-        """A launcher that came back by itself gets no order that its earlier life had: the table decides first."""
-        text = self._ground.store.get(Table.ISSUED, str(hello.pod))
-        if text is None:
+        """A launcher that came back by itself gets no order that its earlier life took: the table decides first."""
+        taken = self._taken(hello.pod)
+        if taken is None or taken.launcher == hello.launcher:
             return True
-        issued = IssuedOrder.model_validate_json(text)
-        later = (order.epoch, order.generation) > (issued.epoch, issued.generation)
-        return issued.launcher == hello.launcher or later
+        return (order.epoch, order.generation) > (taken.epoch, taken.generation)
+
+    def _taken(self, pod: PodKey) -> TakenOrder | None:
+        text = self._ground.store.get(Table.TAKEN, str(pod))
+        return None if text is None else TakenOrder.model_validate_json(text)
+
+    def _note_taken(self, pod: PodKey, launcher: str, epoch: Epoch, generation: int) -> None:
+        """Durable once; an order below the last one taken is history."""
+        before = self._taken(pod)
+        if before is not None and (epoch, generation) < (before.epoch, before.generation):
+            return
+        taken = TakenOrder(launcher=launcher, epoch=epoch, generation=generation)
+        if taken != before:
+            self._ground.store.commit([Change(Table.TAKEN, str(pod), taken.model_dump_json())])
 
     def _hello_of(self, launcher: str) -> LauncherHello:
         for hello in self.launchers().values():
@@ -180,6 +194,7 @@ class Pods:
             raise fenced(f"{life.key} {life.incarnation} is of generation {life.generation}; a later one lives. Exit.")
         if earlier is not None:
             self.end(earlier.hello.life)
+        self._note_taken(life.key.pod, hello.launcher, life.epoch, life.generation)
         self._ground.steward.begin_life(life)
         entry = RankEntry(hello=hello)
         self._ground.store.commit([Change(Table.RANKS, str(life.key), entry.model_dump_json())])
