@@ -129,11 +129,14 @@ def test_a_prompt_that_kills_alone_too_often_is_set_aside_and_survives_nothing(m
     (ticket,) = job.tickets(1)
     for _ in range(2):
         job.steward.suspect(job.incarnation(job.rollout))
-        assert job.steward.take_set_aside() == []
+        assert job.steward.set_aside() == []
         (ticket,) = job.tickets(1)
         assert (ticket.prompt_index, ticket.attempt, ticket.alone) == (0, 0, True)
     job.rollout.return_tickets([ticket], killed=True)
-    (aside,) = job.steward.take_set_aside()
+    (aside,) = job.steward.set_aside()
+    assert job.steward.set_aside() == [aside]
+    job.steward.forget_set_aside(1)
+    assert job.steward.set_aside() == []
     assert (aside.prompt_index, aside.rollout_id, aside.group, aside.kills, aside.exhausted) == (0, 0, 0, 2, False)
     (ticket,) = job.tickets(1)
     assert (ticket.prompt_index, ticket.attempt, ticket.alone) == (1, 1, False)
@@ -145,7 +148,7 @@ def test_a_poison_group_without_draws_left_is_named(make_job: MakeJob) -> None:
     job.steward.suspect(job.incarnation(job.rollout))
     job.tickets(1)
     job.steward.suspect(job.incarnation(job.rollout))
-    (aside,) = job.steward.take_set_aside()
+    (aside,) = job.steward.set_aside()
     assert aside.exhausted
 
 

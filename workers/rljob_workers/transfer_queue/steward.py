@@ -150,6 +150,7 @@ class QueueSteward:
             self._seen_seq = reply[0]
             state = ServerState(reply[1].decode())
             self._lost = state is ServerState.LOST
+            self._change("adopt_layout", waiting="the coordinator opens the control Redis")
             return state
 
     # --- epochs --------------------------------------------------------------------------------------------------
@@ -205,13 +206,20 @@ class QueueSteward:
         """The life died with tickets in work: they come back, their prompts become suspects. Before `end_life`."""
         self._change("suspect", incarnation, waiting=f"incarnation {incarnation} died")
 
-    def take_set_aside(self) -> list[SetAside]:
-        """Prompts that were set aside since the last call."""
+    def set_aside(self) -> list[SetAside]:
+        """Prompts that were set aside, oldest first, until `forget_set_aside`: what is not told yet is not lost."""
+        with self._lock:
+            listed = self._control.read(
+                "aside", deadline=self._deadline(), waiting="the coordinator looks for poison prompts"
+            )
         return [
             SetAside(prompt, RolloutId(rollout_id), group, attempt, kills, bool(exhausted))
-            for raw in self._change("take_aside", waiting="the coordinator looks for poison prompts")
-            for prompt, rollout_id, group, attempt, kills, exhausted in (_SET_ASIDE.unpack(raw),)
+            for prompt, rollout_id, group, attempt, kills, exhausted in map(_SET_ASIDE.unpack, listed)
         ]
+
+    def forget_set_aside(self, count: int) -> None:
+        """The first `count` prompts of `set_aside` were told, durably."""
+        self._change("forget_aside", count, waiting="the coordinator has told of poison prompts")
 
     def beat(self, incarnation: str, tickets: Iterable[int], leases: Iterable[str]) -> None:
         """Renews leases; a ticket that two beats in a row do not list comes back."""
@@ -373,6 +381,9 @@ class QueueSteward:
             except StorageUnreachable:
                 # Found by a later probe; where its rows were kept they are treated as lost then.
                 continue
+        for index in self._known_generations():
+            if index >= len(self._units):  # the job was resumed with fewer units
+                self._change("declare_lost", index, 0, waiting=f"storage unit {index} is no part of the job any more")
 
     def _named_chunks(self, which: str) -> list[tuple[int, bytes, bytes]]:
         """Partition, id and line of every chunk that the control state names; `all` or `kept` (not yet garbage)."""
@@ -389,10 +400,8 @@ class QueueSteward:
         for line in lines:
             chunk = parse_chunk(line)
             by_unit.setdefault(chunk.unit, []).append(chunk.key)
-        deleted = 0
-        for index, keys in by_unit.items():
-            deleted += self._units[index].delete(keys, deadline=self._deadline())
-        return deleted
+        there = {index: keys for index, keys in by_unit.items() if index < len(self._units)}
+        return sum(self._units[index].delete(keys, deadline=self._deadline()) for index, keys in there.items())
 
     def _sweep_orphans(self) -> int:
         """Chunks of lives that have ended, without a commit: nothing can commit them any more."""

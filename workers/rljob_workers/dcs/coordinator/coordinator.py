@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rljob_api.names import Role
 from rljob_api.wire.epochs import DesiredState, EpochRequest, RestorePoint
-from rljob_api.wire.failures import Failure
+from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.observation import CoordinatorStatus, EventKind, EventPage, QueueObservation, ServerState
 from rljob_api.wire.ranks import Beat, BeatAnswer, RankHello, RankWelcome
 from rljob_api.wire.weights import CheckpointRecord
@@ -23,6 +24,7 @@ from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.refusals import bad_request
 from rljob_workers.dcs.coordinator.server_state import ServerGate
 from rljob_workers.dcs.coordinator.weights import Weights
+from rljob_workers.transfer_queue.steward import SetAside
 from rljob_workers.transfer_queue.types import Withheld
 
 BEAT_INTERVAL_SECONDS = 0.5
@@ -57,14 +59,15 @@ class Coordinator:
     # --- supervisor ------------------------------------------------------------------------------------------------
 
     def raise_epoch(self, request: EpochRequest) -> RestorePoint:
-        """Opens an epoch; the record file stands in where the control Redis knows nothing or has lost a tail."""
+        """Opens an epoch; the record file stands in where the control Redis knows less.
+
+        Nobody need have seen the tail that it lost: with the launchers dead too, the file alone tells of it.
+        """
         done = self.epochs.open_again(request)
         if done is not None:
             return done
-        lost = self.gate.state is ServerState.LOST
-        saved = self._saved_state() if lost or self.epochs.current.restore.epoch == 0 else None
-        restore = self.epochs.raise_to(request, saved)
-        if lost:
+        restore = self.epochs.raise_to(request, self._newer_state())
+        if self.gate.state is ServerState.LOST:
             self.gate.opened_by_epoch()
         return restore
 
@@ -77,7 +80,7 @@ class Coordinator:
 
     def status(self) -> CoordinatorStatus:
         """What is observed now; the queue's counts are the last known ones while its server is away."""
-        return self._observer.status(self.gate.state, self._observed_counts())
+        return self._observer.status(self.gate.state, self.gate.silence_counts_from, self._observed_counts())
 
     def events(self, after: int) -> EventPage:
         """Events with an id above `after`."""
@@ -102,8 +105,15 @@ class Coordinator:
         return BeatAnswer(drain=self.epochs.drains(beat.life.key.pod), published=self.weights.published())
 
     def report_failure(self, failure: Failure) -> None:
-        """Keeps a failure; a queue that has lost state cannot be told of it, and need not be."""
-        self.progress.report_failure(failure, server_is_open=self.gate.state is ServerState.OPEN)
+        """Keeps a failure; a queue that has lost state cannot be told of it, and need not be.
+
+        A death may have set a prompt aside. That is told in the same turn: of a group without a draw left the
+        supervisor must hear before it restarts for the death.
+        """
+        server_is_open = self.gate.state is ServerState.OPEN
+        self.progress.report_failure(failure, server_is_open=server_is_open)
+        if server_is_open and failure.pod.role is Role.ROLLOUT:
+            self.look_after_prompts()
 
     # --- background ------------------------------------------------------------------------------------------------
 
@@ -119,30 +129,43 @@ class Coordinator:
         """Tells of prompts that were set aside; a group that has no draw left fails the job by name."""
         if self.gate.state is not ServerState.OPEN or self.epochs.current.restore.epoch == 0:
             return
-        for aside in self._ground.steward.take_set_aside():
-            where = f"group {aside.group} of train_{aside.rollout_id}"
-            message = (
-                f"Prompt {aside.prompt_index} ({where}) was set aside: its worker died {aside.kills} times "
-                "while it was alone in work."
-            )
-            self._tell(EventKind.PROMPT_SET_ASIDE, message)
-            if aside.exhausted:
-                self.progress.report_found(
-                    f"attempts/{aside.rollout_id}/{aside.group}",
-                    f"{where} has no draw left (rollout.maxAttempts) after {message}",
-                )
+        told = self._ground.steward.set_aside()
+        for aside in told:
+            self._tell_set_aside(aside)
+        if told:
+            self._ground.steward.forget_set_aside(len(told))
 
     def sweep(self) -> None:
         """Deletes bytes that nothing names any more."""
         if self.gate.state is ServerState.OPEN:
             self._ground.steward.sweep()
 
+    def _tell_set_aside(self, aside: SetAside) -> None:
+        """Once, also where a coordinator died between telling and forgetting."""
+        where = f"group {aside.group} of train_{aside.rollout_id}"
+        message = (
+            f"Prompt {aside.prompt_index} ({where}) was set aside: its worker died {aside.kills} times "
+            "while it was alone in work."
+        )
+        epoch = self.epochs.current.restore.epoch
+        event = self._ground.event(EventKind.PROMPT_SET_ASIDE, epoch, message)
+        value = f"{aside.prompt_index}/{aside.attempt}/{aside.kills}"
+        self._ground.tell_once(f"aside:{aside.rollout_id}/{aside.group}", value, event)
+        if aside.exhausted:
+            self.progress.report_found(
+                FailureKind.REPORTED,
+                Role.ROLLOUT,
+                f"attempts/{aside.rollout_id}/{aside.group}/{aside.kills}",
+                f"{where} has no draw left (rollout.maxAttempts). {message}",
+            )
+
     def _declare_lost(self, unit: int) -> None:
         loss = self._ground.steward.declare_lost(unit)
         message = f"Storage unit {unit} came back without its rows: {loss}."
         self._tell(EventKind.UNIT_LOST, message)
         if loss.needs_global_restart:
-            self.progress.report_found(f"unit/{unit}/{self._ground.store.last_event}", message)
+            cause = f"unit/{unit}/{self._ground.store.last_event}"
+            self.progress.report_found(FailureKind.ROWS_LOST, Role.ACTOR, cause, message)
 
     def _make_room(self) -> None:
         """After a long shortage of memory rows go, in the order of the contract; a short one passes by itself."""
@@ -167,6 +190,14 @@ class Coordinator:
         epoch = self.epochs.current.restore.epoch
         self._ground.store.commit([], [self._ground.event(kind, epoch, message)])
         self._ground.ring(Topic.EVENTS)
+
+    def _newer_state(self) -> SavedState | None:
+        """The saved state where the control Redis may know less; None where it does not."""
+        saved, current = self._saved_state(), self.epochs.current.restore
+        if saved is None or self.gate.state is ServerState.LOST or current.epoch == 0:
+            return saved
+        recorded = self.progress.recorded(current)
+        return saved if recorded is None or saved.record.id.version > recorded else None
 
     def _saved_state(self) -> SavedState | None:
         """The record file and its ticket table; None where there was no checkpoint yet."""

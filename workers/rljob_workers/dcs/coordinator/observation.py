@@ -25,10 +25,9 @@ class Observer:
         self._pods = pods
         self._weights = weights
         self._progress = progress
-        self._started = ground.clock()
 
-    def status(self, server: ServerState, queue: QueueObservation) -> CoordinatorStatus:
-        """Everything at once."""
+    def status(self, server: ServerState, silent_since: float, queue: QueueObservation) -> CoordinatorStatus:
+        """Everything at once. Nobody's silence is counted from before `silent_since`."""
         current = self._epochs.current
         restore, last = current.restore, self._epochs.last_step
         published = self._weights.published()
@@ -41,20 +40,20 @@ class Observer:
             recorded=self._progress.recorded(restore),
             step=last.step if last is not None else _restored_step(restore),
             last_step=last,
-            pods=self._pods_observed(),
+            pods=self._pods_observed(silent_since),
             failures=self._progress.failures(),
             queue=queue,
             last_event=self._ground.store.last_event,
         )
 
-    def _pods_observed(self) -> list[PodObservation]:
+    def _pods_observed(self, silent_since: float) -> list[PodObservation]:
         ranks: dict[str, list[RankEntry]] = {}
         for entry in self._pods.ranks().values():
             ranks.setdefault(str(entry.hello.life.key.pod), []).append(entry)
         pods = sorted(self._pods.launchers().items())
-        return [self._pod(hello, ranks.get(pod, [])) for pod, hello in pods]
+        return [self._pod(hello, ranks.get(pod, []), silent_since) for pod, hello in pods]
 
-    def _pod(self, hello: LauncherHello, ranks: list[RankEntry]) -> PodObservation:
+    def _pod(self, hello: LauncherHello, ranks: list[RankEntry], silent_since: float) -> PodObservation:
         heard = self._pods.polls.get(hello.launcher)
         return PodObservation(
             pod=hello.pod,
@@ -62,18 +61,20 @@ class Observer:
             launcher=hello.launcher,
             launcher_pid=hello.pid,
             container_restart_count=hello.container_restart_count,
-            poll_age_seconds=self._age(self._pods.heard_at(hello.launcher)),
+            poll_age_seconds=self._age(self._pods.heard_at(hello.launcher), silent_since),
             carried=None if heard is None else heard.poll.carried,
             processes=[] if heard is None else heard.poll.ranks,
             engine=None if heard is None else heard.poll.engine,
-            ranks=[self._rank(entry) for entry in sorted(ranks, key=lambda entry: entry.hello.life.key.rank)],
+            ranks=[
+                self._rank(entry, silent_since) for entry in sorted(ranks, key=lambda entry: entry.hello.life.key.rank)
+            ],
         )
 
-    def _rank(self, entry: RankEntry) -> RankObservation:
+    def _rank(self, entry: RankEntry, silent_since: float) -> RankObservation:
         life = entry.hello.life
         heard = self._pods.beats.get(life.incarnation)
         beat = None if heard is None else heard.beat
-        age = self._age(self._pods.heard_at(life.incarnation))
+        heard_at = self._pods.heard_at(life.incarnation)
         busy = None if beat is None else beat.busy
         return RankObservation(
             rank=life.key.rank,
@@ -82,15 +83,15 @@ class Observer:
             generation=life.generation,
             pid=entry.hello.pid,
             state=RankState.READY if entry.ready else RankState.STARTING,
-            beat_age_seconds=age,
+            beat_age_seconds=self._age(heard_at, silent_since),
             busy=busy,
-            busy_left_seconds=None if busy is None else busy.seconds - age,
+            busy_left_seconds=None if busy is None else busy.seconds - self._age(heard_at, silent_since),
             waiting=None if beat is None else beat.waiting,
             holds=None if beat is None else beat.holds,
         )
 
-    def _age(self, heard_at: float | None) -> float:
-        return self._ground.clock() - (self._started if heard_at is None else heard_at)
+    def _age(self, heard_at: float | None, silent_since: float) -> float:
+        return self._ground.clock() - (silent_since if heard_at is None else max(silent_since, heard_at))
 
 
 def _restored_step(restore: RestorePoint) -> int | None:

@@ -100,13 +100,13 @@ class Progress:
         changes += [Change(Table.FAILURES, failure_id, None) for failure_id in ids]
         store.commit(changes)
 
-    def report_found(self, cause: str, message: str) -> None:
-        """A failure that the coordinator found itself: only the supervisor restarts."""
+    def report_found(self, kind: FailureKind, role: Role, cause: str, message: str) -> None:
+        """A failure that the coordinator found itself: only the supervisor restarts, or ends the job."""
         epoch: Epoch = self._epochs.current.restore.epoch
         failure = Failure(
             id=f"{cause}/{epoch}",
-            kind=FailureKind.ROWS_LOST,
-            pod=PodKey(role=Role.ACTOR, replica=0),
+            kind=kind,
+            pod=PodKey(role=role, replica=0),
             epoch=epoch,
             message=message,
             at=self._ground.wall(),

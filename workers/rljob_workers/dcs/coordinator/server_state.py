@@ -32,6 +32,12 @@ class ServerGate:
         self.state = ServerState.OPENING
         self.waiting_for = "the control Redis"
         """Who or what opening waits for, in words."""
+        self._opened_at = ground.clock()
+
+    @property
+    def silence_counts_from(self) -> float:
+        """Who had to wait for the control Redis could not speak: silence counts from its opening."""
+        return self._ground.clock() if self.state is ServerState.OPENING else self._opened_at
 
     def require_open(self) -> None:
         """Raises unless the control Redis is open."""
@@ -78,6 +84,7 @@ class ServerGate:
             return
         self.state = self._ground.steward.open_server(self._seen_seq())
         self._run_id = run_id
+        self._opened_at = self._ground.clock()
         if self.state is ServerState.LOST:
             self._tell_loss()
             return

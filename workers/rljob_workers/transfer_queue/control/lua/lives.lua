@@ -57,11 +57,10 @@ steward_call('suspect', function(args)
   return {}, true
 end)
 
-steward_call('take_aside', function()
-  local aside = redis.call('LRANGE', ASIDE, 0, -1)
-  if #aside == 0 then return {} end
-  redis.call('DEL', ASIDE)
-  return aside, true
+-- The first so many of the list were told.
+steward_call('forget_aside', function(args)
+  redis.call('LTRIM', ASIDE, tonumber(args[1]), -1)
+  return {}, true
 end)
 
 -- Incarnation, lease ms, ms that a ticket may be unlisted, number of tickets, tickets..., leases...

@@ -30,6 +30,8 @@ read_call('units', function() return redis.call('HGETALL', UNITS) end)
 
 read_call('lives', function() return redis.call('HKEYS', LIVE) end)
 
+read_call('aside', function() return redis.call('LRANGE', ASIDE, 0, -1) end)
+
 -- Every chunk that a partition names, with `all` also one that waits to be collected: r, id, descriptor.
 read_call('chunks', function(args)
   local answer = {}

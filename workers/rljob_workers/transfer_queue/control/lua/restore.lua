@@ -249,3 +249,25 @@ steward_call('raise_epoch', function(args, _, all)
   wake('tickets')
   return {answer}, true
 end, true)
+
+-- Rows of another layout (a role came or went between two starts of a job) cannot be read: their draws return. Nobody
+-- lives that knew them, and the epoch that is raised next begins at the record.
+local function forget_layout()
+  local version = meta_number('recorded')
+  for _, r in ipairs(redis.call('ZRANGE', PARTITIONS, version, '+inf', 'BYSCORE')) do
+    for _, group in ipairs(redis.call('HKEYS', key(r, 'groups'))) do return_draws(load_group(r, group)) end
+  end
+  for _, pattern in ipairs({'p:*', 'q:ready:*', 'q:finished:*', 'q:tickets:*'}) do
+    for _, name in ipairs(redis.call('KEYS', pattern)) do redis.call('DEL', name) end
+  end
+  redis.call('DEL', PARTITIONS, GARBAGE, OPEN, LEASE, LEASES, TICKETS, AGAIN)
+  redis.call('HSET', META, 'next', version * SHAPE.batch)
+end
+
+steward_call('adopt_layout', function()
+  local layout = meta('layout')
+  if layout == SHAPE.layout then return {} end
+  if layout then forget_layout() end
+  redis.call('HSET', META, 'layout', SHAPE.layout)
+  return {}, true
+end, true)
