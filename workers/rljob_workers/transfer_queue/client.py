@@ -30,6 +30,7 @@ from rljob_workers.transfer_queue.errors import (
     LeaseLost,
     NotOpen,
     RowsLost,
+    StorageUnreachable,
     TicketLost,
 )
 from rljob_workers.transfer_queue.jagged import Jagged
@@ -352,6 +353,10 @@ class TransferQueueClient:
         )
         try:
             columns = self._units.fetch(claimed.fields, deadline=self._clock() + PATIENCE_SECONDS, waiting=waiting)
+        except StorageUnreachable as error:
+            # Not waited for here: the caller beats, and asks again until the unit is back or was started anew.
+            self.release(batch)
+            return NotReady(str(error))
         except RowsLost as error:
             self.release(batch)
             self._sleep(LOST_ROWS_PAUSE_SECONDS)

@@ -64,6 +64,10 @@ class UnitAddress:
         return self.path or f"{self.host}:{self.port}"
 
 
+SILENCE_SECONDS = 2.0
+"""A server that takes and gives no byte for so long hangs, however much time the transfer as a whole may take."""
+
+
 class RespConnection:
     """One connection: queue commands, `flush`, then read one reply per command, in order.
 
@@ -73,7 +77,10 @@ class RespConnection:
     """
 
     def __init__(self, address: UnitAddress, *, deadline: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Connects and authenticates; raises OSError (TimeoutError at the deadline) or ErrorReply (wrong password)."""
+        """Connects and authenticates; raises OSError or ErrorReply (wrong password).
+
+        This and all that follows raises TimeoutError at the deadline, or when the server is silent for too long.
+        """
         self._clock = clock
         self._parts: list[bytes | memoryview] = []
         self._small = bytearray()
@@ -227,7 +234,7 @@ class RespConnection:
 
     def _await(self, poll: select.poll, deadline: float) -> None:
         left = deadline - self._clock()
-        if left <= 0 or not poll.poll(left * 1000):
+        if left <= 0 or not poll.poll(min(left, SILENCE_SECONDS) * 1000):
             raise TimeoutError("no answer within the deadline")
 
     def _connect(self, address: UnitAddress, deadline: float) -> socket.socket:

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from rljob_workers.transfer_queue.errors import StorageUnreachable
-from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection, UnitAddress
+from rljob_workers.transfer_queue.resp import (
+    SILENCE_SECONDS,
+    BrokenReply,
+    ErrorReply,
+    RespConnection,
+    UnitAddress,
+)
 
 GENERATION_KEY = b"rljob:generation"
 """Has no epoch in front, so that no sweep of chunks meets it."""
@@ -58,10 +64,11 @@ class StorageUnit:
     def exchange(self, talk: Callable[[RespConnection, float], T], *, deadline: float, waiting: str) -> T:
         """Runs `talk(connection, deadline)`, again on a new connection when one breaks: it must bear being repeated.
 
-        Any exception closes the connection, since replies may be left on it. Raises StorageUnreachable at the deadline;
+        Any exception closes the connection, since replies may be left on it. Raises StorageUnreachable at the deadline,
+        or when the unit is silent or away for SILENCE_SECONDS: a long deadline is for many bytes, not for waiting.
         `waiting` says who waits for what, e.g. `actor-0.0 waits for rows of train_12`.
         """
-        began = self._clock()
+        began, away_since = self._clock(), None
         while True:
             try:
                 return talk(self._connected(deadline), deadline)
@@ -73,7 +80,8 @@ class StorageUnit:
                 raise self._unreachable(began, waiting, "has not answered") from error
             except (OSError, BrokenReply) as error:
                 self.close()
-                if self._clock() + RETRY_SECONDS >= deadline:
+                away_since = self._clock() if away_since is None else away_since
+                if self._clock() + RETRY_SECONDS >= min(deadline, away_since + SILENCE_SECONDS):
                     raise self._unreachable(began, waiting, "cannot be reached") from error
                 self._sleep(RETRY_SECONDS)
             except BaseException:

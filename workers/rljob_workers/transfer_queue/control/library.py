@@ -47,8 +47,9 @@ def _shape_table(shape: QueueShape) -> str:
         raise ValueError(f"TransferQueue: {len(fields)} fields are more than the 31 that a readiness mask holds.")
     bits = {field: 1 << place for place, field in enumerate(fields)}
     tasks = ",".join(_task_table(task, bits) for task in shape.tasks)
+    layout = hashlib.sha256(f"{shape.batch_size}/{shape.samples_per_prompt}/{fields}/{tasks}".encode()).hexdigest()[:12]
     return (
-        f"{{batch={shape.batch_size},samples={shape.samples_per_prompt},rows={shape.rows_per_partition},"
+        f"{{layout='{layout}',batch={shape.batch_size},samples={shape.samples_per_prompt},rows={shape.rows_per_partition},"
         f"staleness={shape.max_staleness},rollouts={shape.num_rollouts},kills={shape.max_prompt_kills},"
         f"attempts={shape.max_attempts},fields={_names(fields)},generated={_names(shape.generated_fields)},"
         f"generated_bits={_mask(shape.generated_fields, bits)},"
