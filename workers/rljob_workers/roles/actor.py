@@ -5,11 +5,12 @@ All data-parallel ranks run this loop; global rank 0 alone (the `Leader`) logs, 
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from rljob_api.names import RolloutId
 from rljob_workers.dcs.session import RankSession
-from rljob_workers.roles.group import gather_rows
+from rljob_workers.roles.group import MEETING_SECONDS, gather_rows
 from rljob_workers.roles.leader import Leader
 from rljob_workers.roles.rank import Draining, idle_until_told
 from rljob_workers.roles.stages.train import RolloutTally, slice_facts, train_rows
@@ -18,6 +19,9 @@ from rljob_workers.trainers.base import Trainer
 from rljob_workers.trainers.data_parallel import DataParallelGroup
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.dataset import Slicing, StreamingDataLoader, StreamingDataset, TrainingSlice
+
+SUM_SECONDS = MEETING_SECONDS + 10.0
+"""Sums over ranks block without a beat; a rank that never comes ends them, by name, after the group's timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,8 @@ class ActorLoop:
                 with self._timeline.span("train", r=rollout_id, rows=len(part.batch)):
                     self._trainer.accumulate(train_rows(part.batch))
                     if part.ends_step:
-                        tally.add_step(self._trainer.optimizer_step())
+                        with self._together(f"the optimizer step on train_{rollout_id}"):
+                            tally.add_step(self._trainer.optimizer_step())
                         self._moved = True
                 self._account(rollout_id, pass_index, part, tally)
                 self._session.pulse()
@@ -95,9 +100,16 @@ class ActorLoop:
             self._leader.publish(rollout_id, tally.summary())
         self._moved = False
 
+    def _together(self, what: str) -> AbstractContextManager[None]:
+        """Around what blocks until every rank of the group has come; alone there is nobody to wait for."""
+        if self._group.world == 1:
+            return nullcontext()
+        return self._session.busy(f"{what} with {self._group.world - 1} other ranks", SUM_SECONDS)
+
     def _account(self, rollout_id: RolloutId, pass_index: int, part: TrainingSlice, tally: RolloutTally) -> None:
         """Audit first, then the commit: what the queue calls consumed has its lines."""
-        facts = gather_rows(self._group, slice_facts(part.batch))
+        with self._together(f"the audit of train_{rollout_id}"):
+            facts = gather_rows(self._group, slice_facts(part.batch))
         if pass_index == 0:
             tally.facts.extend(facts)
         if self._leader is None:
