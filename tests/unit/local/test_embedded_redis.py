@@ -53,9 +53,10 @@ def test_control_keeps_an_append_only_file_and_evicts_nothing() -> None:
 
 def test_storage_keeps_nothing_on_disk_and_has_a_limit() -> None:
     command = embedded_redis.storage_command(Path("/bin/redis-server"), FOLDER, SOCKET, "secret", 1 << 30)
-    assert command[:3] == [
+    assert command[:4] == [
         "env",
         "MALLOC_CONF=oversize_threshold:0,dirty_decay_ms:-1,muzzy_decay_ms:-1",
+        "JE_MALLOC_CONF=oversize_threshold:0,dirty_decay_ms:-1,muzzy_decay_ms:-1",
         "/bin/redis-server",
     ]
     found = options(command)
