@@ -47,6 +47,17 @@ class Job:
         self.epoch = epoch
         return self.steward.raise_epoch(Epoch(epoch), f"d{epoch}", "a test", None)
 
+    def reopen(self, shape: QueueShape, epoch: int) -> RestorePoint:
+        """The job started again, with another shape perhaps."""
+        self.steward.close()
+        self.shape = shape
+        self.steward = QueueSteward(self.servers.endpoints, shape, timing=self.timing)
+        assert self.steward.open_server(0) is ServerState.OPEN
+        restore = self.raise_epoch(epoch)
+        self.rollout = self.client(Role.ROLLOUT)
+        self.actor = self.client(Role.ACTOR)
+        return restore
+
     def client(self, role: Role, replica: int = 0, waiting: Waiting = Waiting.NOTIFY) -> TransferQueueClient:
         life = make_life(role, self.epoch, replica)
         self.steward.begin_life(life)
