@@ -75,7 +75,7 @@ def make_job(**roles: object) -> RLJob:
 
 
 def test_the_actor_waits_for_the_reference_only_where_there_is_one() -> None:
-    without, having = (tasks.queue_shape(make_job(**roles).spec) for roles in ({}, {"reference": {}}))
+    without, having = tasks.queue_shape(make_job().spec), tasks.queue_shape(make_job(reference={}).spec)
     names = {task.name: task for task in having.tasks}
     assert tasks.REF_LOG_PROBS in names["actor_train"].needs
     assert {field for task in having.tasks for field in task.writes} | set(having.generated_fields) >= set(
