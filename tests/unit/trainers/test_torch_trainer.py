@@ -69,6 +69,17 @@ def assert_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
             assert value == other[name], name
 
 
+def test_long_work_gives_a_sign_of_life_after_every_micro_batch(tmp_path: Path) -> None:
+    spec = make_spec(micro_batch_size=4)
+    write_version_0(spec, tmp_path / "v0.safetensors")
+    rows, signs = make_rows(0), []
+    trainer = make_trainer(tmp_path, spec)
+    trainer.accumulate(rows, lambda: signs.append("accumulate"))
+    for model in (trainer, build_forward_model(spec, build_tokenizer(spec.model))):
+        model.log_probs(rows.tokens, rows.response_lengths, 1.0, lambda: signs.append("log_probs"))
+    assert signs == ["accumulate"] * 4 + ["log_probs"] * 8
+
+
 def test_actor_fwd_and_actor_agree_bit_for_bit_on_the_same_rows(folder: Path) -> None:
     rows = make_rows(1, longest=50)
     args = (rows.tokens, rows.response_lengths, 1.3)

@@ -89,7 +89,7 @@ class ActorLoop:
         for pass_index in range(self._config.passes):
             for part in loader:
                 with self._timeline.span("train", r=rollout_id, rows=len(part.batch)):
-                    self._trainer.accumulate(train_rows(part.batch))
+                    self._trainer.accumulate(train_rows(part.batch), self._session.pulse)
                     if part.ends_step:
                         with self._together(f"the optimizer step on train_{rollout_id}"):
                             tally.add_step(self._trainer.optimizer_step())

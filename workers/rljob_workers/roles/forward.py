@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from rljob_api.wire.identity import WeightId
@@ -18,6 +19,10 @@ from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.trainers.base import ForwardModel
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import Batch
+
+LARGE_BYTES = 256 << 20
+"""A smaller file is loaded in less than a second."""
+LOADING_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +85,32 @@ class ForwardLoop:
         than = self._held
         while True:
             deadline = time.monotonic() + TURN_SECONDS
-            staged = self._receiver.await_newer(self._config.stream, than, deadline=deadline)
+            staged = self._receiver.await_newer(self._config.stream, than, deadline=deadline, pulse=self._pulse_waiting)
             if staged is not None:
                 return staged
-            wanted = "the first weights" if than is None else f"weights newer than {than}"
-            self._session.pulse(waiting=wanted, holds=than)
             if self._session.draining:
                 raise Draining
 
+    def _pulse_waiting(self) -> None:
+        """Between waits and between the chunks of a pull, however long that takes."""
+        wanted = "the first weights" if self._held is None else f"weights newer than {self._held}"
+        self._session.pulse(waiting=wanted, holds=self._held)
+
     def _take(self, staged: StagedWeights) -> None:
-        with self._timeline.span("load", version=staged.weight.version):
+        with self._timeline.span("load", version=staged.weight.version), self._loading(staged):
             self._model.load(staged.path)
         first = self._held is None
         self._held = staged.weight
         if first:
             self._session.ready()
 
+    def _loading(self, staged: StagedWeights) -> AbstractContextManager[None]:
+        """Announced where it may take longer than a beat: the announcement itself costs a request."""
+        if staged.path.stat().st_size < LARGE_BYTES:
+            return nullcontext()
+        return self._session.busy(f"loading {staged.weight}", LOADING_SECONDS)
+
     def _work(self, batch: Batch) -> None:
+        """Beats after every micro-batch: that keeps the lease, however long the whole batch takes."""
         with self._timeline.span(self._config.task, r=batch.rollout_id, rows=len(batch)):
-            self._queue.put(batch, self._stage.run(batch), weight=self._held)
+            self._queue.put(batch, self._stage.run(batch, self._session.pulse), weight=self._held)

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     import torch
 
     from rljob_workers.transfer_queue.jagged import Jagged
+
+
+def no_progress() -> None:
+    """Nobody waits for a sign of life."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,16 +55,28 @@ class ForwardModel(ABC):
         """Replaces all weights by those of a safetensors file; a file that does not fit is refused with a sentence."""
 
     @abstractmethod
-    def log_probs(self, tokens: Jagged, response_lengths: torch.Tensor, temperature: float) -> Jagged:
-        """Log pi(token) of every response token, float32, logits divided by `temperature`."""
+    def log_probs(
+        self,
+        tokens: Jagged,
+        response_lengths: torch.Tensor,
+        temperature: float,
+        progress: Callable[[], None] = no_progress,
+    ) -> Jagged:
+        """Log pi(token) of every response token, float32, logits divided by `temperature`.
+
+        `progress` is called after every micro-batch: there a role beats, and raises in order to leave.
+        """
 
 
 class Trainer(ForwardModel):
     """A model that is trained. Gradients accumulate until `optimizer_step`."""
 
     @abstractmethod
-    def accumulate(self, rows: TrainRows) -> None:
-        """Forward and backward over this rank's rows, in micro-batches; gradients of loss *sums*."""
+    def accumulate(self, rows: TrainRows, progress: Callable[[], None] = no_progress) -> None:
+        """Forward and backward over this rank's rows, in micro-batches; gradients of loss *sums*.
+
+        `progress` as in `log_probs`.
+        """
 
     @abstractmethod
     def optimizer_step(self) -> OptimizerStepResult:

@@ -12,13 +12,13 @@ import torch
 
 from rljob_workers.models.blob import blob_shapes, read_blob
 from rljob_workers.models.building import check_fit, state_of
-from rljob_workers.trainers.base import ForwardModel
+from rljob_workers.trainers.base import ForwardModel, no_progress
 from rljob_workers.trainers.decoder import Decoder
 from rljob_workers.trainers.packing import pack
 from rljob_workers.transfer_queue.jagged import Jagged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from transformers import PreTrainedModel
@@ -35,9 +35,15 @@ class TorchForwardModel(ForwardModel):
         """Replaces all weights by those of a safetensors file, or none."""
         load_weights(self._decoder, blob)
 
-    def log_probs(self, tokens: Jagged, response_lengths: torch.Tensor, temperature: float) -> Jagged:
+    def log_probs(
+        self,
+        tokens: Jagged,
+        response_lengths: torch.Tensor,
+        temperature: float,
+        progress: Callable[[], None] = no_progress,
+    ) -> Jagged:
         """Log pi of every response token, micro-batch by micro-batch."""
-        return forward_log_probs(self._decoder, tokens, response_lengths, temperature, self._micro_batch_size)
+        return forward_log_probs(self._decoder, tokens, response_lengths, temperature, self._micro_batch_size, progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +73,19 @@ def row_log_probs(
 
 
 def forward_log_probs(
-    decoder: Decoder, tokens: Jagged, response_lengths: torch.Tensor, temperature: float, micro_batch_size: int
+    decoder: Decoder,
+    tokens: Jagged,
+    response_lengths: torch.Tensor,
+    temperature: float,
+    micro_batch_size: int,
+    progress: Callable[[], None] = no_progress,
 ) -> Jagged:
     """Log pi of every response token of a slice, without a graph."""
+    parts = []
     with torch.no_grad():
-        parts = [
-            row_log_probs(decoder, tokens, response_lengths, rows, temperature)
-            for rows in micro_batches(response_lengths, micro_batch_size)
-        ]
+        for rows in micro_batches(response_lengths, micro_batch_size):
+            parts.append(row_log_probs(decoder, tokens, response_lengths, rows, temperature))
+            progress()
     return Jagged.from_lengths(torch.cat(parts), response_lengths)
 
 

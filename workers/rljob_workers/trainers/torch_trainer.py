@@ -14,7 +14,7 @@ import torch
 from rljob_workers.algorithms.policy_loss import LossSums, PolicyLossConfig, TokenInputs, policy_loss
 from rljob_workers.models.blob import read_blob
 from rljob_workers.trainers.adamw import AdamWConfig, FlatAdamW
-from rljob_workers.trainers.base import OptimizerStepResult, Trainer, TrainRows
+from rljob_workers.trainers.base import OptimizerStepResult, Trainer, TrainRows, no_progress
 from rljob_workers.trainers.decoder import Decoder
 from rljob_workers.trainers.torch_forward import (
     RowRange,
@@ -25,7 +25,7 @@ from rljob_workers.trainers.torch_forward import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from transformers import PreTrainedModel
@@ -73,11 +73,18 @@ class TorchTrainer(Trainer):
         """Replaces all weights by those of a safetensors file, or none; the optimizer's state stays."""
         load_weights(self._decoder, blob)
 
-    def log_probs(self, tokens: Jagged, response_lengths: torch.Tensor, temperature: float) -> Jagged:
+    def log_probs(
+        self,
+        tokens: Jagged,
+        response_lengths: torch.Tensor,
+        temperature: float,
+        progress: Callable[[], None] = no_progress,
+    ) -> Jagged:
         """Log pi of every response token under the weights of now."""
-        return forward_log_probs(self._decoder, tokens, response_lengths, temperature, self._config.micro_batch_size)
+        size = self._config.micro_batch_size
+        return forward_log_probs(self._decoder, tokens, response_lengths, temperature, size, progress)
 
-    def accumulate(self, rows: TrainRows) -> None:
+    def accumulate(self, rows: TrainRows, progress: Callable[[], None] = no_progress) -> None:
         """Forward and backward, micro-batch by micro-batch; the gradient of the loss sum is added up."""
         for part in micro_batches(rows.response_lengths, self._config.micro_batch_size):
             new_log_probs = row_log_probs(
@@ -86,6 +93,7 @@ class TorchTrainer(Trainer):
             sums = policy_loss(new_log_probs, _token_inputs(rows, part), self._config.loss)
             sums.loss.backward()  # type: ignore[no-untyped-call]
             self._totals += self._statistics_of(sums)
+            progress()
 
     def optimizer_step(self) -> OptimizerStepResult:
         """Adds up over the ranks, divides by the global normaliser, clips, steps, clears.

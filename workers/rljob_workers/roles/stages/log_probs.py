@@ -5,10 +5,11 @@ Called by the actor_fwd loop (current policy) and the reference loop (reference 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rljob_workers.roles import tasks
-from rljob_workers.trainers.base import ForwardModel
+from rljob_workers.trainers.base import ForwardModel, no_progress
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.types import Batch
 
@@ -22,7 +23,7 @@ class LogProbsStage:
     temperature: float
     """That of sampling, so that ratios compare the same distribution."""
 
-    def run(self, batch: Batch) -> dict[str, Jagged]:
-        """The column that `put` takes: float32 over response tokens."""
-        response_lengths = batch.columns[tasks.RESPONSE_LENGTHS].values
-        return {self.field: self.model.log_probs(batch.columns[tasks.TOKENS], response_lengths, self.temperature)}
+    def run(self, batch: Batch, progress: Callable[[], None] = no_progress) -> dict[str, Jagged]:
+        """The column that `put` takes: float32 over response tokens. `progress` is called after every micro-batch."""
+        tokens, response_lengths = batch.columns[tasks.TOKENS], batch.columns[tasks.RESPONSE_LENGTHS].values
+        return {self.field: self.model.log_probs(tokens, response_lengths, self.temperature, progress)}
