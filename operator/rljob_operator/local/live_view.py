@@ -43,9 +43,9 @@ _OTHER_STYLE = "yellow"
 class LiveView(View):
     """Progress bar, figures, restarts."""
 
-    def __init__(self) -> None:
+    def __init__(self, console: Console) -> None:
         """Draws nothing yet."""
-        self._console = Console(highlight=False)
+        self._console = console
         self._name, self._total, self._bound, self._capacity = "", 0, 0, 0
         self._started_at = time.monotonic()
         self._status = RLJobStatus()

@@ -16,6 +16,8 @@ SECONDS_PER_HOUR = 3600
 EXACT_SECONDS = 100.0
 """Durations below this are told with a digit after the point."""
 
+_NOT_YET = (Phase.STARTING, Phase.RESTARTING)
+
 _HINTS = {"Draining": " (Ctrl-C again kills everything at once)"}
 """What a user at the keyboard wants to know beside the event of this reason."""
 
@@ -43,7 +45,7 @@ def restart_text(line: Line) -> str:
 
 def phase_text(status: RLJobStatus) -> str:
     """The phase, and who is waited for."""
-    if status.phase not in (Phase.STARTING, Phase.RESTARTING):
+    if status.phase not in _NOT_YET:
         return status.phase.value
     waiting = [pod.name for role in status.roles for pod in role.pods if not pod.ready]
     return f"{status.phase.value}, waiting for {', '.join(waiting)}" if waiting else status.phase.value
@@ -52,6 +54,8 @@ def phase_text(status: RLJobStatus) -> str:
 def status_text(status: RLJobStatus) -> str:
     """A sign of life."""
     training = status.training
+    if status.phase in _NOT_YET:
+        return phase_text(status)
     return (
         f"{phase_text(status)}; step {steps_done(status)}/{training.total_steps}, queue {training.queue_depth} groups"
     )
@@ -78,10 +82,12 @@ def summary_rows(summary: Line) -> list[tuple[str, str]]:
         ]
     if summary["seconds"]:
         rows.append(("time", duration(summary["seconds"])))
-    rows.append(("restarts", f"{summary['globalRestarts']} global"))
+    rows.append(("restarts", f"{summary['globalRestarts']} of the whole job"))
+    if summary["checkpoint"] is not None:
+        rows.append(("checkpoint", f"version {summary['checkpoint']}"))
     rows.append(("files", str(summary["out"])))
     if summary["phase"] == Phase.FAILED.value:
-        rows.append(("why", "events.jsonl has every decision, logs/ the last words of every process"))
+        rows.append(("details", "events.jsonl has every decision, logs/ the last words of every process"))
     if summary["resume"]:
         rows.append(("resume with", str(summary["resume"])))
     return rows

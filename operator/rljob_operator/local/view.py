@@ -144,6 +144,8 @@ def make_view(output: str) -> View:
         return JsonView(sys.stdout)
     if not sys.stdout.isatty():
         return PlainView(sys.stdout)
-    from rljob_operator.local.live_view import LiveView  # here, since only a terminal needs what draws
+    from rich.console import Console  # here, since only a terminal needs what draws
 
-    return LiveView()
+    from rljob_operator.local.live_view import LiveView
+
+    return LiveView(Console(highlight=False))
