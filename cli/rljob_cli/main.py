@@ -15,6 +15,8 @@ Try it:
   rljob validate examples/quickstart.yaml     is the manifest right?
   rljob render examples/quickstart.yaml       what do I get where I wrote nothing?
   rljob run examples/quickstart.yaml          train it on this machine
+  rljob run job.yaml --audit                  log every trained sample ...
+  rljob audit rljob-out/job                   ... and prove that each was trained once, fresh enough
 
 \b
 Exit codes: 0 succeeded, 1 failed, 2 wrong use of this command, 64 bad manifest, 130 interrupted."""
@@ -34,6 +36,7 @@ SUBCOMMANDS = {
     "run": Subcommand("rljob_cli.run:run", "Train a job on this machine: every role a process, a real Redis."),
     "validate": Subcommand("rljob_cli.validate:validate", "Check a manifest and what it names."),
     "render": Subcommand("rljob_cli.render:render", "Print a manifest with all defaults filled in."),
+    "audit": Subcommand("rljob_cli.audit_command:audit", "Prove that a run trained every sample exactly once."),
     "crd": Subcommand("rljob_cli.generated:crd", "Print the Kubernetes CustomResourceDefinition."),
     "docs": Subcommand("rljob_cli.generated:docs", "Print the reference of the spec as Markdown."),
 }

@@ -42,7 +42,7 @@ def test_exit_codes_are_what_scripts_rely_on() -> None:
 
 
 def test_the_commands_are_these() -> None:
-    assert list(SUBCOMMANDS) == ["run", "validate", "render", "crd", "docs"]
+    assert list(SUBCOMMANDS) == ["run", "validate", "render", "audit", "crd", "docs"]
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
