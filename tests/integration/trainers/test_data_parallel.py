@@ -7,16 +7,18 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported without saying so
 
 from rljob_workers.models.blob import read_blob, write_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.trainers import build_trainer
-from rljob_workers.trainers.data_parallel import SingleRank, host_store
+from rljob_workers.trainers.data_parallel import GlooGroup, SingleRank, host_store
 from tests.integration.trainers.ranks import STEPS
 from tests.unit.trainers.rows import make_rows, make_spec
 
@@ -84,10 +86,10 @@ def test_a_rank_that_never_comes_is_a_named_error(ranks: Ranks) -> None:
 
 
 def test_a_rank_that_leaves_breaks_the_others_sum_by_name(ranks: Ranks) -> None:
-    staying = ranks.start(0, world=2, timeout_seconds=5)
-    leaving = ranks.start(1, world=2, timeout_seconds=5, steps=1)
-    leaving.communicate(timeout=60)
-    _, errors = staying.communicate(timeout=60)
+    staying = ranks.start(0, world=2, timeout_seconds=60)
+    leaving = ranks.start(1, world=2, timeout_seconds=60, steps=1)
+    leaving.communicate(timeout=90)
+    _, errors = staying.communicate(timeout=90)
     assert staying.returncode == 3
     assert "GroupBroken: data-parallel group: rank 0 of 2 could not add up the gradients of optimizer step 2" in errors
 
@@ -99,3 +101,18 @@ def test_the_meeting_point_is_reached_on_its_own_address_only() -> None:
     socket.create_connection(("127.0.0.1", port), 5).close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", port), 5)
+
+
+def test_the_others_learn_that_rank_0_has_left_or_is_gone() -> None:
+    hosted = host_store("127.0.0.1", timeout_seconds=10)
+    port = int(hosted.address.rpartition(":")[2])
+    first = GlooGroup(0, 2, 10, hosted.store)
+    others = [
+        GlooGroup(1, 2, 10, TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=10)))
+        for _ in range(2)
+    ]
+    assert [other.is_left() for other in others] == [False, False]
+    first.leave()
+    assert others[0].is_left()
+    del first, hosted
+    assert others[1].is_left()

@@ -17,6 +17,7 @@ from rljob_workers.roles.stages.train import RolloutTally, slice_facts, train_ro
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.trainers.base import Trainer
 from rljob_workers.trainers.data_parallel import DataParallelGroup
+from rljob_workers.trainers.errors import GroupBroken
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.dataset import Slicing, StreamingDataLoader, StreamingDataset, TrainingSlice
 
@@ -74,14 +75,23 @@ class ActorLoop:
             idle_until_told(self._session)
         except Draining:
             if self._leader is not None:
+                self._group.leave()
                 self._leader.finish()
+        except GroupBroken:
+            # The leader has left between two questions of this rank after it.
+            if self._leader is not None or not self._session.draining:
+                raise
 
     def _wait(self, waiting_for: str) -> None:
         self._session.pulse(waiting=waiting_for)
         self._leave_if_draining()
 
     def _leave_if_draining(self) -> None:
-        if self._session.draining and not self._moved:
+        """The leader alone decides when; the others follow it, since without them it could not come to its save."""
+        if not self._session.draining:
+            return
+        leaves = self._group.is_left() if self._leader is None else not self._moved
+        if leaves:
             raise Draining
 
     def _train_rollout(self, rollout_id: RolloutId, loader: StreamingDataLoader) -> None:

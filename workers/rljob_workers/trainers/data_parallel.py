@@ -22,6 +22,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported 
 
 from rljob_workers.trainers.errors import GroupBroken, GroupNotComplete
 
+_LEFT = "rljob/left"
 STORE_BACKLOG = 2048
 """Every rank connects at once."""
 
@@ -40,6 +41,14 @@ class DataParallelGroup(ABC):
         """
 
     @abstractmethod
+    def leave(self) -> None:
+        """Says that rank 0, which alone calls this, comes to no further sum."""
+
+    @abstractmethod
+    def is_left(self) -> bool:
+        """Whether rank 0 has left: by its word, or because it is gone."""
+
+    @abstractmethod
     def close(self) -> None:
         """Leaves the group. May be called twice."""
 
@@ -52,6 +61,13 @@ class SingleRank(DataParallelGroup):
 
     def add_up(self, values: torch.Tensor, what: str) -> None:
         """The sum of one is itself."""
+
+    def leave(self) -> None:
+        """Nobody waits for it."""
+
+    def is_left(self) -> bool:
+        """It is here."""
+        return False
 
     def close(self) -> None:
         """Nothing to leave."""
@@ -100,13 +116,14 @@ def join_group(
             f"data-parallel group: rank {rank} of {world} waited {timeout_seconds:g} s at {address} for the "
             "other ranks. Check that every rank of the role runs and reaches that address."
         ) from error
-    return GlooGroup(rank, world, timeout_seconds)
+    return GlooGroup(rank, world, timeout_seconds, store)
 
 
 class GlooGroup(DataParallelGroup):
     """Several processes, host memory, Gloo."""
 
-    def __init__(self, rank: int, world: int, timeout_seconds: float) -> None:
+    def __init__(self, rank: int, world: int, timeout_seconds: float, store: TCPStore) -> None:
+        self._store = store
         self.rank = rank
         self.world = world
         self._timeout_seconds = timeout_seconds
@@ -120,6 +137,17 @@ class GlooGroup(DataParallelGroup):
                 f"data-parallel group: rank {self.rank} of {self.world} could not add up {what}: another rank "
                 f"is gone or did not answer within {self._timeout_seconds:g} s ({error})."
             ) from error
+
+    def leave(self) -> None:
+        """A word at the meeting point, which rank 0 keeps."""
+        self._store.set(_LEFT, "1")
+
+    def is_left(self) -> bool:
+        """One request to rank 0."""
+        try:
+            return bool(self._store.check([_LEFT]))
+        except RuntimeError:  # the meeting point went with its host
+            return True
 
     def close(self) -> None:
         """Leaves; the others' next sum fails."""
