@@ -2,6 +2,7 @@
 
 from rljob_api.names import Epoch
 from rljob_api.status import ConditionType, RLJobStatus
+from rljob_api.wire.observation import RankObservation
 from rljob_operator.core.conditions import find, seconds
 from rljob_operator.core.observed import Observed
 from rljob_operator.core.reasons import Reason
@@ -44,10 +45,17 @@ def _somebody_is_busy(observed: Observed) -> bool:
 
 def _who_waits(observed: Observed, status: RLJobStatus) -> str:
     told = [
-        f"{key}.{rank.rank} waits for {rank.waiting}"
+        f"{key}.{rank.rank} {_what(rank)}"
         for key, pod in pods(status)
         if (seen := observed.seen(key, pod.life)) is not None
         for rank in seen.ranks
-        if rank.waiting is not None and rank.epoch == Epoch(status.restart.epoch)
+        if rank.epoch == Epoch(status.restart.epoch)
     ]
-    return "; ".join(told) if told else "no rank says that it waits for anything"
+    return "; ".join(told) if told else "no rank has registered"
+
+
+def _what(rank: RankObservation) -> str:
+    """Who is at work is as telling as who waits: the others wait for it."""
+    if rank.waiting is not None:
+        return f"waits for {rank.waiting}"
+    return "is at work" if rank.busy is None else f"is busy with {rank.busy.what}"

@@ -116,6 +116,7 @@ def test_a_step_that_stands_still_restarts_the_job_and_names_who_waits() -> None
     assert is_true(decision.status, ConditionType.STALLED)
     assert actions_of(decision, RaiseEpoch)
     assert "actor-0.0 waits for 16 rows of train_3" in decision.events[-1].message
+    assert "rollout-0.0 is at work" in decision.events[-1].message
 
 
 def test_a_step_ends_the_stall() -> None:
