@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import yaml
 
 from rljob_api.spec import RLJob
 from rljob_cli.audit import AuditReport, audit, read_lines
+from rljob_operator.local.run_folder import memory_path
 
 MARK = "RLJOB_TEST_RUN"
 POLL_SECONDS = 0.05
@@ -61,11 +63,17 @@ def make_manifest(folder: Path, **changes: dict[str, Any]) -> dict[str, Any]:
 class RunningJob:
     """One `rljob run` and its run folder. Use as a context manager: leaving it kills whatever is left."""
 
-    def __init__(self, folder: Path, manifest: dict[str, Any], env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        manifest: dict[str, Any],
+        env: dict[str, str] | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
         self.out = folder / "out"
-        self.manifest = RLJob.model_validate(manifest)
+        self._options = options
         self._file = folder / "job.yaml"
-        self._file.write_text(yaml.safe_dump(manifest))
+        self.rewrite(manifest)
         self._mark = uuid.uuid4().hex
         self._env = {**os.environ, **(env or {}), MARK: self._mark}
         self._output = (folder / "output.txt").open("ab")
@@ -79,17 +87,27 @@ class RunningJob:
             _kill(pid, signal.SIGKILL)
         self.process.wait(10)
         self._output.close()
+        shutil.rmtree(memory_path(self.out), ignore_errors=True)
 
     def start(self) -> subprocess.Popen[bytes]:
         """Starts `rljob run` (again)."""
-        command = [sys.executable, "-m", "rljob_cli", "run", str(self._file), "--out", str(self.out)]
+        command = [sys.executable, "-m", "rljob_cli", "run", str(self._file), "--out", str(self.out), *self._options]
         self.process = subprocess.Popen(command, env=self._env, stdout=self._output, stderr=self._output)
         return self.process
+
+    def rewrite(self, manifest: dict[str, Any]) -> None:
+        """Changes the manifest for the next start."""
+        self.manifest = RLJob.model_validate(manifest)
+        self._file.write_text(yaml.safe_dump(manifest))
 
     def processes(self) -> list[int]:
         """Every living process of this job, found by the mark in its environment."""
         mark = f"{MARK}={self._mark}".encode()
         return [pid for pid in _all_pids() if mark in _environment(pid)]
+
+    def output(self) -> str:
+        """What the user saw."""
+        return (self._file.parent / "output.txt").read_text()
 
     def status(self) -> dict[str, Any]:
         """`status.json`, or {} before there is one."""
@@ -191,9 +209,8 @@ class RunningJob:
 
     def _said(self) -> str:
         events = "\n".join(json.dumps(event) for event in self.events()[-15:])
-        output = (self._file.parent / "output.txt").read_text()[-3000:]
         logs = "\n".join(f"== {path.name}\n{path.read_text()[-800:]}" for path in sorted(self.out.glob("logs/*.log")))
-        return f"{events}\n--- output\n{output}\n--- logs\n{logs[-12000:]}"
+        return f"{events}\n--- output\n{self.output()[-3000:]}\n--- logs\n{logs[-12000:]}"
 
 
 def _json_lines(path: Path) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from .job import RunningJob, make_manifest
+from .job import RunningJob, kill, make_manifest
 
 WINDOWS = [
     pytest.param("queue.after_script", 40, id="after a script ran and before its reply was used"),
@@ -28,12 +28,18 @@ def test_a_rank_that_dies_in_the_window_costs_nothing(tmp_path: Path, name: str,
 
 
 @pytest.mark.parametrize("name", ["epoch.after_persist", "epoch.after_raise"])
-def test_a_supervisor_that_dies_in_the_window_goes_on_when_started_again(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("count", [1, 2], ids=["of the start", "of a restart"])
+def test_a_supervisor_that_dies_in_the_window_goes_on_when_started_again(tmp_path: Path, name: str, count: int) -> None:
     marks = tmp_path / "failpoints"
     marks.mkdir()
-    env = {"RLJOB_FAILPOINTS": f"{name}=1", "RLJOB_FAILPOINTS_DIR": str(marks)}
+    env = {"RLJOB_FAILPOINTS": f"{name}={count}", "RLJOB_FAILPOINTS_DIR": str(marks)}
     with RunningJob(tmp_path, make_manifest(tmp_path), env) as job:
+        if count == 2:
+            job.wait_for_step(1)
+            kill(job.rank_pid("actor"))
         assert job.finish() == -9
         job.wait_gone()
+        assert job.epoch() == count
         job.start()
         job.assert_succeeded()
+        assert job.epoch() == count + 1

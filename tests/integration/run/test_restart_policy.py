@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from .job import RunningJob, kill, make_manifest
 
 
@@ -62,4 +64,18 @@ def test_two_data_parallel_ranks_train_the_same_job(tmp_path: Path) -> None:
         job.wait_for_step(2)
         kill(job.rank_pid("actor", 1))
         job.wait_for_event("RankExited", role="actor", scope="Global")
+        job.assert_succeeded()
+
+
+@pytest.mark.parametrize("role", ["actor", "advantages"])
+def test_what_dies_again_and_again_is_restarted_each_time(tmp_path: Path, role: str) -> None:
+    """Restarts do not disturb the ones after them: ranks and launchers of one role in turn."""
+    scope = "Global" if role == "actor" else "InPlace"
+    with RunningJob(tmp_path, make_manifest(tmp_path, rollout={"numRollouts": 400})) as job:
+        job.wait_for_step(1)
+        kill(job.rank_pid(role))
+        job.wait_for_event("RankExited", role=role, scope=scope)
+        job.wait_for("all pods to be ready", job.ready)
+        kill(int(job.pod(role)["launcherPid"]))
+        job.wait_for_event("LauncherLost", role=role, scope=scope)
         job.assert_succeeded()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -27,7 +28,7 @@ def main(folder: Path, rank: int, world: int, timeout_seconds: float, steps: int
         (folder / "address.new").write_text(hosted.address)
         (folder / "address.new").rename(meeting_point)
     while not meeting_point.exists():
-        pass
+        time.sleep(0.01)
     group = join_group(meeting_point.read_text(), rank, world, timeout_seconds=timeout_seconds, hosted=hosted)
     spec = make_spec()
     trainer = build_trainer(spec, build_tokenizer(spec.model), group)

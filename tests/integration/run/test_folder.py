@@ -1,0 +1,62 @@
+"""The run folder is one job's and one run's: what a user finds in it, and what a second start there says."""
+
+import json
+import signal
+from pathlib import Path
+
+from rljob_operator.local.run_folder import memory_path
+
+from .job import RunningJob, kill, make_manifest
+
+
+def test_a_job_trains_to_its_end_and_is_then_finished(tmp_path: Path) -> None:
+    manifest = make_manifest(tmp_path, rollout={"numRollouts": 5}, telemetry={"sampleLog": False})
+    with RunningJob(tmp_path, manifest, options=["--audit"]) as job:
+        job.assert_succeeded()
+        assert job.status()["phase"] == "Succeeded"
+        assert [line["step"] for line in job.metrics()] == [0, 1, 2, 3, 4]
+        assert [event["reason"] for event in job.events()] == ["Started", "EpochOpened", "Ready", "Succeeded"]
+        assert len((job.out / "samples.jsonl").read_bytes().splitlines()) == 5 * 32
+        assert json.loads((job.out / "timeline.json").read_bytes())
+        assert not memory_path(job.out).exists()
+
+        job.start()
+        assert job.finish() == 0
+        assert "were trained by an earlier run in this folder" in job.output()
+
+
+def test_a_folder_that_is_in_use_or_of_another_job_is_refused(tmp_path: Path) -> None:
+    endless = make_manifest(tmp_path, rollout={"numRollouts": 10000})
+    with RunningJob(tmp_path, endless) as job:
+        job.wait_for_step(0)
+        first = job.process
+        job.start()
+        assert job.finish() == 64
+        assert f"is in use by `rljob run` (process {first.pid})" in job.output()
+
+        kill(first.pid)
+        first.wait(10)
+        job.wait_gone()
+        job.rewrite(make_manifest(tmp_path, rollout={"samplesPerPrompt": 8}, training={"globalBatchSize": 64}))
+        job.start()
+        assert job.finish() == 64
+        assert "spec.rollout.samplesPerPrompt: 8 differs from 4" in job.output()
+
+
+def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, make_manifest(tmp_path, rollout={"numRollouts": 10000})) as job:
+        job.wait_for_step(2)
+        epoch = job.epoch()
+        job.process.send_signal(signal.SIGINT)
+        assert job.finish() == 130
+        job.wait_gone()
+        assert "resume with: rljob run" in job.output()
+        assert job.status()["phase"] == "Interrupted"
+        assert not memory_path(job.out).exists()
+
+        done = job.status()["training"]["checkpoint"]
+        job.rewrite(make_manifest(tmp_path, rollout={"numRollouts": done + 3}))
+        job.start()
+        job.assert_succeeded()
+        assert job.epoch() == epoch + 1
+        assert job.status()["training"]["checkpoint"] == done + 3
