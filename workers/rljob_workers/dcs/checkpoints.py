@@ -113,6 +113,11 @@ class CheckpointStore:
         """Until every checkpoint is recorded. Raises what one failed of."""
         self._await(lambda: self._due is None and not self._in_flight, "the checkpoint in flight")
 
+    @property
+    def reference_version(self) -> int | None:
+        """The reference version that is kept now; after a restore that of the checkpoint."""
+        return None if self._reference is None else self._reference.version
+
     def keep_reference(self, version: int, tensors: Mapping[str, torch.Tensor] | None) -> Mapping[str, torch.Tensor]:
         """Makes a reference version durable and gives its tensors; None: the one of the restored checkpoint."""
         if tensors is not None:

@@ -51,8 +51,9 @@ class Leader:
         ticket_table: Callable[[], bytes],
         samples: SampleLog | None,
         timeline: Timeline,
+        initial: Callable[[], Mapping[str, torch.Tensor]],
     ) -> None:
-        """`samples` is None where the audit is off."""
+        """`samples` is None where the audit is off. `initial` makes version 0 again, as the model says it."""
         self._config = config
         self._session = session
         self._trainer = trainer
@@ -61,6 +62,7 @@ class Leader:
         self._ticket_table = ticket_table
         self._samples = samples
         self._timeline = timeline
+        self._initial = initial
         self._version = session.welcome.restore.version
         self._saved: int | None = None
         self._step_began = time.monotonic()
@@ -133,11 +135,27 @@ class Leader:
         """The version that rows of `train_version` are measured against; durable before anyone uses it."""
         interval = self._config.ref_update_interval
         version = 0 if interval is None else self._version // interval * interval
-        current = tensors if version == self._version else None
         weight = WeightId(lineage=self._session.welcome.restore.lineage, version=WeightVersion(version))
-        kept = self._checkpoints.keep_reference(version, current)
+        with self._session.busy(f"keeping reference version {version}", self._config.timeout_seconds):
+            kept = self._checkpoints.keep_reference(version, self._new_reference(version, tensors))
         deadline = time.monotonic() + self._config.timeout_seconds
         self._publisher.publish(Stream.REFERENCE, weight, kept, deadline=deadline)
+
+    def _new_reference(self, version: int, current: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor] | None:
+        """The tensors of a reference version that is not kept yet; None for the one of the restored checkpoint."""
+        if version == self._version:
+            return current
+        kept = self._checkpoints.reference_version
+        if version == kept:
+            return None
+        if version == 0:
+            return self._initial()
+        raise ValueError(
+            f"training.refUpdateInterval: {self._config.ref_update_interval} measures train_{self._version} against"
+            f" version {version}, but the checkpoint of version {self._version} has"
+            f" {'no reference' if kept is None else f'reference version {kept}'}. Set refUpdateInterval and"
+            " roles.reference back to what the run was started with, or start over with --fresh."
+        )
 
     def _report(self, rollout_id: RolloutId, summary: RolloutSummary) -> None:
         now = time.monotonic()

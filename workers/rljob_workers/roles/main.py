@@ -214,6 +214,7 @@ def _run_actor(rank: _Rank) -> None:
             rank.queue.ticket_table,
             SampleLog(rank.run_dir / "samples.jsonl") if spec.telemetry.sample_log else None,
             rank.timeline,
+            lambda: initial_state(spec.model, tokenizer),
         )
         leader.begin()
     slicing = Slicing(

@@ -1,0 +1,96 @@
+"""Interrupting, finishing and going on, also with a manifest that changed where it may."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .job import RunningJob, kill, make_manifest, stop
+
+
+def stopped(job: RunningJob, step: int) -> None:
+    """Trains up to `step`, then SIGKILLs the run, so that rows stay in the queue."""
+    job.wait_for_step(step)
+    kill(job.process.pid)
+    job.process.wait(10)
+    job.wait_gone()
+
+
+def test_a_finished_run_goes_on_when_it_is_given_more_rollouts(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, make_manifest(tmp_path, rollout={"numRollouts": 10})) as job:
+        job.assert_succeeded()
+        job.rewrite(make_manifest(tmp_path, rollout={"numRollouts": 16}))
+        job.start()
+        job.assert_succeeded()
+        assert sorted(line["step"] for line in job.metrics()) == list(range(16))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"transferQueue": {"storageUnits": 1}},
+        {"transferQueue": {"storageUnits": 3}},
+        {"rollout": {"numRollouts": 60, "maxStaleness": 3}},
+        {"training": {"globalBatchSize": 16}},
+    ],
+    ids=["a storage unit less", "a storage unit more", "more staleness", "two optimizer steps"],
+)
+def test_a_resumed_run_may_differ(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with RunningJob(tmp_path, make_manifest(tmp_path, rollout={"numRollouts": 60})) as job:
+        stopped(job, 5)
+        job.rewrite(make_manifest(tmp_path, **{"rollout": {"numRollouts": 60}, **changes}))
+        job.start()
+        job.assert_succeeded()
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["the reference goes", "a reference comes"])
+def test_a_resumed_run_may_have_a_reference_or_not(tmp_path: Path, first: bool) -> None:
+    def manifest(*, has_reference: bool) -> dict[str, Any]:
+        made = make_manifest(tmp_path, rollout={"numRollouts": 60})
+        if not has_reference:
+            del made["spec"]["roles"]["reference"]
+            made["spec"]["algorithm"] = {}
+        return made
+
+    with RunningJob(tmp_path, manifest(has_reference=first)) as job:
+        stopped(job, 5)
+        job.rewrite(manifest(has_reference=not first))
+        job.start()
+        job.assert_succeeded()
+
+
+def test_an_interval_that_no_checkpoint_can_serve_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, make_manifest(tmp_path)) as job:
+        stopped(job, 5)
+        recorded = json.loads((job.out / "checkpoints" / "record.json").read_bytes())["id"]["version"]
+        job.rewrite(make_manifest(tmp_path, training={"refUpdateInterval": recorded - 1}))
+        job.start()
+        assert job.finish() == 64
+        told = job.wait_for_event("ConfigurationError")["message"]
+        assert f"training.refUpdateInterval: {recorded - 1} measures train_{recorded} against" in told
+        job.wait_gone()
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_an_interrupted_actor_saves_what_it_has_published(tmp_path: Path, replicas: int) -> None:
+    """Also where one of two ranks hears of the interruption much later than the other: together they go or stay."""
+    manifest = make_manifest(
+        tmp_path,
+        rollout={"numRollouts": 2000, "batchSize": 32, "maxStaleness": 0, "sampling": {"maxNewTokens": 60}},
+        roles={"reference": {}, "actor": {"replicas": replicas}},
+        checkpoint={"everySteps": 1000},
+        training={"globalBatchSize": 64, "microBatchSize": 8},
+    )
+    with RunningJob(tmp_path, manifest) as job:
+        job.wait_for_step(6)
+        launcher, rank = int(job.pod("actor")["launcherPid"]), job.rank_pid("actor")
+        stop(launcher)
+        job.process.send_signal(signal.SIGINT)
+        job.wait_for("the end of actor-0.0", lambda: rank not in job.processes())
+        os.kill(launcher, signal.SIGCONT)
+        assert job.finish() == 130
+        job.wait_gone()
+        assert job.status()["training"]["checkpoint"] == job.metrics()[-1]["step"] + 1 >= 7

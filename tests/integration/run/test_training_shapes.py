@@ -1,0 +1,57 @@
+"""Every way to cut a rollout into optimizer steps, with a kill in the middle: each row is trained once per pass."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .job import RunningJob, kill, make_manifest
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "two passes over every rollout": {"epochsPerRollout": 2},
+    "an optimizer step in two slices": {"itersPerTrainUpdate": 2},
+    "two optimizer steps a rollout": {"globalBatchSize": 16},
+    "two passes of two steps in two slices each": {
+        "epochsPerRollout": 2,
+        "globalBatchSize": 16,
+        "itersPerTrainUpdate": 2,
+        "microBatchSize": 4,
+    },
+}
+
+
+@pytest.mark.parametrize("training", SHAPES.values(), ids=SHAPES)
+def test_a_kill_loses_and_repeats_nothing(tmp_path: Path, training: dict[str, Any]) -> None:
+    manifest = make_manifest(tmp_path, rollout={"numRollouts": 80}, training=training)
+    with RunningJob(tmp_path, manifest) as job:
+        job.wait_for_step(3)
+        kill(job.rank_pid("actor"))
+        job.wait_for_event("RankExited", role="actor", scope="Global")
+        job.wait_for_step(10)
+        kill(job.rank_pid("advantages"))
+        job.assert_succeeded()
+        keys = [(line["epoch"], line["step"]) for line in job.metrics()]
+        assert len(keys) == len(set(keys)), "a step was reported twice in one epoch"
+        assert {step for _, step in keys} == set(range(80))
+
+
+def test_rows_are_measured_against_the_last_multiple_of_the_interval(tmp_path: Path) -> None:
+    """KL is 0 exactly where reference and policy are the same version: at every third rollout."""
+    rollout = {"numRollouts": 80, "reward": {"characterMatch": {}}}
+    manifest = make_manifest(tmp_path, rollout=rollout, training={"refUpdateInterval": 3})
+    with RunningJob(tmp_path, manifest) as job:
+        job.wait_for_step(4)
+        kill(job.rank_pid("reference"))
+        job.wait_for_event("RankExited", role="reference", scope="InPlace")
+        kill(job.rank_pid("actor"))
+        job.wait_for_event("RankExited", role="actor", scope="Global")
+        job.wait_for("the second epoch to train", lambda: job.metrics()[-1]["epoch"] == 2)
+        kill(job.process.pid)
+        job.process.wait(10)
+        job.wait_gone()
+        job.start()
+        job.assert_succeeded()
+        kl = {(line["epoch"], line["step"]): line["kl"] for line in job.metrics()}
+        assert {epoch for epoch, _ in kl} == {1, 2, 3}
+        wrong = {key: value for key, value in kl.items() if (abs(value) < 1e-8) != (key[1] % 3 == 0)}
+        assert wrong == {}
