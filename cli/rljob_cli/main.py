@@ -69,8 +69,8 @@ class LazyGroup(click.Group):
 def cli() -> None:
     """Disaggregated reinforcement learning for language models.
 
-    One manifest describes a job: its model, prompts, reward, roles and what to do when something fails. It runs on
-    this machine with `rljob run`, every role a process of its own, or on Kubernetes.
+    One manifest describes a job: its model, prompts, reward, roles and what to do when something fails. `rljob run`
+    runs it on this machine, every role a process of its own.
     """
 
 

@@ -121,7 +121,7 @@ def _line_problem(line: bytes, prompt_key: str, label_key: str | None, character
     if prompt_key not in entry:
         return f"has no key {prompt_key!r}. Add it or set data.promptKey."
     if label_key is not None and label_key not in entry:
-        return f"has no key {label_key!r}, which exact match needs. Add it or set data.labelKey."
+        return f"has no key {label_key!r}, which the reward compares with. Add it or set data.labelKey."
     return _prompt_problem(entry[prompt_key], prompt_key, characters)
 
 

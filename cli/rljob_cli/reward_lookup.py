@@ -31,6 +31,8 @@ def reward_problem(reward: RewardFunctionSpec) -> str | None:
     except (SyntaxError, ValueError) as error:
         return f"{field}.function: {source} is not Python ({error}). Correct it."
     names = set(_bound_names(tree.body))
+    if any(_is_constant(statement, name) for statement in tree.body):
+        return f"{field}.function: {name} in {source} is not a function. Define it as one or correct the name."
     if name in names or "*" in names:
         return None
     return f"{field}.function: {source} has no {name}. Define it there or correct the name."
@@ -50,6 +52,14 @@ def _find_source(module: str, folders: list[str]) -> Path | None:
         if searched is None and depth < module.count("."):
             return None
     return None if origin is None else Path(origin)
+
+
+def _is_constant(statement: ast.stmt, name: str) -> bool:
+    """Whether this binds `name` to a number, a text or the like, which cannot be called."""
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=bound)], value=ast.Constant() | ast.List() | ast.Dict() | ast.Tuple()):
+            return bound == name
+    return False
 
 
 def _bound_names(body: list[ast.stmt]) -> Iterator[str]:

@@ -28,8 +28,15 @@ Stop and resume:
 The folder (default rljob-out/NAME):
   status.json    the RLJob's status, with the processes    events.jsonl   every decision: time, reason, role, scope
   metrics.jsonl  a line per trained step                   samples.jsonl  a line per trained sample, with --audit
-  timeline.json  open it in https://ui.perfetto.dev        checkpoints/   Hugging Face safetensors
+  timeline.json  open it in https://ui.perfetto.dev        checkpoints/   safetensors, Hugging Face's names
   logs/          a file per process
+
+\b
+For programs, --output json prints one object a line; its "kind" is
+  start   name, out, totalSteps
+  event   as in events.jsonl: time, reason, role, scope, message
+  step    as in metrics.jsonl: step, epoch, reward, loss, staleness, samplesPerSecond, ...
+  result  the last one: phase, reason, message, steps, rewardFirst, rewardLast, seconds, checkpoint, resume, ...
 
 \b
 Exit codes: 0 succeeded, 1 failed, 64 bad manifest, 130 interrupted.

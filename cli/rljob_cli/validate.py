@@ -11,7 +11,21 @@ from rljob_api.names import EXIT_BAD_MANIFEST
 from rljob_cli.manifests import checked_job, refuse
 
 
-@click.command()
+_EPILOG = """\b
+What is checked:
+  every field, its type and bounds, and the rules between fields (rljob docs lists them)
+  that model, tokenizer, prompts and reward are there, that every prompt has its keys and only known characters
+
+\b
+Exit codes: 0 valid, 64 not.
+
+\b
+Examples:
+  rljob validate examples/quickstart.yaml
+  rljob validate job.yaml --output json | jq -r '.problems[]'"""
+
+
+@click.command(epilog=_EPILOG)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", help="For people or for programs.")
 def validate(file: Path, output: Literal["text", "json"]) -> None:

@@ -90,8 +90,8 @@ def _absolute(path: str | None, folder: Path) -> str | None:
 def _syntax_problem(source: str, error: yaml.MarkedYAMLError) -> str:
     mark = error.problem_mark or error.context_mark
     where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
-    context = f" {error.context}" if error.context else ""
-    return f"{source}: {where}is not a manifest in YAML: {error.problem or 'syntax error'}{context}."
+    found = ", ".join(part for part in (error.context, error.problem) if part) or "syntax error"
+    return f"{source}: {where}is not a manifest in YAML: {found}."
 
 
 class _ManifestLoader(yaml.SafeLoader):

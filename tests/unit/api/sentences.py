@@ -61,7 +61,7 @@ CROSS_FIELD = [
 ]  # fmt: skip
 
 SYNTAX = [
-    pytest.param("a: [1", "job.yaml: line 1, column 6: is not a manifest in YAML: expected ',' or ']', but got '<stream end>' while parsing a flow sequence.", id="an open bracket"),
+    pytest.param("a: [1", "job.yaml: line 1, column 6: is not a manifest in YAML: while parsing a flow sequence, expected ',' or ']', but got '<stream end>'.", id="an open bracket"),
     pytest.param("a: 1\nb:\n  c: 1\n  c: 2", "job.yaml: line 4, column 3: is not a manifest in YAML: the key 'c' is given twice (first in line 3).", id="a key given twice"),
     pytest.param("- a\n- b", "job.yaml: holds no object. Give one with apiVersion, kind, metadata and spec, as examples/ has them.", id="a list"),
     pytest.param("", "job.yaml: holds no object. Give one with apiVersion, kind, metadata and spec, as examples/ has them.", id="nothing"),

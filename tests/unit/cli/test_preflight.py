@@ -35,7 +35,7 @@ PROMPTS = [
     ),
     pytest.param(
         '{"prompt": "12="}\n',
-        "line 1: has no key 'label', which exact match needs. Add it or set data.labelKey.",
+        "line 1: has no key 'label', which the reward compares with. Add it or set data.labelKey.",
         id="a line without a label",
     ),
     pytest.param(
@@ -121,6 +121,11 @@ REWARDS = [
         id="a function that is not there",
     ),
     pytest.param(
+        {"function": "reward:BEST", "path": "."},
+        "function: BEST in reward.py is not a function. Define it as one or correct the name.",
+        id="what cannot be called",
+    ),
+    pytest.param(
         {"function": "torn:points", "path": "."},
         "function: torn.py is not Python ('(' was never closed (torn.py, line 1)). Correct it.",
         id="a module that cannot be parsed",
@@ -131,7 +136,7 @@ REWARDS = [
 @pytest.fixture
 def rewards(tmp_path: Path) -> Path:
     (tmp_path / "reward.py").write_text(
-        "import no_such_library\n\ndef points(answers):\n    return [0.0 for _ in answers]\n"
+        "import no_such_library\n\nBEST = 1.0\n\ndef points(answers):\n    return [0.0 for _ in answers]\n"
     )
     (tmp_path / "torn.py").write_text("def points(answers:\n")
     return tmp_path
