@@ -1,6 +1,7 @@
 """The real queue under random schedules and faults, against the contract of what is never lost.
 
-RLJOB_SCHEDULE_SEEDS sets the number of seeds (120 unless set; `make test-schedule` runs many); a failure names its seed.
+RLJOB_SCHEDULE_SEEDS sets the number of seeds (120 unless set; `make test-schedule` runs many).
+A failure names its seed.
 """
 
 from __future__ import annotations
