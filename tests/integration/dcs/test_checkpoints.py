@@ -219,3 +219,25 @@ def test_a_reference_version_goes_when_no_kept_folder_names_it(world: World, act
     files = sorted(path.name.partition("-")[0] for path in (root / "reference").iterdir())
     assert files == ["2", "3"]
     assert json.loads((root / "record.json").read_text())["id"]["version"] == 3
+
+
+def test_a_life_that_was_stopped_after_its_record_undoes_nothing_of_a_later_epoch(
+    world: World, actor: RankSession, root: Path
+) -> None:
+    store = build_checkpoint_store(actor.context, actor)
+    save(store, 0)
+    store.wait()
+    record = store._record()
+    assert record is not None
+    world.raise_epoch(2)
+    world.order(2)
+    later = world.rank(Role.ACTOR, epoch=2)
+    resumed = build_checkpoint_store(later.context, later)
+    published(world, 1)
+    save(resumed, 1, lineage=2)
+    resumed.wait()
+    resumed.keep_reference(2, model(2))
+    left = folders(root), sorted((root / "reference").iterdir())
+    store._settle(record.folder, record)  # what the stopped life goes on with
+    assert (folders(root), sorted((root / "reference").iterdir())) == left
+    assert json.loads((root / "record.json").read_text())["epoch"] == 2

@@ -56,6 +56,10 @@ def test_a_foreign_name_is_left_alone(name: str) -> None:
             [folder(5, recorded=False, partial=True)],
             id="what a death left half written in an ended epoch",
         ),
+        pytest.param(
+            [folder(4), folder(5), folder(6, 2), folder(7, 2, recorded=False)], folder(5), 1, 2, [],
+            id="folders of a later epoch are not a stopped life's to delete",
+        ),
     ],
 )  # fmt: skip
 def test_folders_to_delete(

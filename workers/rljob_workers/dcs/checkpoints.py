@@ -206,7 +206,13 @@ class CheckpointStore:
         deadline = time.monotonic() + RECORD_SECONDS
         with contextlib.closing(CoordinatorClient(self._endpoints)) as client:
             record = client.ask("POST", "/v1/checkpoints", request, CheckpointRecord, deadline=deadline)
-        replace_synced(self._root / RECORD_FILE, record.model_dump_json(indent=1).encode())
+        self._settle(name, record)
+
+    def _settle(self, name: str, record: CheckpointRecord) -> None:
+        """What follows a record: its file, the folder's mark, deletions."""
+        before = self._record()
+        if before is None or before.epoch <= record.epoch:  # else this life was stopped, and others have gone on
+            replace_synced(self._root / RECORD_FILE, record.model_dump_json(indent=1).encode())
         (self._root / name / RECORDED_MARK).touch()
         failpoint("checkpoint.after_record")
         self._prune(name)
@@ -249,9 +255,10 @@ class CheckpointStore:
         used = [one for one in (current, None if due is None else due.reference) if one is not None]
         named |= {one.file for one in used}
         for path in (self._root / REFERENCE_FOLDER).glob("[0-9]*-e*.safetensors"):
-            version = int(path.name.partition("-")[0])
+            version, epoch, _ = path.name.split("-")
+            is_later = int(epoch.removeprefix("e")) > self._life.epoch
             is_own = path.stem.endswith(self._life.incarnation)
-            if path.name in named or (is_own and all(version >= one.version for one in used)):
+            if path.name in named or is_later or (is_own and all(int(version) >= one.version for one in used)):
                 continue
             path.unlink(missing_ok=True)
 
