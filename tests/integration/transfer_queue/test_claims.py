@@ -129,7 +129,7 @@ def test_a_training_claim_says_what_it_waits_for(make_job: MakeJob) -> None:
     answer = job.claim_training(0)
     assert isinstance(answer, NotReady)
     assert answer.waiting_for == (
-        "actor-0.0 waits for batch 0 (4 rows) of train_0 for actor_train; missing: tokens (2 rows), rewards (2 rows),"
+        "batch 0 (4 rows) of train_0 for actor_train; missing: tokens (2 rows), rewards (2 rows),"
         " log_probs (4 rows), ref_log_probs (4 rows), advantages (4 rows)"
     )
 

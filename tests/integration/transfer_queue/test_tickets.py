@@ -142,6 +142,18 @@ def test_a_prompt_that_kills_alone_too_often_is_set_aside_and_survives_nothing(m
     assert (ticket.prompt_index, ticket.attempt, ticket.alone) == (1, 1, False)
 
 
+def test_a_prompt_that_was_set_aside_is_not_drawn_again_after_a_restore(make_job: MakeJob) -> None:
+    job = make_job(batch=2, kills=1)
+    job.tickets(1)
+    for _ in range(2):
+        job.steward.suspect(job.incarnation(job.rollout))
+        (ticket,) = job.tickets(1)
+    assert len(job.steward.set_aside()) == 1
+    job.raise_epoch(2)
+    job.rollout = job.client(Role.ROLLOUT)
+    assert [ticket.prompt_index for ticket in job.tickets(4)] == [1, 2, 3, 4]
+
+
 def test_a_poison_group_without_draws_left_is_named(make_job: MakeJob) -> None:
     job = make_job(batch=1, kills=1, attempts=1)
     job.tickets(1)

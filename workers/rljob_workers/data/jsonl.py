@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rljob_workers.data.base import Prompt, PromptSource
-from rljob_workers.data.order import shuffled_position
+from rljob_workers.data.order import item_at
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -90,10 +90,7 @@ class JsonlPrompts(PromptSource):
 
     def at(self, index: int) -> Prompt:
         """Reads and tokenises one line."""
-        pass_number, position = divmod(index, len(self))
-        seed = self._spec.shuffle_seed
-        if seed is not None:
-            position = shuffled_position(position, len(self), seed=seed, pass_number=pass_number)
+        position = item_at(index, len(self), self._spec.shuffle_seed)
         where = f"{self._file.path} line {self._file.number(position)}"
         entry = parse_entry(self._file.line(position), where)
         prompt = _prompt_of(entry, self._spec.prompt_key, where)

@@ -16,6 +16,15 @@ _NUM_ROUNDS = 6
 _KEY = struct.Struct("<QQBQ")
 
 
+def item_at(index: int, size: int, seed: int | None) -> int:
+    """Which of `size` items comes at position `index` of the endless stream; every pass has an order of its own.
+
+    Without a seed every pass is in the order of the data.
+    """
+    pass_number, position = divmod(index, size)
+    return position if seed is None else shuffled_position(position, size, seed=seed, pass_number=pass_number)
+
+
 def shuffled_position(position: int, size: int, *, seed: int, pass_number: int) -> int:
     """Which of `size` items comes at `position` (0 <= position < size) in this pass."""
     half_bits = max(1, ((size - 1).bit_length() + 1) // 2)

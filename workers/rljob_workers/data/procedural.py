@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from rljob_workers.data.base import Prompt, PromptSource
-from rljob_workers.data.order import shuffled_position
+from rljob_workers.data.order import item_at
 
 if TYPE_CHECKING:
     from reasoning_gym.dataset import ProceduralDataset
@@ -37,9 +37,7 @@ class ReasoningGymPrompts(PromptSource):
 
     def at(self, index: int) -> Prompt:
         """Makes and tokenises one task."""
-        pass_number, position = divmod(index, self._size)
-        if self._shuffle_seed is not None:
-            position = shuffled_position(position, self._size, seed=self._shuffle_seed, pass_number=pass_number)
+        position = item_at(index, self._size, self._shuffle_seed)
         with self._making:
             entry: dict[str, Any] = self._dataset[position]
         text, token_ids = self._encoder.encode(entry["question"], f"task {position} of {self._name}")

@@ -190,12 +190,12 @@ class TransferQueueClient:
             raise ValueError(f"claim: max_rows {max_rows} must be positive and {partitions} must have step 1.")
         if not partitions:
             return Exhausted()
-        waiting = f"{self} waits for rows of train_{partitions[0]} to train_{partitions[-1]} for {task}"
+        what = f"rows of train_{partitions[0]} to train_{partitions[-1]} for {task}"
 
         def ask(deadline: float) -> Claim:
             lease = secrets.token_hex(8)
             arguments = (partitions[0], partitions[-1], max_rows, lease, int(LEASE_SECONDS * 1000))
-            return self._batch("claim", consumer, arguments, deadline, waiting, lease)
+            return self._batch("claim", consumer, arguments, deadline, what, lease)
 
         return self._await(task, ask, lambda found: not isinstance(found, NotReady), timeout)
 
@@ -255,11 +255,11 @@ class TransferQueueClient:
                 f"claim_training: {num_rows} rows cannot be dealt evenly to rank {dp_rank} of {dp_size}."
                 " Use a positive multiple of the data-parallel size."
             )
-        waiting = f"{self} waits for batch {batch_index} ({num_rows} rows) of {partition_name(rollout_id)} for {task}"
+        what = f"batch {batch_index} ({num_rows} rows) of {partition_name(rollout_id)} for {task}"
         arguments = (rollout_id, batch_index, num_rows, dp_rank, dp_size)
 
         def ask(deadline: float) -> Claim:
-            return self._batch("claim_training", consumer, arguments, deadline, waiting, None)
+            return self._batch("claim_training", consumer, arguments, deadline, what, None)
 
         answer = self._await(task, ask, lambda found: not isinstance(found, NotReady), timeout)
         return self._explained(answer, consumer, rollout_id)
@@ -334,8 +334,9 @@ class TransferQueueClient:
                     raise
 
     def _batch(
-        self, name: str, task: Task, arguments: tuple[Argument, ...], deadline: float, waiting: str, lease: str | None
+        self, name: str, task: Task, arguments: tuple[Argument, ...], deadline: float, what: str, lease: str | None
     ) -> Claim:
+        waiting = f"{self} waits for {what}"
         try:
             reply = self._change(name, task.name, *arguments, deadline=deadline, waiting=waiting)
         except (ControlUnreachable, NotOpen) as error:
@@ -343,7 +344,7 @@ class TransferQueueClient:
         if reply[0] == b"E":
             return Exhausted()
         if reply[0] == b"N":
-            return NotReady(waiting)
+            return NotReady(what)
         return self._fetch(parse_claim(reply[2:], reply[1], task.needs), lease, waiting)
 
     def _fetch(self, claimed: ClaimedRows, lease: str | None, waiting: str) -> Claim:

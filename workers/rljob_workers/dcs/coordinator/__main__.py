@@ -44,7 +44,7 @@ def _listener(options: argparse.Namespace) -> socket.socket:
     if options.fd is not None:
         return socket.socket(fileno=options.fd)
     made = socket.create_server((options.host, options.port), backlog=1024)
-    # An object that names its protocol (here the system is asked for it): only then does asyncio turn off Nagle's delay,
+    # An object that names its protocol (the system is asked for it): only then does asyncio turn off Nagle's delay,
     # which costs 40 ms a reply, since head and body are written one after the other.
     listener = socket.socket(fileno=made.detach())
     sys.stdout.write(f"listening on {options.host}:{listener.getsockname()[1]}\n")

@@ -14,6 +14,7 @@ from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.observation import CoordinatorStatus, EventKind, EventPage, QueueObservation, ServerState
 from rljob_api.wire.ranks import Beat, BeatAnswer, RankHello, RankWelcome
 from rljob_api.wire.weights import CheckpointRecord
+from rljob_workers.data.places import place_of
 from rljob_workers.dcs.coordinator.bell import Topic
 from rljob_workers.dcs.coordinator.epochs import Epochs, SavedState
 from rljob_workers.dcs.coordinator.ground import Ground
@@ -143,8 +144,9 @@ class Coordinator:
     def _tell_set_aside(self, aside: SetAside) -> None:
         """Once, also where a coordinator died between telling and forgetting."""
         where = f"group {aside.group} of train_{aside.rollout_id}"
+        place = place_of(self._ground.job.spec.data, aside.prompt_index)
         message = (
-            f"Prompt {aside.prompt_index} ({where}) was set aside: its worker died {aside.kills} times "
+            f"Prompt {aside.prompt_index} ({place}; {where}) was set aside: its worker died {aside.kills} times "
             "while it was alone in work."
         )
         epoch = self.epochs.current.restore.epoch

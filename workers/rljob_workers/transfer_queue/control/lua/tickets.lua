@@ -31,13 +31,19 @@ local function groups_issued()
   return math.max(next_place - first, 0) - redis.call('ZCOUNT', OPEN, first, '+inf')
 end
 
-local function draw_prompt()
-  local returned = redis.call('ZPOPMIN', FRONT)
-  if #returned > 0 then return tonumber(returned[1]) end
-  return redis.call('HINCRBY', META, 'cursor', 1) - 1
-end
-
 local function is_suspect(prompt) return redis.call('HEXISTS', KILLS, prompt) == 1 end
+
+-- Set aside: it is drawn no more, also where a restore has returned it to the front.
+local function is_set_aside(prompt) return tonumber(redis.call('HGET', KILLS, prompt) or '0') >= SHAPE.kills end
+
+local function draw_prompt()
+  local prompt
+  repeat
+    local returned = redis.call('ZPOPMIN', FRONT)
+    prompt = #returned > 0 and tonumber(returned[1]) or redis.call('HINCRBY', META, 'cursor', 1) - 1
+  until not is_set_aside(prompt)
+  return prompt
+end
 
 local function wait_again(r, group, g)
   g.state, g.ticket = 'w', 0
