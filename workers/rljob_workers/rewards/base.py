@@ -26,7 +26,11 @@ class RewardFunction(Protocol):
     """Scores the samples of one prompt group, in order; may be a plain or an async function."""
 
     def __call__(self, answers: Sequence[Answer], /) -> Sequence[float] | Awaitable[Sequence[float]]:
-        """One float per answer."""
+        """One float per answer.
+
+        A ValueError says that these answers can never be scored: the job fails at once with its sentence. Anything else
+        that is raised, and a call that takes too long, is a failure that a restart may help.
+        """
         ...
 
 

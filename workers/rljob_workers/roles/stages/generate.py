@@ -17,6 +17,7 @@ from rljob_api.wire.identity import WeightId
 from rljob_workers.data.base import Prompt, PromptSource
 from rljob_workers.engines.base import Engine, Generation, SamplingParams
 from rljob_workers.rewards.base import Answer
+from rljob_workers.rewards.errors import RewardError, RewardRefused
 from rljob_workers.roles import tasks
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
@@ -77,7 +78,8 @@ class GenerateStage:
     def run(self, tickets: Sequence[Ticket]) -> list[GroupRows]:
         """One batched request, then rewards, then rows.
 
-        Raises EngineError (nothing of the request counts) and what the user's reward raises.
+        Raises EngineError (nothing of the request counts), RewardError, and ValueError for what no restart would help:
+        a prompt that is too long, a reward function that cannot work.
         """
         prompts = [self._source.at(ticket.prompt_index) for ticket in tickets]
         params = [self._params(ticket, prompt) for ticket, prompt in zip(tickets, prompts, strict=True)]
@@ -114,7 +116,17 @@ class GenerateStage:
             ]
             for ticket, prompt, generation in zip(tickets, prompts, generations, strict=True)
         ]
-        return self._reward.score_groups(groups)
+        try:
+            return self._reward.score_groups(groups)
+        except RewardError as error:
+            if _is_final(error):
+                raise ValueError(str(error)) from error
+            raise
+
+
+def _is_final(error: RewardError) -> bool:
+    """Whether the function would say the same again: it returns no rewards, or says itself that it cannot score."""
+    return isinstance(error, RewardRefused) or type(error.__cause__) is ValueError
 
 
 def _rows(ticket: Ticket, prompt: Prompt, generation: Generation, rewards: Sequence[float]) -> GroupRows:
