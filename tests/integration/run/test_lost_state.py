@@ -1,0 +1,112 @@
+"""State that is gone: a tail of the control Redis, all of it, storage units again and again."""
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from .job import RunningJob, kill, make_manifest, stop
+
+CUT_BYTES = 20_000
+"""Some dozens of calls: more than what nobody may have seen yet, less than a step."""
+
+
+def newest_log(job: RunningJob) -> Path:
+    """The file that the control Redis appends to."""
+    return max((job.out / "redis" / "control").glob("**/*.incr.aof"), key=lambda path: path.stat().st_mtime)
+
+
+def cut_tail(job: RunningJob, num_bytes: int) -> None:
+    """What a crash of the machine does to a file that is synced once a second."""
+    log = newest_log(job)
+    size = log.stat().st_size
+    assert size > num_bytes
+    os.truncate(log, size - num_bytes)
+
+
+def drawn_prompts(job: RunningJob) -> int:
+    """The cursor over the prompts in the last checkpoint."""
+    record = json.loads((job.out / "checkpoints" / "record.json").read_bytes())
+    tickets = job.out / "checkpoints" / record["folder"] / "tickets.json"
+    return int(json.loads(tickets.read_bytes())["cursor"])
+
+
+def test_a_tail_that_launchers_saw_is_named_and_restarts_the_job_from_its_record(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, make_manifest(tmp_path)) as job:
+        job.wait_for_step(4)
+        epoch, control = job.epoch(), job.infrastructure_pid("control")
+        stop(job.process.pid)  # so that nothing starts it again before its file is cut
+        kill(control)
+        job.wait_for("the end of its life", lambda: _is_dead(control))
+        cut_tail(job, CUT_BYTES)
+        job.process.send_signal(signal.SIGCONT)
+        event = job.wait_for_event("ControlStateLost", scope="Global")
+        assert "from the last recorded checkpoint" in event["message"]
+        report = job.assert_succeeded()
+        assert report.epochs == 2
+        assert job.epoch() == epoch + 1
+        assert drawn_prompts(job) == _all_groups(job)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.7], ids=["a tail", "most of it"])
+def test_a_run_goes_on_from_its_record_file_after_a_crash_cut_the_log(tmp_path: Path, share: float) -> None:
+    with RunningJob(tmp_path, make_manifest(tmp_path)) as job:
+        job.wait_for_step(20)
+        _kill_run(job)
+        recorded = _recorded(job)
+        cut_tail(job, int(newest_log(job).stat().st_size * share))
+        job.start()
+        job.wait_for("its second epoch", lambda: job.epoch() == 2)
+        job.wait_for("its restore", lambda: sum(event["reason"] == "EpochOpened" for event in job.events()) == 2)
+        (opened,) = [event["message"] for event in job.events() if event["message"].startswith("epoch 2 is open")]
+        assert f"from version {recorded}," in opened
+        assert job.assert_succeeded().epochs == 2
+        assert drawn_prompts(job) == _all_groups(job)
+
+
+def test_a_run_whose_control_state_is_all_gone_goes_on_with_the_checkpoints_draws(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, make_manifest(tmp_path)) as job:
+        job.wait_for_step(20)
+        _kill_run(job)
+        shutil.rmtree(job.out / "redis")
+        job.start()
+        assert job.assert_succeeded().epochs == 2
+        assert drawn_prompts(job) == _all_groups(job)
+
+
+def test_storage_units_that_die_again_and_again_cost_only_their_rows(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, make_manifest(tmp_path, rollout={"numRollouts": 200})) as job:
+        job.wait_for_step(2)
+        for turn in range(6):
+            name = f"storage-{turn % 2}"
+            before, step = job.infrastructure_restarts(name), job.step()
+            kill(job.infrastructure_pid(name))
+            job.wait_for("its restart", lambda: job.infrastructure_restarts(name) == before + 1)  # noqa: B023 - used at once
+            job.wait_for_step(step + 2)
+        assert job.infrastructure_restarts("storage-0") == 3
+        job.assert_succeeded()
+
+
+def _is_dead(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def _kill_run(job: RunningJob) -> None:
+    kill(job.process.pid)
+    job.process.wait(10)
+    job.wait_gone()
+
+
+def _recorded(job: RunningJob) -> int:
+    return int(json.loads((job.out / "checkpoints" / "record.json").read_bytes())["id"]["version"])
+
+
+def _all_groups(job: RunningJob) -> int:
+    rollout = job.manifest.spec.rollout
+    return rollout.num_rollouts * rollout.batch_size

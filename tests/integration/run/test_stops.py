@@ -1,0 +1,46 @@
+"""SIGSTOP of what serves the ranks: it is found by its silence, named, and started again; nobody else is accused."""
+
+from pathlib import Path
+
+import pytest
+
+from .job import RunningJob, make_manifest, stop
+
+
+@pytest.mark.parametrize("name", ["coordinator", "control", "storage-0"])
+def test_stopped_infrastructure_alone_is_named_and_started_again(tmp_path: Path, name: str) -> None:
+    with RunningJob(tmp_path, make_manifest(tmp_path)) as job:
+        job.wait_for_step(2)
+        epoch, pid = job.epoch(), job.infrastructure_pid(name)
+        stop(pid)
+        event = job.wait_for_event("Hang")
+        assert event["message"].startswith(f"{name} (process {pid}) has not answered")
+        job.wait_for("its restart", lambda: job.infrastructure_pid(name) != pid)
+        job.assert_succeeded()
+        assert job.epoch() == epoch
+        assert [event["reason"] for event in job.events() if event["scope"]] == []
+        assert [event["message"] for event in job.events() if event["reason"] == "Hang"] == [event["message"]]
+
+
+def test_a_stopped_launcher_is_replaced_with_its_rank(tmp_path: Path) -> None:
+    # Its rank goes on working: the job must not be over before the silence is long enough.
+    with RunningJob(tmp_path, make_manifest(tmp_path, rollout={"numRollouts": 600})) as job:
+        job.wait_for_step(2)
+        launcher, rank = int(job.pod("reference")["launcherPid"]), job.rank_pid("reference")
+        stop(launcher)
+        event = job.wait_for_event("LauncherLost", role="reference", scope="InPlace")
+        assert "the launcher of reference-0 has not asked the coordinator for orders" in event["message"]
+        job.wait_for("another launcher", lambda: job.ready() and int(job.pod("reference")["launcherPid"]) != launcher)
+        assert job.rank_pid("reference") != rank
+        job.assert_succeeded()
+        assert not Path(f"/proc/{launcher}").exists()
+
+
+def test_a_stopped_engine_is_found_by_its_launcher_and_does_not_count(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, make_manifest(tmp_path)) as job:
+        job.wait_for_step(2)
+        engine = int(job.pod("rollout")["enginePid"])
+        stop(engine)
+        event = job.wait_for_event("EngineExited", role="rollout")
+        assert "/health" in event["message"]
+        assert job.assert_succeeded().epochs == 1
