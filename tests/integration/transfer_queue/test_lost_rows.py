@@ -130,6 +130,25 @@ def test_a_put_whose_unit_came_back_empty_stores_its_bytes_again(
     assert job.put(job.tickets(1)) == [True]
 
 
+def test_a_loss_that_was_not_told_is_found_again(make_job: MakeJob) -> None:
+    job = make_job(batch=1)
+    with only_unit(job, 0):
+        job.put(job.tickets(1))
+        job.derive(0, weight(0))
+        job.train(0)
+    job.servers.empty_unit(0)
+
+    def die(loss: LostRows) -> None:
+        assert loss.needs_global_restart == 1
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        job.steward.declare_lost(0, die)
+    assert job.steward.declare_lost(0).needs_global_restart == 1
+    assert job.steward.declare_lost(0) == LostRows()
+    job.raise_epoch(2)
+
+
 def test_room_is_made_from_rows_kept_for_a_restore_then_from_the_newest_groups(make_job: MakeJob) -> None:
     job = make_job(batch=1, staleness=1)
     job.step(0)

@@ -10,7 +10,7 @@ import secrets
 import struct
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -281,8 +281,11 @@ class QueueSteward:
             self._change("memory", int(full), waiting="the coordinator looks after storage")
             return lost
 
-    def declare_lost(self, unit: int) -> LostRows:
-        """What unit `unit` held before it lost its mark is lost; then marks it. Nothing if it still has its mark."""
+    def declare_lost(self, unit: int, tell: Callable[[LostRows], None] | None = None) -> LostRows:
+        """What unit `unit` held before it lost its mark is lost; then marks it. Nothing if it still has its mark.
+
+        `tell` makes the loss known before the mark: who dies between the two finds the same loss again.
+        """
         with self._lock:
             storage = self._units[unit]
             mark = storage.generation(deadline=self._deadline())
@@ -292,8 +295,11 @@ class QueueSteward:
             generation, recomputed, reissued, absent, restart = self._change(
                 "declare_lost", unit, mark or 0, waiting=waiting
             )
+            loss = LostRows(recomputed, reissued, absent, restart)
+            if tell is not None:
+                tell(loss)
             storage.mark(generation, deadline=self._deadline())
-            return LostRows(recomputed, reissued, absent, restart)
+            return loss
 
     def relieve(self) -> str | None:
         """Makes room: rows that are kept only for a restore go first, then the newest unclaimed groups; else None."""

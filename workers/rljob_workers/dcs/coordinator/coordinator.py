@@ -6,6 +6,7 @@ it knows no HTTP.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from rljob_api.names import Role
@@ -25,7 +26,7 @@ from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.refusals import bad_request
 from rljob_workers.dcs.coordinator.server_state import ServerGate
 from rljob_workers.dcs.coordinator.weights import Weights
-from rljob_workers.transfer_queue.steward import SetAside
+from rljob_workers.transfer_queue.steward import LostRows, SetAside
 from rljob_workers.transfer_queue.types import Withheld
 
 BEAT_INTERVAL_SECONDS = 0.5
@@ -123,7 +124,7 @@ class Coordinator:
         if self.gate.state is not ServerState.OPEN or self.epochs.current.restore.epoch == 0:
             return
         for unit in self._ground.steward.probe_units():
-            self._declare_lost(unit)
+            self._ground.steward.declare_lost(unit, partial(self._tell_loss, unit))
         self._make_room()
 
     def look_after_prompts(self) -> None:
@@ -161,8 +162,7 @@ class Coordinator:
                 f"{where} has no draw left (rollout.maxAttempts). {message}",
             )
 
-    def _declare_lost(self, unit: int) -> None:
-        loss = self._ground.steward.declare_lost(unit)
+    def _tell_loss(self, unit: int, loss: LostRows) -> None:
         message = f"Storage unit {unit} came back without its rows: {loss}."
         self._tell(EventKind.UNIT_LOST, message)
         if loss.needs_global_restart:
