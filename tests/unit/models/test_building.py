@@ -67,6 +67,15 @@ def test_a_folder_as_transformers_itself_saves_it_is_a_model_path(tmp_path: Path
     assert torch.equal(logits_of(make_model(ModelSpec(path=str(tmp_path)))), logits_of(model))
 
 
+def test_a_torn_weights_file_is_refused_by_name(tmp_path: Path) -> None:
+    spec = make_spec()
+    save_folder(tmp_path, make_model(spec), build_tokenizer(spec))
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=re.escape(f"model.path: {weights} is not a whole safetensors file (")):
+        make_model(ModelSpec(path=str(tmp_path)))
+
+
 def test_the_initial_state_is_a_function_of_the_seed() -> None:
     spec, other = make_spec(), make_spec(seed=1)
     torch.manual_seed(99)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -174,11 +175,18 @@ def _made_config(config: ModelConfig, tokenizer: PreTrainedTokenizerBase) -> Pre
 
 def _read_folder(folder: Path, dtype: Dtype) -> dict[str, torch.Tensor]:
     files = _weight_files(folder)
-    state = {name: tensor for file in files for name, tensor in read_blob(file).items()}
+    state = {name: tensor for file in files for name, tensor in _read_weights(file).items()}
     config = _hub_config(folder)
     if config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
     return {name: tensor.to(torch_dtype(dtype)) for name, tensor in state.items()}
+
+
+def _read_weights(file: Path) -> dict[str, torch.Tensor]:
+    try:
+        return read_blob(file)
+    except SafetensorError as error:
+        raise ValueError(f"model.path: {file} is not a whole safetensors file ({error}). Copy it again.") from error
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -5,14 +5,16 @@ The loop claims, beats and puts; a pool of threads generates and scores; the fol
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from math import ceil
 
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.engines.base import Engine
-from rljob_workers.engines.errors import EngineError, EngineGone
+from rljob_workers.engines.errors import EngineError, EngineGone, EngineRefused
 from rljob_workers.roles.rank import TURN_SECONDS
 from rljob_workers.roles.stages.generate import GenerateStage
 from rljob_workers.roles.weight_follower import WeightFollower
@@ -20,8 +22,16 @@ from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import GroupRows, Ticket, Withheld
 
+_log = logging.getLogger(__name__)
+
 TOKENS_PER_REQUEST = 4096
 """A request is answered when its longest sample is done, so long generations go out in small requests."""
+
+REFUSAL_SECONDS = 30.0
+"""An engine that has refused everything for this long (its logits are not finite, say) will not recover."""
+
+RETRY_SECONDS = 0.1
+"""After an error of the engine tickets are claimed again."""
 
 MAX_REQUESTS = 32
 """Threads: enough for the engine's continuous batching to be full, few enough for one Python process."""
@@ -68,6 +78,9 @@ class RolloutLoop:
         self._pool = ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="generate")
         self._ready = False
         self._waiting: str | None = "the first weights"
+        self._refused_since: float | None = None
+        """Since when the engine has refused everything."""
+        self._claims_again_at = 0.0
 
     @property
     def wake(self) -> threading.Event:
@@ -102,7 +115,7 @@ class RolloutLoop:
         if held is None:
             self._waiting = "weights for the engine"
             return False
-        if room <= 0:
+        if room <= 0 or time.monotonic() < self._claims_again_at:
             return False
         answer = self._queue.claim_tickets(held, room, timeout=0)
         if isinstance(answer, Withheld):
@@ -131,13 +144,30 @@ class RolloutLoop:
             tickets = self._running.pop(future)
             error = future.exception()
             if error is None:
+                self._refused_since = None
                 self._put(future.result())
             elif isinstance(error, EngineError):
                 # Only a dead engine makes suspects: a refusal or a timeout says nothing about a prompt.
                 self._queue.return_tickets(tickets, killed=isinstance(error, EngineGone))
+                self._bear(error)
             else:
                 raise error
         return bool(done)
+
+    def _bear(self, error: EngineError) -> None:
+        """Goes on after a while; an engine that only ever refuses ends this life with the engine's sentence.
+
+        It refuses for a moment when it was started anew. Told once: what repeats is what the role waits for.
+        """
+        now = time.monotonic()
+        if isinstance(error, EngineRefused):
+            self._refused_since = self._refused_since or now
+            if now - self._refused_since > REFUSAL_SECONDS:
+                raise error
+        self._claims_again_at = now + RETRY_SECONDS
+        told, self._waiting = self._waiting, f"the engine ({type(error).__name__}: {error})"
+        if told != self._waiting:
+            _log.warning("tickets are handed back: %s: %s", type(error).__name__, error)
 
     def _put(self, groups: list[GroupRows]) -> None:
         with self._timeline.span("put", r=groups[0].ticket.rollout_id, groups=len(groups)):
