@@ -10,7 +10,6 @@ from rljob_api.manifest import ManifestError
 from rljob_api.names import EXIT_BAD_MANIFEST
 from rljob_cli.manifests import checked_job, refuse
 
-
 _EPILOG = """\b
 What is checked:
   every field, its type and bounds, and the rules between fields (rljob docs lists them)

@@ -1,0 +1,94 @@
+"""What the pages show works: manifests are valid, commands take what they are given, links lead somewhere."""
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from rljob_cli.main import SUBCOMMANDS, cli
+
+ROOT = Path(__file__).parents[3]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+MENTIONED = ([], ["--audit"], ["--output", "json"])
+"""Arguments of commands that the text only tells of."""
+
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_INLINE = re.compile(r"`((?:rljob|make) [^`]+)`")
+
+
+def blocks(kind: str) -> list[tuple[Path, str]]:
+    """Code blocks of all pages in this language."""
+    return [(page, body) for page in PAGES for found, body in _BLOCK.findall(page.read_text()) if found == kind]
+
+
+def manifests() -> list[tuple[Path, str]]:
+    return [(page, body) for page, body in blocks("yaml") if "kind: RLJob" in body]
+
+
+def commands() -> list[tuple[Path, list[str]]]:
+    """Every `$ ...` of a console block, and every command in the text that is more than a name."""
+    shown = [(page, line[2:]) for page, body in blocks("console") for line in body.splitlines() if line[:2] == "$ "]
+    inline = [(page, command) for page in PAGES for command in _INLINE.findall(page.read_text())]
+    words = [(page, shlex.split(command, comments=True)) for page, command in shown + inline]
+    return [(page, command) for page, command in words if command[0] in ("rljob", "make")]
+
+
+def named(found: list[tuple[Path, list[str]]]) -> list[object]:
+    return [pytest.param(command, id=f"{page.name}: {' '.join(command)}") for page, command in found]
+
+
+def test_there_are_manifests_and_commands_to_check() -> None:
+    assert len(manifests()) >= 2
+    assert len(commands()) >= 10
+
+
+@pytest.mark.parametrize(("page", "manifest"), [pytest.param(*one, id=one[0].name) for one in manifests()])
+def test_manifests_on_pages_are_valid(page: Path, manifest: str, tmp_path: Path) -> None:
+    """Paths in them are relative to the page."""
+    job = tmp_path / "job.yaml"
+    job.write_text(manifest.replace("../examples", str(page.parent.parent / "examples")))
+    result = CliRunner().invoke(cli, ["validate", str(job)])
+    assert (result.exit_code, result.output) == (0, f"{job} is valid.\n")
+
+
+@pytest.mark.parametrize("example", sorted(ROOT.glob("examples/**/*.yaml")), ids=lambda path: path.name)
+def test_examples_are_valid(example: Path) -> None:
+    result = CliRunner().invoke(cli, ["validate", str(example)])
+    assert (result.exit_code, result.output) == (0, f"{example} is valid.\n")
+
+
+@pytest.mark.parametrize("command", named([one for one in commands() if one[1][0] == "rljob"]))
+def test_commands_on_pages_take_what_they_are_given(command: list[str]) -> None:
+    """Parsed as they would be, not run; a manifest of ours that is named is there."""
+    _, name, *arguments = command
+    assert name in SUBCOMMANDS
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
+    if arguments not in MENTIONED:
+        found.make_context(name, list(arguments), resilient_parsing=False)
+    for argument in arguments:
+        if argument.startswith("examples/"):
+            assert (ROOT / argument).is_file()
+
+
+@pytest.mark.parametrize("command", named([one for one in commands() if one[1][0] == "make"]))
+def test_targets_on_pages_are_in_the_makefile(command: list[str]) -> None:
+    assert re.search(rf"^{command[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in _LINK.findall(page.read_text()):
+        if link.startswith("https://"):
+            continue
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        assert target.exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
+            assert anchor in [heading.lower().replace(" ", "-") for heading in headings], link
