@@ -1,0 +1,65 @@
+"""Ctrl-C at any moment: the command ends by itself, says how to resume, and leaves no process behind."""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .job import RunningJob, kill, make_manifest
+
+
+def _endpoints_are_written(job: RunningJob) -> None:
+    job.wait_for("endpoints.json", (job.out / "endpoints.json").exists)
+
+
+def _coordinator_runs(job: RunningJob) -> None:
+    job.wait_for("the coordinator", lambda: bool(job.status().get("infrastructure")))
+
+
+def _pods_start(job: RunningJob) -> None:
+    job.wait_for("a launcher", lambda: (job.out / "logs" / "actor-0.log").exists())
+
+
+def _epoch_opens(job: RunningJob) -> None:
+    job.wait_for_event("EpochOpened")
+
+
+def _job_restarts(job: RunningJob) -> None:
+    job.wait_for_step(2)
+    kill(job.rank_pid("actor"))
+    job.wait_for_event("RankExited", role="actor")
+
+
+def _control_redis_is_gone(job: RunningJob) -> None:
+    job.wait_for_step(2)
+    kill(job.infrastructure_pid("control"))
+
+
+def _coordinator_is_gone(job: RunningJob) -> None:
+    job.wait_for_step(2)
+    kill(job.infrastructure_pid("coordinator"))
+
+
+MOMENTS = (
+    _endpoints_are_written,
+    _coordinator_runs,
+    _pods_start,
+    _epoch_opens,
+    _job_restarts,
+    _control_redis_is_gone,
+    _coordinator_is_gone,
+)
+
+
+@pytest.mark.parametrize("moment", MOMENTS, ids=lambda moment: moment.__name__.strip("_").replace("_", " "))
+def test_an_interrupted_run_ends_and_goes_on(tmp_path: Path, moment: Callable[[RunningJob], None]) -> None:
+    with RunningJob(tmp_path, make_manifest(tmp_path, rollout={"numRollouts": 300})) as job:
+        moment(job)
+        job.process.send_signal(signal.SIGINT)
+        assert job.finish() == 130
+        job.wait_gone()
+        assert "resume with: rljob run" in job.output()
+        assert job.status()["phase"] == "Interrupted"
+        job.start()
+        job.assert_succeeded()
