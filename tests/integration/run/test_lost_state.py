@@ -90,6 +90,27 @@ def test_storage_units_that_die_again_and_again_cost_only_their_rows(tmp_path: P
         job.assert_succeeded()
 
 
+def test_no_ticket_is_lost_with_replicas_that_die_over_their_work(tmp_path: Path) -> None:
+    # Long answers: whenever a replica dies, tickets are in its work.
+    slow = {"numRollouts": 120, "sampling": {"maxNewTokens": 48}}
+    manifest = make_manifest(
+        tmp_path,
+        rollout=slow,
+        roles={"rollout": {"replicas": 2}},
+        restartPolicy={"table": {"rollout": "InPlace"}, "threshold": 100},
+    )
+    with RunningJob(tmp_path, manifest) as job:
+        for turn in range(4):
+            job.wait_for_step(3 * turn + 2)
+            job.wait_for("both replicas", job.ready)
+            kill(job.rank_pid("rollout", turn % 2))
+            kill(int(job.pod("rollout", 1 - turn % 2)["enginePid"]))
+            job.wait_for("its loss", lambda: not job.ready())
+        assert job.assert_succeeded().epochs == 1
+        assert drawn_prompts(job) == _all_groups(job)
+        assert {event["scope"] for event in job.events() if event["reason"] == "RankExited"} == {"InPlace"}
+
+
 def _is_dead(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"

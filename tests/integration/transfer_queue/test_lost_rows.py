@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -106,6 +108,28 @@ def test_a_claim_whose_bytes_are_gone_says_so_and_gives_the_rows_back(make_job: 
     assert job.steward.stats().rows_ready["actor_log_probs"] == 4
     for index in (0, 1):
         job.steward.declare_lost(index)
+
+
+def test_a_claim_waits_for_a_unit_that_hangs_in_turns_and_gives_the_rows_back(make_job: MakeJob) -> None:
+    job = make_job()
+    job.put(job.tickets(2))
+    client = job.client(Role.ACTOR_FWD)
+    hung = [unit._process.pid for unit in job.servers.units if unit._process is not None]
+    for pid in hung:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        answer = client.claim(LOG_PROBS.name, range(1), 10, timeout=0)
+        assert isinstance(answer, NotReady)
+        assert "storage unit" in answer.waiting_for
+        assert "has not answered" in answer.waiting_for
+        assert isinstance(job.claim_training(0), NotReady)
+        assert job.steward.stats().rows_ready["actor_log_probs"] == 4
+    finally:
+        for pid in hung:
+            os.kill(pid, signal.SIGCONT)
+    batch = client.claim(LOG_PROBS.name, range(1), 10, timeout=0)
+    assert isinstance(batch, Batch)
+    assert len(batch) == 4
 
 
 def test_a_put_whose_unit_came_back_empty_stores_its_bytes_again(

@@ -13,6 +13,7 @@ from rljob_api.wire.identity import WeightId
 from rljob_workers.data.base import Prompt, PromptSource
 from rljob_workers.engines.base import Engine, Generation, Sample, SamplingParams, VersionSpan
 from rljob_workers.rewards.base import Answer
+from rljob_workers.rewards.errors import RewardError, RewardFailed, RewardRefused, RewardTimeout
 from rljob_workers.roles import tasks
 from rljob_workers.roles.stages.generate import GenerateConfig, GenerateStage, sampling_seed
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
@@ -154,6 +155,41 @@ def test_a_request_is_what_the_spec_says_within_what_the_model_can_hold() -> Non
     short, long = engine.params
     assert short == SamplingParams(0.5, 0.9, 4, 6, (1,), num_samples=2, seed=sampling_seed(7, TICKET))
     assert long.max_new_tokens == 2
+
+
+class FailingReward:
+    """Raises what it was made with."""
+
+    def __init__(self, error: RewardError) -> None:
+        self._error = error
+
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[float]]:
+        raise self._error
+
+
+def reward_error(kind: type[RewardError], cause: Exception | None = None) -> RewardError:
+    error = kind("the reward's sentence")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        pytest.param(reward_error(RewardRefused), ValueError, id="no rewards are the user's to cure"),
+        pytest.param(reward_error(RewardFailed, ValueError("never")), ValueError, id="so is a ValueError"),
+        pytest.param(reward_error(RewardFailed, OSError("away")), RewardFailed, id="a server may come back"),
+        pytest.param(reward_error(RewardFailed, UnicodeError("torn")), RewardFailed, id="a text may be another"),
+        pytest.param(reward_error(RewardTimeout), RewardTimeout, id="time may suffice"),
+    ],
+)
+def test_what_a_reward_raises_is_the_users_where_no_restart_would_help(
+    error: RewardError, expected: type[Exception]
+) -> None:
+    stage = GenerateStage(CONFIG, SwappedOnceEngine(), CountingSource(), FailingReward(error), decode)
+    with pytest.raises(Exception, match="the reward's sentence") as raised:
+        stage.run([TICKET])
+    assert raised.type is expected
 
 
 def test_a_prompt_that_leaves_no_room_is_named() -> None:
