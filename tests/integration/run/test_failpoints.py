@@ -43,3 +43,18 @@ def test_a_supervisor_that_dies_in_the_window_goes_on_when_started_again(tmp_pat
         job.start()
         job.assert_succeeded()
         assert job.epoch() == count + 1
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["of the start", "of a restart"])
+def test_a_coordinator_that_dies_with_an_epoch_half_raised_is_asked_again(tmp_path: Path, count: int) -> None:
+    marks = tmp_path / "failpoints"
+    marks.mkdir()
+    env = {"RLJOB_FAILPOINTS": f"coordinator.epoch_raised={count}", "RLJOB_FAILPOINTS_DIR": str(marks)}
+    with RunningJob(tmp_path, make_manifest(tmp_path), env) as job:
+        if count == 2:
+            job.wait_for_step(1)
+            kill(job.rank_pid("actor"))
+        job.assert_succeeded()
+        assert job.infrastructure_restarts("coordinator") == 1
+        assert job.epoch() == count
+    assert (marks / "coordinator.epoch_raised.fired").exists(), "nothing died: the window was never passed"
