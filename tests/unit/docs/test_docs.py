@@ -13,7 +13,7 @@ from rljob_cli.main import SUBCOMMANDS, cli
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-MENTIONED = ([], ["--audit"], ["--output", "json"])
+MENTIONED: tuple[list[str], ...] = ([], ["--audit"], ["--output", "json"])
 """Arguments of commands that the text only tells of."""
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

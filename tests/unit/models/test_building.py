@@ -76,6 +76,17 @@ def test_a_torn_weights_file_is_refused_by_name(tmp_path: Path) -> None:
         make_model(ModelSpec(path=str(tmp_path)))
 
 
+def test_weights_that_do_not_fit_their_own_config_are_refused_by_the_folder(tmp_path: Path) -> None:
+    spec = make_spec()
+    save_folder(tmp_path, make_model(spec), build_tokenizer(spec))
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace('"hidden_size": 64', '"hidden_size": 32'))
+    misfit = ModelSpec(path=str(tmp_path))
+    sentence = f"model: the weights in {tmp_path} do not fit: tensor model.embed_tokens.weight is of shape [13, 64] there"
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        initial_state(misfit, build_tokenizer(misfit))
+
+
 def test_the_initial_state_is_a_function_of_the_seed() -> None:
     spec, other = make_spec(), make_spec(seed=1)
     torch.manual_seed(99)
@@ -109,7 +120,7 @@ def test_the_first_tensor_that_differs_is_named_with_both_shapes() -> None:
     shapes = shapes_of(state_of(make_model(make_spec(intermediate_size=96))))
     sentence = (
         "model: the weights of checkpoint 3 do not fit: tensor model.layers.0.mlp.gate_proj.weight is of shape [96, 64]"
-        " in the weights of checkpoint 3, but of shape [128, 64] in the model."
+        " there, but of shape [128, 64] in the model."
         " Use weights of the same architecture and sizes."
     )
     with pytest.raises(ValueError, match=re.escape(sentence)):

@@ -71,7 +71,9 @@ def build_model(model: ModelSpec, tokenizer: PreTrainedTokenizerBase, *, attenti
 def initial_state(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> dict[str, torch.Tensor]:
     """Version 0: the weights in `path`, or random ones that are a function of `config` (its seed) alone."""
     if model.config is None:
-        return _read_folder(_path_of(model), model.dtype)
+        read = _read_folder(_path_of(model), model.dtype)
+        check_fit(shapes_of(read), build_model(model, tokenizer), source=f"the weights in {model.path}")
+        return read
     # Drawn in float32 and rounded, so that jobs of either dtype start from the same weights.
     in_float32 = model.model_copy(update={"dtype": Dtype.FLOAT32})
     with _chance_untouched():
@@ -102,7 +104,7 @@ def check_fit(shapes: Mapping[str, tuple[int, ...]], model: PreTrainedModel, *, 
         has, needs = shapes.get(name), wanted.get(name, tied.get(name))
         if has != needs:
             raise ValueError(
-                f"model: {source} do not fit: tensor {name} is {_shape_words(has)} in {source},"
+                f"model: {source} do not fit: tensor {name} is {_shape_words(has)} there,"
                 f" but {_shape_words(needs)} in the model. Use weights of the same architecture and sizes."
             )
 
