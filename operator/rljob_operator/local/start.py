@@ -1,16 +1,20 @@
 """The start of `rljob run`: folder, view and supervisor put together. Called by the command line only."""
 
 import asyncio
+import errno
 import gc
 import time
 from pathlib import Path
 
-from rljob_api.names import EXIT_SUCCEEDED
+from rljob_api.names import EXIT_FAILED, EXIT_SUCCEEDED
 from rljob_api.spec import RLJob
+from rljob_api.status import Phase
 from rljob_operator.local.run_folder import RunFolder
 from rljob_operator.local.summary import summary
 from rljob_operator.local.supervisor import Outcome, Supervisor
 from rljob_operator.local.view import View, make_view
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def run_job(job: RLJob, out: Path, *, fresh: bool, output: str, resume: str) -> int:
@@ -25,7 +29,6 @@ def run_job(job: RLJob, out: Path, *, fresh: bool, output: str, resume: str) -> 
         if folder.is_finished(job):
             view.close(_finished_already(job, folder))
             return EXIT_SUCCEEDED
-        folder.write_manifest(job)
         return _supervise(job, folder, view, resume)
     finally:
         folder.close()
@@ -36,13 +39,30 @@ def _supervise(job: RLJob, folder: RunFolder, view: View, resume: str) -> int:
     view.open(job, str(folder.path))
     # What is loaded by now lives to the end: a full collection in the middle of a restart would cost tens of ms.
     gc.freeze()
-    outcome = asyncio.run(_run(job, folder, view))
+    try:
+        folder.write_manifest(job)
+        outcome = asyncio.run(_run(job, folder, view))
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        view.close(_full(folder, error, time.monotonic() - started, resume))
+        return EXIT_FAILED
     view.close(summary(folder.path, outcome.status, time.monotonic() - started, resume))
     return outcome.exit_code
 
 
 async def _run(job: RLJob, folder: RunFolder, view: View) -> Outcome:
     return await Supervisor(job, folder, view).run()
+
+
+def _full(folder: RunFolder, error: OSError, seconds: float, resume: str) -> dict[str, object]:
+    """Every process is ended by now; the status on the disk is an older one."""
+    line = summary(folder.path, folder.status(), seconds, resume)
+    message = (
+        f"{folder.path} cannot be written: {error.strerror}. Everything was stopped; the last recorded checkpoint"
+        " stands. Free some space and resume."
+    )
+    return {**line, "phase": Phase.FAILED.value, "reason": "DiskFull", "message": message}
 
 
 def _finished_already(job: RLJob, folder: RunFolder) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 from rljob_operator.local.run_folder import memory_path
@@ -23,6 +24,22 @@ def test_a_job_trains_to_its_end_and_is_then_finished(tmp_path: Path) -> None:
         job.start()
         assert job.finish() == 0
         assert "were trained by an earlier run in this folder" in job.output()
+
+
+def test_a_full_disk_stops_the_run_with_a_sentence_and_it_goes_on_when_there_is_space(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, make_manifest(tmp_path, rollout={"numRollouts": 300})) as job:
+        job.wait_for_step(3)
+        beside = job.out / ".status.json.new"
+        while job.process.poll() is None:  # where the status is written next, until it is
+            with suppress(FileExistsError):
+                beside.symlink_to("/dev/full")
+        assert job.finish() == 1
+        assert f"{job.out} cannot be written: No space left on device" in job.output()
+        assert "Traceback" not in job.output()
+        job.wait_gone()
+        beside.unlink()
+        job.start()
+        job.assert_succeeded()
 
 
 def test_a_folder_that_is_in_use_or_of_another_job_is_refused(tmp_path: Path) -> None:
