@@ -82,7 +82,9 @@ def test_weights_that_do_not_fit_their_own_config_are_refused_by_the_folder(tmp_
     config = tmp_path / "config.json"
     config.write_text(config.read_text().replace('"hidden_size": 64', '"hidden_size": 32'))
     misfit = ModelSpec(path=str(tmp_path))
-    sentence = f"model: the weights in {tmp_path} do not fit: tensor model.embed_tokens.weight is of shape [13, 64] there"
+    sentence = (
+        f"model: the weights in {tmp_path} do not fit: tensor model.embed_tokens.weight is of shape [13, 64] there"
+    )
     with pytest.raises(ValueError, match=re.escape(sentence)):
         initial_state(misfit, build_tokenizer(misfit))
 
@@ -130,11 +132,9 @@ def test_the_first_tensor_that_differs_is_named_with_both_shapes() -> None:
 def test_a_missing_and_a_surplus_tensor_are_named() -> None:
     model = make_model(make_spec())
     shapes = shapes_of(state_of(model))
-    with pytest.raises(
-        ValueError, match=r"tensor model.norm.weight is absent in the weights, but of shape \[64\] in the model"
-    ):
+    with pytest.raises(ValueError, match=r"tensor model.norm.weight is absent there, but of shape \[64\] in the model"):
         check_fit({name: shape for name, shape in shapes.items() if name != "model.norm.weight"}, model)
-    with pytest.raises(ValueError, match=r"tensor extra is of shape \[2\] in the weights, but absent in the model"):
+    with pytest.raises(ValueError, match=r"tensor extra is of shape \[2\] there, but absent in the model"):
         check_fit({**shapes, "extra": (2,)}, model)
 
 
