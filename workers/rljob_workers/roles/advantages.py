@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from rljob_workers.dcs.session import RankSession
-from rljob_workers.roles.rank import Draining, idle_until_told, serve_partitions
+from rljob_workers.roles.rank import Draining, idle_until_told, serve_again, serve_partitions
 from rljob_workers.roles.stages.advantages import advantages
 from rljob_workers.roles.tasks import COMPUTE_ADVANTAGES
 from rljob_workers.telemetry.timeline import Timeline
@@ -29,6 +31,7 @@ def run(
     session.ready()
     try:
         serve_partitions(session, queue, COMPUTE_ADVANTAGES.name, partitions, max_rows, work)
-        idle_until_told(session)
+        again = partial(serve_again, session, queue, COMPUTE_ADVANTAGES.name, partitions, max_rows, work)
+        idle_until_told(session, serve=again)
     except Draining:
         return

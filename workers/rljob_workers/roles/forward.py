@@ -13,7 +13,7 @@ from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Stream
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.dcs.weights.base import StagedWeights, WeightReceiver
-from rljob_workers.roles.rank import TURN_SECONDS, Draining, idle_until_told, serve_partitions
+from rljob_workers.roles.rank import TURN_SECONDS, Draining, idle_until_told, serve_again, serve_partitions
 from rljob_workers.roles.stages.log_probs import LogProbsStage
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.trainers.base import ForwardModel
@@ -71,19 +71,29 @@ class ForwardLoop:
         try:
             while self._held is None or self._held.version + (self._config.interval or 0) < self._config.num_rollouts:
                 self._take(self._await_newer())
-                partitions = self._config.partitions(self._held.version if self._held else 0)
+                config = self._config
                 serve_partitions(
-                    self._session, self._queue, self._config.task, partitions, self._config.max_rows, self._work
+                    self._session, self._queue, config.task, self._partitions(), config.max_rows, self._work
                 )
-                if self._config.interval is None:
+                if config.interval is None:
                     break
-            idle_until_told(self._session, self._held)
+            idle_until_told(self._session, self._held, serve=self._serve_again)
         except Draining:
             return
+
+    def _partitions(self) -> range:
+        return self._config.partitions(self._held.version if self._held else 0)
+
+    def _serve_again(self) -> None:
+        """Rows that are lost now are made again under this version: without them no newer one would ever come."""
+        config = self._config
+        serve_again(self._session, self._queue, config.task, self._partitions(), config.max_rows, self._work)
 
     def _await_newer(self) -> StagedWeights:
         than = self._held
         while True:
+            if than is not None:
+                self._serve_again()
             deadline = time.monotonic() + TURN_SECONDS
             staged = self._receiver.await_newer(self._config.stream, than, deadline=deadline, pulse=self._pulse_waiting)
             if staged is not None:

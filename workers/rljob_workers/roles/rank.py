@@ -62,8 +62,27 @@ def serve_partitions(
             work(batch)
 
 
-def idle_until_told(session: RankSession, holds: WeightId | None = None) -> None:
-    """Beats until the pod shall drain; a rank that is done does not exit by itself."""
+def serve_again(
+    session: RankSession,
+    queue: TransferQueueClient,
+    task: str,
+    partitions: range,
+    max_rows: int,
+    work: Callable[[Batch], None],
+) -> None:
+    """Works on what is ready now of partitions that were done: their rows, or the results, may have been lost since."""
+    while isinstance(batch := queue.claim(task, partitions, max_rows, timeout=0), Batch):
+        session.pulse(leases=_leases(batch))
+        with suppress(LeaseLost):
+            work(batch)
+
+
+def idle_until_told(
+    session: RankSession, holds: WeightId | None = None, *, serve: Callable[[], None] | None = None
+) -> None:
+    """Beats until the pod shall drain; a rank that is done does not exit by itself. `serve` is called in every turn."""
     while not session.draining:
-        session.pulse(waiting="the end of the job", holds=holds)
+        if serve is not None:
+            serve()
+        session.pulse(waiting="the end of the job", leases=(), holds=holds)
         time.sleep(TURN_SECONDS)
