@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rljob_operator.local.embedded_redis import find_server, storage_command
 from rljob_workers.transfer_queue.units import StorageUnit
+from tests.integration.children import die_with_tests
 
 PASSWORD = "p@ss/w:rd"
 QUOTED_PASSWORD = "p%40ss%2Fw%3Ard"
@@ -34,7 +35,7 @@ class UnitServer:
         assert self._process is None
         command = storage_command(find_server(), self._socket.parent, self._socket, PASSWORD, self._max_bytes)
         command[command.index("--port") + 1] = str(self._port)
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=die_with_tests)
         if generation is not None:
             self.mark(generation)
 

@@ -22,6 +22,7 @@ import yaml
 from rljob_api.spec import RLJob
 from rljob_cli.audit import AuditReport, audit, read_lines
 from rljob_operator.local.run_folder import memory_path
+from tests.integration.children import die_with_tests
 
 MARK = "RLJOB_TEST_RUN"
 POLL_SECONDS = 0.05
@@ -92,7 +93,9 @@ class RunningJob:
     def start(self) -> subprocess.Popen[bytes]:
         """Starts `rljob run` (again)."""
         command = [sys.executable, "-m", "rljob_cli", "run", str(self._file), "--out", str(self.out), *self._options]
-        self.process = subprocess.Popen(command, env=self._env, stdout=self._output, stderr=self._output)
+        self.process = subprocess.Popen(
+            command, env=self._env, stdout=self._output, stderr=self._output, preexec_fn=die_with_tests
+        )
         return self.process
 
     def rewrite(self, manifest: dict[str, Any]) -> None:

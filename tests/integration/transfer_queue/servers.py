@@ -12,6 +12,7 @@ import redis
 
 from rljob_api.wire.identity import Endpoints
 from rljob_operator.local.embedded_redis import control_command, find_server, storage_command
+from tests.integration.children import die_with_tests
 
 PASSWORD = "secret"
 STARTS_WITHIN_SECONDS = 20.0
@@ -27,7 +28,9 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=die_with_tests
+        )
         deadline = time.monotonic() + STARTS_WITHIN_SECONDS
         while True:
             try:
