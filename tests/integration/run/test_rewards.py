@@ -43,6 +43,7 @@ def test_a_prompt_that_kills_its_worker_is_named_and_set_aside(tmp_path: Path, p
         job.assert_succeeded()
         told = [event["message"] for event in job.events() if event["reason"] == "PromptSetAside"]
         assert told
+        assert len(set(told)) == len(told)
         assert all(f"line 8 of {tmp_path}" in message and "was set aside" in message for message in told)
         deaths = [event for event in job.events() if event["reason"] == "RankExited"]
         assert {(event["role"], event["scope"]) for event in deaths} == {("rollout", "InPlace" if policy else "Global")}
