@@ -4,11 +4,15 @@ Subcommands are imported when they are called, so that `--help` is instant and n
 """
 
 import importlib
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import click
+
+_INTERRUPTED = 130
+"""As `rljob_api.names.EXIT_INTERRUPTED`, which is not imported: it would cost `--help` its instant."""
 
 _EPILOG = """\b
 Try it:
@@ -75,5 +79,6 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of the installed command."""
+    """Entry point of the installed command. Ctrl-C has one exit code at any moment; `run` takes it over to drain."""
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(_INTERRUPTED))
     sys.exit(cli.main(args=None if arguments is None else list(arguments), prog_name="rljob", standalone_mode=True))

@@ -1,6 +1,8 @@
 """The surface of the command: names, exit codes, what is printed where, and what is not imported."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +37,16 @@ def _imported_by(*arguments: str) -> set[str]:
     script += "print('\\n' + ' '.join({name.split('.')[0] for name in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].split())
+
+
+def test_ctrl_c_before_anything_was_started_is_an_interruption(tmp_path: Path) -> None:
+    manifest = tmp_path / "job.yaml"
+    os.mkfifo(manifest)
+    process = subprocess.Popen([sys.executable, "-m", "rljob_cli", "run", str(manifest)], stderr=subprocess.PIPE)
+    with manifest.open("w"):  # opened as soon as the command reads it
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (EXIT_INTERRUPTED, b"")
 
 
 def test_exit_codes_are_what_scripts_rely_on() -> None:
