@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -67,15 +68,18 @@ class _Reference:
     checksum: str
 
 
-def build_checkpoint_store(context: RankContext, session: RankSession) -> CheckpointStore:
-    """The store below the job's checkpoint path."""
-    return CheckpointStore(context, session)
+def build_checkpoint_store(
+    context: RankContext, session: RankSession, describing: Mapping[str, bytes] = MappingProxyType({})
+) -> CheckpointStore:
+    """The store below the job's checkpoint path; `describing` are small files that go into every folder as they are."""
+    return CheckpointStore(context, session, describing)
 
 
 class CheckpointStore:
     """One writer thread; at most one checkpoint in flight and one due."""
 
-    def __init__(self, context: RankContext, session: RankSession) -> None:
+    def __init__(self, context: RankContext, session: RankSession, describing: Mapping[str, bytes]) -> None:
+        self._describing = describing
         self._life = session.life
         self._session = session
         self._root = context.checkpoint_dir
@@ -222,7 +226,8 @@ class CheckpointStore:
         beside = self._root / partial_name(name)
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir()
-        checksums = {file: write_synced(beside / file, pieces) for file, pieces in _contents(due)}
+        contents = (*_contents(due), *((file, [content]) for file, content in self._describing.items()))
+        checksums = {file: write_synced(beside / file, pieces) for file, pieces in contents}
         write_synced(beside / CHECKSUMS_FILE, [json.dumps(checksums).encode()])
         sync_folder(beside)
         failpoint("checkpoint.before_rename")

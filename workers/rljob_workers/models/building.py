@@ -10,6 +10,7 @@ For trainers and engines. Names are Hugging Face's; a tied `lm_head.weight` is i
 from __future__ import annotations
 
 import json
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ from transformers import (
     Qwen3Config,
 )
 from transformers.initialization import no_init_weights
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from rljob_api.spec import Architecture, Dtype, ModelConfig, ModelSpec
 from rljob_workers.models.blob import read_blob, write_blob
@@ -57,6 +59,11 @@ def build_config(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> Pretra
             " (vocabSize). Raise vocabSize or use the model's own tokenizer."
         )
     return config
+
+
+def architecture_of(config: PretrainedConfig) -> str:
+    """Name of transformers' class of causal language models for `config`."""
+    return str(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type])
 
 
 def build_model(model: ModelSpec, tokenizer: PreTrainedTokenizerBase, *, attention: str = "sdpa") -> PreTrainedModel:
@@ -130,10 +137,19 @@ def save_folder(
     weights = state_of(model) if state is None else state
     folder.mkdir(parents=True, exist_ok=True)
     write_blob(folder / WEIGHTS_FILE, weights)
-    config = json.loads(model.config.to_json_string())
-    config["architectures"] = [type(model).__name__]
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    tokenizer.save_pretrained(str(folder))
+    for name, content in describing_files(model.config, type(model).__name__, tokenizer).items():
+        (folder / name).write_bytes(content)
+
+
+def describing_files(
+    config: PretrainedConfig, architecture: str, tokenizer: PreTrainedTokenizerBase
+) -> dict[str, bytes]:
+    """What makes a folder with `model.safetensors` one that transformers loads: config.json, the tokenizer's files."""
+    described = {**json.loads(config.to_json_string()), "architectures": [architecture]}
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        files = {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.is_file()}
+    return {"config.json": (json.dumps(described, indent=2) + "\n").encode(), **files}
 
 
 def _from_config(model: ModelSpec, tokenizer: PreTrainedTokenizerBase, attention: str) -> PreTrainedModel:

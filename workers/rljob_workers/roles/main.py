@@ -24,7 +24,7 @@ from rljob_workers.dcs.session import RankSession
 from rljob_workers.dcs.weights import build_publisher, build_receiver
 from rljob_workers.engines import build_engine
 from rljob_workers.models.blob import write_blob
-from rljob_workers.models.building import initial_state
+from rljob_workers.models.building import architecture_of, build_config, describing_files, initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.rewards import build_reward
 from rljob_workers.roles import advantages, tasks
@@ -186,9 +186,11 @@ def _run_rollout(rank: _Rank) -> None:
 def _run_actor(rank: _Rank) -> None:
     spec, context = rank.spec, rank.context
     restore = rank.session.welcome.restore
-    store = build_checkpoint_store(context, rank.session)
     with rank.session.busy("building the model", LOADING_SECONDS):
         tokenizer = build_tokenizer(spec.model)
+        config = build_config(spec.model, tokenizer)
+        describing = describing_files(config, architecture_of(config), tokenizer)
+        store = build_checkpoint_store(context, rank.session, describing)
         group = form_group(context)
         trainer = build_trainer(spec, tokenizer, group)
         if restore.folder is None:
@@ -225,8 +227,8 @@ def _run_actor(rank: _Rank) -> None:
         dp_rank=group.rank,
         dp_size=group.world,
     )
-    config = ActorConfig(spec.rollout.num_rollouts, spec.training.epochs_per_rollout, slicing)
-    ActorLoop(config, rank.session, rank.queue, trainer, group, leader, rank.timeline).run()
+    loop_config = ActorConfig(spec.rollout.num_rollouts, spec.training.epochs_per_rollout, slicing)
+    ActorLoop(loop_config, rank.session, rank.queue, trainer, group, leader, rank.timeline).run()
 
 
 def _text_decoder(tokenizer: PreTrainedTokenizerBase) -> TextDecoder:
