@@ -1,9 +1,14 @@
 """Marks every test by the folder it lies in, so that `-m unit` and `tests/unit` mean the same."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Before anything imports torch. Models of tests are tiny: two threads that wait for each other on a busy machine take a
+# hundred times as long as one.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # No test asserts on time: on a loaded machine an example takes as long as it takes. What the profile that CI is given
 # says beside that stays: its examples are the same in every run.
