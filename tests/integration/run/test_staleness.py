@@ -29,9 +29,11 @@ def test_no_trained_sample_is_staler_than_the_bound(tmp_path: Path, bound: int) 
         report = job.assert_succeeded()
         timeline = json.loads((job.out / "timeline.json").read_text())
     assert report.max_staleness <= bound
-    ahead = [r for r in range(39) if overlaps(spans(timeline, "generate", r + 1), spans(timeline, "train", r))]
+    # With a larger bound the rollout in generation is mostly further ahead than the next one.
+    later = {r: [span for ahead in range(1, 5) for span in spans(timeline, "generate", r + ahead)] for r in range(40)}
+    overlapped = [r for r in range(40) if overlaps(later[r], spans(timeline, "train", r))]
     if bound == 0:
         assert report.max_staleness == 0
-        assert ahead == []
+        assert overlapped == []
     else:
-        assert ahead, "generation never overlapped the training of the rollout before it"
+        assert overlapped, "generation never ran while an earlier rollout was trained on"
