@@ -69,8 +69,6 @@ def test_a_reward_that_sleeps_for_ever_stalls_the_job_which_says_who_waits(tmp_p
         assert "stallTimeoutSeconds 15" in event["message"]
         assert "actor-0.0 waits for batch 0 (32 rows) of train_" in event["message"]
         assert "rollout-0.0 is at work" in event["message"]
-        conditions = {condition["type"]: condition for condition in job.status()["conditions"]}
-        assert conditions["Stalled"]["message"] in event["message"]
         assert job.assert_succeeded().epochs == 2
         conditions = {condition["type"]: condition for condition in job.status()["conditions"]}
         assert conditions["Stalled"]["status"] == "False"
