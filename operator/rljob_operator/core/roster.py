@@ -19,11 +19,6 @@ def pods(status: RLJobStatus) -> Iterator[tuple[PodKey, PodStatus]]:
             yield PodKey(role=role.name, replica=replica), pod
 
 
-def pod_of(status: RLJobStatus, key: PodKey) -> PodStatus:
-    """The status of this pod."""
-    return next(pod for found, pod in pods(status) if found == key)
-
-
 def with_pods(status: RLJobStatus, change: Callable[[PodKey, PodStatus], PodStatus]) -> RLJobStatus:
     """`status` with every pod changed by `change`."""
     roles = [

@@ -66,7 +66,7 @@ class RolloutLoop:
         stage: GenerateStage,
         timeline: Timeline,
     ) -> None:
-        """`attach` a follower before `run`."""
+        """Nothing is waited for here; `run` takes the follower, which needs `wake` first."""
         self._config = config
         self._session = session
         self._queue = queue
