@@ -125,6 +125,15 @@ RESTART_POLICY: tuple[Rule, ...] = (
     ),
 )
 
+FAILURE_RULE: tuple[Rule, ...] = (
+    Rule(
+        field="exitCodes",
+        holds=lambda rule: bool(rule.exit_codes) or bool(rule.pod_reasons),
+        sentence="neither exitCodes nor podReasons says which failures the rule {name} is for. Give at least one.",
+        cel="self.exitCodes.size() + self.podReasons.size() > 0",
+    ),
+)
+
 SPEC: tuple[Rule, ...] = (
     Rule(
         field="training.globalBatchSize",

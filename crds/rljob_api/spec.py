@@ -322,13 +322,35 @@ class TrainingSpec(ApiModel):
     """k: train_r is measured against version floor(r / k) * k. Null: always version 0."""
 
 
+Quantity = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$", max_length=32)]
+"""An amount as Kubernetes writes it: "500m", "2", "1.5Gi". In quotes, also where it is a plain number."""
+
+ResourceAmounts = dict[Annotated[str, StringConstraints(max_length=253)], Quantity]
+
+
+class ResourcesSpec(ApiModel):
+    """What a container asks for and is held to, as in a pod. On a cluster only."""
+
+    requests: ResourceAmounts = {}
+    """What the scheduler reserves, e.g. {cpu: "2", memory: 8Gi}."""
+    limits: ResourceAmounts = {}
+    """What the container may use at most."""
+
+
 class RoleSpec(ApiModel):
-    """Size of one role."""
+    """Size and shape of one role."""
 
     replicas: int = Field(default=1, ge=1, le=1024)
     """Pods; here each pod has one rank."""
     threads: int = Field(default=1, ge=1, le=1024)
     """CPU threads of tensor operations in each rank (for rollout: in each engine)."""
+    gpus: int = Field(default=0, ge=0, le=1)
+    """GPUs of each pod (`nvidia.com/gpu`). On a cluster only."""
+    resources: ResourcesSpec = ResourcesSpec()
+    """CPU and memory of each pod. On a cluster only."""
+    template: dict[str, Any] = {}
+    """A patch of the pod template ({metadata: ..., spec: ...}), merged as `kubectl patch` would: maps by key, containers,
+    volumes and environment by name. The container of a role is called `worker`. On a cluster only."""
 
 
 class RolesSpec(ApiModel):
@@ -353,6 +375,36 @@ class Waiting(StrEnum):
     POLL = "Poll"
 
 
+class PersistenceKind(StrEnum):
+    """Where the control Redis keeps its append-only file."""
+
+    CLAIM = "Claim"
+    EMPTY_DIR = "EmptyDir"
+
+
+class PersistenceSpec(ApiModel):
+    """The control Redis's volume. On a cluster only."""
+
+    kind: PersistenceKind = PersistenceKind.CLAIM
+    """Claim: a persistent volume, so that a lost pod loses nothing. EmptyDir: gone with the pod, and then the job goes
+    back to its last checkpoint."""
+    size: Quantity = "1Gi"
+    """Size of the claim."""
+    storage_class_name: str | None = Field(default=None, min_length=1, max_length=253)
+    """Class of the claim; null means the cluster's default."""
+
+
+class RedisSpec(ApiModel):
+    """The Redis pods of a job. On a cluster only."""
+
+    image: str | None = Field(default=None, min_length=1, max_length=512)
+    """Image with redis-server; null means the operator's."""
+    persistence: PersistenceSpec = PersistenceSpec()
+    """Where control state is kept."""
+    resources: ResourcesSpec = ResourcesSpec()
+    """CPU and memory of each storage unit; memory above storageBytes is added where it is not given."""
+
+
 class TransferQueueSpec(ApiModel):
     """Columns of samples in Redis, streamed between roles."""
 
@@ -362,6 +414,8 @@ class TransferQueueSpec(ApiModel):
     """How consumers wait for rows."""
     storage_bytes: int = Field(default=1 << 30, ge=1 << 24, le=1 << 44)
     """Memory limit of one storage unit, in bytes."""
+    redis: RedisSpec = RedisSpec()
+    """The Redis pods."""
 
 
 class WeightBackend(StrEnum):
@@ -389,6 +443,27 @@ class WeightSyncSpec(ApiModel):
     """Longest time for one version to reach a receiver."""
 
 
+class AccessMode(StrEnum):
+    """How many nodes may mount a volume."""
+
+    READ_WRITE_ONCE = "ReadWriteOnce"
+    READ_WRITE_MANY = "ReadWriteMany"
+
+
+class CheckpointVolumeSpec(ApiModel):
+    """The volume of the checkpoints. On a cluster only."""
+
+    claim_name: str | None = Field(default=None, min_length=1, max_length=253)
+    """A claim of yours, which outlives the job; null makes one that goes with the job."""
+    size: Quantity = "10Gi"
+    """Size of the claim that is made."""
+    storage_class_name: str | None = Field(default=None, min_length=1, max_length=253)
+    """Class of the claim that is made; null means the cluster's default."""
+    access_mode: AccessMode = AccessMode.READ_WRITE_ONCE
+    """ReadWriteMany: storage shared by all nodes. ReadWriteOnce: actor and coordinator share a node, and a lost node
+    takes the job down until its volume can be mounted elsewhere (never, where it is the node's own disk)."""
+
+
 class CheckpointSpec(ApiModel):
     """Checkpoints: policy, optimizer, random state, data cursor."""
 
@@ -398,6 +473,8 @@ class CheckpointSpec(ApiModel):
     """A checkpoint after every so many trained rollouts (and at the end)."""
     keep: int = Field(default=2, ge=1, le=1000)
     """Newest recorded checkpoints that are kept."""
+    volume: CheckpointVolumeSpec = CheckpointVolumeSpec()
+    """Where the run folder of actor and coordinator lies on a cluster."""
 
 
 class BackoffSpec(RuledModel):
@@ -437,6 +514,40 @@ class RestartTableSpec(RuledModel):
         return getattr(self, role.value)  # type: ignore[no-any-return]
 
 
+class Mechanism(StrEnum):
+    """How a restart is carried out."""
+
+    PROCESS = "Process"
+    RECREATE = "Recreate"
+
+
+class RuleAction(StrEnum):
+    """What a failure that a rule matches leads to."""
+
+    COUNT = "Count"
+    IGNORE = "Ignore"
+    FAIL_JOB = "FailJob"
+
+
+class FailureRuleSpec(RuledModel):
+    """A rule for failures; the first that matches applies. At least one of exitCodes and podReasons."""
+
+    rules = rules.FAILURE_RULE
+
+    name: str = Field(min_length=1, max_length=63)
+    """Named in events."""
+    role: Role | None = None
+    """Failures of this role only; null means of any."""
+    exit_codes: list[Annotated[int, Field(ge=-64, le=255)]] = Field(default=[], max_length=64)
+    """Exit codes of a rank or container; -N for signal N."""
+    pod_reasons: list[Annotated[str, StringConstraints(min_length=1, max_length=128)]] = Field(
+        default=[], max_length=32
+    )
+    """Why the platform ended a pod, e.g. Evicted, PreemptionByScheduler, NodeLost, OOMKilled."""
+    action: RuleAction
+    """Count: towards maxGlobalRestarts and threshold. Ignore: restarted, not counted. FailJob: the job fails."""
+
+
 class RestartPolicySpec(RuledModel):
     """What is restarted when something fails."""
 
@@ -456,6 +567,31 @@ class RestartPolicySpec(RuledModel):
     """A rank whose main loop has not beaten for this long (and is not busy by its own word) hangs."""
     stall_timeout_seconds: int = Field(default=600, ge=2, le=604800)
     """A job whose step does not advance for this long is Stalled and restarted."""
+    mechanism: Mechanism = Mechanism.PROCESS
+    """Process: ranks are forked anew in their pods; a pod that does not answer, or whose node is gone, is replaced.
+    Recreate: every pod that is to be restarted is replaced."""
+    failure_rules: list[FailureRuleSpec] = Field(default=[], max_length=64)
+    """What single kinds of failure lead to, before the table is asked. Without a rule, pods that were evicted, preempted,
+    deleted or lost with their node are restarted and not counted."""
+
+
+class RestartRequestSpec(ApiModel):
+    """A restart that the user asks for. Carried out once for every new id; not counted."""
+
+    id: str = Field(min_length=1, max_length=63)
+    """Any word that was not used before, such as a date."""
+    role: Role | None = None
+    """Restarts this role in place (the actor: the whole job); null restarts the job."""
+    reason: str = Field(default="", max_length=1024)
+    """Told in events and conditions."""
+
+
+class CleanPodPolicy(StrEnum):
+    """Which pods go when the job has ended."""
+
+    ALL = "All"
+    WORKERS = "Workers"
+    NONE = "None"
 
 
 class TelemetrySpec(ApiModel):
@@ -496,6 +632,22 @@ class RLJobSpec(RuledModel):
     """What is restarted when something fails."""
     telemetry: TelemetrySpec = TelemetrySpec()
     """What is written down beside metrics and events."""
+    image: str | None = Field(default=None, min_length=1, max_length=512)
+    """Image of workers and coordinator; null means the operator's. On a cluster only."""
+    suspend: bool = False
+    """true: the actor saves, then every pod goes; false again: the job goes on from there. On a cluster only."""
+    restart_request: RestartRequestSpec | None = None
+    """A restart that you ask for, as `rljob restart` does. On a cluster only."""
+    managed_by: str | None = Field(default=None, min_length=1, max_length=253)
+    """A controller other than this operator that takes care of the job; the operator then leaves it alone. On a cluster
+    only."""
+    active_deadline_seconds: int | None = Field(default=None, ge=1, le=31_536_000)
+    """The job fails when it has run for this long, suspended time left out; null: no limit. On a cluster only."""
+    ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=31_536_000)
+    """The job is deleted this long after it ended; null: never. On a cluster only."""
+    clean_pod_policy: CleanPodPolicy = CleanPodPolicy.ALL
+    """Which pods go when the job has ended. All: every one. Workers: coordinator and Redis stay, to be asked. None: all
+    stay, also those with GPUs. On a cluster only."""
 
 
 JOB_NAME = "^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"

@@ -16,6 +16,7 @@ class Phase(StrEnum):
     STALLED = "Stalled"
     DRAINING = "Draining"
     INTERRUPTED = "Interrupted"
+    SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
 
@@ -23,7 +24,12 @@ class Phase(StrEnum):
 class ConditionType(StrEnum):
     """Types of conditions."""
 
+    ACCEPTED = "Accepted"
+    """The operator takes care of the job (a cluster's condition, as Progressing and Suspended are)."""
     READY = "Ready"
+    PROGRESSING = "Progressing"
+    """True from the start until the job has ended or is suspended."""
+    SUSPENDED = "Suspended"
     RESTARTING = "Restarting"
     STALLED = "Stalled"
     SUCCEEDED = "Succeeded"
@@ -64,6 +70,10 @@ class PodStatus(ApiModel):
     """`{pod uid}/{container restart count}` that the job counts on; empty until the pod exists."""
     lost_life: str = ""
     """The life that was given up last: this one is to be replaced."""
+    draining: bool = False
+    """The replica is one too many: it finishes or hands back its work and goes."""
+    drain_ordered_at: float | None = None
+    """Unix time in seconds."""
     ordered_at: float = 0.0
     """Unix time in seconds when the pod was last told to start anew (in place, as a new pod, or in a new epoch)."""
 
@@ -100,6 +110,10 @@ class RestartStatus(ApiModel):
     """Global restarts since a checkpoint was last recorded: the n of the backoff."""
     checkpoint: int | None = None
     """Version of the last recorded checkpoint when the last global restart was decided."""
+    revision: str = ""
+    """Digest of the part of the spec that this epoch runs with (`rljob_api.revision`)."""
+    handled_request: str = ""
+    """Id of the last spec.restartRequest that was carried out."""
 
 
 class StalenessStatus(ApiModel):
@@ -140,6 +154,8 @@ class ScalingStatus(ApiModel):
     """Rollout replicas that exist."""
     selector: str = ""
     """Label selector of their pods; empty in a local run."""
+    desired: int = 0
+    """Rollout replicas that are wanted."""
 
 
 class RLJobStatus(ApiModel):
@@ -153,3 +169,9 @@ class RLJobStatus(ApiModel):
     training: TrainingStatus = TrainingStatus()
     scaling: ScalingStatus = ScalingStatus()
     infrastructure: list[ProcessStatus] = []
+    started_at: float | None = None
+    """Unix time in seconds at which the job was accepted or resumed last."""
+    active_seconds: float = 0.0
+    """How long it has run before that, suspended time left out."""
+    ended_at: float | None = None
+    """Unix time in seconds at which it succeeded or failed."""

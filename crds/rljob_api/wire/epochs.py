@@ -6,6 +6,7 @@ from pydantic import Field
 
 from rljob_api.base import ApiModel
 from rljob_api.names import Epoch, Lineage, WeightVersion
+from rljob_api.spec import RLJob
 from rljob_api.wire.identity import PodKey
 
 
@@ -15,6 +16,8 @@ class EpochRequest(ApiModel):
     epoch: Epoch
     decision_id: str = Field(min_length=1, max_length=64)
     reason: str
+    job: RLJob | None = None
+    """The job as it is from this epoch on; None: as before. Stored durably along with the epoch."""
 
 
 class RestorePoint(ApiModel):
@@ -47,6 +50,9 @@ class PodOrder(ApiModel):
     epoch: Epoch
     generation: int = Field(default=0, ge=0)
     phase: PodPhase = PodPhase.RUN
+    pod_uid: str = ""
+    """The platform's pod that this replica is; empty until there is one. A launcher that knows only its uid asks
+    `GET /v1/replicas/{pod_uid}` for its `PodKey`, and another pod's launcher is refused."""
 
 
 class DesiredState(ApiModel):

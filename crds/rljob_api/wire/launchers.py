@@ -6,6 +6,7 @@ from pydantic import Field
 
 from rljob_api.base import ApiModel
 from rljob_api.names import Epoch
+from rljob_api.spec import RLJob
 from rljob_api.wire.epochs import PodOrder
 from rljob_api.wire.identity import PodKey
 
@@ -70,3 +71,11 @@ class LauncherAnswer(ApiModel):
     world_size: int = 1
     first_rank: int = 0
     """Global rank of this pod's rank 0."""
+    job: RLJob | None = None
+    """What the order's epoch runs with; only where the poll's `carried` is of another epoch (or none)."""
+
+
+class ReplicaAnswer(ApiModel):
+    """`GET /v1/replicas/{pod_uid}?wait=SECONDS`: which replica the pod is; None: not told yet, ask again."""
+
+    pod: PodKey | None

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from rljob_api.base import ApiModel
 from rljob_api.names import Epoch, Lineage, WeightVersion
-from rljob_api.wire.epochs import PodOrder
+from rljob_api.wire.epochs import DesiredState, PodOrder
 from rljob_api.wire.failures import Failure
 from rljob_api.wire.identity import PodKey, WeightId
 from rljob_api.wire.launchers import EngineProcess, RankProcess
@@ -82,6 +82,8 @@ class CoordinatorStatus(ApiModel):
     """Not yet acknowledged, oldest first."""
     queue: QueueObservation
     last_event: int
+    desired: DesiredState | None = None
+    """What was accepted last; None before the first."""
 
 
 class EventKind(StrEnum):

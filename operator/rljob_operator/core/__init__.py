@@ -18,7 +18,7 @@ from rljob_operator.core.decision import (
     SetDesired,
     Stop,
 )
-from rljob_operator.core.observed import Observed, PodFact, PodState, ProcessFact
+from rljob_operator.core.observed import Observed, PodEnding, PodFact, PodState, ProcessFact, Wishes
 from rljob_operator.core.reasons import Reason
 from rljob_operator.core.start import begin
 
@@ -30,6 +30,7 @@ __all__ = [
     "Event",
     "KillPod",
     "Observed",
+    "PodEnding",
     "PodFact",
     "PodState",
     "ProcessFact",
@@ -38,6 +39,7 @@ __all__ = [
     "RestartInfrastructure",
     "SetDesired",
     "Stop",
+    "Wishes",
     "begin",
     "decide",
 ]

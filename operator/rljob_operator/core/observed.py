@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rljob_api.names import Role
-from rljob_api.spec import RestartPolicySpec
+from rljob_api.spec import RestartPolicySpec, RestartRequestSpec
 from rljob_api.status import RLJobStatus
 from rljob_api.wire.epochs import DesiredState
 from rljob_api.wire.identity import PodKey
@@ -22,6 +22,17 @@ class PodState(StrEnum):
     PENDING = "Pending"
     RUNNING = "Running"
     EXITED = "Exited"
+
+
+class PodEnding(StrEnum):
+    """Why a pod goes that nothing of its own has ended. The value is what `failureRules.podReasons` matches."""
+
+    EVICTED = "Evicted"
+    PREEMPTED = "PreemptionByScheduler"
+    NODE_LOST = "NodeLost"
+    DELETED = "Deleted"
+    OUTDATED = "Outdated"
+    """Its template was changed: the Deployment replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,12 @@ class PodFact:
     launcher_pid: int | None = None
     exit_code: int | None = None
     last_words: str = ""
+    ending: PodEnding | None = None
+    """Set as soon as the platform has said so; the state is then EXITED, whatever still runs."""
+    reason: str = ""
+    """The platform's word for a container's end, e.g. OOMKilled; also matched by `failureRules.podReasons`."""
+    returns: bool = False
+    """The platform starts this container again by itself, at once: nobody has to delete the pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +68,21 @@ class ProcessFact:
     num_restarts: int = 0
     exit_code: int | None = None
     last_words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the user's spec asks of a job on a cluster, beside its restart policy. A local run has none."""
+
+    revision: str = ""
+    """Digest of what an epoch runs with; another one than the status remembers needs a new epoch."""
+    outdated: bool = False
+    """Pods of an older template are still there: the new epoch is opened when they are gone."""
+    suspend: bool = False
+    request: RestartRequestSpec | None = None
+    active_deadline_seconds: int | None = None
+    generation: int = 0
+    """metadata.generation, for observedGeneration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +103,7 @@ class Observed:
     """What the coordinator last accepted; None when that is not certain."""
     interrupted_at: float | None = None
     """Unix time at which the user asked the job to stop."""
+    wishes: Wishes = Wishes()
 
     def fact(self, pod: PodKey) -> PodFact | None:
         """The platform's fact about `pod`."""

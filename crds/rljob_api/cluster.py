@@ -1,0 +1,89 @@
+"""A job on Kubernetes: names of its objects, labels, ports and paths.
+
+Read by the operator that makes the objects and by the workers that live in them; it knows nothing but names.
+"""
+
+from rljob_api.names import Role
+
+API_GROUP = "rljob.dev"
+
+LABEL_JOB = "rljob.dev/job"
+"""On every object and pod of a job: the job's name. Watches select by its presence."""
+LABEL_COMPONENT = "rljob.dev/component"
+"""On every object and pod: one of `Component`."""
+LABEL_ROLE = "rljob.dev/role"
+"""On the pods and Deployment of a role: the role's word, e.g. `actor_fwd`."""
+ANNOTATION_TEMPLATE = "rljob.dev/template"
+"""On a pod template: digest of the rest of the template, so that a pod of an older one is known. It holds nothing of
+the spec that does not already roll the pods."""
+ANNOTATION_APPLIED = "rljob.dev/applied"
+"""On an applied object: digest of the manifest as the operator applied it."""
+ANNOTATION_BUILT_FOR = "rljob.dev/built-for"
+"""On an applied object: the revision of the spec that it was built for. An operator of another version leaves objects
+of the current revision as they are."""
+
+COMPONENT_WORKER = "worker"
+COMPONENT_COORDINATOR = "coordinator"
+COMPONENT_CONTROL = "control"
+COMPONENT_STORAGE = "storage"
+
+COORDINATOR_PORT = 8080
+REDIS_PORT = 6379
+PROBE_PORT = 8081
+"""Of a worker pod's launcher: `/livez`, `/readyz`, `/startupz`, and `/metrics`."""
+
+RUN_DIR = "/var/lib/rljob"
+"""Run folder in worker and coordinator pods. For the actor and the coordinator it is the checkpoint volume (with
+`checkpoints/` and `samples.jsonl` in it), for the other roles an emptyDir."""
+STATE_DIR = "/run/rljob"
+"""An emptyDir that outlives a container and not its pod: the count of container starts lies there."""
+WEIGHTS_DIR = "/dev/shm/rljob"  # noqa: S108 - the pod's own memory volume
+SECRET_DIR = "/etc/rljob/secret"  # noqa: S105 - a path
+"""Files `token` and `redis-password`."""
+JOB_FILE = "/etc/rljob/job/job.json"
+"""The resolved RLJob as it was when the pod was made; the coordinator tells what an epoch runs with."""
+
+
+def deployment_name(job: str, role: Role) -> str:
+    """The Deployment of a role."""
+    return f"{job}-{role.value.replace('_', '-')}"
+
+
+def coordinator_name(job: str) -> str:
+    """Deployment and Service of the coordinator."""
+    return f"{job}-coordinator"
+
+
+def control_name(job: str) -> str:
+    """StatefulSet and Service of the control Redis."""
+    return f"{job}-control"
+
+
+def storage_name(job: str) -> str:
+    """StatefulSet and headless Service of the storage units."""
+    return f"{job}-storage"
+
+
+def storage_unit_name(job: str, unit: int) -> str:
+    """Pod of storage unit `unit`, and the Service that keeps its address over restarts."""
+    return f"{storage_name(job)}-{unit}"
+
+
+def secret_name(job: str) -> str:
+    """Token and Redis password."""
+    return f"{job}-secret"
+
+
+def config_name(job: str) -> str:
+    """ConfigMap with the resolved job."""
+    return f"{job}-job"
+
+
+def checkpoint_claim_name(job: str) -> str:
+    """PersistentVolumeClaim of the checkpoints, where the spec names none."""
+    return f"{job}-checkpoints"
+
+
+def service_host(name: str, namespace: str) -> str:
+    """How a Service is reached from any pod."""
+    return f"{name}.{namespace}.svc"
