@@ -349,8 +349,8 @@ class RoleSpec(ApiModel):
     resources: ResourcesSpec = ResourcesSpec()
     """CPU and memory of each pod. On a cluster only."""
     template: dict[str, Any] = {}
-    """A patch of the pod template ({metadata: ..., spec: ...}), merged as `kubectl patch` would: maps by key, containers,
-    volumes and environment by name. The container of a role is called `worker`. On a cluster only."""
+    """A patch of the pod template ({metadata: ..., spec: ...}), merged as `kubectl patch` would: maps by key,
+    containers, volumes and environment by name. The container of a role is called `worker`. On a cluster only."""
 
 
 class RolesSpec(ApiModel):
@@ -571,8 +571,8 @@ class RestartPolicySpec(RuledModel):
     """Process: ranks are forked anew in their pods; a pod that does not answer, or whose node is gone, is replaced.
     Recreate: every pod that is to be restarted is replaced."""
     failure_rules: list[FailureRuleSpec] = Field(default=[], max_length=64)
-    """What single kinds of failure lead to, before the table is asked. Without a rule, pods that were evicted, preempted,
-    deleted or lost with their node are restarted and not counted."""
+    """What single kinds of failure lead to, before the table is asked. Without a rule, pods that were evicted,
+    preempted, deleted or lost with their node are restarted and not counted."""
 
 
 class RestartRequestSpec(ApiModel):
