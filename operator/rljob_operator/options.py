@@ -1,0 +1,91 @@
+"""Options of the operator: what the cluster's administrator decides, for all jobs. Read from a YAML file (`--config`).
+
+The Helm chart writes the file; `build` and the adapters read the values.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import Field
+
+from rljob_api.base import ApiModel
+
+
+class PullPolicy(StrEnum):
+    """When the kubelet asks the registry for an image."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
+class CoordinatorAccess(StrEnum):
+    """How the operator reaches the coordinator of a job."""
+
+    SERVICE = "Service"
+    PROXY = "Proxy"
+
+
+class Isolation(StrEnum):
+    """Whether jobs get a NetworkPolicy each."""
+
+    NETWORK_POLICY = "NetworkPolicy"
+    NONE = "None"
+
+
+class WorkloadOptions(ApiModel):
+    """What pods of jobs are made of."""
+
+    worker_image: str = "rljob-worker:latest"
+    """Image of workers and coordinator, unless the job names one."""
+    redis_image: str = "redis:8.2"
+    """Image of the Redis pods, unless the job names one."""
+    pull_policy: PullPolicy = PullPolicy.IF_NOT_PRESENT
+    """Of all of them."""
+    pull_secrets: list[str] = []
+    """Names of image pull secrets in the jobs' namespaces."""
+    python: str = "python"
+    """The program in the worker image."""
+    redis_server: str = "redis-server"
+    """The program in the Redis image."""
+    pod_template: dict[str, Any] = {}
+    """A patch of every pod's template, before the job's own: tolerations, mounts, a runtime class."""
+    termination_grace_seconds: int = Field(default=60, ge=1, le=86400)
+    """How long a worker pod may drain."""
+    isolation: Isolation = Isolation.NETWORK_POLICY
+    """NetworkPolicy: a job's pods talk to each other, and only the operator and the scraper to them."""
+    scraper_namespace: str | None = None
+    """Namespace whose pods may read metrics; null: any."""
+
+
+class LeaseOptions(ApiModel):
+    """The Lease that one of several replicas holds (coordination.k8s.io)."""
+
+    name: str = "rljob-operator"
+    namespace: str | None = None
+    """Null: the operator's own, from `POD_NAMESPACE`."""
+    duration_seconds: float = Field(default=15, gt=0, le=3600)
+    """A leader that has not renewed for this long has lost it."""
+    renew_seconds: float = Field(default=10, gt=0, le=3600)
+    """A leader that could not renew for this long gives up."""
+    retry_seconds: float = Field(default=2, gt=0, le=3600)
+    """Between two attempts."""
+
+
+class OperatorOptions(ApiModel):
+    """The whole file."""
+
+    workloads: WorkloadOptions = WorkloadOptions()
+    """What pods of jobs are made of."""
+    namespaces: list[str] = []
+    """Namespaces whose jobs are served; empty: all."""
+    lease: LeaseOptions | None = LeaseOptions()
+    """Null: there is no other replica."""
+    coordinator_access: CoordinatorAccess = CoordinatorAccess.SERVICE
+    """Service: from inside the cluster. Proxy: through the API server, for an operator outside."""
+    concurrency: int = Field(default=16, ge=1, le=256)
+    """Jobs that are looked at at the same time."""
+    health_port: int = Field(default=8080, ge=0, le=65535)
+    """`/healthz`, `/readyz`."""
+    metrics_port: int = Field(default=9090, ge=0, le=65535)
+    """`/metrics`."""
