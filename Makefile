@@ -11,6 +11,8 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 CRD := crds/rljob.dev_rljobs.yaml
+# The same for Helm, which packs nothing from outside a chart's folder.
+CHART_CRD := helm/rljob-operator/files/rljob.dev_rljobs.yaml
 # For any Python from 3.11.0 on: some packages are needed by early patch releases only, such as Debian's.
 UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links
@@ -45,14 +47,16 @@ lint: install ## Style, types, layers, and that generated files are as generated
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/rljob crd | diff -u $(CRD) - || { echo '$(CRD) is not what the models say: run make crd' >&2; exit 1; }
+	cmp $(CRD) $(CHART_CRD) || { echo '$(CHART_CRD) is not what the models say: run make crd' >&2; exit 1; }
 	$(BIN)/rljob docs | diff -u docs/spec.md - || { echo 'docs/spec.md is not what the models say: run make docs' >&2; exit 1; }
 
 format: install ## Formats the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-crd: install ## Writes the CRD from the models
+crd: install ## Writes the CRD from the models, and the chart's copy
 	$(BIN)/rljob crd > $(CRD).new && mv $(CRD).new $(CRD)
+	cp $(CRD) $(CHART_CRD)
 
 docs: install ## Writes the spec reference from the models
 	$(BIN)/rljob docs > docs/spec.md.new && mv docs/spec.md.new docs/spec.md
