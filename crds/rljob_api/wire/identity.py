@@ -66,6 +66,8 @@ class Endpoints(ApiModel):
     """Folder for logs, checkpoints, samples.jsonl, timeline parts."""
     weights_dir: str
     """Folder in memory (tmpfs) for staged weights of this machine."""
+    address: str = "127.0.0.1"
+    """Where other pods of the job reach this one; what a rank serves (weights, meeting points) listens there."""
 
 
 class Refusal(ApiModel):

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from rljob_workers.keepalive import keep_alive
+
 CONNECT_SECONDS = 2.0
 """The coordinator's socket listens even while the coordinator is being restarted: connecting is quick or hopeless."""
 
@@ -147,7 +149,7 @@ class HttpChannel:
         self.close()
         try:
             self._connection = socket.create_connection(self._address, CONNECT_SECONDS)
-            self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(self._connection)
             return _send_all(self._connection, message)
         except OSError as error:
             self.close()

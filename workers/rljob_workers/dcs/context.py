@@ -33,6 +33,29 @@ class SeqSink:
             self._word[0] = seq
 
 
+class ReadyMark:
+    """Whether the life that runs in a rank's slot is Ready, in memory shared with the launcher over a fork.
+
+    The rank sets it, its launcher reads it, and clears it before the next life.
+    """
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 1)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the rank has said so."""
+        return self._memory[0] != 0
+
+    def set(self) -> None:
+        """By the rank: it can work."""
+        self._memory[0] = 1
+
+    def clear(self) -> None:
+        """By the launcher: no life, or one that has just begun."""
+        self._memory[0] = 0
+
+
 class DrainRequest:
     """Set by the rank's SIGTERM handler: its launcher, or whoever stops the pod, wants it to drain.
 
@@ -62,6 +85,7 @@ class RankContext:
     engine_url: str | None
     """The engine server of this pod; None for roles without one."""
     seq_sink: SeqSink
+    ready_mark: ReadyMark = field(default_factory=ReadyMark)
     drain: DrainRequest = field(default_factory=DrainRequest)
 
     @property

@@ -132,6 +132,7 @@ class RankSession:
         """This rank can work. Heard by the coordinator when this returns."""
         self._state = RankState.READY
         self._beat_now()
+        self.context.ready_mark.set()
 
     def report_step(self, report: StepReport) -> None:
         """Tells of a trained step; durable when this returns."""

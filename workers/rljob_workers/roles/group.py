@@ -6,7 +6,6 @@ Used by the actor's assembly only. Everything has a deadline: a rank that never 
 from __future__ import annotations
 
 import time
-from urllib.parse import urlsplit
 
 import torch
 
@@ -53,8 +52,7 @@ def _group_name(context: RankContext) -> str:
 
 
 def _host(context: RankContext, client: CoordinatorClient) -> DataParallelGroup:
-    host = urlsplit(context.endpoints.coordinator).hostname or "127.0.0.1"
-    hosted = host_store(host, timeout_seconds=MEETING_SECONDS)
+    hosted = host_store(context.endpoints.address, timeout_seconds=MEETING_SECONDS)
     life, name = context.life, _group_name(context)
     offer = Rendezvous(group=name, epoch=life.epoch, generation=life.generation, address=hosted.address)
     client.call("PUT", f"/v1/rendezvous/{name}", offer, deadline=time.monotonic() + MEETING_SECONDS)

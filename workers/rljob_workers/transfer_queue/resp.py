@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from rljob_workers.keepalive import keep_alive
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -242,8 +244,8 @@ class RespConnection:
         if left <= 0:
             raise TimeoutError("no time left to connect")
         if address.path is None:
-            connection = socket.create_connection((address.host, address.port), timeout=left)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = socket.create_connection((address.host, address.port), timeout=min(left, SILENCE_SECONDS))
+            keep_alive(connection)
         else:
             connection = socket.socket(socket.AF_UNIX)
             connection.settimeout(left)

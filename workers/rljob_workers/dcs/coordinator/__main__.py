@@ -13,6 +13,8 @@ import socket
 import sys
 from pathlib import Path
 
+from rljob_workers.dcs.coordinator.listening import open_listener
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -43,10 +45,7 @@ def _parser() -> argparse.ArgumentParser:
 def _listener(options: argparse.Namespace) -> socket.socket:
     if options.fd is not None:
         return socket.socket(fileno=options.fd)
-    made = socket.create_server((options.host, options.port), backlog=1024)
-    # An object that names its protocol (the system is asked for it): only then does asyncio turn off Nagle's delay,
-    # which costs 40 ms a reply, since head and body are written one after the other.
-    listener = socket.socket(fileno=made.detach())
+    listener = open_listener(options.host, options.port)
     sys.stdout.write(f"listening on {options.host}:{listener.getsockname()[1]}\n")
     sys.stdout.flush()
     return listener

@@ -18,7 +18,7 @@ from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.epochs import DesiredState, EpochRequest
 from rljob_api.wire.failures import Failure, FailureAcknowledgement
 from rljob_api.wire.identity import WeightId
-from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
+from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll, ReplicaAnswer
 from rljob_api.wire.observation import EventPage, ServerState
 from rljob_api.wire.ranks import Beat, RankHello, Rendezvous, StepReport
 from rljob_api.wire.weights import CheckpointRequest, PublishRequest, SourceRequest, Stream, WeightOffer
@@ -28,8 +28,8 @@ from rljob_workers.dcs.coordinator.metrics import exposition
 from rljob_workers.dcs.coordinator.refusals import Refused, bad_request, not_found, not_open
 from rljob_workers.dcs.coordinator.weights import is_newer
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""Probes carry no secret."""
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Probes and scrapes carry no secret, and are told none."""
 LONGEST_WAIT_SECONDS = 30.0
 
 Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT_SECONDS)]
@@ -123,6 +123,16 @@ def _launcher_routes(app: FastAPI, desk: Desk) -> None:
     async def register(hello: LauncherHello) -> Response:
         await desk.do_when_open(partial(coordinator.pods.register_launcher, hello))
         return _json(None)
+
+    @app.get("/v1/replicas/{pod_uid}")
+    async def replica(pod_uid: str, wait: Wait = 0.0) -> Response:
+        def look() -> ReplicaAnswer | None:
+            coordinator.gate.require_open()
+            pod = coordinator.epochs.replica_of(pod_uid)
+            return None if pod is None else ReplicaAnswer(pod=pod)
+
+        await desk.do_when_open(_nothing)
+        return _json(await desk.await_answer(Topic.ORDERS, look, wait) or ReplicaAnswer(pod=None))
 
     @app.post("/v1/launchers/{launcher}/poll")
     async def poll(launcher: str, poll: LauncherPoll) -> Response:

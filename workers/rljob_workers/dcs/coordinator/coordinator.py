@@ -19,11 +19,12 @@ from rljob_workers.data.places import place_of
 from rljob_workers.dcs.coordinator.bell import Topic
 from rljob_workers.dcs.coordinator.epochs import Epochs, SavedState
 from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.jobs import note_job_to_come, runs_alike
 from rljob_workers.dcs.coordinator.meetings import Meetings
 from rljob_workers.dcs.coordinator.observation import Observer
 from rljob_workers.dcs.coordinator.pods import Pods
 from rljob_workers.dcs.coordinator.progress import Progress
-from rljob_workers.dcs.coordinator.refusals import bad_request
+from rljob_workers.dcs.coordinator.refusals import bad_request, not_open
 from rljob_workers.dcs.coordinator.server_state import ServerGate
 from rljob_workers.dcs.coordinator.weights import Weights
 from rljob_workers.transfer_queue.steward import LostRows, SetAside
@@ -68,10 +69,19 @@ class Coordinator:
         done = self.epochs.open_again(request)
         if done is not None:
             return done
+        self._require_job(request)
         restore = self.epochs.raise_to(request, self._newer_state())
         if self.gate.state is ServerState.LOST:
             self.gate.opened_by_epoch()
         return restore
+
+    def _require_job(self, request: EpochRequest) -> None:
+        """An epoch with another job is opened by a coordinator that was made for it."""
+        if request.job is None or runs_alike(request.job, self._ground.job):
+            return
+        self._ground.store.commit([note_job_to_come(request.epoch, request.job)])
+        self._ground.begin_anew(request.job)
+        raise not_open(f"The coordinator begins anew with the job of epoch {request.epoch}. Ask again.")
 
     def order(self, desired: DesiredState) -> None:
         """Takes new orders; lives that they leave behind are over."""

@@ -18,6 +18,7 @@ from rljob_api.wire.ranks import StepReport
 from rljob_api.wire.weights import CheckpointRecord
 from rljob_workers.dcs.coordinator.bell import Topic
 from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.jobs import job_changes
 from rljob_workers.dcs.coordinator.refusals import wrong_epoch
 from rljob_workers.dcs.coordinator.store import Change, Table
 
@@ -71,12 +72,13 @@ class Epochs:
     @property
     def desired(self) -> DesiredState:
         """What the pods shall do; empty before the first order."""
+        return self.ordered or DesiredState(epoch=Epoch(0), pods=[], replicas={})
+
+    @property
+    def ordered(self) -> DesiredState | None:
+        """The orders that were taken last; None before the first."""
         text = self._ground.store.get(Table.STATE, _DESIRED)
-        return (
-            DesiredState(epoch=Epoch(0), pods=[], replicas={})
-            if text is None
-            else DesiredState.model_validate_json(text)
-        )
+        return None if text is None else DesiredState.model_validate_json(text)
 
     @property
     def last_step(self) -> StepReport | None:
@@ -87,6 +89,10 @@ class Epochs:
     def order_of(self, pod: PodKey) -> PodOrder | None:
         """What a pod shall do."""
         return next((order for order in self.desired.pods if order.pod == pod), None)
+
+    def replica_of(self, pod_uid: str) -> PodKey | None:
+        """Which replica a platform's pod is; None: it was not ordered (yet)."""
+        return next((order.pod for order in self.desired.pods if pod_uid and order.pod_uid == pod_uid), None)
 
     def drains(self, pod: PodKey) -> bool:
         """Whether a pod shall drain."""
@@ -128,6 +134,7 @@ class Epochs:
             str(restore.epoch),
             event,
             Change(Table.STATE, _EPOCH, opened.model_dump_json()),
+            *job_changes(restore.epoch, request.job),
             *self._forget_after(opened),
         )
         ground.ring(Topic.ORDERS)

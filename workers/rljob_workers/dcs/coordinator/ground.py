@@ -31,6 +31,8 @@ class Ground:
     wall: Callable[[], float]
     """Unix seconds: what is written down."""
     ring: Callable[[Topic], None]
+    begin_anew: Callable[[RLJob], None]
+    """Has the coordinator made anew for another job, which is stored; callable from any thread."""
 
     def event(self, kind: EventKind, epoch: Epoch, message: str) -> CoordinatorEvent:
         """An event of now; its id is given when it is committed."""

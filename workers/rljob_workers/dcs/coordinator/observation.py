@@ -44,6 +44,7 @@ class Observer:
             failures=self._progress.failures(),
             queue=queue,
             last_event=self._ground.store.last_event,
+            desired=self._epochs.ordered,
         )
 
     def _pods_observed(self, silent_since: float) -> list[PodObservation]:

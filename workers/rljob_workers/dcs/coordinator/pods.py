@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from rljob_api.base import ApiModel
 from rljob_api.names import Epoch, Role
+from rljob_api.spec import RLJob
 from rljob_api.wire.epochs import PodOrder
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.identity import Life, PodKey
@@ -19,6 +20,7 @@ from rljob_api.wire.ranks import Beat, RankHello, RankState
 from rljob_workers.dcs.coordinator.bell import Topic
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.jobs import job_in_force
 from rljob_workers.dcs.coordinator.opening import Word
 from rljob_workers.dcs.coordinator.readiness import RankStanding, readiness_mark
 from rljob_workers.dcs.coordinator.refusals import Refused, fenced, not_found, wrong_epoch
@@ -90,6 +92,7 @@ class Pods:
         store = self._ground.store
         if hello.launcher in store.rows(Table.ENDED_LAUNCHERS):
             raise fenced(f"Launcher {hello.launcher} of {hello.pod} was replaced by a later one. Exit.")
+        self._check_uid(hello)
         self.seen_seq = max(self.seen_seq, hello.seen_seq)
         earlier = self._launcher_of(hello.pod)
         changes = [Change(Table.PODS, str(hello.pod), hello.model_dump_json())]
@@ -118,6 +121,7 @@ class Pods:
         to a poll that a dead launcher left open reaches nobody.
         """
         hello = self._hello_of(launcher)
+        self._check_uid(hello)
         if carried is not None:
             self._note_taken(hello.pod, launcher, carried.epoch, carried.generation)
         order = self._epochs.order_of(hello.pod)
@@ -128,7 +132,25 @@ class Pods:
             order=order,
             world_size=replicas * hello.ranks_per_pod,
             first_rank=hello.pod.replica * hello.ranks_per_pod,
+            job=self._job_for(order, carried),
         )
+
+    def _job_for(self, order: PodOrder, carried: PodOrder | None) -> RLJob | None:
+        """What the order's epoch runs with, where the launcher has not heard of that epoch yet."""
+        if carried is not None and carried.epoch == order.epoch:
+            return None
+        if order.epoch != self._epochs.current.restore.epoch:
+            return None  # an order of the epoch before: its own is on the way
+        return job_in_force(self._ground.store.rows(Table.STATE))
+
+    def _check_uid(self, hello: LauncherHello) -> None:
+        """Only the ordered pod may carry a replica; orders without a uid (one machine) are anybody's."""
+        order = self._epochs.order_of(hello.pod)
+        if order is not None and order.pod_uid and order.pod_uid != hello.pod_uid:
+            raise fenced(
+                f"{hello.pod} is pod {order.pod_uid} by order, and launcher {hello.launcher} is of pod"
+                f" {hello.pod_uid}. Exit."
+            )
 
     def _may_carry(self, hello: LauncherHello, order: PodOrder) -> bool:
         """A launcher that came back by itself gets no order that its earlier life took: the table decides first."""

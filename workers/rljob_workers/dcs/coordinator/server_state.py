@@ -11,6 +11,7 @@ from rljob_api.wire.observation import EventKind, ServerState
 from rljob_workers.dcs.coordinator.bell import Topic
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.jobs import job_to_work_by, runs_alike
 from rljob_workers.dcs.coordinator.opening import Closed, launchers_awaited
 from rljob_workers.dcs.coordinator.pods import Pods
 from rljob_workers.dcs.coordinator.refusals import not_open
@@ -80,6 +81,11 @@ class ServerGate:
     def _try_to_open(self, run_id: str) -> None:
         if self._closed.coordinator_is_new:
             self._ground.store.load()
+            job = job_to_work_by(self._ground.store.rows(Table.STATE))
+            if job is not None and not runs_alike(job, self._ground.job):
+                self.waiting_for = "a coordinator that is made for the job of the epoch"
+                self._ground.begin_anew(job)
+                return
         if self._ground.store.get(Table.STATE, _RUN_ID) != run_id and self._awaits_launchers():
             return
         self.state = self._ground.steward.open_server(self._seen_seq())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import redis
 import uvicorn
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from rljob_api.spec import RLJob
 from rljob_api.wire.identity import Endpoints
@@ -27,6 +30,7 @@ from rljob_workers.dcs.coordinator.desk import Desk
 from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.refusals import Refused
 from rljob_workers.dcs.coordinator.store import Store
+from rljob_workers.keepalive import redis_options
 from rljob_workers.roles.tasks import queue_shape
 from rljob_workers.transfer_queue.steward import QueueSteward, StewardTiming
 
@@ -41,20 +45,44 @@ UNITS_SHARE = 0.1
 """Largest share of the thread's time that storage units which do not answer may take."""
 SWEEP_SECONDS = 2.0
 
+_ONCE = Retry(NoBackoff(), 0)
+"""The one thread must not sleep in a client: whoever asked asks again, and the watch looks often."""
+
 _LOG = logging.getLogger("rljob.coordinator")
 
 
 def serve(listener: socket.socket, endpoints_file: Path, manifest: Path) -> None:
     """Serves until the process is ended."""
     endpoints = Endpoints.model_validate_json(endpoints_file.read_bytes())
-    job = RLJob.model_validate_json(manifest.read_bytes())
+    serve_job(listener, lambda _: endpoints, RLJob.model_validate_json(manifest.read_bytes()))
+
+
+def serve_job(listener: socket.socket, endpoints_of: Callable[[RLJob], Endpoints], job: RLJob) -> None:
+    """Serves until SIGTERM or SIGINT. An epoch with another job makes everything anew, on the same socket."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    asyncio.run(_serve(listener, endpoints, job))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _ended)  # uvicorn raises the signal again once it has shut down
+    following: RLJob | None = job
+    while following is not None:
+        following = asyncio.run(_serve(listener, endpoints_of(following), following))
 
 
-async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob) -> None:
-    bell = Bell(asyncio.get_running_loop())
-    connection = redis.Redis.from_url(endpoints.control_redis, socket_timeout=REDIS_TIMEOUT_SECONDS)
+def _ended(*_: object) -> None:
+    """The process leaves by itself: its server was told too."""
+
+
+async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob) -> RLJob | None:
+    """Serves one job; the one to serve next, or None at the end."""
+    loop = asyncio.get_running_loop()
+    bell = Bell(loop)
+    successors: list[RLJob] = []
+
+    def begin_anew(successor: RLJob) -> None:
+        successors.append(successor)
+        loop.call_soon_threadsafe(leave)
+
+    url = endpoints.control_redis
+    connection = redis.Redis.from_url(url, socket_timeout=REDIS_TIMEOUT_SECONDS, retry=_ONCE, **redis_options(url))
     ground = Ground(
         job=job,
         store=Store(connection),
@@ -62,6 +90,7 @@ async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob) -> N
         clock=time.monotonic,
         wall=time.time,
         ring=bell.ring,
+        begin_anew=begin_anew,
     )
     desk = Desk(Coordinator(ground, checkpoint_dir(job, endpoints)), bell)
     config = uvicorn.Config(
@@ -72,13 +101,23 @@ async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob) -> N
         timeout_keep_alive=75,
         timeout_graceful_shutdown=1,
     )
+    server = uvicorn.Server(config)
+
+    def leave() -> None:
+        server.should_exit = True
+
     duties = [asyncio.create_task(duty) for duty in (_watch(desk), _tend_units(desk), _sweep(desk))]
     try:
-        await uvicorn.Server(config).serve(sockets=[listener])
+        # A copy, since the server closes its socket: callers wait in the backlog of ours meanwhile.
+        await server.serve(sockets=[listener.dup()])
     finally:
         for duty in duties:
             duty.cancel()
         desk.close()
+        connection.close()
+    if successors:
+        _LOG.info("begins anew: an epoch has another job")
+    return successors[-1] if successors else None
 
 
 async def _watch(desk: Desk) -> None:

@@ -10,12 +10,10 @@ import contextlib
 import os
 import random
 import shutil
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import PublishRequest, SourceRequest, Stream, WeightOffer
@@ -44,7 +42,7 @@ class HostStagedPublisher(WeightPublisher):
         self._life = session.life
         self._chunk_bytes = context.job.spec.weight_sync.chunk_bytes
         self._client = CoordinatorClient(context.endpoints)
-        self._server = ChunkServer(own_address(context.endpoints.coordinator), context.endpoints.token)
+        self._server = ChunkServer(context.endpoints.address, context.endpoints.token)
 
     def publish(
         self, stream: Stream, weight: WeightId, tensors: Mapping[str, torch.Tensor], *, deadline: float
@@ -78,7 +76,7 @@ class HostStagedReceiver(WeightReceiver):
         self._token = context.endpoints.token
         self._timeout = float(context.job.spec.weight_sync.timeout_seconds)
         self._client = CoordinatorClient(context.endpoints)
-        self._server = ChunkServer(own_address(context.endpoints.coordinator), self._token)
+        self._server = ChunkServer(context.endpoints.address, self._token)
         self._announcements = HttpChannel(context.endpoints.coordinator, context.endpoints.token)
         self._chance = random.Random(self._life.incarnation)
         self._folder = Path(context.endpoints.weights_dir) / f"{self._life.key}"
@@ -160,14 +158,6 @@ class HostStagedReceiver(WeightReceiver):
         with contextlib.suppress(ChannelBroken):  # not waited for: a missing peer costs speed only
             body = request.model_dump_json().encode()
             self._announcements.begin("POST", "/v1/weights/sources", body, timeout=ATTEMPT_SECONDS)
-
-
-def own_address(coordinator: str) -> str:
-    """The address of this machine towards the coordinator: there receivers find it."""
-    parts = urlsplit(coordinator)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((parts.hostname or "127.0.0.1", parts.port or 80))  # sends nothing
-        return str(probe.getsockname()[0])
 
 
 def _no_pulse() -> None:

@@ -60,7 +60,7 @@ class ChunkServer:
         self._token = token.encode()
         self._lock = threading.Lock()
         self._weights: dict[Stream, ServedWeight] = {}
-        self._listener = socket.create_server((host, 0), backlog=128)
+        self._listener = socket.create_server((host, 0), family=_family_of(host), backlog=128)
         self.address = f"{host}:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, name="weight-server", daemon=True).start()
 
@@ -122,6 +122,10 @@ class ChunkServer:
                 return None
             descriptor = os.dup(weight.descriptor)
         return ServedWeight(weight.stream, weight.id, descriptor, weight.num_bytes, weight.chunk_bytes)
+
+
+def _family_of(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def send_message(connection: socket.socket, message: ApiModel) -> None:

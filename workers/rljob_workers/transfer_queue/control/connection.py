@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 import redis
 from redis.connection import Connection, UnixDomainSocketConnection
 
+from rljob_workers.keepalive import redis_options
 from rljob_workers.transfer_queue.control.library import Library
 from rljob_workers.transfer_queue.errors import (
     ControlUnreachable,
@@ -68,7 +69,13 @@ def open_connection(url: str, on_connect: Callable[[Any], None] | None = None) -
         return unix(path=unquote(parts.path), **common)
     if parts.scheme == "redis" and parts.hostname:
         tcp: Any = Connection
-        return tcp(host=parts.hostname, port=parts.port or 6379, socket_connect_timeout=SOCKET_SECONDS, **common)
+        return tcp(
+            host=parts.hostname,
+            port=parts.port or 6379,
+            socket_connect_timeout=SOCKET_SECONDS,
+            **redis_options(url),
+            **common,
+        )
     raise ValueError(
         f"controlRedis: the URL has scheme {parts.scheme!r} and no usable address."
         " Use unix://:password@/path or redis://:password@host:port/0."

@@ -1,0 +1,43 @@
+"""Entry point of the coordinator's container: `python -m rljob_workers.dcs.coordinator.pod`.
+
+Reads its pod's environment and files, listens, imports, serves until SIGTERM; then it exits with 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from rljob_api.cluster import COORDINATOR_PORT
+from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_SUCCEEDED, EXIT_TERMINATED
+from rljob_workers.dcs.coordinator.listening import open_listener
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The whole life of the coordinator's container."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_TERMINATED))  # a first process has no default for it
+    parser = argparse.ArgumentParser(prog="python -m rljob_workers.dcs.coordinator.pod")
+    parser.add_argument("--host", default="0.0.0.0", help="address to listen on (default: all)")  # noqa: S104
+    parser.add_argument("--port", type=int, default=COORDINATOR_PORT)
+    options = parser.parse_args(arguments)
+    from rljob_workers.pod import PodEnvironment
+
+    try:
+        pod = PodEnvironment.read(os.environ)
+        job = pod.job()
+        pod.endpoints(job)
+    except ValueError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_BAD_MANIFEST
+    listener = open_listener(options.host, options.port)  # callers wait in its backlog while the rest is imported
+    from rljob_workers.dcs.coordinator.serving import serve_job
+
+    serve_job(listener, pod.endpoints, job)
+    return EXIT_SUCCEEDED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
