@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, QueueObservation
-from rljob_operator.local.coordinator_link import CoordinatorLink
-from rljob_operator.local.errors import CoordinatorRefused, CoordinatorUnreachable
+from rljob_operator.coordinator_link import CoordinatorError, CoordinatorLink
 from rljob_operator.local.journal import Journal
 
 WAIT_SECONDS = 10.0
@@ -30,7 +29,7 @@ class Listener:
         while True:
             try:
                 await self.catch_up(WAIT_SECONDS)
-            except (CoordinatorUnreachable, CoordinatorRefused):
+            except CoordinatorError:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def catch_up(self, wait_seconds: float) -> bool:

@@ -5,9 +5,9 @@ import shutil
 import time
 from contextlib import suppress
 
+from rljob_operator.coordinator_link import CoordinatorError
 from rljob_operator.core import PodState
 from rljob_operator.local import processes
-from rljob_operator.local.errors import SupervisorError
 from rljob_operator.local.infrastructure import Infrastructure
 from rljob_operator.local.listener import Listener
 from rljob_operator.local.pods import Pods
@@ -47,7 +47,7 @@ async def shut_down(
 
 
 async def _hear_the_rest(listener: Listener) -> None:
-    with suppress(SupervisorError, TimeoutError):
+    with suppress(CoordinatorError, TimeoutError):
         async with asyncio.timeout(LAST_WORDS_SECONDS):
             while await listener.catch_up(0.0):
                 pass

@@ -13,8 +13,14 @@ from rljob_api.failpoints import failpoint
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_SUCCEEDED, Role
 from rljob_api.spec import RLJob, RoleSpec
 from rljob_api.status import Phase, RLJobStatus
-from rljob_api.wire.epochs import DesiredState, EpochRequest
+from rljob_api.wire.epochs import EpochRequest
 from rljob_api.wire.observation import CoordinatorStatus
+from rljob_operator.coordinator_link import (
+    CoordinatorError,
+    CoordinatorLink,
+    CoordinatorRefused,
+    CoordinatorUnreachable,
+)
 from rljob_operator.core import (
     AcknowledgeFailures,
     Action,
@@ -30,8 +36,7 @@ from rljob_operator.core import (
     decide,
 )
 from rljob_operator.core.conditions import terminal
-from rljob_operator.local.coordinator_link import CoordinatorLink
-from rljob_operator.local.errors import CoordinatorRefused, CoordinatorUnreachable
+from rljob_operator.local.coordinator_transport import LocalTransport
 from rljob_operator.local.infrastructure import Infrastructure
 from rljob_operator.local.journal import Journal
 from rljob_operator.local.listener import Listener
@@ -78,7 +83,6 @@ class Supervisor:
         status, event = begin(folder.status(), self._replicas, time.time())
         self._journal = Journal(folder, view, status)
         self._journal.begin(status, event)
-        self._desired: DesiredState | None = None
         self._asked: asyncio.Task[CoordinatorStatus] | None = None
         self._interrupted_at: float | None = None
         self._killed = False
@@ -87,8 +91,8 @@ class Supervisor:
     async def run(self) -> Outcome:
         """Until the job is over; leaves no process behind."""
         self._listen_to_signals()
-        async with CoordinatorLink(self._services.endpoints) as link:
-            self._link = link
+        async with LocalTransport(self._services.endpoints) as transport:
+            self._link = link = CoordinatorLink(transport)
             self._listener = Listener(link, self._journal, self._wake.set)
             try:
                 # The parent's imports take longest, so it comes first; the Redis servers are up before anybody asks.
@@ -130,7 +134,7 @@ class Supervisor:
         try:
             for action in decision.actions:
                 await self._carry_out(action)
-        except (CoordinatorUnreachable, CoordinatorRefused) as error:
+        except CoordinatorError as error:
             self._journal_refusal(error)
             until = time.time() + RETRY_SECONDS
         if over:
@@ -148,7 +152,6 @@ class Supervisor:
             coordinator=await self._ask_coordinator(),
             pods=self._pods.facts(),
             infrastructure=self._infrastructure.facts(),
-            desired=self._desired,
             interrupted_at=self._interrupted_at,
         )
 
@@ -184,7 +187,6 @@ class Supervisor:
                 await self._raise_epoch(action)
             case SetDesired(desired):
                 await self._link.set_desired(desired)
-                self._desired = desired
             case CreatePod(pod):
                 self._pods.create(pod)
             case KillPod(pod, life):
@@ -211,8 +213,6 @@ class Supervisor:
         """An infrastructure process is gone."""
         if name == PARENT:
             self._pods.parent_ended()
-        if name in (CONTROL, COORDINATOR):
-            self._desired = None  # what it had accepted may be in a lost tail
         if name == COORDINATOR and self._asked is not None:
             self._asked.cancel()
             self._asked = None

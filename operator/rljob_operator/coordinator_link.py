@@ -1,42 +1,44 @@
-"""The supervisor's side of the coordinator: status, events, epoch, orders, acknowledgements. It decides nothing."""
+"""The supervisor's side of the coordinator: status, events, epoch, orders, acknowledgements. It decides nothing.
+
+`rljob run` and the operator share it; how a request gets there is their `Transport`'s to know.
+"""
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
-
-import httpx
+from typing import Protocol
 
 from rljob_api.wire.epochs import DesiredState, EpochRequest, RestorePoint
 from rljob_api.wire.failures import FailureAcknowledgement
-from rljob_api.wire.identity import Endpoints
 from rljob_api.wire.observation import CoordinatorStatus, EventPage
-from rljob_operator.local.errors import CoordinatorRefused, CoordinatorUnreachable
 
 ANSWER_SECONDS = 20.0
 """A restore deletes and re-issues within one script: an epoch may take seconds to open, more on a busy machine."""
 
 
+class CoordinatorError(Exception):
+    """Base of what can go wrong with a request: either of the two below."""
+
+
+class CoordinatorUnreachable(CoordinatorError):
+    """It did not answer in time; asked again later."""
+
+
+class CoordinatorRefused(CoordinatorError):
+    """It answered with a reason; observed anew, then decided anew."""
+
+
+class Transport(Protocol):
+    """One way to a coordinator."""
+
+    async def send(self, method: str, path: str, body: str | None, timeout: float) -> bytes:
+        """The body of a good answer; raises CoordinatorUnreachable or CoordinatorRefused."""
+        ...
+
+
 class CoordinatorLink:
-    """One HTTP client with the job's token. Raises CoordinatorUnreachable and CoordinatorRefused."""
+    """The requests, typed."""
 
-    def __init__(self, endpoints: Endpoints) -> None:
-        # Environment proxies are not asked: the coordinator is on this machine.
-        self._http = httpx.AsyncClient(
-            base_url=endpoints.coordinator,
-            headers={"X-RLJob-Token": endpoints.token},
-            timeout=ANSWER_SECONDS,
-            trust_env=False,
-        )
-
-    async def __aenter__(self) -> Self:
-        """Opens nothing yet: connections are made when they are needed."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Closes all connections."""
-        await self._http.aclose()
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
 
     async def status(self) -> CoordinatorStatus:
         """What the coordinator sees."""
@@ -61,11 +63,4 @@ class CoordinatorLink:
         await self._send("POST", "/v1/failures/acknowledge", body)
 
     async def _send(self, method: str, path: str, body: str | None = None, timeout: float = ANSWER_SECONDS) -> bytes:
-        headers = {"Content-Type": "application/json"} if body is not None else {}
-        try:
-            answer = await self._http.request(method, path, content=body, headers=headers, timeout=timeout)
-        except httpx.TransportError as error:
-            raise CoordinatorUnreachable(f"the coordinator did not answer {method} {path}: {error!r}") from error
-        if answer.is_error:
-            raise CoordinatorRefused(f"{method} {path}: {answer.status_code} {answer.text[:500]}")
-        return answer.content
+        return await self._transport.send(method, path, body, timeout)
