@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from rljob_api.base import ApiModel
+from rljob_api.spec import Quantity
 
 
 class PullPolicy(StrEnum):
@@ -48,14 +49,25 @@ class WorkloadOptions(ApiModel):
     """The program in the worker image."""
     redis_server: str = "redis-server"
     """The program in the Redis image."""
+    redis_ping: list[str] = ["redis-cli", "ping"]
+    """A command in the Redis image that fails or hangs unless the server answers it (the password is in REDISCLI_AUTH):
+    the liveness probe. Empty: the image has none, and a server that is stopped or wedged is not restarted by itself."""
     pod_template: dict[str, Any] = {}
     """A patch of every pod's template, before the job's own: tolerations, mounts, a runtime class."""
     termination_grace_seconds: int = Field(default=60, ge=1, le=86400)
     """How long a worker pod may drain."""
+    shared_memory: Quantity = "16Gi"
+    """Size of /dev/shm in worker pods that have no memory limit; it takes up what is in it: two weight versions."""
     isolation: Isolation = Isolation.NETWORK_POLICY
     """NetworkPolicy: a job's pods talk to each other, and only the operator and the scraper to them."""
     scraper_namespace: str | None = None
     """Namespace whose pods may read metrics; null: any."""
+    operator_namespace: str | None = None
+    """Namespace of the operator's pods, which may ask a job's coordinator; null: any."""
+    operator_labels: dict[str, str] = {"app.kubernetes.io/name": "rljob-operator"}
+    """Labels of the operator's pods."""
+    monitor_labels: dict[str, str] = {}
+    """Labels of a job's PodMonitor, by which a Prometheus chooses what it scrapes."""
 
 
 class LeaseOptions(ApiModel):

@@ -1,0 +1,24 @@
+"""From an RLJob to the Kubernetes objects that it is made of: pure functions, plain dicts.
+
+Called by the operator before it applies, and by `rljob render --kubernetes`. Talks to nobody, draws no secret, reads no
+clock: the same job, status and options give the same manifests, to the byte.
+"""
+
+from rljob_operator.build.digests import digest
+from rljob_operator.build.manifests import manifests
+from rljob_operator.build.parts import Manifest, Owner, Platform
+from rljob_operator.build.secret import secret
+from rljob_operator.build.template_rules import options_problems, template_problems
+from rljob_operator.build.warnings import warnings
+
+__all__ = [
+    "Manifest",
+    "Owner",
+    "Platform",
+    "digest",
+    "manifests",
+    "options_problems",
+    "secret",
+    "template_problems",
+    "warnings",
+]

@@ -1,0 +1,83 @@
+"""NetworkPolicies: who may talk to a job's pods, and whom they may talk to.
+
+In: pods of the same job; the operator, to the coordinator; the scraper, to metrics. Out: Redis nowhere; the
+coordinator to the job's pods and to DNS; workers anywhere, since models, data and remote rewards may be anywhere.
+"""
+
+from typing import Any
+
+from rljob_api import cluster
+from rljob_operator.build import coordinator
+from rljob_operator.build.metadata import manifest, selector
+from rljob_operator.build.parts import Manifest, Part, Site
+from rljob_operator.build.redis import CONTROL_PART, STORAGE_PART
+from rljob_operator.options import CoordinatorAccess, Isolation
+
+_WORKERS = Part(cluster.COMPONENT_WORKER, "")
+_NAMESPACE = "kubernetes.io/metadata.name"
+"""Kubernetes puts it on every namespace."""
+_DNS_PORT = 53
+
+
+def network_policies(site: Site) -> list[Manifest]:
+    """A policy for each kind of pods; none where the operator's options want no isolation."""
+    if site.workloads.isolation is Isolation.NONE:
+        return []
+    return [
+        _policy(
+            site, coordinator.PART, cluster.coordinator_name(site.name), _coordinator_in(site), _coordinator_out(site)
+        ),
+        _policy(site, CONTROL_PART, cluster.control_name(site.name), [_from_job(site)], []),
+        _policy(site, STORAGE_PART, cluster.storage_name(site.name), [_from_job(site)], []),
+        _policy(
+            site, _WORKERS, f"{site.name}-workers", [_from_job(site), _from_scraper(site, cluster.PROBE_PORT)], [{}]
+        ),
+    ]
+
+
+def _policy(site: Site, part: Part, name: str, ingress: list[Any], egress: list[Any]) -> Manifest:
+    spec = {
+        "podSelector": {"matchLabels": selector(site, part)},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": ingress,
+        "egress": egress,
+    }
+    return manifest(site, ("networking.k8s.io/v1", "NetworkPolicy"), name, {"spec": spec}, part)
+
+
+def _coordinator_in(site: Site) -> list[dict[str, Any]]:
+    port = cluster.COORDINATOR_PORT
+    return [_from_job(site), _from_operator(site, port), _from_scraper(site, port)]
+
+
+def _coordinator_out(site: Site) -> list[dict[str, Any]]:
+    # DNS may be a pod, or an address of the node that no selector names: the port says what it is.
+    dns = {"ports": [{"protocol": protocol, "port": _DNS_PORT} for protocol in ("UDP", "TCP")]}
+    return [{"to": [_pods_of_job(site)]}, dns]
+
+
+def _from_job(site: Site) -> dict[str, Any]:
+    return {"from": [_pods_of_job(site)]}
+
+
+def _pods_of_job(site: Site) -> dict[str, Any]:
+    return {"podSelector": {"matchLabels": {cluster.LABEL_JOB: site.name}}}
+
+
+def _from_operator(site: Site, port: int) -> dict[str, Any]:
+    allowed = {"ports": [{"port": port}]}
+    if site.options.coordinator_access is CoordinatorAccess.PROXY:
+        return allowed  # from the API server, which no selector names; the coordinator wants its token all the same
+    peers = site.workloads.operator_labels
+    return {
+        **allowed,
+        "from": [{**_namespace(site.workloads.operator_namespace), "podSelector": {"matchLabels": peers}}],
+    }
+
+
+def _from_scraper(site: Site, port: int) -> dict[str, Any]:
+    return {"ports": [{"port": port}], "from": [_namespace(site.workloads.scraper_namespace)]}
+
+
+def _namespace(name: str | None) -> dict[str, Any]:
+    return {"namespaceSelector": {} if name is None else {"matchLabels": {_NAMESPACE: name}}}

@@ -1,0 +1,79 @@
+"""What a build is made from, and the parts of a job that have pods. Values only."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rljob_api.names import Role
+from rljob_api.spec import RLJob, RoleSpec, RolesSpec
+from rljob_operator.options import OperatorOptions, WorkloadOptions
+
+Manifest = dict[str, Any]
+"""An object as YAML has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What identifies the RLJob beside its manifest: every object lies in its namespace and refers to it."""
+
+    namespace: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """What the cluster offers beyond Kubernetes itself."""
+
+    pod_monitors: bool = False
+    """The CRD PodMonitor of the Prometheus operator is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A job and its place: what every object is made from."""
+
+    job: RLJob
+    owner: Owner
+    options: OperatorOptions
+
+    @property
+    def name(self) -> str:
+        """The job's name, with which all names begin."""
+        return self.job.metadata.name
+
+    @property
+    def workloads(self) -> WorkloadOptions:
+        """What pods are made of."""
+        return self.options.workloads
+
+    @property
+    def worker_image(self) -> str:
+        """Image of workers and coordinator."""
+        return self.job.spec.image or self.workloads.worker_image
+
+    def roles(self) -> dict[Role, RoleSpec]:
+        """The roles that the job has, in the order in which a sample passes them."""
+        given = {role: getattr(self.job.spec.roles, role.value) for role in Role}
+        return {role: spec for role, spec in given.items() if spec is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A set of pods with one template."""
+
+    component: str
+    """One of `rljob_api.cluster.COMPONENT_*`."""
+    container: str
+    """Name of its only container."""
+    role: Role | None = None
+
+
+WORKER_CONTAINER = "worker"
+COORDINATOR_CONTAINER = "coordinator"
+REDIS_CONTAINER = "redis"
+CONTAINERS = (WORKER_CONTAINER, COORDINATOR_CONTAINER, REDIS_CONTAINER)
+"""Every container that the operator makes has one of these names."""
+
+
+def field_name(role: Role) -> str:
+    """The role's field in `spec.roles`, in the manifest's spelling."""
+    return RolesSpec.model_fields[role.value].alias or role.value

@@ -1,0 +1,63 @@
+"""Where actor and coordinator run: they share the run volume, so on one node where only one may mount it."""
+
+from typing import Any
+
+from rljob_api import cluster
+from rljob_api.names import Role
+from rljob_api.spec import AccessMode
+from rljob_operator.build.parts import Part, Site
+from rljob_operator.build.template_patch import patched
+from rljob_operator.build.volumes import RUN, checkpoint_volume
+
+LABEL_RUN_VOLUME = "rljob.dev/run-volume"
+"""On the pods that mount the run volume."""
+_HOSTNAME = "kubernetes.io/hostname"
+
+
+def run_volume(site: Site) -> dict[str, Any]:
+    """The run volume of the actor, its template patch included: the coordinator must mount the same."""
+    spec = site.job.spec.roles.actor.template.get("spec") or {}
+    patch = [volume for volume in spec.get("volumes", []) if volume["name"] == RUN]
+    volumes = patched({"volumes": [checkpoint_volume(site)]}, {"volumes": patch})["volumes"]
+    assert len(volumes) == 1, "template_rules keeps the run volume from being deleted"
+    return dict(volumes[0])
+
+
+def makes_claim(site: Site) -> bool:
+    """Whether the run volume is the claim that goes with the job."""
+    source = run_volume(site).get("persistentVolumeClaim", {})
+    return bool(source.get("claimName") == cluster.checkpoint_claim_name(site.name))
+
+
+def shares_node(site: Site) -> bool:
+    """Whether only one node may mount the run volume."""
+    once = site.job.spec.checkpoint.volume.access_mode is AccessMode.READ_WRITE_ONCE
+    return once and "persistentVolumeClaim" in run_volume(site)
+
+
+def actor_placement(site: Site) -> dict[str, Any]:
+    """With the pods that have the volume, itself among them: the first pod of all may go where it likes."""
+    return _near({LABEL_RUN_VOLUME: site.name}) if shares_node(site) else {}
+
+
+def coordinator_placement(site: Site) -> dict[str, Any]:
+    """With the actor, whose GPUs choose the node; what the actor tolerates there, the coordinator tolerates too.
+
+    It waits until the actor has a node. The other way round the coordinator might sit on a node without a GPU, and the
+    actor could go nowhere.
+    """
+    if not shares_node(site):
+        return {}
+    tolerations = (site.job.spec.roles.actor.template.get("spec") or {}).get("tolerations")
+    near = _near({cluster.LABEL_JOB: site.name, cluster.LABEL_ROLE: Role.ACTOR.value})
+    return {**near, **({"tolerations": tolerations} if tolerations else {})}
+
+
+def has_run_volume(part: Part) -> bool:
+    """Whether the part mounts it."""
+    return part.role is Role.ACTOR or part.component == cluster.COMPONENT_COORDINATOR
+
+
+def _near(labels: dict[str, str]) -> dict[str, Any]:
+    term = {"labelSelector": {"matchLabels": labels}, "topologyKey": _HOSTNAME}
+    return {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}

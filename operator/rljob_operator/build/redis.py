@@ -1,0 +1,127 @@
+"""The Redis servers: the control Redis and the storage units.
+
+StatefulSets, because a name has at most one pod: never two servers on one append-only file, and a unit's Service
+always means the same unit. A Deployment may have an old and a new pod at a time. They start in no order.
+"""
+
+from typing import Any
+
+from rljob_api import cluster
+from rljob_api.spec import PersistenceKind
+from rljob_api.status import RLJobStatus
+from rljob_operator.build.metadata import manifest, part_labels, selector
+from rljob_operator.build.parts import REDIS_CONTAINER, Manifest, Part, Site
+from rljob_operator.build.probes import redis_probes
+from rljob_operator.build.resources import CONTROL, storage_resources
+from rljob_operator.build.scale import infrastructure_replicas
+from rljob_operator.build.secret import PASSWORD_KEY
+from rljob_operator.build.security import container_security
+from rljob_operator.build.template import pod_template
+
+CONTROL_PART = Part(cluster.COMPONENT_CONTROL, REDIS_CONTAINER)
+STORAGE_PART = Part(cluster.COMPONENT_STORAGE, REDIS_CONTAINER)
+
+_DATA = "data"
+_DATA_DIR = "/data"
+_GRACE_SECONDS = 10
+_PASSWORD = "REDISCLI_AUTH"  # noqa: S105 - a variable, which redis-cli reads too
+_STORAGE_MALLOC = "oversize_threshold:0,dirty_decay_ms:-1,muzzy_decay_ms:-1"
+"""jemalloc keeps freed pages: giving megabytes back to the kernel and faulting them in anew costs more than a copy."""
+_MALLOC_VARIABLES = ("MALLOC_CONF", "JE_MALLOC_CONF")
+"""A system's jemalloc reads the first, the one that Redis brings along (it has a prefix) the second."""
+_CONTROL_ARGUMENTS = ("--appendonly", "yes", "--appendfsync", "everysec", "--aof-load-truncated", "yes")
+
+
+def control(site: Site, status: RLJobStatus) -> Manifest:
+    """The control Redis: synced every second, a torn tail cut off at the start."""
+    persistence = site.job.spec.transfer_queue.redis.persistence
+    claimed = persistence.kind is PersistenceKind.CLAIM
+    pod = _pod(site, _CONTROL_ARGUMENTS, [], CONTROL, volumes=[] if claimed else [_scratch()])
+    body = _stateful(site, CONTROL_PART, infrastructure_replicas(site, status, 1), cluster.control_name(site.name), pod)
+    return _set(site, CONTROL_PART, {**body, **(_claims(site) if claimed else {})})
+
+
+def storage(site: Site, status: RLJobStatus) -> Manifest:
+    """The storage units: nothing on disk, at most storageBytes in memory, no eviction."""
+    queue = site.job.spec.transfer_queue
+    arguments = ("--appendonly", "no", "--maxmemory", str(queue.storage_bytes))
+    malloc = [{"name": name, "value": _STORAGE_MALLOC} for name in _MALLOC_VARIABLES]
+    resources = storage_resources(queue.redis.resources, queue.storage_bytes)
+    pod = _pod(site, arguments, malloc, resources, volumes=[_scratch()])
+    replicas = infrastructure_replicas(site, status, queue.storage_units)
+    body = _stateful(site, STORAGE_PART, replicas, cluster.storage_name(site.name), pod)
+    return _set(site, STORAGE_PART, body)
+
+
+def _set(site: Site, part: Part, spec: dict[str, Any]) -> Manifest:
+    return manifest(site, ("apps/v1", "StatefulSet"), spec["serviceName"], {"spec": spec}, part)
+
+
+def _stateful(site: Site, part: Part, replicas: int, service: str, pod: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "replicas": replicas,
+        "serviceName": service,
+        "revisionHistoryLimit": 1,
+        # Not in order: the default would also wait for ever for a pod that a bad template keeps from being ready.
+        "podManagementPolicy": "Parallel",
+        "selector": {"matchLabels": selector(site, part)},
+        "template": pod_template(site, part, pod),
+    }
+
+
+def _claims(site: Site) -> dict[str, Any]:
+    persistence = site.job.spec.transfer_queue.redis.persistence
+    spec: dict[str, Any] = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": persistence.size}},
+    }
+    if persistence.storage_class_name is not None:
+        spec["storageClassName"] = persistence.storage_class_name
+    template = {"metadata": {"name": _DATA, "labels": part_labels(site, CONTROL_PART)}, "spec": spec}
+    return {
+        # Deleted with the job; kept over a suspension, which scales to zero.
+        "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Retain"},
+        "volumeClaimTemplates": [template],
+    }
+
+
+def _scratch() -> dict[str, Any]:
+    return {"name": _DATA, "emptyDir": {}}
+
+
+def _pod(
+    site: Site,
+    arguments: tuple[str, ...],
+    environment: list[dict[str, Any]],
+    resources: dict[str, Any],
+    *,
+    volumes: list[dict[str, Any]],
+) -> dict[str, Any]:
+    password = {"secretKeyRef": {"name": cluster.secret_name(site.name), "key": PASSWORD_KEY}}
+    container = {
+        "name": REDIS_CONTAINER,
+        "image": site.job.spec.transfer_queue.redis.image or site.workloads.redis_image,
+        "imagePullPolicy": site.workloads.pull_policy.value,
+        "command": [site.workloads.redis_server],
+        "args": [*_arguments(), *arguments],
+        "env": [{"name": _PASSWORD, "valueFrom": password}, *environment],
+        "ports": [{"name": "redis", "containerPort": cluster.REDIS_PORT}],
+        "resources": resources,
+        "volumeMounts": [{"name": _DATA, "mountPath": _DATA_DIR}],
+        **redis_probes(site.workloads.redis_ping),
+        **container_security(),
+    }
+    return {
+        "terminationGracePeriodSeconds": _GRACE_SECONDS,
+        "containers": [container],
+        **({"volumes": volumes} if volumes else {}),
+    }
+
+
+def _arguments() -> list[str]:
+    return [
+        *("--port", str(cluster.REDIS_PORT), "--bind", "*", "-::*"),
+        # The kubelet fills it in; the server rewrites its own argument list when it is up, so that it does not stay.
+        *("--requirepass", f"$({_PASSWORD})", "--dir", _DATA_DIR, "--daemonize", "no"),
+        *("--save", "", "--maxmemory-policy", "noeviction"),
+    ]

@@ -1,0 +1,47 @@
+"""What containers ask for and are held to, where the spec says nothing too."""
+
+from typing import Any
+
+from rljob_api.spec import ResourcesSpec, RoleSpec
+
+GPU = "nvidia.com/gpu"
+_MIB = 1 << 20
+
+COORDINATOR: dict[str, Any] = {
+    "requests": {"cpu": "100m", "memory": "256Mi"},
+    "limits": {"memory": "2Gi"},
+}
+CONTROL: dict[str, Any] = {
+    "requests": {"cpu": "100m", "memory": "128Mi"},
+    "limits": {"memory": "2Gi"},
+}
+"""Control state is some hundred bytes a row and the rows of a few rollouts; rewriting its file may double it."""
+_STORAGE_OVERHEAD_BYTES = 256 * _MIB
+"""Connections' buffers: a chunk of 4 MiB is in flight for each client."""
+_STORAGE_FRAGMENTATION = 4
+"""One part in so many of storageBytes may be freed memory that jemalloc keeps."""
+
+
+def role_resources(spec: RoleSpec) -> dict[str, Any]:
+    """Of a worker: the spec's, and its GPUs. Without a word of the user nothing is reserved."""
+    gpus = {GPU: str(spec.gpus)} if spec.gpus else {}
+    return _without_empty({**spec.resources.requests, **gpus}, {**spec.resources.limits, **gpus})
+
+
+def storage_resources(spec: ResourcesSpec, storage_bytes: int) -> dict[str, Any]:
+    """Of a storage unit: memory for what it may hold, and above that what it needs to hold it."""
+    limit = storage_bytes + storage_bytes // _STORAGE_FRAGMENTATION + _STORAGE_OVERHEAD_BYTES
+    requests, limits = dict(spec.requests), dict(spec.limits)
+    if "memory" not in limits:
+        limits["memory"] = _mebibytes(limit)
+        requests.setdefault("memory", _mebibytes(storage_bytes))
+    requests.setdefault("cpu", "100m")
+    return _without_empty(requests, limits)
+
+
+def _mebibytes(amount: int) -> str:
+    return f"{-(-amount // _MIB)}Mi"
+
+
+def _without_empty(requests: dict[str, str], limits: dict[str, str]) -> dict[str, Any]:
+    return {name: amounts for name, amounts in (("requests", requests), ("limits", limits)) if amounts}

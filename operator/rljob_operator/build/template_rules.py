@@ -1,0 +1,131 @@
+"""What a template patch must leave as it is, each with a sentence: what the operator knows pods by and workers live on.
+
+Pure. Called before anything is built, and by validation. Whatever is not named here is the API server's to judge.
+"""
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any
+
+from rljob_api import cluster
+from rljob_api.names import Role
+from rljob_api.spec import RLJob
+from rljob_operator.build.parts import CONTAINERS, WORKER_CONTAINER, field_name
+from rljob_operator.build.template_patch import DIRECTIVE, MERGE_KEYS
+from rljob_operator.build.volumes import JOB, JOB_DIR, RUN, SECRET, STATE
+from rljob_operator.options import WorkloadOptions
+
+_OWN_PREFIX = "rljob.dev/"
+_OWN_ENVIRONMENT = "RLJOB_"
+_OWN_VOLUMES = (SECRET, JOB, STATE)
+_OWN_PATHS = tuple(PurePosixPath(path) for path in (cluster.SECRET_DIR, JOB_DIR, cluster.STATE_DIR))
+_OWN_FIELDS = ("command", "args")
+
+
+def template_problems(job: RLJob) -> list[str]:
+    """A sentence for each thing that a role's template must not say."""
+    found: list[str] = []
+    for role in Role:
+        spec = getattr(job.spec.roles, role.value)
+        if spec is not None:
+            found += _problems(spec.template, f"roles.{field_name(role)}.template", (WORKER_CONTAINER,))
+    return found
+
+
+def options_problems(options: WorkloadOptions) -> list[str]:
+    """The same for the template of the operator's options."""
+    return list(_problems(options.pod_template, "workloads.podTemplate", CONTAINERS))
+
+
+def _problems(template: dict[str, Any], path: str, own: tuple[str, ...]) -> Iterator[str]:
+    shape = list(_shape(template, path))
+    if shape:
+        yield from shape
+        return
+    for key in template:
+        if key not in ("metadata", "spec"):
+            yield f"{path}.{key}: there is no such field. Give metadata or spec, as in a pod template."
+    yield from _metadata(template.get("metadata") or {}, f"{path}.metadata")
+    spec = template.get("spec") or {}
+    # The run volume is actor's and coordinator's together: the actor's template may give both another one.
+    others = (RUN,) if len(own) > 1 else ()
+    yield from _volumes(spec, f"{path}.spec", (*_OWN_VOLUMES, *others))
+    yield from _containers(spec, f"{path}.spec", own)
+
+
+def _shape(value: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - JSON
+    """Maps where maps are wanted, lists of maps with their key where lists are merged by it."""
+    for key, inner in value.items():
+        where = f"{path}.{key}"
+        if key == DIRECTIVE:
+            yield f"{where}: belongs into an entry of a list. Give null to delete a field."
+        elif key in ("metadata", "spec", "labels", "annotations") and not isinstance(inner, dict | None):
+            yield f"{where}: {_shown(inner)} is not an object. Give an object."
+        elif key in MERGE_KEYS and "labels" not in path and "annotations" not in path:
+            yield from _merged_list(inner, where, MERGE_KEYS[key])
+        elif isinstance(inner, dict):
+            yield from _shape(inner, where)
+
+
+def _merged_list(entries: Any, path: str, key: str) -> Iterator[str]:  # noqa: ANN401 - JSON
+    if not isinstance(entries, list):
+        cure = f"Give a list of objects with {key}, and {{{key}: ..., $patch: delete}} to delete one."
+        yield f"{path}: {_shown(entries)} is not a list. {cure}"
+        return
+    for index, entry in enumerate(entries):
+        where = f"{path}[{index}]"
+        if not isinstance(entry, dict):
+            yield f"{where}: {_shown(entry)} is not an object. Give an object with {key}."
+        elif not isinstance(entry.get(key), str | int):
+            yield f"{where}.{key}: is missing. Entries are merged by it: give one."
+        elif entry.get(DIRECTIVE, "delete") != "delete":
+            yield f"{where}.{DIRECTIVE}: {_shown(entry[DIRECTIVE])} is not known here. Give delete or leave it out."
+        else:
+            yield from _shape({name: inner for name, inner in entry.items() if name != DIRECTIVE}, where)
+
+
+def _metadata(metadata: dict[str, Any], path: str) -> Iterator[str]:
+    for key, value in metadata.items():
+        if key not in ("labels", "annotations"):
+            yield f"{path}.{key}: cannot be patched. Give labels and annotations only."
+            continue
+        for name in value or {}:
+            if name.startswith(_OWN_PREFIX):
+                yield f"{path}.{key}.{name}: belongs to the operator, which knows the pod by it. Remove it."
+
+
+def _volumes(spec: dict[str, Any], path: str, own: tuple[str, ...]) -> Iterator[str]:
+    for volume in spec.get("volumes", []):
+        if volume["name"] == RUN and DIRECTIVE in volume:
+            yield f"{path}.volumes[{RUN}]: cannot be deleted: checkpoints and logs lie on it. Give it another source."
+        if volume["name"] in own:
+            yield (
+                f"{path}.volumes[{volume['name']}]: belongs to the operator, and workers live on it."
+                " Give a volume of yours another name."
+            )
+
+
+def _containers(spec: dict[str, Any], path: str, own: tuple[str, ...]) -> Iterator[str]:
+    for container in spec.get("containers", []):
+        if container["name"] in own:
+            yield from _own_container(container, f"{path}.containers[{container['name']}]")
+
+
+def _own_container(container: dict[str, Any], path: str) -> Iterator[str]:
+    if DIRECTIVE in container:
+        yield f"{path}: cannot be deleted, since it is what the pod is for. Remove $patch."
+    for field in _OWN_FIELDS:
+        if field in container:
+            yield f"{path}.{field}: cannot be patched: the operator starts the program. Remove it."
+    for variable in container.get("env", []):
+        if str(variable["name"]).startswith(_OWN_ENVIRONMENT):
+            yield f"{path}.env[{variable['name']}]: belongs to the operator. Choose a name without {_OWN_ENVIRONMENT}."
+    for mount in container.get("volumeMounts", []):
+        place = PurePosixPath(str(mount["mountPath"]))
+        if any(place == taken or taken in place.parents or place in taken.parents for taken in _OWN_PATHS):
+            yield f"{path}.volumeMounts[{place}]: would hide what the operator mounts there. Choose another path."
+
+
+def _shown(value: object) -> str:
+    text = "null" if value is None else repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."

@@ -1,0 +1,72 @@
+"""Volumes of worker and coordinator pods, and the claim of the checkpoints."""
+
+from pathlib import PurePosixPath
+from typing import Any
+
+from rljob_api import cluster
+from rljob_api.spec import RoleSpec
+from rljob_operator.build.metadata import manifest
+from rljob_operator.build.parts import Manifest, Site
+
+RUN, STATE, TEMPORARY, MEMORY, SECRET, JOB = "run", "state", "tmp", "shm", "secret", "job"
+"""Names of the volumes: a template patch may give `run`, `tmp` and `shm` another source or size."""
+_GROUP_MAY_READ = 0o440
+MEMORY_DIR = str(PurePosixPath(cluster.WEIGHTS_DIR).parent)
+JOB_DIR = str(PurePosixPath(cluster.JOB_FILE).parent)
+TEMPORARY_DIR = "/tmp"  # noqa: S108 - a volume of the pod's own
+
+
+def common_volumes(site: Site) -> list[dict[str, Any]]:
+    """What workers and coordinator both have, beside the run folder."""
+    secret = {"secretName": cluster.secret_name(site.name), "defaultMode": _GROUP_MAY_READ}
+    return [
+        {"name": STATE, "emptyDir": {}},
+        {"name": TEMPORARY, "emptyDir": {}},
+        {"name": SECRET, "secret": secret},
+        {"name": JOB, "configMap": {"name": cluster.config_name(site.name)}},
+    ]
+
+
+def common_mounts() -> list[dict[str, Any]]:
+    """Where they lie, and the run folder."""
+    return [
+        {"name": RUN, "mountPath": cluster.RUN_DIR},
+        {"name": STATE, "mountPath": cluster.STATE_DIR},
+        {"name": TEMPORARY, "mountPath": TEMPORARY_DIR},
+        {"name": SECRET, "mountPath": cluster.SECRET_DIR, "readOnly": True},
+        {"name": JOB, "mountPath": JOB_DIR, "readOnly": True},
+    ]
+
+
+def memory_volume(site: Site, spec: RoleSpec) -> dict[str, Any]:
+    """The pod's /dev/shm, which holds weights on their way: two versions of the model at most.
+
+    Its pages count as the container's memory, so the container's limit bounds it; without one, the operator's option.
+    """
+    size = spec.resources.limits.get("memory", site.workloads.shared_memory)
+    return {"name": MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": size}}
+
+
+def own_run_volume() -> dict[str, Any]:
+    """The run folder of a role that keeps nothing: logs and scratch."""
+    return {"name": RUN, "emptyDir": {}}
+
+
+def checkpoint_volume(site: Site) -> dict[str, Any]:
+    """The run folder of actor and coordinator, as the spec says; a template patch of the actor may say otherwise."""
+    given = site.job.spec.checkpoint.volume.claim_name
+    claim = given or cluster.checkpoint_claim_name(site.name)
+    return {"name": RUN, "persistentVolumeClaim": {"claimName": claim}}
+
+
+def claim(site: Site) -> Manifest:
+    """The claim that goes with the job."""
+    volume = site.job.spec.checkpoint.volume
+    spec: dict[str, Any] = {
+        "accessModes": [volume.access_mode.value],
+        "resources": {"requests": {"storage": volume.size}},
+    }
+    if volume.storage_class_name is not None:
+        spec["storageClassName"] = volume.storage_class_name
+    name = cluster.checkpoint_claim_name(site.name)
+    return manifest(site, ("v1", "PersistentVolumeClaim"), name, {"spec": spec})
