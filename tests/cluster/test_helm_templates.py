@@ -55,6 +55,9 @@ def test_the_operator_reads_the_options_as_they_are_rendered(arguments: tuple[st
     manifests = objects(render(*arguments))
     options = _options(manifests)
     deployment = only(manifests, "Deployment")
+    labels = deployment["spec"]["template"]["metadata"]["labels"].items()
+    assert options.workloads.operator_labels.items() <= labels
+    assert options.workloads.operator_namespace == "rl-system"
     assert options.lease is not None
     assert (options.lease.name, options.lease.namespace) == (deployment["metadata"]["name"], "rl-system")
     ports = {

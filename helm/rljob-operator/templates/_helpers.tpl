@@ -79,6 +79,9 @@ priorityClassName: {{ . }}
 {{- include "rljob.check" . -}}
 workloads:
   {{- toYaml .Values.workloads | nindent 2 }}
+  operatorNamespace: {{ .Release.Namespace }}
+  operatorLabels:
+    {{- include "rljob.selector" . | nindent 4 }}
 namespaces: {{ toJson .Values.namespaces }}
 lease:
   name: {{ include "rljob.fullname" . }}
