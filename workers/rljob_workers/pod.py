@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from rljob_api import cluster
 from rljob_api.names import Role
 from rljob_api.spec import RLJob
-from rljob_api.wire.identity import Endpoints
+from rljob_api.wire.identity import Endpoints, PodKey
 
 _CURE = "Set it in the pod's template; the operator of this version does."
 
@@ -116,6 +116,16 @@ def role_of(environ: Mapping[str, str]) -> Role:
     except ValueError:
         words = ", ".join(role.value for role in Role)
         raise ValueError(f"RLJOB_ROLE: {text!r} is not a role. Use one of {words}.") from None
+
+
+def of_role(pod: PodKey, role: Role, pod_uid: str) -> PodKey:
+    """`pod`, which the pod with `pod_uid` is ordered to be. Raises ValueError where it was made for another role."""
+    if pod.role is not role:
+        raise ValueError(
+            f"RLJOB_ROLE: pod {pod_uid} was made for role {role.value}, and it is ordered to be {pod}."
+            " Give each pod's uid to a replica of its own role."
+        )
+    return pod
 
 
 def _read(path: Path, what: str) -> bytes:

@@ -21,6 +21,7 @@ from rljob_api.wire.identity import Endpoints
 from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
 from rljob_workers.dcs.channel import ChannelBroken, HttpChannel, PendingAnswer
 from rljob_workers.dcs.client import ATTEMPT_SECONDS, PAUSE_SECONDS, CoordinatorClient, accept
+from rljob_workers.dcs.errors import CoordinatorUnreachable
 
 REPORT_SECONDS = 60.0
 """How long registration and failure reports are tried: they must outlive a restart of the coordinator."""
@@ -68,7 +69,15 @@ class PendingOrder:
 class LauncherClient:
     """One launcher's two connections: polls on one, everything else on the other. Close it in a forked child."""
 
-    def __init__(self, endpoints: Endpoints, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        patience_seconds: float = REPORT_SECONDS,
+    ) -> None:
+        """`patience_seconds`: how long one call of `register` tries."""
+        self._patience_seconds = patience_seconds
         self._clock = clock
         self._calls = CoordinatorClient(endpoints, clock)
         self._polls = HttpChannel(endpoints.coordinator, endpoints.token, clock)
@@ -79,22 +88,27 @@ class LauncherClient:
     def register(self, hello: LauncherHello) -> None:
         """Registers this life of the launcher, fencing earlier ones. Raises LifeOver, CoordinatorUnreachable."""
         self._hello = hello
-        self._calls.call("POST", "/v1/launchers", hello, deadline=self._clock() + REPORT_SECONDS)
+        self._calls.call("POST", "/v1/launchers", hello, deadline=self._clock() + self._patience_seconds)
 
     def begin_poll(self, poll: LauncherPoll) -> PendingOrder:
         """Reports the pod's state and asks for an order other than `poll.carried`. One poll at a time."""
         if self._hello is None:
             raise ValueError("LauncherClient.begin_poll: the launcher is not registered. Call register(hello) first.")
-        if self._last is not None and self._last.registration_lost:
-            self.register(self._hello.model_copy(update={"seen_seq": poll.seen_seq}))
+        is_lost = self._last is not None and self._last.registration_lost
         path = f"/v1/launchers/{self._hello.launcher}/poll"
-        not_before = self._clock() + PAUSE_SECONDS
+        began, pending = self._clock(), None
         try:
+            if is_lost:
+                self.register(self._hello.model_copy(update={"seen_seq": poll.seen_seq}))
+                is_lost = False
             body = poll.model_dump_json().encode()
             pending = self._polls.begin("POST", path, body, timeout=poll.wait_seconds + ATTEMPT_SECONDS)
-        except ChannelBroken:
-            pending = None
-        self._last = PendingOrder(pending, not_before, self._idle, self._clock)
+        except (ChannelBroken, CoordinatorUnreachable):
+            pass
+        # An attempt that took long (nothing refuses, nothing answers) may take half of the time, and no more.
+        now = self._clock()
+        self._last = PendingOrder(pending, now + max(PAUSE_SECONDS, now - began), self._idle, self._clock)
+        self._last.registration_lost = is_lost
         return self._last
 
     def report_failure(self, failure: Failure) -> None:

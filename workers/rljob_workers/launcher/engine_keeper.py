@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_api.names import EXIT_BAD_MANIFEST
-from rljob_api.spec import ModelSpec
+from rljob_api.spec import ModelSpec, RLJobSpec
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.launchers import EngineProcess, EngineState
@@ -46,6 +46,12 @@ class EngineSettings:
     threads: int
     silence_seconds: float
     """heartbeatTimeoutSeconds: an engine that has not answered `/health` for this long hangs."""
+
+
+def engine_settings(spec: RLJobSpec) -> EngineSettings:
+    """The engine that a job asks for."""
+    silence = float(spec.restart_policy.heartbeat_timeout_seconds)
+    return EngineSettings(spec.model, spec.roles.rollout.threads, silence)
 
 
 EngineBody = Callable[[socket.socket, EngineSettings, str], int]
@@ -95,6 +101,22 @@ class EngineKeeper:
         self._start_not_before = 0.0
         self._refused_under: tuple[int, int] | None = None
         self._killed_since: str | None = None
+        self._outdated: str | None = None
+        self.starts = 0
+        """Lives so far."""
+
+    @property
+    def state(self) -> EngineState | None:
+        """As its pod's metrics say; None before the first start."""
+        process = self.process()
+        return None if process is None else process.state
+
+    def use(self, settings: EngineSettings) -> None:
+        """A later epoch's settings. An engine that runs with another model or other threads is replaced."""
+        before, self._settings = self._settings, settings
+        if self._life is not None and (before.model, before.threads) != (settings.model, settings.threads):
+            self._outdated = self._life.incarnation
+            self.kill("a later epoch runs with another model or other threads")
 
     def view(self) -> EngineView:
         """As `plan` sees it."""
@@ -127,6 +149,7 @@ class EngineKeeper:
             oom_score=RANK_OOM_SCORE,
         )
         self._killed_since = None
+        self.starts += 1
         self._life = self._last = _EngineLife(incarnation, child, self._clock())
         self.probe.reset()
         _log.info("engine %s runs as process %s on %s", incarnation, child.pid, self.url)
@@ -156,8 +179,10 @@ class EngineKeeper:
             return None
         self._life = None
         self.probe.close()
-        self._postpone(life, ended, order)
         _log.info("engine %s %s", life.incarnation, how_it_ended(ended.code))
+        if life.incarnation == self._outdated:
+            return None
+        self._postpone(life, ended, order)
         if order is None or order.phase is PodPhase.DONE:
             return None
         return self._failure(life, ended.code, order, now)

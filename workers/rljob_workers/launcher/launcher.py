@@ -1,6 +1,7 @@
 """The launcher of one pod: one thread, one loop, that serves the coordinator's order and its own children at once.
 
-Forked by `parent`. It decides nothing: `plan` says what follows from the order, and deaths are reported, not judged.
+Forked by `parent` on one machine, made by `pod` in a container. It decides nothing: `plan` says what follows from the
+order, and deaths are reported, not judged.
 
     reap -> hear the coordinator -> look after the engine -> carry out the plan -> send reports -> sleep
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from rljob_api.names import EXIT_FENCED, EXIT_SUCCEEDED, EXIT_TERMINATED, Role
 from rljob_api.spec import RLJob
-from rljob_api.wire.epochs import PodOrder
+from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure
 from rljob_api.wire.identity import Endpoints
 from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
@@ -28,7 +29,8 @@ from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.errors import CoordinatorUnreachable, LifeOver
 from rljob_workers.dcs.launcher_client import LauncherClient, PendingOrder
 from rljob_workers.launcher import rank_process
-from rljob_workers.launcher.engine_keeper import EngineBody, EngineKeeper, EngineSettings, serve_torch_engine
+from rljob_workers.launcher.company import LauncherState
+from rljob_workers.launcher.engine_keeper import EngineBody, EngineKeeper, engine_settings, serve_torch_engine
 from rljob_workers.launcher.forking import reap
 from rljob_workers.launcher.outbox import FailureOutbox
 from rljob_workers.launcher.plan import (
@@ -44,6 +46,7 @@ from rljob_workers.launcher.plan import (
 )
 from rljob_workers.launcher.ranks import PodIdentity, Ranks
 from rljob_workers.launcher.signals import SignalPipe
+from rljob_workers.launcher.surroundings import Surroundings, WhenDone, one_machine
 
 RANKS_PER_POD = 1
 """max(gpus, 1): without GPUs a pod has one rank."""
@@ -53,6 +56,9 @@ TICK_SECONDS = 0.25
 
 ASK_AGAIN_SECONDS = 0.1
 """Before the next poll when the coordinator was not reached, is not open or knows no order yet."""
+
+REGISTER_SECONDS = 5.0
+"""One attempt to register: signals and probes wait for its end."""
 
 _log = logging.getLogger(__name__)
 
@@ -70,25 +76,25 @@ class Launcher:
 
     def __init__(
         self,
-        spawn: SpawnLauncher,
+        identity: PodIdentity,
         job: RLJob,
-        endpoints: Endpoints,
+        surroundings: Surroundings,
         signals: SignalPipe,
         bodies: Bodies,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`run` begins it."""
-        self._identity = PodIdentity(spawn.pod, spawn.pod_uid, spawn.container_restart_count)
+        self._identity = identity
         self._id = secrets.token_hex(6)
         self._job = job
-        self._endpoints = endpoints
+        self._surroundings = surroundings
+        self._endpoints = endpoints = surroundings.endpoints_of(job)
         self._signals = signals
         self._bodies = bodies
         self._clock = clock
-        logs = Path(endpoints.run_dir) / "logs"
-        self._ranks = Ranks(self._identity, RANKS_PER_POD, logs, clock)
-        self._engine = self._make_engine(logs) if spawn.pod.role is Role.ROLLOUT else None
-        self._client = LauncherClient(endpoints, clock)
+        self._ranks = Ranks(self._identity, RANKS_PER_POD, surroundings.logs, clock)
+        self._engine = self._make_engine() if identity.pod.role is Role.ROLLOUT else None
+        self._client = LauncherClient(endpoints, clock, patience_seconds=REGISTER_SECONDS)
         self._outbox = FailureOutbox(endpoints, clock)
         self._answer = LauncherAnswer(order=None)
         self._poll: LauncherPoll | None = None
@@ -108,11 +114,9 @@ class Launcher:
             return EXIT_FENCED
         return self._exit_code
 
-    def _make_engine(self, logs: Path) -> EngineKeeper:
-        spec = self._job.spec
-        silence = float(spec.restart_policy.heartbeat_timeout_seconds)
-        settings = EngineSettings(spec.model, spec.roles.rollout.threads, silence)
-        return EngineKeeper(self._identity, settings, logs, self._clock, self._bodies.engine)
+    def _make_engine(self) -> EngineKeeper:
+        settings = engine_settings(self._job.spec)
+        return EngineKeeper(self._identity, settings, self._surroundings.logs, self._clock, self._bodies.engine)
 
     def _register(self) -> None:
         hello = LauncherHello(
@@ -128,6 +132,7 @@ class Launcher:
                 self._client.register(hello)
             except CoordinatorUnreachable as error:
                 _log.warning("%s: not registered yet: %s", self._identity.pod, error)
+                self._have_company()
             else:
                 _log.info("%s: launcher %s is registered", self._identity.pod, self._id)
                 return
@@ -142,8 +147,24 @@ class Launcher:
             self._do(step)
         self._ask()
         self._outbox.turn()
+        self._have_company()
         if self._exit_code is None:
             self._sleep()
+
+    def _have_company(self) -> None:
+        order = self._answer.order
+        state = LauncherState(
+            order=order,
+            num_ranks=RANKS_PER_POD,
+            ranks_up=self._ranks.num_alive,
+            ranks_ready=0 if order is None else self._ranks.num_ready(order),
+            rank_starts=self._ranks.starts,
+            engine=None if self._engine is None else self._engine.state,
+            engine_starts=0 if self._engine is None else self._engine.starts,
+            seen_seq=self._ranks.seen_seq,
+        )
+        for companion in self._surroundings.company:
+            companion.turn(state)
 
     def _view(self) -> PodView:
         return PodView(
@@ -181,6 +202,15 @@ class Launcher:
         if answer.order != self._answer.order:
             _log.info("%s: ordered to %s", self._identity.pod, _order_words(answer.order))
         self._answer = answer
+        if answer.job is not None:
+            self._use(answer.job)
+
+    def _use(self, job: RLJob) -> None:
+        """The epoch that was just heard of runs with `job`."""
+        self._job = job
+        self._endpoints = self._surroundings.endpoints_of(job)
+        if self._engine is not None:
+            self._engine.use(engine_settings(job.spec))
 
     def _ask(self) -> None:
         """Polls; a poll in flight that tells an older state of the pod is given up for one that tells the present."""
@@ -209,7 +239,17 @@ class Launcher:
             case KillEngine():
                 self._keeper.kill("the pod is done")
             case Leave():
-                self._exit_code = EXIT_TERMINATED if self._signals.terminated else EXIT_SUCCEEDED
+                self._leave()
+
+    def _leave(self) -> None:
+        """Nothing runs any more. In a pod a launcher that is done stays, or the kubelet would start it again."""
+        order, stays = self._answer.order, self._surroundings.when_done is WhenDone.STAYS
+        if not self._signals.terminated:
+            self._exit_code = None if stays else EXIT_SUCCEEDED
+        elif stays and order is not None and order.phase is PodPhase.DONE:
+            self._exit_code = EXIT_SUCCEEDED
+        else:
+            self._exit_code = EXIT_TERMINATED
 
     @property
     def _keeper(self) -> EngineKeeper:
@@ -231,6 +271,7 @@ class Launcher:
             launcher=self._id,
             engine_url=None if self._engine is None else self._engine.url,
             seq_sink=self._ranks.sink(rank),
+            ready_mark=self._ranks.ready_mark(rank),
         )
         self._ranks.start(context, self._bodies.rank, self._close_everything)
 
@@ -239,6 +280,8 @@ class Launcher:
         self._client.close()
         self._outbox.close()
         self._signals.close()
+        for companion in self._surroundings.company:
+            companion.close()
 
     def _close_everything(self) -> None:
         self._close_connections()
@@ -262,6 +305,8 @@ class Launcher:
         for descriptor in waits:
             if descriptor >= 0:
                 poller.register(descriptor, select.POLLIN)
+        for companion in self._surroundings.company:
+            companion.watch(poller)
         poller.poll(TICK_SECONDS * 1000)
 
 
@@ -270,7 +315,8 @@ def run_launcher(spawn: SpawnLauncher, bodies: Bodies) -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     job = RLJob.model_validate_json(Path(spawn.manifest).read_bytes())
     endpoints = Endpoints.model_validate_json(Path(spawn.endpoints).read_bytes())
-    return Launcher(spawn, job, endpoints, SignalPipe(), bodies).run()
+    identity = PodIdentity(spawn.pod, spawn.pod_uid, spawn.container_restart_count)
+    return Launcher(identity, job, one_machine(endpoints), SignalPipe(), bodies).run()
 
 
 def _differs(poll: LauncherPoll, earlier: LauncherPoll) -> bool:

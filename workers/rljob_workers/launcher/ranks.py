@@ -17,7 +17,7 @@ from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.identity import Life, PodKey, RankKey
 from rljob_api.wire.launchers import RankProcess
-from rljob_workers.dcs.context import RankContext, SeqSink
+from rljob_workers.dcs.context import RankContext, ReadyMark, SeqSink
 from rljob_workers.launcher.forking import Child, Exit, fork_child
 from rljob_workers.launcher.plan import RankView
 
@@ -64,6 +64,27 @@ class Ranks:
         self._lives: dict[int, _RankLife] = {}
         self._fenced: list[tuple[_RankLife, float, Failure]] = []
         self._sinks = [SeqSink() for _ in range(num_ranks)]
+        self._ready_marks = [ReadyMark() for _ in range(num_ranks)]
+        self.starts = 0
+        """Lives so far."""
+
+    @property
+    def num_alive(self) -> int:
+        """Ranks that run."""
+        return sum(row.exit_code is None for row in self._lives.values())
+
+    def num_ready(self, order: PodOrder) -> int:
+        """Ranks that run as ordered, and have said that they are Ready."""
+        return sum(
+            row.exit_code is None
+            and (row.life.epoch, row.life.generation) == (order.epoch, order.generation)
+            and self._ready_marks[rank].is_set
+            for rank, row in self._lives.items()
+        )
+
+    def ready_mark(self, rank: int) -> ReadyMark:
+        """The mark that the present life of rank `rank` shares with this launcher."""
+        return self._ready_marks[rank]
 
     @property
     def seen_seq(self) -> int:
@@ -110,6 +131,8 @@ class Ranks:
 
         life = context.life
         log = self._logs / f"{life.key}.log"
+        self._ready_marks[life.key.rank].clear()
+        self.starts += 1
         child = fork_child(lambda: body(context), log, prepare, oom_score=RANK_OOM_SCORE)
         self._lives[life.key.rank] = _RankLife(life, child)
         _log.info("%s: life %s of epoch %s runs as process %s", life.key, life.incarnation, life.epoch, child.pid)

@@ -38,6 +38,7 @@ class Observer:
             decision_id=current.decision_id,
             published=None if published is None else published.version,
             recorded=self._progress.recorded(restore),
+            recorded_folder=self._progress.recorded_folder(restore),
             step=last.step if last is not None else _restored_step(restore),
             last_step=last,
             pods=self._pods_observed(silent_since),

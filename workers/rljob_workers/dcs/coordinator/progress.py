@@ -62,11 +62,20 @@ class Progress:
 
     def recorded(self, restore: RestorePoint) -> int | None:
         """The version of the last record, as far as this epoch knows; None before checkpoint 0."""
-        text = self._ground.store.get(Table.STATE, _RECORD)
-        record = None if text is None else CheckpointRecord.model_validate_json(text)
-        if record is not None and record.epoch == restore.epoch:
+        record = self._record_of(restore.epoch)
+        if record is not None:
             return record.id.version
         return restore.version if restore.folder is not None else None
+
+    def recorded_folder(self, restore: RestorePoint) -> str | None:
+        """The folder of that record."""
+        record = self._record_of(restore.epoch)
+        return restore.folder if record is None else record.folder
+
+    def _record_of(self, epoch: int) -> CheckpointRecord | None:
+        text = self._ground.store.get(Table.STATE, _RECORD)
+        record = None if text is None else CheckpointRecord.model_validate_json(text)
+        return record if record is not None and record.epoch == epoch else None
 
     # --- failures --------------------------------------------------------------------------------------------------
 

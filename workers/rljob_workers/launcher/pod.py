@@ -1,0 +1,133 @@
+"""The first process of a worker's container: `python -m rljob_workers.launcher.pod`.
+
+It counts the start, imports the heavy libraries, asks which replica its pod is, and is that replica's launcher then.
+Everything from the imports on happens in one loop that also answers probes and repeats logs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rljob_api import cluster
+from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_TERMINATED, Role
+from rljob_workers.launcher.preload import limit_thread_pools, preload
+from rljob_workers.launcher.starts import count_start
+
+limit_thread_pools()  # before anything below pulls in NumPy or torch
+
+from rljob_api.spec import RLJob  # noqa: E402 -- see above
+from rljob_api.wire.identity import PodKey  # noqa: E402 -- see above
+from rljob_workers.dcs.coordinator.listening import open_listener  # noqa: E402 -- see above
+from rljob_workers.launcher.company import LauncherState  # noqa: E402 -- see above
+from rljob_workers.launcher.echo import LogEcho  # noqa: E402 -- see above
+from rljob_workers.launcher.forking import is_users_error  # noqa: E402 -- see above
+from rljob_workers.launcher.launcher import RANKS_PER_POD, Bodies, Launcher  # noqa: E402 -- see above
+from rljob_workers.launcher.pod_metrics import exposition  # noqa: E402 -- see above
+from rljob_workers.launcher.probes import ProbeServer  # noqa: E402 -- see above
+from rljob_workers.launcher.ranks import PodIdentity  # noqa: E402 -- see above
+from rljob_workers.launcher.replica import ReplicaQuestion  # noqa: E402 -- see above
+from rljob_workers.launcher.signals import SignalPipe  # noqa: E402 -- see above
+from rljob_workers.launcher.surroundings import Surroundings, WhenDone  # noqa: E402 -- see above
+from rljob_workers.pod import PodEnvironment, of_role, required, role_of  # noqa: E402 -- see above
+
+TURN_SECONDS = 0.25
+
+_log = logging.getLogger(__name__)
+
+
+class Pod:
+    """One life of the container."""
+
+    def __init__(self, options: argparse.Namespace, bodies: Bodies) -> None:
+        """Raises ValueError, with a sentence, for what is missing."""
+        self._environment = PodEnvironment.read(os.environ)
+        self._pod_uid = required(os.environ, "RLJOB_POD_UID")
+        self._role: Role = role_of(os.environ)
+        self._job: RLJob = self._environment.job()
+        self._endpoints = self._environment.endpoints(self._job)
+        self._options = options
+        self._bodies = bodies
+
+    def run(self, restart_count: int, load: Callable[[], None]) -> int:
+        """Until the launcher leaves, or SIGTERM; the exit code."""
+        logs = self._environment.folder(cluster.STATE_DIR) / "logs"
+        for folder in (logs, Path(self._endpoints.run_dir), Path(self._endpoints.weights_dir)):
+            folder.mkdir(parents=True, exist_ok=True)
+        load()
+        signals = SignalPipe()
+        probes = self._probes(restart_count)
+        pod = self._await_replica(signals, probes)
+        if pod is None:
+            return EXIT_TERMINATED
+        identity = PodIdentity(pod, self._pod_uid, restart_count)
+        company = (probes, LogEcho(_logs_of(pod, logs), sys.stdout.fileno()))
+        surroundings = Surroundings(self._environment.endpoints, logs, WhenDone.STAYS, company)
+        return Launcher(identity, self._job, surroundings, signals, self._bodies).run()
+
+    def _probes(self, restart_count: int) -> ProbeServer:
+        def metrics(state: LauncherState) -> str:
+            return exposition(self._environment.job_name, self._role.value, restart_count, state)
+
+        host = self._options.probe_host or ("::" if ":" in self._environment.address else "0.0.0.0")  # noqa: S104
+        return ProbeServer(open_listener(host, self._options.probe_port), metrics)
+
+    def _await_replica(self, signals: SignalPipe, probes: ProbeServer) -> PodKey | None:
+        """None at SIGTERM. There is no deadline: what this pod is for, others decide."""
+        question = ReplicaQuestion(self._endpoints, self._pod_uid)
+        try:
+            while not signals.terminated:
+                signals.drain()
+                pod = question.turn()
+                if pod is not None:
+                    _log.info("pod %s is %s", self._pod_uid, pod)
+                    return of_role(pod, self._role, self._pod_uid)
+                probes.turn(LauncherState(num_ranks=RANKS_PER_POD))
+                poller = select.poll()
+                poller.register(signals.fileno(), select.POLLIN)
+                question.watch(poller)
+                probes.watch(poller)
+                poller.poll(TURN_SECONDS * 1000)
+            return None
+        finally:
+            question.close()
+
+
+def main(arguments: Sequence[str], bodies: Bodies, load: Callable[[], None] = preload) -> int:
+    """The command line; the exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_TERMINATED))  # a first process has no default for it
+    root = Path(os.environ.get("RLJOB_ROOT") or "/")
+    restart_count = count_start(root / cluster.STATE_DIR.lstrip("/"))
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    parser = argparse.ArgumentParser(prog="python -m rljob_workers.launcher.pod")
+    parser.add_argument("--probe-host", default="", help="address for probes and metrics (default: all)")
+    parser.add_argument("--probe-port", type=int, default=cluster.PROBE_PORT)
+    try:
+        return Pod(parser.parse_args(arguments), bodies).run(restart_count, load)
+    except ValueError as error:
+        if not is_users_error(error):
+            raise
+        sys.stderr.write(f"{error}\n")
+        return EXIT_BAD_MANIFEST
+
+
+def _logs_of(pod: PodKey, logs: Path) -> dict[str, Path]:
+    names = [*(f"{pod}.{rank}" for rank in range(RANKS_PER_POD)), *([f"{pod}.engine"] if _has_engine(pod) else [])]
+    return {name: logs / f"{name}.log" for name in names}
+
+
+def _has_engine(pod: PodKey) -> bool:
+    return pod.role is Role.ROLLOUT
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:], Bodies())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # thousands of modules would be taken apart first, some of them noisily

@@ -1,0 +1,39 @@
+"""What a launcher finds around it: where services are, where logs go, who keeps it company, how it ends.
+
+Made by `launcher.run_launcher` (one machine) and by `pod` (a container); read by the launcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from rljob_api.spec import RLJob
+from rljob_api.wire.identity import Endpoints
+from rljob_workers.launcher.company import Companion
+
+
+class WhenDone(Enum):
+    """What a launcher does once its job is done and nothing runs any more."""
+
+    LEAVES = "Leaves"
+    STAYS = "Stays"
+    """Until SIGTERM: whoever started it would only start it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Around one launcher."""
+
+    endpoints_of: Callable[[RLJob], Endpoints]
+    """A job of a later epoch may have other storage units."""
+    logs: Path
+    when_done: WhenDone
+    company: tuple[Companion, ...] = ()
+
+
+def one_machine(endpoints: Endpoints) -> Surroundings:
+    """Of a local run."""
+    return Surroundings(lambda _: endpoints, Path(endpoints.run_dir) / "logs", WhenDone.LEAVES)
