@@ -16,9 +16,12 @@ CHART_CRD := helm/rljob-operator/files/rljob.dev_rljobs.yaml
 # For any Python from 3.11.0 on: some packages are needed by early patch releases only, such as Debian's.
 UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links
+# A lock for each image, since an operator has no torch: the same versions, since the whole lock constrains them.
+UV_COMPILE_IMAGE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	--no-annotate --no-emit-index-url --no-emit-find-links --constraint requirements.lock
 
-.PHONY: help install demo test test-unit test-integration test-schedule lint format crd docs lock \
-	bench-quickstart bench-restart clean
+.PHONY: help install demo test test-unit test-integration test-schedule lint format crd docs lock images \
+	cluster cluster-build cluster-down test-cluster bench-quickstart bench-restart clean
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -29,14 +32,19 @@ install: ## Makes .venv and installs what the lock names
 demo: install ## Trains the quickstart: five roles, a real Redis, reward from 0 to above 0.9
 	$(BIN)/rljob run examples/quickstart.yaml --out rljob-out/quickstart
 
-test: install lint ## Lint, types, contracts and all tests of one machine
+test: install lint ## Lint, types, contracts and all tests
 	$(PYTEST) tests/unit tests/integration
+	@$(MAKE) --no-print-directory test-cluster
 
 test-unit: install ## Tests of pure code
 	$(PYTEST) tests/unit
 
 test-integration: install ## Tests with a real Redis and real processes
 	$(PYTEST) tests/integration
+
+test-cluster: install ## Tests on a real Kubernetes: that of KUBECONFIG, else the one of `make cluster`
+	@[ -n "$${KUBECONFIG:-}" ] || scripts/cluster-packages
+	$(PYTEST) tests/cluster
 
 test-schedule: install ## Random schedules and faults of the queue, many more than the other targets run
 	RLJOB_SCHEDULE_SEEDS=$${RLJOB_SCHEDULE_SEEDS:-1200} $(PYTEST) tests/integration/transfer_queue/test_schedules.py
@@ -65,6 +73,23 @@ lock: install ## Locks the newest versions that pyproject.toml allows
 	$(UV_COMPILE) --upgrade --extra worker --extra operator --extra dev --output-file requirements.lock
 	$(UV_COMPILE) --upgrade --extra worker --extra operator --extra dev --extra bench --constraint requirements.lock \
 		--output-file requirements-bench.lock
+	$(UV_COMPILE_IMAGE) pyproject.toml --extra operator --output-file images/operator.lock
+	$(UV_COMPILE_IMAGE) pyproject.toml --extra worker --output-file images/worker-gpu.lock
+	$(UV_COMPILE_IMAGE) pyproject.toml --extra worker --excludes images/cpu-excludes.in --output-file images/worker-cpu.lock
+	$(UV_COMPILE_IMAGE) images/build.in --upgrade --output-file images/build.lock
+
+images: ## Builds the images of operator and workers (scripts/images says what else there is)
+	@scripts/images build
+
+cluster: cluster-build ## Brings up a real Kubernetes on this machine and says how to use it
+	@tests/cluster/node/up.sh
+
+cluster-build: ## Builds the programs of that Kubernetes: minutes at first, then nothing
+	@scripts/cluster-packages
+	@tests/cluster/node/build.sh >/dev/null
+
+cluster-down: ## Ends it; nothing is left but the built programs and the images
+	@tests/cluster/node/down.sh
 
 bench-quickstart: install ## Samples per second beside TRL's GRPOTrainer
 	@scripts/install bench
