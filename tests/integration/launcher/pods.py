@@ -1,0 +1,206 @@
+"""A job's pods on this machine: the containers' real entry points as processes, with Redis over TCP, and no cluster.
+
+Each pod has a folder in the place of `/`; a file of endpoints stands in for the cluster's names.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from rljob_api import cluster
+from rljob_api.names import Epoch
+from rljob_api.spec import RLJob
+from rljob_api.wire.epochs import DesiredState, EpochRequest, PodOrder, PodPhase, RestorePoint
+from rljob_api.wire.identity import Endpoints, PodKey
+from rljob_api.wire.observation import CoordinatorStatus, PodObservation
+from rljob_operator.local.embedded_redis import control_command, find_server, storage_command
+from rljob_workers.dcs.client import CoordinatorClient
+from tests.integration.children import die_with_tests
+from tests.integration.dcs.world import job
+from tests.integration.launcher.conftest import eventually
+
+BODIES = str(Path(__file__).with_name("pod_bodies.py"))
+PASSWORD = "a secret"
+TOKEN = "token"
+PATIENCE_SECONDS = 60.0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+class Container:
+    """One container of a pod; `start` again is a restart of it."""
+
+    def __init__(self, folder: Path, uid: str, environment: dict[str, str], command: list[str]) -> None:
+        self.folder = folder
+        self.uid = uid
+        self.port = free_port()
+        self.log = folder / "output.log"
+        self._environment = environment
+        self._command = command
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *self._command, "--probe-host", "127.0.0.1", "--probe-port", str(self.port)],
+                env={**os.environ, **self._environment},
+                stdout=log,
+                stderr=log,
+                preexec_fn=die_with_tests,
+            )
+
+    def output(self) -> str:
+        return self.log.read_text()
+
+    def says(self, words: str) -> None:
+        eventually(f"{self.uid} to say {words!r}: {self.output()[-2000:]}", lambda: words in self.output())
+
+    def probe(self, path: str) -> tuple[int, str]:
+        """Status and body; status 0 where nothing listens."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        except OSError:
+            return 0, ""
+        finally:
+            connection.close()
+
+    def is_ready(self) -> bool:
+        return self.probe("/readyz")[0] == 200
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        assert self.process is not None
+        return self.process.wait(PATIENCE_SECONDS)
+
+
+class Pods:
+    """The coordinator's container, two Redis servers on TCP, and workers' containers as a test asks for them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.job = job()
+        program = find_server()
+        ports = [free_port(), free_port(), free_port()]
+        self._servers = [
+            [*control_command(program, folder, folder / "control.sock", PASSWORD), "--appendfsync", "no"],
+            *(storage_command(program, folder, folder / f"u{unit}.sock", PASSWORD, 64 << 20) for unit in (0, 1)),
+        ]
+        self._servers = [
+            [*command, "--port", str(port), "--bind", "127.0.0.1"]
+            for command, port in zip(self._servers, ports, strict=True)
+        ]
+        urls = [f"redis://:{PASSWORD.replace(' ', '%20')}@localhost:{port}/0" for port in ports]
+        self.coordinator_port = free_port()
+        self.endpoints = Endpoints(
+            job="test",
+            coordinator=f"http://localhost:{self.coordinator_port}",
+            token=TOKEN,
+            control_redis=urls[0],
+            storage_units=urls[1:],
+            run_dir="overridden",
+            weights_dir="overridden",
+        )
+        (folder / "endpoints.json").write_text(self.endpoints.model_dump_json())
+        self.client = CoordinatorClient(self.endpoints)
+        self.children: list[subprocess.Popen[bytes]] = []
+        self.containers: list[Container] = []
+        self.coordinator: subprocess.Popen[bytes] | None = None
+
+    def start_servers(self) -> None:
+        for command in self._servers:
+            self.children.append(
+                subprocess.Popen(
+                    command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=die_with_tests
+                )
+            )
+
+    def start_coordinator(self) -> None:
+        environment = self._environment("coordinator", "uid-coordinator")
+        options = ["--host", "127.0.0.1", "--port", str(self.coordinator_port)]
+        with (self.folder / "coordinator.log").open("ab") as log:
+            self.coordinator = subprocess.Popen(
+                [sys.executable, "-m", "rljob_workers.dcs.coordinator.pod", *options],
+                env={**os.environ, **environment},
+                stdout=log,
+                stderr=log,
+                preexec_fn=die_with_tests,
+            )
+        self.children.append(self.coordinator)
+
+    def worker(self, pod: PodKey, uid: str = "", without: str = "") -> Container:
+        """A container that is not started yet; `without` one variable."""
+        uid = uid or f"uid-{pod}"
+        environment = {**self._environment(uid, uid), "RLJOB_ROLE": pod.role.value}
+        environment.pop(without, None)
+        container = Container(self.folder / uid, uid, environment, [BODIES])
+        self.containers.append(container)
+        return container
+
+    def _environment(self, name: str, uid: str) -> dict[str, str]:
+        root = self.folder / name
+        job_file = root / cluster.JOB_FILE.lstrip("/")
+        job_file.parent.mkdir(parents=True, exist_ok=True)
+        job_file.write_text(self.job.model_dump_json())
+        return {
+            "RLJOB_NAME": "test",
+            "RLJOB_NAMESPACE": "default",
+            "RLJOB_POD_UID": uid,
+            "RLJOB_POD_IP": "127.0.0.1",
+            "RLJOB_ROOT": str(root),
+            "RLJOB_ENDPOINTS": str(self.folder / "endpoints.json"),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+
+    # --- the operator's hands
+
+    def raise_epoch(self, epoch: int, manifest: RLJob | None = None) -> RestorePoint:
+        request = EpochRequest(epoch=Epoch(epoch), decision_id=f"d{epoch}", reason="a test", job=manifest)
+        return RestorePoint.model_validate_json(self.call("POST", "/v1/epoch", request))
+
+    def order(
+        self, epoch: int, uids: dict[PodKey, str], phase: PodPhase = PodPhase.RUN, generation: int = 0
+    ) -> DesiredState:
+        orders = [
+            PodOrder(pod=pod, epoch=Epoch(epoch), generation=generation, phase=phase, pod_uid=uid)
+            for pod, uid in uids.items()
+        ]
+        desired = DesiredState(epoch=Epoch(epoch), pods=orders, replicas={pod.role.value: 1 for pod in uids})
+        self.call("PUT", "/v1/desired", desired)
+        return desired
+
+    def call(self, method: str, path: str, body: object = None) -> bytes:
+        return self.client.call(method, path, body, deadline=time.monotonic() + PATIENCE_SECONDS)  # type: ignore[arg-type]
+
+    def status(self) -> CoordinatorStatus:
+        return CoordinatorStatus.model_validate_json(self.call("GET", "/v1/status"))
+
+    def seen(self, pod: PodKey) -> PodObservation | None:
+        return next((row for row in self.status().pods if row.pod == pod), None)
+
+    def stop(self) -> None:
+        for container in self.containers:
+            if container.process is not None and container.process.poll() is None:
+                container.process.kill()
+                container.process.wait()
+        for child in self.children:
+            if child.poll() is None:
+                child.send_signal(signal.SIGCONT)
+                child.kill()
+                child.wait()
+        self.client.close()
