@@ -16,7 +16,7 @@ _HOSTNAME = "kubernetes.io/hostname"
 
 def run_volume(site: Site) -> dict[str, Any]:
     """The run volume of the actor, its template patch included: the coordinator must mount the same."""
-    spec = site.job.spec.roles.actor.template.get("spec") or {}
+    spec = site.job.spec.roles.actor.template.get("spec", {})
     patch = [volume for volume in spec.get("volumes", []) if volume["name"] == RUN]
     volumes = patched({"volumes": [checkpoint_volume(site)]}, {"volumes": patch})["volumes"]
     assert len(volumes) == 1, "template_rules keeps the run volume from being deleted"
@@ -48,7 +48,7 @@ def coordinator_placement(site: Site) -> dict[str, Any]:
     """
     if not shares_node(site):
         return {}
-    tolerations = (site.job.spec.roles.actor.template.get("spec") or {}).get("tolerations")
+    tolerations = site.job.spec.roles.actor.template.get("spec", {}).get("tolerations")
     near = _near({cluster.LABEL_JOB: site.name, cluster.LABEL_ROLE: Role.ACTOR.value})
     return {**near, **({"tolerations": tolerations} if tolerations else {})}
 

@@ -12,7 +12,7 @@ def worker_probes() -> dict[str, Any]:
         "startupProbe": {**_http("/startupz"), "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 900},
         # Within a second of the coordinator's word, so that `kubectl rollout status` and the budget see a restart.
         "readinessProbe": {**_http("/readyz"), "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 1},
-        # About the heartbeat's time: the launcher's loop never computes, so a minute of silence is the end of it.
+        # About the heartbeat's time: the launcher's loop never computes, so half a minute of silence is the end of it.
         "livenessProbe": {**_liveness(), **_http("/livez"), "failureThreshold": 6},
     }
 

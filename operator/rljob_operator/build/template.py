@@ -32,7 +32,7 @@ def _shared(site: Site) -> dict[str, Any]:
 
 def _for_part(patch: dict[str, Any], part: Part) -> dict[str, Any]:
     """The operator's patch as it concerns a part: without the containers of other parts."""
-    spec = patch.get("spec") or {}
+    spec = patch.get("spec", {})
     if "containers" not in spec:
         return patch
     others = {name for name in CONTAINERS if name != part.container}

@@ -45,8 +45,8 @@ def _problems(template: dict[str, Any], path: str, own: tuple[str, ...]) -> Iter
     for key in template:
         if key not in ("metadata", "spec"):
             yield f"{path}.{key}: there is no such field. Give metadata or spec, as in a pod template."
-    yield from _metadata(template.get("metadata") or {}, f"{path}.metadata")
-    spec = template.get("spec") or {}
+    yield from _metadata(template.get("metadata", {}), f"{path}.metadata")
+    spec = template.get("spec", {})
     # The run volume is actor's and coordinator's together: the actor's template may give both another one.
     others = (RUN,) if len(own) > 1 else ()
     yield from _volumes(spec, f"{path}.spec", (*_OWN_VOLUMES, *others))
@@ -59,7 +59,7 @@ def _shape(value: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - JSON
         where = f"{path}.{key}"
         if key == DIRECTIVE:
             yield f"{where}: belongs into an entry of a list. Give null to delete a field."
-        elif key in ("metadata", "spec", "labels", "annotations") and not isinstance(inner, dict | None):
+        elif key in ("metadata", "spec", "labels", "annotations") and not isinstance(inner, dict):
             yield f"{where}: {_shown(inner)} is not an object. Give an object."
         elif key in MERGE_KEYS and "labels" not in path and "annotations" not in path:
             yield from _merged_list(inner, where, MERGE_KEYS[key])
@@ -89,7 +89,7 @@ def _metadata(metadata: dict[str, Any], path: str) -> Iterator[str]:
         if key not in ("labels", "annotations"):
             yield f"{path}.{key}: cannot be patched. Give labels and annotations only."
             continue
-        for name in value or {}:
+        for name in value:
             if name.startswith(_OWN_PREFIX):
                 yield f"{path}.{key}.{name}: belongs to the operator, which knows the pod by it. Remove it."
 

@@ -1,0 +1,130 @@
+"""What holds for all objects of a job, and what single ones are careful about."""
+
+import base64
+import json
+
+import pytest
+
+from rljob_api import cluster
+from rljob_api.spec import RLJob
+from rljob_operator.build import Platform, secret
+from rljob_operator.build.parts import CONTAINERS
+from rljob_operator.options import OperatorOptions
+from tests.unit.build.jobs import OWNER, RICH_OPTIONS, build, changed, container, pod_templates, quickstart, rich
+
+
+def test_everything_is_labelled_owned_and_in_the_jobs_namespace() -> None:
+    for name, found in build(rich(), options=RICH_OPTIONS, platform=Platform(pod_monitors=True)).items():
+        metadata = found["metadata"]
+        assert metadata["labels"][cluster.LABEL_JOB] == "rich", name
+        assert metadata["namespace"] == OWNER.namespace, name
+        (owner,) = metadata["ownerReferences"]
+        assert (owner["kind"], owner["name"], owner["uid"], owner["controller"]) == ("RLJob", "rich", OWNER.uid, True)
+
+
+def test_every_selector_selects_the_pods_it_is_for() -> None:
+    objects = build(quickstart())
+    for name, template in pod_templates(objects).items():
+        selected = objects[name]["spec"]["selector"]["matchLabels"]
+        assert selected.items() <= template["metadata"]["labels"].items(), name
+        others = {other for other in pod_templates(objects) if other != name}
+        for other in others:
+            labels = pod_templates(objects)[other]["metadata"]["labels"]
+            assert not selected.items() <= labels.items(), f"{name} selects the pods of {other}"
+
+
+@pytest.mark.parametrize("job", [quickstart(), rich()], ids=["quickstart", "rich"])
+def test_the_operators_containers_may_do_nothing(job: RLJob) -> None:
+    for name, template in pod_templates(build(job)).items():
+        pod = template["spec"]
+        assert pod["automountServiceAccountToken"] is False, name
+        assert pod["securityContext"]["runAsNonRoot"] is True, name
+        for one in pod["containers"]:
+            if one["name"] in CONTAINERS:
+                assert one["securityContext"]["readOnlyRootFilesystem"] is True, name
+                assert one["securityContext"]["capabilities"] == {"drop": ["ALL"]}, name
+
+
+def test_the_job_file_is_the_resolved_job_and_parses_to_it() -> None:
+    job = rich()
+    text = build(job)["ConfigMap/rich-job"]["data"]["job.json"]
+    parsed = RLJob.model_validate_json(text)
+    assert parsed.spec == job.spec
+    assert parsed.metadata.namespace == OWNER.namespace
+    assert json.loads(text)["metadata"]["labels"] == {}, "labels are not what a pod starts with"
+
+
+def test_the_secret_holds_what_was_drawn_and_never_changes() -> None:
+    made = secret(quickstart(), OWNER, token="t", password="p")
+    assert made["immutable"] is True
+    assert {key: base64.b64decode(value) for key, value in made["data"].items()} == {
+        "token": b"t",
+        "redis-password": b"p",
+    }
+
+
+def test_each_storage_unit_has_an_address_of_its_own() -> None:
+    objects = build(rich())
+    for unit in range(3):
+        selected = objects[f"Service/rich-storage-{unit}"]["spec"]["selector"]
+        assert selected["statefulset.kubernetes.io/pod-name"] == f"rich-storage-{unit}"
+    assert "Service/rich-storage-3" not in objects
+
+
+def test_a_storage_unit_has_memory_above_what_it_may_hold() -> None:
+    unit = container(build(quickstart())["StatefulSet/quickstart-storage"], "redis")
+    assert unit["resources"]["limits"]["memory"] == "1536Mi"
+    given = changed(quickstart(), transferQueue={"redis": {"resources": {"limits": {"memory": "9Gi"}}}})
+    unit = container(build(given)["StatefulSet/quickstart-storage"], "redis")
+    assert unit["resources"]["limits"] == {"memory": "9Gi"}
+    assert "memory" not in unit["resources"]["requests"], "Kubernetes takes the limit"
+
+
+def test_control_state_is_kept_as_the_spec_says() -> None:
+    kept = build(quickstart())["StatefulSet/quickstart-control"]["spec"]
+    assert kept["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Delete", "whenScaled": "Retain"}
+    job = changed(quickstart(), transferQueue={"redis": {"persistence": {"kind": "EmptyDir"}}})
+    lost = build(job)["StatefulSet/quickstart-control"]["spec"]
+    assert "volumeClaimTemplates" not in lost
+    assert lost["template"]["spec"]["volumes"] == [{"name": "data", "emptyDir": {}}]
+
+
+def test_an_image_without_a_ping_has_no_liveness_probe() -> None:
+    options = OperatorOptions.model_validate({"workloads": {"redisPing": []}})
+    assert "livenessProbe" in container(build(rich())["StatefulSet/rich-control"], "redis")
+    assert "livenessProbe" not in container(build(rich(), options=options)["StatefulSet/rich-control"], "redis")
+
+
+def test_the_operators_patch_reaches_each_pod_with_the_containers_it_has() -> None:
+    objects = build(rich(), options=RICH_OPTIONS)
+    for name, template in pod_templates(objects).items():
+        assert template["spec"]["runtimeClassName"] == "sandboxed", name
+        has = [one["name"] for one in template["spec"]["containers"] if one["name"] in CONTAINERS]
+        assert len(has) == 1, f"{name} has containers of other pods"
+    variables = container(objects["Deployment/rich-coordinator"], "coordinator")["env"]
+    assert {"name": "LOG_LEVEL", "value": "debug"} in variables
+
+
+def test_the_coordinator_is_reached_by_the_operator_and_by_whoever_the_proxy_is() -> None:
+    inside = build(rich(), options=RICH_OPTIONS)["NetworkPolicy/rich-coordinator"]["spec"]["ingress"][1]
+    assert inside["from"] == [
+        {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "rljob-system"}},
+            "podSelector": {"matchLabels": {"app.kubernetes.io/name": "rljob-operator"}},
+        }
+    ]
+    outside = OperatorOptions.model_validate({"coordinatorAccess": "Proxy"})
+    assert build(rich(), options=outside)["NetworkPolicy/rich-coordinator"]["spec"]["ingress"][1] == {
+        "ports": [{"port": cluster.COORDINATOR_PORT}]
+    }
+
+
+def test_isolation_can_be_left_to_others() -> None:
+    options = OperatorOptions.model_validate({"workloads": {"isolation": "None"}})
+    assert not [name for name in build(rich(), options=options) if name.startswith("NetworkPolicy/")]
+
+
+def test_a_monitor_is_made_only_where_it_is_known() -> None:
+    assert "PodMonitor/rich" not in build(rich())
+    made = build(rich(), options=RICH_OPTIONS, platform=Platform(pod_monitors=True))["PodMonitor/rich"]
+    assert made["metadata"]["labels"]["release"] == "prometheus"

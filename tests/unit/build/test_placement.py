@@ -1,0 +1,78 @@
+"""Actor and coordinator share the run volume, and a node where only one node may mount it."""
+
+from typing import Any
+
+from rljob_api import cluster
+from tests.unit.build.jobs import build, changed, quickstart, rich
+
+_ACTOR, _COORDINATOR = "Deployment/quickstart-actor", "Deployment/quickstart-coordinator"
+_CLAIM = "PersistentVolumeClaim/quickstart-checkpoints"
+
+
+def _pod(job: Any, name: str) -> dict[str, Any]:
+    return dict(build(job)[name]["spec"]["template"]["spec"])
+
+
+def _run_volume(pod: dict[str, Any]) -> dict[str, Any]:
+    return next(dict(volume) for volume in pod["volumes"] if volume["name"] == "run")
+
+
+def _near(pod: dict[str, Any]) -> dict[str, str]:
+    (term,) = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term["topologyKey"] == "kubernetes.io/hostname"
+    return dict(term["labelSelector"]["matchLabels"])
+
+
+def test_the_first_actor_fits_its_own_affinity_and_the_coordinator_follows_it() -> None:
+    template = build(quickstart())[_ACTOR]["spec"]["template"]
+    assert _near(template["spec"]).items() <= template["metadata"]["labels"].items()
+    near = _near(_pod(quickstart(), _COORDINATOR))
+    assert near == {cluster.LABEL_JOB: "quickstart", cluster.LABEL_ROLE: "actor"}
+    labels = build(quickstart())[_COORDINATOR]["spec"]["template"]["metadata"]["labels"]
+    assert _near(template["spec"]).items() <= labels.items(), "the actor comes back to where the coordinator is"
+
+
+def test_the_coordinator_tolerates_what_the_actor_tolerates() -> None:
+    tolerations = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    job = changed(quickstart(), roles={"actor": {"template": {"spec": {"tolerations": tolerations}}}})
+    assert _pod(job, _COORDINATOR)["tolerations"] == tolerations
+
+
+def test_shared_storage_binds_nobody_to_a_node() -> None:
+    job = changed(quickstart(), checkpoint={"volume": {"accessMode": "ReadWriteMany"}})
+    assert "affinity" not in _pod(job, _ACTOR)
+    assert "affinity" not in _pod(job, _COORDINATOR)
+
+
+def test_a_claim_of_the_users_is_mounted_and_none_is_made() -> None:
+    job = changed(quickstart(), checkpoint={"volume": {"claimName": "mine"}})
+    assert _CLAIM not in build(job)
+    for name in (_ACTOR, _COORDINATOR):
+        assert _run_volume(_pod(job, name))["persistentVolumeClaim"] == {"claimName": "mine"}
+
+
+def test_the_coordinator_mounts_what_the_actors_template_gives() -> None:
+    volume = {"name": "run", "nfs": {"server": "files", "path": "/jobs"}}
+    job = changed(quickstart(), roles={"actor": {"template": {"spec": {"volumes": [volume]}}}})
+    assert _CLAIM not in build(job)
+    for name in (_ACTOR, _COORDINATOR):
+        assert _run_volume(_pod(job, name)) == volume
+        assert "affinity" not in _pod(job, name)
+
+
+def test_other_roles_keep_nothing() -> None:
+    assert _run_volume(_pod(quickstart(), "Deployment/quickstart-rollout")) == {"name": "run", "emptyDir": {}}
+
+
+def test_a_memory_limit_bounds_the_shared_memory_and_a_patch_may_say_otherwise() -> None:
+    job = changed(quickstart(), roles={"actor": {"resources": {"limits": {"memory": "7Gi"}}}})
+    sizes = {
+        name: next(volume for volume in _pod(which, name)["volumes"] if volume["name"] == "shm")["emptyDir"]
+        for which, name in (
+            (job, _ACTOR),
+            (job, "Deployment/quickstart-rollout"),
+            (rich(), "Deployment/rich-rollout"),
+        )
+    }
+    assert [size["sizeLimit"] for size in sizes.values()] == ["7Gi", "16Gi", "48Gi"]
+    assert {size["medium"] for size in sizes.values()} == {"Memory"}

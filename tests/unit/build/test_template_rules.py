@@ -1,0 +1,146 @@
+"""What a template patch must leave alone is refused in a sentence with field, value and cure."""
+
+from typing import Any
+
+import pytest
+
+from rljob_operator.build import options_problems, template_problems
+from rljob_operator.options import WorkloadOptions
+from tests.unit.build.jobs import build, changed, quickstart, rich
+
+_PATH = "roles.actorFwd.template"
+
+
+def _worker(**fields: Any) -> dict[str, Any]:
+    return {"spec": {"containers": [{"name": "worker", **fields}]}}
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        pytest.param(
+            {"metadata": {"labels": {"rljob.dev/job": "other"}}},
+            f"{_PATH}.metadata.labels.rljob.dev/job: belongs to the operator, which knows the pod by it. Remove it.",
+            id="labels of the operator",
+        ),
+        pytest.param(
+            {"metadata": {"name": "x"}},
+            f"{_PATH}.metadata.name: cannot be patched. Give labels and annotations only.",
+            id="a name",
+        ),
+        pytest.param(
+            {"replicas": 3},
+            f"{_PATH}.replicas: there is no such field. Give metadata or spec, as in a pod template.",
+            id="a field of the Deployment",
+        ),
+        pytest.param(
+            _worker(command=["sh"]),
+            f"{_PATH}.spec.containers[worker].command: cannot be patched: the operator starts the program. Remove it.",
+            id="the command",
+        ),
+        pytest.param(
+            _worker(env=[{"name": "RLJOB_ROLE", "value": "actor"}]),
+            f"{_PATH}.spec.containers[worker].env[RLJOB_ROLE]: belongs to the operator. Choose a name without RLJOB_.",
+            id="the environment that tells a pod who it is",
+        ),
+        pytest.param(
+            _worker(volumeMounts=[{"name": "mine", "mountPath": "/etc/rljob"}]),
+            f"{_PATH}.spec.containers[worker].volumeMounts[/etc/rljob]: would hide what the operator mounts there."
+            " Choose another path.",
+            id="a mount over the secret",
+        ),
+        pytest.param(
+            {"spec": {"volumes": [{"name": "secret", "emptyDir": {}}]}},
+            f"{_PATH}.spec.volumes[secret]: belongs to the operator, and workers live on it."
+            " Give a volume of yours another name.",
+            id="the secret's volume",
+        ),
+        pytest.param(
+            {"spec": {"volumes": [{"name": "run", "$patch": "delete"}]}},
+            f"{_PATH}.spec.volumes[run]: cannot be deleted: checkpoints and logs lie on it. Give it another source.",
+            id="the run volume deleted",
+        ),
+        pytest.param(
+            {"spec": {"containers": [{"name": "worker", "$patch": "delete"}]}},
+            f"{_PATH}.spec.containers[worker]: cannot be deleted, since it is what the pod is for. Remove $patch.",
+            id="the worker deleted",
+        ),
+        pytest.param(
+            {"spec": {"containers": None}},
+            f"{_PATH}.spec.containers: null is not a list. Give a list of objects with name, and"
+            " {name: ..., $patch: delete} to delete one.",
+            id="all containers deleted",
+        ),
+        pytest.param(
+            {"spec": {"containers": [{"image": "x"}]}},
+            f"{_PATH}.spec.containers[0].name: is missing. Entries are merged by it: give one.",
+            id="a container without a name",
+        ),
+        pytest.param(
+            _worker(env=["A=1"]),
+            f"{_PATH}.spec.containers[0].env[0]: 'A=1' is not an object. Give an object with name.",
+            id="a variable that is text",
+        ),
+        pytest.param(
+            {"spec": {"containers": [{"name": "a", "$patch": "replace"}]}},
+            f"{_PATH}.spec.containers[0].$patch: 'replace' is not known here. Give delete or leave it out.",
+            id="an unknown directive",
+        ),
+        pytest.param(
+            {"spec": {"$patch": "replace"}},
+            f"{_PATH}.spec.$patch: belongs into an entry of a list. Give null to delete a field.",
+            id="a directive outside a list",
+        ),
+        pytest.param({"spec": "x"}, f"{_PATH}.spec: 'x' is not an object. Give an object.", id="a spec that is text"),
+        pytest.param(
+            {"spec": None}, f"{_PATH}.spec: null is not an object. Give an object.", id="null for all there is"
+        ),
+        pytest.param(
+            {"metadata": {"labels": None}},
+            f"{_PATH}.metadata.labels: null is not an object. Give an object.",
+            id="null for all labels",
+        ),
+        pytest.param(
+            {"metadata": {"labels": ["x"]}},
+            f"{_PATH}.metadata.labels: ['x'] is not an object. Give an object.",
+            id="labels in a list",
+        ),
+    ],
+)
+def test_refused(template: dict[str, Any], sentence: str) -> None:
+    job = changed(quickstart(), roles={"actorFwd": {"template": template}})
+    assert template_problems(job) == [sentence]
+    with pytest.raises(ValueError, match=_PATH):
+        build(job)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        pytest.param({}, id="nothing"),
+        pytest.param({"metadata": {"labels": {"env": "prod", "ports": "none"}}}, id="labels named as lists are"),
+        pytest.param(_worker(image="other", env=[{"name": "A", "value": "RLJOB_"}]), id="image and environment"),
+        pytest.param({"spec": {"containers": [{"name": "sidecar", "command": ["sh"]}]}}, id="a sidecar's command"),
+        pytest.param(
+            _worker(volumeMounts=[{"name": "m", "mountPath": "/etc/rljob-mine"}]), id="a path that begins alike"
+        ),
+    ],
+)
+def test_allowed(template: dict[str, Any]) -> None:
+    job = changed(quickstart(), roles={"actorFwd": {"template": template}})
+    assert template_problems(job) == []
+    build(job)
+
+
+def test_rich_manifest_has_no_problem() -> None:
+    assert template_problems(rich()) == []
+
+
+def test_the_operators_patch_is_held_to_the_same() -> None:
+    patch = {"spec": {"containers": [{"name": "redis", "args": []}], "volumes": [{"name": "run", "emptyDir": {}}]}}
+    assert options_problems(WorkloadOptions(pod_template=patch)) == [
+        "workloads.podTemplate.spec.volumes[run]: belongs to the operator, and workers live on it."
+        " Give a volume of yours another name.",
+        "workloads.podTemplate.spec.containers[redis].args: cannot be patched: the operator starts the program."
+        " Remove it.",
+    ]
