@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from rljob_api.revision import REFUSED, WAY_OUT, Row
 from rljob_api.rule import VALIDATIONS
 from rljob_api.spec import JOB_NAME, RLJobSpec
 from rljob_api.status import RLJobStatus
@@ -24,15 +25,26 @@ _REPLICAS = ("roles", "rollout", "replicas")
 """The field of the scale subresource. It has no default here: the API server would write it into each manifest that is
 applied without it, and so take back what a scaler has set. Without it the job has one replica."""
 
+_TRAINING = ".status.training"
 PRINTER_COLUMNS = (
     ("PHASE", "string", ".status.phase", "One word for the conditions"),
     ("READY", "string", '.status.conditions[?(@.type=="Ready")].status', "Whether every role is ready"),
-    ("STEP", "integer", ".status.training.step", "Last trained rollout"),
-    ("REWARD", "number", ".status.training.reward", "Mean reward of the last step"),
+    ("STEP", "integer", f"{_TRAINING}.step", "Last trained rollout"),
+    ("REWARD", "number", f"{_TRAINING}.reward", "Mean reward of the last step"),
     ("RESTARTS", "integer", ".status.restart.globalRestarts", "Global restarts"),
     ("REASON", "string", ".status.restart.reason", "Why the last restart was decided"),
     ("AGE", "date", ".metadata.creationTimestamp", "Time since creation"),
 )
+WIDE_COLUMNS = (
+    ("EPOCH", "integer", ".status.restart.epoch", "Incarnation of the whole job"),
+    ("ROLLOUTS", "integer", '.status.roles[?(@.name=="rollout")].ready', "Rollout replicas that are ready"),
+    ("WEIGHTS", "integer", f"{_TRAINING}.weightVersion", "Newest published weight version"),
+    ("CHECKPOINT", "integer", f"{_TRAINING}.checkpoint", "Version of the last recorded checkpoint"),
+    ("SAMPLES/S", "integer", f"{_TRAINING}.samplesPerSecond", "Samples of the last step by its seconds"),
+    ("STALENESS", "integer", f"{_TRAINING}.staleness.current", "Staleness of the last step"),
+    ("QUEUE", "integer", f"{_TRAINING}.queueDepth", "Groups that are issued and not trained"),
+)
+"""Shown by `kubectl get -o wide`."""
 
 
 def crd() -> Schema:
@@ -69,8 +81,9 @@ def _version() -> Schema:
         "served": True,
         "storage": True,
         "additionalPrinterColumns": [
-            {"name": name, "type": kind, "jsonPath": path, "description": description}
-            for name, kind, path, description in PRINTER_COLUMNS
+            {"name": name, "type": kind, "jsonPath": path, "description": description} | priority
+            for columns, priority in ((PRINTER_COLUMNS, {}), (WIDE_COLUMNS, {"priority": 1}))
+            for name, kind, path, description in columns
         ],
         "subresources": {
             "status": {},
@@ -111,7 +124,20 @@ def spec_schema() -> Schema:
     source = RLJobSpec.model_json_schema()
     schema = _structural(source, source["$defs"], keeps_defaults=True)
     _leave_out_default(schema, _REPLICAS)
+    schema[VALIDATIONS] = [*schema[VALIDATIONS], *(_transition(row, schema) for row in REFUSED)]
     return schema
+
+
+def _transition(row: Row, schema: Schema) -> dict[str, str]:
+    """The refusal of a change as a rule over the spec, which is there before and after; the field itself may not be."""
+    *above, name = row.field.split(".")
+    for step in above:
+        schema = schema["properties"][step]
+    is_always_there = name in schema.get("required", ()) or "default" in schema["properties"][name]
+    new, old = f"self.{row.field}", f"oldSelf.{row.field}"
+    same = f"{new} == {old}"
+    rule = same if is_always_there else f"has({new}) == has({old}) && (!has({new}) || {same})"
+    return {"rule": rule, "fieldPath": f".{row.field}", "message": f"{row.refusal()} {WAY_OUT}."}
 
 
 def _status_schema() -> Schema:
@@ -135,6 +161,7 @@ def _structural(source: Schema, definitions: dict[str, Schema], *, keeps_default
             for name, part in source["properties"].items()
         }
     if "items" in source:
+        schema["x-kubernetes-list-type"] = "atomic"
         schema["items"] = _structural(source["items"], definitions, keeps_defaults=keeps_defaults)
     schema |= _open_object(source, definitions)
     _bound(schema)

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from rljob_api.admission import admitted
 from rljob_api.problems import sentences
 from rljob_api.spec import RLJob
 
@@ -51,7 +52,9 @@ def parse_manifest(text: str, source: str) -> RLJob:
         )
     try:
         # Through JSON, so that types are as strict as the API server's: "5" is no integer, and names are camelCase.
-        return RLJob.model_validate_json(json.dumps(document, default=str), strict=True, by_alias=True, by_name=False)
+        return RLJob.model_validate_json(
+            json.dumps(admitted(document), default=str), strict=True, by_alias=True, by_name=False
+        )
     except ValidationError as error:
         raise ManifestError(sentences(error)) from error
 

@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 
 from rljob_api.base import ApiModel
 from rljob_api.rule import BROKEN_RULE
-from rljob_api.spec import RLJob
+from rljob_api.spec import QUANTITY, RLJob
 
 _LONGEST_VALUE = 60
 _CLOSE_ENOUGH = 0.7
@@ -51,10 +51,15 @@ def sentences(error: ValidationError) -> list[str]:
 
 
 def _sentences_of(details: ErrorDetails) -> Iterable[str]:
-    path = ".".join(str(part) for part in details["loc"])
+    path = _path(details["loc"])
     if details["type"] == BROKEN_RULE:
         return [f"{_joined(path, field)}: {sentence}" for field, sentence in details["ctx"]["broken"]]
     return [f"{path}: {_what_and_cure(details)}"]
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    """As the API server writes it: spec.restartPolicy.failureRules[0].name."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).removeprefix(".")
 
 
 def _what_and_cure(details: ErrorDetails) -> str:
@@ -90,7 +95,10 @@ def _not_in_enum(details: ErrorDetails) -> str:
 
 
 def _wrong_form(details: ErrorDetails) -> str:
-    cure = _FORMS.get(str(details["loc"][-1]), f"It must match {details['ctx'].get('pattern')}.")
+    pattern = details["ctx"].get("pattern")
+    cure = _FORMS.get(str(details["loc"][-1]), f"It must match {pattern}.")
+    if pattern == QUANTITY:
+        cure = 'Give an amount as Kubernetes writes it: "500m", "2", "8Gi".'
     return f"{_shown(details['input'])} is not of the right form. {cure}"
 
 
@@ -181,7 +189,10 @@ def _type_at(loc: tuple[int | str, ...]) -> Any:  # noqa: ANN401 - an annotation
     """The annotated type of the field at `loc`, without its `| None`; None where the path leaves the models."""
     current: Any = RLJob
     for part in loc:
-        field = _fields(current).get(str(part))
+        if isinstance(part, int):
+            (current,) = typing.get_args(current) or (None,)
+            continue
+        field = _fields(current).get(part)
         current = None if field is None else _without_none(field.annotation)
     return current
 

@@ -6,6 +6,7 @@ Pure; `rljob docs` prints it and CI compares docs/spec.md.
 from collections.abc import Iterator
 
 from rljob_api.crd import GROUP, KIND, VERSION, Schema, spec_schema
+from rljob_api.revision import REFUSED, Change, row_of
 from rljob_api.rule import VALIDATIONS
 
 _OPENING = f"""# The spec of an {KIND}
@@ -14,22 +15,27 @@ _OPENING = f"""# The spec of an {KIND}
 
 A field is required where it says so. `rljob validate FILE` checks a manifest, `rljob render FILE` shows it with all
 defaults. Durations are in the unit that ends the field's name.
+
+What a change means for a job that exists: a **live** field is followed at once; **restart**: the job goes on from its
+last checkpoint in a new epoch; **fixed**: the change is refused (`rljob clone NAME --from-checkpoint` makes a new job).
 """
+
+_CHANGES = {Change.LIVE: "live", Change.RESTART: "restart", Change.REFUSED: "fixed"}
 
 
 def reference() -> str:
     """The whole page."""
-    return "\n".join([_OPENING, *_sections("spec", spec_schema())])
+    return "\n".join([_OPENING, *_sections("spec", spec_schema()), *_fixed()])
 
 
 def _sections(path: str, node: Schema) -> Iterator[str]:
     yield f"## {path}\n"
     if "description" in node:
         yield f"{_one_line(node['description'])}\n"
-    yield "| field | type | default | meaning |\n|---|---|---|---|"
+    yield "| field | type | default | change | meaning |\n|---|---|---|---|---|"
     required = node.get("required", [])
     for name, field in node["properties"].items():
-        yield _row(name, field, is_required=name in required)
+        yield _row(f"{path}.{name}", field, is_required=name in required)
     yield ""
     yield from _rules(node)
     for name, field in node["properties"].items():
@@ -37,9 +43,25 @@ def _sections(path: str, node: Schema) -> Iterator[str]:
             yield from _sections(f"{path}.{name}", field)
 
 
-def _row(name: str, field: Schema, *, is_required: bool) -> str:
+def _row(path: str, field: Schema, *, is_required: bool) -> str:
     meaning = _one_line(field.get("description", "")).replace("|", "\\|")
-    return f"| `{name}` | {_type(field)} | {_default(field, is_required=is_required)} | {meaning} |"
+    name, default = path.rpartition(".")[2], _default(field, is_required=is_required)
+    return f"| `{name}` | {_type(field)} | {default} | {_change(path)} | {meaning} |"
+
+
+def _change(path: str) -> str:
+    try:
+        return _CHANGES[row_of(path.removeprefix("spec.")).change]
+    except KeyError:
+        return "see below"  # an object whose fields differ in it
+
+
+def _fixed() -> Iterator[str]:
+    """Why the fixed fields are."""
+    yield "## Fields that cannot change\n"
+    for row in REFUSED:
+        yield f"- `spec.{row.field}`: {row.reason}"
+    yield ""
 
 
 def _type(field: Schema) -> str:
@@ -77,10 +99,11 @@ def _literal(value: object) -> str:
 
 
 def _rules(node: Schema) -> Iterator[str]:
-    if VALIDATIONS not in node:
+    rules = [rule for rule in node.get(VALIDATIONS, ()) if "oldSelf" not in rule["rule"]]
+    if not rules:
         return
     yield "Rules (CEL):\n"
-    for rule in node[VALIDATIONS]:
+    for rule in rules:
         yield f"- `{rule['fieldPath'].removeprefix('.')}`: `{rule['rule']}`"
     yield ""
 

@@ -17,7 +17,9 @@ MAX_SEED = (1 << 31) - 1
 
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 
-ImportPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", max_length=256)]
+ImportPath = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$", max_length=256)
+]
 """`package.module:attribute`. Loaded from installed packages or from `extensionPath`, never from data."""
 
 
@@ -322,10 +324,12 @@ class TrainingSpec(ApiModel):
     """k: train_r is measured against version floor(r / k) * k. Null: always version 0."""
 
 
-Quantity = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$", max_length=32)]
+QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
+
+Quantity = Annotated[str, StringConstraints(pattern=QUANTITY, max_length=32)]
 """An amount as Kubernetes writes it: "500m", "2", "1.5Gi". In quotes, also where it is a plain number."""
 
-ResourceAmounts = dict[Annotated[str, StringConstraints(max_length=253)], Quantity]
+ResourceAmounts = dict[str, Quantity]
 
 
 class ResourcesSpec(ApiModel):

@@ -76,6 +76,8 @@ class PodStatus(ApiModel):
     """Unix time in seconds."""
     ordered_at: float = 0.0
     """Unix time in seconds when the pod was last told to start anew (in place, as a new pod, or in a new epoch)."""
+    unregistered: int = 0
+    """How often in a row its ranks did not begin in time. After the second time the pod is replaced."""
 
 
 class RoleStatus(ApiModel):
@@ -106,6 +108,8 @@ class RestartStatus(ApiModel):
     """Unix time in seconds when the epoch was decided."""
     opened: Epoch = Epoch(0)
     """Highest epoch that the coordinator was seen to have."""
+    opened_at: float | None = None
+    """Unix time in seconds when it was first seen to have this epoch."""
     consecutive: int = 0
     """Global restarts since a checkpoint was last recorded: the n of the backoff."""
     checkpoint: int | None = None
@@ -131,6 +135,9 @@ class TrainingStatus(ApiModel):
     total_steps: int = 0
     weight_version: int | None = None
     checkpoint: int | None = None
+    """Version of the last recorded checkpoint."""
+    checkpoint_folder: str | None = None
+    """Its folder, below the checkpoint path."""
     samples_per_second: float | None = None
     tokens_per_second: float | None = None
     staleness: StalenessStatus = StalenessStatus()

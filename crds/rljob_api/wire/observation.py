@@ -74,6 +74,8 @@ class CoordinatorStatus(ApiModel):
     published: WeightVersion | None
     recorded: WeightVersion | None
     """c of the last checkpoint record; None before checkpoint 0."""
+    recorded_folder: str | None = None
+    """Its folder, below the checkpoint path."""
     step: int | None
     """Last step reported in the current epoch's history."""
     last_step: StepReport | None

@@ -14,6 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from pydantic import ValidationError
+
+from rljob_api.cluster_fields import is_cluster_only
+from rljob_api.revision import refused_changes
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase, RLJobStatus
 from rljob_operator.local.errors import RunRefused
@@ -32,9 +36,6 @@ _PRODUCTS = (
     "endpoints.json",
 )
 """What a run writes and what `--fresh` removes. Anything else in the folder is the user's."""
-
-_FIXED = ("model", "data", "rollout.batchSize", "rollout.samplesPerPrompt")
-"""Fields of the spec that a resumed run must share with the start: checkpoints and the queue were made by them."""
 
 
 class RunFolder:
@@ -106,16 +107,23 @@ class RunFolder:
         """Raises RunRefused where the folder belongs to a job that differs in what cannot change."""
         if not self.manifest.exists():
             return
-        old = json.loads(self.manifest.read_bytes())
-        new = job.model_dump(mode="json", by_alias=True)
-        for field in _FIXED:
-            changed = _first_difference(_get(old["spec"], field), _get(new["spec"], field), f"spec.{field}")
-            if changed is not None:
-                name, before, now = changed
-                raise RunRefused(
-                    f"{name}: {now!r} differs from {before!r}, with which the run in {self.path} was started. "
-                    "Set it back, choose another folder with --out, or start over with --fresh."
-                )
+        for change in refused_changes(self._manifest_before().spec, job.spec):
+            if is_cluster_only(change.field):
+                continue
+            raise RunRefused(
+                f"spec.{change.field}: {change.new!r} differs from {change.old!r}, with which the run in {self.path}"
+                f" was started, and {change.row.refusal()} Set it back, choose another folder with --out, or start over"
+                " with --fresh."
+            )
+
+    def _manifest_before(self) -> RLJob:
+        try:
+            return RLJob.model_validate_json(self.manifest.read_bytes())
+        except ValidationError as error:
+            raise RunRefused(
+                f"--out: {self.manifest} is not a manifest that this version of rljob knows, so the run in {self.path}"
+                " cannot be gone on with. Choose another folder with --out, or start over with --fresh."
+            ) from error
 
     def is_finished(self, job: RLJob) -> bool:
         """Whether this folder's run has trained all that `job` asks for."""
@@ -232,20 +240,3 @@ def _replace(file: Path, data: bytes, *, durable: bool) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
-
-
-def _get(spec: Mapping[str, Any], field: str) -> object:
-    value: Any = spec
-    for part in field.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
-def _first_difference(old: object, new: object, name: str) -> tuple[str, object, object] | None:
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        for key in sorted({*old, *new}):
-            found = _first_difference(old.get(key), new.get(key), f"{name}.{key}")
-            if found is not None:
-                return found
-        return None
-    return None if old == new else (name, old, new)

@@ -18,6 +18,8 @@ class BrokenRule(NamedTuple):
 
 def defaulted(schema: Schema, value: Any) -> Any:
     """The value with the schema's defaults, and without nulls, which CEL sees as absent."""
+    if isinstance(value, list) and "items" in schema:
+        return [defaulted(schema["items"], inner) for inner in value]
     if not isinstance(value, dict) or "properties" not in schema:
         return value
     filled = dict(value)
@@ -31,15 +33,28 @@ def defaulted(schema: Schema, value: Any) -> Any:
     return {name: inner for name, inner in filled.items() if inner is not None}
 
 
+def refused_by_cel(schema: Schema, old: Any, new: Any, path: str) -> Iterator[BrokenRule]:
+    """Each transition rule of the node that an update breaks."""
+    known = {"self": _as_typed(schema, new), "oldSelf": _as_typed(schema, old)}
+    for entry in schema[VALIDATIONS]:
+        if "oldSelf" in entry["rule"] and not cel.evaluate(entry["rule"], known):
+            yield BrokenRule(f"{path}{entry['fieldPath']}", entry["rule"], entry["message"])
+
+
 def broken_rules(schema: Schema, value: Any, path: str) -> Iterator[BrokenRule]:
-    """Each rule that does not hold, in the node and below it."""
+    """Each rule that does not hold, in the node and below it; rules of updates apart."""
     value = _as_typed(schema, value)
     for entry in schema.get(VALIDATIONS, ()):
+        if "oldSelf" in entry["rule"]:
+            continue
         if not cel.evaluate(entry["rule"], {"self": value}):
             yield BrokenRule(f"{path}{entry['fieldPath']}", entry["rule"], _message(entry, value))
     for name, part in schema.get("properties", {}).items():
         if isinstance(value, dict) and name in value:
             yield from broken_rules(part, value[name], f"{path}.{name}")
+    if isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from broken_rules(schema["items"], inner, f"{path}[{index}]")
 
 
 def _message(entry: dict[str, str], value: Any) -> str:
@@ -57,4 +72,6 @@ def _as_typed(schema: Schema, value: Any) -> Any:
         return float(value)
     if isinstance(value, dict) and "properties" in schema:
         return {name: _as_typed(schema["properties"].get(name, {}), inner) for name, inner in value.items()}
+    if isinstance(value, list) and "items" in schema:
+        return [_as_typed(schema["items"], inner) for inner in value]
     return value

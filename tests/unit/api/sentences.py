@@ -17,7 +17,7 @@ SINGLE_FIELDS = [
     pytest.param({"spec.data.prompts": 5}, "spec.data.prompts: 5 is not a string. Give a string.", id="a number for text"),
     pytest.param({"spec.roles.actor": 3}, "spec.roles.actor: 3 is not an object. Give an object.", id="a number for an object"),
     pytest.param({"spec.rollout.sampling.stopTokenIds": 3}, "spec.rollout.sampling.stopTokenIds: 3 is not a list. Give a list.", id="a number for a list"),
-    pytest.param({"spec.rollout.sampling.stopTokenIds": [1, -2]}, "spec.rollout.sampling.stopTokenIds.1: -2 is below the minimum 0. Give a value of at least 0.", id="an element of a list out of bounds"),
+    pytest.param({"spec.rollout.sampling.stopTokenIds": [1, -2]}, "spec.rollout.sampling.stopTokenIds[1]: -2 is below the minimum 0. Give a value of at least 0.", id="an element of a list out of bounds"),
     pytest.param({"spec.rollout.maxStaleness": -1}, "spec.rollout.maxStaleness: -1 is below the minimum 0. Give a value of at least 0.", id="below the minimum"),
     pytest.param({"spec.rollout.maxStaleness": 65}, "spec.rollout.maxStaleness: 65 is above the maximum 64. Give a value of at most 64.", id="above the maximum"),
     pytest.param({"spec.rollout.sampling.temperature": 0}, "spec.rollout.sampling.temperature: 0 is not above 0. Give a value above 0.", id="at an excluded minimum"),
@@ -33,6 +33,17 @@ SINGLE_FIELDS = [
     pytest.param({"kind": "Job"}, 'kind: "Job" is not of the right form. Give RLJob.', id="another kind"),
     pytest.param({"spec.rollout.reward": {"custom": {"function": "reward.py"}}}, 'spec.rollout.reward.custom.function: "reward.py" is not of the right form. Give an import path of the form package.module:function.', id="a file name for an import path"),
     pytest.param({"spec.data.prompts": ""}, 'spec.data.prompts: "" is too short. Give at least 1 character.', id="empty text"),
+    pytest.param({"spec.cleanPodPolicy": "all"}, 'spec.cleanPodPolicy: "all" is not a known value. Did you mean All?', id="a policy in the wrong case"),
+    pytest.param({"spec.activeDeadlineSeconds": 0}, "spec.activeDeadlineSeconds: 0 is below the minimum 1. Give a value of at least 1.", id="a deadline at once"),
+    pytest.param({"spec.restartRequest": {"id": ""}}, 'spec.restartRequest.id: "" is too short. Give at least 1 character.', id="a restart without an id"),
+    pytest.param({"spec.roles.actor": {"gpus": 2}}, "spec.roles.actor.gpus: 2 is above the maximum 1. Give a value of at most 1.", id="more GPUs than a pod has ranks"),
+    pytest.param({"spec.roles.actor": {"resources": {"limits": {"memory": "8GB"}}}}, 'spec.roles.actor.resources.limits.memory: "8GB" is not of the right form. Give an amount as Kubernetes writes it: "500m", "2", "8Gi".', id="an amount in another spelling"),
+    pytest.param({"spec.roles.actor": {"resources": {"limits": {"cpu": 2}}}}, "spec.roles.actor.resources.limits.cpu: 2 is not a string. Give a string.", id="an amount without quotes"),
+    pytest.param({"spec.roles.actor": {"template": []}}, "spec.roles.actor.template: [] is not an object. Give an object.", id="a patch that is a list"),
+    pytest.param({"spec.checkpoint": {"volume": {"accessMode": "ReadWriteOncePod"}}}, 'spec.checkpoint.volume.accessMode: "ReadWriteOncePod" is not a known value. Did you mean ReadWriteOnce?', id="an access mode that a job cannot live with"),
+    pytest.param({"spec.restartPolicy": {"failureRules": [{"name": "oom", "podReasons": ["OOMKilled"], "action": "Fail"}]}}, 'spec.restartPolicy.failureRules[0].action: "Fail" is not a known value. Did you mean FailJob?', id="a rule with an action that is not known"),
+    pytest.param({"spec.restartPolicy": {"failureRules": [{"name": "oom", "exitCode": 1, "exitCodes": [1], "action": "Count"}]}}, "spec.restartPolicy.failureRules[0].exitCode: there is no such field. Did you mean exitCodes?", id="a misspelt field in a list"),
+    pytest.param({"spec.restartPolicy": {"failureRules": [{"name": "oom", "exitCodes": [256], "action": "Count"}]}}, "spec.restartPolicy.failureRules[0].exitCodes[0]: 256 is above the maximum 255. Give a value of at most 255.", id="an exit code that no process has"),
     pytest.param({"spec.data.promptKey": "x" * 257}, "spec.data.promptKey: is longer than 256. Shorten it.", id="text that is too long"),
 ]  # fmt: skip
 
@@ -58,6 +69,7 @@ CROSS_FIELD = [
     pytest.param({"spec.restartPolicy": {"table": {"actor": "InPlace"}}}, "spec.restartPolicy.table.actor: InPlace is not possible: a gradient that is half applied cannot be taken back, so a failed actor restarts the job. Give Global or leave the row out.", id="restart: an actor in place"),
     pytest.param({"spec.restartPolicy": {"backoff": {"initialSeconds": 100}}}, "spec.restartPolicy.backoff.maxSeconds: 60 is below initialSeconds 100. Give at least initialSeconds.", id="restart: a backoff that begins above its end"),
     pytest.param({"spec.restartPolicy": {"stallTimeoutSeconds": 30}}, "spec.restartPolicy.stallTimeoutSeconds: 30 is not above heartbeatTimeoutSeconds 30, so that a rank that hangs would be called a stalled job. Give more than heartbeatTimeoutSeconds.", id="restart: a stall that is called before a hang"),
+    pytest.param({"spec.restartPolicy": {"failureRules": [{"name": "oom", "action": "FailJob"}]}}, "spec.restartPolicy.failureRules[0].exitCodes: neither exitCodes nor podReasons says which failures the rule oom is for. Give at least one.", id="restart: a rule for no failure"),
 ]  # fmt: skip
 
 SYNTAX = [

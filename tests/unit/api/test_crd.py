@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
+from rljob_api.cluster_fields import CLUSTER_ONLY, given_cluster_fields
 from rljob_api.crd import crd, crd_text, spec_schema
 from rljob_api.reference import reference
 from rljob_api.spec import RLJobSpec
 from tests.unit.api.api_server import defaulted
-from tests.unit.api.manifests import GOOD
+from tests.unit.api.manifests import GOOD, changed
 
 ROOT = Path(__file__).parents[3]
 VERSION = crd()["spec"]["versions"][0]
@@ -94,15 +95,20 @@ def test_subresources_and_columns_point_at_fields_that_exist() -> None:
         node = SCHEMA
         for name in path.split(".")[1:]:
             node = node["properties"][name]
-    assert [column["name"] for column in VERSION["additionalPrinterColumns"]] == [
-        "PHASE",
-        "READY",
-        "STEP",
-        "REWARD",
-        "RESTARTS",
-        "REASON",
-        "AGE",
-    ]
+
+
+def test_the_columns_are_these() -> None:
+    columns = VERSION["additionalPrinterColumns"]
+    plain = [column["name"] for column in columns if not column.get("priority")]
+    wide = [column["name"] for column in columns if column.get("priority") == 1]
+    assert plain == ["PHASE", "READY", "STEP", "REWARD", "RESTARTS", "REASON", "AGE"]
+    assert wide == ["EPOCH", "ROLLOUTS", "WEIGHTS", "CHECKPOINT", "SAMPLES/S", "STALENESS", "QUEUE"]
+
+
+def test_every_list_says_how_it_is_merged() -> None:
+    for path, node in _nodes(SCHEMA):
+        if node["type"] == "array":
+            assert node["x-kubernetes-list-type"] in ("atomic", "map"), path
 
 
 def test_conditions_are_a_map_by_type() -> None:
@@ -115,3 +121,21 @@ def test_conditions_are_a_map_by_type() -> None:
 def test_parameters_of_a_dataset_are_not_pruned() -> None:
     gym = spec_schema()["properties"]["data"]["properties"]["reasoningGym"]
     assert gym["properties"]["parameters"]["x-kubernetes-preserve-unknown-fields"] is True
+
+
+def _said_to_be_of_a_cluster(schema: dict[str, Any], path: str = "") -> Iterator[str]:
+    for name, part in schema.get("properties", {}).items():
+        if "On a cluster only." in " ".join(part["description"].split()):
+            yield f"{path}{name}"
+        else:
+            yield from _said_to_be_of_a_cluster(part, f"{path}{name}.")
+
+
+def test_fields_of_a_cluster_are_those_that_say_so() -> None:
+    assert sorted(CLUSTER_ONLY) == sorted(_said_to_be_of_a_cluster(spec_schema()))
+
+
+def test_fields_of_a_cluster_are_found_where_they_are_given() -> None:
+    spec = RLJobSpec.model_validate(changed({"spec.image": "i", "spec.roles.actor": {"gpus": 1}})["spec"])
+    assert given_cluster_fields(spec) == ["roles.actor.gpus", "image"]
+    assert given_cluster_fields(RLJobSpec.model_validate(GOOD["spec"])) == []

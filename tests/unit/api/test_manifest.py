@@ -30,7 +30,25 @@ def test_a_rendered_manifest_is_the_same_job(path: Path) -> None:
 def test_defaults_are_filled_in_where_nothing_was_written() -> None:
     rendered = yaml.safe_load(render_manifest(parse_manifest(yaml.safe_dump(changed({})), "job.yaml")))
     assert rendered["spec"]["rollout"]["maxStaleness"] == 1
-    assert rendered["spec"]["roles"]["rollout"] == {"replicas": 1, "threads": 1}
+    assert rendered["spec"]["roles"]["rollout"] == {
+        "replicas": 1,
+        "threads": 1,
+        "gpus": 0,
+        "resources": {"requests": {}, "limits": {}},
+        "template": {},
+    }
+
+
+def test_a_null_where_a_default_stands_is_as_if_it_were_not_there() -> None:
+    # As the API server has it; where null means something (data.labelKey) it stays.
+    nulls = changed({"spec.training.optimizer": None, "spec.seed": None, "spec.restartPolicy": {"failureRules": None}})
+    assert parse_manifest(yaml.safe_dump(nulls), "job.yaml") == parse_manifest(yaml.safe_dump(changed({})), "job.yaml")
+
+
+def test_a_whole_number_is_an_integer_however_it_is_written() -> None:
+    # kubectl turns YAML into JSON, where 32.0 is 32.
+    job = parse_manifest(yaml.safe_dump(changed({"spec.rollout.batchSize": 32.0})), "job.yaml")
+    assert job.spec.rollout.batch_size == 32
 
 
 @pytest.mark.parametrize("text", ["1e-6", "1E-6", "1.e-6", "0.000001", "1.0e-06"])

@@ -54,6 +54,13 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.restartPolicy.table.rollout": SCOPES,
     "spec.restartPolicy.backoff.initialSeconds": st.sampled_from([0, 60, 61.5]),
     "spec.restartPolicy.backoff.maxSeconds": st.sampled_from([0.0, 60, 100]),
+    "spec.restartPolicy.failureRules": st.lists(
+        st.fixed_dictionaries(
+            {"name": st.just("oom"), "action": st.sampled_from(["Count", "FailJob"])},
+            optional={"exitCodes": st.lists(st.just(1), max_size=1), "podReasons": st.lists(st.just("OOMKilled"))},
+        ),
+        max_size=2,
+    ),
     "spec.restartPolicy.stallTimeoutSeconds": st.sampled_from([2, 30, 31]),
     "spec.restartPolicy.heartbeatTimeoutSeconds": st.sampled_from([1, 30, 600]),
 }
@@ -106,4 +113,7 @@ def test_every_rule_has_a_row_in_the_table_of_sentences() -> None:
 
 def _rules(schema: Schema) -> list[str]:
     below = [_rules(part) for part in schema.get("properties", {}).values()]
-    return [entry["rule"] for entry in schema.get(VALIDATIONS, ())] + [rule for rules in below for rule in rules]
+    if "items" in schema:
+        below.append(_rules(schema["items"]))
+    own = [entry["rule"] for entry in schema.get(VALIDATIONS, ()) if "oldSelf" not in entry["rule"]]
+    return own + [rule for rules in below for rule in rules]

@@ -1,0 +1,193 @@
+"""What a change of each field of the spec means for a job that exists: nothing, a new epoch, or a refusal.
+
+Pure. Read by `crd.py` (refusals become CEL transition rules), by the operator (`revision` says when an epoch is due)
+and by `rljob run` in a folder that was run in before.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Any
+
+from pydantic import BaseModel
+
+from rljob_api.spec import RLJobSpec
+
+WAY_OUT = "Set it back, or go on as a new job: rljob clone NAME --from-checkpoint"
+"""What a user can do on a cluster where a change is refused."""
+
+
+class Change(StrEnum):
+    """What a change of a field leads to."""
+
+    LIVE = "Live"
+    """Nothing restarts: whoever decides reads the new value in its next turn, workers (where they read it too) with
+    their next epoch."""
+    RESTART = "Restart"
+    """A new epoch, from the last recorded checkpoint."""
+    REFUSED = "Refused"
+    """The API server and `rljob run` refuse it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the table. A field that is an object stands for everything in it."""
+
+    field: str
+    """Path below `spec`, in the manifest's spelling."""
+    change: Change
+    reason: str = ""
+    """Why it cannot change; only where it is refused."""
+
+    def refusal(self) -> str:
+        """The sentence of a refusal, without its cure."""
+        return f"cannot change once the job exists: {self.reason}"
+
+
+def _live(*fields: str) -> tuple[Row, ...]:
+    return tuple(Row(field, Change.LIVE) for field in fields)
+
+
+def _restart(*fields: str) -> tuple[Row, ...]:
+    return tuple(Row(field, Change.RESTART) for field in fields)
+
+
+def _refused(field: str, reason: str) -> tuple[Row, ...]:
+    return (Row(field, Change.REFUSED, reason),)
+
+
+TABLE: tuple[Row, ...] = (
+    *_refused("mode", "it decides which roles there are and what the queue holds."),
+    *_refused("seed", "the samples of all rollouts so far are a function of it."),
+    *_refused("model", "checkpoints hold the weights of the model that it began with."),
+    *_refused("data", "checkpoints and the queue count prompts in the data that it began with."),
+    *_restart("algorithm"),
+    *_refused("rollout.batchSize", "checkpoints and the queue count prompts in rollouts of this size."),
+    *_refused("rollout.samplesPerPrompt", "the rows of the queue are numbered by it."),
+    *_restart(
+        "rollout.numRollouts",
+        "rollout.maxStaleness",
+        "rollout.sampling",
+        "rollout.reward",
+        "rollout.maxPromptKills",
+        "rollout.maxAttempts",
+        "training.globalBatchSize",
+        "training.microBatchSize",
+        "training.itersPerTrainUpdate",
+        "training.epochsPerRollout",
+        "training.optimizer",
+    ),
+    *_refused(
+        "training.refUpdateInterval",
+        "rows are measured against a version that this interval chose, and no other one is kept.",
+    ),
+    *_live("roles.rollout.replicas"),
+    *_restart(
+        "roles.rollout.threads",
+        "roles.rollout.gpus",
+        "roles.rollout.resources",
+        "roles.rollout.template",
+        "roles.actor",
+        "roles.actorFwd",
+        "roles.reference",
+        "roles.advantages",
+        "transferQueue.storageUnits",
+        "transferQueue.pollingMode",
+        "transferQueue.storageBytes",
+        "transferQueue.redis.image",
+        "transferQueue.redis.resources",
+    ),
+    *_refused("transferQueue.redis.persistence", "the control Redis keeps its state on the volume that it began with."),
+    *_restart("weightSync"),
+    *_refused("checkpoint.path", "the job's checkpoints lie there."),
+    *_refused("checkpoint.volume", "the job's checkpoints lie on it."),
+    *_restart("checkpoint.everySteps", "checkpoint.keep"),
+    *_live("restartPolicy"),
+    *_restart("telemetry", "image"),
+    *_refused("managedBy", "what the job is made of belongs to the controller that began it."),
+    *_live("suspend", "restartRequest", "activeDeadlineSeconds", "ttlSecondsAfterFinished", "cleanPodPolicy"),
+)
+
+REFUSED = tuple(row for row in TABLE if row.change is Change.REFUSED)
+
+_BY_FIELD = {row.field: row for row in TABLE}
+
+
+def row_of(field: str) -> Row:
+    """The row that a field of the spec falls under. KeyError for what is in no row: there is no default."""
+    parts = field.split(".")
+    for end in range(len(parts), 0, -1):
+        found = _BY_FIELD.get(".".join(parts[:end]))
+        if found is not None:
+            return found
+    raise KeyError(f"spec.{field} is in no row of the table of changes. Add it there.")
+
+
+def revision(spec: RLJobSpec) -> str:
+    """Digest of what an epoch runs with: another one means that a new epoch is due.
+
+    Only values that differ from the defaults count, so that a field that a later version adds changes nothing.
+    """
+    part = {field: value for field, value in given(spec) if row_of(field).change is Change.RESTART}
+    return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedChange:
+    """A change that cannot be made."""
+
+    field: str
+    """Path below `spec` of the innermost field that differs."""
+    old: object
+    new: object
+    row: Row
+
+
+def refused_changes(old: RLJobSpec, new: RLJobSpec) -> list[RefusedChange]:
+    """One change for each refused row of the table that differs, in its order."""
+    before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
+    found = (
+        (row, _first_difference(_value_at(before, row.field), _value_at(after, row.field), row.field))
+        for row in REFUSED
+    )
+    return [RefusedChange(*difference, row) for row, difference in found if difference is not None]
+
+
+def given(model: BaseModel, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Fields that were given something else than their default, with their value, down to what is no model."""
+    for name, field in type(model).model_fields.items():
+        value, where = getattr(model, name), f"{path}{field.alias or name}"
+        default = field.get_default(call_default_factory=True, validated_data={})
+        if isinstance(value, BaseModel):
+            if default is None:
+                yield where, {}  # a role, say, that need not be there
+            yield from given(value, f"{where}.")
+        elif value != default:
+            yield where, _plain(value)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return value.value if isinstance(value, Enum) else value
+
+
+def _value_at(spec: dict[str, Any], field: str) -> object:
+    value: Any = spec
+    for part in field.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _first_difference(old: object, new: object, name: str) -> tuple[str, object, object] | None:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted({*old, *new}):
+            found = _first_difference(old.get(key), new.get(key), f"{name}.{key}")
+            if found is not None:
+                return found
+        return None
+    return None if old == new else (name, old, new)

@@ -1,0 +1,141 @@
+"""What a change of each field means: every field is in the table once, and CEL and Python refuse the same changes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rljob_api.crd import Schema, spec_schema
+from rljob_api.revision import REFUSED, TABLE, WAY_OUT, Change, refused_changes, revision, row_of
+from rljob_api.spec import RLJobSpec
+from tests.unit.api.api_server import defaulted, refused_by_cel
+from tests.unit.api.manifests import changed
+
+SCHEMA = spec_schema()
+
+
+def _leaves(schema: Schema, path: str = "") -> Iterator[str]:
+    for name, part in schema["properties"].items():
+        if part.get("properties"):
+            yield from _leaves(part, f"{path}{name}.")
+        else:
+            yield f"{path}{name}"
+
+
+LEAVES = sorted(_leaves(SCHEMA))
+
+
+def _spec(changes: dict[str, Any]) -> dict[str, Any]:
+    return dict(changed({f"spec.{field}": value for field, value in changes.items()})["spec"])
+
+
+def _revision(changes: dict[str, Any]) -> str:
+    return revision(RLJobSpec.model_validate(_spec(changes)))
+
+
+@pytest.mark.parametrize("field", LEAVES)
+def test_every_field_is_in_exactly_one_row(field: str) -> None:
+    over = [row.field for row in TABLE if field == row.field or field.startswith(f"{row.field}.")]
+    assert len(over) == 1, f"spec.{field} is in the rows {over}: decide what a change of it means"
+    assert row_of(field).field == over[0]
+
+
+def test_every_row_is_a_field() -> None:
+    for row in TABLE:
+        node = SCHEMA
+        for name in row.field.split("."):
+            node = node["properties"][name]
+
+
+def test_a_field_without_a_row_has_no_meaning() -> None:
+    with pytest.raises(KeyError, match=r"spec\.critic is in no row of the table of changes"):
+        row_of("critic")
+
+
+def test_every_refusal_has_its_reason_and_nothing_else_has() -> None:
+    for row in TABLE:
+        assert bool(row.reason) == (row.change is Change.REFUSED), row
+        assert not row.reason or row.reason.endswith("."), row
+
+
+SAME = [
+    pytest.param({"roles.rollout": {"replicas": 3}}, id="rollouts are scaled"),
+    pytest.param({"restartPolicy": {"threshold": 5, "failureRules": []}}, id="another restart policy"),
+    pytest.param({"suspend": True}, id="suspended"),
+    pytest.param({"restartRequest": {"id": "a"}}, id="a restart is asked for"),
+    pytest.param({"activeDeadlineSeconds": 60, "ttlSecondsAfterFinished": 5, "cleanPodPolicy": "None"}, id="its end"),
+    pytest.param({"training.optimizer": {"learningRate": 1e-6}}, id="a default that is written out"),
+    pytest.param({"roles": {"reference": {"replicas": 1}, "actor": {"resources": {}}}}, id="defaults of a role"),
+]
+OTHER = [
+    pytest.param({"image": "registry/worker:2"}, id="an image"),
+    pytest.param({"training.optimizer": {"learningRate": 1e-5}}, id="a learning rate"),
+    pytest.param({"rollout.maxStaleness": 2}, id="staleness"),
+    pytest.param({"rollout.numRollouts": 20}, id="more rollouts"),
+    pytest.param({"rollout.sampling.stopTokenIds": [1]}, id="a list"),
+    pytest.param({"roles.actor": {"resources": {"limits": {"cpu": "2"}}}}, id="resources"),
+    pytest.param({"roles.rollout": {"template": {"spec": {"priorityClassName": "high"}}}}, id="a patch"),
+    pytest.param({"roles.reference": {"replicas": 2}}, id="more references"),
+    pytest.param({"roles.reference": None}, id="no reference"),
+    pytest.param({"telemetry": {"sampleLog": True}}, id="the audit"),
+]
+
+
+@pytest.mark.parametrize("changes", SAME)
+def test_what_is_live_or_a_default_needs_no_epoch(changes: dict[str, Any]) -> None:
+    assert _revision(changes) == _revision({})
+
+
+@pytest.mark.parametrize("changes", OTHER)
+def test_what_an_epoch_runs_with_makes_another_revision(changes: dict[str, Any]) -> None:
+    no_kl = {"algorithm.kl.coefficient": 0}  # so that a job may do without its reference
+    assert _revision(no_kl | changes) != _revision(no_kl)
+
+
+def test_the_revision_is_one_of_the_content_alone() -> None:
+    spec = _spec({"image": "a", "telemetry": {"sampleLog": True}})
+    turned = dict(reversed(spec.items()))
+    assert revision(RLJobSpec.model_validate(spec)) == revision(RLJobSpec.model_validate(turned))
+    from_api_server = RLJobSpec.model_validate(defaulted(SCHEMA, spec))
+    assert revision(from_api_server) == revision(RLJobSpec.model_validate(spec))
+    assert _revision({}) == "fafedbea4401", "running jobs restart when this changes: see `revision`"
+
+
+CHANGES: dict[str, Any] = {
+    "mode": None,
+    "seed": 7,
+    "model": {"path": "m"},
+    "data": {"prompts": "others.jsonl"},
+    "rollout.batchSize": 64,
+    "rollout.samplesPerPrompt": 32,
+    "training.refUpdateInterval": 4,
+    "transferQueue.redis.persistence": {"kind": "EmptyDir"},
+    "checkpoint.path": "elsewhere",
+    "checkpoint.volume": {"claimName": "mine"},
+    "managedBy": "example.com/other",
+}
+"""A change of each refused field; None where there is only one value."""
+
+
+def test_there_is_a_change_of_each_refused_field() -> None:
+    assert list(CHANGES) == [row.field for row in REFUSED]
+
+
+@pytest.mark.parametrize("field", [field for field, value in CHANGES.items() if value is not None])
+@pytest.mark.parametrize("direction", ["set", "taken back"])
+def test_a_refused_change_is_refused_by_cel_and_python_alike(field: str, direction: str) -> None:
+    old, new = _spec({}), _spec({field: CHANGES[field]})
+    if direction == "taken back":
+        old, new = new, old
+    (found,) = refused_changes(RLJobSpec.model_validate(old), RLJobSpec.model_validate(new))
+    assert found.row.field == field
+    (broken,) = refused_by_cel(SCHEMA, defaulted(SCHEMA, old), defaulted(SCHEMA, new), "spec")
+    assert broken.field == f"spec.{field}"
+    assert broken.sentence == f"{found.row.refusal()} {WAY_OUT}."
+
+
+@pytest.mark.parametrize("changes", [*SAME, *OTHER[:-2]])
+def test_other_changes_are_let_through(changes: dict[str, Any]) -> None:
+    old, new = _spec({}), _spec(changes)
+    assert not refused_changes(RLJobSpec.model_validate(old), RLJobSpec.model_validate(new))
+    assert not list(refused_by_cel(SCHEMA, defaulted(SCHEMA, old), defaulted(SCHEMA, new), "spec"))
