@@ -23,6 +23,12 @@ Try it:
   rljob audit rljob-out/job                   ... and prove that each was trained once, fresh enough
 
 \b
+On a cluster (by your kubeconfig):
+  kubectl apply --server-side -f job.yaml     the same manifest
+  rljob restart job --reason "..." --wait     all of it from its checkpoint, or --role reference alone
+  rljob clone job --from-checkpoint           a new manifest that goes on from its weights
+
+\b
 Exit codes: 0 succeeded, 1 failed, 2 wrong use of this command, 64 bad manifest, 130 interrupted."""
 
 
@@ -41,6 +47,8 @@ SUBCOMMANDS = {
     "validate": Subcommand("rljob_cli.validate:validate", "Check a manifest and what it names."),
     "render": Subcommand("rljob_cli.render:render", "Print a manifest with all defaults filled in."),
     "audit": Subcommand("rljob_cli.audit_command:audit", "Prove that a run trained every sample exactly once."),
+    "restart": Subcommand("rljob_cli.restart:restart", "Restart a job on a cluster, or one role of it."),
+    "clone": Subcommand("rljob_cli.clone:clone_command", "Print a new manifest made from a job on a cluster."),
     "crd": Subcommand("rljob_cli.generated:crd", "Print the Kubernetes CustomResourceDefinition."),
     "docs": Subcommand("rljob_cli.generated:docs", "Print the reference of the spec as Markdown."),
 }
@@ -74,7 +82,7 @@ def cli() -> None:
     """Disaggregated reinforcement learning for language models.
 
     One manifest describes a job: its model, prompts, reward, roles and what to do when something fails. `rljob run`
-    runs it on this machine, every role a process of its own.
+    runs it on this machine, every role a process of its own; the operator runs it on Kubernetes.
     """
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from rljob_api.cluster_fields import given_cluster_fields
 from rljob_cli.manifests import checked_job_or_exit, refuse
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ What happens:
 Stop and resume:
   Ctrl-C saves a checkpoint and stops (a second Ctrl-C kills). The same command with the same folder goes on from
   there. So it does after a crash, of the machine too. --fresh starts over and deletes what the earlier run wrote.
+
+\b
+On one machine:
+  Fields that are for a cluster (image, resources, gpus, template, volume, deadlines ...) are checked and then not
+  looked at; the first line says which. suspend: true is refused.
 
 \b
 The folder (default rljob-out/NAME):
@@ -57,6 +63,7 @@ Examples:
 def run(*, file: Path, out: Path | None, fresh: bool, audit: bool, output: Literal["text", "json"]) -> None:
     """Train the job of the manifest FILE on this machine, or go on where an earlier run of it stopped."""
     job = checked_job_or_exit(file)
+    _mind_the_machine(job)
     if audit:
         job = _with_audit(job)
     # Imported here, so that --help and bad manifests do not wait for it.
@@ -69,6 +76,16 @@ def run(*, file: Path, out: Path | None, fresh: bool, audit: bool, output: Liter
     except RunRefused as error:
         refuse([str(error)])
     raise click.exceptions.Exit(code)
+
+
+def _mind_the_machine(job: RLJob) -> None:
+    """Refuses what asks for the opposite of a run, and says which fields are not looked at."""
+    if job.spec.suspend:
+        refuse(["spec.suspend: true asks that nothing runs. Set it to false; Ctrl-C stops a run."])
+    given = given_cluster_fields(job.spec)
+    if given:
+        mean = "means" if len(given) == 1 else "mean"
+        click.echo(f"{', '.join(f'spec.{field}' for field in given)} {mean} nothing on one machine.", err=True)
 
 
 def _with_audit(job: RLJob) -> RLJob:

@@ -73,7 +73,7 @@ def test_a_checkpoint_is_recorded_with_all_its_files(world: World, actor: RankSe
     record = read_json(root / "record.json")
     assert (record["folder"], record["id"]["version"], record["ancestry"]) == (name, 0, {"1": -1})
     assert set(record["checksums"]) == {"model.safetensors", "state.safetensors", "state.json", "tickets.json"}
-    assert world.status().recorded == 0
+    assert (world.status().recorded, world.status().recorded_folder) == (0, name)
     assert len(world.told(EventKind.RECORDED)) == 1
     assert store.verified(name) == root / name
 

@@ -17,7 +17,7 @@ from rljob_cli.main import SUBCOMMANDS, cli
 from tests.unit.api.manifests import changed
 
 ROOT = Path(__file__).parents[3]
-HEAVY = {"torch", "transformers", "numpy", "fastapi", "redis", "reasoning_gym", "rljob_workers", "kopf"}
+HEAVY = {"torch", "transformers", "numpy", "fastapi", "redis", "reasoning_gym", "rljob_workers", "kopf", "kubernetes"}
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_exit_codes_are_what_scripts_rely_on() -> None:
 
 
 def test_the_commands_are_these() -> None:
-    assert list(SUBCOMMANDS) == ["run", "validate", "render", "audit", "crd", "docs"]
+    assert list(SUBCOMMANDS) == ["run", "validate", "render", "audit", "restart", "clone", "crd", "docs"]
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)

@@ -1,0 +1,161 @@
+"""A new manifest from an RLJob on a cluster, and what a user has to know about it.
+
+Pure: takes the object as the API server has it. Called by `rljob clone`.
+"""
+
+import copy
+import posixpath
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from rljob_api.cluster import RUN_DIR, checkpoint_claim_name
+from rljob_api.problems import sentences
+from rljob_api.spec import AccessMode, CheckpointVolumeSpec, ModelSpec, RLJob, RLJobSpec, RoleSpec
+
+PARENT_DIR = "/var/lib/rljob-parent"
+"""Where the pods of a clone see the volume of the job that it goes on from."""
+_VOLUME = "parent-checkpoints"
+_LOADS_MODEL = ("actor", "rollout", "actor_fwd", "reference")
+_LEFT_BEHIND = re.compile(r"^([^/]*\.)?kubernetes\.io/|^rljob\.dev/")
+"""Annotations and labels that tools have put there."""
+_LONGEST_NAME = 40
+
+
+class CloneProblem(ValueError):
+    """Why there can be no clone, as a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clone:
+    """A new job, and sentences for whoever applies it."""
+
+    job: RLJob
+    notes: tuple[str, ...]
+
+    def text(self) -> str:
+        """The manifest as YAML: what was given, without defaults; the notes are comments at its head."""
+        spec = self.job.spec.model_dump(mode="json", exclude_defaults=True)
+        head = {"apiVersion": self.job.api_version, "kind": self.job.kind}
+        document = {**head, "metadata": self.job.metadata.model_dump(mode="json", exclude_defaults=True), "spec": spec}
+        comments = "".join(f"# {note}\n" for note in self.notes)
+        return comments + yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True)
+
+
+def clone(resource: dict[str, Any], name: str | None, *, from_checkpoint: bool) -> Clone:
+    """A job of another name with the same spec; from the last recorded checkpoint, or from the start."""
+    old = _old_job(resource)
+    named = name or f"{old.metadata.name[: _LONGEST_NAME - 2].rstrip('-')}-2"
+    if named == old.metadata.name:
+        raise CloneProblem(f"--name: {named} is the job itself. Give another name.")
+    spec = old.spec.model_copy(update={"suspend": False, "restart_request": None})
+    notes = [f"A copy of the RLJob {old.metadata.name}, which it leaves as it is."]
+    volume = spec.checkpoint.volume
+    if volume.claim_name is not None:
+        spec = _with_volume(spec, volume.model_copy(update={"claim_name": None}))
+        notes.append(
+            f"Checkpoints of the two must not mix: this one gets a claim of its own instead of {volume.claim_name}."
+        )
+    if from_checkpoint:
+        spec, said = _from_checkpoint(old, spec, resource.get("status", {}).get("training", {}))
+        notes += said
+    return Clone(_renamed(old, named, spec), tuple(notes))
+
+
+def _old_job(resource: dict[str, Any]) -> RLJob:
+    metadata = resource["metadata"]
+    kept = {key: metadata[key] for key in ("name", "namespace") if key in metadata}
+    for key in ("labels", "annotations"):
+        kept[key] = {name: text for name, text in metadata.get(key, {}).items() if not _LEFT_BEHIND.search(name)}
+    try:
+        return RLJob.model_validate(
+            {**{key: resource[key] for key in ("apiVersion", "kind", "spec")}, "metadata": kept}
+        )
+    except ValidationError as error:
+        raise CloneProblem(
+            f"The RLJob {metadata['name']} is not one that this version of rljob knows: {sentences(error)[0]}"
+        ) from error
+
+
+def _renamed(old: RLJob, name: str, spec: RLJobSpec) -> RLJob:
+    """Checked anew: also a name is a user's input."""
+    try:
+        made = old.model_copy(update={"spec": spec}).model_dump(mode="json")
+        return RLJob.model_validate({**made, "metadata": {**made["metadata"], "name": name}})
+    except ValidationError as error:
+        raise CloneProblem(sentences(error)[0]) from error
+
+
+def _from_checkpoint(old: RLJob, spec: RLJobSpec, training: dict[str, Any]) -> tuple[RLJobSpec, list[str]]:
+    """The spec with the last checkpoint as its model, mounted read-only where the model is loaded."""
+    folder, version = training.get("checkpointFolder"), training.get("checkpoint")
+    if folder is None:
+        raise CloneProblem(
+            f"The RLJob {old.metadata.name} has recorded no checkpoint yet. Wait for one, or leave --from-checkpoint"
+            " out."
+        )
+    below = posixpath.join(RUN_DIR, old.spec.checkpoint.path or "checkpoints", folder)
+    path = posixpath.normpath(below)
+    notes = [f"Version 0 (with a reference role: also what rows are measured against) is its checkpoint {version}."]
+    if path.startswith(f"{RUN_DIR}/"):
+        path = posixpath.join(PARENT_DIR, path.removeprefix(f"{RUN_DIR}/"))
+        claim = old.spec.checkpoint.volume.claim_name or checkpoint_claim_name(old.metadata.name)
+        spec = _with_mounts(spec, claim)
+        notes += _claim_notes(old, claim)
+    else:
+        notes.append(
+            f"{path} is on no volume of the job: the template of each role that loads the model has to mount it."
+        )
+    notes.append("The old job must not go on, since it deletes its older checkpoints: let it end, or suspend it.")
+    notes.append(
+        "Rollouts are counted from 0 and prompts are drawn from the first again: see numRollouts, shuffleSeed."
+    )
+    model = ModelSpec(path=path, dtype=old.spec.model.dtype)  # the tokenizer lies in the folder
+    return spec.model_copy(update={"model": model}), notes
+
+
+def _claim_notes(old: RLJob, claim: str) -> Iterator[str]:
+    volume = old.spec.checkpoint.volume
+    if volume.claim_name is None:
+        yield (
+            f"It lies on the claim {claim}, which goes with the RLJob {old.metadata.name}: keep that as long as this"
+            " one runs (ttlSecondsAfterFinished deletes it too), or copy the folder elsewhere and change model.path."
+        )
+    else:
+        yield f"It lies on your claim {claim}, which has to be in this job's namespace."
+    if volume.access_mode is AccessMode.READ_WRITE_ONCE:
+        yield "ReadWriteOnce: all pods that mount it, which are those of four roles, must fit onto one node."
+
+
+def _with_volume(spec: RLJobSpec, volume: CheckpointVolumeSpec) -> RLJobSpec:
+    return spec.model_copy(update={"checkpoint": spec.checkpoint.model_copy(update={"volume": volume})})
+
+
+def _with_mounts(spec: RLJobSpec, claim: str) -> RLJobSpec:
+    roles = {name: getattr(spec.roles, name) for name in _LOADS_MODEL}
+    mounted = {name: _with_mount(role, claim) for name, role in roles.items() if role is not None}
+    return spec.model_copy(update={"roles": spec.roles.model_copy(update=mounted)})
+
+
+def _with_mount(role: RoleSpec, claim: str) -> RoleSpec:
+    """The role with one more volume in its pods; one of the same name, from an earlier clone, gives way."""
+    template = copy.deepcopy(role.template)
+    pod = template.setdefault("spec", {})
+    volume = {"name": _VOLUME, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+    pod["volumes"] = _with_named(pod.get("volumes", []), volume)
+    containers = pod.setdefault("containers", [])
+    worker = next((container for container in containers if container.get("name") == "worker"), None)
+    if worker is None:
+        worker = {"name": "worker"}
+        containers.append(worker)
+    mount = {"name": _VOLUME, "mountPath": PARENT_DIR, "readOnly": True}
+    worker["volumeMounts"] = _with_named(worker.get("volumeMounts", []), mount)
+    return role.model_copy(update={"template": template})
+
+
+def _with_named(entries: list[dict[str, Any]], entry: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*(other for other in entries if other.get("name") != entry["name"]), entry]
