@@ -112,6 +112,7 @@ class HttpChannel:
         self._token = token
         self._clock = clock
         self._connection: socket.socket | None = None
+        self._known: tuple[str, int] | None = None
         self._pending: PendingAnswer | None = None
 
     def begin(self, method: str, path: str, body: bytes | None, *, timeout: float) -> PendingAnswer:
@@ -148,12 +149,19 @@ class HttpChannel:
                 return _send_all(self._connection, message)
         self.close()
         try:
-            self._connection = socket.create_connection(self._address, CONNECT_SECONDS)
+            self._connection = self._connect()
             keep_alive(self._connection)
             return _send_all(self._connection, message)
         except OSError as error:
             self.close()
             raise ChannelBroken(f"cannot connect: {error}") from error
+
+    def _connect(self) -> socket.socket:
+        """The address that answered last is tried first: names need not resolve while a job runs."""
+        known, self._known = self._known, None
+        connection = socket.create_connection(known or self._address, CONNECT_SECONDS)
+        self._known = connection.getpeername()[:2]
+        return connection
 
 
 def _is_quiet(connection: socket.socket) -> bool:

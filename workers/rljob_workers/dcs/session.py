@@ -192,10 +192,13 @@ class RankSession:
 
     def _send(self) -> None:
         body = self._beat().model_dump_json().encode()
-        self._due = self._clock() + self.welcome.beat_interval_seconds
+        began = self._clock()
+        self._due = began + self.welcome.beat_interval_seconds
         try:
             self._in_flight = self._client.channel.begin("POST", "/v1/ranks/beat", body, timeout=ATTEMPT_SECONDS)
         except ChannelBroken as error:
+            # An address that swallows everything costs the loop a while: at most half of its time.
+            self._due = max(self._due, self._clock() + (self._clock() - began))
             self._lost(str(error))
 
     def _collect(self) -> None:

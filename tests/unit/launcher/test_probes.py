@@ -1,0 +1,146 @@
+"""Probes of a launcher: what is answered in which state, over real sockets that may be slow or broken."""
+
+import select
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from rljob_api.names import Epoch, Role
+from rljob_api.wire.epochs import PodOrder, PodPhase
+from rljob_api.wire.identity import PodKey
+from rljob_api.wire.launchers import EngineState
+from rljob_workers.launcher.company import LauncherState
+from rljob_workers.launcher.pod_metrics import exposition
+from rljob_workers.launcher.probes import CLIENT_SECONDS, MAX_CLIENTS, ProbeServer, reply_to
+
+
+def order(phase: PodPhase) -> PodOrder:
+    return PodOrder(pod=PodKey(role=Role.ACTOR, replica=2), epoch=Epoch(3), generation=1, phase=phase)
+
+
+BEFORE = LauncherState(num_ranks=1)
+RUNS = LauncherState(order=order(PodPhase.RUN), num_ranks=1, ranks_up=1, ranks_ready=1, rank_starts=2, seen_seq=10**9)
+STARTS = LauncherState(order=order(PodPhase.RUN), num_ranks=1, ranks_up=1)
+DRAINS = LauncherState(order=order(PodPhase.DRAIN), num_ranks=1, ranks_up=1, ranks_ready=1)
+DONE = LauncherState(order=order(PodPhase.DONE), num_ranks=1)
+
+
+@pytest.mark.parametrize(
+    ("path", "state", "status"),
+    [
+        pytest.param("/livez", BEFORE, 200, id="alive before anything was heard"),
+        pytest.param("/startupz", BEFORE, 503, id="not started before an order was heard"),
+        pytest.param("/startupz", STARTS, 200, id="started once an order was heard"),
+        pytest.param("/readyz", BEFORE, 503, id="not ready without an order"),
+        pytest.param("/readyz", STARTS, 503, id="not ready before its rank is"),
+        pytest.param("/readyz", RUNS, 200, id="ready with all its ranks"),
+        pytest.param("/readyz", DRAINS, 503, id="not ready while it drains"),
+        pytest.param("/readyz", DONE, 200, id="ready when nothing is left to do"),
+        pytest.param("/readyz?verbose", RUNS, 200, id="a query changes nothing"),
+        pytest.param("/other", RUNS, 404, id="nothing else is there"),
+    ],
+)
+def test_status(path: str, state: LauncherState, status: int) -> None:
+    assert reply_to(path, state, lambda _: "").status == status
+
+
+def test_metrics_are_prometheus_text() -> None:
+    text = exposition("demo", "actor", 4, RUNS)
+    labels = '{job="demo",role="actor",replica="2"}'
+    assert f"# TYPE rljob_pod_ranks_ready gauge\nrljob_pod_ranks_ready{labels} 1\n" in text
+    assert f"rljob_pod_seen_seq{labels} 1000000000\n" in text
+    assert f"rljob_pod_container_restarts_total{labels} 4\n" in text
+    assert "engine" not in text
+    engine = LauncherState(order=order(PodPhase.RUN), engine=EngineState.RESTARTING, engine_starts=2)
+    assert f"rljob_pod_engine_running{labels} 0.0\n" in exposition("demo", "actor", 0, engine)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Served:
+    """A probe server and what a loop would do with it."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.clock = Clock()
+        self.server = ProbeServer(self.listener, lambda _: "metrics\n", self.clock)
+        self.clients: list[socket.socket] = []
+
+    def connect(self, data: bytes = b"") -> socket.socket:
+        client = socket.create_connection(self.listener.getsockname(), 10)
+        self.clients.append(client)
+        client.sendall(data)
+        return client
+
+    def turns(self, count: int = 5) -> None:
+        for _ in range(count):
+            poller = select.poll()
+            self.server.watch(poller)
+            poller.poll(20)
+            self.server.turn(RUNS)
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    served = Served()
+    yield served
+    for client in served.clients:
+        client.close()
+    served.server.close()
+
+
+def answer(client: socket.socket) -> bytes:
+    received = b""
+    while data := client.recv(65536):
+        received += data
+    return received
+
+
+def test_a_request_in_pieces_is_answered(served: Served) -> None:
+    client = served.connect(b"GET /livez HT")
+    served.turns()
+    client.sendall(b"TP/1.1\r\nHost: here\r\n\r\n")
+    served.turns()
+    assert answer(client).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+@pytest.mark.parametrize("data", [b"\x16\x03\x01\r\n\r\n", b"POST /livez HTTP/1.1\r\n\r\n", b"x" * 9000])
+def test_what_is_no_question_is_refused(served: Served, data: bytes) -> None:
+    client = served.connect(data)
+    served.turns()
+    with_answer = client.recv(4096)
+    assert with_answer.startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_silent_client_is_dropped_in_the_end(served: Served) -> None:
+    client = served.connect()
+    served.turns()
+    served.clock.now = CLIENT_SECONDS
+    served.turns()
+    assert client.recv(1) == b""
+
+
+def test_a_client_that_went_away_is_forgotten(served: Served) -> None:
+    served.connect(b"GET /met").close()
+    served.turns()
+    client = served.connect(b"GET /metrics HTTP/1.1\r\n\r\n")
+    served.turns()
+    assert answer(client).endswith(b"metrics\n")
+
+
+def test_more_clients_than_places_wait_and_are_answered(served: Served) -> None:
+    silent = [served.connect() for _ in range(MAX_CLIENTS)]
+    served.turns()
+    late = served.connect(b"GET /livez HTTP/1.1\r\n\r\n")
+    served.turns()
+    served.clock.now = CLIENT_SECONDS
+    served.turns()
+    assert answer(late).startswith(b"HTTP/1.1 200")
+    assert len(silent) == MAX_CLIENTS
