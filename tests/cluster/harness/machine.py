@@ -1,0 +1,84 @@
+"""This machine's part in the cluster: the node's scripts, the built programs, and what pods are given of the checkout.
+
+Reads the disk and runs the node's scripts; knows nothing of pods.
+"""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rljob_operator.local.embedded_redis import find_server
+from tests.cluster.harness import hostpython
+
+REPOSITORY = Path(__file__).parents[3]
+NODE = REPOSITORY / "tests/cluster/node"
+_BUILD_SECONDS = 1800
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that tests may use."""
+
+    kubeconfig: str
+    """For programs of this machine."""
+    node: "Node | None"
+    """The node that runs on this machine; None on a cluster that the user gave."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """The cluster of `tests/cluster/node`, whose network and processes a test can enter."""
+
+    run: Path
+    """Its folder of running things."""
+
+    @property
+    def kubeconfig(self) -> Path:
+        """For programs within its network."""
+        return self.run / "inside.kubeconfig"
+
+    @property
+    def audit_log(self) -> Path:
+        """Requests to the API server, one JSON line each; the older ones lie beside it."""
+        return self.run / "audit.log"
+
+    def within(self, *command: str) -> list[str]:
+        """The command line that runs a command in the cluster's network, where pods and Services are reached."""
+        return [str(NODE / "enter.sh"), *command]
+
+    def daemon(self, action: str, name: str) -> None:
+        """Does to a program of the cluster what `daemon.sh` can: start, stop, kill."""
+        subprocess.run([str(NODE / "daemon.sh"), action, name], check=True, timeout=60)
+
+
+def is_this_machines(kubeconfig: str) -> bool:
+    """Whether a kubeconfig is the one that `make cluster` prints."""
+    return Path(kubeconfig).resolve() == _root() / "run/admin.kubeconfig"
+
+
+def bring_up() -> Cluster:
+    """The cluster of this machine, built and started if need be; kubectl and helm are on PATH then and use it.
+
+    RuntimeError with the script's words if it cannot be.
+    """
+    done = subprocess.run([str(NODE / "up.sh")], capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.strip())
+    root = _root()
+    kubeconfig = str(root / "run/admin.kubeconfig")
+    os.environ |= {"KUBECONFIG": kubeconfig, "PATH": f"{root / 'bin'}:{os.environ['PATH']}"}
+    return Cluster(kubeconfig, Node(root / "run"))
+
+
+def workload_options() -> dict[str, Any]:
+    """`workloads` for an operator whose jobs run this checkout."""
+    return hostpython.workload_options(REPOSITORY, Path(sys.prefix), Path(sys.base_prefix), find_server())
+
+
+def _root() -> Path:
+    given = os.environ.get("RLJOB_CLUSTER_DIR")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return (Path(given) if given else cache / "rljob/cluster").resolve()

@@ -1,0 +1,91 @@
+"""Processes of a pod's container as this machine sees them, to be killed or frozen from outside.
+
+Found by the container's cgroup, told apart by the file that they write to. Needs the cluster of this machine.
+"""
+
+import os
+import re
+import signal
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from tests.cluster.harness.kubectl import Kubectl, Object
+
+_PROC = Path("/proc")
+
+
+class Kind(StrEnum):
+    """What a process of a container is."""
+
+    FIRST = "first"
+    """The container's first process: the launcher, the coordinator, a Redis."""
+    RANK = "rank"
+    ENGINE = "engine"
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of a container."""
+
+    pid: int
+    """On this machine."""
+    kind: Kind
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        os.kill(self.pid, signal.SIGKILL)
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
+
+
+def of_container(kubectl: Kubectl, pod: str, container: str) -> list[Process]:
+    """The processes of a pod's container now, by pid; an AssertionError if it does not run."""
+    found = kubectl.get("pod", pod)
+    assert found is not None, f"there is no pod {pod} in {kubectl.namespace}"
+    identity = container_id(found, container)
+    assert identity, f"the container {container} of the pod {pod} does not run: {found['status']}"
+    pids = sorted(int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit() and _is_in(entry, identity))
+    return [Process(pid, _kind(pid)) for pid in pids]
+
+
+def the(processes: list[Process], kind: Kind, number: int = 0) -> Process:
+    """The first, second ... process of a kind."""
+    return [process for process in processes if process.kind is kind][number]
+
+
+def container_id(pod: Object, container: str) -> str | None:
+    """The runtime's id of the running container; it changes with every start."""
+    for status in pod["status"].get("containerStatuses", []):
+        if status["name"] == container and "running" in status["state"]:
+            return str(status["containerID"]).removeprefix("containerd://")
+    return None
+
+
+def _is_in(entry: Path, identity: str) -> bool:
+    try:
+        return identity in (entry / "cgroup").read_text()
+    except OSError:  # it ended meanwhile
+        return False
+
+
+def _kind(pid: int) -> Kind:
+    """A launcher gives each of its children a log, by whose name it is known."""
+    try:
+        inner = re.search(r"^NSpid:.*\s(\d+)$", (_PROC / str(pid) / "status").read_text(), re.MULTILINE)
+        output = (_PROC / str(pid) / "fd/1").readlink().name
+    except OSError:
+        return Kind.OTHER
+    if inner is not None and inner[1] == "1":
+        return Kind.FIRST
+    whose = re.search(r"\.(\d+|engine)\.log$", output)
+    if whose is None:
+        return Kind.OTHER
+    return Kind.ENGINE if whose[1] == "engine" else Kind.RANK
