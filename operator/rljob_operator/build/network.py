@@ -40,7 +40,8 @@ def _policy(site: Site, part: Part, name: str, ingress: list[Any], egress: list[
         "podSelector": {"matchLabels": selector(site, part)},
         "policyTypes": ["Ingress", "Egress"],
         "ingress": ingress,
-        "egress": egress,
+        # No rule at all is said by its absence: the API server drops an empty list, and would see a change each time.
+        **({"egress": egress} if egress else {}),
     }
     return manifest(site, ("networking.k8s.io/v1", "NetworkPolicy"), name, {"spec": spec}, part)
 
