@@ -1,0 +1,221 @@
+"""A real RLJob on the cluster, driven as its user would: apply, watch, break, prove.
+
+Every wait has a deadline and says what it waited for, what the status says, and how the pods and events look.
+"""
+
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rljob_api.cluster import LABEL_COMPONENT, LABEL_JOB, LABEL_ROLE
+from rljob_cli.audit import AuditReport
+from tests.cluster.harness import processes
+from tests.cluster.harness.kubectl import Kubectl, Object
+from tests.cluster.harness.processes import Kind, Process
+from tests.cluster.harness.volumes import audit_job
+
+REWARDS = Path(__file__).parents[1] / "rewards"
+
+
+def make_job(name: str = "job", **changes: dict[str, Any]) -> Object:
+    """A job that trains in seconds: a tiny model reverses three digits. `changes` are merged into the spec's sections."""
+    spec: dict[str, Any] = {
+        "model": {
+            "config": {
+                "hiddenSize": 32,
+                "intermediateSize": 64,
+                "headDim": 8,
+                "tokenizer": {"kind": "Character", "alphabet": "0123456789="},
+            }
+        },
+        "data": {"prompts": "data/reverse-digits.jsonl"},
+        "algorithm": {"kl": {"coefficient": 0.001}},
+        "rollout": {
+            "numRollouts": 30,
+            "batchSize": 8,
+            "samplesPerPrompt": 4,
+            "maxStaleness": 1,
+            "sampling": {"maxNewTokens": 3},
+            "reward": {"characterMatch": {}},
+        },
+        "training": {"globalBatchSize": 32, "microBatchSize": 32, "optimizer": {"learningRate": 1e-3}},
+        "roles": {"reference": {}},
+        "checkpoint": {"everySteps": 2, "volume": {"size": "1Gi"}},
+        "restartPolicy": {"heartbeatTimeoutSeconds": 10, "stallTimeoutSeconds": 120},
+        "telemetry": {"sampleLog": True},
+    }
+    for section, values in changes.items():
+        spec[section] = {**spec[section], **values} if isinstance(values, dict) and section in spec else values
+    return {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": name}, "spec": spec}
+
+
+def slowed(job: Object) -> Object:
+    """The same job at a few steps a second, by a reward of the tests that takes its time."""
+    spec = job["spec"]
+    reward = {"custom": {"function": "slow:slow", "path": str(REWARDS)}}
+    mount = {"name": "rewards", "mountPath": str(REWARDS), "readOnly": True}
+    template = {
+        "spec": {
+            "containers": [{"name": "worker", "volumeMounts": [mount]}],
+            "volumes": [{"name": "rewards", "hostPath": {"path": str(REWARDS), "type": "Directory"}}],
+        }
+    }
+    roles = {**spec["roles"], "rollout": {**spec["roles"].get("rollout", {}), "template": template}}
+    return {**job, "spec": {**spec, "rollout": {**spec["rollout"], "reward": reward}, "roles": roles}}
+
+
+class ClusterJob:
+    """One RLJob in one namespace."""
+
+    def __init__(self, kubectl: Kubectl, manifest: Object) -> None:
+        """`apply` makes it."""
+        self.kubectl = kubectl
+        self.name: str = manifest["metadata"]["name"]
+        self.manifest = manifest
+
+    def apply(self) -> "ClusterJob":
+        """As `kubectl apply`."""
+        self.kubectl.apply(self.manifest)
+        return self
+
+    def change(self, patch: Object) -> None:
+        """Merges a patch into the spec."""
+        self.kubectl.merge("rljob", self.name, {"spec": patch})
+
+    def object(self) -> Object:
+        """The resource as it is."""
+        found = self.kubectl.get("rljob", self.name)
+        assert found is not None, f"there is no RLJob {self.name} in {self.kubectl.namespace}"
+        return found
+
+    def status(self) -> Object:
+        """Its status, {} before there is one."""
+        status: Object = self.object().get("status", {})
+        return status
+
+    def is_true(self, condition: str) -> bool:
+        """Whether a condition is true."""
+        return any(c["type"] == condition and c["status"] == "True" for c in self.status().get("conditions", []))
+
+    def epoch(self) -> int:
+        """The epoch in the status."""
+        return int(self.status().get("restart", {}).get("epoch", 0))
+
+    def step(self) -> int:
+        """Last trained rollout id that the status tells (up to 15 s late), -1 before the first."""
+        step = self.status().get("training", {}).get("step")
+        return -1 if step is None else int(step)
+
+    def wait(self, what: str, look: Callable[[], Any], *, seconds: float = 90) -> None:
+        """Waits until `look` says so; the error also has the status."""
+
+        def checked() -> bool:
+            if look():
+                return True
+            ended = [kind for kind in ("Succeeded", "Failed") if self.is_true(kind)]
+            assert not ended or look(), f"{self.name} has {ended[0]} while the test waited for {what}: {self.said()}"
+            return False
+
+        try:
+            self.kubectl.wait(f"{self.name}: {what}", checked, seconds=seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.said()}") from None
+
+    def wait_true(self, condition: str, *, seconds: float = 90) -> None:
+        """Waits for a condition."""
+        self.wait(f"condition {condition}", lambda: self.is_true(condition), seconds=seconds)
+
+    def wait_step(self, step: int, *, seconds: float = 90) -> None:
+        """Waits until the status says that rollout `step` is trained."""
+        self.wait(f"step {step}", lambda: self.step() >= step, seconds=seconds)
+
+    def wait_epoch_ready(self, epoch: int, *, seconds: float = 90) -> None:
+        """Waits until all roles are ready in this epoch or a later one."""
+        self.wait(f"Ready in epoch {epoch}", lambda: self.epoch() >= epoch and self.is_true("Ready"), seconds=seconds)
+
+    def events(self, reason: str | None = None) -> list[Object]:
+        """What the operator told of this job, oldest first."""
+        found = self.kubectl.all("events.events.k8s.io")
+        ours = [
+            e for e in found if e.get("regarding", {}).get("kind") == "RLJob" and e["regarding"]["name"] == self.name
+        ]
+        picked = [event for event in ours if reason is None or event["reason"] == reason]
+        return sorted(picked, key=lambda event: event.get("eventTime") or "")
+
+    def wait_event(self, reason: str, count: int = 1, *, seconds: float = 90) -> Object:
+        """Waits for the count-th event with this reason; returns the newest."""
+
+        def told() -> bool:
+            return sum(e.get("series", {}).get("count", 1) for e in self.events(reason)) >= count
+
+        self.wait(f"{count} events {reason}", told, seconds=seconds)
+        return self.events(reason)[-1]
+
+    def pods(self, component: str = "worker", role: str | None = None) -> list[Object]:
+        """Its pods."""
+        selector = f"{LABEL_JOB}={self.name},{LABEL_COMPONENT}={component}"
+        return self.kubectl.all("pods", selector + (f",{LABEL_ROLE}={role}" if role else ""))
+
+    def pod_of(self, role: str, replica: int = 0) -> str:
+        """Name of the pod that the status counts on as this replica."""
+        roles = {row["name"]: row for row in self.status()["roles"]}
+        uid = roles[role]["pods"][replica].get("life", "").partition("/")[0]
+        names = [pod["metadata"]["name"] for pod in self.pods(role=role) if pod["metadata"]["uid"] == uid]
+        assert names, f"{role}-{replica} has no pod: {self.said()}"
+        return str(names[0])
+
+    def process(self, role: str, kind: Kind = Kind.RANK, replica: int = 0) -> Process:
+        """A process of a replica, as this machine sees it."""
+        found = processes.of_container(self.kubectl, self.pod_of(role, replica), "worker")
+        return processes.the(found, kind)
+
+    def infrastructure(self, component: str, number: int = 0) -> Process:
+        """The first process of the coordinator, of the control Redis, or of storage unit `number`."""
+        names = sorted(pod["metadata"]["name"] for pod in self.pods(component))
+        container = "coordinator" if component == "coordinator" else "redis"
+        return processes.the(processes.of_container(self.kubectl, names[number], container), Kind.FIRST)
+
+    def restart_request(self, role: str | None = None) -> str:
+        """Asks for a restart in the spec; returns its id."""
+        identity = uuid.uuid4().hex[:12]
+        self.change({"restartRequest": {"id": identity, "role": role, "reason": "a test wants it"}})
+        return identity
+
+    def audit(self) -> AuditReport:
+        """What the sample log proves."""
+        return audit_job(self.kubectl, self.name)
+
+    def assert_succeeded(self, *, seconds: float = 180) -> AuditReport:
+        """Waits for success and proves that every sample was trained exactly once."""
+        self.wait_true("Succeeded", seconds=seconds)
+        report = self.audit()
+        assert report.problems == [], f"{report.problems[:10]}\n{self.said()}"
+        return report
+
+    def said(self) -> str:
+        """Status, events and last log lines, for an error."""
+        status = json.dumps({**self.status(), "roles": [self._short(row) for row in self.status().get("roles", [])]})
+        told = "\n".join(
+            f"{event.get('eventTime')} {event['reason']}: {event.get('note', '')[:300]}"
+            for event in self.events()[-20:]
+        )
+        logs = [
+            f"== {pod['metadata']['name']}\n{self._log(pod['metadata']['name'])}"
+            for component in ("worker", "coordinator")
+            for pod in self.pods(component)
+        ]
+        return f"status: {status}\nevents:\n{told}\nlogs:\n" + "\n".join(logs)
+
+    def _short(self, row: Object) -> Object:
+        return {
+            "name": row["name"],
+            "pods": [{k: p.get(k) for k in ("life", "ready", "generation")} for p in row["pods"]],
+        }
+
+    def _log(self, pod: str) -> str:
+        try:
+            return self.kubectl("logs", pod, "--tail=12", "--all-containers")
+        except AssertionError as error:
+            return str(error)
