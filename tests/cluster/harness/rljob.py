@@ -20,7 +20,7 @@ REWARDS = Path(__file__).parents[1] / "rewards"
 
 
 def make_job(name: str = "job", **changes: dict[str, Any]) -> Object:
-    """A job that trains in seconds: a tiny model reverses three digits. `changes` are merged into the spec's sections."""
+    """A job that trains in seconds: a tiny model reverses digits. `changes` are merged into the spec's sections."""
     spec: dict[str, Any] = {
         "model": {
             "config": {
@@ -148,7 +148,7 @@ class ClusterJob:
         """Waits for the count-th event with this reason; returns the newest."""
 
         def told() -> bool:
-            return sum(e.get("series", {}).get("count", 1) for e in self.events(reason)) >= count
+            return sum(int(e.get("series", {}).get("count", 1)) for e in self.events(reason)) >= count
 
         self.wait(f"{count} events {reason}", told, seconds=seconds)
         return self.events(reason)[-1]
