@@ -1,0 +1,74 @@
+"""`python -m rljob_operator --config FILE`: one replica of the operator, until it is told to stop."""
+
+import argparse
+import asyncio
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED, EXIT_SUCCEEDED
+from rljob_operator.operator_process import OperatorProcess
+from rljob_operator.options import OperatorOptions
+
+
+class _JsonLines(logging.Formatter):
+    """One object a line, for collectors of logs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """With the traceback where there is one."""
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def main() -> int:
+    """Exit codes: 0 told to stop, 1 the lease or the process is lost, 64 the options are wrong."""
+    parser = argparse.ArgumentParser(prog="rljob-operator", description="The operator of RLJobs.")
+    parser.add_argument("--config", type=Path, help="YAML file with the options; without it all are as by default")
+    parser.add_argument("--log-format", choices=("text", "json"), default="json")
+    parser.add_argument("--log-level", choices=("debug", "info", "warning"), default="info")
+    arguments = parser.parse_args()
+    _configure_logging(arguments.log_format, arguments.log_level)
+    try:
+        options = _options(arguments.config)
+        return EXIT_SUCCEEDED if asyncio.run(OperatorProcess(options).run()) else EXIT_FAILED
+    except ValueError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - the user's to read
+        return EXIT_BAD_MANIFEST
+
+
+def _options(path: Path | None) -> OperatorOptions:
+    if path is None:
+        return OperatorOptions()
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        return OperatorOptions.model_validate_json(json.dumps(document), strict=True, by_alias=True, by_name=False)
+    except OSError as error:
+        raise ValueError(f"--config: {path} cannot be read ({error.strerror}). Give the path of a file.") from error
+    except yaml.YAMLError as error:
+        raise ValueError(f"--config: {path} is not YAML: {error}") from error
+    except ValidationError as error:
+        raise ValueError(f"--config: {path}: {error}") from error
+
+
+def _configure_logging(form: str, level: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    plain = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    handler.setFormatter(_JsonLines() if form == "json" else plain)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

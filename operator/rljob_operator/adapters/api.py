@@ -1,0 +1,211 @@
+"""The API server: one session, raw JSON, a deadline for every request. The only door through which anything is written.
+
+Built on the official client's asyncio side for configuration, credentials and connections. Its typed models are left
+out: turning every answer into them costs several times what the answer itself does.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import orjson
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.client.rest import RESTResponse
+
+from rljob_api.failpoints import failpoint
+from rljob_operator.adapters.errors import ApiUnreachable, refusal
+from rljob_operator.adapters.metrics import Metrics
+from rljob_operator.adapters.resources import Resource
+
+Json = dict[str, Any]
+"""An object as the API server speaks of it. It is read field by field at the border and goes no further."""
+
+REQUEST_SECONDS = 15.0
+"""Longest wait for an answer: a loaded API server takes seconds, a lost packet minutes if nobody gives up."""
+
+CONNECT_SECONDS = 5.0
+
+FIELD_MANAGER = "rljob-operator"
+
+APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
+METADATA_ONLY = "application/json;as=PartialObjectMetadata{list};g=meta.k8s.io;v=v1"
+
+
+class Api:
+    """Reads, and writes as long as `may_write` does not raise (LeaseLost)."""
+
+    def __init__(self, client: ApiClient, metrics: Metrics, may_write: Callable[[], None]) -> None:
+        self._client = client
+        self._metrics = metrics
+        self._may_write = may_write
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
+        """One object."""
+        return await self._ask("get", "GET", resource, resource.path(namespace, name))
+
+    async def list(self, resource: Resource, namespace: str | None, query: Mapping[str, str], accept: str = "") -> Json:
+        """One page of a collection."""
+        return await self._ask("list", "GET", resource, resource.path(namespace), query=query, accept=accept)
+
+    async def exists(self, api_version: str) -> bool:
+        """Whether the API server serves this group and version."""
+        body = await self._send("GET", f"/apis/{api_version}", {}, None, "", "", REQUEST_SECONDS)
+        return body[0] == 200
+
+    async def create(self, resource: Resource, namespace: str, body: Json) -> Json:
+        """A new object; ApiConflict if it exists."""
+        return await self._write("create", "POST", resource, resource.path(namespace), body, query=_manager())
+
+    async def apply(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
+        """Server-side apply with the operator's field manager."""
+        query = {**_manager(), "force": "true"}
+        return await self._write("apply", "PATCH", resource, resource.path(namespace, name), body, APPLY, query)
+
+    async def merge(
+        self, resource: Resource, namespace: str, name: str, body: Json, subresource: str | None = None
+    ) -> Json:
+        """A merge patch; with metadata.resourceVersion in it, ApiConflict if somebody else wrote first."""
+        path = resource.path(namespace, name, subresource)
+        return await self._write("patch", "PATCH", resource, path, body, MERGE, _manager())
+
+    async def replace(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
+        """A whole object, as read before and changed."""
+        return await self._write("update", "PUT", resource, resource.path(namespace, name), body)
+
+    async def delete(self, resource: Resource, namespace: str, name: str, options: Json) -> Json:
+        """Deletion with these DeleteOptions."""
+        return await self._write("delete", "DELETE", resource, resource.path(namespace, name), options)
+
+    async def claim(self, method: str, resource: Resource, path: str, body: Json) -> Json:
+        """A write that makes a leader, and so needs none."""
+        verb = "create" if method == "POST" else "update"
+        return await self._ask(verb, method, resource, path, body=body)
+
+    async def proxy(
+        self, method: str, path: str, body: bytes | None, headers: Json, timeout: float
+    ) -> tuple[int, bytes]:
+        """A request to a Service through the API server: status and body, whatever they are."""
+        status, answer, _ = await self._send(method, path, {}, body, "application/json", "", timeout, headers)
+        return status, answer
+
+    @asynccontextmanager
+    async def watch(
+        self, resource: Resource, namespace: str | None, query: Mapping[str, str], accept: str, silence_seconds: float
+    ) -> AsyncIterator[aiohttp.StreamReader]:
+        """The stream of a watch; a stream that is silent for too long raises TimeoutError."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence_seconds)
+        path = resource.path(namespace)
+        started = time.perf_counter()
+        response = await self._open("GET", path, query, None, "", accept, timeout, {})
+        self._count("watch", resource, response.status, started)
+        try:
+            if response.status != 200:
+                raise _refused(f"watch {path}", response, await response.response.read())
+            yield response.response.content
+        finally:
+            response.response.close()
+
+    async def _write(
+        self,
+        verb: str,
+        method: str,
+        resource: Resource,
+        path: str,
+        body: Json,
+        content_type: str = "application/json",
+        query: Mapping[str, str] | None = None,
+    ) -> Json:
+        self._may_write()
+        answer = await self._ask(verb, method, resource, path, body=body, content_type=content_type, query=query or {})
+        failpoint("operator.after_write")
+        return answer
+
+    async def _ask(
+        self,
+        verb: str,
+        method: str,
+        resource: Resource,
+        path: str,
+        *,
+        body: Json | None = None,
+        content_type: str = "application/json",
+        query: Mapping[str, str] | None = None,
+        accept: str = "",
+    ) -> Json:
+        started = time.perf_counter()
+        status = 0
+        try:
+            status, answer, response = await self._send(
+                method, path, query or {}, body, content_type, accept, REQUEST_SECONDS
+            )
+        finally:
+            self._count(verb, resource, status, started)
+        if status >= 300:
+            raise _refused(f"{verb} {path}", response, answer)
+        decoded: Json = orjson.loads(answer)
+        return decoded
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Json | bytes | None,
+        content_type: str,
+        accept: str,
+        timeout: float,
+        headers: Json | None = None,
+    ) -> tuple[int, bytes, RESTResponse]:
+        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS)
+        try:
+            response = await self._open(method, path, query, body, content_type, accept, limits, headers or {})
+            return response.status, await response.response.read(), response
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise ApiUnreachable(
+                f"the API server did not answer {method} {path} in {timeout:g} s: {error!r}"
+            ) from error
+
+    async def _open(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Json | bytes | None,
+        content_type: str,
+        accept: str,
+        timeout: aiohttp.ClientTimeout,
+        headers: Mapping[str, str],
+    ) -> RESTResponse:
+        sent = {"Accept": accept or "application/json", **headers}
+        if content_type:
+            sent["Content-Type"] = content_type
+        # Credentials and the URL come from the client; the body goes past its recursive sanitizing, it is JSON already.
+        method, url, sent, _, _ = await self._client.param_serialize(
+            method, path, header_params=sent, query_params=list(query.items()), auth_settings=["BearerToken"]
+        )
+        return await self._client.call_api(method, url, sent, body, _request_timeout=timeout)
+
+    def _count(self, verb: str, resource: Resource, status: int, started: float) -> None:
+        code = str(status) if status else "none"
+        self._metrics.api_requests.labels(verb, resource.plural, code).inc()
+        self._metrics.api_seconds.labels(verb, resource.plural).observe(time.perf_counter() - started)
+
+
+def _manager() -> dict[str, str]:
+    return {"fieldManager": FIELD_MANAGER}
+
+
+def _refused(what: str, response: RESTResponse, body: bytes) -> Exception:
+    try:
+        told = orjson.loads(body)
+        reason, message = str(told.get("reason", "")), str(told.get("message", ""))
+    except (orjson.JSONDecodeError, AttributeError):
+        reason, message = "", body[:500].decode(errors="replace")
+    try:
+        retry_after = float(response.headers.get("Retry-After", 0))
+    except ValueError:
+        retry_after = 0.0
+    return refusal(what, response.status, reason, message, retry_after)

@@ -1,0 +1,106 @@
+"""Apply: brings a job's objects to what `build` says they should be. Writes only what differs.
+
+What has pods and was built for the current revision of the spec is left alone, but for its replicas: if it differs,
+then another version of the operator built it, and an upgrade must not roll the pods of running jobs.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from rljob_api.cluster import ANNOTATION_APPLIED, ANNOTATION_BUILT_FOR
+from rljob_operator.adapters.api import Api, Json
+from rljob_operator.adapters.cache import Cache
+from rljob_operator.adapters.errors import ApiNotFound
+from rljob_operator.adapters.resources import resource_of
+from rljob_operator.adapters.views import JobKey, OwnedView, view_owned
+
+_log = logging.getLogger(__name__)
+
+_KEPT_KINDS = frozenset({"Secret", "PersistentVolumeClaim"})
+"""What they hold cannot be made again: only the deletion of the job takes them."""
+
+_WITH_PODS = frozenset({"Deployment", "StatefulSet"})
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What is to be done to a job's objects."""
+
+    apply: tuple[Json, ...] = ()
+    scale: tuple[tuple[OwnedView, int], ...] = ()
+    """Objects of which only the replicas are to change."""
+    delete: tuple[OwnedView, ...] = ()
+    waits: bool = False
+    """Objects of an earlier job of the same name are still there: the garbage collector has to come first."""
+
+
+def difference(wanted: Sequence[Json], there: Mapping[tuple[str, str], OwnedView], owner_uid: str) -> Delta:
+    """What has to be written so that `there` becomes `wanted`. Pure."""
+    apply: list[Json] = []
+    scale: list[tuple[OwnedView, int]] = []
+    waits = False
+    for manifest in wanted:
+        known = there.get((manifest["kind"], manifest["metadata"]["name"]))
+        if known is not None and (known.deleting or known.owner_uid not in ("", owner_uid)):
+            waits = True
+        elif known is None or not leaves_alone(manifest, known):
+            apply.append(manifest)
+        elif (replicas := _replicas(manifest)) is not None and replicas != known.replicas:
+            scale.append((known, replicas))
+    names = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in wanted}
+    return Delta(tuple(apply), tuple(scale), tuple(_unwanted(names, there, owner_uid)), waits)
+
+
+async def carry_out(api: Api, cache: Cache, key: JobKey, delta: Delta) -> None:
+    """Writes the difference. What was written is known at once, without waiting for the watch."""
+    for manifest in delta.apply:
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        written = await api.apply(resource_of(kind), key.namespace, name, manifest)
+        cache.put_owned(key, view_owned(kind, written), quietly=True)
+        _log.info("%s: applied %s %s", key, kind, name)
+    for view, replicas in delta.scale:
+        body = {"metadata": {"uid": view.uid}, "spec": {"replicas": replicas}}
+        written = await api.merge(resource_of(view.kind), key.namespace, view.name, body)
+        cache.put_owned(key, view_owned(view.kind, written), quietly=True)
+        _log.info("%s: scaled %s %s to %d", key, view.kind, view.name, replicas)
+    for view in delta.delete:
+        options = {"preconditions": {"uid": view.uid}, "propagationPolicy": "Background"}
+        with suppress(ApiNotFound):
+            await api.delete(resource_of(view.kind), key.namespace, view.name, options)
+        cache.drop_owned(key, view.kind, view.name, view.uid)
+        _log.info("%s: deleted %s %s, which is no longer wanted", key, view.kind, view.name)
+
+
+def leaves_alone(manifest: Json, known: OwnedView) -> bool:
+    """Whether the object stays as it is, but for its replicas."""
+    annotations: Mapping[str, str] = manifest["metadata"]["annotations"]
+    if annotations[ANNOTATION_APPLIED] == known.applied:
+        return True
+    # Another digest for the same revision: the replicas changed, or another version of the operator built it.
+    return manifest["kind"] in _WITH_PODS and annotations[ANNOTATION_BUILT_FOR] == known.built_for
+
+
+def _replicas(manifest: Json) -> int | None:
+    if manifest["kind"] not in _WITH_PODS:
+        return None
+    spec: dict[str, Any] = manifest["spec"]
+    replicas: int | None = spec.get("replicas")
+    return replicas
+
+
+def _unwanted(
+    names: set[tuple[str, str]], there: Mapping[tuple[str, str], OwnedView], owner_uid: str
+) -> list[OwnedView]:
+    """Objects that the operator applied for this job and does not want any more."""
+    return [
+        view
+        for name, view in there.items()
+        if name not in names
+        and view.kind not in _KEPT_KINDS
+        and view.applied
+        and view.owner_uid == owner_uid
+        and not view.deleting
+    ]

@@ -1,0 +1,114 @@
+"""The cache: every RLJob, and of each job its pods and the objects it is made of. Watches write it, turns read it.
+
+It does no I/O. Of an object it never goes back to an older version: what a turn wrote itself is known at once, and
+the event that tells of an earlier state of it is passed over.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from rljob_operator.adapters.views import JobKey, OwnedView, PodView
+
+Raw = dict[str, Any]
+
+_KEPT = ("name", "namespace", "uid", "generation", "resourceVersion", "labels", "annotations", "deletionTimestamp")
+"""Of an RLJob's metadata; its managedFields are longer than all the rest."""
+
+
+class Cache:
+    """What is known of the cluster. `changed` is called with the key of a job that should be looked at."""
+
+    def __init__(self, changed: Callable[[JobKey], None]) -> None:
+        self._changed = changed
+        self._jobs: dict[JobKey, Raw] = {}
+        self._pods: defaultdict[JobKey, dict[str, PodView]] = defaultdict(dict)
+        self._owned: defaultdict[JobKey, dict[tuple[str, str], OwnedView]] = defaultdict(dict)
+
+    def job(self, key: JobKey) -> Raw | None:
+        """The newest known version of an RLJob; not to be changed by who asks."""
+        return self._jobs.get(key)
+
+    def jobs(self) -> Iterable[Raw]:
+        """All of them."""
+        return list(self._jobs.values())
+
+    def pods(self, key: JobKey) -> list[PodView]:
+        """Pods of a job, oldest first."""
+        return sorted(self._pods.get(key, {}).values(), key=lambda pod: (pod.created_at, pod.name))
+
+    def owned(self, key: JobKey) -> Mapping[tuple[str, str], OwnedView]:
+        """Objects of a job by kind and name."""
+        return self._owned.get(key, {})
+
+    def put_job(self, raw: Raw, *, quietly: bool = False) -> None:
+        """A version of an RLJob that was seen or (quietly) written."""
+        metadata = raw["metadata"]
+        key = JobKey(metadata["namespace"], metadata["name"])
+        known = self._jobs.get(key)
+        if known is not None and not _is_newer(metadata, known["metadata"]):
+            return
+        kept = {name: metadata[name] for name in _KEPT if name in metadata}
+        self._jobs[key] = {"metadata": kept, "spec": raw.get("spec") or {}, "status": raw.get("status") or {}}
+        if not quietly:
+            self._changed(key)
+
+    def drop_job(self, raw: Raw) -> None:
+        """An RLJob is gone; one of the same name that was made since is another one."""
+        metadata = raw["metadata"]
+        key = JobKey(metadata["namespace"], metadata["name"])
+        known = self._jobs.get(key)
+        if known is not None and known["metadata"]["uid"] == metadata["uid"]:
+            del self._jobs[key]
+            self._changed(key)
+
+    def put_pod(self, key: JobKey, pod: PodView) -> None:
+        """A version of a pod; what nobody decides on wakes nobody."""
+        known = self._pods[key].get(pod.uid)
+        if known != pod:
+            self._pods[key][pod.uid] = pod
+            self._changed(key)
+
+    def drop_pod(self, key: JobKey, uid: str) -> None:
+        """A pod is gone."""
+        if self._pods[key].pop(uid, None) is not None:
+            self._changed(key)
+        if not self._pods[key]:
+            del self._pods[key]
+
+    def pods_known(self) -> set[tuple[JobKey, str]]:
+        """Every pod by job and uid."""
+        return {(key, uid) for key, pods in self._pods.items() for uid in pods}
+
+    def put_owned(self, key: JobKey, view: OwnedView, *, quietly: bool = False) -> None:
+        """A version of an object of a job that was seen or (quietly) written."""
+        known = self._owned[key].get((view.kind, view.name))
+        if known != view:
+            self._owned[key][view.kind, view.name] = view
+            if not quietly:
+                self._changed(key)
+
+    def drop_owned(self, key: JobKey, kind: str, name: str, uid: str) -> None:
+        """An object of a job is gone."""
+        known = self._owned[key].get((kind, name))
+        if known is not None and known.uid == uid:
+            del self._owned[key][kind, name]
+            self._changed(key)
+        if not self._owned[key]:
+            del self._owned[key]
+
+    def owned_known(self, kind: str) -> set[tuple[JobKey, str, str]]:
+        """Every object of a kind by job, name and uid."""
+        return {
+            (key, name, view.uid)
+            for key, views in self._owned.items()
+            for (of_kind, name), view in views.items()
+            if of_kind == kind
+        }
+
+
+def _is_newer(metadata: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
+    """Versions of one object are numbers that grow; another object of the same name is always news."""
+    if metadata["uid"] != known["uid"]:
+        return True
+    return int(metadata["resourceVersion"]) > int(known["resourceVersion"])

@@ -1,0 +1,133 @@
+"""The coordinators of all jobs: asked for their status in a turn, listened to between the turns.
+
+A turn waits for an answer only so long; a later one finds it. A coordinator that is down costs a retry with back-off.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from rljob_api.wire.observation import CoordinatorStatus, EventKind
+from rljob_operator.adapters.coordinator import Access
+from rljob_operator.adapters.metrics import Metrics
+from rljob_operator.adapters.views import JobKey
+from rljob_operator.coordinator_link import CoordinatorError, CoordinatorLink
+
+PATIENCE_SECONDS = 1.0
+"""A coordinator that takes longer to answer does not keep a turn from what can be decided without it."""
+
+WAIT_SECONDS = 20.0
+"""How long a question for events is held open."""
+
+RETRY_SECONDS = (0.2, 10.0)
+
+_QUIET = frozenset({EventKind.STEP_TRAINED, EventKind.PUBLISHED})
+"""Nothing is decided on these, and there are many of them: they only make the status due."""
+
+_log = logging.getLogger(__name__)
+
+
+class Coordinator:
+    """One job's."""
+
+    def __init__(
+        self, link: CoordinatorLink, wake: Callable[[], None], progressed: Callable[[], None], metrics: Metrics
+    ) -> None:
+        self.link = link
+        self._wake = wake
+        self._progressed = progressed
+        self._metrics = metrics
+        self._after = 0
+        self._asked: asyncio.Task[CoordinatorStatus] | None = None
+        self._listening: asyncio.Task[None] | None = None
+
+    async def status(self) -> CoordinatorStatus | None:
+        """What it sees; None if it does not say so soon, then its answer wakes the job."""
+        if self._asked is None:
+            self._asked = asyncio.create_task(self.link.status())
+        asked = self._asked
+        await asyncio.wait({asked}, timeout=PATIENCE_SECONDS)
+        if not asked.done():
+            asked.add_done_callback(lambda _: self._wake())
+            return None
+        self._asked = None
+        try:
+            seen = asked.result()
+        except CoordinatorError as error:
+            self._metrics.coordinator_requests.labels("status", type(error).__name__).inc()
+            return None
+        self._metrics.coordinator_requests.labels("status", "ok").inc()
+        # A coordinator that lost a tail of its state numbers events again from below.
+        self._after = min(self._after, seen.last_event)
+        return seen
+
+    def listen(self) -> None:
+        """Wakes the job whenever something happens that may need a decision."""
+        if self._listening is None or self._listening.done():
+            self._listening = asyncio.create_task(self._listen())
+
+    async def close(self) -> None:
+        """Asks and listens no more."""
+        tasks = [task for task in (self._asked, self._listening) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _listen(self) -> None:
+        failures = 0
+        while True:
+            try:
+                page = await self.link.events(self._after, WAIT_SECONDS)
+            except CoordinatorError as error:
+                failures += 1
+                self._metrics.coordinator_requests.labels("events", type(error).__name__).inc()
+                await asyncio.sleep(_pause(failures))
+                continue
+            failures = 0
+            self._metrics.coordinator_requests.labels("events", "ok").inc()
+            self._after = max([self._after, *(event.id for event in page.events)])
+            if any(event.kind not in _QUIET for event in page.events):
+                self._wake()
+            elif page.events:
+                self._progressed()
+
+
+class Coordinators:
+    """All of them, by job; one is made when its job is first asked about."""
+
+    def __init__(
+        self, access: Access, wake: Callable[[JobKey], None], progressed: Callable[[JobKey], None], metrics: Metrics
+    ) -> None:
+        self._access = access
+        self._wake = wake
+        self._progressed = progressed
+        self._metrics = metrics
+        self._known: dict[JobKey, tuple[str, Coordinator]] = {}
+
+    async def of(self, key: JobKey, token: str) -> Coordinator:
+        """The coordinator of a job; another token means another job of the same name."""
+        known = self._known.get(key)
+        if known is not None and known[0] == token:
+            return known[1]
+        await self.close(key)
+        link = CoordinatorLink(self._access.to(key, token))
+        made = Coordinator(link, lambda: self._wake(key), lambda: self._progressed(key), self._metrics)
+        self._known[key] = (token, made)
+        return made
+
+    async def close(self, key: JobKey) -> None:
+        """The job is gone, over or suspended."""
+        known = self._known.pop(key, None)
+        if known is not None:
+            await known[1].close()
+
+    async def close_all(self) -> None:
+        """Before the process ends."""
+        for key in list(self._known):
+            await self.close(key)
+
+
+def _pause(failures: int) -> float:
+    shortest, longest = RETRY_SECONDS
+    return min(longest, shortest * 2.0 ** min(failures - 1, 16)) * random.uniform(0.7, 1.0)

@@ -1,0 +1,115 @@
+"""Events: what was decided, for `kubectl describe` and `kubectl events` (events.k8s.io/v1), after the status write.
+
+One that repeats becomes a series of one event, as the API means it, and not a flood of them.
+"""
+
+import hashlib
+import logging
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from rljob_operator.adapters.api import FIELD_MANAGER, Api, Json
+from rljob_operator.adapters.errors import ApiConflict, ApiNotFound, ApiRefused, ApiUnreachable
+from rljob_operator.adapters.resources import EVENTS, RLJOBS
+from rljob_operator.adapters.views import JobKey
+
+SERIES_SECONDS = 1800.0
+"""A sentence that is told again within this time is the same event once more."""
+
+REPEAT_SECONDS = 10.0
+"""A repetition is written this often at most: the count in between is made up for by the next."""
+
+REMEMBERED = 4096
+"""Events of which repetitions are known, over all jobs."""
+
+LONGEST_NOTE = 1024
+"""The API server refuses a longer one."""
+
+NORMAL, WARNING = "Normal", "Warning"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event in the API's words."""
+
+    type: str
+    reason: str
+    action: str
+    note: str
+
+
+@dataclass(slots=True)
+class _Series:
+    name: str
+    count: int = 1
+    told_at: float = field(default_factory=time.monotonic)
+
+
+class Events:
+    """Tells; what cannot be told is logged and lost, it is no fact that anything is decided on."""
+
+    def __init__(self, api: Api, identity: str) -> None:
+        self._api = api
+        self._identity = identity[:128]
+        self._series: OrderedDict[tuple[str, Told], _Series] = OrderedDict()
+
+    async def tell(self, key: JobKey, raw: Json, told: Told) -> None:
+        """An event about the RLJob `raw`."""
+        uid: str = raw["metadata"]["uid"]
+        series = self._series.get((uid, told))
+        try:
+            if series is None or time.monotonic() - series.told_at > SERIES_SECONDS:
+                await self._create(key, raw, told)
+            else:
+                await self._repeat(key, series, told, uid)
+        except (ApiRefused, ApiUnreachable) as error:
+            _log.warning("%s: event %s was not told: %s", key, told.reason, error)
+
+    async def _create(self, key: JobKey, raw: Json, told: Told) -> None:
+        now = time.time()
+        uid: str = raw["metadata"]["uid"]
+        digest = hashlib.sha256(f"{uid}{told}{now}".encode()).hexdigest()[:16]
+        series = _Series(f"{key.name}.{digest}")
+        body: Json = {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": {"name": series.name, "namespace": key.namespace},
+            "eventTime": _micro(now),
+            "reportingController": f"rljob.dev/{FIELD_MANAGER}",
+            "reportingInstance": self._identity,
+            "action": told.action,
+            "reason": told.reason,
+            "type": told.type,
+            "note": told.note[:LONGEST_NOTE],
+            "regarding": {
+                "apiVersion": RLJOBS.api_version,
+                "kind": RLJOBS.kind,
+                "namespace": key.namespace,
+                "name": key.name,
+                "uid": uid,
+            },
+        }
+        await self._api.create(EVENTS, key.namespace, body)
+        self._series[uid, told] = series
+        while len(self._series) > REMEMBERED:
+            self._series.popitem(last=False)
+
+    async def _repeat(self, key: JobKey, series: _Series, told: Told, uid: str) -> None:
+        series.count += 1
+        if time.monotonic() - series.told_at < REPEAT_SECONDS:
+            return
+        body = {"series": {"count": series.count, "lastObservedTime": _micro(time.time())}}
+        try:
+            await self._api.merge(EVENTS, key.namespace, series.name, body)
+        except (ApiNotFound, ApiConflict):  # it has expired
+            del self._series[uid, told]
+            return
+        series.told_at = time.monotonic()
+
+
+def _micro(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,84 @@
+"""Facts about the pods of coordinator and Redis, which their controllers and the kubelet start again by themselves.
+
+A process counts as dead for just the one turn in which a new end of it is seen: until the status remembers the number
+of its restarts. So every end is told once, and one that ends again and again is noticed by the core.
+"""
+
+import time
+from collections.abc import Sequence
+
+from rljob_api.cluster import COMPONENT_CONTROL, COMPONENT_COORDINATOR, COMPONENT_STORAGE
+from rljob_api.status import RLJobStatus
+from rljob_operator.adapters.pod_facts import CRASH_LOOP, exit_code, last_words
+from rljob_operator.adapters.views import JobKey, PodView
+from rljob_operator.core import ProcessFact
+
+_COMPONENTS = frozenset({COMPONENT_COORDINATOR, COMPONENT_CONTROL, COMPONENT_STORAGE})
+
+MAX_ENDS = 20
+"""Remembered ends of a process; the core asks for fewer."""
+
+
+class Ends:
+    """When the processes of the jobs ended: the API server remembers only the last end of each.
+
+    Lost with the operator; then a process that does not stay up is noticed later, and not less surely.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[JobKey, str], tuple[str, tuple[float, ...]]] = {}
+
+    def forget(self, key: JobKey) -> None:
+        """The job is gone."""
+        for entry in [entry for entry in self._seen if entry[0] == key]:
+            del self._seen[entry]
+
+    def of(self, key: JobKey, name: str, pod: PodView) -> tuple[float, ...]:
+        """Its ends, oldest first, with the one that is seen now."""
+        life = f"{pod.uid}/{pod.restarts}"
+        known = self._seen.get((key, name))
+        if known is None:
+            ends: tuple[float, ...] = ()
+        elif known[0] == life:
+            ends = known[1]
+        else:
+            end = pod.last_end
+            ends = (*known[1], end.finished_at if end is not None else time.time())[-MAX_ENDS:]
+        self._seen[key, name] = (life, ends)
+        return ends
+
+
+def infrastructure_facts(
+    key: JobKey, pods: Sequence[PodView], status: RLJobStatus, ends: Ends
+) -> tuple[ProcessFact, ...]:
+    """A fact for every process of which there is a pod."""
+    told = {process.name: process.restarts for process in status.infrastructure}
+    newest = {process_name(key, pod): pod for pod in pods if pod.component in _COMPONENTS and not pod.deleting}
+    return tuple(_fact(key, name, pod, told.get(name), ends) for name, pod in sorted(newest.items()))
+
+
+def process_name(key: JobKey, pod: PodView) -> str:
+    """coordinator, control, storage-0 ..."""
+    if pod.component == COMPONENT_STORAGE:
+        return pod.name.removeprefix(f"{key.name}-")
+    return pod.component
+
+
+def returns_by_itself(pod: PodView) -> bool:
+    """Whether the kubelet starts it again without anybody's doing."""
+    return pod.phase not in ("Failed", "Succeeded") and not pod.deleting
+
+
+def _fact(key: JobKey, name: str, pod: PodView, told: int | None, ends: Ends) -> ProcessFact:
+    end = pod.ended or pod.last_end
+    stopped = pod.phase in ("Failed", "Succeeded") or pod.waiting == CRASH_LOOP
+    news = told is not None and pod.restarts > told
+    return ProcessFact(
+        name=name,
+        pid=0,
+        alive=not news and not (stopped and not returns_by_itself(pod)),
+        exits=ends.of(key, name, pod),
+        num_restarts=pod.restarts,
+        exit_code=exit_code(end),
+        last_words=last_words(pod, end),
+    )

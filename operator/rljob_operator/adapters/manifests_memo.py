@@ -1,0 +1,54 @@
+"""The objects of a job as `build` makes them, remembered until something that they are made of changes.
+
+Most turns change nothing of it, and building costs more than all the rest of such a turn.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from rljob_api.cluster import ANNOTATION_TEMPLATE
+from rljob_api.spec import RLJob
+from rljob_api.status import RLJobStatus
+from rljob_operator.adapters.api import Json
+from rljob_operator.adapters.apply import leaves_alone
+from rljob_operator.adapters.views import JobKey, OwnedView
+from rljob_operator.build import Owner, Platform, manifests
+from rljob_operator.options import OperatorOptions
+
+
+class ManifestsMemo:
+    """By job, for its last generation and scale."""
+
+    def __init__(self, options: OperatorOptions, platform: Platform) -> None:
+        self._options = options
+        self._platform = platform
+        self._known: dict[JobKey, tuple[object, Sequence[Json]]] = {}
+
+    def forget(self, key: JobKey) -> None:
+        """The job is gone."""
+        self._known.pop(key, None)
+
+    def of(self, key: JobKey, job: RLJob, owner: Owner, generation: int, status: RLJobStatus) -> Sequence[Json]:
+        """All objects but the Secret. ValueError with sentences where the pod template cannot be used."""
+        scale = tuple((role.name, len(role.pods)) for role in status.roles)
+        conditions = frozenset(c.type for c in status.conditions if c.status == "True")
+        made_of = (owner, generation, scale, conditions)
+        known = self._known.get(key)
+        if known is None or known[0] != made_of:
+            known = (made_of, manifests(job, owner, status, self._options, self._platform))
+            self._known[key] = known
+        return known[1]
+
+
+def templates(wanted: Sequence[Json], there: Mapping[tuple[str, str], OwnedView]) -> Mapping[str, str]:
+    """Deployment -> digest of the template that its new pods get: of one that is left alone, its own."""
+    found = {}
+    for manifest in wanted:
+        if manifest["kind"] != "Deployment":
+            continue
+        name = manifest["metadata"]["name"]
+        known = there.get(("Deployment", name))
+        if known is not None and leaves_alone(manifest, known):
+            found[name] = known.template
+        else:
+            found[name] = manifest["spec"]["template"]["metadata"]["annotations"][ANNOTATION_TEMPLATE]
+    return found

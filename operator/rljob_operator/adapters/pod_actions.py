@@ -1,0 +1,63 @@
+"""What is done to pods: deletion, at once and by force where need be, and the mark that a Deployment shrinks by."""
+
+import logging
+
+from rljob_operator.adapters.api import Api, Json
+from rljob_operator.adapters.errors import ApiConflict, ApiNotFound, ApiRefused
+from rljob_operator.adapters.resources import NODES, PODS
+from rljob_operator.adapters.views import JobKey, PodView
+
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+MARKED = "-1000"
+
+AT_ONCE_SECONDS = 1
+"""0 would be force: the object goes although its processes may still run."""
+
+_log = logging.getLogger(__name__)
+
+
+class PodActions:
+    """All of them may be done twice."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    async def delete(self, key: JobKey, pod: PodView) -> None:
+        """Deletes this pod, and not one of the same name: at once, by force where its node is not ready."""
+        grace = AT_ONCE_SECONDS if await self._node_is_ready(pod) else 0
+        if pod.deleting and pod.grace_seconds <= grace:
+            return
+        options = {"gracePeriodSeconds": grace, "preconditions": {"uid": pod.uid}}
+        try:
+            await self._api.delete(PODS, key.namespace, pod.name, options)
+        except (ApiNotFound, ApiConflict):
+            return
+        _log.info("%s: deleted pod %s%s", key, pod.name, "" if grace else " by force: its node is not ready")
+
+    async def mark(self, key: JobKey, pod: PodView) -> None:
+        """Its Deployment takes it first when it shrinks."""
+        await self._annotate(key, pod, MARKED)
+
+    async def unmark(self, key: JobKey, pod: PodView) -> None:
+        """Takes the mark back."""
+        await self._annotate(key, pod, None)
+
+    async def _annotate(self, key: JobKey, pod: PodView, cost: str | None) -> None:
+        body: Json = {"metadata": {"uid": pod.uid, "annotations": {DELETION_COST: cost}}}
+        try:
+            await self._api.merge(PODS, key.namespace, pod.name, body)
+        except (ApiNotFound, ApiConflict):
+            return
+
+    async def _node_is_ready(self, pod: PodView) -> bool:
+        if not pod.node:
+            return True
+        try:
+            node = await self._api.get(NODES, None, pod.node)
+        except ApiNotFound:
+            return False
+        except ApiRefused as error:  # an operator of single namespaces may not ask
+            _log.debug("node %s: %s", pod.node, error)
+            return True
+        conditions = node.get("status", {}).get("conditions", [])
+        return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)

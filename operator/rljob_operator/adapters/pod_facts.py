@@ -1,0 +1,87 @@
+"""From a pod as the API server has it to the fact that the core decides on. Pure; its table is tested beside it."""
+
+from rljob_api.wire.identity import PodKey
+from rljob_operator.adapters.views import ContainerEnd, PodView
+from rljob_operator.core import PodEnding, PodFact, PodState
+
+CRASH_LOOP = "CrashLoopBackOff"
+
+_DISRUPTIONS = {
+    "PreemptionByScheduler": PodEnding.PREEMPTED,
+    "DeletionByTaintManager": PodEnding.NODE_LOST,
+    "DeletionByPodGC": PodEnding.NODE_LOST,
+    "EvictionByEvictionAPI": PodEnding.EVICTED,
+    "TerminationByKubelet": PodEnding.EVICTED,
+}
+"""Reasons of the condition DisruptionTarget."""
+
+_EVICTIONS = frozenset({"Evicted", "Preempting", "Shutdown", "NodeShutdown", "Terminated", "NodeAffinity"})
+"""Words in status.reason of a pod that the kubelet has failed."""
+
+SIGNAL_BASE = 128
+"""A container that a signal killed exits with 128 and the signal's number."""
+
+
+def life_of(pod: PodView) -> str:
+    """`{pod uid}/{container restart count}`."""
+    return f"{pod.uid}/{pod.restarts}"
+
+
+def fact_of(key: PodKey, pod: PodView, template: str) -> PodFact:
+    """What the platform says of one pod; `template` is the digest of the template that new pods get."""
+    ending = ending_of(pod, template)
+    end = pod.ended or (pod.last_end if pod.waiting == CRASH_LOOP else None)
+    over = ending is not None or end is not None or pod.phase in ("Failed", "Succeeded")
+    state = PodState.EXITED if over else PodState.RUNNING if pod.running_since is not None else PodState.PENDING
+    return PodFact(
+        pod=key,
+        life=life_of(pod),
+        state=state,
+        started_at=pod.running_since if pod.running_since is not None else pod.created_at,
+        exit_code=exit_code(end),
+        last_words=last_words(pod, end),
+        ending=ending,
+        reason=end.reason if end is not None else "",
+        returns=returns(pod, ending),
+        marked=pod.deletion_cost not in ("", "0"),
+    )
+
+
+def ending_of(pod: PodView, template: str) -> PodEnding | None:
+    """Why the pod goes although nothing of its own has ended it."""
+    if pod.disruption in _DISRUPTIONS:
+        return _DISRUPTIONS[pod.disruption]
+    if pod.phase == "Failed" and pod.reason in _EVICTIONS:
+        return PodEnding.EVICTED
+    if pod.reason == "NodeLost":
+        return PodEnding.NODE_LOST
+    if not pod.deleting:
+        return None
+    return PodEnding.OUTDATED if template and pod.template and pod.template != template else PodEnding.DELETED
+
+
+def exit_code(end: ContainerEnd | None) -> int | None:
+    """As the core has it: -N for signal N. Containers say 128 + N."""
+    if end is None:
+        return None
+    if end.signal:
+        return -end.signal
+    is_signal = SIGNAL_BASE < end.exit_code <= SIGNAL_BASE + 64
+    return SIGNAL_BASE - end.exit_code if is_signal else end.exit_code
+
+
+def returns(pod: PodView, ending: PodEnding | None) -> bool:
+    """Whether the kubelet starts the container again by itself, and at once."""
+    if ending is not None or pod.deleting or pod.phase in ("Failed", "Succeeded"):
+        return False
+    return pod.waiting != CRASH_LOOP
+
+
+def last_words(pod: PodView, end: ContainerEnd | None) -> str:
+    """What the container or its platform said last."""
+    if end is not None:
+        return end.message or (f"{end.reason}" if end.reason not in ("Error", "Completed") else "")
+    told = (
+        (pod.waiting_message or pod.waiting) if pod.waiting not in ("", "ContainerCreating", "PodInitializing") else ""
+    )
+    return pod.disruption_message or pod.message or told or pod.unscheduled

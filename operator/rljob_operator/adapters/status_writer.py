@@ -1,0 +1,104 @@
+"""Status writes: what was decided is in the API server before anything is done. The status is written here only.
+
+Every write carries the resourceVersion that the decision was made from: if anybody wrote in between, it is refused, and
+the job is decided anew from a fresh read.
+"""
+
+import time
+from typing import Any
+
+from rljob_api.status import RLJobStatus
+from rljob_operator.adapters.api import Api, Json
+from rljob_operator.adapters.cache import Cache
+from rljob_operator.adapters.errors import ApiConflict, ApiNotFound
+from rljob_operator.adapters.resources import RLJOBS
+from rljob_operator.adapters.views import JobKey
+
+PROGRESS_SECONDS = 15.0
+"""Progress alone is written this often at most: at a thousand jobs every write is felt by everybody."""
+
+
+class Overtaken(Exception):
+    """Somebody else has written; the cache has the newest state now."""
+
+
+class StatusWriter:
+    """Writes where there is something new to say, and remembers when it last did."""
+
+    def __init__(self, api: Api, cache: Cache) -> None:
+        self._api = api
+        self._cache = cache
+        self._written_at: dict[JobKey, float] = {}
+
+    def forget(self, key: JobKey) -> None:
+        """The job is gone."""
+        self._written_at.pop(key, None)
+
+    async def write(self, key: JobKey, raw: Json, old: RLJobStatus, new: RLJobStatus) -> bool:
+        """Writes `new` over `old`, the status of `raw`; whether it was written. Raises Overtaken.
+
+        True as well where nothing differs: what the API server has is then what was decided.
+        """
+        if new == old and raw["status"]:
+            return True
+        due = self._written_at.get(key, float("-inf")) + PROGRESS_SECONDS
+        if raw["status"] and decisive(new) == decisive(old) and time.monotonic() < due:
+            return False
+        await self._patch(key, raw, new)
+        self._written_at[key] = time.monotonic()
+        return True
+
+    def progress_due_in(self, key: JobKey) -> float:
+        """Seconds until progress may be written again."""
+        return max(0.0, self._written_at.get(key, float("-inf")) + PROGRESS_SECONDS - time.monotonic())
+
+    async def _patch(self, key: JobKey, raw: Json, new: RLJobStatus) -> None:
+        old: dict[str, Any] = raw["status"]
+        body = {
+            "metadata": {"uid": raw["metadata"]["uid"], "resourceVersion": raw["metadata"]["resourceVersion"]},
+            "status": merge_patch(old, new.model_dump(mode="json", by_alias=True, exclude_none=True)),
+        }
+        try:
+            written = await self._api.merge(RLJOBS, key.namespace, key.name, body, "status")
+        except ApiConflict as error:
+            await self.refresh(key)
+            raise Overtaken(str(error)) from error
+        self._cache.put_job(written, quietly=True)
+
+    async def refresh(self, key: JobKey) -> None:
+        """Reads the job anew into the cache."""
+        try:
+            self._cache.put_job(await self._api.get(RLJOBS, key.namespace, key.name))
+        except ApiNotFound:
+            return
+
+
+def decisive(status: RLJobStatus) -> RLJobStatus:
+    """The part of a status that must be written before anything else is done: all but progress."""
+    roles = [
+        role.model_copy(
+            update={"pods": [pod.model_copy(update={"engine_pid": None, "ranks": []}) for pod in role.pods]}
+        )
+        for role in status.roles
+    ]
+    return status.model_copy(
+        update={
+            "training": type(status.training)(checkpoint=None),
+            "infrastructure": [],
+            "roles": roles,
+        }
+    )
+
+
+def merge_patch(old: Json, new: Json) -> Json:
+    """What a JSON merge patch has to say to turn `old` into `new`."""
+    patch: Json = {name: None for name in old if name not in new}
+    for name, value in new.items():
+        known = old.get(name)
+        if isinstance(value, dict) and isinstance(known, dict):
+            inner = merge_patch(known, value)
+            if inner:
+                patch[name] = inner
+        elif value != known or name not in old:
+            patch[name] = value
+    return patch

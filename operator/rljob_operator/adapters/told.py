@@ -1,0 +1,36 @@
+"""From the core's events to the API's: which are warnings, and what was done about them. Pure."""
+
+from rljob_operator.adapters.events import NORMAL, WARNING, Told
+from rljob_operator.core import Event, Reason
+
+_NORMAL = frozenset(
+    {
+        Reason.STARTED,
+        Reason.RESUMED,
+        Reason.ACCEPTED,
+        Reason.READY,
+        Reason.SPEC_CHANGED,
+        Reason.RESTART_REQUESTED,
+        Reason.POD_OUTDATED,
+        Reason.SCALED_UP,
+        Reason.SCALED_DOWN,
+        Reason.SCALING,
+        Reason.DRAINING,
+        Reason.SUSPENDED,
+        Reason.INTERRUPTED,
+        Reason.SUCCEEDED,
+        Reason.EARLIER_LIFE,
+    }
+)
+"""What somebody wished for, or is good news. Everything else went wrong."""
+
+
+def told(event: Event) -> Told:
+    """The event as it is told; its action is the scope of what was restarted."""
+    action = f"Restart{event.scope.value}" if event.scope is not None else "Decide"
+    return Told(NORMAL if event.reason in _NORMAL else WARNING, event.reason.value, action, event.message)
+
+
+def warning(reason: str, message: str) -> Told:
+    """A warning that is no decision of the core."""
+    return Told(WARNING, reason, "Accept", message)

@@ -1,0 +1,188 @@
+"""Views: what is kept of an object of the API server, and nothing else, since there are very many. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from rljob_api.cluster import (
+    ANNOTATION_APPLIED,
+    ANNOTATION_BUILT_FOR,
+    ANNOTATION_TEMPLATE,
+    LABEL_COMPONENT,
+    LABEL_JOB,
+    LABEL_ROLE,
+)
+from rljob_operator.core.conditions import seconds
+
+Raw = Mapping[str, Any]
+
+
+class JobKey(NamedTuple):
+    """A job's place in the cluster."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerEnd:
+    """How a container ended."""
+
+    exit_code: int
+    signal: int
+    reason: str
+    message: str
+    finished_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """A pod, and of its containers the one that its component is named after."""
+
+    name: str
+    uid: str
+    component: str
+    role: str
+    template: str
+    """Digest of the template that it was made from."""
+    phase: str
+    reason: str
+    message: str
+    created_at: float
+    deleting: bool
+    grace_seconds: int
+    """How long it may take to end, once it is being deleted."""
+    node: str
+    ready: bool
+    address: str
+    disruption: str
+    """Reason of the condition DisruptionTarget."""
+    disruption_message: str
+    unscheduled: str
+    """Why no node was found, in the scheduler's words."""
+    restarts: int
+    running_since: float | None
+    waiting: str
+    waiting_message: str
+    ended: ContainerEnd | None
+    """While it has ended and not been started again."""
+    last_end: ContainerEnd | None
+    deletion_cost: str
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedView:
+    """An object that the operator has applied."""
+
+    kind: str
+    name: str
+    uid: str
+    owner_uid: str
+    applied: str
+    built_for: str
+    template: str
+    deleting: bool
+    replicas: int | None
+    """spec.replicas of a Deployment or StatefulSet."""
+    settled: bool
+    """Whether its controller has seen the newest generation and has no pod of an older template left."""
+
+
+def job_of(raw: Raw) -> JobKey | None:
+    """Which job an object belongs to, by its label."""
+    metadata = raw["metadata"]
+    name = (metadata.get("labels") or {}).get(LABEL_JOB)
+    return JobKey(metadata["namespace"], name) if name else None
+
+
+def view_pod(raw: Raw) -> PodView:
+    """What is kept of a pod."""
+    metadata, status = raw["metadata"], raw.get("status") or {}
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
+    component = labels.get(LABEL_COMPONENT, "")
+    container = _container(status, raw.get("spec") or {})
+    state = container.get("state") or {}
+    waiting = state.get("waiting") or {}
+    disruption = _true(conditions, "DisruptionTarget")
+    scheduled = conditions.get("PodScheduled") or {}
+    return PodView(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        component=component,
+        role=labels.get(LABEL_ROLE, ""),
+        template=annotations.get(ANNOTATION_TEMPLATE, ""),
+        phase=status.get("phase", ""),
+        reason=status.get("reason", ""),
+        message=status.get("message", ""),
+        created_at=_time(metadata.get("creationTimestamp")) or 0.0,
+        deleting="deletionTimestamp" in metadata,
+        grace_seconds=metadata.get("deletionGracePeriodSeconds", 0),
+        node=(raw.get("spec") or {}).get("nodeName", ""),
+        ready=bool(_true(conditions, "Ready")),
+        address=status.get("podIP", ""),
+        disruption=disruption.get("reason", ""),
+        disruption_message=disruption.get("message", ""),
+        unscheduled=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
+        restarts=container.get("restartCount", 0),
+        running_since=_time((state.get("running") or {}).get("startedAt")),
+        waiting=waiting.get("reason", ""),
+        waiting_message=waiting.get("message", ""),
+        ended=_end(state.get("terminated")),
+        last_end=_end((container.get("lastState") or {}).get("terminated")),
+        deletion_cost=annotations.get("controller.kubernetes.io/pod-deletion-cost", ""),
+    )
+
+
+def view_owned(kind: str, raw: Raw) -> OwnedView:
+    """What is kept of an object of a job; of most kinds only the metadata was asked for."""
+    metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
+    annotations = metadata.get("annotations") or {}
+    owners = metadata.get("ownerReferences") or ()
+    template = ((spec.get("template") or {}).get("metadata") or {}).get("annotations") or {}
+    return OwnedView(
+        kind=kind,
+        name=metadata["name"],
+        uid=metadata["uid"],
+        owner_uid=next((owner["uid"] for owner in owners if owner.get("controller")), ""),
+        applied=annotations.get(ANNOTATION_APPLIED, ""),
+        built_for=annotations.get(ANNOTATION_BUILT_FOR, ""),
+        template=template.get(ANNOTATION_TEMPLATE, ""),
+        deleting="deletionTimestamp" in metadata,
+        replicas=spec.get("replicas"),
+        settled=status.get("observedGeneration", 0) >= metadata.get("generation", 0)
+        and status.get("updatedReplicas", 0) >= status.get("replicas", 0),
+    )
+
+
+def _container(status: Raw, spec: Raw) -> Raw:
+    """The first container of the pod's own list: sidecars that others inject come after it or elsewhere."""
+    names = [container["name"] for container in spec.get("containers") or ()]
+    known = {container["name"]: container for container in status.get("containerStatuses") or ()}
+    empty: Raw = {}
+    return next((known[name] for name in names if name in known), empty)
+
+
+def _end(terminated: Raw | None) -> ContainerEnd | None:
+    if terminated is None:
+        return None
+    return ContainerEnd(
+        exit_code=terminated.get("exitCode", 0),
+        signal=terminated.get("signal", 0),
+        reason=terminated.get("reason", ""),
+        message=terminated.get("message", ""),
+        finished_at=_time(terminated.get("finishedAt")) or 0.0,
+    )
+
+
+def _true(conditions: Mapping[str, Raw], kind: str) -> Raw:
+    condition = conditions.get(kind)
+    empty: Raw = {}
+    return condition if condition is not None and condition.get("status") == "True" else empty
+
+
+def _time(text: str | None) -> float | None:
+    return None if text is None else seconds(text)

@@ -1,0 +1,53 @@
+"""kopf's part: startup, login, and the watch of RLJobs. Its events go into the cache, and nothing else happens here.
+
+No timers, daemons, finalizers, annotations or events of kopf's own: each of those writes to every job.
+"""
+
+import os
+from typing import Any
+
+import kopf
+
+from rljob_api.cluster import API_GROUP
+from rljob_operator.adapters.cache import Cache
+
+SILENCE_SECONDS = 100.0
+"""The API server sends a bookmark about once a minute: a stream that is silent for longer is dead."""
+
+SERVER_SECONDS = 300
+"""An integer: the API server takes no other."""
+
+
+def registry(cache: Cache) -> kopf.OperatorRegistry:
+    """What kopf shall call."""
+    made = kopf.OperatorRegistry()
+
+    @kopf.on.startup(registry=made)
+    def configure(settings: kopf.OperatorSettings, **_: object) -> None:
+        settings.posting.enabled = False
+        settings.scanning.disabled = True
+        settings.peering.standalone = True
+        settings.watching.inactivity_timeout = SILENCE_SECONDS
+        settings.watching.server_timeout = SERVER_SECONDS
+        settings.watching.chunk_size = 500
+
+    @kopf.on.login(registry=made)
+    def login(**kwargs: Any) -> kopf.ConnectionInfo | None:  # noqa: ANN401 - kopf's own
+        if in_cluster():
+            return kopf.login_with_service_account(**kwargs)
+        return kopf.login_with_kubeconfig(**kwargs)
+
+    @kopf.on.event(API_GROUP, "v1alpha1", "rljobs", registry=made)
+    def see(event: kopf.RawEvent, **_: object) -> None:
+        raw: dict[str, Any] = dict(event["object"])
+        if event["type"] == "DELETED":
+            cache.drop_job(raw)
+        else:
+            cache.put_job(raw)
+
+    return made
+
+
+def in_cluster() -> bool:
+    """Whether the process is a pod's, with a service account; a KUBECONFIG that was given goes first."""
+    return "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ

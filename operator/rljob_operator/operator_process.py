@@ -1,0 +1,241 @@
+"""The operator's process: connects, waits for the lease, lists, then works until it is told to stop or loses the lease.
+
+Called by `__main__`. It ends in one of three ways: by a signal (0), without the lease (1), by a defect (1); whatever
+starts it again, every step goes on from what the API server holds.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import uuid
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import kopf
+from kubernetes.aio import config as client_config
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.client.configuration import Configuration
+
+from rljob_api.cluster import LABEL_JOB
+from rljob_operator.adapters.api import Api
+from rljob_operator.adapters.cache import Cache
+from rljob_operator.adapters.coordinator import Access, ProxyAccess, ServiceAccess
+from rljob_operator.adapters.coordinators import Coordinators
+from rljob_operator.adapters.errors import LeaseLost
+from rljob_operator.adapters.health import Checks, HealthServer
+from rljob_operator.adapters.informer import Informer
+from rljob_operator.adapters.lease import Lease
+from rljob_operator.adapters.metrics import Metrics
+from rljob_operator.adapters.resources import DEPLOYMENTS, OWNED, POD_MONITORS, PODS, SECRETS, STATEFUL_SETS
+from rljob_operator.adapters.sinks import OwnedSink, PodSink
+from rljob_operator.adapters.status_writer import PROGRESS_SECONDS
+from rljob_operator.adapters.views import JobKey
+from rljob_operator.adapters.workers import Workers
+from rljob_operator.build import Platform
+from rljob_operator.handlers import in_cluster, registry
+from rljob_operator.options import CoordinatorAccess, OperatorOptions
+from rljob_operator.reconcile import Reconciler, World, phase_of
+
+CONNECTIONS = 256
+"""Watches and turns at the same time, and a long poll for each job where coordinators are reached by the proxy."""
+
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+_WHOLE = (DEPLOYMENTS, STATEFUL_SETS)
+"""Kinds of which more than the metadata is read."""
+
+_log = logging.getLogger(__name__)
+
+
+class OperatorProcess:
+    """One replica.
+
+    ended_well = await OperatorProcess(options).run()
+    """
+
+    def __init__(self, options: OperatorOptions) -> None:
+        self._options = options
+        self._identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+        self._metrics = Metrics()
+        self._checks = Checks()
+        self._lease: Lease | None = None
+
+    async def run(self) -> bool:
+        """Until a signal (True) or the loss of the lease (False)."""
+        stopping = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        async with AsyncExitStack() as stack:
+            ports = (self._options.health_port, self._options.metrics_port)
+            health = HealthServer(self._checks, self._metrics, *ports)
+            await health.start()
+            stack.push_async_callback(health.stop)
+            client = await stack.enter_async_context(ApiClient(await _configuration()))
+            api = Api(client, self._metrics, self._may_write)
+            return await self._lead(api, stack, stopping)
+
+    async def _lead(self, api: Api, stack: AsyncExitStack, stopping: asyncio.Event) -> bool:
+        if self._options.lease is not None:
+            namespace = self._options.lease.namespace or own_namespace()
+            self._lease = lease = Lease(api, self._options.lease, namespace, self._identity)
+            if not await _unless(stopping, lease.acquire()):
+                return True
+            stack.push_async_callback(lease.release)
+        self._metrics.leader.set(1)
+        session = await stack.enter_async_context(
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), trust_env=False)
+        )
+        return await self._work(api, session, stopping)
+
+    async def _work(self, api: Api, session: aiohttp.ClientSession, stopping: asyncio.Event) -> bool:
+        cache = Cache(lambda key: workers.add(key))
+        platform = Platform(pod_monitors=await api.exists(POD_MONITORS.api_version))
+        coordinators = Coordinators(
+            self._access(api, session),
+            wake=lambda key: workers.add(key),
+            progressed=lambda key: workers.add(key, PROGRESS_SECONDS),
+            metrics=self._metrics,
+        )
+        world = World(api, cache, coordinators, self._metrics, self._options, platform, self._identity)
+        workers: Workers[JobKey] = Workers(Reconciler(world).turn, self._options.concurrency, self._metrics)
+        watches = list(self._watches(api, cache, platform))
+        self._fill_checks(workers, watches, cache)
+        tasks = {asyncio.create_task(watch.run(), name=f"watch of {watch.name}") for watch in watches}
+        ends: dict[asyncio.Task[Any], bool] = {
+            asyncio.create_task(stopping.wait(), name="signal"): True,
+            asyncio.create_task(workers.lease_lost.wait(), name="write without the lease"): False,
+        }
+        if self._lease is not None:
+            ends[asyncio.create_task(self._lease.keep(), name="lease")] = False
+        try:
+            await _first_of({asyncio.create_task(_all_listed(watches)), *tasks, *ends})
+            if not any(end.done() for end in ends):
+                # kopf begins with all RLJobs: by then everything that they are made of is known.
+                tasks |= {
+                    asyncio.create_task(workers.run(), name="workers"),
+                    asyncio.create_task(self._kopf(cache, stopping), name="kopf"),
+                }
+                await _first_of({*tasks, *ends})
+            return self._verdict(tasks, ends)
+        finally:
+            await _cancel({*tasks, *ends})
+            await coordinators.close_all()
+
+    def _verdict(self, tasks: set[asyncio.Task[Any]], ends: dict[asyncio.Task[Any], bool]) -> bool:
+        for task in tasks:
+            if task.done():
+                task.result()  # what ended without being told to ended by an error, most often
+                if not any(end.done() for end in ends):
+                    raise RuntimeError(f"{task.get_name()} ended without being told to")
+        for task, well in ends.items():
+            if task.done() and not well:
+                _log.error("this replica has lost the lease: it ends, and another one goes on")
+                return False
+        return True
+
+    async def _kopf(self, cache: Cache, stopping: asyncio.Event) -> None:
+        flag = asyncio.Event()
+        namespaces = self._options.namespaces
+        await kopf.operator(
+            registry=registry(cache),
+            standalone=True,
+            clusterwide=not namespaces,
+            namespaces=namespaces,
+            stop_flag=flag,
+        )
+        stopping.set()
+
+    def _access(self, api: Api, session: aiohttp.ClientSession) -> Access:
+        if self._options.coordinator_access is CoordinatorAccess.PROXY:
+            return ProxyAccess(api)
+        return ServiceAccess(session)
+
+    def _watches(self, api: Api, cache: Cache, platform: Platform) -> Iterator[Informer]:
+        everywhere: list[str | None] = [*self._options.namespaces] or [None]
+        for namespace in everywhere:
+            yield Informer(api, PODS, namespace, LABEL_JOB, PodSink(cache), self._metrics)
+            for resource in OWNED:
+                if resource is POD_MONITORS and not platform.pod_monitors:
+                    continue
+                if resource is SECRETS:  # read by name: the right to list would show the operator every secret
+                    continue
+                sink = OwnedSink(cache, resource.kind)
+                metadata_only = resource not in _WHOLE
+                yield Informer(api, resource, namespace, LABEL_JOB, sink, self._metrics, metadata_only=metadata_only)
+
+    def _fill_checks(self, workers: Workers[JobKey], watches: list[Informer], cache: Cache) -> None:
+        def before_scrape() -> None:
+            self._metrics.queue_depth.set(workers.depth())
+            self._metrics.jobs.clear()
+            for phase, count in Counter(phase_of(raw) for raw in cache.jobs()).items():
+                self._metrics.jobs.labels(phase).set(count)
+
+        self._checks.lag = workers.lag
+        self._checks.watches = watches
+        self._checks.leads = True
+        self._checks.before_scrape = before_scrape
+        self._checks.lease_problem = self._lease_problem
+
+    def _may_write(self) -> None:
+        if self._lease is not None:
+            self._lease.check()
+
+    def _lease_problem(self) -> str | None:
+        try:
+            self._may_write()
+        except LeaseLost as error:
+            return str(error)
+        return None
+
+
+def own_namespace() -> str:
+    """Where the operator itself runs."""
+    given = os.environ.get("POD_NAMESPACE")
+    if given:
+        return given
+    with suppress(OSError):
+        return NAMESPACE_FILE.read_text(encoding="utf-8").strip()
+    raise ValueError("lease.namespace: null needs the variable POD_NAMESPACE. Set one of the two, or lease to null.")
+
+
+async def _configuration() -> Configuration:
+    configuration = Configuration()
+    if in_cluster():
+        client_config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+    else:
+        await client_config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    configuration.connection_pool_maxsize = CONNECTIONS
+    configuration.retries = None
+    return configuration
+
+
+async def _all_listed(watches: list[Informer]) -> None:
+    for watch in watches:
+        await watch.synced.wait()
+
+
+async def _unless(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Whether `work` was done before the signal came."""
+    doing, waiting = asyncio.create_task(work), asyncio.create_task(stopping.wait())
+    await asyncio.wait({doing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    done = doing.done()
+    if done:
+        doing.result()
+    await _cancel({doing, waiting})
+    return done
+
+
+async def _first_of(tasks: set[asyncio.Task[Any]]) -> None:
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,186 @@
+"""A turn of the operator: observe -> decide -> persist -> apply -> act -> tell, for one job.
+
+Called by the workers with a job's key, at any time and any number of times; it may be killed between any two writes.
+What is decided is `core`'s, what is to exist is `build`'s; here is only the order.
+"""
+
+import logging
+import time
+from dataclasses import dataclass
+
+from rljob_api.cluster import COMPONENT_COORDINATOR
+from rljob_api.spec import RLJob
+from rljob_api.status import ConditionType
+from rljob_operator.adapters.accept import Accepted, Refused, is_ours
+from rljob_operator.adapters.actions import Actions, Scene
+from rljob_operator.adapters.api import Api, Json
+from rljob_operator.adapters.apply import carry_out, difference
+from rljob_operator.adapters.cache import Cache
+from rljob_operator.adapters.coordinators import Coordinator, Coordinators
+from rljob_operator.adapters.events import Events
+from rljob_operator.adapters.infrastructure_facts import Ends
+from rljob_operator.adapters.job_secrets import JobSecrets
+from rljob_operator.adapters.manifests_memo import ManifestsMemo, templates
+from rljob_operator.adapters.metrics import Metrics
+from rljob_operator.adapters.observe import Sight, observe
+from rljob_operator.adapters.restart_clock import RestartClock
+from rljob_operator.adapters.status_writer import Overtaken, StatusWriter
+from rljob_operator.adapters.told import told, warning
+from rljob_operator.adapters.views import JobKey
+from rljob_operator.build import Owner, Platform, warnings
+from rljob_operator.coordinator_link import CoordinatorError
+from rljob_operator.core import Decision, RaiseEpoch, Reason, SetDesired, Stop, decide
+from rljob_operator.core.conditions import with_condition
+from rljob_operator.options import OperatorOptions
+
+INVALID_SPEC = "InvalidSpec"
+"""Reason of Accepted=False: the API server took the spec, but it cannot work."""
+
+RETRY_SECONDS = 0.2
+"""After a refusal of the coordinator everything is observed and decided anew."""
+
+REMAINS_SECONDS = 1.0
+"""How often it is looked whether the garbage collector is done with an earlier job of the same name."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What all turns share."""
+
+    api: Api
+    cache: Cache
+    coordinators: Coordinators
+    metrics: Metrics
+    options: OperatorOptions
+    platform: Platform
+    identity: str
+
+
+class Reconciler:
+    """Turns."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._accepted = Accepted()
+        self._ends = Ends()
+        self._secrets = JobSecrets(world.api, world.cache)
+        self._manifests = ManifestsMemo(world.options, world.platform)
+        self._writer = StatusWriter(world.api, world.cache)
+        self._events = Events(world.api, world.identity)
+        self._actions = Actions(world.api)
+        self._clock = RestartClock(world.metrics)
+
+    async def turn(self, key: JobKey) -> float | None:
+        """Brings one job on; answers when (Unix time) to look again unasked."""
+        raw = self._world.cache.job(key)
+        if raw is None or "deletionTimestamp" in raw["metadata"] or not is_ours(raw):
+            await self._forget(key)
+            return None
+        job = self._accepted.job(key, raw)
+        try:
+            if isinstance(job, Refused):
+                await self._refuse(key, raw, job.problems)
+                return None
+            return await self._bring_on(key, raw, job)
+        except Overtaken:
+            return time.time()
+
+    async def _bring_on(self, key: JobKey, raw: Json, job: RLJob) -> float | None:
+        seen_at = time.monotonic()
+        owner = Owner(namespace=key.namespace, uid=raw["metadata"]["uid"])
+        status = self._accepted.status(key, raw)
+        generation: int = raw["metadata"].get("generation", 1)
+        there = self._world.cache.owned(key)
+        try:
+            current = self._manifests.of(key, job, owner, generation, status)
+        except ValueError as error:
+            await self._refuse(key, raw, tuple(str(error).splitlines()))
+            return None
+        token = await self._secrets.token(key, job, owner)
+        if token is None:
+            return time.time() + REMAINS_SECONDS
+        coordinator = await self._coordinator(key, token)
+        seen = await coordinator.status() if coordinator is not None else None
+        sight = Sight(key, job, generation, status, self._world.cache.pods(key), templates(current, there), seen)
+        now = time.time()
+        observed, members = observe(sight, self._ends)
+        decision = decide(observed, now)
+        await self._writer.write(key, raw, status, decision.status)
+        self._clock.persisted(key, decision.events, seen_at)
+        try:
+            wanted = self._manifests.of(key, job, owner, generation, decision.status)
+            delta = difference(wanted, self._world.cache.owned(key), owner.uid)
+            await carry_out(self._world.api, self._world.cache, key, delta)
+            scene = Scene(key, owner.uid, job, decision.status, sight.pods, members, coordinator)
+            refused = await self._act(decision, scene)
+        finally:
+            await self._tell(key, raw, job, decision)
+        if delta.waits:
+            return now + REMAINS_SECONDS
+        return now + RETRY_SECONDS if refused else decision.look_again_at
+
+    async def _coordinator(self, key: JobKey, token: str) -> Coordinator | None:
+        """The coordinator, if there is a pod of it that takes requests."""
+        pods = self._world.cache.pods(key)
+        if not any(pod.component == COMPONENT_COORDINATOR and pod.ready and not pod.deleting for pod in pods):
+            return None
+        coordinator = await self._world.coordinators.of(key, token)
+        coordinator.listen()
+        return coordinator
+
+    async def _act(self, decision: Decision, scene: Scene) -> bool:
+        """In order; True if the coordinator refused or did not answer, which ended it."""
+        try:
+            for action in decision.actions:
+                await self._actions.carry_out(action, scene)
+        except CoordinatorError as error:
+            _log.info("%s: %s", scene.key, error)
+            return True
+        if any(isinstance(action, SetDesired | RaiseEpoch) for action in decision.actions):
+            self._clock.told(scene.key)
+        if any(isinstance(action, Stop) for action in decision.actions):
+            await self._world.coordinators.close(scene.key)
+        return False
+
+    async def _tell(self, key: JobKey, raw: Json, job: RLJob, decision: Decision) -> None:
+        for event in decision.events:
+            scope = event.scope.value if event.scope is not None else ""
+            _log.info("%s: %s %s: %s", key, event.reason.value, scope, event.message)
+            self._world.metrics.decisions.labels(event.reason.value, scope).inc()
+            await self._events.tell(key, raw, told(event))
+        if any(event.reason is Reason.ACCEPTED for event in decision.events):
+            for sentence in warnings(job):
+                await self._events.tell(key, raw, warning("Durability", sentence))
+
+    async def _refuse(self, key: JobKey, raw: Json, problems: tuple[str, ...]) -> None:
+        """Says what is wrong with the spec; what runs already is left as it is. A new generation is looked at anew."""
+        status = self._accepted.status(key, raw)
+        message = "\n".join(problems)
+        generation: int = raw["metadata"].get("generation", 1)
+        new = with_condition(
+            status.model_copy(update={"observed_generation": generation}),
+            ConditionType.ACCEPTED,
+            time.time(),
+            true=False,
+            reason=INVALID_SPEC,
+            message=message,
+        )
+        if new == status:
+            return
+        await self._writer.write(key, raw, status, new)
+        _log.warning("%s: %s: %s", key, INVALID_SPEC, message)
+        self._world.metrics.decisions.labels(INVALID_SPEC, "").inc()
+        await self._events.tell(key, raw, warning(INVALID_SPEC, message))
+
+    async def _forget(self, key: JobKey) -> None:
+        for memory in (self._accepted, self._ends, self._secrets, self._manifests, self._writer, self._clock):
+            memory.forget(key)
+        await self._world.coordinators.close(key)
+
+
+def phase_of(raw: Json) -> str:
+    """The phase of a job, for counting; one that nobody has written yet is Pending."""
+    phase: str = raw["status"].get("phase", "Pending")
+    return phase
