@@ -1,22 +1,39 @@
-"""`rljob render`: the manifest as the job will see it."""
+"""`rljob render`: the manifest as the job will see it, or what the operator makes of it."""
 
 from pathlib import Path
 
 import click
 
 from rljob_api.manifest import ManifestError, load_manifest, render_manifest
+from rljob_api.spec import RLJob
 from rljob_cli.manifests import refuse
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-def render(file: Path) -> None:
+@click.option("--kubernetes", is_flag=True, help="Print the Kubernetes objects that the operator makes of it instead.")
+@click.option(
+    "--config", type=click.Path(path_type=Path), help="The operator's options, for --kubernetes; default: its defaults."
+)
+def render(file: Path, *, kubernetes: bool, config: Path | None) -> None:
     """Print the manifest FILE with all defaults filled in.
 
     Paths stay as they are written. What FILE names (data, model, reward) is not looked at.
     """
+    if config is not None and not kubernetes:
+        raise click.UsageError("--config is for --kubernetes: give both or none.")
     try:
         job = load_manifest(file)
+        text = _objects(job, config) if kubernetes else render_manifest(job)
     except ManifestError as error:
         refuse(error.problems)
-    click.echo(render_manifest(job), nl=False)
+    except ValueError as error:
+        refuse([str(error)])
+    click.echo(text, nl=False)
+
+
+def _objects(job: RLJob, config: Path | None) -> str:
+    from rljob_cli.kubernetes_objects import kubernetes_objects  # a plain render does without
+    from rljob_operator.options_file import load_options
+
+    return kubernetes_objects(job, load_options(config))

@@ -2,9 +2,10 @@
 
 import pytest
 
-from tests.unit.build.goldens import FOLDER, GOLDENS, text
+from rljob_cli.kubernetes_objects import as_yaml
+from tests.unit.build.goldens import FOLDER, GOLDENS
 
 
 @pytest.mark.parametrize("name", GOLDENS)
 def test_manifests_are_as_committed(name: str) -> None:
-    assert text(GOLDENS[name]()) == (FOLDER / name).read_text()
+    assert as_yaml(GOLDENS[name]()) == (FOLDER / name).read_text()
