@@ -11,8 +11,11 @@ from rljob_operator.core.decision import (
     Action,
     CreatePod,
     Decision,
+    DeleteJob,
     Event,
+    KeepPod,
     KillPod,
+    MarkForDeletion,
     RaiseEpoch,
     RestartInfrastructure,
     SetDesired,
@@ -20,15 +23,20 @@ from rljob_operator.core.decision import (
 )
 from rljob_operator.core.observed import Observed, PodEnding, PodFact, PodState, ProcessFact, Wishes
 from rljob_operator.core.reasons import Reason
+from rljob_operator.core.replicas import Candidate, assign
 from rljob_operator.core.start import begin
 
 __all__ = [
     "AcknowledgeFailures",
     "Action",
+    "Candidate",
     "CreatePod",
     "Decision",
+    "DeleteJob",
     "Event",
+    "KeepPod",
     "KillPod",
+    "MarkForDeletion",
     "Observed",
     "PodEnding",
     "PodFact",
@@ -40,6 +48,7 @@ __all__ = [
     "SetDesired",
     "Stop",
     "Wishes",
+    "assign",
     "begin",
     "decide",
 ]

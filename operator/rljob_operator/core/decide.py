@@ -5,77 +5,96 @@ and the actions follow from the status alone: a decision that was persisted but 
 time.
 """
 
-from rljob_api.status import RLJobStatus
-from rljob_api.wire.observation import ServerState
-from rljob_operator.core.conditions import terminal
+from rljob_api.status import ConditionType, RLJobStatus
+from rljob_operator.core.attention import look_again_at
+from rljob_operator.core.conditions import is_true, terminal
 from rljob_operator.core.control_state import control_state
+from rljob_operator.core.deadline import deadline
 from rljob_operator.core.decision import Decision, Event
-from rljob_operator.core.drain import DRAIN_LIMIT_SECONDS, drain
+from rljob_operator.core.drain import drain, stopping
 from rljob_operator.core.fatal import fatal
 from rljob_operator.core.finished import finished
-from rljob_operator.core.infrastructure import due_at, restarts
+from rljob_operator.core.hang import hanging
+from rljob_operator.core.infrastructure import restarts
 from rljob_operator.core.maximum import limited
 from rljob_operator.core.notices import notices
 from rljob_operator.core.observed import Observed
-from rljob_operator.core.orders import orders, over_at
+from rljob_operator.core.orders import orders
 from rljob_operator.core.outcome import applied, replaced
 from rljob_operator.core.phase import phase
 from rljob_operator.core.pods import lost_pods
 from rljob_operator.core.progress import refresh
 from rljob_operator.core.readiness import settled
+from rljob_operator.core.requested import requested
 from rljob_operator.core.restart import restart
+from rljob_operator.core.scaling import scaled
+from rljob_operator.core.spec_change import spec_change
 from rljob_operator.core.stall import stalled
-from rljob_operator.core.verdicts import Drain, RestartGlobal, Verdict
-
-LOOK_INTERVAL_SECONDS = 1.0
-"""Silence (a hang, a stall) gives no event: it is looked for this often."""
-
-OPENING_INTERVAL_SECONDS = 0.05
-"""While the control state opens the whole job waits, and its end is not announced."""
+from rljob_operator.core.standing import stand
+from rljob_operator.core.start import entered
+from rljob_operator.core.verdicts import Drain, RestartGlobal, RestartInPlace, Suspend, Verdict
 
 
 def decide(observed: Observed, now: float) -> Decision:
     """What to persist, do and tell. Pure."""
-    status = refresh(observed, now)
-    ended = terminal(status) is not None
-    verdict = None if ended else _verdict(observed, status, now)
-    events = () if ended else notices(observed, status, now)
-    if not ended and observed.interrupted_at is None:
-        status = replaced(observed, status, lost_pods(observed, status, now), now)
+    status, events = entered(observed, observed.status, now)
+    status = refresh(observed, status, now)
+    if not _rests(status):
+        status, told = _moved(observed, status, now)
+        events += told
+    again = () if _rests(status) else tuple(restarts(observed.infrastructure, now))
+    actions = (*(action for action, _ in again), *orders(observed, status, now))
+    status = stand(observed, status, now)
+    status = status.model_copy(update={"phase": phase(status)})
+    return Decision(status, actions, (*events, *(event for _, event in again)), look_again_at(observed, status, now))
+
+
+def _moved(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
+    """What a job that runs, or is to run, comes to."""
+    verdict = _verdict(observed, status, now)
+    events = notices(observed, status, now)
+    halting = stopping(observed, status)
+    if not halting:
+        gone = [cause for cause in hanging(observed, status, now) if cause.lost]
+        status = replaced(observed, status, [*lost_pods(observed, status, now), *gone], now)
     if verdict is not None:
         status, told = applied(observed, status, verdict, now)
         events += told
-    if terminal(status) is None and (verdict is None or isinstance(verdict, Drain)):
+        if isinstance(verdict, Suspend):
+            status, told = entered(observed, status, now)  # the wish may have been taken back meanwhile
+            events += told
+    elif not halting:
+        status, told = scaled(observed, status, now)
+        events += told
+    if not _rests(status) and (verdict is None or isinstance(verdict, Drain)):
         status, told = settled(observed, status, now)
         events += told
-    again = () if terminal(status) is not None else tuple(restarts(observed.infrastructure, now))
-    actions = (*(action for action, _ in again), *orders(observed, status, now))
-    status = status.model_copy(update={"phase": phase(status)})
-    return Decision(status, actions, (*events, *_events(again)), _look_again_at(observed, status, now))
+    return status, events
 
 
 def _verdict(observed: Observed, status: RLJobStatus, now: float) -> Verdict | None:
     """Success first: work that is done is not undone by a process that dies after it."""
     verdict = (
         finished(observed)
+        or deadline(observed, status, now)
         or fatal(observed, status, now)
         or drain(observed, status, now)
         or control_state(observed, status)
-        or restart(observed, status, now)
+        or spec_change(observed, status)
+        or _restart(observed, status, now)
         or stalled(observed, status, now)
     )
     return limited(observed.policy, status, verdict) if isinstance(verdict, RestartGlobal) else verdict
 
 
-def _events(again: tuple[tuple[object, Event], ...]) -> tuple[Event, ...]:
-    return tuple(event for _, event in again)
+def _restart(observed: Observed, status: RLJobStatus, now: float) -> Verdict | None:
+    """What failures restart, and what the user asked for."""
+    verdict = restart(observed, status, now)
+    if verdict is None or isinstance(verdict, RestartInPlace):
+        return requested(observed, status, beside=verdict) or verdict
+    return verdict
 
 
-def _look_again_at(observed: Observed, status: RLJobStatus, now: float) -> float:
-    opening = observed.coordinator is not None and observed.coordinator.server is ServerState.OPENING
-    times = [now + (OPENING_INTERVAL_SECONDS if opening else LOOK_INTERVAL_SECONDS)]
-    times += [due_at(process, now) for process in observed.infrastructure if not process.alive]
-    times += [at for at in (status.restart.backoff_until, over_at(status)) if at is not None]
-    if observed.interrupted_at is not None:
-        times.append(observed.interrupted_at + DRAIN_LIMIT_SECONDS)
-    return min(at for at in times if at > now)
+def _rests(status: RLJobStatus) -> bool:
+    """Whether nothing is decided any more, or not until the user says so."""
+    return terminal(status) is not None or is_true(status, ConditionType.SUSPENDED)

@@ -16,6 +16,8 @@ class RaiseEpoch:
     epoch: Epoch
     decision_id: str
     reason: str
+    revision: str = ""
+    """Of the spec that the epoch runs with: the one that was observed when this was decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,22 @@ class CreatePod:
 @dataclass(frozen=True, slots=True)
 class KillPod:
     """Kill this life of a pod at once, with everything in it."""
+
+    pod: PodKey
+    life: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarkForDeletion:
+    """Let the Deployment take this pod first when it shrinks."""
+
+    pod: PodKey
+    life: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeepPod:
+    """Take that mark back."""
 
     pod: PodKey
     life: str
@@ -61,7 +79,23 @@ class Stop:
     phase: Phase
 
 
-Action = RaiseEpoch | SetDesired | CreatePod | KillPod | RestartInfrastructure | AcknowledgeFailures | Stop
+@dataclass(frozen=True, slots=True)
+class DeleteJob:
+    """The job has been over for ttlSecondsAfterFinished: delete it, and everything goes with it."""
+
+
+Action = (
+    RaiseEpoch
+    | SetDesired
+    | CreatePod
+    | KillPod
+    | MarkForDeletion
+    | KeepPod
+    | RestartInfrastructure
+    | AcknowledgeFailures
+    | Stop
+    | DeleteJob
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,26 +1,73 @@
-"""Interruption: the actor saves, then everything stops. Nothing is restarted on the way."""
+"""Interruption and suspension: the actor saves, then everything stops. Nothing is restarted on the way."""
 
 from rljob_api.names import Role
-from rljob_api.status import RLJobStatus
+from rljob_api.status import ConditionType, RLJobStatus
 from rljob_api.wire.observation import PodObservation
 from rljob_api.wire.ranks import RankState
+from rljob_operator.core.conditions import find, seconds
 from rljob_operator.core.observed import Observed
+from rljob_operator.core.reasons import Reason
 from rljob_operator.core.roster import pods
-from rljob_operator.core.verdicts import Drain, Interrupt
+from rljob_operator.core.verdicts import Drain, Interrupt, Suspend
 
 DRAIN_LIMIT_SECONDS = 60.0
 """An actor that has not saved by then is stopped; its last recorded checkpoint is what the job resumes from."""
 
 
-def drain(observed: Observed, status: RLJobStatus, now: float) -> Drain | Interrupt | None:
-    """Draining while an actor still has something to save, then the interruption."""
-    if observed.interrupted_at is None:
+def drain(observed: Observed, status: RLJobStatus, now: float) -> Drain | Interrupt | Suspend | None:
+    """Draining while an actor still has something to save, then the interruption or the suspension."""
+    if observed.interrupted_at is not None:
+        why = _drained(observed, status, now, observed.interrupted_at)
+        return Drain() if why is None else Interrupt(why)
+    if not stopping(observed, status):
         return None
-    if now >= observed.interrupted_at + DRAIN_LIMIT_SECONDS:
-        return Interrupt(f"the actor had not saved after {DRAIN_LIMIT_SECONDS:.0f} s")
-    if _saving(observed, status):
-        return Drain()
-    return Interrupt("stopped")
+    if _may_be_saving_unseen(observed, status) and now < _suspending_since(status, now) + DRAIN_LIMIT_SECONDS:
+        return Drain(ConditionType.SUSPENDED)
+    why = _drained(observed, status, now, _suspending_since(status, now))
+    return Drain(ConditionType.SUSPENDED) if why is None else Suspend(why)
+
+
+def stopping(observed: Observed, status: RLJobStatus) -> bool:
+    """Whether the job is on its way to an interruption or suspension.
+
+    A drain that was begun is finished: the actor is told already.
+    """
+    return observed.interrupted_at is not None or observed.wishes.suspend or is_draining(status)
+
+
+def is_draining(status: RLJobStatus) -> bool:
+    """Whether the actor was told to save before everything stops."""
+    return find(status, ConditionType.INTERRUPTED) is not None or _suspending(status)
+
+
+def drained_at(observed: Observed, status: RLJobStatus) -> float | None:
+    """When draining ends in any case; None while nothing drains."""
+    if observed.interrupted_at is not None:
+        return observed.interrupted_at + DRAIN_LIMIT_SECONDS
+    return _suspending_since(status, 0.0) + DRAIN_LIMIT_SECONDS if _suspending(status) else None
+
+
+def _suspending(status: RLJobStatus) -> bool:
+    condition = find(status, ConditionType.SUSPENDED)
+    return condition is not None and condition.status == "False" and condition.reason == Reason.DRAINING.value
+
+
+def _suspending_since(status: RLJobStatus, now: float) -> float:
+    condition = find(status, ConditionType.SUSPENDED)
+    return seconds(condition.last_transition_time) if condition is not None and _suspending(status) else now
+
+
+def _drained(observed: Observed, status: RLJobStatus, now: float, since: float) -> str | None:
+    """Why nobody is waited for any more; None while an actor saves."""
+    if now >= since + DRAIN_LIMIT_SECONDS:
+        return f"the actor had not saved after {DRAIN_LIMIT_SECONDS:.0f} s"
+    return None if _saving(observed, status) else "stopped"
+
+
+def _may_be_saving_unseen(observed: Observed, status: RLJobStatus) -> bool:
+    """A coordinator that does not answer for a moment must not cost what the actor has trained."""
+    ready = any(pod.ready for key, pod in pods(status) if key.role is Role.ACTOR)
+    return observed.coordinator is None and ready and status.restart.opened == status.restart.epoch
 
 
 def _saving(observed: Observed, status: RLJobStatus) -> bool:

@@ -5,7 +5,7 @@ from rljob_api.status import RLJobStatus
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_operator.core.observed import Observed
 from rljob_operator.core.reasons import Reason
-from rljob_operator.core.roster import pods
+from rljob_operator.core.roster import pods, staying
 from rljob_operator.core.verdicts import Cause
 
 _REASONS = {
@@ -37,10 +37,17 @@ def reported(observed: Observed, status: RLJobStatus) -> list[Cause]:
             pod=failure.pod,
             message=failure.message,
             only_global=failure.kind is FailureKind.ROWS_LOST,
+            exit_code=failure.exit_code,
         )
         for failure in current_failures(observed, status)
-        if failure.kind in _REASONS and failure.exit_code != EXIT_SUCCEEDED
+        if failure.kind in _REASONS and failure.exit_code != EXIT_SUCCEEDED and _is_news(status, failure)
     ]
+
+
+def _is_news(status: RLJobStatus, failure: Failure) -> bool:
+    """A replica that is told to leave may die: that is what it is told. What it says of the whole job stands."""
+    leaving = failure.pod not in {key for key, _ in staying(status)}
+    return failure.kind is FailureKind.ROWS_LOST or not leaving
 
 
 def _generation_matters(failure: Failure, current: int | None) -> bool:

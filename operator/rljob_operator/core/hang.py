@@ -1,7 +1,7 @@
 """Hangs: a rank whose main loop has not beaten in time, and is not busy by its own word.
 
 A rank that announced long work is left alone until its own deadline is over. Before its registration a rank cannot
-beat: there the limit of registration holds.
+beat: there the limit of registration holds. A pod whose ranks do not begin in time for the second time is replaced.
 """
 
 from rljob_api.status import PodStatus, RLJobStatus
@@ -11,43 +11,71 @@ from rljob_api.wire.observation import PodObservation, RankObservation
 from rljob_operator.core.observed import Observed
 from rljob_operator.core.pods import REGISTER_LIMIT_SECONDS
 from rljob_operator.core.reasons import Reason
-from rljob_operator.core.roster import pods
+from rljob_operator.core.roster import staying
 from rljob_operator.core.verdicts import Cause
 
 
 def hanging(observed: Observed, status: RLJobStatus, now: float) -> list[Cause]:
-    """A cause for every running rank that hangs."""
-    causes = []
-    for key, pod in pods(status):
+    """A cause for every running rank that hangs, and for every pod that does not begin what it was ordered."""
+    causes: list[Cause] = []
+    for key, pod in staying(status):
         seen = observed.seen(key, pod.life)
-        for process in _current(status, pod, seen) if seen is not None else []:
-            message = _why(observed, seen, key, process, now - pod.ordered_at) if seen is not None else None
-            if message is not None:
-                causes.append(Cause(f"hang/{process.incarnation}", Reason.HANG, key, message))
+        if seen is None:
+            continue
+        causes += _silent(observed, status, key, pod, seen)
+        causes += _unregistered(status, key, pod, seen, now - _ordered_at(observed, status, key, pod))
     return causes
 
 
-def _current(status: RLJobStatus, pod: PodStatus, seen: PodObservation) -> list[RankProcess]:
-    """Processes that run in the current life; one that has exited is not a hang."""
+def overdue_in(rank: RankObservation, timeout_seconds: float) -> float:
+    """Seconds from now until the rank hangs, if nothing more is heard of it; <= 0: it hangs."""
+    left = timeout_seconds - rank.beat_age_seconds
+    return max(left, rank.busy_left_seconds or 0.0) if rank.busy is not None else left
+
+
+def _silent(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus, seen: PodObservation) -> list[Cause]:
+    running = {process.incarnation for process in _of_order(status, pod, seen) if process.exit_code is None}
+    return [
+        Cause(
+            f"hang/{rank.incarnation}",
+            Reason.HANG,
+            key,
+            f"{key}.{rank.rank} has not beaten in {rank.beat_age_seconds:.0f} s; {_last_known(rank)}",
+        )
+        for rank in seen.ranks
+        if rank.incarnation in running and overdue_in(rank, observed.policy.heartbeat_timeout_seconds) < 0
+    ]
+
+
+def _unregistered(
+    status: RLJobStatus, key: PodKey, pod: PodStatus, seen: PodObservation, ordered_ago: float
+) -> list[Cause]:
+    """The first time the ranks are started again, as the table says; the second time the whole pod."""
+    if status.restart.opened < status.restart.epoch or ordered_ago <= REGISTER_LIMIT_SECONDS:
+        return []
+    processes = _of_order(status, pod, seen)
+    registered = {rank.incarnation for rank in seen.ranks}
+    late = [process for process in processes if process.exit_code is None and process.incarnation not in registered]
+    if processes and not late:
+        return []
+    who = f"{key}.{late[0].rank} has not registered with the coordinator" if late else f"{key} has not started a rank"
+    epoch, generation = status.restart.epoch, pod.generation
+    what = f"{who} in {ordered_ago:.0f} s"
+    id_ = f"hang/{late[0].incarnation}" if late else f"order/{pod.life}/{epoch}/{generation}"
+    again = pod.unregistered > 0
+    message = what + (", for the second time: the pod is replaced" if again else "")
+    return [Cause(id_, Reason.HANG, key, message, lost=again, unregistered=True)]
+
+
+def _of_order(status: RLJobStatus, pod: PodStatus, seen: PodObservation) -> list[RankProcess]:
     order = (status.restart.epoch, pod.generation)
-    return [p for p in seen.processes if p.exit_code is None and (p.epoch, p.generation) == order]
+    return [process for process in seen.processes if (process.epoch, process.generation) == order]
 
 
-def _why(observed: Observed, seen: PodObservation, key: PodKey, process: RankProcess, ordered_ago: float) -> str | None:
-    name = f"{key}.{process.rank}"
-    rank = next((rank for rank in seen.ranks if rank.incarnation == process.incarnation), None)
-    if rank is None:
-        late = ordered_ago > REGISTER_LIMIT_SECONDS
-        return f"{name} has not registered with the coordinator in {ordered_ago:.0f} s" if late else None
-    if not _overdue(rank, observed.policy.heartbeat_timeout_seconds):
-        return None
-    return f"{name} has not beaten in {rank.beat_age_seconds:.0f} s; {_last_known(rank)}"
-
-
-def _overdue(rank: RankObservation, timeout_seconds: float) -> bool:
-    if rank.beat_age_seconds <= timeout_seconds:
-        return False
-    return rank.busy is None or rank.busy_left_seconds is None or rank.busy_left_seconds <= 0
+def _ordered_at(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus) -> float:
+    """When the pod can have taken its order at the earliest."""
+    fact = observed.fact(key)
+    return max(pod.ordered_at, status.restart.opened_at or 0.0, fact.started_at if fact is not None else 0.0)
 
 
 def _last_known(rank: RankObservation) -> str:

@@ -11,7 +11,6 @@ from enum import StrEnum
 from rljob_api.names import Role
 from rljob_api.spec import RestartPolicySpec, RestartRequestSpec
 from rljob_api.status import RLJobStatus
-from rljob_api.wire.epochs import DesiredState
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import CoordinatorStatus, PodObservation
 
@@ -47,13 +46,17 @@ class PodFact:
     """Unix time in seconds."""
     launcher_pid: int | None = None
     exit_code: int | None = None
+    """How this life ended; of one that runs, how the container's life before it ended. -N for signal N."""
     last_words: str = ""
+    """The last that was said by whoever ended, or by the platform of why it does not run."""
     ending: PodEnding | None = None
     """Set as soon as the platform has said so; the state is then EXITED, whatever still runs."""
     reason: str = ""
-    """The platform's word for a container's end, e.g. OOMKilled; also matched by `failureRules.podReasons`."""
+    """The platform's word for that end, e.g. OOMKilled; also matched by `failureRules.podReasons`."""
     returns: bool = False
     """The platform starts this container again by itself, at once: nobody has to delete the pod."""
+    marked: bool = False
+    """It has a deletion cost: its Deployment takes it first when it shrinks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +80,14 @@ class Wishes:
     revision: str = ""
     """Digest of what an epoch runs with; another one than the status remembers needs a new epoch."""
     outdated: bool = False
-    """Pods of an older template are still there: the new epoch is opened when they are gone."""
+    """Pods of an older template than the one that is wanted now are still there: a new epoch is opened when they are
+    gone."""
     suspend: bool = False
     request: RestartRequestSpec | None = None
     active_deadline_seconds: int | None = None
+    ttl_seconds_after_finished: int | None = None
     generation: int = 0
-    """metadata.generation, for observedGeneration."""
+    """metadata.generation, for observedGeneration; 0 in a local run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +104,14 @@ class Observed:
     """None while it does not answer."""
     pods: tuple[PodFact, ...] = ()
     infrastructure: tuple[ProcessFact, ...] = ()
-    desired: DesiredState | None = None
-    """What the coordinator last accepted; None when that is not certain."""
     interrupted_at: float | None = None
     """Unix time at which the user asked the job to stop."""
     wishes: Wishes = Wishes()
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether the job is an object of a cluster, with what its spec may ask there."""
+        return self.wishes.generation > 0
 
     def fact(self, pod: PodKey) -> PodFact | None:
         """The platform's fact about `pod`."""

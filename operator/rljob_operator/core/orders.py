@@ -7,14 +7,28 @@ pods themselves, and last the failures that may be forgotten because the status 
 from collections.abc import Iterator
 
 from rljob_api.names import Role
-from rljob_api.status import ConditionType, RLJobStatus
+from rljob_api.status import ConditionType, PodStatus, RLJobStatus
 from rljob_api.wire.epochs import DesiredState, PodOrder, PodPhase
 from rljob_api.wire.observation import ServerState
-from rljob_operator.core.conditions import find, seconds, terminal
-from rljob_operator.core.decision import AcknowledgeFailures, Action, CreatePod, KillPod, RaiseEpoch, SetDesired, Stop
-from rljob_operator.core.observed import Observed, PodState
+from rljob_operator.core.conditions import is_true, seconds, terminal
+from rljob_operator.core.decision import (
+    AcknowledgeFailures,
+    Action,
+    CreatePod,
+    DeleteJob,
+    KeepPod,
+    KillPod,
+    MarkForDeletion,
+    RaiseEpoch,
+    SetDesired,
+    Stop,
+)
+from rljob_operator.core.drain import is_draining
+from rljob_operator.core.observed import Observed, PodFact, PodState
+from rljob_operator.core.opening import held
 from rljob_operator.core.phase import phase
 from rljob_operator.core.roster import pods
+from rljob_operator.core.ttl import deleted_at
 
 DONE_LIMIT_SECONDS = 10.0
 """Launchers that have not ended by then are killed: what they should have saved is saved."""
@@ -22,11 +36,16 @@ DONE_LIMIT_SECONDS = 10.0
 
 def orders(observed: Observed, status: RLJobStatus, now: float) -> tuple[Action, ...]:
     """What to do now, in order."""
-    if _is_over(observed, status, now):
-        return (*_acknowledgements(observed), Stop(phase(status)))
+    if is_over(observed, status, now):
+        at = deleted_at(observed, status)
+        end = DeleteJob() if at is not None and now >= at else Stop(phase(status))
+        return (*_acknowledgements(observed), end)
+    if is_true(status, ConditionType.SUSPENDED):
+        return _acknowledgements(observed)
     return (
         *_epoch_and_desired(observed, status, now),
         *(_replacements(observed, status) if terminal(status) is None else ()),
+        *_marks(observed, status),
         *_acknowledgements(observed),
     )
 
@@ -37,44 +56,60 @@ def over_at(status: RLJobStatus) -> float | None:
     return None if ended is None else seconds(ended.last_transition_time) + DONE_LIMIT_SECONDS
 
 
-def wanted(observed: Observed, status: RLJobStatus) -> DesiredState:
+def wanted(status: RLJobStatus) -> DesiredState:
     """What every pod shall do."""
     return DesiredState(
         epoch=status.restart.epoch,
         pods=[
-            PodOrder(pod=key, epoch=status.restart.epoch, generation=pod.generation, phase=_pod_phase(status, key.role))
+            PodOrder(
+                pod=key,
+                epoch=status.restart.epoch,
+                generation=pod.generation,
+                phase=_pod_phase(status, key.role, pod),
+                pod_uid=pod.life.rpartition("/")[0],
+            )
             for key, pod in pods(status)
         ],
-        replicas={role.value: count for role, count in observed.replicas.items()},
+        replicas={role.name.value: len(role.pods) for role in status.roles},
     )
 
 
-def _pod_phase(status: RLJobStatus, role: Role) -> PodPhase:
-    if terminal(status) is not None:
-        return PodPhase.DONE
-    draining = find(status, ConditionType.INTERRUPTED) is not None
-    return PodPhase.DRAIN if draining and role is Role.ACTOR else PodPhase.RUN
-
-
-def _is_over(observed: Observed, status: RLJobStatus, now: float) -> bool:
+def is_over(observed: Observed, status: RLJobStatus, now: float) -> bool:
+    """Whether an ended job has nothing left to wait for."""
     at = over_at(status)
     if at is None:
         return False
-    running = any(fact.state is not PodState.EXITED for fact in observed.pods)
+    running = any(fact.state is not PodState.EXITED and not _is_idle(observed, fact) for fact in observed.pods)
     nobody_listens = status.restart.opened < status.restart.epoch
     return not running or nobody_listens or now >= at
 
 
+def _is_idle(observed: Observed, fact: PodFact) -> bool:
+    """A launcher in a pod stays when it is done, so that the kubelet starts nothing again: its word counts."""
+    seen = observed.seen(fact.pod, fact.life)
+    if seen is None or seen.carried is None or seen.carried.phase is not PodPhase.DONE:
+        return False
+    return seen.engine is None and all(process.exit_code is not None for process in seen.processes)
+
+
+def _pod_phase(status: RLJobStatus, role: Role, pod: PodStatus) -> PodPhase:
+    if terminal(status) is not None:
+        return PodPhase.DONE
+    saves = is_draining(status) and role is Role.ACTOR
+    return PodPhase.DRAIN if saves or pod.draining else PodPhase.RUN
+
+
 def _epoch_and_desired(observed: Observed, status: RLJobStatus, now: float) -> Iterator[Action]:
-    if not _is_open(observed):
+    coordinator = observed.coordinator
+    if coordinator is None or not _is_open(observed):
         return
     restart = status.restart
-    if observed.coordinator is not None and observed.coordinator.epoch < restart.epoch:
-        if restart.backoff_until is not None and now < restart.backoff_until:
+    if coordinator.epoch < restart.epoch:
+        if held(observed, status, now) is not None:
             return
-        yield RaiseEpoch(restart.epoch, restart.decision_id, restart.reason or "")
-    desired = wanted(observed, status)
-    if desired != observed.desired:
+        yield RaiseEpoch(restart.epoch, restart.decision_id, restart.reason or "", restart.revision)
+    desired = wanted(status)
+    if desired != coordinator.desired:
         yield SetDesired(desired)
 
 
@@ -84,15 +119,24 @@ def _is_open(observed: Observed) -> bool:
 
 
 def _replacements(observed: Observed, status: RLJobStatus) -> Iterator[Action]:
-    if find(status, ConditionType.INTERRUPTED) is not None:
+    if is_draining(status):
         return
     for key, pod in pods(status):
         fact = observed.fact(key)
-        if pod.life or (fact is not None and fact.life != pod.lost_life):
+        if pod.draining or pod.life or (fact is not None and fact.life != pod.lost_life):
             continue
         if fact is not None and fact.state is not PodState.EXITED:
             yield KillPod(key, fact.life)
         yield CreatePod(key)
+
+
+def _marks(observed: Observed, status: RLJobStatus) -> Iterator[Action]:
+    """A replica that leaves is marked before the roster, and with it its Deployment, shrinks."""
+    for key, pod in pods(status):
+        fact = observed.fact(key)
+        if fact is None or fact.ending is not None or fact.marked == pod.draining:
+            continue
+        yield MarkForDeletion(key, fact.life) if pod.draining else KeepPod(key, fact.life)
 
 
 def _acknowledgements(observed: Observed) -> tuple[Action, ...]:

@@ -3,16 +3,18 @@
 from collections import Counter
 
 from rljob_api.names import Epoch, Role, Scope
+from rljob_api.spec import Mechanism
 from rljob_api.status import ConditionType, PodStatus, RLJobStatus, RoleStatus
 from rljob_api.wire.identity import PodKey
 from rljob_operator.core.backoff import consecutive, delay_seconds
-from rljob_operator.core.conditions import with_condition
+from rljob_operator.core.conditions import find, with_condition, without
 from rljob_operator.core.decision import Event
+from rljob_operator.core.drain import is_draining
 from rljob_operator.core.identity import decision_id
-from rljob_operator.core.observed import Observed, PodState
+from rljob_operator.core.observed import Observed
 from rljob_operator.core.reasons import Reason
 from rljob_operator.core.restart import remembered
-from rljob_operator.core.roster import with_pods
+from rljob_operator.core.roster import given_up, resized, with_pods
 from rljob_operator.core.verdicts import (
     Cause,
     Drain,
@@ -21,6 +23,7 @@ from rljob_operator.core.verdicts import (
     RestartGlobal,
     RestartInPlace,
     Succeed,
+    Suspend,
     Verdict,
 )
 
@@ -44,31 +47,17 @@ def applied(observed: Observed, status: RLJobStatus, verdict: Verdict, now: floa
         case Interrupt():
             return _ended(status, ConditionType.INTERRUPTED, Event(now, Reason.INTERRUPTED, verdict.message))
         case Drain():
-            return _draining(status, now)
+            return _draining(status, verdict.before, now)
+        case Suspend():
+            return _suspended(status, verdict.message, now)
 
 
 def replaced(observed: Observed, status: RLJobStatus, lost: list[Cause], now: float) -> RLJobStatus:
-    """The lives of lost pods are given up, whatever else is decided.
-
-    The next life gets an order that the lost one cannot have taken, before it is there to ask for one.
-    """
+    """The lives of lost pods are given up, whatever else is decided: each gets its next order at once."""
     keys = {cause.pod for cause in lost}
 
     def change(key: PodKey, pod: PodStatus) -> PodStatus:
-        if key not in keys:
-            return pod
-        fact = observed.fact(key)
-        gone = fact.life if fact is not None and fact.state is PodState.EXITED else pod.life
-        return pod.model_copy(
-            update={
-                "life": "",
-                "lost_life": gone,
-                "generation": pod.generation + 1,
-                "ready": False,
-                "ranks": [],
-                "ordered_at": now,
-            }
-        )
+        return given_up(pod, observed.fact(key), now) if key in keys else pod
 
     return with_pods(status, change) if keys else status
 
@@ -76,8 +65,8 @@ def replaced(observed: Observed, status: RLJobStatus, lost: list[Cause], now: fl
 def _restarted(observed: Observed, status: RLJobStatus, verdict: RestartGlobal, now: float) -> Outcome:
     known = observed.coordinator.epoch if observed.coordinator is not None else Epoch(0)
     epoch = Epoch(max(status.restart.epoch, known) + 1)
-    n = consecutive(status)
-    delay = delay_seconds(observed.policy.backoff, n)
+    n = status.restart.consecutive if verdict.wished else consecutive(status)
+    delay = 0.0 if verdict.wished else delay_seconds(observed.policy.backoff, n)
     restart = status.restart.model_copy(
         update={
             "epoch": epoch,
@@ -89,15 +78,22 @@ def _restarted(observed: Observed, status: RLJobStatus, verdict: RestartGlobal, 
             "reason": verdict.message,
             "decided_at": now,
             "consecutive": n,
-            "checkpoint": status.training.checkpoint,
+            "checkpoint": status.restart.checkpoint if verdict.wished else status.training.checkpoint,
+            "opened_at": None,
+            "revision": observed.wishes.revision,
+            "handled_request": _asked(observed) or status.restart.handled_request,
         }
     )
+    late = {cause.pod for cause in verdict.causes if cause.unregistered}
 
-    def anew(_: PodKey, pod: PodStatus) -> PodStatus:
-        return pod.model_copy(update={"generation": 0, "ready": False, "ordered_at": now + delay})
+    def anew(key: PodKey, pod: PodStatus) -> PodStatus:
+        again = pod.model_copy(update={"generation": 0, "ready": False})
+        again = _recreated(observed, key, again, now).model_copy(update={"ordered_at": now + delay})
+        return again.model_copy(update={"unregistered": pod.unregistered + (key in late)})
 
-    roles = [role.model_copy(update={"failures": 0, "failure_times": [], "ready": 0}) for role in status.roles]
-    status = with_pods(status.model_copy(update={"restart": restart, "roles": roles}), anew)
+    roles = [role.model_copy(update={"failures": 0, "failure_times": []}) for role in status.roles]
+    status = resized(status.model_copy(update={"restart": restart, "roles": roles}), observed.replicas, now)
+    status = with_pods(status, anew)
     wait = f" after {delay:g} s" if delay > 0 else ""
     message = f"{verdict.message.rstrip('.')}; the job restarts in epoch {epoch}{wait}"
     status = _restarting(status, verdict.reason, message, now)
@@ -109,17 +105,21 @@ def _restarted(observed: Observed, status: RLJobStatus, verdict: RestartGlobal, 
 
 
 def _restarted_in_place(observed: Observed, status: RLJobStatus, verdict: RestartInPlace, now: float) -> Outcome:
-    failed = Counter(cause.pod.role for cause in verdict.causes)
-    again = {cause.pod for cause in verdict.causes if not cause.lost}  # a lost one is replaced already
+    failed = Counter(cause.pod.role for cause in verdict.causes if cause.counts)
+    again = {cause.pod: cause for cause in verdict.causes if not cause.lost}  # a lost one is replaced already
 
     def anew(key: PodKey, pod: PodStatus) -> PodStatus:
         if key not in again:
             return pod
-        return pod.model_copy(update={"generation": pod.generation + 1, "ready": False, "ordered_at": now})
+        begun = pod.model_copy(update={"generation": pod.generation + 1, "ready": False, "ordered_at": now})
+        begun = _recreated(observed, key, begun, now)
+        return begun.model_copy(update={"unregistered": pod.unregistered + again[key].unregistered})
 
     roles = [_counted(observed, role, failed[role.name], now) for role in status.roles]
-    message = "; ".join(cause.message for cause in verdict.causes)
-    restart = status.restart.model_copy(update={"scope": Scope.IN_PLACE.value, "reason": message})
+    message = "; ".join(dict.fromkeys(cause.message for cause in verdict.causes))
+    handled = verdict.request or status.restart.handled_request
+    update = {"scope": Scope.IN_PLACE.value, "reason": message, "handled_request": handled}
+    restart = status.restart.model_copy(update=update)
     status = with_pods(status.model_copy(update={"restart": restart, "roles": roles}), anew)
     status = _restarting(status, verdict.causes[0].reason, message, now)
     return status, tuple(_in_place_event(status, cause, now) for cause in verdict.causes)
@@ -133,7 +133,7 @@ def _counted(observed: Observed, role: RoleStatus, failed: int, now: float) -> R
 def _in_place_event(status: RLJobStatus, cause: Cause, now: float) -> Event:
     role: Role = cause.pod.role
     count = next(entry.failures for entry in status.roles if entry.name == role)
-    nth = f"failure {count} of {role} since the last global restart"
+    nth = f"failure {count} of {role} since the last global restart" if cause.counts else "not counted"
     message = f"{cause.message.rstrip('.')}; {cause.pod} restarts in place ({nth})"
     return Event(now, cause.reason, message, role, Scope.IN_PLACE)
 
@@ -147,12 +147,48 @@ def _ended(status: RLJobStatus, kind: ConditionType, event: Event) -> Outcome:
     reason, message, now = event.reason.value, event.message, event.time
     for other in (ConditionType.READY, ConditionType.RESTARTING):
         status = with_condition(status, other, now, true=False, reason=reason, message=message)
+    status = status.model_copy(update={"ended_at": now})
     return with_condition(status, kind, now, true=True, reason=reason, message=message), (event,)
 
 
-def _draining(status: RLJobStatus, now: float) -> Outcome:
-    if any(condition.type is ConditionType.INTERRUPTED for condition in status.conditions):
+def _recreated(observed: Observed, key: PodKey, pod: PodStatus, now: float) -> PodStatus:
+    """With mechanism Recreate every restart replaces the whole pod."""
+    if observed.policy.mechanism is not Mechanism.RECREATE or not pod.life:
+        return pod
+    return given_up(pod, observed.fact(key), now)
+
+
+def _asked(observed: Observed) -> str:
+    """A restart of everything is what any request asked for."""
+    return observed.wishes.request.id if observed.wishes.request is not None else ""
+
+
+def _draining(status: RLJobStatus, before: ConditionType, now: float) -> Outcome:
+    if is_draining(status):
         return status, ()
-    event = Event(now, Reason.DRAINING, "interrupted: the actor saves, then everything stops")
-    kind, reason = ConditionType.INTERRUPTED, event.reason.value
-    return with_condition(status, kind, now, true=False, reason=reason, message=event.message), (event,)
+    word = "interrupted" if before is ConditionType.INTERRUPTED else "suspended"
+    event = Event(now, Reason.DRAINING, f"{word}: the actor saves, then everything stops")
+    reason, message = event.reason.value, event.message
+    status = without(status, (before,))  # its time is the beginning of this drain
+    return with_condition(status, before, now, true=False, reason=reason, message=message), (event,)
+
+
+def _suspended(status: RLJobStatus, why: str, now: float) -> Outcome:
+    """Nothing is wanted any more until the user takes it back. Time that passes from here on is not run time."""
+    recorded = status.training.checkpoint
+    point = "from its beginning" if not recorded else f"from checkpoint {recorded}"
+    event = Event(now, Reason.SUSPENDED, f"{why}; the job is suspended and will go on {point}")
+    reason, message = event.reason.value, event.message
+    for other in (ConditionType.READY, ConditionType.RESTARTING, ConditionType.STALLED):
+        if find(status, other) is not None:
+            status = with_condition(status, other, now, true=False, reason=reason, message=message)
+
+    def gone(_: PodKey, pod: PodStatus) -> PodStatus:
+        lost = pod.life or pod.lost_life
+        return pod.model_copy(update={"life": "", "lost_life": lost, "ready": False, "ranks": [], "draining": False})
+
+    ran = now - status.started_at if status.started_at is not None else 0.0
+    update = {"active_seconds": status.active_seconds + ran, "started_at": None}
+    status = with_pods(status.model_copy(update=update), gone)
+    kind = ConditionType.SUSPENDED
+    return with_condition(status, kind, now, true=True, reason=reason, message=message), (event,)

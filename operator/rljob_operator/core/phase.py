@@ -1,12 +1,15 @@
 """The phase: one word for display, derived from the conditions."""
 
 from rljob_api.status import ConditionType, Phase, RLJobStatus
-from rljob_operator.core.conditions import find, is_true
+from rljob_operator.core.conditions import is_true
+from rljob_operator.core.drain import is_draining
+from rljob_operator.core.scaling import is_scaling
 
 _BY_CONDITION = (
     (ConditionType.SUCCEEDED, Phase.SUCCEEDED),
     (ConditionType.FAILED, Phase.FAILED),
     (ConditionType.INTERRUPTED, Phase.INTERRUPTED),
+    (ConditionType.SUSPENDED, Phase.SUSPENDED),
 )
 _WHILE_RUNNING = (
     (ConditionType.STALLED, Phase.STALLED),
@@ -20,9 +23,11 @@ def phase(status: RLJobStatus) -> Phase:
     for kind, word in _BY_CONDITION:
         if is_true(status, kind):
             return word
-    if find(status, ConditionType.INTERRUPTED) is not None:
+    if is_draining(status):
         return Phase.DRAINING
     for kind, word in _WHILE_RUNNING:
         if is_true(status, kind):
             return word
+    if is_scaling(status):
+        return Phase.RUNNING
     return Phase.STARTING if status.restart.epoch > 0 else Phase.PENDING

@@ -1,14 +1,15 @@
-"""Lost pods: whose first process died, was replaced under it, or does not answer.
+"""Lost pods: whose first process died, was replaced under it, does not answer, or is taken away by its platform.
 
-A lost pod is created anew and counts as a failure of its role. The platform's facts decide; what the coordinator
-reports of lost launchers says the same thing again and is only acknowledged.
+A lost pod is created anew. It counts as a failure of its role, unless an update or the cluster took it away. The
+platform's facts decide; what the coordinator reports of lost launchers says the same thing again and is only
+acknowledged.
 """
 
 from rljob_api.status import PodStatus, RLJobStatus
 from rljob_api.wire.identity import PodKey
-from rljob_operator.core.observed import Observed, PodFact, PodState
+from rljob_operator.core.observed import Observed, PodEnding, PodFact, PodState
 from rljob_operator.core.reasons import Reason
-from rljob_operator.core.roster import pods
+from rljob_operator.core.roster import staying
 from rljob_operator.core.verdicts import Cause
 from rljob_operator.core.wording import how_ended, quoted
 
@@ -19,15 +20,19 @@ REGISTER_LIMIT_SECONDS = 120.0
 """From a pod's start to the registration of its launcher, or from an order to that of a rank. Both take a second; on a
 machine that swaps or compiles byte code they were seen to take tens. Without a limit they could hang without a name."""
 
+_ENDINGS = {
+    PodEnding.EVICTED: (Reason.POD_EVICTED, "pod {} was evicted"),
+    PodEnding.PREEMPTED: (Reason.POD_PREEMPTED, "pod {} was preempted by a pod of a higher priority"),
+    PodEnding.NODE_LOST: (Reason.NODE_LOST, "the node of pod {} was lost"),
+    PodEnding.DELETED: (Reason.POD_DELETED, "pod {} was deleted"),
+    PodEnding.OUTDATED: (Reason.POD_OUTDATED, "pod {} is replaced, since its template was changed"),
+}
+
 
 def lost_pods(observed: Observed, status: RLJobStatus, now: float) -> list[Cause]:
     """A cause for every pod whose accepted life is over."""
-    causes = []
-    for key, pod in pods(status):
-        message = _how_lost(observed, key, pod, now) if pod.life else None
-        if message is not None:
-            causes.append(Cause(id=f"pod/{pod.life}", reason=Reason.LAUNCHER_LOST, pod=key, message=message, lost=True))
-    return causes
+    found = [_lost(observed, status, key, pod, now) for key, pod in staying(status) if pod.life]
+    return [cause for cause in found if cause is not None]
 
 
 def lost_before(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
@@ -38,26 +43,67 @@ def lost_before(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
     return fact is None or fact.started_at < status.restart.decided_at
 
 
-def _how_lost(observed: Observed, key: PodKey, pod: PodStatus, now: float) -> str | None:
+def _lost(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus, now: float) -> Cause | None:
     fact = observed.fact(key)
-    if fact is None:
-        return f"pod {key} is gone"
+    if fact is None or not _same_pod(fact.life, pod.life):
+        came = "" if fact is None else f" and replaced ({pod.life} is now {fact.life})"
+        return _taken_away(key, pod, PodEnding.DELETED, came)
+    if fact.ending is not None:
+        return _taken_away(key, pod, fact.ending, quoted(fact.last_words), fact)
+    message = _how_lost(observed, status, key, pod, fact, now)
+    if message is None:
+        return None
+    reasons = (fact.reason,) if fact.reason else ()
+    return Cause(
+        id=f"pod/{pod.life}",
+        reason=Reason.LAUNCHER_LOST,
+        pod=key,
+        message=message,
+        lost=True,
+        exit_code=fact.exit_code,
+        pod_reasons=reasons,
+    )
+
+
+def _taken_away(key: PodKey, pod: PodStatus, ending: PodEnding, words: str, fact: PodFact | None = None) -> Cause:
+    reason, sentence = _ENDINGS[ending]
+    return Cause(
+        id=f"pod/{pod.life}",
+        reason=reason,
+        pod=key,
+        message=sentence.format(key) + words,
+        lost=True,
+        counts=False,
+        exit_code=fact.exit_code if fact is not None else None,
+        pod_reasons=(ending.value, *((fact.reason,) if fact is not None and fact.reason else ())),
+    )
+
+
+def _same_pod(life: str, other: str) -> bool:
+    return life.rpartition("/")[0] == other.rpartition("/")[0]
+
+
+def _how_lost(
+    observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus, fact: PodFact, now: float
+) -> str | None:
+    because = f" ({fact.reason})" if fact.reason else ""
     if fact.life != pod.life:
-        return f"pod {key} was replaced or its container restarted ({pod.life} is now {fact.life})"
+        return f"the container of {key} restarted ({pod.life} is now {fact.life}){because}"
     if fact.state is PodState.EXITED:
         # Whoever is killed says nothing about it: its last line would be of something else.
         said = "" if fact.exit_code is not None and fact.exit_code < 0 else quoted(fact.last_words)
-        return f"the launcher of {key} {how_ended(fact.exit_code)}{said}"
-    return _silent(observed, key, fact, now)
+        return f"the launcher of {key} {how_ended(fact.exit_code)}{because}{said}"
+    return _silent(observed, status, key, fact, now)
 
 
-def _silent(observed: Observed, key: PodKey, fact: PodFact, now: float) -> str | None:
+def _silent(observed: Observed, status: RLJobStatus, key: PodKey, fact: PodFact, now: float) -> str | None:
     if observed.coordinator is None or fact.state is not PodState.RUNNING:
         return None
     seen = observed.seen(key, fact.life)
     if seen is None:
-        waited = now - fact.started_at
-        late = waited > REGISTER_LIMIT_SECONDS
+        # Nobody can register before the epoch is open: the coordinator may be the last to start.
+        waited = now - max(fact.started_at, status.restart.opened_at or 0.0)
+        late = status.restart.opened == status.restart.epoch and waited > REGISTER_LIMIT_SECONDS
         return f"the launcher of {key} has not registered with the coordinator in {waited:.0f} s" if late else None
     if seen.poll_age_seconds <= observed.policy.heartbeat_timeout_seconds + POLL_SLACK_SECONDS:
         return None

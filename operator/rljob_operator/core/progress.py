@@ -1,23 +1,28 @@
 """Progress: what the coordinator says of training and the platform of its processes, copied into the status."""
 
-from rljob_api.status import ProcessStatus, RLJobStatus, StalenessStatus, TrainingStatus
+from rljob_api.status import ProcessStatus, RestartStatus, RLJobStatus, StalenessStatus, TrainingStatus
 from rljob_api.wire.observation import CoordinatorStatus
 from rljob_operator.core.observed import Observed
 from rljob_operator.core.roster import enrol
 
 
-def refresh(observed: Observed, now: float) -> RLJobStatus:
-    """The persisted status with all that is observed now. What is not observed stays as it was."""
-    status = enrol(observed, observed.status)
+def refresh(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
+    """`status` with all that is observed now. What is not observed stays as it was."""
+    status = enrol(observed, status)
     infrastructure = [
         ProcessStatus(name=fact.name, pid=fact.pid, restarts=fact.num_restarts) for fact in observed.infrastructure
     ]
     update: dict[str, object] = {"infrastructure": infrastructure or status.infrastructure}
     if observed.coordinator is not None:
-        opened = max(status.restart.opened, min(observed.coordinator.epoch, status.restart.epoch))
-        update["restart"] = status.restart.model_copy(update={"opened": opened})
+        update["restart"] = _opened(status.restart, observed.coordinator, now)
         update["training"] = _training(status.training, observed.coordinator, observed.num_rollouts, now)
     return status.model_copy(update=update)
+
+
+def _opened(restart: RestartStatus, seen: CoordinatorStatus, now: float) -> RestartStatus:
+    opened = max(restart.opened, min(seen.epoch, restart.epoch))
+    at = now if opened == restart.epoch and restart.opened < opened else restart.opened_at
+    return restart.model_copy(update={"opened": opened, "opened_at": at})
 
 
 def _training(old: TrainingStatus, seen: CoordinatorStatus, num_rollouts: int, now: float) -> TrainingStatus:
@@ -26,6 +31,7 @@ def _training(old: TrainingStatus, seen: CoordinatorStatus, num_rollouts: int, n
         "total_steps": num_rollouts,
         "weight_version": seen.published,
         "checkpoint": seen.recorded,
+        "checkpoint_folder": seen.recorded_folder,
         "queue_depth": seen.queue.groups_issued,
     }
     if seen.step != old.step:

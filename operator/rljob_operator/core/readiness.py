@@ -1,11 +1,16 @@
 """Readiness: conditions that follow from what is seen, not from a decision."""
 
-from rljob_api.status import ConditionType, RLJobStatus
+from rljob_api.names import Role
+from rljob_api.status import Condition, ConditionType, RLJobStatus
+from rljob_api.wire.identity import PodKey
 from rljob_operator.core.conditions import find, is_true, with_condition
 from rljob_operator.core.decision import Event
-from rljob_operator.core.observed import Observed
+from rljob_operator.core.observed import Observed, PodState
+from rljob_operator.core.opening import held
 from rljob_operator.core.reasons import Reason
-from rljob_operator.core.roster import all_ready, pods
+from rljob_operator.core.roster import all_ready, staying
+from rljob_operator.core.scaling import is_scaling
+from rljob_operator.core.wording import last_line
 
 
 def settled(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
@@ -13,22 +18,49 @@ def settled(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobS
     if status.training.step != observed.status.training.step and is_true(status, ConditionType.STALLED):
         message = f"step {status.training.step} was trained"
         status = with_condition(status, ConditionType.STALLED, now, true=False, reason="StepTrained", message=message)
-    opened = status.restart.opened == status.restart.epoch
-    ready = opened and all_ready(status)
-    if ready == is_true(status, ConditionType.READY) and find(status, ConditionType.READY) is not None:
+    old = find(status, ConditionType.READY)
+    ready = status.restart.opened == status.restart.epoch and all_ready(status)
+    if ready:
+        return (status, ()) if old is not None and old.status == "True" else _became_ready(status, now)
+    if old is not None and old.status == "False" and not observed.on_cluster:
         return status, ()
-    if not ready:
-        message = "waiting for " + ", ".join(_not_ready(status)) if opened else "the epoch is not open yet"
-        return with_condition(status, ConditionType.READY, now, true=False, reason="Starting", message=message), ()
-    return _became_ready(status, now)
+    message = _waits_for(observed, status, now)
+    return with_condition(
+        status, ConditionType.READY, now, true=False, reason=_why_not_ready(observed, status, old), message=message
+    ), ()
 
 
-def _not_ready(status: RLJobStatus) -> list[str]:
-    return [str(key) for key, pod in pods(status) if not pod.ready]
+def _why_not_ready(observed: Observed, status: RLJobStatus, old: Condition | None) -> str:
+    """Replicas that join do not take the job back to its start."""
+    was_well = old is not None and (old.status == "True" or is_scaling(status))
+    joining = all(key.role is Role.ROLLOUT for key, pod in staying(status) if not pod.ready)
+    if observed.on_cluster and was_well and joining:
+        return Reason.SCALING.value
+    return old.reason if old is not None and old.status == "False" and not was_well else "Starting"
+
+
+def _waits_for(observed: Observed, status: RLJobStatus, now: float) -> str:
+    if status.restart.opened < status.restart.epoch:
+        why = held(observed, status, now) if observed.on_cluster else None
+        return "the epoch is not open yet" + (f": {why}" if why else "") + _pending(observed, status)
+    waiting = [_named(observed, key) for key, pod in staying(status) if not pod.ready]
+    return "waiting for " + ", ".join(waiting)
+
+
+def _pending(observed: Observed, status: RLJobStatus) -> str:
+    told = [name for key, pod in staying(status) if (name := _named(observed, key)) != str(key)]
+    return f"; waiting for {', '.join(told)}" if told else ""
+
+
+def _named(observed: Observed, key: PodKey) -> str:
+    """A pod, and what its platform says of why it does not run."""
+    fact = observed.fact(key)
+    said = last_line(fact.last_words) if fact is not None and fact.state is PodState.PENDING else ""
+    return f"{key} ({said})" if said else str(key)
 
 
 def _became_ready(status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
-    took = now - max(pod.ordered_at for _, pod in pods(status))
+    took = now - max(pod.ordered_at for _, pod in staying(status))
     message = f"every role is ready in epoch {status.restart.epoch}, {took:.2f} s after it was ordered"
     reason = Reason.READY.value
     status = with_condition(status, ConditionType.READY, now, true=True, reason=reason, message=message)

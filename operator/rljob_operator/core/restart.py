@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from rljob_api.names import Role, Scope
 from rljob_api.spec import RestartPolicySpec
 from rljob_api.status import RLJobStatus
+from rljob_operator.core.failure_rules import ruled
 from rljob_operator.core.failures import reported
 from rljob_operator.core.hang import hanging
 from rljob_operator.core.observed import Observed
 from rljob_operator.core.pods import lost_before, lost_pods
-from rljob_operator.core.verdicts import Cause, RestartGlobal, RestartInPlace
+from rljob_operator.core.verdicts import Cause, Fail, RestartGlobal, RestartInPlace
 
 DEFAULT_TABLE = {
     Role.ROLLOUT: Scope.GLOBAL,
@@ -46,24 +47,31 @@ def remembered(policy: RestartPolicySpec, times: Sequence[float], now: float) ->
     return [at for at in times if window is None or at > now - window]
 
 
-def restart(observed: Observed, status: RLJobStatus, now: float) -> RestartGlobal | RestartInPlace | None:
-    """What the failures that are seen now restart, all together."""
-    seen = causes(observed, status, now)
+def restart(observed: Observed, status: RLJobStatus, now: float) -> Fail | RestartGlobal | RestartInPlace | None:
+    """What the failures that are seen now restart, all together; or the end, where a rule of the user says so."""
+    seen: list[Cause] = []
+    for cause in causes(observed, status, now):
+        answer = ruled(observed.policy, cause)
+        if isinstance(answer, Fail):
+            return answer
+        seen.append(answer)
     if not seen:
         return None
     counts = _earlier(observed.policy, status, now)
     decisive: list[tuple[Cause, str]] = []
     for cause in seen:
-        counts[cause.pod.role] += 1
+        counts[cause.pod.role] += cause.counts
         why = _why_global(observed.policy, cause, counts[cause.pod.role])
         if why is not None:
             decisive.append((cause, why))
     if not decisive:
         return RestartInPlace(tuple(seen))
-    first, why = decisive[0]
+    first, why = next(((cause, why) for cause, why in decisive if cause.counts), decisive[0])
     others = len(seen) - 1
+    why += "" if first.counts else " (not counted)"
     message = first.message + why + (f" (and {others} more at the same time)" if others else "")
-    return RestartGlobal(first.reason, message, tuple(seen), first.pod.role, tuple(cause.id for cause in seen))
+    ids = tuple(cause.id for cause in seen)
+    return RestartGlobal(first.reason, message, tuple(seen), first.pod.role, ids, counts=first.counts)
 
 
 def _earlier(policy: RestartPolicySpec, status: RLJobStatus, now: float) -> Counter[Role]:
@@ -74,6 +82,6 @@ def _why_global(policy: RestartPolicySpec, cause: Cause, count: int) -> str | No
     """What to add to the message of a failure that restarts the job, or None if it stays in place."""
     if cause.only_global or row(policy, cause.pod.role) is Scope.GLOBAL:
         return ""
-    if count >= policy.threshold:
+    if cause.counts and count >= policy.threshold:
         return f"; failure {count} of {cause.pod.role} since the last global restart (threshold {policy.threshold})"
     return None

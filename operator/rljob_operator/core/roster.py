@@ -3,8 +3,9 @@
 Pure. Called by `decide` before the policies (facts go into the status) and by the policies that change a pod's order.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
+from rljob_api.names import Role
 from rljob_api.status import PodStatus, RankStatus, RLJobStatus, RoleStatus
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import PodObservation
@@ -19,58 +20,94 @@ def pods(status: RLJobStatus) -> Iterator[tuple[PodKey, PodStatus]]:
             yield PodKey(role=role.name, replica=replica), pod
 
 
+def staying(status: RLJobStatus) -> Iterator[tuple[PodKey, PodStatus]]:
+    """Every pod that is not told to leave: those that the job counts on."""
+    return ((key, pod) for key, pod in pods(status) if not pod.draining)
+
+
 def with_pods(status: RLJobStatus, change: Callable[[PodKey, PodStatus], PodStatus]) -> RLJobStatus:
     """`status` with every pod changed by `change`."""
     roles = [
-        role.model_copy(
-            update={"pods": [change(PodKey(role=role.name, replica=n), pod) for n, pod in enumerate(role.pods)]}
-        )
+        counted(role, [change(PodKey(role=role.name, replica=n), pod) for n, pod in enumerate(role.pods)])
         for role in status.roles
     ]
     return status.model_copy(update={"roles": roles})
 
 
-def enrol(observed: Observed, status: RLJobStatus) -> RLJobStatus:
-    """`status` with exactly the roles and replicas that the job has, and with what is seen of their pods."""
+def counted(role: RoleStatus, members: list[PodStatus]) -> RoleStatus:
+    """`role` with these pods; its counts follow from them."""
+    stay = [pod for pod in members if not pod.draining]
+    ready = sum(pod.ready for pod in stay)
+    return role.model_copy(update={"pods": members, "replicas": len(stay), "ready": ready})
+
+
+def new_pod(role: Role, replica: int, now: float) -> PodStatus:
+    """A replica that waits for its first life."""
+    return PodStatus(name=f"{role.value}-{replica}", ready=False, generation=0, ordered_at=now)
+
+
+def resized(status: RLJobStatus, replicas: Mapping[Role, int], now: float) -> RLJobStatus:
+    """`status` with the roles and replicas that a new epoch has. Pods that were told to leave have left."""
     known = {role.name: role for role in status.roles}
     roles = []
-    for role, replicas in observed.replicas.items():
-        old = known.get(role) or RoleStatus(name=role, replicas=replicas, ready=0, failures=0)
-        new = [PodStatus(name=f"{role.value}-{n}", ready=False, generation=0) for n in range(len(old.pods), replicas)]
-        members = [
-            _seen(observed, status, PodKey(role=role, replica=n), pod)
-            for n, pod in enumerate([*old.pods[:replicas], *new])
-        ]
-        ready = sum(pod.ready for pod in members)
-        roles.append(old.model_copy(update={"replicas": replicas, "ready": ready, "pods": members}))
+    for name, count in replicas.items():
+        role = known.get(name) or RoleStatus(name=name, replicas=count, ready=0, failures=0)
+        stay = [pod for pod in role.pods if not pod.draining]
+        # Rollouts beyond the wanted count leave one by one, once all is ready again: see `scaling`.
+        kept = stay if name is Role.ROLLOUT else stay[:count]
+        new = [new_pod(name, n, now) for n in range(len(kept), count)]
+        roles.append(counted(role, [*kept, *new]))
     return status.model_copy(update={"roles": roles})
 
 
+def given_up(pod: PodStatus, fact: PodFact | None, now: float) -> PodStatus:
+    """`pod` without its life, under an order that this life cannot have taken.
+
+    A container that came back by itself, and a pod that took its place, are the next life already.
+    """
+    life = fact.life if fact is not None and fact.life != pod.life and fact.state is not PodState.EXITED else ""
+    gone = fact.life if fact is not None and fact.state is PodState.EXITED else pod.life
+    update: dict[str, object] = {"life": life, "lost_life": gone, "generation": pod.generation + 1, "ready": False}
+    return pod.model_copy(update={**update, "ranks": [], "ordered_at": now, "unregistered": 0})
+
+
+def enrol(observed: Observed, status: RLJobStatus) -> RLJobStatus:
+    """`status` with what is seen of its pods."""
+    return with_pods(status, lambda key, pod: _seen(observed, status, key, pod))
+
+
 def all_ready(status: RLJobStatus) -> bool:
-    """Whether every pod of every role is ready."""
-    return bool(status.roles) and all(pod.ready for _, pod in pods(status))
+    """Whether every pod that stays is ready."""
+    return bool(status.roles) and all(pod.ready for _, pod in staying(status))
 
 
 def _seen(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus) -> PodStatus:
     fact = observed.fact(key)
-    life = _accepted_life(pod, fact)
+    pod = _with_new_life(observed, pod, fact)
     pid = fact.launcher_pid if fact is not None and fact.state is PodState.RUNNING else None
-    update: dict[str, object] = {"life": life, "launcher_pid": pid}
+    update: dict[str, object] = {"launcher_pid": pid}
     if observed.coordinator is not None:  # while it does not answer, what it said last is the best that is known
-        seen = observed.seen(key, life) if life else None
+        seen = observed.seen(key, pod.life) if pod.life else None
+        ready = seen is not None and _is_ready(status, pod, seen)
         update |= {
-            "ready": seen is not None and _is_ready(status, pod.model_copy(update=update), seen),
+            "ready": ready,
             "engine_pid": seen.engine.pid if seen is not None and seen.engine is not None else None,
             "ranks": _ranks(seen),
+            "unregistered": 0 if ready else pod.unregistered,
         }
     return pod.model_copy(update=update)
 
 
-def _accepted_life(pod: PodStatus, fact: PodFact | None) -> str:
-    """A pod that waits for a new life takes the one that has appeared."""
+def _with_new_life(observed: Observed, pod: PodStatus, fact: PodFact | None) -> PodStatus:
+    """A pod that waits for a new life takes the one that has appeared.
+
+    On a cluster the lost one may have lived on for a while and taken the order that was meant for the next: so the next
+    gets another one. It has to be told its number anyway.
+    """
     if pod.life or fact is None or fact.life == pod.lost_life:
-        return pod.life
-    return fact.life
+        return pod
+    late = observed.on_cluster and pod.lost_life != ""
+    return pod.model_copy(update={"life": fact.life, "generation": pod.generation + (1 if late else 0)})
 
 
 def _ranks(seen: PodObservation | None) -> list[RankStatus]:

@@ -4,9 +4,10 @@ from rljob_api.names import Epoch
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_api.wire.observation import RankObservation
 from rljob_operator.core.conditions import find, seconds
-from rljob_operator.core.observed import Observed
+from rljob_operator.core.observed import Observed, PodState
 from rljob_operator.core.reasons import Reason
-from rljob_operator.core.roster import pods
+from rljob_operator.core.roster import pods, staying
+from rljob_operator.core.scaling import is_scaling
 from rljob_operator.core.verdicts import RestartGlobal
 
 
@@ -15,7 +16,7 @@ def stalled(observed: Observed, status: RLJobStatus, now: float) -> RestartGloba
     limit = observed.policy.stall_timeout_seconds
     if observed.coordinator is None or now < stalls_at(status, limit):
         return None
-    if not _was_ready(status) and _somebody_is_busy(observed):
+    if not _was_ready(status) and (_somebody_is_busy(observed) or _is_pending(observed, status)):
         return None
     still = now - stalls_at(status, limit) + limit
     message = f"no step was trained in {still:.0f} s (stallTimeoutSeconds {limit}): {_who_waits(observed, status)}"
@@ -27,12 +28,19 @@ def stalls_at(status: RLJobStatus, limit: float) -> float:
     ready = find(status, ConditionType.READY)
     since_ready = seconds(ready.last_transition_time) if ready is not None and ready.status == "True" else 0.0
     last_step = status.training.last_report_time or 0.0
-    return max(last_step, status.restart.decided_at, status.restart.backoff_until or 0.0, since_ready) + limit
+    since_epoch = max(status.restart.decided_at, status.restart.backoff_until or 0.0, status.restart.opened_at or 0.0)
+    return max(last_step, since_epoch, since_ready) + limit
 
 
 def _was_ready(status: RLJobStatus) -> bool:
     ready = find(status, ConditionType.READY)
     return ready is not None and ready.status == "True"
+
+
+def _is_pending(observed: Observed, status: RLJobStatus) -> bool:
+    """A pod that its platform has not started yet: that is a wait for the platform, and Ready names it."""
+    facts = (observed.fact(key) for key, _ in staying(status))
+    return not is_scaling(status) and any(fact is None or fact.state is PodState.PENDING for fact in facts)
 
 
 def _somebody_is_busy(observed: Observed) -> bool:

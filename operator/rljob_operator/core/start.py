@@ -3,18 +3,24 @@
 from collections.abc import Mapping
 
 from rljob_api.names import Epoch, Role
-from rljob_api.status import ConditionType, PodStatus, RLJobStatus, RoleStatus
-from rljob_operator.core.conditions import without
+from rljob_api.status import ConditionType, RLJobStatus
+from rljob_operator.core.conditions import is_true, with_condition, without
 from rljob_operator.core.decision import Event
 from rljob_operator.core.identity import decision_id
+from rljob_operator.core.observed import Observed, Wishes
 from rljob_operator.core.reasons import Reason
+from rljob_operator.core.roster import resized
 
 
-def begin(last: RLJobStatus, replicas: Mapping[Role, int], now: float) -> tuple[RLJobStatus, Event]:
+def begin(
+    last: RLJobStatus, replicas: Mapping[Role, int], now: float, wishes: Wishes | None = None
+) -> tuple[RLJobStatus, Event]:
     """The status to persist before anything is started, after a job whose last status was `last`.
 
     Failures and restarts that counted are forgotten: the user has looked at them. `global_restarts` goes on counting.
+    A restart that was asked for before is part of this one.
     """
+    wishes = wishes or Wishes()
     epoch = Epoch(last.restart.epoch + 1)
     reason = Reason.STARTED if last.restart.epoch == 0 else Reason.RESUMED
     message = f"epoch {epoch} begins" + ("" if reason is Reason.STARTED else f" after epoch {last.restart.epoch}")
@@ -28,15 +34,52 @@ def begin(last: RLJobStatus, replicas: Mapping[Role, int], now: float) -> tuple[
             "scope": None,
             "reason": message,
             "decided_at": now,
+            "opened_at": None,
+            "revision": wishes.revision,
+            "handled_request": _request(wishes) or last.restart.handled_request,
         }
     )
-    roles = [
-        RoleStatus(name=role, replicas=count, ready=0, failures=0, pods=[_new_pod(role, n, now) for n in range(count)])
-        for role, count in replicas.items()
-    ]
-    status = without(last, ConditionType).model_copy(update={"restart": restart, "roles": roles})
+    # What was ended by the end of the last start stands no more; that the operator takes care of the job does.
+    kinds = set(ConditionType) - {ConditionType.ACCEPTED}
+    update = {"restart": restart, "roles": [], "started_at": now, "ended_at": None}
+    status = resized(without(last, kinds).model_copy(update=update), replicas, now)
     return status, Event(now, reason, message)
 
 
-def _new_pod(role: Role, replica: int, now: float) -> PodStatus:
-    return PodStatus(name=f"{role.value}-{replica}", ready=False, generation=0, ordered_at=now)
+def entered(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
+    """`status` with a job of a cluster begun that is new, or no longer suspended. Nothing else is changed."""
+    wishes = observed.wishes
+    if not observed.on_cluster:
+        return status, ()
+    status, events = _accepted(status, wishes, now)
+    if wishes.suspend and status.restart.epoch == 0:
+        return _created_suspended(status, now), events
+    suspended = is_true(status, ConditionType.SUSPENDED)
+    if status.restart.epoch > 0 and not (suspended and not wishes.suspend):
+        return status, events
+    status, event = begin(status, observed.replicas, now, wishes)
+    if suspended:
+        kind, reason = ConditionType.SUSPENDED, event.reason.value
+        status = with_condition(status, kind, now, true=False, reason=reason, message=event.message)
+    return status, (*events, event)
+
+
+def _accepted(status: RLJobStatus, wishes: Wishes, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
+    status = status.model_copy(update={"observed_generation": wishes.generation})
+    if is_true(status, ConditionType.ACCEPTED):
+        return status, ()
+    event = Event(now, Reason.ACCEPTED, "the operator takes care of this job")
+    kind, reason = ConditionType.ACCEPTED, event.reason.value
+    return with_condition(status, kind, now, true=True, reason=reason, message=event.message), (event,)
+
+
+def _created_suspended(status: RLJobStatus, now: float) -> RLJobStatus:
+    if is_true(status, ConditionType.SUSPENDED):
+        return status
+    message = "nothing was started yet; set spec.suspend to false to begin"
+    reason = Reason.SUSPENDED.value
+    return with_condition(status, ConditionType.SUSPENDED, now, true=True, reason=reason, message=message)
+
+
+def _request(wishes: Wishes) -> str:
+    return wishes.request.id if wishes.request is not None else ""

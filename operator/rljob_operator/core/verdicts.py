@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from rljob_api.names import Role
+from rljob_api.status import ConditionType
 from rljob_api.wire.identity import PodKey
 from rljob_operator.core.reasons import Reason
 
@@ -19,6 +20,13 @@ class Cause:
     """The whole pod is to be replaced, not only its ranks."""
     only_global: bool = False
     """No restart in place can help."""
+    counts: bool = True
+    """Towards the threshold and maxGlobalRestarts. What an update or the cluster does to a healthy pod does not."""
+    exit_code: int | None = None
+    pod_reasons: tuple[str, ...] = ()
+    """What `failureRules.podReasons` may match."""
+    unregistered: bool = False
+    """A rank did not begin in time: after the second time its pod is replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,8 @@ class RestartGlobal:
     ids: tuple[str, ...] = ()
     """What the decision id is made from, beside the epoch."""
     counts: bool = True
+    wished: bool = False
+    """By the user: there is nothing to back off from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +63,16 @@ class RestartInPlace:
     """The pods of these causes, in the same epoch."""
 
     causes: tuple[Cause, ...]
+    request: str = ""
+    """Id of the user's request that it carries out, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
     """The actor saves; nothing is restarted any more."""
+
+    before: ConditionType = ConditionType.INTERRUPTED
+    """What comes after it: Interrupted or Suspended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,4 +82,11 @@ class Interrupt:
     message: str
 
 
-Verdict = Succeed | Fail | RestartGlobal | RestartInPlace | Drain | Interrupt
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """Draining is over: every pod goes until the user wants them back."""
+
+    message: str
+
+
+Verdict = Succeed | Fail | RestartGlobal | RestartInPlace | Drain | Interrupt | Suspend

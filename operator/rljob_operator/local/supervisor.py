@@ -25,7 +25,10 @@ from rljob_operator.core import (
     AcknowledgeFailures,
     Action,
     CreatePod,
+    DeleteJob,
+    KeepPod,
     KillPod,
+    MarkForDeletion,
     Observed,
     RaiseEpoch,
     Reason,
@@ -42,7 +45,7 @@ from rljob_operator.local.journal import Journal
 from rljob_operator.local.listener import Listener
 from rljob_operator.local.pods import Pods
 from rljob_operator.local.run_folder import RunFolder
-from rljob_operator.local.services import CONTROL, COORDINATOR, PARENT, Services
+from rljob_operator.local.services import COORDINATOR, PARENT, Services
 from rljob_operator.local.shutdown import shut_down
 from rljob_operator.local.view import View
 from rljob_operator.local.watchdog import Watchdog
@@ -195,7 +198,7 @@ class Supervisor:
                 await self._infrastructure.restart(name)
             case AcknowledgeFailures(ids):
                 await self._link.acknowledge(ids)
-            case Stop():
+            case Stop() | MarkForDeletion() | KeepPod() | DeleteJob():  # the last three only on a cluster
                 pass
 
     async def _raise_epoch(self, action: RaiseEpoch) -> None:

@@ -185,8 +185,9 @@ def carried_out(observed: Observed, decision: Decision) -> Observed:
     epoch = status.restart.epoch if raised or before is None else before.epoch
     seen = make_coordinator(status, pods, epoch=Epoch(epoch), **progress)
     ordered = [action.desired for action in decision.actions if isinstance(action, SetDesired)]
-    desired = ordered[-1] if ordered else observed.desired
-    return replace(observed, status=status, coordinator=seen, pods=tuple(facts.values()), desired=desired)
+    desired = ordered[-1] if ordered else before.desired if before is not None else None
+    seen = seen.model_copy(update={"desired": desired})
+    return replace(observed, status=status, coordinator=seen, pods=tuple(facts.values()))
 
 
 def with_pod(observed: Observed, pod: PodKey, **fields: Any) -> Observed:

@@ -1,0 +1,77 @@
+"""Attention: when to look again although nothing was announced. Silence (a hang, a stall) gives no event."""
+
+from rljob_api.status import ConditionType, RLJobStatus
+from rljob_api.wire.observation import CoordinatorStatus, ServerState
+from rljob_operator.core.conditions import is_true, terminal
+from rljob_operator.core.deadline import deadline_at
+from rljob_operator.core.drain import drained_at
+from rljob_operator.core.hang import overdue_in
+from rljob_operator.core.infrastructure import due_at
+from rljob_operator.core.observed import Observed
+from rljob_operator.core.orders import is_over, over_at
+from rljob_operator.core.pods import POLL_SLACK_SECONDS
+from rljob_operator.core.roster import pods
+from rljob_operator.core.scaling import leaves_at
+from rljob_operator.core.stall import stalls_at
+from rljob_operator.core.ttl import deleted_at
+
+LOOK_INTERVAL_SECONDS = 1.0
+"""While something is on its way; in a local run always."""
+
+OPENING_INTERVAL_SECONDS = 0.05
+"""While the control state opens the whole job waits, and its end is not announced. Also when a pod was given up in
+this turn: the one that takes its number may be there already."""
+
+QUIET_INTERVAL_SECONDS = 30.0
+"""A job on a cluster in which all is well: nothing can be overdue earlier than it is looked for."""
+
+REST_INTERVAL_SECONDS = 600.0
+"""A job that has ended or is suspended: whatever happens to it is announced."""
+
+
+def look_again_at(observed: Observed, status: RLJobStatus, now: float) -> float:
+    """Unix time, later than `now`."""
+    times = [now + _interval(observed, status, now)]
+    if is_over(observed, status, now):
+        times += [at for at in (deleted_at(observed, status),) if at is not None]
+        return min(at for at in times if at > now)
+    times += [due_at(process, now) for process in observed.infrastructure if not process.alive]
+    times += [leaves_at(pod) for _, pod in pods(status) if pod.draining]
+    marks = (
+        status.restart.backoff_until,
+        over_at(status),
+        drained_at(observed, status),
+        deadline_at(observed, status),
+    )
+    times += [at for at in marks if at is not None]
+    return min(at for at in times if at > now)
+
+
+def _interval(observed: Observed, status: RLJobStatus, now: float) -> float:
+    coordinator = observed.coordinator
+    if _waits_for_a_pod(observed, status):
+        return OPENING_INTERVAL_SECONDS
+    if observed.on_cluster and (is_true(status, ConditionType.SUSPENDED) or is_over(observed, status, now)):
+        return REST_INTERVAL_SECONDS
+    if coordinator is not None and coordinator.server is ServerState.OPENING:
+        return OPENING_INTERVAL_SECONDS
+    quiet = observed.on_cluster and terminal(status) is None and is_true(status, ConditionType.READY)
+    if not quiet or coordinator is None:
+        return LOOK_INTERVAL_SECONDS
+    stall = stalls_at(status, observed.policy.stall_timeout_seconds) - now
+    soonest = min(_silent_in(observed, coordinator), stall, QUIET_INTERVAL_SECONDS)
+    return max(soonest, LOOK_INTERVAL_SECONDS)
+
+
+def _waits_for_a_pod(observed: Observed, status: RLJobStatus) -> bool:
+    """Whether a life was given up in this turn."""
+    before = {key: pod.life for key, pod in pods(observed.status)}
+    return observed.on_cluster and any(not pod.life and before.get(key) for key, pod in pods(status))
+
+
+def _silent_in(observed: Observed, coordinator: CoordinatorStatus) -> float:
+    """Seconds until the first rank or launcher would be called silent, if nothing more is heard of any."""
+    timeout = observed.policy.heartbeat_timeout_seconds
+    ranks = [overdue_in(rank, timeout) for pod in coordinator.pods for rank in pod.ranks]
+    launchers = [timeout + POLL_SLACK_SECONDS - pod.poll_age_seconds for pod in coordinator.pods]
+    return min([*ranks, *launchers], default=LOOK_INTERVAL_SECONDS)

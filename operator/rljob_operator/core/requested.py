@@ -1,0 +1,38 @@
+"""Restart requests: what the user asks for in spec.restartRequest. Once for every new id; never counted.
+
+Pure. Called by `decide` after the failures: a restart that they need anyway is part of the answer.
+"""
+
+from rljob_api.names import Role
+from rljob_api.spec import RestartRequestSpec
+from rljob_api.status import RLJobStatus
+from rljob_operator.core.observed import Observed
+from rljob_operator.core.reasons import Reason
+from rljob_operator.core.roster import staying
+from rljob_operator.core.verdicts import Cause, RestartGlobal, RestartInPlace
+
+
+def requested(
+    observed: Observed, status: RLJobStatus, beside: RestartInPlace | None
+) -> RestartGlobal | RestartInPlace | None:
+    """What is asked for, together with what restarts in place anyway; None if nothing new is asked for."""
+    request = observed.wishes.request
+    if request is None or request.id == status.restart.handled_request:
+        return None
+    if request.role is None or request.role is Role.ACTOR:
+        message, id_ = _sentence(request), f"request/{request.id}"
+        return RestartGlobal(
+            Reason.RESTART_REQUESTED, message, role=request.role, ids=(id_,), counts=False, wished=True
+        )
+    failed = beside.causes if beside is not None else ()
+    there = {cause.pod for cause in failed}
+    asked = tuple(
+        Cause(f"request/{request.id}/{key}", Reason.RESTART_REQUESTED, key, _sentence(request), counts=False)
+        for key, _ in staying(status)
+        if key.role is request.role and key not in there
+    )
+    return RestartInPlace((*failed, *asked), request.id)
+
+
+def _sentence(request: RestartRequestSpec) -> str:
+    return f"a restart was requested ({request.id})" + (f": {request.reason}" if request.reason else "")

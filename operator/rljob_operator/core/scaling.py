@@ -1,0 +1,144 @@
+"""Scaling of the rollouts while the job runs: replicas join without a restart, and leave only when they have drained.
+
+Pure. Called by `decide` when nothing is restarted. Numbers stay dense: the highest replicas leave first. A replica that
+leaves was marked before, so that its Deployment takes no other when it shrinks:
+
+    draining, marked, ordered to drain -> its ranks have ended -> off the roster -> the Deployment shrinks
+"""
+
+from rljob_api.names import Role
+from rljob_api.status import ConditionType, PodStatus, RLJobStatus, RoleStatus
+from rljob_api.wire.epochs import PodPhase
+from rljob_api.wire.identity import PodKey
+from rljob_operator.core.conditions import find, is_true
+from rljob_operator.core.decision import Event
+from rljob_operator.core.drain import DRAIN_LIMIT_SECONDS
+from rljob_operator.core.observed import Observed, PodState
+from rljob_operator.core.reasons import Reason
+from rljob_operator.core.roster import counted, given_up, new_pod
+
+LEAVE_LIMIT_SECONDS = DRAIN_LIMIT_SECONDS
+"""A replica that has not drained by then goes all the same; the tickets of its life come back by themselves."""
+
+
+def scaled(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
+    """`status` with the rollout replicas brought nearer to what is wanted. A local run has no such wish."""
+    role = next((role for role in status.roles if role.name is Role.ROLLOUT), None)
+    wanted = observed.replicas.get(Role.ROLLOUT)
+    if not observed.on_cluster or role is None or wanted is None:
+        return status, ()
+    events: list[Event] = []
+    members = _revived(observed, role.pods, wanted, now, events)
+    members = _without_the_drained(observed, members, now, events)
+    members = _with_joined(status, members, wanted, now, events)
+    members = _with_draining(observed, status, members, wanted, now, events)
+    if members == role.pods:
+        return status, ()
+    return _with_role(status, counted(role, members)), tuple(events)
+
+
+def is_scaling(status: RLJobStatus) -> bool:
+    """Whether the job runs, and only replicas that have joined it are not ready."""
+    ready = find(status, ConditionType.READY)
+    return ready is not None and ready.status == "False" and ready.reason == Reason.SCALING.value
+
+
+def _revived(
+    observed: Observed, members: list[PodStatus], wanted: int, now: float, events: list[Event]
+) -> list[PodStatus]:
+    """Draining replicas that are wanted again begin a new life: the old one has been told to end."""
+    back = [pod for n, pod in enumerate(members) if pod.draining and n < wanted]
+    if back:
+        names = ", ".join(pod.name for pod in back)
+        events.append(_event(now, Reason.SCALED_UP, f"{wanted} rollout replicas are wanted again: {names} goes on"))
+    return [_stay(observed, n, pod, now) if pod in back else pod for n, pod in enumerate(members)]
+
+
+def _stay(observed: Observed, replica: int, pod: PodStatus, now: float) -> PodStatus:
+    pod = pod.model_copy(update={"draining": False, "drain_ordered_at": None})
+    fact = observed.fact(PodKey(role=Role.ROLLOUT, replica=replica))
+    if pod.life and (fact is None or fact.life != pod.life or fact.state is PodState.EXITED):
+        return given_up(pod, fact, now)
+    return pod.model_copy(update={"generation": pod.generation + 1, "ready": False, "ordered_at": now})
+
+
+def _without_the_drained(
+    observed: Observed, members: list[PodStatus], now: float, events: list[Event]
+) -> list[PodStatus]:
+    kept = list(members)
+    while kept and kept[-1].draining and _may_go(observed, len(kept) - 1, kept[-1], now):
+        events.append(_event(now, Reason.SCALED_DOWN, f"{kept[-1].name} has drained and goes"))
+        kept.pop()
+    return kept
+
+
+def _may_go(observed: Observed, replica: int, pod: PodStatus, now: float) -> bool:
+    fact = observed.fact(PodKey(role=Role.ROLLOUT, replica=replica))
+    if fact is None or now >= leaves_at(pod):
+        return True
+    return (fact.marked or fact.ending is not None) and _nothing_runs(observed, replica, pod)
+
+
+def leaves_at(pod: PodStatus) -> float:
+    """When a draining replica goes in any case."""
+    return (pod.drain_ordered_at or 0.0) + LEAVE_LIMIT_SECONDS
+
+
+def _nothing_runs(observed: Observed, replica: int, pod: PodStatus) -> bool:
+    key = PodKey(role=Role.ROLLOUT, replica=replica)
+    fact = observed.fact(key)
+    if fact is None or fact.life != pod.life or fact.state is not PodState.RUNNING:
+        return True
+    if observed.coordinator is None:
+        return False
+    seen = observed.seen(key, pod.life)
+    if seen is None:
+        return True
+    told = seen.carried is not None and seen.carried.phase is PodPhase.DRAIN
+    return told and all(process.exit_code is not None for process in seen.processes)
+
+
+def _with_joined(
+    status: RLJobStatus, members: list[PodStatus], wanted: int, now: float, events: list[Event]
+) -> list[PodStatus]:
+    """During a restart nobody joins: there would be one more to wait for."""
+    if len(members) >= wanted or _is_restarting(status):
+        return members
+    message = f"rollout scales from {len(members)} to {wanted} replicas"
+    events.append(_event(now, Reason.SCALED_UP, message))
+    return [*members, *(new_pod(Role.ROLLOUT, n, now) for n in range(len(members), wanted))]
+
+
+def _with_draining(
+    observed: Observed, status: RLJobStatus, members: list[PodStatus], wanted: int, now: float, events: list[Event]
+) -> list[PodStatus]:
+    """During a restart only replicas leave that have never begun: the job may wait for them in vain."""
+    changed = list(members)
+    stay = sum(not pod.draining for pod in members)
+    for n in range(stay - 1, wanted - 1, -1):
+        if _is_restarting(status) and _runs(observed, n):
+            break
+        changed[n] = changed[n].model_copy(update={"draining": True, "drain_ordered_at": now, "ready": False})
+    names = [pod.name for old, pod in zip(members, changed, strict=True) if pod is not old]
+    if names:
+        message = f"rollout scales from {stay} to {stay - len(names)} replicas: {', '.join(names)} drains"
+        events.append(_event(now, Reason.SCALED_DOWN, message))
+    return changed
+
+
+def _runs(observed: Observed, replica: int) -> bool:
+    fact = observed.fact(PodKey(role=Role.ROLLOUT, replica=replica))
+    return fact is not None and fact.state is PodState.RUNNING
+
+
+def _is_restarting(status: RLJobStatus) -> bool:
+    return not is_true(status, ConditionType.READY) and not is_scaling(status)
+
+
+def _with_role(status: RLJobStatus, role: RoleStatus) -> RLJobStatus:
+    roles = [role if old.name is role.name else old for old in status.roles]
+    return status.model_copy(update={"roles": roles})
+
+
+def _event(now: float, reason: Reason, message: str) -> Event:
+    return Event(now, reason, message, Role.ROLLOUT)

@@ -1,0 +1,40 @@
+"""Standing: what the status of a job on a cluster says besides, for those who read conditions and the scale."""
+
+from rljob_api.names import Role
+from rljob_api.status import ConditionType, RLJobStatus, ScalingStatus
+from rljob_operator.core.conditions import find, is_true, terminal, with_condition
+from rljob_operator.core.observed import Observed
+from rljob_operator.core.orders import is_over
+
+
+def stand(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
+    """`status` with Progressing, the scale, and on every condition the generation of the spec that it was judged by.
+
+    A local run shows neither: nobody scales it and its spec does not change.
+    """
+    if not observed.on_cluster:
+        return status
+    status = _progressing(observed, status, now)
+    generation = observed.wishes.generation
+    conditions = [c.model_copy(update={"observed_generation": generation}) for c in status.conditions]
+    return status.model_copy(update={"conditions": conditions, "scaling": _scaling(observed, status)})
+
+
+def _progressing(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
+    """True also while launchers of an ended job are told that it is done: their pods stay until then."""
+    kind, epoch = ConditionType.PROGRESSING, status.restart.epoch
+    ended = terminal(status)
+    asleep = find(status, ConditionType.SUSPENDED) if is_true(status, ConditionType.SUSPENDED) else None
+    why = ended or asleep
+    if why is not None and (asleep or is_over(observed, status, now)):
+        return with_condition(status, kind, now, true=False, reason=why.reason, message=why.message)
+    message = f"the job is in epoch {epoch}" if ended is None else "ranks and engines are stopped"
+    return with_condition(status, kind, now, true=True, reason=kind.value, message=message)
+
+
+def _scaling(observed: Observed, status: RLJobStatus) -> ScalingStatus:
+    role = next((role for role in status.roles if role.name is Role.ROLLOUT), None)
+    asleep = is_true(status, ConditionType.SUSPENDED)
+    replicas = 0 if role is None or asleep else len(role.pods)
+    desired = observed.replicas.get(Role.ROLLOUT, 0)
+    return status.scaling.model_copy(update={"replicas": replicas, "desired": desired})

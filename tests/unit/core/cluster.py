@@ -1,0 +1,236 @@
+"""A cluster that carries decisions out: Deployments, their pods, a coordinator. Everything obeys at once."""
+
+from dataclasses import dataclass, field, replace
+
+from rljob_api.names import Epoch, Role
+from rljob_api.spec import RestartPolicySpec
+from rljob_api.status import ConditionType, PodStatus, RLJobStatus
+from rljob_api.wire.epochs import DesiredState, PodOrder, PodPhase
+from rljob_api.wire.failures import Failure
+from rljob_api.wire.identity import PodKey
+from rljob_api.wire.launchers import RankProcess
+from rljob_api.wire.observation import CoordinatorStatus, PodObservation, RankObservation
+from rljob_api.wire.ranks import RankState
+from rljob_operator.core import Decision, Observed, PodEnding, PodFact, PodState, Wishes, decide
+from rljob_operator.core.conditions import is_true
+from rljob_operator.core.decision import (
+    AcknowledgeFailures,
+    CreatePod,
+    KeepPod,
+    KillPod,
+    MarkForDeletion,
+    RaiseEpoch,
+    SetDesired,
+)
+from rljob_operator.core.replicas import Candidate, assign
+from tests.unit.core.worlds import REPLICAS, START, make_coordinator, make_policy
+
+
+@dataclass(slots=True)
+class Pod:
+    """A pod of a role's Deployment."""
+
+    uid: str
+    role: Role
+    created: float
+    restarts: int = 0
+    state: PodState = PodState.RUNNING
+    ending: PodEnding | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    words: str = ""
+    marked: bool = False
+    deaf: bool = False
+    """Its launcher polls and carries out nothing."""
+    silent: float = 0.1
+    """Seconds since its last poll and beat."""
+    order: PodOrder | None = None
+    """What its launcher carries out."""
+
+    @property
+    def going(self) -> bool:
+        return self.ending is not None
+
+
+@dataclass
+class Cluster:
+    """The world of one job; `turn` is a turn of its operator."""
+
+    policy: RestartPolicySpec = field(default_factory=make_policy)
+    replicas: dict[Role, int] = field(default_factory=lambda: dict(REPLICAS))
+    wishes: Wishes = field(default_factory=lambda: Wishes(revision="r1", generation=1))
+    status: RLJobStatus = field(default_factory=RLJobStatus)
+    now: float = START
+    pods: list[Pod] = field(default_factory=list)
+    epoch: int = 0
+    decision_id: str = ""
+    desired: DesiredState | None = None
+    failures: list[Failure] = field(default_factory=list)
+    step: int = 2
+    recorded: int = 3
+    stops: bool = True
+    """Whether a pod that is deleted is gone at once."""
+    starts: PodState = PodState.RUNNING
+    """How far a new pod gets by itself."""
+    born: int = 0
+
+    def turn(self, seconds: float = 1.0) -> Decision:
+        """Observes, decides, persists, applies, acts."""
+        self.now += seconds
+        observed = self.observe()
+        decision = decide(observed, self.now)
+        self.status = decision.status
+        self._apply()
+        for action in decision.actions:
+            self._act(action)
+        self._obey()
+        return decision
+
+    def settle(self, turns: int = 6) -> "Cluster":
+        """Until there is nothing more to do."""
+        for _ in range(turns):
+            self.turn(0.1)
+        return self
+
+    def observe(self) -> Observed:
+        """As the adapters do."""
+        candidates = [Candidate(pod.uid, pod.role, pod.created, going=pod.going) for pod in self.pods]
+        given = assign(self.status, candidates)
+        facts = tuple(self._fact(pod, given[pod.uid]) for pod in self.pods if pod.uid in given)
+        coordinator = None if is_true(self.status, ConditionType.SUSPENDED) else self._coordinator()
+        return Observed(
+            policy=self.policy,
+            replicas=self.replicas,
+            num_rollouts=100,
+            status=self.status,
+            coordinator=coordinator,
+            pods=facts,
+            wishes=self.wishes,
+        )
+
+    def wish(self, **fields: object) -> None:
+        """The user changes the spec."""
+        self.wishes = replace(self.wishes, generation=self.wishes.generation + 1, **fields)  # type: ignore[arg-type]
+
+    def pod(self, role: Role, replica: int = 0) -> Pod:
+        """The pod that a replica counts on."""
+        uid = self.replica(role, replica).life.rpartition("/")[0]
+        return next(pod for pod in self.pods if pod.uid == uid)
+
+    def replica(self, role: Role, replica: int = 0) -> PodStatus:
+        """As the status has it."""
+        return next(entry for entry in self.status.roles if entry.name is role).pods[replica]
+
+    def roster(self, role: Role) -> list[str]:
+        """Names of a role's replicas."""
+        found = [entry for entry in self.status.roles if entry.name is role]
+        return [pod.name for entry in found for pod in entry.pods]
+
+    def end(self, pod: Pod, ending: PodEnding) -> None:
+        """The cluster takes a pod away."""
+        pod.ending, pod.state = ending, PodState.EXITED
+
+    def _fact(self, pod: Pod, key: PodKey) -> PodFact:
+        life = f"{pod.uid}/{pod.restarts}"
+        return PodFact(
+            key,
+            life,
+            pod.state,
+            pod.created,
+            exit_code=pod.exit_code,
+            last_words=pod.words,
+            ending=pod.ending,
+            reason=pod.reason,
+            marked=pod.marked,
+        )
+
+    def _apply(self) -> None:
+        """Deployments: as many pods as the status has; of too many, marked ones go first, then the oldest."""
+        if self.stops:
+            self.pods = [pod for pod in self.pods if not pod.going]
+        asleep = is_true(self.status, ConditionType.SUSPENDED)
+        for role in Role:
+            wanted = 0 if asleep else len(self.roster(role))
+            there = [pod for pod in self.pods if pod.role is role and not pod.going]
+            for pod in sorted(there, key=lambda pod: (not pod.marked, pod.created))[: max(0, len(there) - wanted)]:
+                self.end(pod, PodEnding.DELETED)
+            for _ in range(wanted - len(there)):
+                self.born += 1
+                self.pods.append(Pod(f"u{self.born}", role, self.now, state=self.starts))
+        if self.stops:
+            self.pods = [pod for pod in self.pods if not pod.going]
+
+    def _act(self, action: object) -> None:
+        match action:
+            case RaiseEpoch():
+                assert action.revision == self.wishes.revision
+                self.epoch, self.decision_id = action.epoch, action.decision_id
+            case SetDesired(desired):
+                assert desired.epoch == self.epoch
+                self.desired = desired
+            case AcknowledgeFailures(ids):
+                self.failures = [failure for failure in self.failures if failure.id not in ids]
+            case KillPod(_, life) | MarkForDeletion(_, life) | KeepPod(_, life):
+                for pod in self.pods:
+                    if f"{pod.uid}/{pod.restarts}" == life and isinstance(action, KillPod):
+                        self.end(pod, PodEnding.DELETED)
+                    elif f"{pod.uid}/{pod.restarts}" == life:
+                        pod.marked = isinstance(action, MarkForDeletion)
+            case CreatePod(key):
+                role, replica = key.role, key.replica
+                for pod in self.pods:
+                    if f"{pod.uid}/{pod.restarts}" == self.replica(role, replica).lost_life:
+                        self.end(pod, PodEnding.DELETED)
+
+    def _obey(self) -> None:
+        """Launchers take their orders."""
+        orders = {order.pod_uid: order for order in self.desired.pods} if self.desired is not None else {}
+        for pod in self.pods:
+            if pod.state is PodState.RUNNING and not pod.deaf and pod.uid in orders:
+                pod.order = orders[pod.uid]
+
+    def _coordinator(self) -> CoordinatorStatus:
+        seen = [self._seen(pod) for pod in self.pods if pod.order is not None]
+        return make_coordinator(
+            self.status,
+            seen,
+            epoch=Epoch(self.epoch),
+            decision_id=self.decision_id,
+            desired=self.desired,
+            failures=list(self.failures),
+            step=self.step,
+            recorded=self.recorded,
+        )
+
+    def _seen(self, pod: Pod) -> PodObservation:
+        order = pod.order
+        assert order is not None
+        runs = order.phase is PodPhase.RUN
+        incarnation = f"{int(pod.uid[1:]):04x}{order.epoch:04x}{order.generation:04x}"
+        life = {"rank": 0, "pid": 7, "incarnation": incarnation, "epoch": order.epoch, "generation": order.generation}
+        rank = RankObservation(
+            **life,
+            state=RankState.READY,
+            beat_age_seconds=pod.silent,
+            busy=None,
+            busy_left_seconds=None,
+            waiting=None,
+            holds=None,
+        )
+        return PodObservation(
+            pod=order.pod,
+            pod_uid=pod.uid,
+            launcher="0" * 12,
+            launcher_pid=1,
+            container_restart_count=pod.restarts,
+            poll_age_seconds=pod.silent,
+            carried=order,
+            processes=[RankProcess(**life, exit_code=None if runs else 0)],
+            engine=None,
+            ranks=[rank] if runs else [],
+        )
+
+
+def make_cluster(**fields: object) -> Cluster:
+    """A job on a cluster that is well: epoch 1, every pod ready."""
+    return Cluster(**fields).settle()  # type: ignore[arg-type]

@@ -1,0 +1,364 @@
+"""A job on a cluster: its start, what its cluster does to pods, changes of its spec, requests, its deadlines."""
+
+from dataclasses import replace
+
+import pytest
+
+from rljob_api.names import Role
+from rljob_api.spec import RestartRequestSpec
+from rljob_api.status import ConditionType, Phase
+from rljob_api.wire.epochs import PodPhase
+from rljob_operator.core import (
+    CreatePod,
+    DeleteJob,
+    KillPod,
+    PodEnding,
+    PodState,
+    RaiseEpoch,
+    Reason,
+    SetDesired,
+    Stop,
+    Wishes,
+    decide,
+)
+from rljob_operator.core.conditions import find, is_true
+from tests.unit.core.cluster import Cluster, make_cluster
+from tests.unit.core.worlds import actions_of, make_policy
+
+
+def message_of(world: Cluster, kind: ConditionType) -> str:
+    """The sentence of a condition."""
+    condition = find(world.status, kind)
+    assert condition is not None
+    return condition.message
+
+
+def test_a_new_job_is_accepted_and_begins_epoch_1() -> None:
+    world = Cluster()
+    decision = world.turn()
+    assert [event.reason for event in decision.events] == [Reason.ACCEPTED, Reason.STARTED]
+    assert decision.status.restart.epoch == 1
+    assert decision.status.restart.revision == "r1"
+    assert decision.status.started_at == world.now
+    assert actions_of(decision, RaiseEpoch)
+    assert is_true(decision.status, ConditionType.ACCEPTED)
+    assert world.settle().status.phase is Phase.RUNNING
+    assert {condition.observed_generation for condition in world.status.conditions} == {1}
+
+
+def test_a_request_that_a_job_is_created_with_restarts_nothing() -> None:
+    wishes = Wishes(revision="r1", generation=1, request=RestartRequestSpec(id="a"))
+    assert make_cluster(wishes=wishes).status.restart.epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("ending", "reason", "sentence"),
+    [
+        pytest.param(PodEnding.EVICTED, Reason.POD_EVICTED, "was evicted: low on memory", id="an eviction"),
+        pytest.param(PodEnding.PREEMPTED, Reason.POD_PREEMPTED, "was preempted by a pod of", id="a preemption"),
+        pytest.param(PodEnding.NODE_LOST, Reason.NODE_LOST, "the node of pod actor-0 was lost", id="a lost node"),
+        pytest.param(PodEnding.DELETED, Reason.POD_DELETED, "pod actor-0 was deleted", id="a deleted pod"),
+        pytest.param(PodEnding.OUTDATED, Reason.POD_OUTDATED, "its template was changed", id="an update"),
+    ],
+)
+def test_what_the_cluster_takes_away_is_named_and_restarts_and_does_not_count(
+    ending: PodEnding, reason: Reason, sentence: str
+) -> None:
+    world = make_cluster(policy=make_policy(maxGlobalRestarts=0))
+    world.pod(Role.ACTOR).words = "low on memory"
+    world.end(world.pod(Role.ACTOR), ending)
+    decision = world.turn()
+    (event,) = [event for event in decision.events if event.scope]
+    assert event.reason is reason
+    assert sentence in event.message
+    assert "(not counted)" in event.message
+    assert decision.status.restart.epoch == 2
+    assert decision.status.restart.counted_towards_max == 0
+    assert world.settle().status.phase is Phase.RUNNING
+
+
+def test_evictions_in_place_never_reach_the_threshold() -> None:
+    world = make_cluster()
+    for _ in range(5):
+        world.end(world.pod(Role.REFERENCE), PodEnding.EVICTED)
+        world.turn()
+        world.settle()
+    assert world.status.restart.epoch == 1
+    assert next(role for role in world.status.roles if role.name is Role.REFERENCE).failures == 0
+
+
+@pytest.mark.parametrize(
+    ("rule", "fields", "counted", "phase"),
+    [
+        pytest.param(
+            {"podReasons": ["Evicted"], "action": "Count"},
+            {"ending": PodEnding.EVICTED},
+            1,
+            None,
+            id="it counts",
+        ),
+        pytest.param(
+            {"podReasons": ["OOMKilled"], "action": "Ignore"},
+            {"reason": "OOMKilled"},
+            0,
+            None,
+            id="by its word",
+        ),
+        pytest.param({"exitCodes": [-9], "action": "Ignore"}, {"exit_code": 137}, 0, None, id="a signal"),
+        pytest.param(
+            {"exitCodes": [3], "action": "FailJob"}, {"exit_code": 3}, 0, Phase.FAILED, id="an exit code fails the job"
+        ),
+        pytest.param(
+            {"exitCodes": [3], "role": "rollout", "action": "FailJob"}, {"exit_code": 3}, 1, None, id="of another role"
+        ),
+    ],
+)
+def test_failure_rules(rule: dict[str, object], fields: dict[str, object], counted: int, phase: Phase | None) -> None:
+    world = make_cluster(policy=make_policy(failureRules=[{"name": "mine", **rule}]))
+    pod = world.pod(Role.ACTOR)
+    pod.state = PodState.EXITED
+    for name, value in fields.items():
+        setattr(pod, name, value)
+    decision = world.turn()
+    assert decision.status.restart.counted_towards_max == counted
+    if phase is not None:
+        assert decision.status.phase is phase
+        assert decision.events[-1].reason is Reason.FAILURE_RULE
+        assert decision.events[-1].message.endswith("restartPolicy.failureRules: mine fails the job")
+
+
+def test_a_restarted_container_gets_its_next_order_in_the_same_turn() -> None:
+    world = make_cluster()
+    world.pod(Role.REFERENCE).restarts = 1
+    decision = world.turn()
+    (order,) = actions_of(decision, SetDesired)
+    (told,) = [pod for pod in order.desired.pods if pod.pod.role is Role.REFERENCE]
+    assert told.generation == 1
+    assert not actions_of(decision, CreatePod)
+    assert world.replica(Role.REFERENCE).life.endswith("/1")
+
+
+def test_a_replacement_is_told_its_number_with_an_order_of_its_own() -> None:
+    world = make_cluster()
+    world.end(world.pod(Role.REFERENCE), PodEnding.DELETED)
+    assert decide(world.observe(), world.now + 1).look_again_at < world.now + 1.1
+    first = world.turn()
+    (order,) = actions_of(first, SetDesired)
+    assert [pod.pod_uid for pod in order.desired.pods if pod.pod.role is Role.REFERENCE] == [""]
+    second = world.turn()
+    (order,) = actions_of(second, SetDesired)
+    (told,) = [pod for pod in order.desired.pods if pod.pod.role is Role.REFERENCE]
+    assert told.pod_uid == world.pods[-1].uid
+    assert told.generation == 2
+
+
+def test_a_changed_spec_is_a_new_epoch_that_does_not_count() -> None:
+    world = make_cluster(policy=make_policy(maxGlobalRestarts=0, backoff={"initialSeconds": 60}))
+    world.wish(revision="r2")
+    decision = world.turn()
+    assert decision.status.restart.epoch == 2
+    assert decision.status.restart.revision == "r2"
+    assert decision.status.restart.counted_towards_max == 0
+    assert actions_of(decision, RaiseEpoch)[0].revision == "r2"
+    assert decision.events[-1].message == "the spec was changed (generation 2); the job restarts in epoch 2"
+    assert world.settle().status.restart.epoch == 2
+
+
+def test_the_new_epoch_waits_for_pods_of_an_older_template_which_go_without_counting() -> None:
+    world = make_cluster(starts=PodState.PENDING)
+    assert world.status.phase is Phase.STARTING
+    world = make_cluster()
+    world.wish(revision="r2", outdated=True)
+    assert not actions_of(world.turn(), RaiseEpoch)
+    world.end(world.pod(Role.ACTOR), PodEnding.OUTDATED)
+    assert not actions_of(world.turn(), RaiseEpoch)
+    assert "pods of an older template are still there" in message_of(world, ConditionType.READY)
+    world.settle()
+    world.wish(outdated=False)
+    assert actions_of(world.turn(), RaiseEpoch)
+    world.settle()
+    assert world.status.restart.epoch == 2
+    assert world.status.restart.counted_towards_max == 0
+    assert world.status.phase is Phase.RUNNING
+
+
+def test_replicas_of_other_roles_come_and_go_with_the_epoch() -> None:
+    world = make_cluster(replicas={Role.ROLLOUT: 1, Role.ACTOR: 2})
+    world.replicas = {Role.ROLLOUT: 1, Role.ACTOR: 1}
+    world.turn()
+    assert world.roster(Role.ACTOR) == ["actor-0", "actor-1"]
+    world.wish(revision="r2")
+    assert not actions_of(world.turn(), RaiseEpoch), "the pod that is too many goes first"
+    assert world.roster(Role.ACTOR) == ["actor-0"]
+    world.settle()
+    assert world.status.phase is Phase.RUNNING
+    assert world.status.restart.epoch == 2
+
+
+@pytest.mark.parametrize("role", [None, Role.ACTOR], ids=["of the job", "of the actor"])
+def test_a_requested_restart_is_global_and_carried_out_once(role: Role | None) -> None:
+    world = make_cluster()
+    world.wish(request=RestartRequestSpec(id="a", role=role, reason="new weather"))
+    decision = world.turn()
+    assert decision.events[-1].message == "a restart was requested (a): new weather; the job restarts in epoch 2"
+    world.settle()
+    assert world.status.restart.epoch == 2
+    assert world.status.restart.counted_towards_max == 0
+    world.wish(request=RestartRequestSpec(id="b", role=role))
+    assert world.turn().status.restart.epoch == 3
+
+
+def test_a_requested_restart_of_a_role_restarts_all_its_replicas_in_place() -> None:
+    world = make_cluster()
+    world.wish(request=RestartRequestSpec(id="a", role=Role.ROLLOUT))
+    world.turn()
+    assert [world.replica(Role.ROLLOUT, n).generation for n in (0, 1)] == [1, 1]
+    world.settle()
+    assert [world.replica(Role.ROLLOUT, n).generation for n in (0, 1)] == [1, 1]
+    assert world.status.restart.epoch == 1
+    assert world.status.restart.handled_request == "a"
+
+
+def test_a_suspended_job_saves_first_and_goes_on_in_a_new_epoch() -> None:
+    world = make_cluster()
+    began = world.status.started_at
+    assert began is not None
+    world.wish(suspend=True)
+    decision = world.turn()
+    assert decision.status.phase is Phase.DRAINING
+    (order,) = actions_of(decision, SetDesired)
+    assert {pod.pod.role for pod in order.desired.pods if pod.phase is PodPhase.DRAIN} == {Role.ACTOR}
+    decision = world.turn()
+    assert decision.status.phase is Phase.SUSPENDED
+    assert decision.status.active_seconds == pytest.approx(world.now - began)
+    assert decision.actions == ()
+    assert not world.pods
+    assert world.turn(100).status == decision.status
+    world.wish(suspend=False)
+    decision = world.turn()
+    assert decision.events[-1].reason is Reason.RESUMED
+    assert decision.status.restart.epoch == 2
+    assert decision.status.started_at == world.now
+    assert world.settle().status.phase is Phase.RUNNING
+
+
+def test_a_suspension_taken_back_while_the_actor_saves_is_finished_first() -> None:
+    world = make_cluster()
+    world.wish(suspend=True)
+    world.turn()
+    world.wish(suspend=False)
+    decision = world.turn()
+    assert [event.reason for event in decision.events] == [Reason.SUSPENDED, Reason.RESUMED]
+    assert world.settle().status.phase is Phase.RUNNING
+
+
+def test_a_second_suspension_gets_its_whole_time() -> None:
+    world = make_cluster()
+    for _ in range(2):
+        world.wish(suspend=True)
+        assert world.turn(200).status.phase is Phase.DRAINING
+        assert world.turn().status.phase is Phase.SUSPENDED
+        world.wish(suspend=False)
+        world.turn(200)
+        world.settle()
+
+
+def test_a_coordinator_that_does_not_answer_does_not_cost_what_the_actor_would_save() -> None:
+    world = make_cluster()
+    world.wish(suspend=True)
+    decision = decide(replace(world.observe(), coordinator=None), world.now + 1)
+    assert decision.status.phase is Phase.DRAINING
+
+
+def test_a_job_created_suspended_starts_nothing() -> None:
+    world = Cluster(wishes=Wishes(revision="r1", generation=1, suspend=True))
+    decision = world.turn()
+    assert decision.status.phase is Phase.SUSPENDED
+    assert decision.actions == ()
+    assert not world.settle().pods
+    world.wish(suspend=False)
+    assert world.turn().events[-1].reason is Reason.STARTED
+    assert world.settle().status.phase is Phase.RUNNING
+
+
+def test_the_deadline_counts_run_time_only() -> None:
+    world = make_cluster(wishes=Wishes(revision="r1", generation=1, active_deadline_seconds=100))
+    world.wish(suspend=True)
+    world.turn()
+    world.turn()
+    world.turn(1000)
+    world.wish(suspend=False)
+    assert world.turn().status.phase is not Phase.FAILED
+    world.settle()
+    assert world.turn(90).status.phase is Phase.RUNNING
+    decision = world.turn(20)
+    assert decision.status.phase is Phase.FAILED
+    assert decision.events[-1].reason is Reason.DEADLINE_EXCEEDED
+    assert decision.events[-1].message.startswith("the job has run for activeDeadlineSeconds (100 s)")
+
+
+def test_an_ended_job_stops_once_nothing_runs_in_its_pods_and_is_deleted_after_its_ttl() -> None:
+    world = make_cluster(wishes=Wishes(revision="r1", generation=1, ttl_seconds_after_finished=30))
+    world.recorded, world.step = 100, 99
+    decision = world.turn()
+    ended = world.now
+    assert decision.status.ended_at == ended
+    assert not actions_of(decision, Stop)
+    assert is_true(decision.status, ConditionType.PROGRESSING)
+    decision = world.turn()
+    assert actions_of(decision, Stop)
+    assert not is_true(decision.status, ConditionType.PROGRESSING)
+    assert decision.look_again_at == pytest.approx(ended + 30)
+    assert actions_of(world.turn(30), DeleteJob)
+
+
+def test_mechanism_recreate_replaces_every_pod() -> None:
+    world = make_cluster(policy=make_policy(mechanism="Recreate"))
+    before = {pod.uid for pod in world.pods}
+    world.wish(request=RestartRequestSpec(id="a"))
+    assert len(actions_of(world.turn(), KillPod)) == len(before)
+    world.settle()
+    assert not before.intersection(pod.uid for pod in world.pods)
+    assert world.status.phase is Phase.RUNNING
+    assert world.status.restart.epoch == 2
+
+
+def test_a_pod_that_does_not_begin_its_order_is_started_again_and_the_second_time_replaced() -> None:
+    world = make_cluster()
+    pod = world.pod(Role.REFERENCE)
+    pod.deaf = True
+    world.wish(request=RestartRequestSpec(id="a", role=Role.REFERENCE))
+    world.turn()
+    decision = world.turn(125)
+    assert "reference-0 has not started a rank in 1" in decision.events[-1].message
+    assert not actions_of(decision, KillPod)
+    assert not world.turn(60).events
+    decision = world.turn(65)
+    assert "for the second time: the pod is replaced" in decision.events[-1].message
+    assert actions_of(decision, KillPod)
+    assert world.settle().status.phase is Phase.RUNNING
+
+
+def test_ready_names_pending_pods_with_the_reason_of_their_platform() -> None:
+    world = Cluster(starts=PodState.PENDING)
+    world.turn()
+    for pod in world.pods:
+        pod.words = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    world.turn()
+    assert "actor-0 (0/1 nodes are available: 1 Insufficient nvidia.com/gpu.)" in message_of(world, ConditionType.READY)
+
+
+def test_a_job_that_waits_for_its_pods_is_not_stalled() -> None:
+    world = Cluster(policy=make_policy(stallTimeoutSeconds=60), starts=PodState.PENDING)
+    world.turn()
+    world.turn(600)
+    assert world.status.restart.epoch == 1
+    for pod in world.pods:
+        pod.state, pod.created = PodState.RUNNING, world.now
+    assert world.settle().status.phase is Phase.RUNNING
+
+
+def test_a_quiet_job_is_looked_at_when_something_can_be_overdue() -> None:
+    world = make_cluster()
+    decision = world.turn()
+    assert decision.look_again_at == pytest.approx(world.now + 29.9)
