@@ -8,12 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-import yaml
-from pydantic import ValidationError
-
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED, EXIT_SUCCEEDED
 from rljob_operator.operator_process import OperatorProcess
-from rljob_operator.options import OperatorOptions
+from rljob_operator.options_file import load_options
 
 
 class _JsonLines(logging.Formatter):
@@ -41,25 +38,11 @@ def main() -> int:
     arguments = parser.parse_args()
     _configure_logging(arguments.log_format, arguments.log_level)
     try:
-        options = _options(arguments.config)
+        options = load_options(arguments.config)
         return EXIT_SUCCEEDED if asyncio.run(OperatorProcess(options).run()) else EXIT_FAILED
     except ValueError as error:
         print(error, file=sys.stderr)  # noqa: T201 - the user's to read
         return EXIT_BAD_MANIFEST
-
-
-def _options(path: Path | None) -> OperatorOptions:
-    if path is None:
-        return OperatorOptions()
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        return OperatorOptions.model_validate_json(json.dumps(document), strict=True, by_alias=True, by_name=False)
-    except OSError as error:
-        raise ValueError(f"--config: {path} cannot be read ({error.strerror}). Give the path of a file.") from error
-    except yaml.YAMLError as error:
-        raise ValueError(f"--config: {path} is not YAML: {error}") from error
-    except ValidationError as error:
-        raise ValueError(f"--config: {path}: {error}") from error
 
 
 def _configure_logging(form: str, level: str) -> None:
