@@ -48,10 +48,12 @@ def manifest(
         },
         **body,
     }
-    # The digest is of what the operator wants, so what it was built for stands beside it and not in it.
+    # What it was built for counts in the digest: an object that a new revision leaves as it is must say so too, or a
+    # later version of the operator would take it for one of an older revision and build it anew.
+    built_for = {cluster.ANNOTATION_BUILT_FOR: revision(site.job.spec)}
     made["metadata"]["annotations"] = {
-        cluster.ANNOTATION_APPLIED: digest(made),
-        cluster.ANNOTATION_BUILT_FOR: revision(site.job.spec),
+        **built_for,
+        cluster.ANNOTATION_APPLIED: digest({**made, "annotations": built_for}),
     }
     return made
 
