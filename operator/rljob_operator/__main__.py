@@ -38,11 +38,11 @@ def main() -> int:
     arguments = parser.parse_args()
     _configure_logging(arguments.log_format, arguments.log_level)
     try:
-        options = load_options(arguments.config)
-        return EXIT_SUCCEEDED if asyncio.run(OperatorProcess(options).run()) else EXIT_FAILED
+        process = OperatorProcess(load_options(arguments.config))
     except ValueError as error:
         print(error, file=sys.stderr)  # noqa: T201 - the user's to read
         return EXIT_BAD_MANIFEST
+    return EXIT_SUCCEEDED if asyncio.run(process.run()) else EXIT_FAILED
 
 
 def _configure_logging(form: str, level: str) -> None:

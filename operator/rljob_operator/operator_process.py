@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import kopf
@@ -56,7 +56,7 @@ _log = logging.getLogger(__name__)
 class OperatorProcess:
     """One replica.
 
-    ended_well = await OperatorProcess(options).run()
+    ended_well = await OperatorProcess(options).run()      # ValueError: the options ask for what is not there
     """
 
     def __init__(self, options: OperatorOptions) -> None:
@@ -65,6 +65,9 @@ class OperatorProcess:
         self._metrics = Metrics()
         self._checks = Checks()
         self._lease: Lease | None = None
+        self._lease_namespace = ""
+        if options.lease is not None:
+            self._lease_namespace = options.lease.namespace or own_namespace()
 
     async def run(self) -> bool:
         """Until a signal (True) or the loss of the lease (False)."""
@@ -82,8 +85,7 @@ class OperatorProcess:
 
     async def _lead(self, api: Api, stack: AsyncExitStack, stopping: asyncio.Event) -> bool:
         if self._options.lease is not None:
-            namespace = self._options.lease.namespace or own_namespace()
-            self._lease = lease = Lease(api, self._options.lease, namespace, self._identity)
+            self._lease = lease = Lease(api, self._options.lease, self._lease_namespace, self._identity)
             if not await _unless(stopping, lease.acquire()):
                 return True
             stack.push_async_callback(lease.release)
@@ -144,9 +146,12 @@ class OperatorProcess:
         namespaces = self._options.namespaces
         await kopf.operator(
             registry=registry(cache),
+            identity=self._identity,  # type: ignore[arg-type] # its own asks for the user's name, which a pod has not
             standalone=True,
             clusterwide=not namespaces,
             namespaces=namespaces,
+            # Its own would be made of the user's name, and a container's user has none.
+            identity=cast(Any, self._identity),
             stop_flag=flag,
         )
         stopping.set()

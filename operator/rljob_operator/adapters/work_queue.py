@@ -3,7 +3,7 @@
 A key is in work at most once. Added again while it is in work it becomes due once more afterwards, however often it
 was added. What fails comes back later and later. `Workers` drives it.
 
-    queue.add(key, now); key = queue.take(now); ...; queue.done(key, now)       or queue.failed(key, now)
+    queue.add(key, now); key = queue.take(now); ...; queue.done(key)       or queue.failed(key, now)
 """
 
 import heapq
@@ -48,10 +48,10 @@ class WorkQueue(Generic[K]):
         self._working[key] = now
         return key, since
 
-    def done(self, key: K, now: float) -> None:
+    def done(self, key: K) -> None:
         """The turn went well."""
         self._failures.pop(key, None)
-        self._finish(key, now)
+        self._finish(key)
 
     def failed(self, key: K, now: float, at_least: float = 0.0) -> float:
         """The turn failed: it is due again after a delay that doubles, which is returned."""
@@ -60,7 +60,7 @@ class WorkQueue(Generic[K]):
         delay = max(at_least, min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(count, 16)))
         # Events do not make a failing turn come sooner: they would undo the back-off.
         self._again[key] = now + delay
-        self._finish(key, now)
+        self._finish(key)
         return delay
 
     def forget(self, key: K) -> None:
@@ -83,11 +83,11 @@ class WorkQueue(Generic[K]):
         due = self.next_due()
         return 0.0 if due is None else max(0.0, now - due)
 
-    def _finish(self, key: K, now: float) -> None:
+    def _finish(self, key: K) -> None:
         started = self._working.pop(key)
         again = self._again.pop(key, None)
         if again is not None:
-            self.add(key, max(again, min(now, started + SPACING_SECONDS)))
+            self.add(key, max(again, started + SPACING_SECONDS))
 
     def _put(self, key: K, at: float) -> None:
         self._due[key] = at

@@ -96,7 +96,7 @@ class Workers(Generic[K]):
             result = "error"
             self._failed(key, error)
         else:
-            self._queue.done(key, time.monotonic())
+            self._queue.done(key)
             if look_again_at is not None:
                 self.add(key, max(0.0, look_again_at - time.time()))
         finally:

@@ -1,0 +1,143 @@
+"""What a pod as the API server has it means to the core."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from rljob_api.names import Role
+from rljob_api.wire.identity import PodKey
+from rljob_operator.adapters.pod_facts import fact_of
+from rljob_operator.adapters.views import view_pod
+from rljob_operator.core import PodEnding, PodState
+from tests.unit.adapters.objects import NOW_SECONDS, make_pod, running, terminated, waiting
+
+KEY = PodKey(role=Role.ACTOR, replica=0)
+param = pytest.param
+
+
+@dataclass(frozen=True)
+class Want:
+    state: PodState
+    exit_code: int | None = None
+    last_words: str = ""
+    ending: PodEnding | None = None
+    reason: str = ""
+    returns: bool = True
+    life: str = "u1/0"
+    marked: bool = False
+
+
+LOOP = waiting("CrashLoopBackOff", "back-off 10s restarting failed container")
+
+ROWS = [
+    param(make_pod(phase="Pending"), Want(PodState.PENDING), id="a pod that nobody has looked at yet"),
+    param(
+        make_pod(phase="Pending", conditions={"PodScheduled": ("False", "Unschedulable", "0/1 nodes: no GPU")}),
+        Want(PodState.PENDING, last_words="0/1 nodes: no GPU"),
+        id="no node takes it",
+    ),
+    param(
+        make_pod(waiting("ContainerCreating"), phase="Pending"),
+        Want(PodState.PENDING),
+        id="a container that is being made is no news",
+    ),
+    param(
+        make_pod(waiting("ImagePullBackOff", "no such image"), phase="Pending"),
+        Want(PodState.PENDING, last_words="no such image"),
+        id="its image cannot be pulled",
+    ),
+    param(make_pod(running()), Want(PodState.RUNNING), id="running"),
+    param(
+        make_pod(running(), last=terminated(1, message="boom"), restarts=3),
+        Want(PodState.RUNNING, life="u1/3"),
+        id="running again: the last end belongs to an earlier life",
+    ),
+    param(
+        make_pod(terminated(1, message="ValueError: no such file")),
+        Want(PodState.EXITED, exit_code=1, last_words="ValueError: no such file", reason="Error"),
+        id="it has exited and the kubelet will start it again",
+    ),
+    param(
+        make_pod(terminated(137, reason="OOMKilled")),
+        Want(PodState.EXITED, exit_code=-9, last_words="OOMKilled", reason="OOMKilled"),
+        id="out of memory",
+    ),
+    param(
+        make_pod(terminated(64, message="bad manifest")),
+        Want(PodState.EXITED, exit_code=64, last_words="bad manifest", reason="Error"),
+        id="a configuration error",
+    ),
+    param(
+        make_pod(terminated(0, reason="Completed")),
+        Want(PodState.EXITED, exit_code=0, reason="Completed"),
+        id="it has ended well",
+    ),
+    param(
+        make_pod(LOOP, last=terminated(143), restarts=4),
+        Want(PodState.EXITED, exit_code=-15, reason="Error", returns=False, life="u1/4"),
+        id="the kubelet waits before it starts it again",
+    ),
+    param(
+        make_pod(running(), deleting=True),
+        Want(PodState.EXITED, ending=PodEnding.DELETED, returns=False),
+        id="somebody deletes it",
+    ),
+    param(
+        make_pod(running(), deleting=True, template="t0"),
+        Want(PodState.EXITED, ending=PodEnding.OUTDATED, returns=False),
+        id="its Deployment replaces it by one of a newer template",
+    ),
+    param(make_pod(running(), template="t0"), Want(PodState.RUNNING), id="of an older template, but not going yet"),
+    param(
+        make_pod(running(), deleting=True, conditions={"DisruptionTarget": ("True", "PreemptionByScheduler", "p")}),
+        Want(PodState.EXITED, ending=PodEnding.PREEMPTED, last_words="p", returns=False),
+        id="preempted",
+    ),
+    param(
+        make_pod(running(), conditions={"DisruptionTarget": ("True", "EvictionByEvictionAPI", "drained")}),
+        Want(PodState.EXITED, ending=PodEnding.EVICTED, last_words="drained", returns=False),
+        id="evicted by the eviction API",
+    ),
+    param(
+        make_pod(running(), conditions={"DisruptionTarget": ("True", "DeletionByTaintManager", "")}),
+        Want(PodState.EXITED, ending=PodEnding.NODE_LOST, returns=False),
+        id="its node does not answer",
+    ),
+    param(
+        make_pod(running(), conditions={"DisruptionTarget": ("False", "EvictionByEvictionAPI", "")}),
+        Want(PodState.RUNNING),
+        id="an eviction that was taken back",
+    ),
+    param(
+        make_pod(None, phase="Failed", status={"reason": "Evicted", "message": "low on memory"}),
+        Want(PodState.EXITED, ending=PodEnding.EVICTED, last_words="low on memory", returns=False),
+        id="evicted by the kubelet",
+    ),
+    param(
+        make_pod(running(), annotations={"controller.kubernetes.io/pod-deletion-cost": "-1000"}),
+        Want(PodState.RUNNING, marked=True),
+        id="marked to go first",
+    ),
+]
+
+
+@pytest.mark.parametrize(("pod", "want"), ROWS)
+def test_a_pod_as_a_fact(pod: dict[str, Any], want: Want) -> None:
+    fact = fact_of(KEY, view_pod(pod), "t1")
+
+    assert fact.pod == KEY
+    assert fact.started_at == NOW_SECONDS
+    seen = Want(
+        fact.state, fact.exit_code, fact.last_words, fact.ending, fact.reason, fact.returns, fact.life, fact.marked
+    )
+    assert seen == want
+
+
+def test_a_sidecar_that_comes_first_in_the_status_is_not_taken_for_the_worker() -> None:
+    pod = make_pod(terminated(1))
+    sidecar = {"name": "proxy", "restartCount": 7, "state": running(), "lastState": {}}
+    pod["spec"]["containers"].append({"name": "proxy"})
+    pod["status"]["containerStatuses"].insert(0, sidecar)
+
+    assert view_pod(pod).restarts == 0
