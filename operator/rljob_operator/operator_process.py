@@ -142,19 +142,16 @@ class OperatorProcess:
         return True
 
     async def _kopf(self, cache: Cache, stopping: asyncio.Event) -> None:
-        flag = asyncio.Event()
         namespaces = self._options.namespaces
         await kopf.operator(
             registry=registry(cache),
-            identity=self._identity,  # type: ignore[arg-type] # its own asks for the user's name, which a pod has not
             standalone=True,
             clusterwide=not namespaces,
             namespaces=namespaces,
             # Its own would be made of the user's name, and a container's user has none.
             identity=cast(Any, self._identity),
-            stop_flag=flag,
         )
-        stopping.set()
+        stopping.set()  # kopf has taken the signals over
 
     def _access(self, api: Api, session: aiohttp.ClientSession) -> Access:
         if self._options.coordinator_access is CoordinatorAccess.PROXY:
