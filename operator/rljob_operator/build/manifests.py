@@ -23,7 +23,7 @@ def manifests(
     """Every object but the Secret, which is made once. ValueError with sentences where a template cannot be used."""
     if problems := [*options_problems(options.workloads), *template_problems(job)]:
         raise ValueError("\n".join(problems))
-    site = Site(job, owner, options)
+    site = Site.of(job, owner, options)
     return [
         config(site),
         *([claim(site)] if makes_claim(site) else []),

@@ -3,7 +3,6 @@
 from typing import Any
 
 from rljob_api import cluster
-from rljob_api.revision import revision
 from rljob_operator.build.digests import digest
 from rljob_operator.build.parts import Manifest, Part, Site
 
@@ -50,7 +49,7 @@ def manifest(
     }
     # What it was built for counts in the digest: an object that a new revision leaves as it is must say so too, or a
     # later version of the operator would take it for one of an older revision and build it anew.
-    built_for = {cluster.ANNOTATION_BUILT_FOR: revision(site.job.spec)}
+    built_for = {cluster.ANNOTATION_BUILT_FOR: site.revision}
     made["metadata"]["annotations"] = {
         **built_for,
         cluster.ANNOTATION_APPLIED: digest({**made, "annotations": built_for}),

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rljob_api.names import Role
+from rljob_api.revision import revision
 from rljob_api.spec import RLJob, RoleSpec, RolesSpec
 from rljob_operator.options import OperatorOptions, WorkloadOptions
 
@@ -34,6 +35,13 @@ class Site:
     job: RLJob
     owner: Owner
     options: OperatorOptions
+    revision: str
+    """What the objects are built for; every object says it, and working it out takes longer than all the rest."""
+
+    @classmethod
+    def of(cls, job: RLJob, owner: Owner, options: OperatorOptions) -> "Site":
+        """With the revision of the job's spec."""
+        return cls(job, owner, options, revision(job.spec))
 
     @property
     def name(self) -> str:

@@ -19,7 +19,7 @@ def secret(job: RLJob, owner: Owner, token: str, password: str) -> Manifest:
     """The Secret with what the operator has drawn."""
     data = {TOKEN_KEY: token, PASSWORD_KEY: password}
     encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
-    site = Site(job, owner, OperatorOptions())
+    site = Site.of(job, owner, OperatorOptions())
     return manifest(
         site, ("v1", "Secret"), cluster.secret_name(site.name), {"type": "Opaque", "immutable": True, "data": encoded}
     )

@@ -16,7 +16,7 @@ _NODE_LOCAL = ("emptyDir", "hostPath")
 
 def warnings(job: RLJob) -> list[str]:
     """A sentence each: field, what it costs, and the cure."""
-    site = Site(job, Owner(namespace="", uid=""), OperatorOptions())
+    site = Site.of(job, Owner(namespace="", uid=""), OperatorOptions())
     found = (_checkpoint_volume(site), _checkpoint_path(site), _control_state(site))
     return [sentence for sentence in found if sentence is not None]
 

@@ -14,6 +14,8 @@ from rljob_operator.build.parts import Platform
 from rljob_operator.options import OperatorOptions
 from tests.unit.build.jobs import OWNER, build, changed, make_status, pod_templates, quickstart, rich
 
+_RICH = rich()
+_TEMPLATES = pod_templates(build(_RICH))
 _ROLES = ("actor", "actorFwd", "rollout", "reference", "advantages")
 
 
@@ -80,7 +82,7 @@ def test_nothing_of_the_status_is_in_a_pod_template(
             "training": TrainingStatus(step=step, weight_version=step),
         }
     )
-    assert pod_templates(build(rich(), status)) == pod_templates(build(rich()))
+    assert pod_templates(build(_RICH, status)) == _TEMPLATES
 
 
 def test_a_template_carries_the_digest_of_the_rest() -> None:
