@@ -3,6 +3,7 @@
 Pure. Called by `manifest.py` alone. It refuses nothing.
 """
 
+from functools import cache
 from typing import Any
 
 from rljob_api.crd import Schema, spec_schema
@@ -15,8 +16,13 @@ def admitted(document: dict[str, Any]) -> dict[str, Any]:
     """The manifest with whole numbers as integers, and without nulls where a default stands for what is not there."""
     document = {key: _with_integers(value) for key, value in document.items()}
     if isinstance(document.get("spec"), dict):
-        document["spec"] = _without_nulls(document["spec"], spec_schema())
+        document["spec"] = _without_nulls(document["spec"], _schema())
     return document
+
+
+@cache
+def _schema() -> Schema:
+    return spec_schema()
 
 
 def _with_integers(value: Any) -> Any:  # noqa: ANN401 - JSON

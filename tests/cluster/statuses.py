@@ -1,0 +1,95 @@
+"""A status in which every field is set, and how it is written, as the operator does."""
+
+from rljob_api.names import Epoch, Role
+from rljob_api.status import (
+    Condition,
+    ConditionType,
+    Phase,
+    PodStatus,
+    ProcessStatus,
+    RestartStatus,
+    RLJobStatus,
+    RoleStatus,
+    ScalingStatus,
+    StalenessStatus,
+    TrainingStatus,
+)
+from tests.cluster.harness.kubectl import Kubectl
+
+FULL = RLJobStatus(
+    phase=Phase.RUNNING,
+    observed_generation=1,
+    conditions=[
+        Condition(
+            type=kind,
+            status="False",
+            reason="Testing",
+            message="It's a test, with \u00fcml\u00e4uts.\nAnd a second line.",
+            last_transition_time="2026-11-21T16:00:00Z",
+            observed_generation=1,
+        )
+        for kind in ConditionType
+    ],
+    roles=[
+        RoleStatus(
+            name=role,
+            replicas=2,
+            ready=1,
+            failures=1,
+            failure_times=[1763740800.25],
+            pods=[
+                PodStatus(
+                    name=f"{role}-{index}",
+                    ready=bool(index),
+                    generation=index,
+                    life="uid/1",
+                    lost_life="uid/0",
+                    draining=True,
+                    drain_ordered_at=1763740801.5,
+                    ordered_at=1763740800.125,
+                )
+                for index in range(2)
+            ],
+        )
+        for role in Role
+    ],
+    restart=RestartStatus(
+        epoch=Epoch(3),
+        decision_id="d",
+        global_restarts=2,
+        counted_towards_max=1,
+        backoff_until=1763740900.0,
+        scope="Global",
+        reason="RankExited",
+        decided_at=1763740800.0,
+        opened=Epoch(3),
+        opened_at=1763740800.75,
+        consecutive=1,
+        checkpoint=4,
+        revision="0123456789ab",
+        handled_request="2026",
+    ),
+    training=TrainingStatus(
+        step=5,
+        total_steps=10,
+        weight_version=6,
+        checkpoint=4,
+        checkpoint_folder="4-e3-0123456789ab",
+        samples_per_second=7012.34,
+        tokens_per_second=21000.0,
+        staleness=StalenessStatus(current=1, max=1),
+        queue_depth=32,
+        reward=0.875,
+        last_report_time=1763740850.0,
+    ),
+    scaling=ScalingStatus(replicas=2, selector="rljob.dev/job=demo,rljob.dev/role=rollout", desired=2),
+    infrastructure=[ProcessStatus(name="coordinator", pid=0, restarts=1)],
+    started_at=1763740000.0,
+    active_seconds=12.5,
+    ended_at=1763741000.0,
+)
+
+
+def write_status(kubectl: Kubectl, status: RLJobStatus) -> None:
+    """Into the status of the job `demo`."""
+    kubectl.merge("rlj", "demo", {"status": status.model_dump(mode="json")}, subresource="status")

@@ -1,0 +1,139 @@
+"""The API on a real API server: what it refuses, with which words, and what may change."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from kubernetes import client, config
+
+from rljob_api.crd import GROUP, PLURAL, VERSION
+from rljob_api.manifest import ManifestError, parse_manifest
+from rljob_api.revision import REFUSED, WAY_OUT
+from tests.cluster.generated_specs import manifests
+from tests.cluster.harness.definition import apply_job, install_definition
+from tests.cluster.harness.kubectl import Kubectl, KubectlFailed
+from tests.cluster.harness.machine import Cluster
+from tests.unit.api.manifests import changed
+from tests.unit.api.sentences import CROSS_FIELD, SINGLE_FIELDS
+from tests.unit.api.test_revision import CHANGES
+
+ONLY_PYTHON = "is in it twice"
+"""The rule that CEL cannot say within its budget."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def definition(cluster: Cluster) -> None:
+    """The CRD of the models."""
+    install_definition(cluster.kubeconfig)
+
+
+@pytest.fixture(scope="module")
+def team(cluster: Cluster) -> Iterator[Kubectl]:
+    """A namespace for tests that leave nothing in it."""
+    kubectl = Kubectl(cluster.kubeconfig)
+    name = (
+        kubectl(
+            "create",
+            "--filename=-",
+            "--output=name",
+            stdin=json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "api-"}}),
+        )
+        .strip()
+        .removeprefix("namespace/")
+    )
+    yield kubectl.within(name)
+    kubectl.delete("namespace", name)
+
+
+@pytest.mark.parametrize(("changes", "sentence"), [row for row in CROSS_FIELD if ONLY_PYTHON not in str(row.values[1])])
+def test_kubectl_apply_says_what_rljob_validate_says(team: Kubectl, changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ManifestError) as refused:
+        parse_manifest(yaml.safe_dump(changed(changes)), "job.yaml")
+    field, _, words = sentence.partition(": ")
+    assert refused.value.problems == (sentence,)
+    with pytest.raises(KubectlFailed) as said:
+        apply_job(team, changes)
+    assert field in str(said.value)
+    assert words in str(said.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [row for row in SINGLE_FIELDS if "status" not in dict(row.values[0])],  # type: ignore[call-overload] # the API server drops a status
+)
+def test_kubectl_apply_refuses_what_rljob_validate_refuses(
+    team: Kubectl, changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(KubectlFailed):
+        team("apply", "--validate=strict", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump(changed(changes)))
+
+
+def test_generated_manifests_are_accepted_exactly_when_the_models_accept_them(cluster: Cluster, team: Kubectl) -> None:
+    counts = {True: 0, False: 0}
+    with config.new_client_from_config(cluster.kubeconfig) as connection:  # type: ignore[no-untyped-call]
+        api = client.CustomObjectsApi(connection)
+
+        @settings(max_examples=600, derandomize=True, database=None, deadline=None)
+        @given(manifests())
+        def both_agree(manifest: dict[str, Any]) -> None:
+            problems = _problems(manifest)
+            refusal = _refusal(api, team.namespace, manifest)
+            assert bool(problems) == bool(refusal), f"{manifest}\nmodels: {problems}\nAPI server: {refusal}"
+            counts[not problems] += 1
+
+        both_agree()
+    assert min(counts.values()) > 100, counts
+
+
+def _problems(manifest: dict[str, Any]) -> tuple[str, ...]:
+    try:
+        parse_manifest(json.dumps(manifest), "generated")
+    except ManifestError as error:
+        return error.problems
+    return ()
+
+
+def _refusal(api: client.CustomObjectsApi, namespace: str, manifest: dict[str, Any]) -> str:
+    try:
+        api.create_namespaced_custom_object(
+            GROUP, VERSION, namespace, PLURAL, manifest, dry_run="All", field_validation="Strict", _request_timeout=30
+        )
+    except client.ApiException as error:
+        if error.status not in (400, 422):
+            raise
+        return str(error.body)
+    return ""
+
+
+def test_what_cannot_change_is_refused_with_its_reason_and_the_way_out(kubectl: Kubectl) -> None:
+    apply_job(kubectl, {})
+    for row in REFUSED:
+        if CHANGES[row.field] is None:
+            continue
+        patch = changed({f"spec.{row.field}": CHANGES[row.field]})
+        with pytest.raises(KubectlFailed) as refused:
+            kubectl("replace", "-f", "-", stdin=yaml.safe_dump(patch))
+        assert f"spec.{row.field}: " in str(refused.value)
+        assert f"{row.refusal()} {WAY_OUT}." in str(refused.value)
+
+
+def test_what_may_change_does(kubectl: Kubectl) -> None:
+    apply_job(kubectl, {})
+    apply_job(
+        kubectl, {"spec.suspend": True, "spec.image": "worker:2", "spec.training.optimizer": {"learningRate": 1e-4}}
+    )
+    apply_job(kubectl, {"spec.restartPolicy": {"threshold": 5}, "spec.roles.actor": {"threads": 2}})
+
+
+def test_a_scaled_job_stays_scaled_when_its_manifest_is_applied_again(kubectl: Kubectl) -> None:
+    apply_job(kubectl, {})
+    kubectl("scale", "rlj/demo", "--replicas=3")
+    apply_job(kubectl, {})
+    job = kubectl.get("rlj", "demo")
+    assert job is not None
+    assert job["spec"]["roles"]["rollout"]["replicas"] == 3
+    with pytest.raises(KubectlFailed, match="should be greater than or equal to 1"):
+        kubectl("scale", "rlj/demo", "--replicas=0")
