@@ -114,6 +114,33 @@ def test_a_redis_of_the_options_answers_the_ping_of_the_options(kubectl: Kubectl
     kubectl.wait_ready("redis")
 
 
+def test_a_connection_that_no_policy_allows_times_out(kubectl: Kubectl, node: Node) -> None:
+    policy = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "friends"},
+        "spec": {
+            "podSelector": {"matchLabels": {"app": "web"}},
+            "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "friend"}}}], "ports": [{"port": 80}]}],
+        },
+    }
+    names = ("web", "friend", "stranger")
+    kubectl.apply(service("web"), *(pod(name, labels={"app": name}) for name in names))
+    for name in names:
+        kubectl.wait_ready(name)
+    kubectl.apply(policy)
+
+    def refusal() -> str:
+        try:
+            kubectl("exec", "stranger", "--", "/tiny", "get", "http://web")
+        except KubectlFailed as failed:
+            return str(failed)
+        return ""
+
+    assert "Client.Timeout exceeded" in kubectl.wait("the stranger's connections to be denied", refusal)
+    assert kubectl("exec", "friend", "--", "/tiny", "get", "http://web").startswith("web")
+
+
 def test_the_api_server_refuses_what_a_rule_refuses_with_the_rules_sentence(kubectl: Kubectl) -> None:
     group = f"{kubectl.namespace}.test"
     schema = {

@@ -15,7 +15,8 @@ Holds = Callable[[Object], Any]
 """Something true where it holds."""
 T = TypeVar("T")
 
-_LOOK_AGAIN_SECONDS = 0.1
+_LOOK_AGAIN_SECONDS = 0.2
+"""At least; and twice as long as a look took, since a kubectl that starts is work for the machine that is waited for."""
 _NUM_EVENTS = 25
 
 
@@ -79,11 +80,13 @@ class Kubectl:
     def wait(self, what: str, look: Callable[[], T | None], *, seconds: float = 60) -> T:
         """Looks until there is something (neither None nor false); `what` completes "waited for ..."."""
         deadline = time.monotonic() + seconds
-        while not (found := look()):
+        while True:
+            begin = time.monotonic()
+            if found := look():
+                return found
             if time.monotonic() > deadline:
                 raise NotInTime(f"the test waited {seconds:.0f} s for {what}.\n{self.describe()}")
-            time.sleep(_LOOK_AGAIN_SECONDS)
-        return found
+            time.sleep(max(_LOOK_AGAIN_SECONDS, 2 * (time.monotonic() - begin)))
 
     def wait_for(self, kind: str, name: str, what: str, holds: Holds, *, seconds: float = 60) -> Object:
         """The object, once something holds of it."""
