@@ -87,8 +87,6 @@ class OwnedView:
     deleting: bool
     replicas: int | None
     """spec.replicas of a Deployment or StatefulSet."""
-    settled: bool
-    """Whether its controller has seen the newest generation and has no pod of an older template left."""
 
 
 def job_of(raw: Raw) -> JobKey | None:
@@ -139,7 +137,7 @@ def view_pod(raw: Raw) -> PodView:
 
 def view_owned(kind: str, raw: Raw) -> OwnedView:
     """What is kept of an object of a job; of most kinds only the metadata was asked for."""
-    metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
+    metadata, spec = raw["metadata"], raw.get("spec") or {}
     annotations = metadata.get("annotations") or {}
     owners = metadata.get("ownerReferences") or ()
     template = ((spec.get("template") or {}).get("metadata") or {}).get("annotations") or {}
@@ -153,8 +151,6 @@ def view_owned(kind: str, raw: Raw) -> OwnedView:
         template=template.get(ANNOTATION_TEMPLATE, ""),
         deleting="deletionTimestamp" in metadata,
         replicas=spec.get("replicas"),
-        settled=status.get("observedGeneration", 0) >= metadata.get("generation", 0)
-        and status.get("updatedReplicas", 0) >= status.get("replicas", 0),
     )
 
 

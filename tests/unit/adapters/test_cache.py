@@ -1,0 +1,111 @@
+"""The cache: what is newer wins, and only what is news wakes a job."""
+
+from typing import Any
+
+from rljob_operator.adapters.cache import Cache
+from rljob_operator.adapters.sinks import OwnedSink, PodSink
+from rljob_operator.adapters.views import JobKey
+from tests.unit.adapters.objects import make_pod, running, terminated
+
+KEY = JobKey("ns", "job")
+
+
+class Woken(list[JobKey]):
+    def take(self) -> int:
+        count = len(self)
+        self.clear()
+        return count
+
+
+def make_job(version: int, *, uid: str = "j1", status: dict[str, Any] | None = None) -> dict[str, Any]:
+    metadata = {"namespace": "ns", "name": "job", "uid": uid, "resourceVersion": str(version), "managedFields": [1]}
+    return {"metadata": metadata, "spec": {"mode": "x"}, "status": status or {}}
+
+
+def make_cache() -> tuple[Cache, Woken]:
+    woken = Woken()
+    return Cache(woken.append), woken
+
+
+def test_an_event_older_than_what_was_written_is_passed_over() -> None:
+    cache, woken = make_cache()
+    cache.put_job(make_job(1))
+    assert woken.take() == 1
+    cache.put_job(make_job(5, status={"phase": "Running"}), quietly=True)
+    cache.put_job(make_job(5))
+    cache.put_job(make_job(3))
+
+    found = cache.job(KEY)
+    assert found is not None
+    assert found["status"] == {"phase": "Running"}
+    assert "managedFields" not in found["metadata"]
+    assert woken.take() == 0
+
+
+def test_a_job_of_the_same_name_replaces_the_one_that_is_gone_whatever_comes_first() -> None:
+    cache, woken = make_cache()
+    cache.put_job(make_job(9))
+    cache.put_job(make_job(4, uid="j2"))
+    cache.drop_job(make_job(10))
+
+    found = cache.job(KEY)
+    assert found is not None
+    assert found["metadata"]["uid"] == "j2"
+    cache.drop_job(make_job(11, uid="j2"))
+    assert cache.job(KEY) is None
+    assert woken.take() == 3
+
+
+def test_a_pod_that_looks_the_same_wakes_nobody() -> None:
+    cache, woken = make_cache()
+    sink = PodSink(cache)
+    sink.put(make_pod(running()))
+    heartbeat = make_pod(running())
+    heartbeat["metadata"]["resourceVersion"] = "2"
+    heartbeat["metadata"]["managedFields"] = ["much"]
+    sink.put(heartbeat)
+    assert woken.take() == 1
+
+    sink.put(make_pod(terminated(1)))
+    assert woken.take() == 1
+
+
+def test_a_list_tells_what_went_while_nobody_watched() -> None:
+    cache, woken = make_cache()
+    sink = PodSink(cache)
+    sink.replace(None, [make_pod(running(), uid="u1"), make_pod(running(), uid="u2")])
+    woken.clear()
+    sink.replace(None, [make_pod(running(), uid="u2")])
+
+    assert [pod.uid for pod in cache.pods(KEY)] == ["u2"]
+    assert woken.take() == 1
+
+
+def test_a_list_of_one_namespace_says_nothing_of_another() -> None:
+    cache, _ = make_cache()
+    PodSink(cache).replace(None, [make_pod(running(), uid="u1")])
+    PodSink(cache).replace("elsewhere", [])
+
+    assert [pod.uid for pod in cache.pods(KEY)] == ["u1"]
+
+
+def test_objects_are_known_by_kind_and_name_and_forgotten_by_uid() -> None:
+    cache, _ = make_cache()
+    sink = OwnedSink(cache, "Service")
+    service = make_pod(running(), name="s", uid="old")
+    sink.put(service)
+    sink.put(make_pod(running(), name="s", uid="new"))
+    sink.drop(service)
+
+    assert cache.owned(KEY)["Service", "s"].uid == "new"
+    OwnedSink(cache, "Service").replace(None, [])
+    assert not cache.owned(KEY)
+
+
+def test_a_pod_without_the_label_belongs_to_nobody() -> None:
+    cache, woken = make_cache()
+    stranger = make_pod(running())
+    stranger["metadata"]["labels"] = {}
+    PodSink(cache).put(stranger)
+
+    assert woken.take() == 0
