@@ -101,7 +101,7 @@ class EngineKeeper:
         self._start_not_before = 0.0
         self._refused_under: tuple[int, int] | None = None
         self._killed_since: str | None = None
-        self._outdated: str | None = None
+        self._unwanted: str | None = None
         self.starts = 0
         """Lives so far."""
 
@@ -115,8 +115,7 @@ class EngineKeeper:
         """A later epoch's settings. An engine that runs with another model or other threads is replaced."""
         before, self._settings = self._settings, settings
         if self._life is not None and (before.model, before.threads) != (settings.model, settings.threads):
-            self._outdated = self._life.incarnation
-            self.kill("a later epoch runs with another model or other threads")
+            self.end("a later epoch runs with another model or other threads")
 
     def view(self) -> EngineView:
         """As `plan` sees it."""
@@ -172,6 +171,12 @@ class EngineKeeper:
             self._life.child.kill()
             _log.info("engine %s is killed, since %s", self._life.incarnation, why)
 
+    def end(self, why: str) -> None:
+        """As `kill`, of an engine that is not wanted any more: its death is no failure."""
+        if self._life is not None:
+            self._unwanted = self._life.incarnation
+            self.kill(why)
+
     def exited(self, ended: Exit, order: PodOrder | None, now: float) -> Failure | None:
         """Notes the end of the engine, and from when on it may be started again. None: not ours, or its job is done."""
         life = self._life
@@ -180,7 +185,7 @@ class EngineKeeper:
         self._life = None
         self.probe.close()
         _log.info("engine %s %s", life.incarnation, how_it_ended(ended.code))
-        if life.incarnation == self._outdated:
+        if life.incarnation == self._unwanted:
             return None
         self._postpone(life, ended, order)
         if order is None or order.phase is PodPhase.DONE:

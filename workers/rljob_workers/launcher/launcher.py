@@ -237,7 +237,7 @@ class Launcher:
             case StartEngine():
                 self._keeper.start(self._close_connections)
             case KillEngine():
-                self._keeper.kill("the pod is done")
+                self._keeper.end("the pod ends")
             case Leave():
                 self._leave()
 
@@ -293,7 +293,7 @@ class Launcher:
             if view.alive:
                 self._ranks.kill(view.rank, why)
         if self._engine is not None:
-            self._engine.kill(why)
+            self._engine.end(why)
 
     def _sleep(self) -> None:
         poller = select.poll()
