@@ -32,7 +32,7 @@ from rljob_operator.core.spec_change import spec_change
 from rljob_operator.core.stall import stalled
 from rljob_operator.core.standing import stand
 from rljob_operator.core.start import entered
-from rljob_operator.core.verdicts import Drain, RestartGlobal, RestartInPlace, Suspend, Verdict
+from rljob_operator.core.verdicts import RestartGlobal, RestartInPlace, Suspend, Verdict
 
 
 def decide(observed: Observed, now: float) -> Decision:
@@ -66,7 +66,7 @@ def _moved(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobSt
     elif not halting:
         status, told = scaled(observed, status, now)
         events += told
-    if not _rests(status) and (verdict is None or isinstance(verdict, Drain)):
+    if not _rests(status):
         status, told = settled(observed, status, now)
         events += told
     return status, events

@@ -29,9 +29,9 @@ def scaled(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobSt
         return status, ()
     events: list[Event] = []
     members = _revived(observed, role.pods, wanted, now, events)
-    members = _without_the_drained(observed, members, now, events)
     members = _with_joined(status, members, wanted, now, events)
     members = _with_draining(observed, status, members, wanted, now, events)
+    members = _without_the_drained(observed, members, now, events)
     if members == role.pods:
         return status, ()
     return _with_role(status, counted(role, members)), tuple(events)
@@ -118,7 +118,7 @@ def _with_draining(
     for n in range(stay - 1, wanted - 1, -1):
         if _is_restarting(status) and _runs(observed, n):
             break
-        changed[n] = changed[n].model_copy(update={"draining": True, "drain_ordered_at": now, "ready": False})
+        changed[n] = changed[n].model_copy(update={"draining": True, "drain_ordered_at": now})
     names = [pod.name for old, pod in zip(members, changed, strict=True) if pod is not old]
     if names:
         message = f"rollout scales from {stay} to {stay - len(names)} replicas: {', '.join(names)} drains"
