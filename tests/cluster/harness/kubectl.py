@@ -16,7 +16,7 @@ Holds = Callable[[Object], Any]
 T = TypeVar("T")
 
 _LOOK_AGAIN_SECONDS = 0.2
-"""At least; and twice as long as a look took, since a kubectl that starts is work for the machine that is waited for."""
+"""At least, and twice as long as a look took: a kubectl that starts is work for the machine that is waited for."""
 _NUM_EVENTS = 25
 
 
