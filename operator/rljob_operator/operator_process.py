@@ -109,37 +109,34 @@ class OperatorProcess:
         watches = list(self._watches(api, cache, platform))
         self._fill_checks(workers, watches, cache)
         tasks = {asyncio.create_task(watch.run(), name=f"watch of {watch.name}") for watch in watches}
-        ends: dict[asyncio.Task[Any], bool] = {
-            asyncio.create_task(stopping.wait(), name="signal"): True,
-            asyncio.create_task(workers.lease_lost.wait(), name="write without the lease"): False,
-        }
+        lost: list[asyncio.Task[Any]] = [asyncio.create_task(workers.lease_lost.wait(), name="write without the lease")]
         if self._lease is not None:
-            ends[asyncio.create_task(self._lease.keep(), name="lease")] = False
+            lost.append(asyncio.create_task(self._lease.keep(), name="lease"))
+        ends = {*lost, asyncio.create_task(stopping.wait(), name="signal")}
         try:
             await _first_of({asyncio.create_task(_all_listed(watches)), *tasks, *ends})
-            if not any(end.done() for end in ends):
+            if not any(task.done() for task in {*tasks, *ends}):
                 # kopf begins with all RLJobs: by then everything that they are made of is known.
                 tasks |= {
                     asyncio.create_task(workers.run(), name="workers"),
                     asyncio.create_task(self._kopf(cache, stopping), name="kopf"),
                 }
                 await _first_of({*tasks, *ends})
-            return self._verdict(tasks, ends)
+            return self._verdict(tasks, lost, stopping)
         finally:
             await _cancel({*tasks, *ends})
             await coordinators.close_all()
 
-    def _verdict(self, tasks: set[asyncio.Task[Any]], ends: dict[asyncio.Task[Any], bool]) -> bool:
-        for task in tasks:
-            if task.done():
-                task.result()  # what ended without being told to ended by an error, most often
-                if not any(end.done() for end in ends):
-                    raise RuntimeError(f"{task.get_name()} ended without being told to")
-        for task, well in ends.items():
-            if task.done() and not well:
-                _log.error("this replica has lost the lease: it ends, and another one goes on")
-                return False
-        return True
+    def _verdict(self, tasks: set[asyncio.Task[Any]], lost: list[asyncio.Task[Any]], stopping: asyncio.Event) -> bool:
+        if any(task.done() for task in lost):
+            _log.error("this replica has lost the lease: it ends, and another one goes on")
+            return False
+        if stopping.is_set():
+            return True
+        ended = [task for task in tasks if task.done()]
+        for task in ended:
+            task.result()  # raises what it ended by
+        raise RuntimeError(f"{', '.join(task.get_name() for task in ended)} ended without being told to")
 
     async def _kopf(self, cache: Cache, stopping: asyncio.Event) -> None:
         namespaces = self._options.namespaces

@@ -1,0 +1,226 @@
+"""The operator as a process against a real API server: what it makes, what it leaves alone, and who leads.
+
+Jobs here are suspended, so that no pod of theirs costs anything; what runs is tested elsewhere.
+"""
+
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rljob_api.cluster import LABEL_JOB
+from tests.cluster.harness.definition import install_definition
+from tests.cluster.harness.kubectl import Kubectl, Object
+from tests.cluster.harness.machine import REPOSITORY, Cluster
+from tests.cluster.harness.operator import OperatorProcess
+
+KINDS = "secret,configmap,service,persistentvolumeclaim,deployment,statefulset,networkpolicy,poddisruptionbudget,pod"
+START_SECONDS = 90
+"""For the operator's first look at a job; on a machine that is busy with other tests it takes tens of seconds."""
+
+WRITES = ("create", "apply", "patch", "update", "delete")
+
+
+@pytest.fixture(autouse=True)
+def crd(cluster: Cluster) -> None:
+    install_definition(cluster.kubeconfig)
+
+
+@pytest.fixture
+def operator(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[OperatorProcess]:
+    with OperatorProcess(cluster, namespace, tmp_path / "operator") as process:
+        yield process
+
+
+def make_job(name: str, **spec: Any) -> Object:
+    job: Object = yaml.safe_load((REPOSITORY / "examples/quickstart.yaml").read_text())
+    job["metadata"]["name"] = name
+    job["spec"] |= {"suspend": True, **spec}
+    return job
+
+
+def condition(job: Object, kind: str) -> Object:
+    conditions = job.get("status", {}).get("conditions", [])
+    return next((each for each in conditions if each["type"] == kind), {})
+
+
+def wait_condition(kubectl: Kubectl, name: str, kind: str, status: str = "True") -> Object:
+    return kubectl.wait_for(
+        "rljob",
+        name,
+        f"to have {kind}={status}",
+        lambda job: condition(job, kind).get("status") == status,
+        seconds=START_SECONDS,
+    )
+
+
+def test_a_job_becomes_objects_that_it_owns_and_its_deletion_leaves_nothing(
+    kubectl: Kubectl, operator: OperatorProcess
+) -> None:
+    kubectl.apply(make_job("first"))
+    job = wait_condition(kubectl, "first", "Suspended")
+    made = kubectl.wait(
+        "the job's last Deployment",
+        lambda: kubectl.all(KINDS, LABEL_JOB) if kubectl.get("deployment", "first-advantages") else None,
+    )
+
+    assert job["status"]["phase"] == "Suspended"
+    assert condition(job, "Accepted")["status"] == "True"
+    assert job["status"]["observedGeneration"] == job["metadata"]["generation"]
+    assert {each["kind"] for each in made} == {
+        "Secret",
+        "ConfigMap",
+        "Service",
+        "PersistentVolumeClaim",
+        "Deployment",
+        "StatefulSet",
+        "NetworkPolicy",
+        "PodDisruptionBudget",
+    }
+    for each in made:
+        owners = each["metadata"].get("ownerReferences", [])
+        assert [owner["uid"] for owner in owners] == [job["metadata"]["uid"]], each["metadata"]["name"]
+    assert "finalizers" not in job["metadata"]
+    assert not [name for name in job["metadata"].get("annotations", {}) if "kopf" in name]
+    told = {event["reason"] for event in kubectl.all("events.events.k8s.io")}
+    assert "Accepted" in told
+
+    kubectl.delete("rljob", "first")
+    kubectl.wait_gone("rljob", "first")
+    kubectl.wait("all of the job's objects to be gone", lambda: not kubectl.all(KINDS, LABEL_JOB), seconds=120)
+    assert operator.exit_code is None
+
+
+def test_what_somebody_deletes_comes_back_and_the_secret_stays_the_same(
+    kubectl: Kubectl, operator: OperatorProcess
+) -> None:
+    kubectl.apply(make_job("kept"))
+    wait_condition(kubectl, "kept", "Suspended")
+    secret = kubectl.wait_for("secret", "kept-secret", "to be there", lambda found: found)
+    service = kubectl.wait_for("service", "kept-control", "to be there", lambda found: found)
+    kubectl.wait_for("deployment", "kept-actor", "to be there", lambda found: found)
+
+    kubectl.delete("service", "kept-control")
+    kubectl("scale", "deployment", "kept-actor", "--replicas=2")
+
+    uid = service["metadata"]["uid"]
+    kubectl.wait_for("service", "kept-control", "to be another one", lambda found: found["metadata"]["uid"] != uid)
+    kubectl.wait_for("deployment", "kept-actor", "to be scaled back", lambda found: found["spec"]["replicas"] == 0)
+    now = kubectl.get("secret", "kept-secret")
+    assert now is not None
+    assert now["data"] == secret["data"]
+    assert now["metadata"]["uid"] == secret["metadata"]["uid"]
+
+
+def test_a_spec_that_cannot_work_is_said_so_once_and_a_cure_is_taken_up(
+    kubectl: Kubectl, operator: OperatorProcess
+) -> None:
+    bad = {"spec": {"containers": [{"name": "worker", "command": ["sleep"]}]}}
+    kubectl.apply(make_job("bad", roles={"reference": {}, "actor": {"template": bad}}))
+    job = wait_condition(kubectl, "bad", "Accepted", "False")
+
+    refused = condition(job, "Accepted")
+    assert refused["reason"] == "InvalidSpec"
+    assert "roles.actor.template" in refused["message"]
+    assert job["status"]["phase"] == "Pending"
+    assert not kubectl.all("pod,deployment", LABEL_JOB)
+
+    kubectl.merge("rljob", "bad", {"spec": {"roles": {"actor": {"template": None}}}})
+    wait_condition(kubectl, "bad", "Accepted")
+
+
+def test_a_job_of_another_controller_is_left_alone(kubectl: Kubectl, operator: OperatorProcess) -> None:
+    kubectl.apply(make_job("foreign", managedBy="example.com/other"))
+    kubectl.apply(make_job("ours", managedBy="rljob.dev/operator"))
+    wait_condition(kubectl, "ours", "Suspended")
+
+    foreign = kubectl.get("rljob", "foreign")
+    assert foreign is not None
+    assert "status" not in foreign
+    assert not kubectl.all(KINDS, f"{LABEL_JOB}=foreign")
+
+
+def test_an_operator_that_starts_again_writes_nothing_where_nothing_has_changed(
+    cluster: Cluster, kubectl: Kubectl, namespace: str, tmp_path: Path
+) -> None:
+    port = free_port()
+    options = {"metricsPort": port, "lease": None}
+    kubectl.apply(make_job("calm"))
+    with OperatorProcess(cluster, namespace, tmp_path / "first", **options):
+        wait_condition(kubectl, "calm", "Suspended")
+        kubectl.wait_for("deployment", "calm-advantages", "to be there", lambda found: found)
+        kubectl.wait("the end of the first turn", lambda: turns(cluster, port) > 0, seconds=START_SECONDS)
+    before = kubectl.get("rljob", "calm")
+    with OperatorProcess(cluster, namespace, tmp_path / "second", **options) as second:
+        kubectl.wait("the second operator's turn", lambda: turns(cluster, port) > 0, seconds=START_SECONDS)
+        assert writes(cluster, port) == {}
+        assert kubectl.get("rljob", "calm") == before
+        assert second.stop() == 0
+
+
+def test_of_two_replicas_one_works_and_the_other_takes_over(
+    cluster: Cluster, kubectl: Kubectl, namespace: str, tmp_path: Path
+) -> None:
+    lease = {"name": "two", "namespace": namespace, "durationSeconds": 6, "renewSeconds": 4, "retrySeconds": 1}
+    with (
+        OperatorProcess(cluster, namespace, tmp_path / "a", lease=lease) as first,
+        OperatorProcess(cluster, namespace, tmp_path / "b", lease=lease) as second,
+    ):
+        kubectl.apply(make_job("one"))
+        wait_condition(kubectl, "one", "Suspended")
+        leader, other = (first, second) if "is held by" in first.tail() else (second, first)
+        assert "is held by" not in other.tail()
+        holder = holder_of(kubectl)
+
+        leader.kill()
+        kubectl.apply(make_job("two"))
+        wait_condition(kubectl, "two", "Suspended")
+        assert holder_of(kubectl) != holder
+
+        # A replica that has slept over its lease may not write any more: it ends, and says so.
+        leader.start()
+        other.pause()
+        kubectl.apply(make_job("three"))
+        wait_condition(kubectl, "three", "Suspended")
+        other.resume()
+        kubectl.wait("the replica that was paused to end", lambda: other.exit_code is not None)
+        assert other.exit_code == 1
+        assert "lost the lease" in other.tail()
+        assert leader.exit_code is None
+
+
+def holder_of(kubectl: Kubectl) -> str:
+    lease = kubectl.get("lease", "two")
+    assert lease is not None
+    return str(lease["spec"]["holderIdentity"])
+
+
+def free_port() -> int:
+    """Of this machine; the node's network is another one, and as good as empty."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def metrics(cluster: Cluster, port: int) -> str:
+    command = ["curl", "--silent", "--max-time", "5", f"http://127.0.0.1:{port}/metrics"]
+    if cluster.node is not None:
+        command = cluster.node.within(*command)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30).stdout
+
+
+def turns(cluster: Cluster, port: int) -> float:
+    found = re.findall(r'^rljob_operator_reconcile_seconds_count\{result="ok"\} (\S+)$', metrics(cluster, port), re.M)
+    return float(found[0]) if found else 0.0
+
+
+def writes(cluster: Cluster, port: int) -> dict[str, float]:
+    """Requests that change something, but for the lease."""
+    row = re.compile(r'^rljob_operator_api_requests_total\{code="\d+",resource="(\w+)",verb="(\w+)"\} (\S+)$', re.M)
+    found = row.findall(metrics(cluster, port))
+    return {f"{verb} {what}": float(n) for what, verb, n in found if verb in WRITES and what != "leases"}
