@@ -33,15 +33,15 @@ PATIENCE_SECONDS = 60.0
 T = TypeVar("T")
 
 
-def eventually(what: str, look: Callable[[], T | bool | None]) -> T:
+def eventually(what: str, look: Callable[[], T | bool | None], patience_seconds: float = PATIENCE_SECONDS) -> T:
     """The first answer of `look` that is neither None nor False."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + patience_seconds
     while True:
         found = look()
         if found is not None and found is not False:
             return found  # type: ignore[return-value]
         if time.monotonic() >= deadline:
-            raise AssertionError(f"waited {PATIENCE_SECONDS:.0f} s for {what}")
+            raise AssertionError(f"waited {patience_seconds:.0f} s for {what}")
         time.sleep(0.01)
 
 

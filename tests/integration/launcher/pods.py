@@ -12,10 +12,12 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from rljob_api import cluster
-from rljob_api.names import Epoch
+from rljob_api.names import Epoch, Role
 from rljob_api.spec import RLJob
 from rljob_api.wire.epochs import DesiredState, EpochRequest, PodOrder, PodPhase, RestorePoint
 from rljob_api.wire.identity import Endpoints, PodKey
@@ -92,9 +94,9 @@ class Container:
 class Pods:
     """The coordinator's container, two Redis servers on TCP, and workers' containers as a test asks for them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, manifest: RLJob | None = None) -> None:
         self.folder = folder
-        self.job = job()
+        self.job = manifest or job()
         program = find_server()
         ports = [free_port(), free_port(), free_port()]
         self._servers = [
@@ -144,15 +146,23 @@ class Pods:
         self.children.append(self.coordinator)
 
     def worker(self, pod: PodKey, uid: str = "", without: str = "") -> Container:
-        """A container that is not started yet; `without` one variable."""
+        """A container that is not started yet, with small ranks; `without` one variable."""
         uid = uid or f"uid-{pod}"
-        environment = {**self._environment(uid, uid), "RLJOB_ROLE": pod.role.value}
+        environment = self._environment(uid, uid, pod.role)
         environment.pop(without, None)
-        container = Container(self.folder / uid, uid, environment, [BODIES])
+        return self._container(Container(self.folder / uid, uid, environment, [BODIES]))
+
+    def real_worker(self, pod: PodKey, address: str) -> Container:
+        """A container that is not started yet, with its roles as they are and an address of its own."""
+        uid = f"uid-{pod}"
+        environment = {**self._environment(uid, uid, pod.role), "RLJOB_POD_IP": address}
+        return self._container(Container(self.folder / uid, uid, environment, ["-m", "rljob_workers.launcher.pod"]))
+
+    def _container(self, container: Container) -> Container:
         self.containers.append(container)
         return container
 
-    def _environment(self, name: str, uid: str) -> dict[str, str]:
+    def _environment(self, name: str, uid: str, role: Role = Role.ACTOR) -> dict[str, str]:
         root = self.folder / name
         job_file = root / cluster.JOB_FILE.lstrip("/")
         job_file.parent.mkdir(parents=True, exist_ok=True)
@@ -160,6 +170,7 @@ class Pods:
         return {
             "RLJOB_NAME": "test",
             "RLJOB_NAMESPACE": "default",
+            "RLJOB_ROLE": role.value,
             "RLJOB_POD_UID": uid,
             "RLJOB_POD_IP": "127.0.0.1",
             "RLJOB_ROOT": str(root),
@@ -174,13 +185,25 @@ class Pods:
         return RestorePoint.model_validate_json(self.call("POST", "/v1/epoch", request))
 
     def order(
-        self, epoch: int, uids: dict[PodKey, str], phase: PodPhase = PodPhase.RUN, generation: int = 0
+        self,
+        epoch: int,
+        uids: dict[PodKey, str],
+        phase: PodPhase = PodPhase.RUN,
+        generations: Mapping[PodKey, int] | None = None,
+        *,
+        draining: PodKey | None = None,
     ) -> DesiredState:
         orders = [
-            PodOrder(pod=pod, epoch=Epoch(epoch), generation=generation, phase=phase, pod_uid=uid)
+            PodOrder(
+                pod=pod,
+                epoch=Epoch(epoch),
+                generation=(generations or {}).get(pod, 0),
+                phase=PodPhase.DRAIN if pod == draining else phase,
+                pod_uid=uid,
+            )
             for pod, uid in uids.items()
         ]
-        desired = DesiredState(epoch=Epoch(epoch), pods=orders, replicas={pod.role.value: 1 for pod in uids})
+        desired = DesiredState(epoch=Epoch(epoch), pods=orders, replicas=Counter(pod.role.value for pod in uids))
         self.call("PUT", "/v1/desired", desired)
         return desired
 

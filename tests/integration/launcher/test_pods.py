@@ -90,7 +90,7 @@ def test_a_rank_that_dies_makes_the_pod_unready_and_its_traceback_is_on_the_outp
     actor.says("[actor-0.0] RuntimeError: the loss is not finite")
     assert "[actor-0.0] Traceback" in actor.output()
     assert actor.probe("/readyz") == (503, "0 of 1 ranks are Ready\n")
-    pods.order(1, {ACTOR: actor.uid}, generation=1)
+    pods.order(1, {ACTOR: actor.uid}, generations={ACTOR: 1})
     eventually("the pod to be ready again", actor.is_ready)
     assert "rljob_pod_rank_starts_total" in actor.probe("/metrics")[1]
 
@@ -105,15 +105,34 @@ def test_an_epoch_runs_with_its_own_job_also_after_the_coordinator_was_killed(po
     pods.coordinator.kill()
     pods.coordinator.wait()
     pods.start_coordinator()
-    pods.order(2, {ACTOR: actor.uid}, generation=1)
+    pods.order(2, {ACTOR: actor.uid}, generations={ACTOR: 1})
     eventually("the second life", lambda: actor.output().count("learns at 0.5") == 2)
     actor.signal(signal.SIGKILL)
     actor.wait()
     actor.start()
-    pods.order(2, {ACTOR: actor.uid}, generation=2)
+    pods.order(2, {ACTOR: actor.uid}, generations={ACTOR: 2})
     eventually("a new container to know the job", lambda: actor.output().count("learns at 0.5") == 3)
     seen = eventually("its launcher", lambda: pods.seen(ACTOR))
     assert seen.container_restart_count == 1
+
+
+def test_an_engine_is_replaced_only_by_an_epoch_that_runs_it_otherwise(pods: Pods) -> None:
+    pods.raise_epoch(1, pods.job)
+    pods.order(1, {ROLLOUT: "uid-rollout-0"})
+    container = pods.worker(ROLLOUT)
+    container.start()
+    first = engine(pods)
+    pods.raise_epoch(2, changed(pods.job, 0.5))
+    pods.order(2, {ROLLOUT: container.uid})
+    container.says("learns at 0.5")
+    assert engine(pods) == first
+    values = pods.job.model_dump()
+    values["spec"]["roles"]["rollout"]["threads"] = 2
+    pods.raise_epoch(3, RLJob.model_validate(values))
+    pods.order(3, {ROLLOUT: container.uid})
+    eventually("another engine", lambda: engine(pods) != first)
+    eventually("the pod to be ready", container.is_ready)
+    assert pods.status().failures == []
 
 
 def test_a_pod_whose_job_is_done_stays_until_sigterm(pods: Pods, actor: Container) -> None:
@@ -141,7 +160,7 @@ def test_a_pod_that_lost_its_replica_to_another_is_fenced_and_waits_as_a_new_con
 ) -> None:
     other = pods.worker(ACTOR, "uid-other")
     other.start()
-    pods.order(1, {ACTOR: other.uid}, generation=1)
+    pods.order(1, {ACTOR: other.uid}, generations={ACTOR: 1})
     assert actor.wait() == EXIT_FENCED
     eventually("the other pod to be ready", other.is_ready)
     actor.start()
@@ -174,6 +193,17 @@ def test_the_coordinator_leaves_at_sigterm(pods: Pods) -> None:
     assert pods.coordinator is not None
     pods.coordinator.send_signal(signal.SIGTERM)
     assert pods.coordinator.wait(60) == 0
+
+
+def engine(pods: Pods) -> str:
+    """The incarnation that answers."""
+
+    def look() -> str | None:
+        seen = pods.seen(ROLLOUT)
+        running = seen is not None and seen.engine is not None and seen.engine.state == "Running"
+        return seen.engine.incarnation if running and seen and seen.engine else None
+
+    return eventually("the engine", look)
 
 
 def ranks_up(container: Container) -> float:
