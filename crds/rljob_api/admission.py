@@ -13,7 +13,7 @@ _EXACT = 1 << 53
 
 
 def admitted(document: dict[str, Any]) -> dict[str, Any]:
-    """The manifest with whole numbers as integers, and without nulls where a default stands for what is not there."""
+    """The manifest with whole numbers as integers, and without nulls that mean that a field is not there."""
     document = {key: _with_integers(value) for key, value in document.items()}
     if isinstance(document.get("spec"), dict):
         document["spec"] = _without_nulls(document["spec"], _schema())
@@ -37,15 +37,15 @@ def _with_integers(value: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 def _without_nulls(value: Any, schema: Schema) -> Any:  # noqa: ANN401 - JSON
-    """As the API server fills in defaults: a null is kept where the field may be null."""
+    """As the API server prunes them: a null stays where the field may be null, is required, or is not known."""
     if isinstance(value, dict):
-        parts = schema.get("properties", {})
-        kept = {key: inner for key, inner in value.items() if inner is not None or not _gives_way(parts.get(key, {}))}
+        parts, required = schema.get("properties", {}), schema.get("required", ())
+        kept = {
+            key: inner
+            for key, inner in value.items()
+            if inner is not None or key not in parts or key in required or parts[key].get("nullable", False)
+        }
         return {key: _without_nulls(inner, parts.get(key, {})) for key, inner in kept.items()}
     if isinstance(value, list):
         return [_without_nulls(inner, schema.get("items", {})) for inner in value]
     return value
-
-
-def _gives_way(field: Schema) -> bool:
-    return "default" in field and not field.get("nullable", False)

@@ -3,6 +3,7 @@
 A structural schema has no $ref, no anyOf with null, and exclusive bounds as booleans: that is what most of this does.
 """
 
+import re
 from typing import Any
 
 import yaml
@@ -20,6 +21,8 @@ PLURAL = "rljobs"
 Schema = dict[str, Any]
 
 _DROPPED = frozenset({"title", "$defs", "additionalProperties", "const", "default"})
+_ALTERNATIVES = re.compile(r"\^\((\w+(?:\|\w+)*)\)\$")
+"""The pattern that stands for an enum that may be null."""
 _WIDTHS = {"integer": "int64", "number": "double"}
 _REPLICAS = ("roles", "rollout", "replicas")
 """The field of the scale subresource. It has no default here: the API server would write it into each manifest that is
@@ -163,9 +166,18 @@ def _structural(source: Schema, definitions: dict[str, Schema], *, keeps_default
     if "items" in source:
         schema["x-kubernetes-list-type"] = "atomic"
         schema["items"] = _structural(source["items"], definitions, keeps_defaults=keeps_defaults)
+    if schema.get("nullable") and "enum" in schema:
+        # The API server refuses null for an enum, whatever `nullable` says, and also if the enum has it.
+        schema["pattern"] = f"^({'|'.join(schema.pop('enum'))})$"
     schema |= _open_object(source, definitions)
     _bound(schema)
     return _ordered(schema)
+
+
+def words(field: Schema) -> list[str]:
+    """The values of an enum; none where the field is no enum."""
+    alternatives = _ALTERNATIVES.fullmatch(field.get("pattern", ""))
+    return alternatives[1].split("|") if alternatives else list(field.get("enum", ()))
 
 
 def _without_reference(source: Schema, definitions: dict[str, Schema]) -> Schema:

@@ -5,7 +5,7 @@ Pure; `rljob docs` prints it and CI compares docs/spec.md.
 
 from collections.abc import Iterator
 
-from rljob_api.crd import GROUP, KIND, VERSION, Schema, spec_schema
+from rljob_api.crd import GROUP, KIND, VERSION, Schema, spec_schema, words
 from rljob_api.revision import REFUSED, Change, row_of
 from rljob_api.rule import VALIDATIONS
 
@@ -65,8 +65,8 @@ def _fixed() -> Iterator[str]:
 
 
 def _type(field: Schema) -> str:
-    if "enum" in field:
-        return " \\| ".join(f"`{value}`" for value in field["enum"])
+    if words(field):
+        return " \\| ".join(f"`{value}`" for value in words(field))
     if field["type"] == "array":
         return f"list of {_type(field['items'])}"
     names = {"object": "object", "string": "string", "boolean": "boolean", "integer": "integer", "number": "number"}

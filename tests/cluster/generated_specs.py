@@ -5,12 +5,12 @@ another type. Characters of an alphabet are distinct: that they must be is the o
 """
 
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from hypothesis import strategies as st
 
-from rljob_api.crd import Schema, spec_schema
+from rljob_api.crd import Schema, spec_schema, words
 from tests.unit.api.manifests import changed
 
 _SCHEMA = spec_schema()
@@ -44,6 +44,36 @@ def manifests(draw: st.DrawFn) -> dict[str, Any]:
     if draw(st.integers(0, 9)) == 0:
         manifest["metadata"]["name"] = draw(_NAMES)
     return manifest
+
+
+def edges() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each field of the spec at each of its edges and beyond: its path and value as a title, and the manifest."""
+    for path, field in _leaves(_SCHEMA, "spec"):
+        if path.endswith(".alphabet"):
+            continue  # a long one has characters twice
+        for value in _edges_of(field):
+            yield f"{path}: {value!r:.40}", changed({path: value})
+
+
+def _leaves(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
+    for name, part in schema["properties"].items():
+        yield f"{path}.{name}", part
+        if part.get("properties"):
+            yield from _leaves(part, f"{path}.{name}")
+
+
+def _edges_of(field: Schema) -> Iterator[Any]:
+    yield None
+    yield 1 if field["type"] in ("string", "object", "array", "boolean") else "1"
+    match field:
+        case _ if words(field):
+            yield from words(field)
+        case {"type": "integer" | "number"}:
+            yield from (field[side] + step for side in ("minimum", "maximum") if side in field for step in (-1, 0, 1))
+        case {"type": "string"}:
+            yield from ("", "x" * field.get("maxLength", 1), "x" * (field.get("maxLength", 0) + 1))
+        case {"type": "object"}:
+            yield from ({}, {"unknown": {"x": [1]}})
 
 
 def _change(draw: st.DrawFn, node: dict[str, Any], schema: Schema) -> None:
@@ -88,8 +118,9 @@ def _numbers(field: Schema) -> st.SearchStrategy[Any]:
 
 
 def _texts(field: Schema) -> st.SearchStrategy[Any]:
-    if "enum" in field:
-        return st.sampled_from([*field["enum"], *field["enum"], field["enum"][0].lower(), f"{field['enum'][0]} "])
+    known = words(field)
+    if known:
+        return st.sampled_from([*known, *known, known[0].swapcase(), f"{known[0]} ", f"{known[0]}|{known[-1]}"])
     longest = field.get("maxLength", 10)
     return st.sampled_from([*_WORDS, "", "ü" * longest, "x" * (longest + 1)])
 

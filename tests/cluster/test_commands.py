@@ -15,6 +15,7 @@ from tests.cluster.harness.kubectl import Kubectl
 from tests.cluster.harness.machine import Cluster
 from tests.cluster.statuses import FULL, write_status
 from tests.unit.api.manifests import changed
+from tests.unit.api.test_manifest import EXAMPLES
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -90,7 +91,14 @@ def test_rljob_restart_says_what_has_no_sense(cluster: Cluster, kubectl: Kubectl
     assert done.stderr.startswith("The RLJob demo has succeeded. There is nothing to restart.")
 
 
-def test_a_clone_can_beapply_job(cluster: Cluster, kubectl: Kubectl) -> None:
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_and_what_render_makes_of_it_are_accepted(cluster: Cluster, kubectl: Kubectl, path: Path) -> None:
+    rendered = _rljob(cluster, "render", str(path)).stdout
+    for text in (path.read_text(), rendered):
+        kubectl("create", "--validate=strict", "--dry-run=server", "-f", "-", stdin=text)
+
+
+def test_a_clone_can_be_applied(cluster: Cluster, kubectl: Kubectl) -> None:
     apply_job(kubectl, {})
     write_status(kubectl, FULL)
     made = _rljob(cluster, "clone", "demo", "-n", kubectl.namespace, "--from-checkpoint", "--name", "next")

@@ -18,7 +18,7 @@ def test_every_example_is_read(path: Path) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert {path.name for path in EXAMPLES} >= {"quickstart.yaml", "reasoning-gym.yaml", "job.yaml"}
+    assert {path.name for path in EXAMPLES} >= {"quickstart.yaml", "reasoning-gym.yaml", "cluster.yaml", "job.yaml"}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
@@ -41,7 +41,8 @@ def test_defaults_are_filled_in_where_nothing_was_written() -> None:
 
 def test_a_null_where_a_default_stands_is_as_if_it_were_not_there() -> None:
     # As the API server has it; where null means something (data.labelKey) it stays.
-    nulls = changed({"spec.training.optimizer": None, "spec.seed": None, "spec.restartPolicy": {"failureRules": None}})
+    changes = {"spec.training.optimizer": None, "spec.seed": None, "spec.restartPolicy": {"failureRules": None}}
+    nulls = changed({**changes, "spec.roles.rollout": {"replicas": None}})
     assert parse_manifest(yaml.safe_dump(nulls), "job.yaml") == parse_manifest(yaml.safe_dump(changed({})), "job.yaml")
 
 
