@@ -4,6 +4,7 @@ No timers, daemons, finalizers, annotations or events of kopf's own: each of tho
 """
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import kopf
@@ -18,12 +19,13 @@ SERVER_SECONDS = 300
 """An integer: the API server takes no other."""
 
 
-def registry(cache: Cache) -> kopf.OperatorRegistry:
-    """What kopf shall call."""
+def registry(cache: Cache, started: Callable[[], None]) -> kopf.OperatorRegistry:
+    """What kopf shall call; `started` once it has taken over the signals, so that they can be taken back."""
     made = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=made)
     def configure(settings: kopf.OperatorSettings, **_: object) -> None:
+        started()
         settings.posting.enabled = False
         settings.scanning.disabled = True
         settings.peering.standalone = True

@@ -72,8 +72,7 @@ class OperatorProcess:
     async def run(self) -> bool:
         """Until a signal (True) or the loss of the lease (False)."""
         stopping = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        _stop_by_signal(stopping)
         async with AsyncExitStack() as stack:
             ports = (self._options.health_port, self._options.metrics_port)
             health = HealthServer(self._checks, self._metrics, *ports)
@@ -141,19 +140,19 @@ class OperatorProcess:
     async def _kopf(self, cache: Cache, stopping: asyncio.Event) -> None:
         namespaces = self._options.namespaces
         await kopf.operator(
-            registry=registry(cache),
+            registry=registry(cache, lambda: _stop_by_signal(stopping)),
+            stop_flag=stopping,
             standalone=True,
             clusterwide=not namespaces,
             namespaces=namespaces,
             # Its own would be made of the user's name, and a container's user has none.
             identity=cast(Any, self._identity),
         )
-        stopping.set()  # kopf has taken the signals over
 
     def _access(self, api: Api, session: aiohttp.ClientSession) -> Access:
         if self._options.coordinator_access is CoordinatorAccess.PROXY:
             return ProxyAccess(api)
-        return ServiceAccess(session)
+        return ServiceAccess(session, self._may_write)
 
     def _watches(self, api: Api, cache: Cache, platform: Platform) -> Iterator[Informer]:
         everywhere: list[str | None] = [*self._options.namespaces] or [None]
@@ -201,6 +200,12 @@ def own_namespace() -> str:
     with suppress(OSError):
         return NAMESPACE_FILE.read_text(encoding="utf-8").strip()
     raise ValueError("lease.namespace: null needs the variable POD_NAMESPACE. Set one of the two, or lease to null.")
+
+
+def _stop_by_signal(stopping: asyncio.Event) -> None:
+    """The handler of kopf breaks when the signal comes twice, as it does where a whole process group gets it."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
 
 
 async def _configuration() -> Configuration:

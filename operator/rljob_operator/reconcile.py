@@ -14,7 +14,7 @@ from rljob_api.status import ConditionType
 from rljob_operator.adapters.accept import Accepted, Refused, is_ours
 from rljob_operator.adapters.actions import Actions, Scene
 from rljob_operator.adapters.api import Api, Json
-from rljob_operator.adapters.apply import carry_out, difference
+from rljob_operator.adapters.apply import Delta, carry_out, difference
 from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.coordinators import Coordinator, Coordinators
 from rljob_operator.adapters.events import Events
@@ -29,8 +29,8 @@ from rljob_operator.adapters.told import told, warning
 from rljob_operator.adapters.views import JobKey
 from rljob_operator.build import Owner, Platform, warnings
 from rljob_operator.coordinator_link import CoordinatorError
-from rljob_operator.core import Decision, RaiseEpoch, Reason, SetDesired, Stop, decide
-from rljob_operator.core.conditions import with_condition
+from rljob_operator.core import Decision, DeleteJob, RaiseEpoch, Reason, SetDesired, Stop, decide
+from rljob_operator.core.conditions import terminal, with_condition
 from rljob_operator.options import OperatorOptions
 
 INVALID_SPEC = "InvalidSpec"
@@ -65,7 +65,7 @@ class Reconciler:
         self._world = world
         self._accepted = Accepted()
         self._ends = Ends()
-        self._secrets = JobSecrets(world.api, world.cache)
+        self._secrets = JobSecrets(world.api)
         self._manifests = ManifestsMemo(world.options, world.platform)
         self._writer = StatusWriter(world.api, world.cache)
         self._events = Events(world.api, world.identity)
@@ -110,9 +110,11 @@ class Reconciler:
         await self._writer.write(key, raw, status, decision.status)
         self._clock.persisted(key, decision.events, seen_at)
         try:
-            wanted = self._manifests.of(key, job, owner, generation, decision.status)
-            delta = difference(wanted, self._world.cache.owned(key), owner.uid)
-            await carry_out(self._world.api, self._world.cache, key, delta)
+            delta = Delta()
+            if not _is_ending(decision):
+                wanted = self._manifests.of(key, job, owner, generation, decision.status)
+                delta = difference(wanted, self._world.cache.owned(key), owner.uid)
+                await carry_out(self._world.api, self._world.cache, key, delta)
             scene = Scene(key, owner.uid, job, decision.status, sight.pods, members, coordinator)
             refused = await self._act(decision, scene)
         finally:
@@ -178,6 +180,12 @@ class Reconciler:
         for memory in (self._accepted, self._ends, self._secrets, self._manifests, self._writer, self._clock):
             memory.forget(key)
         await self._world.coordinators.close(key)
+
+
+def _is_ending(decision: Decision) -> bool:
+    """Whether the job is over and its pods are still being told so: they stay until the core says stop."""
+    over = any(isinstance(action, Stop | DeleteJob) for action in decision.actions)
+    return terminal(decision.status) is not None and not over
 
 
 def phase_of(raw: Json) -> str:
