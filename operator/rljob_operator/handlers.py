@@ -1,6 +1,7 @@
 """kopf's part: startup, login, and the watch of RLJobs. Its events go into the cache, and nothing else happens here.
 
-No timers, daemons, finalizers, annotations or events of kopf's own: each of those writes to every job.
+No timers, daemons, finalizers, annotations or events of kopf's own: each of those writes to every job. Handlers that
+touch the cache are coroutines: others would be run in a thread beside the loop that reads it.
 """
 
 import os
@@ -24,7 +25,7 @@ def registry(cache: Cache, started: Callable[[], None]) -> kopf.OperatorRegistry
     made = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=made)
-    def configure(settings: kopf.OperatorSettings, **_: object) -> None:
+    async def configure(settings: kopf.OperatorSettings, **_: object) -> None:
         started()
         settings.posting.enabled = False
         settings.scanning.disabled = True
@@ -40,7 +41,7 @@ def registry(cache: Cache, started: Callable[[], None]) -> kopf.OperatorRegistry
         return kopf.login_with_kubeconfig(**kwargs)
 
     @kopf.on.event(API_GROUP, "v1alpha1", "rljobs", registry=made)
-    def see(event: kopf.RawEvent, **_: object) -> None:
+    async def see(event: kopf.RawEvent, **_: object) -> None:
         raw: dict[str, Any] = dict(event["object"])
         if event["type"] == "DELETED":
             cache.drop_job(raw)
