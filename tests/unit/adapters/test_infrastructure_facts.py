@@ -1,0 +1,60 @@
+"""Pods of coordinator and Redis as facts: each end is told once, and one that does not stay up is noticed."""
+
+from typing import Any
+
+import pytest
+
+from rljob_api.status import ProcessStatus, RLJobStatus
+from rljob_operator.adapters.infrastructure_facts import Ends, infrastructure_facts
+from rljob_operator.adapters.views import JobKey, view_pod
+from tests.unit.adapters.objects import NOW_SECONDS, make_pod, running, terminated, waiting
+
+KEY = JobKey("ns", "job")
+param = pytest.param
+
+
+def make(state: Any, restarts: int = 0, **more: Any) -> Any:
+    return make_pod(state, restarts=restarts, component="control", name="job-control-0", **more)
+
+
+def remembers(restarts: int | None) -> RLJobStatus:
+    known = [] if restarts is None else [ProcessStatus(name="control", pid=0, restarts=restarts)]
+    return RLJobStatus(infrastructure=known)
+
+
+@pytest.mark.parametrize(
+    ("pod", "told", "alive"),
+    [
+        param(make(running()), None, True, id="the first sight of it is no news"),
+        param(make(running(), 1, last=terminated(137)), 1, True, id="an end that was told already"),
+        param(make(running(), 2, last=terminated(137)), 1, False, id="a new end"),
+        param(make(terminated(1), 1), 1, True, id="the kubelet starts it again"),
+        param(make(waiting("CrashLoopBackOff"), 3, last=terminated(1)), 3, True, id="the kubelet waits a little"),
+        param(make(None, phase="Failed"), 0, False, id="an evicted pod does not return by itself"),
+    ],
+)
+def test_a_process_is_dead_for_the_turn_in_which_its_end_is_seen(pod: Any, told: int | None, alive: bool) -> None:
+    (fact,) = infrastructure_facts(KEY, [view_pod(pod)], remembers(told), Ends())
+
+    assert (fact.name, fact.alive) == ("control", alive)
+
+
+def test_ends_are_remembered_over_the_lives_that_the_api_server_forgets() -> None:
+    ends = Ends()
+    lives = [make(running()), make(running(), 1, last=terminated(137)), make(running(), 2, last=terminated(1))]
+    for pod in [*lives, lives[-1]]:
+        (fact,) = infrastructure_facts(KEY, [view_pod(pod)], remembers(0), ends)
+
+    assert fact.exits == (NOW_SECONDS, NOW_SECONDS)
+    assert (fact.num_restarts, fact.exit_code) == (2, 1)
+    ends.forget(KEY)
+    (fact,) = infrastructure_facts(KEY, [view_pod(lives[-1])], remembers(0), ends)
+    assert fact.exits == ()
+
+
+def test_units_have_numbers_workers_are_left_out_and_what_goes_is_passed_over() -> None:
+    unit = make_pod(running(), component="storage", name="job-storage-1", uid="s1")
+    going = make_pod(running(), component="coordinator", name="job-coordinator-x", uid="c0", deleting=True)
+    pods = [view_pod(each) for each in (unit, going, make_pod(running()))]
+
+    assert [fact.name for fact in infrastructure_facts(KEY, pods, RLJobStatus(), Ends())] == ["storage-1"]
