@@ -4,14 +4,20 @@
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from pydantic import ValidationError
+
+from rljob_api.base import ApiModel
 from rljob_api.wire.epochs import DesiredState, EpochRequest, RestorePoint
 from rljob_api.wire.failures import FailureAcknowledgement
 from rljob_api.wire.observation import CoordinatorStatus, EventPage
 
 ANSWER_SECONDS = 20.0
 """A restore deletes and re-issues within one script: an epoch may take seconds to open, more on a busy machine."""
+
+
+A = TypeVar("A", bound=ApiModel)
 
 
 class CoordinatorError(Exception):
@@ -42,16 +48,16 @@ class CoordinatorLink:
 
     async def status(self) -> CoordinatorStatus:
         """What the coordinator sees."""
-        return CoordinatorStatus.model_validate_json(await self._send("GET", "/v1/status"))
+        return _understood(CoordinatorStatus, await self._send("GET", "/v1/status"))
 
     async def events(self, after: int, wait_seconds: float) -> EventPage:
         """Events with a larger id than `after`; waits for the first one so long."""
         path = f"/v1/events?after={after}&wait={wait_seconds:g}"
-        return EventPage.model_validate_json(await self._send("GET", path, timeout=wait_seconds + ANSWER_SECONDS))
+        return _understood(EventPage, await self._send("GET", path, timeout=wait_seconds + ANSWER_SECONDS))
 
     async def raise_epoch(self, request: EpochRequest) -> RestorePoint:
         """Fences every earlier epoch; the same request succeeds again."""
-        return RestorePoint.model_validate_json(await self._send("POST", "/v1/epoch", request.model_dump_json()))
+        return _understood(RestorePoint, await self._send("POST", "/v1/epoch", request.model_dump_json()))
 
     async def set_desired(self, desired: DesiredState) -> None:
         """What every pod shall do."""
@@ -64,3 +70,18 @@ class CoordinatorLink:
 
     async def _send(self, method: str, path: str, body: str | None = None, timeout: float = ANSWER_SECONDS) -> bytes:
         return await self._transport.send(method, path, body, timeout)
+
+
+def _understood(kind: type[A], answer: bytes) -> A:
+    """The answer, typed.
+
+    A coordinator of another version may say what is not understood here. That counts as a refusal: asked again later.
+    """
+    try:
+        return kind.model_validate_json(answer)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise CoordinatorRefused(
+            f"the coordinator's {kind.__name__} is not understood: {where}: {first['msg']}"
+        ) from error

@@ -11,7 +11,7 @@ import signal
 import socket
 import uuid
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -25,10 +25,11 @@ from kubernetes.aio.client.configuration import Configuration
 from rljob_api.cluster import LABEL_JOB
 from rljob_operator.adapters.api import Api
 from rljob_operator.adapters.cache import Cache
+from rljob_operator.adapters.census import Census
 from rljob_operator.adapters.coordinator import Access, ProxyAccess, ServiceAccess
 from rljob_operator.adapters.coordinators import Coordinators
 from rljob_operator.adapters.errors import LeaseLost
-from rljob_operator.adapters.health import Checks, HealthServer
+from rljob_operator.adapters.health import Checks, HealthServer, Watch
 from rljob_operator.adapters.informer import Informer
 from rljob_operator.adapters.lease import Lease
 from rljob_operator.adapters.metrics import Metrics
@@ -106,7 +107,8 @@ class OperatorProcess:
         world = World(api, cache, coordinators, self._metrics, self._options, platform, self._identity)
         workers: Workers[JobKey] = Workers(Reconciler(world).turn, self._options.concurrency, self._metrics)
         watches = list(self._watches(api, cache, platform))
-        self._fill_checks(workers, watches, cache)
+        census = Census(api, cache, self._options.namespaces)
+        self._fill_checks(workers, [*watches, census], cache)
         tasks = {asyncio.create_task(watch.run(), name=f"watch of {watch.name}") for watch in watches}
         lost: list[asyncio.Task[Any]] = [asyncio.create_task(workers.lease_lost.wait(), name="write without the lease")]
         if self._lease is not None:
@@ -119,6 +121,7 @@ class OperatorProcess:
                 tasks |= {
                     asyncio.create_task(workers.run(), name="workers"),
                     asyncio.create_task(self._kopf(cache, stopping), name="kopf"),
+                    asyncio.create_task(census.run(), name="census"),
                 }
                 await _first_of({*tasks, *ends})
             return self._verdict(tasks, lost, stopping)
@@ -167,7 +170,7 @@ class OperatorProcess:
                 metadata_only = resource not in _WHOLE
                 yield Informer(api, resource, namespace, LABEL_JOB, sink, self._metrics, metadata_only=metadata_only)
 
-    def _fill_checks(self, workers: Workers[JobKey], watches: list[Informer], cache: Cache) -> None:
+    def _fill_checks(self, workers: Workers[JobKey], watches: Sequence[Watch], cache: Cache) -> None:
         def before_scrape() -> None:
             self._metrics.queue_depth.set(workers.depth())
             self._metrics.jobs.clear()

@@ -6,7 +6,7 @@ The Helm chart writes the file; `build` and the adapters read the values.
 from enum import StrEnum
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rljob_api.base import ApiModel
 from rljob_api.spec import Quantity
@@ -82,6 +82,16 @@ class LeaseOptions(ApiModel):
     """A leader that could not renew for this long gives up."""
     retry_seconds: float = Field(default=2, gt=0, le=3600)
     """Between two attempts."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "LeaseOptions":
+        if self.retry_seconds < self.renew_seconds < self.duration_seconds:
+            return self
+        raise ValueError(
+            f"durationSeconds {self.duration_seconds:g}, renewSeconds {self.renew_seconds:g} and retrySeconds "
+            f"{self.retry_seconds:g} must fall in this order, else two replicas could lead at once. "
+            "Set for example 15, 10 and 2."
+        )
 
 
 class OperatorOptions(ApiModel):

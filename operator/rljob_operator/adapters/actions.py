@@ -67,9 +67,11 @@ class Actions:
             case SetDesired(desired):
                 if scene.coordinator is not None:
                     await scene.coordinator.link.set_desired(desired)
+                    failpoint("operator.after_write")
             case AcknowledgeFailures(ids):
                 if scene.coordinator is not None:
                     await scene.coordinator.link.acknowledge(ids)
+                    failpoint("operator.after_write")
             case CreatePod(pod):
                 await self._make_way(scene, pod)
             case KillPod(pod, life) | MarkForDeletion(pod, life) | KeepPod(pod, life):
@@ -99,6 +101,7 @@ class Actions:
         request = EpochRequest(epoch=action.epoch, decision_id=action.decision_id, reason=action.reason, job=scene.job)
         point = await scene.coordinator.link.raise_epoch(request)
         failpoint("epoch.after_raise")
+        failpoint("operator.after_write")
         _log.info(
             "%s: epoch %d is open: lineage %d from version %d, %d groups kept, %d generated again",
             scene.key,

@@ -42,6 +42,10 @@ class Api:
         self._metrics = metrics
         self._may_write = may_write
 
+    def check_may_write(self) -> None:
+        """Raises LeaseLost where nothing may be written any more, whoever it would be written to."""
+        self._may_write()
+
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
         """One object."""
         return await self._ask("get", "GET", resource, resource.path(namespace, name))
@@ -52,8 +56,11 @@ class Api:
 
     async def exists(self, api_version: str) -> bool:
         """Whether the API server serves this group and version."""
-        body = await self._send("GET", f"/apis/{api_version}", {}, None, "", "", REQUEST_SECONDS)
-        return body[0] == 200
+        path = f"/apis/{api_version}"
+        status, answer, response = await self._send("GET", path, {}, None, "", "", REQUEST_SECONDS)
+        if status not in (200, 404):  # neither yes nor no
+            raise _refused(f"get {path}", response, answer)
+        return status == 200
 
     async def create(self, resource: Resource, namespace: str, body: Json) -> Json:
         """A new object; ApiConflict if it exists."""
@@ -87,7 +94,9 @@ class Api:
     async def proxy(
         self, method: str, path: str, body: bytes | None, headers: Json, timeout: float
     ) -> tuple[int, bytes]:
-        """A request to a Service through the API server: status and body, whatever they are."""
+        """A request to a Service through the API server: status and body, whatever they are. But for GET, a write."""
+        if method != "GET":
+            self.check_may_write()
         status, answer, _ = await self._send(method, path, {}, body, "application/json", "", timeout, headers)
         return status, answer
 
@@ -118,7 +127,7 @@ class Api:
         content_type: str = "application/json",
         query: Mapping[str, str] | None = None,
     ) -> Json:
-        self._may_write()
+        self.check_may_write()
         answer = await self._ask(verb, method, resource, path, body=body, content_type=content_type, query=query or {})
         failpoint("operator.after_write")
         return answer

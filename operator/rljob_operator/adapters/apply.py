@@ -13,7 +13,7 @@ from typing import Any
 from rljob_api.cluster import ANNOTATION_APPLIED, ANNOTATION_BUILT_FOR
 from rljob_operator.adapters.api import Api, Json
 from rljob_operator.adapters.cache import Cache
-from rljob_operator.adapters.errors import ApiNotFound
+from rljob_operator.adapters.errors import ApiConflict, ApiNotFound
 from rljob_operator.adapters.resources import resource_of
 from rljob_operator.adapters.views import JobKey, OwnedView, view_owned
 
@@ -55,7 +55,7 @@ def difference(wanted: Sequence[Json], there: Mapping[tuple[str, str], OwnedView
 
 
 async def carry_out(api: Api, cache: Cache, key: JobKey, delta: Delta) -> None:
-    """Writes the difference. What was written is known at once, without waiting for the watch."""
+    """Writes the difference. What was written is known at once; what was deleted is gone when the watch says so."""
     for manifest in delta.apply:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         written = await api.apply(resource_of(kind), key.namespace, name, manifest)
@@ -68,9 +68,8 @@ async def carry_out(api: Api, cache: Cache, key: JobKey, delta: Delta) -> None:
         _log.info("%s: scaled %s %s to %d", key, view.kind, view.name, replicas)
     for view in delta.delete:
         options = {"preconditions": {"uid": view.uid}, "propagationPolicy": "Background"}
-        with suppress(ApiNotFound):
+        with suppress(ApiNotFound, ApiConflict):  # it is gone already, or another one has its name
             await api.delete(resource_of(view.kind), key.namespace, view.name, options)
-        cache.drop_owned(key, view.kind, view.name, view.uid)
         _log.info("%s: deleted %s %s, which is no longer wanted", key, view.kind, view.name)
 
 

@@ -1,10 +1,10 @@
 """The cache: every RLJob, and of each job its pods and the objects it is made of. Watches write it, turns read it.
 
-It does no I/O. Of an object it never goes back to an older version: what a turn wrote itself is known at once, and
-the event that tells of an earlier state of it is passed over.
+It does no I/O. Of an object it never goes back to an older version, whichever comes first: the answer to a write of
+one's own, the event that tells of it, or the event that tells of what came before or after. What is gone never returns.
 """
 
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -15,6 +15,9 @@ Raw = dict[str, Any]
 _KEPT = ("name", "namespace", "uid", "generation", "resourceVersion", "labels", "annotations", "deletionTimestamp")
 """Of an RLJob's metadata; its managedFields are longer than all the rest."""
 
+REMEMBERED_GONE = 20_000
+"""Uids of objects that are gone, over all jobs: an answer that is under way for longer has missed its deadline."""
+
 
 class Cache:
     """What is known of the cluster. `changed` is called with the key of a job that should be looked at."""
@@ -24,6 +27,7 @@ class Cache:
         self._jobs: dict[JobKey, Raw] = {}
         self._pods: defaultdict[JobKey, dict[str, PodView]] = defaultdict(dict)
         self._owned: defaultdict[JobKey, dict[tuple[str, str], OwnedView]] = defaultdict(dict)
+        self._gone: OrderedDict[str, None] = OrderedDict()
 
     def job(self, key: JobKey) -> Raw | None:
         """The newest known version of an RLJob; not to be changed by who asks."""
@@ -46,7 +50,7 @@ class Cache:
         metadata = raw["metadata"]
         key = JobKey(metadata["namespace"], metadata["name"])
         known = self._jobs.get(key)
-        if known is not None and not _is_newer(metadata, known["metadata"]):
+        if metadata["uid"] in self._gone or (known is not None and not _is_newer(metadata, known["metadata"])):
             return
         kept = {name: metadata[name] for name in _KEPT if name in metadata}
         self._jobs[key] = {"metadata": kept, "spec": raw.get("spec") or {}, "status": raw.get("status") or {}}
@@ -58,9 +62,14 @@ class Cache:
         metadata = raw["metadata"]
         key = JobKey(metadata["namespace"], metadata["name"])
         known = self._jobs.get(key)
+        self._remember_gone(metadata["uid"])
         if known is not None and known["metadata"]["uid"] == metadata["uid"]:
             del self._jobs[key]
             self._changed(key)
+
+    def jobs_known(self) -> dict[JobKey, str]:
+        """Every RLJob: its uid by its key."""
+        return {key: raw["metadata"]["uid"] for key, raw in self._jobs.items()}
 
     def put_pod(self, key: JobKey, pod: PodView) -> None:
         """A version of a pod; what nobody decides on wakes nobody."""
@@ -82,14 +91,16 @@ class Cache:
 
     def put_owned(self, key: JobKey, view: OwnedView, *, quietly: bool = False) -> None:
         """A version of an object of a job that was seen or (quietly) written."""
-        known = self._owned[key].get((view.kind, view.name))
-        if known != view:
-            self._owned[key][view.kind, view.name] = view
-            if not quietly:
-                self._changed(key)
+        known = self._owned.get(key, {}).get((view.kind, view.name))
+        if view.uid in self._gone or (known is not None and known.uid == view.uid and known.version > view.version):
+            return
+        self._owned[key][view.kind, view.name] = view
+        if known != view and not quietly:
+            self._changed(key)
 
     def drop_owned(self, key: JobKey, kind: str, name: str, uid: str) -> None:
         """An object of a job is gone."""
+        self._remember_gone(uid)
         known = self._owned[key].get((kind, name))
         if known is not None and known.uid == uid:
             del self._owned[key][kind, name]
@@ -105,6 +116,11 @@ class Cache:
             for (of_kind, name), view in views.items()
             if of_kind == kind
         }
+
+    def _remember_gone(self, uid: str) -> None:
+        self._gone[uid] = None
+        while len(self._gone) > REMEMBERED_GONE:
+            self._gone.popitem(last=False)
 
 
 def _is_newer(metadata: Mapping[str, Any], known: Mapping[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 The proxy strips `Authorization`, so that the job's token travels in a header of its own. One session serves all jobs.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import aiohttp
@@ -30,13 +31,15 @@ class Access(Protocol):
 class ServiceAccess:
     """From inside the cluster."""
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
+    def __init__(self, session: aiohttp.ClientSession, check_may_write: Callable[[], None]) -> None:
+        """`check_may_write` raises LeaseLost where only questions may be asked."""
         self._session = session
+        self._check_may_write = check_may_write
 
     def to(self, job: JobKey, token: str) -> Transport:
         """Straight to the Service."""
         host = service_host(coordinator_name(job.name), job.namespace)
-        return _ServiceTransport(self._session, f"http://{host}:{COORDINATOR_PORT}", token)
+        return _ServiceTransport(self._session, f"http://{host}:{COORDINATOR_PORT}", token, self._check_may_write)
 
 
 class ProxyAccess:
@@ -52,13 +55,18 @@ class ProxyAccess:
 
 
 class _ServiceTransport:
-    def __init__(self, session: aiohttp.ClientSession, base: str, token: str) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, base: str, token: str, check_may_write: Callable[[], None]
+    ) -> None:
         self._session = session
         self._base = base
         self._token = token
+        self._check_may_write = check_may_write
 
     async def send(self, method: str, path: str, body: str | None, timeout: float) -> bytes:
         """The body of a good answer."""
+        if method != "GET":
+            self._check_may_write()
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS)
         headers = {"X-RLJob-Token": self._token, "Content-Type": "application/json"}
         try:

@@ -3,14 +3,16 @@
 Served from the start, also by a replica that waits for the lease.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from rljob_operator.adapters.informer import Informer
 from rljob_operator.adapters.metrics import Metrics
+from rljob_operator.adapters.resources import Resource
 
 WATCH_LIMIT_SECONDS = 150.0
 """A watch whose last sign of life is older is dead: it gives up a stream after 100 s, and retries within 30 s."""
@@ -19,13 +21,34 @@ LAG_LIMIT_SECONDS = 60.0
 """A job that waits for longer for its turn is not looked after."""
 
 
+class Watch(Protocol):
+    """Something that keeps the cache true: a watch, or the census."""
+
+    synced: asyncio.Event
+    """Set once everything was listed."""
+
+    @property
+    def name(self) -> str:
+        """Which one, in words."""
+        ...
+
+    @property
+    def resource(self) -> Resource:
+        """What is watched."""
+        ...
+
+    def age(self) -> float:
+        """Seconds since the last sign of life."""
+        ...
+
+
 @dataclass(slots=True)
 class Checks:
     """What health is read from; filled in as the operator starts."""
 
     lag: Callable[[], float] = lambda: 0.0
     lease_problem: Callable[[], str | None] = lambda: None
-    watches: Sequence[Informer] = field(default_factory=list)
+    watches: Sequence[Watch] = field(default_factory=list)
     leads: bool = False
     before_scrape: Callable[[], None] = lambda: None
     """Brings gauges up to date."""
@@ -84,8 +107,9 @@ class HealthServer:
     async def _serve_metrics(self, _: web.Request) -> web.Response:
         self._checks.before_scrape()
         self._metrics.queue_lag.set(self._checks.lag())
-        for watch in self._checks.watches:
-            self._metrics.watch_age.labels(watch.resource.plural).set(watch.age())
+        for plural in {watch.resource.plural for watch in self._checks.watches}:
+            ages = [watch.age() for watch in self._checks.watches if watch.resource.plural == plural]
+            self._metrics.watch_age.labels(plural).set(max(ages))
         return web.Response(body=generate_latest(self._metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

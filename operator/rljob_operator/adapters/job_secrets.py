@@ -1,6 +1,6 @@
 """The Secret of a job: drawn and created once, read ever after, never written again.
 
-What is in it is kept in memory: its token opens the coordinator.
+What is in it is kept in memory, by job: its token opens the coordinator. Nobody watches secrets.
 """
 
 import base64
@@ -9,7 +9,6 @@ import secrets
 from rljob_api.cluster import secret_name
 from rljob_api.spec import RLJob
 from rljob_operator.adapters.api import Api, Json
-from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.errors import ApiConflict, ApiNotFound
 from rljob_operator.adapters.resources import SECRETS
 from rljob_operator.adapters.views import JobKey, view_owned
@@ -21,9 +20,8 @@ DRAWN_BYTES = 32
 class JobSecrets:
     """Tokens by job."""
 
-    def __init__(self, api: Api, cache: Cache) -> None:
+    def __init__(self, api: Api) -> None:
         self._api = api
-        self._cache = cache
         self._tokens: dict[JobKey, tuple[str, str]] = {}
 
     def forget(self, key: JobKey) -> None:
@@ -33,9 +31,8 @@ class JobSecrets:
     async def token(self, key: JobKey, job: RLJob, owner: Owner) -> str | None:
         """The job's token; None while the Secret of an earlier job of the same name is still there."""
         name = secret_name(key.name)
-        there = self._cache.owned(key).get((SECRETS.kind, name))
         known = self._tokens.get(key)
-        if known is not None and there is not None and (there.uid, there.owner_uid) == (known[0], owner.uid):
+        if known is not None and known[0] == owner.uid:
             return known[1]
         found = await self._read(key, name) or await self._create(key, name, job, owner)
         if found is None:
@@ -43,9 +40,8 @@ class JobSecrets:
         view = view_owned(SECRETS.kind, found)
         if view.deleting or view.owner_uid != owner.uid:
             return None
-        self._cache.put_owned(key, view, quietly=True)
         token = base64.b64decode(found["data"]["token"]).decode()
-        self._tokens[key] = (view.uid, token)
+        self._tokens[key] = (owner.uid, token)
         return token
 
     async def _read(self, key: JobKey, name: str) -> Json | None:

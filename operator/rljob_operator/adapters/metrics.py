@@ -29,7 +29,7 @@ class Metrics:
         )
         self.watch_age = Gauge(
             "rljob_operator_watch_age_seconds",
-            "Since the last sign of life of a watch.",
+            "Since the last sign of life of a watch; of several namespaces the longest.",
             ["resource"],
             registry=registry,
         )

@@ -19,7 +19,7 @@ PROGRESS_SECONDS = 15.0
 
 
 class Overtaken(Exception):
-    """Somebody else has written; the cache has the newest state now."""
+    """Somebody else has written, or the job is gone; the cache has the newest state now."""
 
 
 class StatusWriter:
@@ -63,14 +63,19 @@ class StatusWriter:
         except ApiConflict as error:
             await self.refresh(key)
             raise Overtaken(str(error)) from error
+        except ApiNotFound as error:  # the watch of RLJobs may have slept over its end
+            self._cache.drop_job(raw)
+            raise Overtaken(str(error)) from error
         self._cache.put_job(written, quietly=True)
 
     async def refresh(self, key: JobKey) -> None:
         """Reads the job anew into the cache."""
+        known = self._cache.job(key)
         try:
             self._cache.put_job(await self._api.get(RLJOBS, key.namespace, key.name))
         except ApiNotFound:
-            return
+            if known is not None:
+                self._cache.drop_job(known)
 
 
 def decisive(status: RLJobStatus) -> RLJobStatus:

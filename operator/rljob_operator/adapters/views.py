@@ -1,7 +1,7 @@
 """Views: what is kept of an object of the API server, and nothing else, since there are very many. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rljob_api.cluster import (
@@ -87,6 +87,8 @@ class OwnedView:
     deleting: bool
     replicas: int | None
     """spec.replicas of a Deployment or StatefulSet."""
+    version: int = field(default=0, compare=False)
+    """Of two views of one object (uid) the one with the greater number is the later; alone it says nothing new."""
 
 
 def job_of(raw: Raw) -> JobKey | None:
@@ -151,6 +153,7 @@ def view_owned(kind: str, raw: Raw) -> OwnedView:
         template=template.get(ANNOTATION_TEMPLATE, ""),
         deleting="deletionTimestamp" in metadata,
         replicas=spec.get("replicas"),
+        version=int(metadata["resourceVersion"]),
     )
 
 

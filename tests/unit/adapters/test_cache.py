@@ -4,7 +4,7 @@ from typing import Any
 
 from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.sinks import OwnedSink, PodSink
-from rljob_operator.adapters.views import JobKey
+from rljob_operator.adapters.views import JobKey, view_owned
 from tests.unit.adapters.objects import make_pod, running, terminated
 
 KEY = JobKey("ns", "job")
@@ -20,6 +20,11 @@ class Woken(list[JobKey]):
 def make_job(version: int, *, uid: str = "j1", status: dict[str, Any] | None = None) -> dict[str, Any]:
     metadata = {"namespace": "ns", "name": "job", "uid": uid, "resourceVersion": str(version), "managedFields": [1]}
     return {"metadata": metadata, "spec": {"mode": "x"}, "status": status or {}}
+
+
+def make_deployment(version: int, *, replicas: int = 1) -> dict[str, Any]:
+    metadata = {**make_pod(name="d", uid="d1")["metadata"], "resourceVersion": str(version)}
+    return {"metadata": metadata, "spec": {"replicas": replicas}}
 
 
 def make_cache() -> tuple[Cache, Woken]:
@@ -54,6 +59,49 @@ def test_a_job_of_the_same_name_replaces_the_one_that_is_gone_whatever_comes_fir
     cache.drop_job(make_job(11, uid="j2"))
     assert cache.job(KEY) is None
     assert woken.take() == 3
+
+
+def test_the_answer_to_a_write_does_not_bring_back_a_job_that_is_gone() -> None:
+    cache, _ = make_cache()
+    cache.put_job(make_job(1))
+    cache.drop_job(make_job(3))
+    cache.put_job(make_job(2, status={"phase": "Running"}), quietly=True)
+    assert cache.job(KEY) is None
+
+    cache.put_job(make_job(4, uid="j2"))
+    cache.put_job(make_job(2), quietly=True)
+    found = cache.job(KEY)
+    assert found is not None
+    assert found["metadata"]["uid"] == "j2"
+
+
+def test_the_answer_to_a_write_does_not_undo_what_came_after_it() -> None:
+    cache, woken = make_cache()
+    sink = OwnedSink(cache, "Deployment")
+    sink.put(make_deployment(5, replicas=0))
+    woken.clear()
+    cache.put_owned(KEY, view_owned("Deployment", make_deployment(4, replicas=1)), quietly=True)
+    assert cache.owned(KEY)["Deployment", "d"].replicas == 0
+
+    sink.put(make_deployment(6, replicas=0))
+    assert woken.take() == 0
+    sink.put(make_deployment(7, replicas=2))
+    assert woken.take() == 1
+    sink.drop(make_deployment(8))
+    cache.put_owned(KEY, view_owned("Deployment", make_deployment(7, replicas=1)), quietly=True)
+    assert not cache.owned(KEY)
+
+
+def test_nothing_is_kept_of_a_job_that_is_gone_with_all_it_was_made_of() -> None:
+    cache, _ = make_cache()
+    cache.put_job(make_job(1))
+    PodSink(cache).put(make_pod(running()))
+    OwnedSink(cache, "Deployment").put(make_deployment(2))
+
+    PodSink(cache).drop(make_pod(running()))
+    OwnedSink(cache, "Deployment").drop(make_deployment(3))
+    cache.drop_job(make_job(4))
+    assert [cache._jobs, cache._pods, cache._owned] == [{}, {}, {}]
 
 
 def test_a_pod_that_looks_the_same_wakes_nobody() -> None:

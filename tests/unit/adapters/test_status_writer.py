@@ -1,13 +1,20 @@
 """Which part of a status must be written at once, and as what patch."""
 
-from typing import Any
+import asyncio
+from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.names import Role
 from rljob_api.status import PodStatus, RLJobStatus, RoleStatus, TrainingStatus
-from rljob_operator.adapters.status_writer import decisive, merge_patch
+from rljob_operator.adapters.api import Api
+from rljob_operator.adapters.cache import Cache
+from rljob_operator.adapters.resources import RLJOBS
+from rljob_operator.adapters.status_writer import Overtaken, StatusWriter, decisive, merge_patch
+from rljob_operator.adapters.views import JobKey
+from tests.unit.adapters.fake_api import ApiOfAnswers
 
 VALUES = st.recursive(
     st.integers(0, 3) | st.text("ab", max_size=2) | st.lists(st.integers(0, 2), max_size=2),
@@ -39,6 +46,37 @@ def test_a_merge_patch_turns_the_old_into_the_new(old: dict[str, Any], new: dict
 @given(OBJECTS)
 def test_nothing_new_makes_an_empty_patch(same: dict[str, Any]) -> None:
     assert merge_patch(same, same) == {}
+
+
+KEY = JobKey("ns", "job")
+PATCH = "PATCH " + RLJOBS.path("ns", "job", "status")
+
+
+def make_job(version: int, uid: str = "j1") -> dict[str, Any]:
+    metadata = {"namespace": "ns", "name": "job", "uid": uid, "resourceVersion": str(version)}
+    return {"metadata": metadata, "spec": {}, "status": {}}
+
+
+@pytest.mark.parametrize(
+    ("answers", "left"),
+    [
+        pytest.param({PATCH: 409, RLJOBS.path("ns", "job"): make_job(8)}, 8, id="somebody wrote: what they wrote"),
+        pytest.param({PATCH: 409, RLJOBS.path("ns", "job"): 404}, None, id="deleted after the conflict: nothing"),
+        pytest.param({PATCH: 404}, None, id="gone, and no watch told: nothing"),
+    ],
+)
+def test_a_write_that_is_overtaken_leaves_the_newest_state_in_the_cache(
+    answers: dict[str, Any], left: int | None
+) -> None:
+    cache = Cache(lambda key: None)
+    raw = make_job(5)
+    cache.put_job(raw)
+    writer = StatusWriter(cast(Api, ApiOfAnswers(answers)), cache)
+    with pytest.raises(Overtaken):
+        asyncio.run(writer.write(KEY, raw, RLJobStatus(), RLJobStatus(observed_generation=1)))
+
+    found = cache.job(KEY)
+    assert (found and int(found["metadata"]["resourceVersion"])) == left
 
 
 def merged(target: Any, patch: Any) -> Any:

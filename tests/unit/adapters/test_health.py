@@ -1,0 +1,47 @@
+"""Health: a sentence for what a restart would cure, and how old the watches are."""
+
+import asyncio
+
+from aiohttp import ClientSession, test_utils
+
+from rljob_operator.adapters.health import LAG_LIMIT_SECONDS, WATCH_LIMIT_SECONDS, Checks, HealthServer
+from rljob_operator.adapters.metrics import Metrics
+from rljob_operator.adapters.resources import PODS, Resource
+
+
+class WatchOfAge:
+    def __init__(self, name: str, age: float) -> None:
+        self.synced = asyncio.Event()
+        self.name = name
+        self._age = age
+
+    @property
+    def resource(self) -> Resource:
+        return PODS
+
+    def age(self) -> float:
+        return self._age
+
+
+def test_a_dead_watch_and_a_job_without_turns_are_told() -> None:
+    checks = Checks(watches=[WatchOfAge("pods in a", 1), WatchOfAge("pods in b", WATCH_LIMIT_SECONDS + 1)])
+    assert checks.problems() == ["the watch of pods in b has given no sign of life for 151 s"]
+
+    checks.lag = lambda: LAG_LIMIT_SECONDS + 1
+    checks.lease_problem = lambda: "no lease"
+    assert checks.problems()[1:] == ["a job has waited for its turn for 61 s", "no lease"]
+
+
+def test_the_age_of_a_kind_is_that_of_its_oldest_watch() -> None:
+    async def scraped() -> str:
+        port = test_utils.unused_port()
+        checks = Checks(watches=[WatchOfAge("pods in a", 70), WatchOfAge("pods in b", 3)])
+        server = HealthServer(checks, Metrics(), 0, port)
+        await server.start()
+        try:
+            async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}/metrics") as answer:
+                return await answer.text()
+        finally:
+            await server.stop()
+
+    assert 'rljob_operator_watch_age_seconds{resource="pods"} 70.0' in asyncio.run(scraped())
