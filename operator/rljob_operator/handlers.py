@@ -5,7 +5,6 @@ touch the cache are coroutines: others would be run in a thread beside the loop 
 """
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import kopf
@@ -20,13 +19,12 @@ SERVER_SECONDS = 300
 """An integer: the API server takes no other."""
 
 
-def registry(cache: Cache, started: Callable[[], None]) -> kopf.OperatorRegistry:
-    """What kopf shall call; `started` once it has taken over the signals, so that they can be taken back."""
+def registry(cache: Cache) -> kopf.OperatorRegistry:
+    """What kopf shall call."""
     made = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=made)
     async def configure(settings: kopf.OperatorSettings, **_: object) -> None:
-        started()
         settings.posting.enabled = False
         settings.scanning.disabled = True
         settings.peering.standalone = True

@@ -142,15 +142,22 @@ class OperatorProcess:
 
     async def _kopf(self, cache: Cache, stopping: asyncio.Event) -> None:
         namespaces = self._options.namespaces
-        await kopf.operator(
-            registry=registry(cache, lambda: _stop_by_signal(stopping)),
-            stop_flag=stopping,
-            standalone=True,
-            clusterwide=not namespaces,
-            namespaces=namespaces,
-            # Its own would be made of the user's name, and a container's user has none.
-            identity=cast(Any, self._identity),
-        )
+        ready = asyncio.Event()
+        taking_back = asyncio.create_task(_take_signals_back(ready, stopping))
+        try:
+            await kopf.operator(
+                registry=registry(cache),
+                standalone=True,
+                clusterwide=not namespaces,
+                namespaces=namespaces,
+                # Its own would be made of the user's name, and a container's user has none.
+                identity=cast(Any, self._identity),
+                stop_flag=stopping,
+                ready_flag=ready,
+            )
+        finally:
+            taking_back.cancel()
+        stopping.set()  # by a signal that came before they were taken back: it returns for no other reason
 
     def _access(self, api: Api, session: aiohttp.ClientSession) -> Access:
         if self._options.coordinator_access is CoordinatorAccess.PROXY:
@@ -205,8 +212,14 @@ def own_namespace() -> str:
     raise ValueError("lease.namespace: null needs the variable POD_NAMESPACE. Set one of the two, or lease to null.")
 
 
+async def _take_signals_back(ready: asyncio.Event, stopping: asyncio.Event) -> None:
+    """Kopf takes them as it starts; its handler breaks when one comes twice, as where a whole process group gets it."""
+    await ready.wait()
+    _stop_by_signal(stopping)
+
+
 def _stop_by_signal(stopping: asyncio.Event) -> None:
-    """The handler of kopf breaks when the signal comes twice, as it does where a whole process group gets it."""
+    """Both signals ask for an orderly end."""
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
 
