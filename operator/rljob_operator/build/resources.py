@@ -6,13 +6,15 @@ from rljob_api.spec import ResourcesSpec, RoleSpec
 
 GPU = "nvidia.com/gpu"
 _MIB = 1 << 20
+_CPU = "100m"
+"""What every container asks for: on a busy node one that asks for nothing gets nothing, and misses its deadlines."""
 
 COORDINATOR: dict[str, Any] = {
-    "requests": {"cpu": "100m", "memory": "256Mi"},
+    "requests": {"cpu": _CPU, "memory": "256Mi"},
     "limits": {"memory": "2Gi"},
 }
 CONTROL: dict[str, Any] = {
-    "requests": {"cpu": "100m", "memory": "128Mi"},
+    "requests": {"cpu": _CPU, "memory": "128Mi"},
     "limits": {"memory": "2Gi"},
 }
 """Control state is some hundred bytes a row and the rows of a few rollouts; rewriting its file may double it."""
@@ -23,9 +25,10 @@ _STORAGE_FRAGMENTATION = 4
 
 
 def role_resources(spec: RoleSpec) -> dict[str, Any]:
-    """Of a worker: the spec's, and its GPUs. Without a word of the user nothing is reserved."""
+    """Of a worker: the spec's, its GPUs, and a little CPU. Memory is reserved by the user's word only."""
     gpus = {GPU: str(spec.gpus)} if spec.gpus else {}
-    return _without_empty({**spec.resources.requests, **gpus}, {**spec.resources.limits, **gpus})
+    requests, limits = {**spec.resources.requests, **gpus}, {**spec.resources.limits, **gpus}
+    return _without_empty(_with_cpu(requests, limits), limits)
 
 
 def storage_resources(spec: ResourcesSpec, storage_bytes: int) -> dict[str, Any]:
@@ -35,8 +38,12 @@ def storage_resources(spec: ResourcesSpec, storage_bytes: int) -> dict[str, Any]
     if "memory" not in limits:
         limits["memory"] = _mebibytes(limit)
         requests.setdefault("memory", _mebibytes(storage_bytes))
-    requests.setdefault("cpu", "100m")
-    return _without_empty(requests, limits)
+    return _without_empty(_with_cpu(requests, limits), limits)
+
+
+def _with_cpu(requests: dict[str, str], limits: dict[str, str]) -> dict[str, str]:
+    """Where a limit is given and no request, Kubernetes takes the limit."""
+    return requests if "cpu" in limits else {"cpu": _CPU, **requests}
 
 
 def _mebibytes(amount: int) -> str:

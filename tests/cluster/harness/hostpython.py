@@ -10,6 +10,8 @@ IMAGE = "localhost/host:1"
 
 _SOURCES = ("crds", "operator", "cli", "workers", "examples")
 """Folders of the repository: the editable install points into the first four, manifests name files beside the last."""
+_LITTLE = {"requests": {"cpu": "20m"}}
+"""So that several jobs have room on a small machine: what pods ask for by default would fill it with two."""
 _PING = (
     'exec 3<>/dev/tcp/127.0.0.1/6379; printf "AUTH %s\\r\\nPING\\r\\n" "$REDISCLI_AUTH" >&3;'
     ' read -r -t 5 _ <&3; read -r -t 5 answer <&3; [[ "$answer" == +PONG* ]]'
@@ -21,7 +23,7 @@ def workload_options(repository: Path, venv: Path, python_prefix: Path, redis_se
     """`workloads` of the operator's options, with camelCase keys as in its file and in the chart's values."""
     containers = [container("worker", repository, venv, python_prefix)]
     containers += [container("coordinator", repository, venv, python_prefix)]
-    containers += [{"name": "redis", "volumeMounts": mounts(repository, venv, python_prefix)}]
+    containers += [{"name": "redis", "resources": _LITTLE, "volumeMounts": mounts(repository, venv, python_prefix)}]
     return {
         "workerImage": IMAGE,
         "redisImage": IMAGE,
@@ -39,6 +41,7 @@ def container(name: str, repository: Path, venv: Path, python_prefix: Path) -> d
     """A container's part of a patch. It works in `examples`, so that their paths to data hold."""
     return {
         "name": name,
+        "resources": _LITTLE,
         "workingDir": str(repository / "examples"),
         # Two processes with two threads each wait for each other on a busy machine.
         "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],

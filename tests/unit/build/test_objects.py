@@ -2,6 +2,7 @@
 
 import base64
 import json
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,25 @@ def test_a_storage_unit_has_memory_above_what_it_may_hold() -> None:
     unit = container(build(given)["StatefulSet/quickstart-storage"], "redis")
     assert unit["resources"]["limits"] == {"memory": "9Gi"}
     assert "memory" not in unit["resources"]["requests"], "Kubernetes takes the limit"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param({}, {"cpu": "100m"}, id="a container that asks for nothing would starve on a busy node"),
+        pytest.param(
+            {"requests": {"memory": "1Gi"}}, {"cpu": "100m", "memory": "1Gi"}, id="beside what the user asks for"
+        ),
+        pytest.param({"requests": {"cpu": "2"}}, {"cpu": "2"}, id="the user's word counts"),
+        pytest.param({"limits": {"cpu": "50m"}}, None, id="Kubernetes takes the limit"),
+    ],
+)
+def test_a_worker_asks_for_cpu(given: dict[str, Any], expected: dict[str, str] | None) -> None:
+    job = changed(quickstart(), roles={"actor": {"resources": given}}, transferQueue={"redis": {"resources": given}})
+    objects = build(job)
+    assert container(objects["Deployment/quickstart-actor"], "worker")["resources"].get("requests") == expected
+    unit = container(objects["StatefulSet/quickstart-storage"], "redis")["resources"]["requests"]
+    assert unit.get("cpu") == (expected or {}).get("cpu")
 
 
 def test_control_state_is_kept_as_the_spec_says() -> None:
