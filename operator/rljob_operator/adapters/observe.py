@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rljob_api.cluster import COMPONENT_WORKER, deployment_name
+from rljob_api.cluster import COMPONENT_WORKER, LABEL_JOB, LABEL_ROLE, deployment_name
 from rljob_api.names import Role
 from rljob_api.revision import revision
 from rljob_api.spec import RLJob
@@ -46,6 +46,7 @@ def observe(sight: Sight, ends: Ends) -> tuple[Observed, Mapping[PodKey, PodView
         pods=facts,
         infrastructure=infrastructure_facts(sight.key, sight.pods, sight.status, ends),
         wishes=_wishes(sight),
+        scale_selector=f"{LABEL_JOB}={sight.key.name},{LABEL_ROLE}={Role.ROLLOUT.value}",
     )
     return observed, members
 

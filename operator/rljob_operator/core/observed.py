@@ -107,6 +107,8 @@ class Observed:
     interrupted_at: float | None = None
     """Unix time at which the user asked the job to stop."""
     wishes: Wishes = Wishes()
+    scale_selector: str = ""
+    """Label selector of the rollout pods, for whoever scales them; empty in a local run."""
 
     @property
     def on_cluster(self) -> bool:

@@ -37,4 +37,4 @@ def _scaling(observed: Observed, status: RLJobStatus) -> ScalingStatus:
     asleep = is_true(status, ConditionType.SUSPENDED)
     replicas = 0 if role is None or asleep else len(role.pods)
     desired = observed.replicas.get(Role.ROLLOUT, 0)
-    return status.scaling.model_copy(update={"replicas": replicas, "desired": desired})
+    return ScalingStatus(replicas=replicas, selector=observed.scale_selector, desired=desired)

@@ -106,6 +106,7 @@ class Cluster:
             coordinator=coordinator,
             pods=facts,
             wishes=self.wishes,
+            scale_selector="role=rollout",
         )
 
     def wish(self, **fields: object) -> None:

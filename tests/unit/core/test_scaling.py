@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rljob_api.names import Role
 from rljob_api.spec import RestartRequestSpec
-from rljob_api.status import ConditionType, Phase
+from rljob_api.status import ConditionType, Phase, ScalingStatus
 from rljob_api.wire.epochs import PodPhase
 from rljob_operator.core import KeepPod, MarkForDeletion, PodEnding, PodState, SetDesired, decide
 from rljob_operator.core.conditions import find, is_true
@@ -37,7 +37,7 @@ def test_more_replicas_join_the_running_job() -> None:
     world.settle()
     assert is_true(world.status, ConditionType.READY)
     assert world.status.restart.epoch == 1
-    assert world.status.scaling.replicas == world.status.scaling.desired == 4
+    assert world.status.scaling == ScalingStatus(replicas=4, desired=4, selector="role=rollout")
     assert [world.replica(Role.ROLLOUT, n).generation for n in range(4)] == [0] * 4
 
 
