@@ -3,7 +3,7 @@
 `rljob run` and the operator share it; how a request gets there is their `Transport`'s to know.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol, TypeVar
 
 from pydantic import ValidationError
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from rljob_api.base import ApiModel
 from rljob_api.wire.epochs import DesiredState, EpochRequest, RestorePoint
 from rljob_api.wire.failures import FailureAcknowledgement
-from rljob_api.wire.observation import CoordinatorStatus, EventPage
+from rljob_api.wire.observation import CoordinatorStatus, EventKind, EventPage
 
 ANSWER_SECONDS = 20.0
 """A restore deletes and re-issues within one script: an epoch may take seconds to open, more on a busy machine."""
@@ -50,9 +50,9 @@ class CoordinatorLink:
         """What the coordinator sees."""
         return _understood(CoordinatorStatus, await self._send("GET", "/v1/status"))
 
-    async def events(self, after: int, wait_seconds: float) -> EventPage:
-        """Events with a larger id than `after`; waits for the first one so long."""
-        path = f"/v1/events?after={after}&wait={wait_seconds:g}"
+    async def events(self, after: int, wait_seconds: float, quiet: Collection[EventKind] = ()) -> EventPage:
+        """Events with a larger id than `after`; waits so long for the first one that is not of a quiet kind."""
+        path = f"/v1/events?after={after}&wait={wait_seconds:g}" + "".join(f"&quiet={kind.value}" for kind in quiet)
         return _understood(EventPage, await self._send("GET", path, timeout=wait_seconds + ANSWER_SECONDS))
 
     async def raise_epoch(self, request: EpochRequest) -> RestorePoint:

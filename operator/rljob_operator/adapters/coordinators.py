@@ -22,8 +22,9 @@ WAIT_SECONDS = 20.0
 
 RETRY_SECONDS = (0.2, 10.0)
 
-_QUIET = frozenset({EventKind.STEP_TRAINED, EventKind.PUBLISHED})
-"""Nothing is decided on these, and there are many of them: they only make the status due."""
+_QUIET = (EventKind.STEP_TRAINED, EventKind.PUBLISHED)
+"""Nothing is decided on these, and there are many of them: they only make the status due, and only end a question when
+its time is over."""
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class Coordinator:
         failures = 0
         while True:
             try:
-                page = await self.link.events(self._after, WAIT_SECONDS)
+                page = await self.link.events(self._after, WAIT_SECONDS, _QUIET)
             except CoordinatorError as error:
                 failures += 1
                 self._metrics.coordinator_requests.labels("events", type(error).__name__).inc()

@@ -288,3 +288,25 @@ def test_a_rendezvous_is_found_by_those_of_the_same_epoch_and_generation(world: 
 def _get(world: World, path: str) -> bytes:
     headers = {"X-RLJob-Token": world.endpoints.token}
     return httpx.get(world.endpoints.coordinator + path, headers=headers, timeout=30).content
+
+
+def test_a_reader_hears_of_what_it_called_quiet_with_the_next_event_that_is_not(world: World) -> None:
+    world.begin()
+    session = world.rank(Role.ACTOR)
+    last = world.status().last_event
+    heard: list[str] = []
+
+    def read() -> None:
+        answer = httpx.get(
+            f"{world.endpoints.coordinator}/v1/events?after={last}&wait=20&quiet=PodChanged&quiet=StepTrained",
+            headers={"X-RLJob-Token": world.endpoints.token},
+            timeout=30,
+        )
+        heard.extend(event["kind"] for event in answer.json()["events"])
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    world.register(Role.ACTOR_FWD)
+    world.call("POST", "/v1/failures", world.failure(session))
+    reader.join(30)
+    assert heard == ["PodChanged", "FailureReported"]

@@ -6,6 +6,7 @@ it knows no HTTP.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
@@ -99,6 +100,12 @@ class Coordinator:
         store = self._ground.store
         store.raise_event_id(after)
         return EventPage(events=store.events_after(after, EVENT_PAGE), oldest=store.oldest_event)
+
+    def has_event(self, after: int, quiet: Collection[EventKind]) -> bool:
+        """Whether there is an event with an id above `after` that is not of a quiet kind."""
+        store = self._ground.store
+        store.raise_event_id(after)
+        return any(event.kind not in quiet for event in store.newest_events(after))
 
     # --- ranks and launchers ---------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import takewhile
 from typing import Any
 
 import redis
@@ -131,6 +132,10 @@ class Store:
     def events_after(self, after: int, limit: int) -> list[CoordinatorEvent]:
         """At most `limit` events with an id above `after`, oldest first."""
         return list(_first(limit, (event for event in self._events if event.id > after)))
+
+    def newest_events(self, after: int) -> Iterator[CoordinatorEvent]:
+        """Events with an id above `after`, newest first: a reader who is up to date pays for what is new only."""
+        return takewhile(lambda event: event.id > after, reversed(self._events))
 
     def raise_event_id(self, seen: int) -> None:
         """A reader has seen event `seen`: after a lost tail, no id is given twice."""
