@@ -24,6 +24,7 @@ from rljob_operator.adapters.manifests_memo import ManifestsMemo, templates
 from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.observe import Sight, observe
 from rljob_operator.adapters.restart_clock import RestartClock
+from rljob_operator.adapters.startups import Startups
 from rljob_operator.adapters.status_writer import Overtaken, StatusWriter
 from rljob_operator.adapters.told import told, warning
 from rljob_operator.adapters.views import JobKey
@@ -65,6 +66,7 @@ class Reconciler:
         self._world = world
         self._accepted = Accepted()
         self._ends = Ends()
+        self._startups = Startups()
         self._secrets = JobSecrets(world.api)
         self._manifests = ManifestsMemo(world.options, world.platform)
         self._writer = StatusWriter(world.api, world.cache)
@@ -105,7 +107,7 @@ class Reconciler:
         seen = await coordinator.status() if coordinator is not None else None
         sight = Sight(key, job, generation, status, self._world.cache.pods(key), templates(current, there), seen)
         now = time.time()
-        observed, members = observe(sight, self._ends)
+        observed, members = observe(sight, self._ends, self._startups)
         decision = decide(observed, now)
         await self._writer.write(key, raw, status, decision.status)
         self._clock.persisted(key, decision.events, seen_at)
@@ -177,7 +179,15 @@ class Reconciler:
         await self._events.tell(key, raw, warning(INVALID_SPEC, message))
 
     async def _forget(self, key: JobKey) -> None:
-        for memory in (self._accepted, self._ends, self._secrets, self._manifests, self._writer, self._clock):
+        for memory in (
+            self._accepted,
+            self._ends,
+            self._startups,
+            self._secrets,
+            self._manifests,
+            self._writer,
+            self._clock,
+        ):
             memory.forget(key)
         await self._world.coordinators.close(key)
 

@@ -11,7 +11,8 @@ from rljob_api.status import RLJobStatus
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import CoordinatorStatus
 from rljob_operator.adapters.infrastructure_facts import Ends, infrastructure_facts
-from rljob_operator.adapters.pod_facts import fact_of
+from rljob_operator.adapters.pod_facts import fact_of, life_of
+from rljob_operator.adapters.startups import Startups
 from rljob_operator.adapters.views import JobKey, PodView
 from rljob_operator.core import Observed, Wishes
 from rljob_operator.core.replicas import Candidate, assign
@@ -32,10 +33,13 @@ class Sight:
     coordinator: CoordinatorStatus | None
 
 
-def observe(sight: Sight, ends: Ends) -> tuple[Observed, Mapping[PodKey, PodView]]:
+def observe(sight: Sight, ends: Ends, startups: Startups) -> tuple[Observed, Mapping[PodKey, PodView]]:
     """What the core may know, and which pod each replica is."""
     members = replicas_of(sight)
-    facts = tuple(fact_of(key, pod, _template(sight, key.role)) for key, pod in members.items())
+    up_at = startups.of(sight.key, members.values())
+    facts = tuple(
+        fact_of(key, pod, _template(sight, key.role), up_at.get(life_of(pod))) for key, pod in members.items()
+    )
     spec = sight.job.spec
     observed = Observed(
         policy=spec.restart_policy,

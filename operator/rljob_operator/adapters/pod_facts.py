@@ -6,6 +6,9 @@ from rljob_operator.core import PodEnding, PodFact, PodState
 
 CRASH_LOOP = "CrashLoopBackOff"
 
+STARTING = "its first process starts"
+"""Said of a container that runs and has not passed its start-up probe: it imports."""
+
 _DISRUPTIONS = {
     "PreemptionByScheduler": PodEnding.PREEMPTED,
     "DeletionByTaintManager": PodEnding.NODE_LOST,
@@ -27,17 +30,21 @@ def life_of(pod: PodView) -> str:
     return f"{pod.uid}/{pod.restarts}"
 
 
-def fact_of(key: PodKey, pod: PodView, template: str) -> PodFact:
-    """What the platform says of one pod; `template` is the digest of the template that new pods get."""
+def fact_of(key: PodKey, pod: PodView, template: str, up_at: float | None = None) -> PodFact:
+    """What the platform says of one pod; `template` is the digest of the template that new pods get.
+
+    `up_at`: when its launcher was seen to be past its start-up.
+    """
     ending = ending_of(pod, template)
     end = pod.ended or (pod.last_end if pod.waiting == CRASH_LOOP else None)
     over = ending is not None or end is not None or pod.phase in ("Failed", "Succeeded")
-    state = PodState.EXITED if over else PodState.RUNNING if pod.running_since is not None else PodState.PENDING
+    state = PodState.EXITED if over else PodState.RUNNING if pod.started else PodState.PENDING
     return PodFact(
         pod=key,
         life=life_of(pod),
         state=state,
         started_at=pod.running_since if pod.running_since is not None else pod.created_at,
+        up_at=up_at,
         exit_code=exit_code(end),
         last_words=last_words(pod, end),
         ending=ending,
@@ -84,4 +91,5 @@ def last_words(pod: PodView, end: ContainerEnd | None) -> str:
     told = (
         (pod.waiting_message or pod.waiting) if pod.waiting not in ("", "ContainerCreating", "PodInitializing") else ""
     )
+    told = told or (STARTING if pod.running_since is not None and not pod.started else "")
     return pod.disruption_message or pod.message or told or pod.unscheduled

@@ -65,6 +65,8 @@ class PodView:
     """Why no node was found, in the scheduler's words."""
     restarts: int
     running_since: float | None
+    started: bool
+    """It runs, and is past its start-up probe."""
     waiting: str
     waiting_message: str
     ended: ContainerEnd | None
@@ -129,6 +131,7 @@ def view_pod(raw: Raw) -> PodView:
         unscheduled=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
         restarts=container.get("restartCount", 0),
         running_since=_time((state.get("running") or {}).get("startedAt")),
+        started="running" in state and container.get("started") is not False,
         waiting=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         ended=_end(state.get("terminated")),

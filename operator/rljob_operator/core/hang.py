@@ -75,7 +75,8 @@ def _of_order(status: RLJobStatus, pod: PodStatus, seen: PodObservation) -> list
 def _ordered_at(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus) -> float:
     """When the pod can have taken its order at the earliest."""
     fact = observed.fact(key)
-    return max(pod.ordered_at, status.restart.opened_at or 0.0, fact.started_at if fact is not None else 0.0)
+    up_at = (fact.up_at or fact.started_at) if fact is not None else 0.0
+    return max(pod.ordered_at, status.restart.opened_at or 0.0, up_at)
 
 
 def _last_known(rank: RankObservation) -> str:

@@ -19,6 +19,7 @@ class PodState(StrEnum):
     """A pod as its platform sees it."""
 
     PENDING = "Pending"
+    """Not started, or its first process is not past its start-up."""
     RUNNING = "Running"
     EXITED = "Exited"
 
@@ -55,6 +56,8 @@ class PodFact:
     """The platform's word for that end, e.g. OOMKilled; also matched by `failureRules.podReasons`."""
     returns: bool = False
     """The platform starts this container again by itself, at once: nobody has to delete the pod."""
+    up_at: float | None = None
+    """Unix time from which its first process can be expected to register; None: from its start on."""
     marked: bool = False
     """It has a deletion cost: its Deployment takes it first when it shrinks."""
 

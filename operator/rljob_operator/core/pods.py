@@ -102,7 +102,7 @@ def _silent(observed: Observed, status: RLJobStatus, key: PodKey, fact: PodFact,
     seen = observed.seen(key, fact.life)
     if seen is None:
         # Nobody can register before the epoch is open: the coordinator may be the last to start.
-        waited = now - max(fact.started_at, status.restart.opened_at or 0.0)
+        waited = now - max(fact.up_at or fact.started_at, status.restart.opened_at or 0.0)
         late = status.restart.opened == status.restart.epoch and waited > REGISTER_LIMIT_SECONDS
         return f"the launcher of {key} has not registered with the coordinator in {waited:.0f} s" if late else None
     if seen.poll_age_seconds <= observed.policy.heartbeat_timeout_seconds + POLL_SLACK_SECONDS:

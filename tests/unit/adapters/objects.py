@@ -26,6 +26,7 @@ def make_pod(
     *,
     last: dict[str, Any] | None = None,
     restarts: int = 0,
+    started: bool = True,
     phase: str = "Running",
     deleting: bool = False,
     template: str = "t1",
@@ -39,6 +40,7 @@ def make_pod(
 ) -> dict[str, Any]:
     """`conditions`: type -> (status, reason, message)."""
     container = {"name": component, "restartCount": restarts, "state": state or {}, "lastState": last or {}}
+    container["started"] = started
     return {
         "metadata": {
             "name": name,

@@ -118,6 +118,25 @@ def test_a_step_that_stands_still_restarts_the_job_and_names_who_waits() -> None
     assert "rollout-0.0 is at work" in decision.events[-1].message
 
 
+def test_a_job_whose_launchers_still_import_is_neither_stalled_nor_lost() -> None:
+    observed = make_running(make_policy(stallTimeoutSeconds=60))
+    failed = decide(with_fact(observed, REFERENCE, state=PodState.EXITED, exit_code=-9), NOW)
+    observed = carried_out(observed, failed)
+    for fact in observed.pods:
+        observed = with_fact(observed, fact.pod, state=PodState.PENDING)
+    late = decide(with_coordinator(observed, pods=[]), NOW + 500)
+    assert not late.events
+
+
+def test_the_limit_of_registration_begins_when_a_launcher_is_past_its_imports() -> None:
+    observed = with_coordinator(make_running(make_policy(stallTimeoutSeconds=9000)), pods=[])
+    up = {"up_at": START + 500}
+    for fact in observed.pods:
+        observed = with_fact(observed, fact.pod, **up)
+    assert not decide(observed, START + 600).events
+    assert "has not registered with the coordinator in 130 s" in decide(observed, START + 630).events[-1].message
+
+
 def test_a_step_ends_the_stall() -> None:
     observed = make_running(make_policy(stallTimeoutSeconds=60))
     decision = decide(observed, START + 70)
