@@ -92,7 +92,7 @@ class Api:
         return await self._ask(verb, method, resource, path, body=body)
 
     async def proxy(
-        self, method: str, path: str, body: bytes | None, headers: Json, timeout: float
+        self, method: str, path: str, body: Json | None, headers: Json, timeout: float
     ) -> tuple[int, bytes]:
         """A request to a Service through the API server: status and body, whatever they are. But for GET, a write."""
         if method != "GET":
@@ -162,7 +162,7 @@ class Api:
         method: str,
         path: str,
         query: Mapping[str, str],
-        body: Json | bytes | None,
+        body: Json | None,
         content_type: str,
         accept: str,
         timeout: float,
@@ -182,7 +182,7 @@ class Api:
         method: str,
         path: str,
         query: Mapping[str, str],
-        body: Json | bytes | None,
+        body: Json | None,
         content_type: str,
         accept: str,
         timeout: aiohttp.ClientTimeout,

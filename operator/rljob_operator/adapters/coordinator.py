@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import aiohttp
+import orjson
 
 from rljob_api.cluster import COORDINATOR_PORT, coordinator_name, service_host
 from rljob_operator.adapters.api import Api
@@ -87,7 +88,7 @@ class _ProxyTransport:
     async def send(self, method: str, path: str, body: str | None, timeout: float) -> bytes:
         """The body of a good answer; what the proxy itself answers is no answer of the coordinator."""
         headers = {"X-RLJob-Token": self._token}
-        content = None if body is None else body.encode()
+        content = None if body is None else orjson.loads(body)  # the client makes JSON of what it is given
         try:
             status, answer = await self._api.proxy(method, self._base + path, content, headers, timeout)
         except ApiUnreachable as error:

@@ -1,0 +1,214 @@
+"""Short lives of the operator, within the test's process: each dies of a write, and the next knows nothing of it.
+
+A life is the operator's own reconciler, cache and watches against the real API server and the job's real coordinator.
+Death is an exception that nobody catches: from then on the life can write nothing more, as if it had been killed. It
+costs a tenth of a process's start, so that a job can be brought up with a death after each of its writes.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from kubernetes.aio import config as client_config
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.client.configuration import Configuration
+
+from rljob_api.cluster import LABEL_JOB
+from rljob_operator.adapters.api import Api
+from rljob_operator.adapters.cache import Cache
+from rljob_operator.adapters.coordinator import Access, ProxyAccess
+from rljob_operator.adapters.coordinators import Coordinators
+from rljob_operator.adapters.errors import ApiNotFound, ApiRefused
+from rljob_operator.adapters.informer import Informer
+from rljob_operator.adapters.metrics import Metrics
+from rljob_operator.adapters.resources import OWNED, POD_MONITORS, PODS, RLJOBS, SECRETS
+from rljob_operator.adapters.sinks import OwnedSink, PodSink
+from rljob_operator.adapters.views import JobKey
+from rljob_operator.build import Platform
+from rljob_operator.coordinator_link import CoordinatorError, Transport
+from rljob_operator.options import OperatorOptions
+from rljob_operator.reconcile import Reconciler, World
+from tests.cluster.harness.kubectl import Object
+from tests.cluster.harness.machine import workload_options
+
+Holds = Callable[[Object | None], Any]
+"""Something true where it holds of the RLJob (None: there is none)."""
+
+IMMORTAL = 10**9
+
+_LOOK_SECONDS = 0.3
+
+_CLOSE_SECONDS = 0.5
+"""Connections take a moment to close after they were told to."""
+
+
+class Killed(BaseException):
+    """The life is over. No `except Exception` of the operator catches it."""
+
+
+@dataclass
+class Life:
+    """What one life wrote, and whether it lived to see what the test waits for."""
+
+    budget: int
+    """Writes after which it dies."""
+    writes: list[str] = field(default_factory=list)
+    reached: bool = False
+
+    @contextmanager
+    def write(self, what: str) -> Iterator[None]:
+        """Around a write: the dead write nothing, and a write that was their last is carried out but never answered."""
+        if len(self.writes) >= self.budget:
+            raise Killed
+        yield
+        self.writes.append(what)
+        if len(self.writes) >= self.budget:
+            raise Killed
+
+
+class _MortalApi(Api):
+    """The API server, for as long as the life lasts."""
+
+    def __init__(self, client: ApiClient, metrics: Metrics, life: Life) -> None:
+        super().__init__(client, metrics, lambda: None)
+        self._life = life
+
+    async def _write(self, verb: str, method: str, *rest: Any, **named: Any) -> Object:
+        resource, path = rest[:2]
+        subresource = path.rpartition("/")[2] if path.endswith("/status") else ""
+        with self._life.write(f"{verb} {resource.kind} {subresource}".strip()):
+            return await super()._write(verb, method, *rest, **named)
+
+
+class _MortalAccess:
+    """The coordinator, for as long as the life lasts."""
+
+    def __init__(self, access: Access, life: Life) -> None:
+        self._access = access
+        self._life = life
+
+    def to(self, job: JobKey, token: str) -> Transport:
+        return _MortalTransport(self._access.to(job, token), self._life)
+
+
+class _MortalTransport:
+    def __init__(self, transport: Transport, life: Life) -> None:
+        self._transport = transport
+        self._life = life
+
+    async def send(self, method: str, path: str, body: str | None, timeout: float) -> bytes:
+        if method == "GET":
+            return await self._transport.send(method, path, body, timeout)
+        with self._life.write(f"{method} {path}"):
+            return await self._transport.send(method, path, body, timeout)
+
+
+class Lives:
+    """The operator of one job, from life to life."""
+
+    def __init__(self, kubeconfig: str, namespace: str, name: str) -> None:
+        self._kubeconfig = kubeconfig
+        self._key = JobKey(namespace, name)
+        file = {"workloads": workload_options(), "namespaces": [namespace], "lease": None}
+        self._options = OperatorOptions.model_validate({**file, "coordinatorAccess": "Proxy"})
+
+    def die_at_every_write(self, holds: Holds, *, seconds: float) -> list[str]:
+        """Lives until something holds of the RLJob; the writes that a life died of, one a life.
+
+        A life that dies of the same write as the one before is followed by one that survives a write more: so progress
+        that every new life tells first does not keep them all from what comes after it.
+        """
+        deaths: list[str] = []
+
+        async def lives(client: ApiClient) -> None:
+            budget = 1
+            while not (life := await self._live(client, budget, holds)).reached:
+                budget = budget + 1 if life.writes[-1:] == deaths[-1:] else 1
+                deaths.extend(life.writes[-1:])
+
+        self._run(lives, seconds, deaths)
+        return deaths
+
+    def live(self, holds: Holds, *, seconds: float) -> list[str]:
+        """One life that nothing ends before something holds; what it wrote until then."""
+        writes: list[str] = []
+
+        async def one(client: ApiClient) -> None:
+            writes.extend((await self._live(client, IMMORTAL, holds)).writes)
+
+        self._run(one, seconds, writes)
+        return writes
+
+    def _run(self, work: Callable[[ApiClient], Coroutine[Any, Any, None]], seconds: float, told: list[str]) -> None:
+        async def run() -> None:
+            configuration = Configuration()
+            await client_config.load_kube_config(  # type: ignore[no-untyped-call]
+                config_file=self._kubeconfig, client_configuration=configuration
+            )
+            configuration.retries = None
+            async with ApiClient(configuration) as client:
+                await asyncio.wait_for(work(client), seconds)
+            await asyncio.sleep(_CLOSE_SECONDS)
+
+        try:
+            asyncio.run(run())
+        except TimeoutError:
+            raise AssertionError(
+                f"{self._key} did not come in {seconds:.0f} s to what the test waits for. Writes: {told}"
+            ) from None
+
+    async def _live(self, client: ApiClient, budget: int, holds: Holds) -> Life:
+        life, metrics = Life(budget), Metrics()
+        api = _MortalApi(client, metrics, life)
+        cache = Cache(lambda key: None)
+        informers = self._informers(api, cache, metrics)
+        watches = [asyncio.create_task(informer.run()) for informer in informers]
+        access = _MortalAccess(ProxyAccess(api), life)
+        coordinators = Coordinators(access, lambda key: None, lambda key: None, metrics)
+        world = World(api, cache, coordinators, metrics, self._options, Platform(pod_monitors=False), "test")
+        try:
+            await asyncio.gather(*(informer.synced.wait() for informer in informers))
+            await self._work(Reconciler(world), api, cache, life, holds)
+        except Killed:
+            return life
+        finally:
+            for task in watches:
+                task.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
+            await coordinators.close_all()
+        return life
+
+    def _informers(self, api: Api, cache: Cache, metrics: Metrics) -> list[Informer]:
+        kinds = [resource for resource in OWNED if resource not in (SECRETS, POD_MONITORS)]
+        namespace = self._key.namespace
+        made = [Informer(api, PODS, namespace, LABEL_JOB, PodSink(cache), metrics)]
+        made += [Informer(api, kind, namespace, LABEL_JOB, OwnedSink(cache, kind.kind), metrics) for kind in kinds]
+        return made
+
+    async def _work(self, reconciler: Reconciler, api: Api, cache: Cache, life: Life, holds: Holds) -> None:
+        while True:
+            raw = await self._read(api, cache)
+            if holds(raw):
+                life.reached = True
+                return
+            try:
+                again = await reconciler.turn(self._key)
+            except (ApiRefused, CoordinatorError):
+                again = None  # as the operator's workers do: later once more
+            due = (again or time.time() + _LOOK_SECONDS) - time.time()
+            await asyncio.sleep(min(max(0.02, due), _LOOK_SECONDS))
+
+    async def _read(self, api: Api, cache: Cache) -> Object | None:
+        """What kopf's watch does for the operator."""
+        try:
+            raw = await api.get(RLJOBS, self._key.namespace, self._key.name)
+        except ApiNotFound:
+            known = cache.job(self._key)
+            if known is not None:
+                cache.drop_job(known)
+            return None
+        cache.put_job(raw)
+        return raw
