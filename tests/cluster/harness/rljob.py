@@ -51,10 +51,10 @@ def make_job(name: str = "job", **changes: dict[str, Any]) -> Object:
     return {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": name}, "spec": spec}
 
 
-def slowed(job: Object) -> Object:
-    """The same job at a few steps a second, by a reward of the tests that takes its time."""
+def slowed(job: Object, reward: str = "slow") -> Object:
+    """The same job at a few steps a second (`slower`: one or two), by a reward of the tests that takes its time."""
     spec = job["spec"]
-    reward = {"custom": {"function": "slow:slow", "path": str(REWARDS)}}
+    custom = {"custom": {"function": f"slow:{reward}", "path": str(REWARDS)}}
     mount = {"name": "rewards", "mountPath": str(REWARDS), "readOnly": True}
     template = {
         "spec": {
@@ -63,7 +63,7 @@ def slowed(job: Object) -> Object:
         }
     }
     roles = {**spec["roles"], "rollout": {**spec["roles"].get("rollout", {}), "template": template}}
-    return {**job, "spec": {**spec, "rollout": {**spec["rollout"], "reward": reward}, "roles": roles}}
+    return {**job, "spec": {**spec, "rollout": {**spec["rollout"], "reward": custom}, "roles": roles}}
 
 
 class ClusterJob:

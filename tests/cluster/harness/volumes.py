@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from rljob_api import cluster
-from rljob_api.spec import RLJob
+from rljob_api.spec import RLJobSpec
 from rljob_cli.audit import AuditReport, audit, read_lines
 from tests.cluster.harness.kubectl import Kubectl
 
@@ -24,9 +24,9 @@ def audit_job(kubectl: Kubectl, name: str) -> AuditReport:
     """What the sample log of a job proves, as far as its checkpoints go, or to its end if it succeeded."""
     found = kubectl.get("rljob", name)
     assert found is not None, f"there is no RLJob {name} in {kubectl.namespace}"
-    job = RLJob.model_validate_json(json.dumps({key: found[key] for key in ("apiVersion", "kind", "metadata", "spec")}))
+    spec = RLJobSpec.model_validate_json(json.dumps(found["spec"]))
     status = found.get("status", {})
     done = status.get("phase") == "Succeeded"
-    steps = job.spec.rollout.num_rollouts if done else status.get("training", {}).get("checkpoint") or 0
+    steps = spec.rollout.num_rollouts if done else status.get("training", {}).get("checkpoint") or 0
     folder = folder_of_claim(kubectl, cluster.checkpoint_claim_name(name))
-    return audit(read_lines(folder / "samples.jsonl"), job.spec, steps=steps)
+    return audit(read_lines(folder / "samples.jsonl"), spec, steps=steps)

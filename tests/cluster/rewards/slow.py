@@ -6,9 +6,20 @@ from collections.abc import Sequence
 from rljob_workers.rewards.base import Answer
 
 SECONDS = 0.15
+LONG_SECONDS = 1.0
 
 
 def slow(answers: Sequence[Answer], /) -> list[float]:
     """The share of characters at their place, after a while; calls of one rollout overlap."""
     time.sleep(SECONDS)
+    return _shares(answers)
+
+
+def slower(answers: Sequence[Answer], /) -> list[float]:
+    """The same after a longer while."""
+    time.sleep(LONG_SECONDS)
+    return _shares(answers)
+
+
+def _shares(answers: Sequence[Answer]) -> list[float]:
     return [sum(a == b for a, b in zip(answer.response, answer.label, strict=False)) / 3 for answer in answers]

@@ -1,0 +1,348 @@
+"""The restart table on a cluster: one job, on which everything is killed, deleted or frozen that can be, one by one.
+
+Each blow must lead to what the table says and to nothing else: one restart for one cause, nobody else's processes
+touched. At the end the job succeeds and has trained every sample exactly once.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rljob_api.cluster import (
+    COMPONENT_CONTROL,
+    COMPONENT_COORDINATOR,
+    COMPONENT_STORAGE,
+    checkpoint_claim_name,
+)
+from rljob_api.names import Role
+from rljob_cli.audit import read_lines
+from tests.cluster.harness import processes
+from tests.cluster.harness.definition import install_definition
+from tests.cluster.harness.kubectl import Kubectl, Object, is_ready
+from tests.cluster.harness.machine import Cluster
+from tests.cluster.harness.operator import OperatorProcess
+from tests.cluster.harness.processes import Kind
+from tests.cluster.harness.rljob import ClusterJob, make_job, slowed
+from tests.cluster.harness.volumes import folder_of_claim
+
+GLOBAL, IN_PLACE = "RestartGlobal", "RestartInPlace"
+LAUNCHER_LOST, RANK_EXITED = "LauncherLost", "RankExited"
+ROWS_PER_STEP = 32
+PATIENCE_SECONDS = 240.0
+"""A global restart takes seconds; on a machine that runs other tests too, the start of a pod takes a minute."""
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a job is made of between two blows."""
+
+    epoch: int
+    restarts: int
+    counted: int
+    failures: Counter[str]
+    """Role -> failures since the last global restart."""
+    pods: dict[str, str]
+    """Role -> uid of its pod."""
+    ranks: dict[str, int]
+    """Role -> its rank's process, as this machine numbers it."""
+    told: Counter[tuple[str, str]]
+    """(reason, action) -> how often."""
+
+    def num_restarts(self) -> int:
+        """Of any scope."""
+        return sum(count for (_, action), count in self.told.items() if action in (GLOBAL, IN_PLACE))
+
+
+@dataclass(frozen=True)
+class Blow:
+    """Something bad, and the one decision that it must lead to."""
+
+    strike: Callable[["Subject"], None]
+    reason: str
+    action: str
+    """The scope of the restart."""
+    role: Role
+    counts: bool = True
+    replaced: bool = False
+    """Another pod takes its place."""
+
+
+class Subject:
+    """The job that is struck."""
+
+    def __init__(self, job: ClusterJob) -> None:
+        self.job = job
+        self.restarts = 0
+        """Those that a test has answered for."""
+
+    def standing(self) -> Standing:
+        """As it is now; of every role there is one pod with one rank."""
+        status = self.job.status()
+        pods = {pod["metadata"]["labels"]["rljob.dev/role"]: pod for pod in self.living()}
+        told: Counter[tuple[str, str]] = Counter()
+        for event in self.job.events():
+            told[event["reason"], event["action"]] += int(event.get("series", {}).get("count", 1))
+        return Standing(
+            epoch=status["restart"]["epoch"],
+            restarts=status["restart"]["globalRestarts"],
+            counted=status["restart"]["countedTowardsMax"],
+            failures=Counter({row["name"]: row["failures"] for row in status["roles"]}),
+            pods={role: pod["metadata"]["uid"] for role, pod in pods.items()},
+            ranks={role: self._rank(pod) for role, pod in pods.items()},
+            told=told,
+        )
+
+    def since(self, before: Standing) -> Standing:
+        """As it is now, at the end of a test, which answers for the restarts since `before`."""
+        now = self.standing()
+        self.restarts += now.num_restarts() - before.num_restarts()
+        return now
+
+    def living(self) -> list[Object]:
+        """Its worker pods, without those that go."""
+        return [pod for pod in self.job.pods() if "deletionTimestamp" not in pod["metadata"]]
+
+    def log(self) -> Path:
+        """Its sample log."""
+        folder = folder_of_claim(self.job.kubectl, checkpoint_claim_name(self.job.name))
+        return folder / "samples.jsonl"
+
+    def trained(self) -> int:
+        """Lines of its sample log. It only grows: what is trained again after a restart is logged again."""
+        path = self.log()
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    def train_on(self, steps: int = 2) -> None:
+        """Waits until it has trained some more: by then a second restart for the same cause would be seen."""
+        goal = self.trained() + steps * ROWS_PER_STEP
+        self.job.wait(f"{steps} more steps", lambda: self.trained() >= goal, seconds=PATIENCE_SECONDS)
+
+    def wait_ready(self) -> None:
+        """Waits until every role is ready, as the operator and the kubelet see it."""
+
+        def ready() -> bool:
+            return self.job.is_true("Ready") and all(is_ready(pod) for pod in self.living())
+
+        self.job.wait("all to be ready", ready, seconds=PATIENCE_SECONDS)
+
+    def await_told(self, reason: str, action: str, before: Standing) -> None:
+        """Waits until that was told once more than before."""
+
+        def told() -> bool:
+            now = [event for event in self.job.events(reason) if event["action"] == action]
+            return sum(int(e.get("series", {}).get("count", 1)) for e in now) > before.told[reason, action]
+
+        self.job.wait(f"event {reason} {action}", told, seconds=PATIENCE_SECONDS)
+
+    def _rank(self, pod: Object) -> int:
+        found = processes.of_container(self.job.kubectl, pod["metadata"]["name"], "worker")
+        return processes.the(found, Kind.RANK).pid
+
+
+@pytest.fixture(scope="module")
+def subject(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+    if cluster.node is None:
+        pytest.skip("the cluster of KUBECONFIG is not this machine's: its processes cannot be killed")
+    install_definition(cluster.kubeconfig)
+    namespace = f"restarts-{time.monotonic_ns() % 10**9:x}"
+    kubectl = Kubectl(cluster.kubeconfig, namespace)
+    kubectl("create", "namespace", namespace)
+    kubectl.wait("the namespace's service account", lambda: kubectl.get("serviceaccount", "default"))
+    manifest = make_job(
+        rollout={"numRollouts": 1_000_000},
+        restartPolicy={"threshold": 1000, "maxGlobalRestarts": 1000, "heartbeatTimeoutSeconds": 20},
+    )
+    with OperatorProcess(cluster, namespace, tmp_path_factory.mktemp("operator")):
+        subject = Subject(ClusterJob(kubectl, slowed(manifest, "slower")).apply())
+        subject.wait_ready()
+        subject.train_on()
+        yield subject
+    kubectl.delete("namespace", namespace)
+
+
+def rank_of(role: Role) -> Callable[[Subject], None]:
+    return lambda subject: subject.job.process(role.value).kill()
+
+
+def container_of(role: Role) -> Callable[[Subject], None]:
+    return lambda subject: subject.job.process(role.value, Kind.FIRST).kill()
+
+
+def pod_of(role: Role) -> Callable[[Subject], None]:
+    return lambda subject: subject.job.kubectl.delete("pod", subject.job.pod_of(role.value))
+
+
+def frozen(role: Role, kind: Kind) -> Callable[[Subject], None]:
+    return lambda subject: subject.job.process(role.value, kind).pause()
+
+
+TABLE = {
+    Role.ROLLOUT: GLOBAL,
+    Role.ACTOR: GLOBAL,
+    Role.ACTOR_FWD: GLOBAL,
+    Role.REFERENCE: IN_PLACE,
+    Role.ADVANTAGES: IN_PLACE,
+}
+
+BLOWS = [
+    *(pytest.param(Blow(rank_of(r), RANK_EXITED, TABLE[r], r), id=f"a rank of {r.value} is killed") for r in TABLE),
+    *(
+        pytest.param(Blow(container_of(r), LAUNCHER_LOST, TABLE[r], r), id=f"the first process of {r.value} is killed")
+        for r in TABLE
+    ),
+    *(
+        pytest.param(
+            Blow(pod_of(r), "PodDeleted", TABLE[r], r, counts=False, replaced=True), id=f"a pod of {r.value} is deleted"
+        )
+        for r in (Role.ACTOR, Role.REFERENCE)
+    ),
+    pytest.param(
+        Blow(frozen(Role.ACTOR_FWD, Kind.RANK), "Hang", GLOBAL, Role.ACTOR_FWD), id="a rank of actor_fwd is frozen"
+    ),
+    pytest.param(
+        Blow(frozen(Role.ADVANTAGES, Kind.RANK), "Hang", IN_PLACE, Role.ADVANTAGES), id="a rank of advantages is frozen"
+    ),
+    pytest.param(
+        Blow(frozen(Role.REFERENCE, Kind.FIRST), LAUNCHER_LOST, IN_PLACE, Role.REFERENCE, replaced=True),
+        id="the launcher of reference is frozen",
+    ),
+]
+
+
+@pytest.mark.parametrize("blow", BLOWS)
+def test_one_cause_makes_one_restart_as_the_table_says(subject: Subject, blow: Blow) -> None:
+    before = subject.standing()
+
+    blow.strike(subject)
+    subject.await_told(blow.reason, blow.action, before)
+    subject.wait_ready()
+    subject.train_on()
+
+    after, role = subject.since(before), blow.role.value
+    said = subject.job.said
+    news = after.told - before.told
+    assert {key: n for key, n in news.items() if key[1] != "Decide"} == {(blow.reason, blow.action): 1}, said()
+    assert after.restarts - before.restarts == after.epoch - before.epoch == (blow.action == GLOBAL), said()
+    assert after.counted - before.counted == (blow.action == GLOBAL and blow.counts), said()
+    if blow.action == GLOBAL:
+        assert not after.failures.total(), said()
+        assert not set(before.ranks.values()) & set(after.ranks.values()), said()
+    else:
+        assert after.failures - before.failures == Counter({role: 1} if blow.counts else {}), said()
+        assert {each for each, pid in after.ranks.items() if pid != before.ranks[each]} == {role}, said()
+    changed = {each for each, uid in after.pods.items() if uid != before.pods[each]}
+    assert changed == ({role} if blow.replaced else set()), said()
+
+
+def coordinator(subject: Subject) -> None:
+    subject.job.infrastructure(COMPONENT_COORDINATOR).kill()
+
+
+def control(subject: Subject) -> None:
+    subject.job.infrastructure(COMPONENT_CONTROL).kill()
+
+
+def storage_unit(subject: Subject) -> None:
+    subject.job.infrastructure(COMPONENT_STORAGE).kill()
+
+
+def engine(subject: Subject) -> None:
+    subject.job.process(Role.ROLLOUT.value, Kind.ENGINE).kill()
+
+
+@pytest.mark.parametrize(
+    ("strike", "reason"),
+    [
+        pytest.param(engine, "EngineExited", id="the engine is killed"),
+        pytest.param(coordinator, "InfrastructureRestarted", id="the coordinator is killed"),
+        pytest.param(control, "InfrastructureRestarted", id="the control Redis is killed"),
+    ],
+)
+def test_what_is_no_role_comes_back_alone_and_does_not_count(
+    subject: Subject, strike: Callable[[Subject], None], reason: str
+) -> None:
+    before = subject.standing()
+
+    strike(subject)
+    subject.await_told(reason, "Decide", before)
+    subject.train_on()
+
+    after = subject.since(before)
+    assert (after.told - before.told)[reason, "Decide"] == 1, subject.job.said()
+    assert after.ranks == before.ranks, subject.job.said()
+    assert_no_restart(subject, before, after)
+
+
+def test_a_killed_storage_unit_costs_its_rows_and_at_most_one_restart(subject: Subject) -> None:
+    """Rows that training had claimed cannot be made again within an epoch."""
+    before = subject.standing()
+
+    storage_unit(subject)
+    subject.await_told("InfrastructureRestarted", "Decide", before)
+    subject.wait_ready()
+    subject.train_on(4)
+
+    after = subject.since(before)
+    restarts = after.restarts - before.restarts
+    assert restarts in (0, 1), subject.job.said()
+    assert (after.told - before.told)["RowsLost", GLOBAL] == restarts, subject.job.said()
+
+
+def test_the_control_redis_keeps_its_state_when_its_pod_is_deleted(subject: Subject) -> None:
+    before = subject.standing()
+    [old] = subject.job.pods(COMPONENT_CONTROL)
+
+    subject.job.kubectl.delete("pod", old["metadata"]["name"])
+    subject.job.kubectl.wait_for(
+        "pod",
+        old["metadata"]["name"],
+        "to be another one, and Ready",
+        lambda pod: pod["metadata"]["uid"] != old["metadata"]["uid"] and is_ready(pod),
+        seconds=PATIENCE_SECONDS,
+    )
+    subject.train_on()
+
+    after = subject.since(before)
+    assert after.ranks == before.ranks, subject.job.said()
+    assert_no_restart(subject, before, after)
+
+
+def assert_no_restart(subject: Subject, before: Standing, after: Standing) -> None:
+    assert after.num_restarts() == before.num_restarts(), subject.job.said()
+    same = [(one.epoch, one.restarts, one.counted, one.failures, one.pods) for one in (before, after)]
+    assert same[0] == same[1], subject.job.said()
+
+
+def test_the_third_failure_of_reference_since_the_last_global_restart_is_global(subject: Subject) -> None:
+    subject.job.change({"restartPolicy": {"threshold": 3}})
+    before = subject.standing()
+    left = 3 - before.failures["reference"]
+    assert left > 0, subject.job.said()
+
+    for nth in range(1, left + 1):
+        now = subject.standing()
+        rank_of(Role.REFERENCE)(subject)
+        action = GLOBAL if nth == left else IN_PLACE
+        subject.await_told(RANK_EXITED, action, now)
+        subject.wait_ready()
+
+    after = subject.since(before)
+    assert after.restarts - before.restarts == after.counted - before.counted == 1, subject.job.said()
+    assert not after.failures.total(), subject.job.said()
+
+
+def test_after_all_this_the_job_succeeds_and_has_trained_every_sample_exactly_once(subject: Subject) -> None:
+    before = subject.standing()
+    assert before.num_restarts() == subject.restarts, f"a cause made a second restart, late: {subject.job.said()}"
+    last = read_lines(subject.log())[-1].step
+    subject.job.change({"rollout": {"numRollouts": last + 20}})
+    subject.await_told("SpecChanged", GLOBAL, before)
+
+    report = subject.job.assert_succeeded(seconds=PATIENCE_SECONDS)
+    assert report.problems == []
