@@ -35,7 +35,7 @@ PRINTER_COLUMNS = (
     ("STEP", "integer", f"{_TRAINING}.step", "Last trained rollout"),
     ("REWARD", "number", f"{_TRAINING}.reward", "Mean reward of the last step"),
     ("RESTARTS", "integer", ".status.restart.globalRestarts", "Global restarts"),
-    ("REASON", "string", ".status.restart.reason", "Why the last restart was decided"),
+    ("REASON", "string", ".status.reason", "Why the phase is what it is, or the reason of the last restart"),
     ("AGE", "date", ".metadata.creationTimestamp", "Time since creation"),
 )
 WIDE_COLUMNS = (

@@ -104,6 +104,9 @@ class RestartStatus(ApiModel):
     """Unix time in seconds."""
     scope: str | None = None
     reason: str | None = None
+    """Why the last restart was decided, in one stable word; None before the first."""
+    message: str | None = None
+    """Why the present epoch, or the last restart in place, was begun: a sentence."""
     decided_at: float = 0.0
     """Unix time in seconds when the epoch was decided."""
     opened: Epoch = Epoch(0)
@@ -169,6 +172,8 @@ class RLJobStatus(ApiModel):
     """`status` of the resource, and `status.json` of a run folder."""
 
     phase: Phase = Phase.PENDING
+    reason: str = ""
+    """Why the phase is what it is, or while all is well the reason of the last restart: one stable word."""
     observed_generation: int = 0
     conditions: list[Condition] = []
     roles: list[RoleStatus] = []

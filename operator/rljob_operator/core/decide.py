@@ -21,7 +21,7 @@ from rljob_operator.core.notices import notices
 from rljob_operator.core.observed import Observed
 from rljob_operator.core.orders import orders
 from rljob_operator.core.outcome import applied, replaced
-from rljob_operator.core.phase import phase
+from rljob_operator.core.phase import phase, reason
 from rljob_operator.core.pods import lost_pods
 from rljob_operator.core.progress import refresh
 from rljob_operator.core.readiness import settled
@@ -45,7 +45,7 @@ def decide(observed: Observed, now: float) -> Decision:
     again = () if _rests(status) else tuple(restarts(observed.infrastructure, now))
     actions = (*(action for action, _ in again), *orders(observed, status, now))
     status = stand(observed, status, now)
-    status = status.model_copy(update={"phase": phase(status)})
+    status = status.model_copy(update={"phase": phase(status), "reason": reason(status)})
     return Decision(status, actions, (*events, *(event for _, event in again)), look_again_at(observed, status, now))
 
 

@@ -107,7 +107,7 @@ def _epoch_and_desired(observed: Observed, status: RLJobStatus, now: float) -> I
     if coordinator.epoch < restart.epoch:
         if held(observed, status, now) is not None:
             return
-        yield RaiseEpoch(restart.epoch, restart.decision_id, restart.reason or "", restart.revision)
+        yield RaiseEpoch(restart.epoch, restart.decision_id, restart.message or "", restart.revision)
     desired = wanted(status)
     if desired != coordinator.desired:
         yield SetDesired(desired)

@@ -75,7 +75,8 @@ def _restarted(observed: Observed, status: RLJobStatus, verdict: RestartGlobal, 
             "counted_towards_max": status.restart.counted_towards_max + (1 if verdict.counts else 0),
             "backoff_until": now + delay if delay > 0 else None,
             "scope": Scope.GLOBAL.value,
-            "reason": verdict.message,
+            "reason": verdict.reason.value,
+            "message": verdict.message,
             "decided_at": now,
             "consecutive": n,
             "checkpoint": status.restart.checkpoint if verdict.wished else status.training.checkpoint,
@@ -118,10 +119,11 @@ def _restarted_in_place(observed: Observed, status: RLJobStatus, verdict: Restar
     roles = [_counted(observed, role, failed[role.name], now) for role in status.roles]
     message = "; ".join(dict.fromkeys(cause.message for cause in verdict.causes))
     handled = verdict.request or status.restart.handled_request
-    update = {"scope": Scope.IN_PLACE.value, "reason": message, "handled_request": handled}
+    reason = verdict.causes[0].reason
+    update = {"scope": Scope.IN_PLACE.value, "reason": reason.value, "message": message, "handled_request": handled}
     restart = status.restart.model_copy(update=update)
     status = with_pods(status.model_copy(update={"restart": restart, "roles": roles}), anew)
-    status = _restarting(status, verdict.causes[0].reason, message, now)
+    status = _restarting(status, reason, message, now)
     return status, tuple(_in_place_event(status, cause, now) for cause in verdict.causes)
 
 

@@ -1,8 +1,9 @@
-"""The phase: one word for display, derived from the conditions."""
+"""The phase and its reason: a word each for display, derived from the conditions."""
 
 from rljob_api.status import ConditionType, Phase, RLJobStatus
-from rljob_operator.core.conditions import is_true
+from rljob_operator.core.conditions import find, is_true
 from rljob_operator.core.drain import is_draining
+from rljob_operator.core.readiness import STARTING
 from rljob_operator.core.scaling import is_scaling
 
 _BY_CONDITION = (
@@ -31,3 +32,15 @@ def phase(status: RLJobStatus) -> Phase:
     if is_scaling(status):
         return Phase.RUNNING
     return Phase.STARTING if status.restart.epoch > 0 else Phase.PENDING
+
+
+def reason(status: RLJobStatus) -> str:
+    """Why it has ended, sleeps, stalls, restarts or waits for something; else why it was restarted last."""
+    for kind, _ in (*_BY_CONDITION, *_WHILE_RUNNING[:-1]):
+        told = find(status, kind)
+        if told is not None and told.status == "True":
+            return told.reason
+    waits = find(status, ConditionType.READY)
+    if waits is not None and waits.status == "False" and waits.reason != STARTING:
+        return waits.reason
+    return status.restart.reason or ""

@@ -4,6 +4,7 @@ from rljob_api.status import ProcessStatus, RestartStatus, RLJobStatus, Stalenes
 from rljob_api.wire.observation import CoordinatorStatus
 from rljob_operator.core.observed import Observed
 from rljob_operator.core.roster import enrol
+from rljob_operator.core.wording import rounded
 
 
 def refresh(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
@@ -40,9 +41,9 @@ def _training(old: TrainingStatus, seen: CoordinatorStatus, num_rollouts: int, n
     if report is not None:
         seconds = max(report.seconds, 1e-9)
         update |= {
-            "samples_per_second": report.samples / seconds,
-            "tokens_per_second": report.tokens / seconds,
-            "reward": report.reward,
+            "samples_per_second": rounded(report.samples / seconds),
+            "tokens_per_second": rounded(report.tokens / seconds),
+            "reward": rounded(report.reward),
             "staleness": StalenessStatus(current=report.staleness, max=max(old.staleness.max, report.staleness)),
         }
     return old.model_copy(update=update)

@@ -12,6 +12,9 @@ from rljob_operator.core.roster import all_ready, staying
 from rljob_operator.core.scaling import is_scaling
 from rljob_operator.core.wording import last_line
 
+STARTING = "Starting"
+"""Reason of Ready=False as long as nothing else is known."""
+
 
 def settled(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
     """Ready once every pod is, in an epoch that is open; Stalled no longer once a step was trained."""
@@ -36,7 +39,7 @@ def _why_not_ready(observed: Observed, status: RLJobStatus, old: Condition | Non
     joining = all(key.role is Role.ROLLOUT for key, pod in staying(status) if not pod.ready)
     if observed.on_cluster and was_well and joining:
         return Reason.SCALING.value
-    return old.reason if old is not None and old.status == "False" and not was_well else "Starting"
+    return old.reason if old is not None and old.status == "False" and not was_well else STARTING
 
 
 def _waits_for(observed: Observed, status: RLJobStatus, now: float) -> str:

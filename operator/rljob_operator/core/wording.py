@@ -1,4 +1,4 @@
-"""Wording: how the end of a process is told."""
+"""Wording: how the end of a process is told, and a figure that somebody reads."""
 
 
 def how_ended(exit_code: int | None) -> str:
@@ -18,3 +18,8 @@ def quoted(text: str) -> str:
     """The last line, to be put behind a sentence."""
     line = last_line(text)
     return f": {line}" if line else ""
+
+
+def rounded(value: float) -> float:
+    """To four significant digits: a status is read, `metrics` have the rest."""
+    return float(f"{value:.4g}")
