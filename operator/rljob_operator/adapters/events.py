@@ -1,6 +1,7 @@
-"""Events: what was decided, for `kubectl describe` and `kubectl events` (events.k8s.io/v1), after the status write.
+"""Events: what was decided, for `kubectl describe` and `kubectl events`, after the status write.
 
-One that repeats becomes a series of one event, as the API means it, and not a flood of them.
+One that repeats becomes a series of one event, as the API means it, and not a flood of them. Written as v1, which
+`events.k8s.io` serves as well: only there can the times be given that `kubectl describe` sorts by.
 """
 
 import hashlib
@@ -71,6 +72,7 @@ class Events:
 
     async def _create(self, key: JobKey, raw: Json, told: Told) -> None:
         now = time.time()
+        stamp = _micro(now)
         uid: str = raw["metadata"]["uid"]
         digest = hashlib.sha256(f"{uid}{told}{now}".encode()).hexdigest()[:16]
         series = _Series(f"{key.name}.{digest}")
@@ -78,14 +80,18 @@ class Events:
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
             "metadata": {"name": series.name, "namespace": key.namespace},
-            "eventTime": _micro(now),
-            "reportingController": f"rljob.dev/{FIELD_MANAGER}",
+            "eventTime": stamp,
+            "firstTimestamp": _whole(stamp),
+            "lastTimestamp": _whole(stamp),
+            "count": 1,
+            "source": {"component": FIELD_MANAGER},
+            "reportingComponent": f"rljob.dev/{FIELD_MANAGER}",
             "reportingInstance": self._identity,
             "action": told.action,
             "reason": told.reason,
             "type": told.type,
-            "note": told.note[:LONGEST_NOTE],
-            "regarding": {
+            "message": told.note[:LONGEST_NOTE],
+            "involvedObject": {
                 "apiVersion": RLJOBS.api_version,
                 "kind": RLJOBS.kind,
                 "namespace": key.namespace,
@@ -102,7 +108,12 @@ class Events:
         series.count += 1
         if time.monotonic() - series.told_at < REPEAT_SECONDS:
             return
-        body = {"series": {"count": series.count, "lastObservedTime": _micro(time.time())}}
+        stamp = _micro(time.time())
+        body: Json = {
+            "count": series.count,
+            "lastTimestamp": _whole(stamp),
+            "series": {"count": series.count, "lastObservedTime": stamp},
+        }
         try:
             await self._api.merge(EVENTS, key.namespace, series.name, body)
         except (ApiNotFound, ApiConflict):  # it has expired
@@ -113,3 +124,8 @@ class Events:
 
 def _micro(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _whole(stamp: str) -> str:
+    """In seconds, as the older of the API's two kinds of time has it."""
+    return f"{stamp.partition('.')[0]}Z"

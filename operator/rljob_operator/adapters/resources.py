@@ -35,7 +35,7 @@ STATEFUL_SETS = Resource("apps/v1", "StatefulSet", "statefulsets")
 DISRUPTION_BUDGETS = Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 NETWORK_POLICIES = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 POD_MONITORS = Resource("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
-EVENTS = Resource("events.k8s.io/v1", "Event", "events")
+EVENTS = Resource("v1", "Event", "events")
 LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
 
 OWNED = (
