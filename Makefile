@@ -21,10 +21,11 @@ UV_COMPILE_IMAGE := $(BIN)/uv pip compile --quiet --universal --python-version 3
 	--no-annotate --no-emit-index-url --no-emit-find-links --constraint requirements.lock
 
 .PHONY: help install demo test test-unit test-integration test-schedule test-images lint format crd docs lock images \
-	cluster cluster-build cluster-down test-cluster bench-quickstart bench-restart clean
+	cluster cluster-build cluster-down test-cluster bench-quickstart bench-restart \
+	bench-cluster-restart clean
 
 help: ## Lists the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
 
 install: ## Makes .venv and installs what the lock names
 	@scripts/install
@@ -101,6 +102,10 @@ bench-quickstart: install ## Samples per second beside TRL's GRPOTrainer
 
 bench-restart: install ## Seconds from a killed rank to all roles ready again
 	$(BIN)/python tests/bench/restart.py
+
+bench-cluster-restart: install ## The same on a real Kubernetes, with the chain's parts
+	@scripts/cluster-packages
+	$(BIN)/python tests/bench/cluster_restart.py
 
 clean: ## Removes caches and run folders, not .venv
 	rm -rf rljob-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
