@@ -164,7 +164,7 @@ class Reconciler:
         message = "\n".join(problems)
         generation: int = raw["metadata"].get("generation", 1)
         new = with_condition(
-            status.model_copy(update={"observed_generation": generation}),
+            status.model_copy(update={"observed_generation": generation, "reason": INVALID_SPEC}),
             ConditionType.ACCEPTED,
             time.time(),
             true=False,

@@ -21,6 +21,9 @@ _DISRUPTIONS = {
 _EVICTIONS = frozenset({"Evicted", "Preempting", "Shutdown", "NodeShutdown", "Terminated", "NodeAffinity"})
 """Words in status.reason of a pod that the kubelet has failed."""
 
+_ON_ITS_WAY = ("", "ContainerCreating", "PodInitializing")
+"""Of a container that waits for nothing but its turn."""
+
 SIGNAL_BASE = 128
 """A container that a signal killed exits with 128 and the signal's number."""
 
@@ -48,7 +51,7 @@ def fact_of(key: PodKey, pod: PodView, template: str, up_at: float | None = None
         exit_code=exit_code(end),
         last_words=last_words(pod, end),
         ending=ending,
-        reason=end.reason if end is not None else "",
+        reason=end.reason if end is not None else waits_for(pod),
         returns=returns(pod, ending),
         marked=pod.deletion_cost not in ("", "0"),
     )
@@ -84,12 +87,17 @@ def returns(pod: PodView, ending: PodEnding | None) -> bool:
     return pod.waiting != CRASH_LOOP
 
 
+def waits_for(pod: PodView) -> str:
+    """The platform's word for what keeps the pod from running, if that is not only time."""
+    if pod.waiting not in _ON_ITS_WAY:
+        return pod.waiting
+    return "Unschedulable" if pod.unscheduled else ""
+
+
 def last_words(pod: PodView, end: ContainerEnd | None) -> str:
     """What the container or its platform said last."""
     if end is not None:
         return end.message or (f"{end.reason}" if end.reason not in ("Error", "Completed") else "")
-    told = (
-        (pod.waiting_message or pod.waiting) if pod.waiting not in ("", "ContainerCreating", "PodInitializing") else ""
-    )
+    told = (pod.waiting_message or pod.waiting) if pod.waiting not in _ON_ITS_WAY else ""
     told = told or (STARTING if pod.running_since is not None and not pod.started else "")
     return pod.disruption_message or pod.message or told or pod.unscheduled

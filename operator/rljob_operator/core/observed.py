@@ -53,7 +53,8 @@ class PodFact:
     ending: PodEnding | None = None
     """Set as soon as the platform has said so; the state is then EXITED, whatever still runs."""
     reason: str = ""
-    """The platform's word for that end, e.g. OOMKilled; also matched by `failureRules.podReasons`."""
+    """The platform's word for that end, e.g. OOMKilled, which `failureRules.podReasons` matches as well; of a pod that
+    is kept from running, the word for that, e.g. ImagePullBackOff."""
     returns: bool = False
     """The platform starts this container again by itself, at once: nobody has to delete the pod."""
     up_at: float | None = None

@@ -39,7 +39,11 @@ def _why_not_ready(observed: Observed, status: RLJobStatus, old: Condition | Non
     joining = all(key.role is Role.ROLLOUT for key, pod in staying(status) if not pod.ready)
     if observed.on_cluster and was_well and joining:
         return Reason.SCALING.value
-    return old.reason if old is not None and old.status == "False" and not was_well else STARTING
+    kept = [fact for key, pod in staying(status) if not pod.ready and (fact := observed.fact(key)) is not None]
+    said = [fact.reason for fact in kept if fact.state is PodState.PENDING and fact.reason]
+    if said:
+        return said[0]
+    return "Restarting" if is_true(status, ConditionType.RESTARTING) else STARTING
 
 
 def _waits_for(observed: Observed, status: RLJobStatus, now: float) -> str:

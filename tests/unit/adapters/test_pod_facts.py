@@ -35,7 +35,7 @@ ROWS = [
     param(make_pod(phase="Pending"), Want(PodState.PENDING), id="a pod that nobody has looked at yet"),
     param(
         make_pod(phase="Pending", conditions={"PodScheduled": ("False", "Unschedulable", "0/1 nodes: no GPU")}),
-        Want(PodState.PENDING, last_words="0/1 nodes: no GPU"),
+        Want(PodState.PENDING, last_words="0/1 nodes: no GPU", reason="Unschedulable"),
         id="no node takes it",
     ),
     param(
@@ -45,7 +45,7 @@ ROWS = [
     ),
     param(
         make_pod(waiting("ImagePullBackOff", "no such image"), phase="Pending"),
-        Want(PodState.PENDING, last_words="no such image"),
+        Want(PodState.PENDING, last_words="no such image", reason="ImagePullBackOff"),
         id="its image cannot be pulled",
     ),
     param(make_pod(running()), Want(PodState.RUNNING), id="running"),

@@ -348,6 +348,24 @@ def test_ready_names_pending_pods_with_the_reason_of_their_platform() -> None:
     assert "actor-0 (0/1 nodes are available: 1 Insufficient nvidia.com/gpu.)" in message_of(world, ConditionType.READY)
 
 
+def test_the_reason_is_the_platforms_word_then_none_then_that_of_the_last_restart() -> None:
+    world = Cluster(starts=PodState.PENDING)
+    world.turn()
+    assert world.status.reason == ""
+    for pod in world.pods:
+        pod.reason = "Unschedulable"
+    world.turn()
+    assert (world.status.phase, world.status.reason) == (Phase.STARTING, "Unschedulable")
+    for pod in world.pods:
+        pod.state, pod.created, pod.reason = PodState.RUNNING, world.now, ""
+    assert (world.settle().status.phase, world.status.reason) == (Phase.RUNNING, "")
+    world.starts = PodState.RUNNING
+    world.end(world.pod(Role.ACTOR), PodEnding.EVICTED)
+    world.turn()
+    assert (world.status.phase, world.status.reason) == (Phase.RESTARTING, "PodEvicted")
+    assert (world.settle().status.phase, world.status.reason) == (Phase.RUNNING, "PodEvicted")
+
+
 def test_a_job_that_waits_for_its_pods_is_not_stalled() -> None:
     world = Cluster(policy=make_policy(stallTimeoutSeconds=60), starts=PodState.PENDING)
     world.turn()
