@@ -19,6 +19,7 @@ from rljob_workers.launcher.engine_keeper import EngineSettings
 from rljob_workers.launcher.launcher import Bodies
 from rljob_workers.launcher.parent import serve
 from rljob_workers.launcher.rank_process import seed_everything, seed_of, until_fenced, use_threads
+from rljob_workers.transfer_queue.errors import Fenced
 
 
 def rank(context: RankContext) -> int:
@@ -88,6 +89,8 @@ def act(run_dir: Path) -> None:
         os._exit(int(text))
     if what == "fence":
         raise LifeOver(text)
+    if what == "fence-queue":
+        raise Fenced(text)
     if what == "raise":
         raise RuntimeError(text)
     if what == "refuse":

@@ -97,11 +97,14 @@ def test_a_rank_that_leaves_by_itself_is_no_failure_and_stays_away(machine: Mach
     assert machine.log("actor-0.0").count("begins") == 1
 
 
-def test_a_fenced_rank_is_no_failure_once_the_order_has_come(machine: Machine) -> None:
+@pytest.mark.parametrize("word", ["fence", "fence-queue"])
+def test_a_rank_that_coordinator_or_queue_fenced_is_no_failure_once_the_order_has_come(
+    machine: Machine, word: str
+) -> None:
     machine.spawn(ACTOR)
     machine.coordinator.order(ACTOR)
     machine.rank(ACTOR)
-    machine.act("fence a later life has begun")
+    machine.act(f"{word} a later life has begun")
     machine.poll(ACTOR, "the exit", lambda poll: poll.ranks[0].exit_code == EXIT_FENCED)
     machine.coordinator.order(ACTOR, epoch=2)
     machine.rank(ACTOR, epoch=2)

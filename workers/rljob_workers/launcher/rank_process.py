@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rljob_api.names import EXIT_FENCED, Role
 from rljob_workers.dcs.errors import LifeOver
+from rljob_workers.transfer_queue.errors import Fenced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,10 +33,10 @@ def live(context: RankContext) -> int:
 
 
 def until_fenced(main: Callable[[RankContext], int], context: RankContext) -> int:
-    """Runs `main`; a life that is over by the coordinator's word leaves with a code of its own."""
+    """Runs `main`; a life that is over by the word of coordinator or queue leaves with a code of its own."""
     try:
         return main(context)
-    except LifeOver as over:
+    except (LifeOver, Fenced) as over:
         sys.stderr.write(f"{context.life.key}: this life is over: {over}\n")
         return EXIT_FENCED
 
