@@ -42,6 +42,7 @@ def registry(cache: Cache) -> kopf.OperatorRegistry:
     async def see(event: kopf.RawEvent, **_: object) -> None:
         raw: dict[str, Any] = dict(event["object"])
         if event["type"] == "DELETED":
+            cache.bury(raw["metadata"]["uid"])
             cache.drop_job(raw)
         else:
             cache.put_job(raw)

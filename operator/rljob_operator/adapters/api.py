@@ -154,7 +154,10 @@ class Api:
             self._count(verb, resource, status, started)
         if status >= 300:
             raise _refused(f"{verb} {path}", response, answer)
-        decoded: Json = orjson.loads(answer)
+        try:
+            decoded: Json = orjson.loads(answer)
+        except orjson.JSONDecodeError as error:  # something in between has answered
+            raise ApiUnreachable(f"the API server answered {method} {path} with what is no JSON: {error}") from error
         return decoded
 
     async def _send(

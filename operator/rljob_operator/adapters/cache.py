@@ -62,7 +62,6 @@ class Cache:
         metadata = raw["metadata"]
         key = JobKey(metadata["namespace"], metadata["name"])
         known = self._jobs.get(key)
-        self._remember_gone(metadata["uid"])
         if known is not None and known["metadata"]["uid"] == metadata["uid"]:
             del self._jobs[key]
             self._changed(key)
@@ -100,7 +99,6 @@ class Cache:
 
     def drop_owned(self, key: JobKey, kind: str, name: str, uid: str) -> None:
         """An object of a job is gone."""
-        self._remember_gone(uid)
         known = self._owned[key].get((kind, name))
         if known is not None and known.uid == uid:
             del self._owned[key][kind, name]
@@ -117,7 +115,8 @@ class Cache:
             if of_kind == kind
         }
 
-    def _remember_gone(self, uid: str) -> None:
+    def bury(self, uid: str) -> None:
+        """The watch has told the end of an object: no answer that is still under way brings it back."""
         self._gone[uid] = None
         while len(self._gone) > REMEMBERED_GONE:
             self._gone.popitem(last=False)

@@ -31,6 +31,9 @@ SILENCE_SECONDS = 100.0
 
 RETRY_SECONDS = (0.2, 30.0)
 
+_TROUBLE = (ApiRefused, ApiUnreachable, aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError)
+"""After any of these the watch goes on from the version that it has reached."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -102,7 +105,7 @@ class Informer:
                     version, failures = reached, 0
             except ApiGone:
                 cause, version = "gone", ""
-            except (ApiRefused, ApiUnreachable, aiohttp.ClientError, TimeoutError, OSError) as error:
+            except _TROUBLE as error:
                 cause = type(error).__name__
                 failures += 1
                 _log.warning("watch of %s: %s", self.name, str(error) or cause)

@@ -62,4 +62,5 @@ class OwnedSink:
         key = job_of(raw)
         if key is not None:
             metadata = raw["metadata"]
+            self._cache.bury(metadata["uid"])
             self._cache.drop_owned(key, self._kind, metadata["name"], metadata["uid"])

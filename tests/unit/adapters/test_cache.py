@@ -64,6 +64,7 @@ def test_a_job_of_the_same_name_replaces_the_one_that_is_gone_whatever_comes_fir
 def test_the_answer_to_a_write_does_not_bring_back_a_job_that_is_gone() -> None:
     cache, _ = make_cache()
     cache.put_job(make_job(1))
+    cache.bury("j1")
     cache.drop_job(make_job(3))
     cache.put_job(make_job(2, status={"phase": "Running"}), quietly=True)
     assert cache.job(KEY) is None
@@ -90,6 +91,17 @@ def test_the_answer_to_a_write_does_not_undo_what_came_after_it() -> None:
     sink.drop(make_deployment(8))
     cache.put_owned(KEY, view_owned("Deployment", make_deployment(7, replicas=1)), quietly=True)
     assert not cache.owned(KEY)
+
+
+def test_a_list_that_is_older_than_an_object_does_not_make_it_go_for_ever() -> None:
+    cache, _ = make_cache()
+    sink = OwnedSink(cache, "Deployment")
+    cache.put_owned(KEY, view_owned("Deployment", make_deployment(5)), quietly=True)
+    sink.replace(None, [])
+    assert not cache.owned(KEY)
+
+    sink.put(make_deployment(5))
+    assert cache.owned(KEY)["Deployment", "d"].version == 5
 
 
 def test_nothing_is_kept_of_a_job_that_is_gone_with_all_it_was_made_of() -> None:
