@@ -1,0 +1,82 @@
+"""The jobs of the load: the quickstart, many times, on nodes that kwok pretends. Talks to the API server by kubectl."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rljob_api.cluster import COORDINATOR_PORT, coordinator_name, service_host
+
+REPOSITORY = Path(__file__).parents[3]
+NAMESPACE = "operator-scale"
+PODS_PER_NODE = 100
+
+WORKLOADS: dict[str, Any] = {
+    "podTemplate": {
+        "spec": {
+            "nodeSelector": {"type": "kwok"},
+            "tolerations": [{"key": "kwok", "operator": "Exists", "effect": "NoSchedule"}],
+        }
+    }
+}
+"""The operator's option that brings the pods to the pretended nodes."""
+
+
+def names(count: int) -> list[str]:
+    """Of the jobs."""
+    return [f"load-{number:04d}" for number in range(count)]
+
+
+def coordinator_host(name: str) -> str:
+    """As the operator calls the coordinator of a job, with the port."""
+    return f"{service_host(coordinator_name(name), NAMESPACE)}:{COORDINATOR_PORT}"
+
+
+def manifests(count: int, rollouts: int) -> str:
+    """A list of RLJobs; `rollouts` replicas of that role each."""
+    quickstart = yaml.safe_load((REPOSITORY / "examples/quickstart.yaml").read_text())
+    spec = quickstart["spec"]
+    spec["rollout"]["numRollouts"] = 1_000_000
+    spec["roles"]["rollout"] = {"replicas": rollouts}
+    items = [
+        {
+            "apiVersion": quickstart["apiVersion"],
+            "kind": quickstart["kind"],
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": spec,
+        }
+        for name in names(count)
+    ]
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+
+
+def kubectl(*arguments: str, stdin: str | None = None) -> str:
+    """What it prints; CalledProcessError where it fails."""
+    done = subprocess.run(
+        ["kubectl", *arguments], input=stdin, stdout=subprocess.PIPE, text=True, check=True, timeout=900
+    )
+    return done.stdout
+
+
+def prepare() -> None:
+    """A namespace, and nodes that the volumes' node affinity takes for Linux."""
+    kubectl("label", "node", "-l", "type=kwok", "kubernetes.io/os=linux", "--overwrite")
+    manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+
+
+def create(count: int, rollouts: int) -> None:
+    """All jobs, as fast as one kubectl does it."""
+    kubectl("create", "-f", "-", stdin=manifests(count, rollouts))
+
+
+def delete_all() -> None:
+    """Asks for the end of all of them and waits until the API server has forgotten them."""
+    kubectl("-n", NAMESPACE, "delete", "rljobs.rljob.dev", "--all", "--wait=true")
+
+
+def num_pods() -> int:
+    """Pods in the namespace."""
+    return len(kubectl("-n", NAMESPACE, "get", "pods", "-o", "name").splitlines())
