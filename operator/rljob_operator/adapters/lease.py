@@ -88,13 +88,15 @@ class Lease:
         """Takes or renews the lease if that is allowed."""
         asked_at = self._clock()
         try:
-            lease = await asyncio.wait_for(self._read(), self._options.retry_seconds + 1)
-            if lease is None:
-                await self._api.claim("POST", LEASES, LEASES.path(self._namespace), self._manifest())
-            else:
-                if not self._is_ours_to_take(lease["spec"]):
+            # Long enough for an API server that is slow, and short enough for a second attempt after a lost packet.
+            async with asyncio.timeout(self._options.renew_seconds / 2):
+                lease = await self._read()
+                if lease is None:
+                    await self._api.claim("POST", LEASES, LEASES.path(self._namespace), self._manifest())
+                elif self._is_ours_to_take(lease["spec"]):
+                    await self._write(self._taken(lease))
+                else:
                     return False
-                await asyncio.wait_for(self._write(self._taken(lease)), self._options.retry_seconds + 1)
         except ApiConflict:
             return False
         except (ApiRefused, ApiUnreachable, TimeoutError) as error:
