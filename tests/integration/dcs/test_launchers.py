@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from rljob_api.names import Role
+from rljob_api.names import Epoch, Role
+from rljob_api.wire.epochs import DesiredState, PodOrder, PodPhase
+from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import LauncherAnswer, LauncherPoll
 from rljob_api.wire.observation import EventKind
 from rljob_workers.dcs.errors import LifeOver
@@ -108,6 +110,37 @@ def test_a_launcher_that_came_back_by_itself_waits_for_a_decision(world: World, 
     assert answer is not None
     assert answer.order is not None
     assert answer.order.generation == 1
+
+
+def test_another_pod_carries_a_number_that_was_free_for_a_while(world: World, client: LauncherClient) -> None:
+    """A replica that drained has left its number, and the next one begins where it began."""
+    key = PodKey(role=Role.ROLLOUT, replica=2)
+
+    def order(*uids: str) -> None:
+        pods = [PodOrder(pod=key, epoch=Epoch(1), generation=0, phase=PodPhase.RUN, pod_uid=uid) for uid in uids]
+        world.call("PUT", "/v1/desired", DesiredState(epoch=Epoch(1), pods=pods, replicas={}))
+
+    hello = world.hello(Role.ROLLOUT, 2)
+    world.raise_epoch(1)
+    order(hello.pod_uid)
+    client.register(hello)
+    first = world.poll(client, None)
+    assert first is not None
+    assert first.order is not None
+    world.poll(client, first.order, 0.05)
+    order()
+    world.poll(client, first.order, 0.05)  # it goes on asking until it is gone
+    order("another")
+    client.register(world.hello(Role.ROLLOUT, 2).model_copy(update={"pod_uid": "another"}))
+    answer = world.poll(client, None, 20)
+    assert answer is not None
+    assert answer.order is not None
+    assert answer.order.pod_uid == "another"
+    world.poll(client, answer.order, 0.05)
+    client.register(world.hello(Role.ROLLOUT, 2).model_copy(update={"pod_uid": "another"}))
+    answer = world.poll(client, None)
+    assert answer is not None
+    assert answer.order is None, "it came back by itself, and the table decides"
 
 
 def test_a_rank_that_lived_shows_that_its_launcher_took_the_order(world: World, client: LauncherClient) -> None:

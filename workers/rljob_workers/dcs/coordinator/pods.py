@@ -41,6 +41,7 @@ class TakenOrder(ApiModel):
     """The last order that a launcher of the pod took: it said so, or one of its ranks lived by it."""
 
     launcher: str
+    pod_uid: str = ""
     epoch: Epoch
     generation: int
 
@@ -123,7 +124,7 @@ class Pods:
         hello = self._hello_of(launcher)
         self._check_uid(hello)
         if carried is not None:
-            self._note_taken(hello.pod, launcher, carried.epoch, carried.generation)
+            self._note_taken(hello, carried.epoch, carried.generation)
         order = self._epochs.order_of(hello.pod)
         if order is None or not self._may_carry(hello, order):
             return LauncherAnswer(order=None)
@@ -153,9 +154,14 @@ class Pods:
             )
 
     def _may_carry(self, hello: LauncherHello, order: PodOrder) -> bool:
-        """A launcher that came back by itself gets no order that its earlier life took: the table decides first."""
+        """A launcher that came back by itself gets no order that its earlier life took: the table decides first.
+
+        Another pod is a decision already: its uid is in the order.
+        """
         taken = self._taken(hello.pod)
         if taken is None or taken.launcher == hello.launcher:
+            return True
+        if order.pod_uid and order.pod_uid != taken.pod_uid:
             return True
         return (order.epoch, order.generation) > (taken.epoch, taken.generation)
 
@@ -163,14 +169,15 @@ class Pods:
         text = self._ground.store.get(Table.TAKEN, str(pod))
         return None if text is None else TakenOrder.model_validate_json(text)
 
-    def _note_taken(self, pod: PodKey, launcher: str, epoch: Epoch, generation: int) -> None:
-        """Durable once; an order below the last one taken is history."""
-        before = self._taken(pod)
-        if before is not None and (epoch, generation) < (before.epoch, before.generation):
+    def _note_taken(self, hello: LauncherHello, epoch: Epoch, generation: int) -> None:
+        """Durable once; an order below the last one that this pod took is history."""
+        before = self._taken(hello.pod)
+        is_same_pod = before is not None and before.pod_uid == hello.pod_uid
+        if before is not None and is_same_pod and (epoch, generation) < (before.epoch, before.generation):
             return
-        taken = TakenOrder(launcher=launcher, epoch=epoch, generation=generation)
+        taken = TakenOrder(launcher=hello.launcher, pod_uid=hello.pod_uid, epoch=epoch, generation=generation)
         if taken != before:
-            self._ground.store.commit([Change(Table.TAKEN, str(pod), taken.model_dump_json())])
+            self._ground.store.commit([Change(Table.TAKEN, str(hello.pod), taken.model_dump_json())])
 
     def _hello_of(self, launcher: str) -> LauncherHello:
         for hello in self.launchers().values():
@@ -207,7 +214,7 @@ class Pods:
     def register_rank(self, hello: RankHello) -> None:
         """Takes a life in and ends the earlier one of the same rank."""
         life = hello.life
-        self._check_place(hello)
+        launcher = self._launcher_in_place(hello)
         text = self._ground.store.get(Table.RANKS, str(life.key))
         earlier = None if text is None else RankEntry.model_validate_json(text)
         if earlier is not None and earlier.hello.life == life:
@@ -216,7 +223,7 @@ class Pods:
             raise fenced(f"{life.key} {life.incarnation} is of generation {life.generation}; a later one lives. Exit.")
         if earlier is not None:
             self.end(earlier.hello.life)
-        self._note_taken(life.key.pod, hello.launcher, life.epoch, life.generation)
+        self._note_taken(launcher, life.epoch, life.generation)
         self._ground.steward.begin_life(life)
         entry = RankEntry(hello=hello)
         self._ground.store.commit([Change(Table.RANKS, str(life.key), entry.model_dump_json())])
@@ -303,7 +310,7 @@ class Pods:
     def _ranks_of(self, pod: PodKey) -> list[RankEntry]:
         return [entry for entry in self.ranks().values() if entry.hello.life.key.pod == pod]
 
-    def _check_place(self, hello: RankHello) -> None:
+    def _launcher_in_place(self, hello: RankHello) -> LauncherHello:
         """A rank may begin only in the open epoch, in the ordered generation, under the pod's current launcher."""
         life = hello.life
         epoch = self._epochs.current.restore.epoch
@@ -320,6 +327,7 @@ class Pods:
             raise fenced(
                 f"{life.key} {life.incarnation}: its launcher {hello.launcher} is not the pod's current one. Exit."
             )
+        return launcher
 
 
 def _concerns(failure: Failure, life: Life) -> bool:
