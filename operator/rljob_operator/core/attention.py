@@ -11,7 +11,7 @@ from rljob_operator.core.observed import Observed
 from rljob_operator.core.orders import is_over, over_at
 from rljob_operator.core.pods import POLL_SLACK_SECONDS
 from rljob_operator.core.roster import pods
-from rljob_operator.core.scaling import leaves_at
+from rljob_operator.core.scaling import is_owed, leaves_at
 from rljob_operator.core.stall import stalls_at
 from rljob_operator.core.ttl import deleted_at
 
@@ -56,7 +56,7 @@ def _interval(observed: Observed, status: RLJobStatus, now: float) -> float:
     if coordinator is not None and coordinator.server is ServerState.OPENING:
         return OPENING_INTERVAL_SECONDS
     quiet = observed.on_cluster and terminal(status) is None and is_true(status, ConditionType.READY)
-    if not quiet or coordinator is None:
+    if not quiet or coordinator is None or is_owed(observed, status):
         return LOOK_INTERVAL_SECONDS
     stall = stalls_at(status, observed.policy.stall_timeout_seconds) - now
     soonest = min(_silent_in(observed, coordinator), stall, QUIET_INTERVAL_SECONDS)

@@ -29,7 +29,7 @@ def scaled(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobSt
         return status, ()
     events: list[Event] = []
     members = _revived(observed, role.pods, wanted, now, events)
-    members = _with_joined(status, members, wanted, now, events)
+    members = _with_joined(observed, status, members, wanted, now, events)
     members = _with_draining(observed, status, members, wanted, now, events)
     members = _without_the_drained(observed, members, now, events)
     if members == role.pods:
@@ -41,6 +41,12 @@ def is_scaling(status: RLJobStatus) -> bool:
     """Whether the job runs, and only replicas that have joined it are not ready."""
     ready = find(status, ConditionType.READY)
     return ready is not None and ready.status == "False" and ready.reason == Reason.SCALING.value
+
+
+def is_owed(observed: Observed, status: RLJobStatus) -> bool:
+    """Whether replicas that are wanted have not joined yet."""
+    have = next((len(role.pods) for role in status.roles if role.name is Role.ROLLOUT), 0)
+    return observed.on_cluster and have < observed.replicas.get(Role.ROLLOUT, 0)
 
 
 def _revived(
@@ -99,14 +105,26 @@ def _nothing_runs(observed: Observed, replica: int, pod: PodStatus) -> bool:
 
 
 def _with_joined(
-    status: RLJobStatus, members: list[PodStatus], wanted: int, now: float, events: list[Event]
+    observed: Observed, status: RLJobStatus, members: list[PodStatus], wanted: int, now: float, events: list[Event]
 ) -> list[PodStatus]:
-    """During a restart nobody joins: there would be one more to wait for."""
-    if len(members) >= wanted or _is_restarting(status):
+    """During a restart nobody joins: there would be one more to wait for.
+
+    Nor under a number that the coordinator still has an order for: the next one's would be older than that.
+    """
+    if len(members) >= wanted or _is_restarting(status) or _has_orders_for(observed, len(members)):
         return members
     message = f"rollout scales from {len(members)} to {wanted} replicas"
     events.append(_event(now, Reason.SCALED_UP, message))
     return [*members, *(new_pod(Role.ROLLOUT, n, now) for n in range(len(members), wanted))]
+
+
+def _has_orders_for(observed: Observed, replica: int) -> bool:
+    """Whether a replica from this number on is still ordered. Nobody knows while the coordinator does not answer."""
+    if observed.coordinator is None:
+        return True
+    desired = observed.coordinator.desired
+    ordered = [order.pod for order in desired.pods] if desired is not None else []
+    return any(key.role is Role.ROLLOUT and key.replica >= replica for key in ordered)
 
 
 def _with_draining(

@@ -41,6 +41,26 @@ def test_more_replicas_join_the_running_job() -> None:
     assert [world.replica(Role.ROLLOUT, n).generation for n in range(4)] == [0] * 4
 
 
+def test_a_replica_joins_once_nobody_has_an_order_for_its_number() -> None:
+    world = make_cluster(replicas={Role.ROLLOUT: 2, Role.ACTOR: 1})
+    scale(world, 1)
+    world.settle()
+    before = world.observe().coordinator
+    assert before is not None
+    assert before.desired is not None
+    order = before.desired.pods[0].model_copy(update={"pod": key(Role.ROLLOUT, 1), "generation": 3})
+    late = before.desired.model_copy(update={"pods": [*before.desired.pods, order]})
+    scale(world, 2)
+    deaf = replace(world.observe(), coordinator=before.model_copy(update={"desired": late}))
+    decision = decide(deaf, world.now)
+    assert [role.replicas for role in decision.status.roles if role.name is Role.ROLLOUT] == [1]
+    assert actions_of(decision, SetDesired)
+    assert decision.look_again_at <= world.now + 1
+    assert not decide(replace(deaf, coordinator=None), world.now).events
+    world.settle()
+    assert world.roster(Role.ROLLOUT) == names(2)
+
+
 def test_fewer_replicas_are_marked_and_drain_before_their_deployment_shrinks() -> None:
     world = make_cluster(replicas={Role.ROLLOUT: 4, Role.ACTOR: 1})
     scale(world, 2)
@@ -98,7 +118,7 @@ def test_scaling_up_again_revives_a_replica_that_drains() -> None:
     assert not any(pod.marked for pod in world.pods)
 
 
-def test_during_a_restart_nobody_begins_to_drain() -> None:
+def test_during_a_restart_nobody_begins_to_drain_and_its_last_decision_begins_it() -> None:
     world = make_cluster()
     world.pod(Role.ACTOR).deaf = True
     world.wish(request=RestartRequestSpec(id="a"))
@@ -106,6 +126,9 @@ def test_during_a_restart_nobody_begins_to_drain() -> None:
     scale(world, 1)
     assert not world.turn().status.roles[0].pods[1].draining
     world.pod(Role.ACTOR).deaf = False
+    while not is_true((decision := world.turn()).status, ConditionType.READY):
+        assert not decision.status.roles[0].pods[1].draining
+    assert decision.status.roles[0].pods[1].draining
     world.settle()
     assert world.roster(Role.ROLLOUT) == names(1)
 
