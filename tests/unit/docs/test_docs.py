@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from rljob_cli.main import SUBCOMMANDS, cli
@@ -30,6 +31,11 @@ def manifests() -> list[tuple[Path, str]]:
     return [(page, body) for page, body in blocks("yaml") if "kind: RLJob" in body]
 
 
+def parts() -> list[tuple[Path, str]]:
+    """Parts of manifests: what begins with the spec."""
+    return [(page, body) for page, body in blocks("yaml") if body.startswith("spec:")]
+
+
 def commands() -> list[tuple[Path, list[str]]]:
     """Every `$ ...` of a console block, and every command in the text that is more than a name."""
     shown = [(page, line[2:]) for page, body in blocks("console") for line in body.splitlines() if line[:2] == "$ "]
@@ -44,6 +50,7 @@ def named(found: list[tuple[Path, list[str]]]) -> list[object]:
 
 def test_there_are_manifests_and_commands_to_check() -> None:
     assert len(manifests()) >= 2
+    assert parts()
     assert len(commands()) >= 10
 
 
@@ -54,6 +61,16 @@ def test_manifests_on_pages_are_valid(page: Path, manifest: str, tmp_path: Path)
     job.write_text(manifest.replace("../examples", str(page.parent.parent / "examples")))
     result = CliRunner().invoke(cli, ["validate", str(job)])
     assert (result.exit_code, result.output) == (0, f"{job} is valid.\n")
+
+
+@pytest.mark.parametrize(("page", "part"), [pytest.param(*one, id=one[0].name) for one in parts()])
+def test_parts_of_manifests_on_pages_make_objects(page: Path, part: str, tmp_path: Path) -> None:
+    """In the place of what the quickstart has there."""
+    job = yaml.safe_load((ROOT / "examples/quickstart.yaml").read_text())
+    job["spec"] |= yaml.safe_load(part)["spec"]
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    result = CliRunner().invoke(cli, ["render", "--kubernetes", str(tmp_path / "job.yaml")])
+    assert result.exit_code == 0, f"{page}: {result.output}"
 
 
 @pytest.mark.parametrize("example", sorted(ROOT.glob("examples/**/*.yaml")), ids=lambda path: path.name)
