@@ -39,7 +39,7 @@ from rljob_workers.pod import PodEnvironment, of_role, required, role_of  # noqa
 
 TURN_SECONDS = 0.25
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("rljob_workers.launcher.pod")  # it runs as __main__
 
 
 class Pod:
