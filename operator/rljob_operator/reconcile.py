@@ -151,7 +151,7 @@ class Reconciler:
     async def _tell(self, key: JobKey, raw: Json, job: RLJob, decision: Decision) -> None:
         for event in decision.events:
             scope = event.scope.value if event.scope is not None else ""
-            _log.info("%s: %s %s: %s", key, event.reason.value, scope, event.message)
+            _log.info("%s: %s: %s", key, " ".join(filter(None, (event.reason.value, scope))), event.message)
             self._world.metrics.decisions.labels(event.reason.value, scope).inc()
             await self._events.tell(key, raw, told(event))
         if any(event.reason is Reason.ACCEPTED for event in decision.events):
