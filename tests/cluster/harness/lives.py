@@ -7,7 +7,7 @@ costs a tenth of a process's start, so that a job can be brought up with a death
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +28,7 @@ from rljob_operator.adapters.resources import OWNED, POD_MONITORS, PODS, RLJOBS,
 from rljob_operator.adapters.sinks import OwnedSink, PodSink
 from rljob_operator.adapters.views import JobKey
 from rljob_operator.build import Platform
-from rljob_operator.coordinator_link import CoordinatorError, Transport
+from rljob_operator.coordinator_link import CoordinatorError, CoordinatorLink, Transport
 from rljob_operator.options import OperatorOptions
 from rljob_operator.reconcile import Reconciler, World
 from tests.cluster.harness.kubectl import Object
@@ -40,6 +40,8 @@ Holds = Callable[[Object | None], Any]
 IMMORTAL = 10**9
 
 _LOOK_SECONDS = 0.3
+
+_ASK_SECONDS = 30
 
 _CLOSE_SECONDS = 0.5
 """Connections take a moment to close after they were told to."""
@@ -141,6 +143,15 @@ class Lives:
 
         self._run(one, seconds, writes)
         return writes
+
+    def ask(self, token: str, question: Callable[[CoordinatorLink], Awaitable[Any]]) -> None:
+        """A question to the job's coordinator, with its token, as any operator could ask it; raises what it raises."""
+
+        async def asked(client: ApiClient) -> None:
+            access = ProxyAccess(Api(client, Metrics(), lambda: None))
+            await question(CoordinatorLink(access.to(self._key, token)))
+
+        self._run(asked, _ASK_SECONDS, [])
 
     def _run(self, work: Callable[[ApiClient], Coroutine[Any, Any, None]], seconds: float, told: list[str]) -> None:
         async def run() -> None:
