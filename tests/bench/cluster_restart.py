@@ -104,7 +104,7 @@ class Bench:
         time.sleep(PAUSE_SECONDS)
         after = self._desk.status().last_event
         [pod] = self.job.pods(role=role.value)
-        rank = processes.the(processes.of_container(self.job.kubectl, pod["metadata"]["name"], "worker"), Kind.RANK)
+        rank = processes.the(processes.within(pod, "worker"), Kind.RANK)
         killed = time.time()
         rank.kill()
         told: list[CoordinatorEvent] = []
@@ -153,7 +153,7 @@ def running(folder: Path) -> Iterator[Bench]:
     try:
         kubectl.wait("the namespace's service account", lambda: kubectl.get("serviceaccount", "default"))
         port = _free_port()
-        with OperatorProcess(cluster, kubectl.namespace, folder, metricsPort=port):
+        with OperatorProcess(cluster, kubectl.namespace, folder, metricsPort=port, lease=None):
             policy = {"threshold": 1000, "maxGlobalRestarts": 100_000, "heartbeatTimeoutSeconds": 60}
             manifest = make_job(
                 rollout={"numRollouts": 1_000_000}, restartPolicy=policy, telemetry={"sampleLog": False}

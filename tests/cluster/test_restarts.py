@@ -76,8 +76,9 @@ class Blow:
 class Subject:
     """The job that is struck."""
 
-    def __init__(self, job: ClusterJob) -> None:
+    def __init__(self, job: ClusterJob, operator: OperatorProcess) -> None:
         self.job = job
+        self.operator = operator
         self.restarts = 0
         """Those that a test has answered for."""
 
@@ -121,7 +122,7 @@ class Subject:
     def train_on(self, steps: int = 2) -> None:
         """Waits until it has trained some more: by then a second restart for the same cause would be seen."""
         goal = self.trained() + steps * ROWS_PER_STEP
-        self.job.wait(f"{steps} more steps", lambda: self.trained() >= goal, seconds=PATIENCE_SECONDS)
+        self.wait(f"{steps} more steps", lambda: self.trained() >= goal)
 
     def wait_ready(self) -> None:
         """Waits until every role is ready, as the operator and the kubelet see it."""
@@ -129,7 +130,7 @@ class Subject:
         def ready() -> bool:
             return self.job.is_true("Ready") and all(is_ready(pod) for pod in self.living())
 
-        self.job.wait("all to be ready", ready, seconds=PATIENCE_SECONDS)
+        self.wait("all to be ready", ready)
 
     def await_told(self, reason: str, action: str, before: Standing) -> None:
         """Waits until that was told once more than before."""
@@ -138,11 +139,19 @@ class Subject:
             now = [event for event in self.job.events(reason) if event["action"] == action]
             return sum(int(e.get("series", {}).get("count", 1)) for e in now) > before.told[reason, action]
 
-        self.job.wait(f"event {reason} {action}", told, seconds=PATIENCE_SECONDS)
+        self.wait(f"event {reason} {action}", told)
+
+    def wait(self, what: str, look: Callable[[], bool]) -> None:
+        """Waits for the job; the error also has the operator's last words."""
+        try:
+            self.job.wait(what, look, seconds=PATIENCE_SECONDS)
+        except AssertionError as error:
+            ended = self.operator.exit_code
+            state = "runs" if ended is None else f"has ended with {ended}"
+            raise AssertionError(f"{error}\nThe operator {state}; its log:\n{self.operator.tail()}") from None
 
     def _rank(self, pod: Object) -> int:
-        found = processes.of_container(self.job.kubectl, pod["metadata"]["name"], "worker")
-        return processes.the(found, Kind.RANK).pid
+        return processes.the(processes.within(pod, "worker"), Kind.RANK).pid
 
 
 @pytest.fixture(scope="module")
@@ -158,8 +167,9 @@ def subject(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
         rollout={"numRollouts": 1_000_000},
         restartPolicy={"threshold": 1000, "maxGlobalRestarts": 1000, "heartbeatTimeoutSeconds": 20},
     )
-    with OperatorProcess(cluster, namespace, tmp_path_factory.mktemp("operator")):
-        subject = Subject(ClusterJob(kubectl, slowed(manifest, "slower")).apply())
+    # Without a lease, which a machine that is busy for ten seconds would lose; then nobody starts the operator again.
+    with OperatorProcess(cluster, namespace, tmp_path_factory.mktemp("operator"), lease=None) as operator:
+        subject = Subject(ClusterJob(kubectl, slowed(manifest, "slower")).apply(), operator)
         subject.wait_ready()
         subject.train_on()
         yield subject

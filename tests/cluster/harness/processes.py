@@ -50,8 +50,13 @@ def of_container(kubectl: Kubectl, pod: str, container: str) -> list[Process]:
     """The processes of a pod's container now, by pid; an AssertionError if it does not run."""
     found = kubectl.get("pod", pod)
     assert found is not None, f"there is no pod {pod} in {kubectl.namespace}"
-    identity = container_id(found, container)
-    assert identity, f"the container {container} of the pod {pod} does not run: {found['status']}"
+    return within(found, container)
+
+
+def within(pod: Object, container: str) -> list[Process]:
+    """The same of a pod that was just read."""
+    identity = container_id(pod, container)
+    assert identity, f"the container {container} of the pod {pod['metadata']['name']} does not run: {pod['status']}"
     pids = sorted(int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit() and _is_in(entry, identity))
     return [Process(pid, _kind(pid)) for pid in pids]
 
