@@ -25,8 +25,8 @@ _ALTERNATIVES = re.compile(r"\^\((\w+(?:\|\w+)*)\)\$")
 """The pattern that stands for an enum that may be null."""
 _WIDTHS = {"integer": "int64", "number": "double"}
 _REPLICAS = ("roles", "rollout", "replicas")
-"""The field of the scale subresource. It has no default here: the API server would write it into each manifest that is
-applied without it, and so take back what a scaler has set. Without it the job has one replica."""
+"""The field of the scale subresource. Its default has to be in the object: an autoscaler is refused the scale of a job
+that has no such field. It takes nothing back: a manifest that is applied without the field leaves it as it is."""
 
 _TRAINING = ".status.training"
 PRINTER_COLUMNS = (
@@ -126,7 +126,6 @@ def spec_schema() -> Schema:
     """The structural schema of `spec`."""
     source = RLJobSpec.model_json_schema()
     schema = _structural(source, source["$defs"], keeps_defaults=True)
-    _leave_out_default(schema, _REPLICAS)
     schema[VALIDATIONS] = [*schema[VALIDATIONS], *(_transition(row, schema) for row in REFUSED)]
     return schema
 
@@ -224,21 +223,6 @@ def _without_nulls(value: object) -> object:
     if isinstance(value, dict):
         return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
     return value
-
-
-def _leave_out_default(schema: Schema, path: tuple[str, ...]) -> None:
-    """Removes the default of the field at `path`, also where it is part of a default of a node above."""
-    node = schema
-    for depth, name in enumerate(path):
-        node = node["properties"][name]
-        inner = node.get("default")
-        if depth == len(path) - 1:
-            node.pop("default", None)
-            return
-        for step in path[depth + 1 : -1]:
-            inner = inner.get(step) if isinstance(inner, dict) else None
-        if isinstance(inner, dict):
-            inner.pop(path[-1], None)
 
 
 _ORDER = ("type", "format", "nullable", "description", "enum", "pattern", "default")

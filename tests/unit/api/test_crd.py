@@ -53,14 +53,6 @@ def test_every_field_of_the_spec_is_described() -> None:
         assert node.get("description") or path.endswith("[]"), path
 
 
-def test_the_scaler_s_field_has_no_default_anywhere() -> None:
-    roles = spec_schema()["properties"]["roles"]
-    assert "default" not in roles["properties"]["rollout"]["properties"]["replicas"]
-    assert "replicas" not in roles["properties"]["rollout"]["default"]
-    assert "replicas" not in roles["default"]["rollout"]
-    assert roles["default"]["actor"]["replicas"] == 1
-
-
 def test_defaults_of_the_cluster_are_those_of_the_models() -> None:
     on_cluster = defaulted(spec_schema(), GOOD["spec"])
     assert RLJobSpec.model_validate(on_cluster) == RLJobSpec.model_validate(GOOD["spec"])
