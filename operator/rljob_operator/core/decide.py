@@ -63,13 +63,22 @@ def _moved(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobSt
         if isinstance(verdict, Suspend):
             status, told = entered(observed, status, now)  # the wish may have been taken back meanwhile
             events += told
-    elif not halting:
-        status, told = scaled(observed, status, now)
-        events += told
     if not _rests(status):
-        status, told = settled(observed, status, now)
+        settle = settled if halting or verdict is not None else _scaled_and_settled
+        status, told = settle(observed, status, now)
         events += told
     return status, events
+
+
+def _scaled_and_settled(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
+    """Replicas that a restart kept from leaving begin to in the decision that it ends in."""
+    was_ready = is_true(status, ConditionType.READY)
+    status, events = scaled(observed, status, now)
+    status, told = settled(observed, status, now)
+    if is_true(status, ConditionType.READY) and not was_ready:
+        status, more = _scaled_and_settled(observed, status, now)
+        told += more
+    return status, (*events, *told)
 
 
 def _verdict(observed: Observed, status: RLJobStatus, now: float) -> Verdict | None:

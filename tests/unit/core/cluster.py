@@ -34,6 +34,8 @@ class Pod:
     role: Role
     created: float
     restarts: int = 0
+    restarted: float | None = None
+    """When its container began anew."""
     state: PodState = PodState.RUNNING
     ending: PodEnding | None = None
     exit_code: int | None = None
@@ -131,13 +133,17 @@ class Cluster:
         """The cluster takes a pod away."""
         pod.ending, pod.state = ending, PodState.EXITED
 
+    def restart(self, pod: Pod) -> None:
+        """The kubelet starts a pod's container again; the new launcher has no order yet."""
+        pod.restarts, pod.restarted, pod.order = pod.restarts + 1, self.now, None
+
     def _fact(self, pod: Pod, key: PodKey) -> PodFact:
         life = f"{pod.uid}/{pod.restarts}"
         return PodFact(
             key,
             life,
             pod.state,
-            pod.created,
+            pod.created if pod.restarted is None else pod.restarted,
             exit_code=pod.exit_code,
             last_words=pod.words,
             ending=pod.ending,

@@ -44,7 +44,7 @@ def happened(world: Cluster, what: str, how: object, which: int) -> None:
         case "dies", int() if pod is not None:
             pod.state, pod.exit_code = PodState.EXITED, how
         case "restarts", _ if pod is not None:
-            pod.restarts, pod.order = pod.restarts + 1, None
+            world.restart(pod)
         case "goes deaf", bool() if pod is not None:
             pod.deaf = how
         case "falls silent", float() if pod is not None:
