@@ -9,6 +9,7 @@ import orjson
 from pydantic import ValidationError
 
 from rljob_api.problems import sentences
+from rljob_api.revision import revision
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
 from rljob_operator.adapters.api import Json
@@ -32,11 +33,13 @@ class Accepted:
     def __init__(self) -> None:
         self._known: dict[JobKey, tuple[tuple[str, int], RLJob | Refused]] = {}
         self._statuses: dict[JobKey, tuple[str, RLJobStatus]] = {}
+        self._revisions: dict[JobKey, tuple[RLJob, str]] = {}
 
     def forget(self, key: JobKey) -> None:
         """The job is gone."""
         self._known.pop(key, None)
         self._statuses.pop(key, None)
+        self._revisions.pop(key, None)
 
     def job(self, key: JobKey, raw: Json) -> RLJob | Refused:
         """The job, or what is wrong with it."""
@@ -45,6 +48,14 @@ class Accepted:
         if known is None or known[0] != version:
             known = (version, _parsed(key, raw))
             self._known[key] = known
+        return known[1]
+
+    def revision(self, key: JobKey, job: RLJob) -> str:
+        """The revision of its spec, which takes longer to work out than all else that a turn observes."""
+        known = self._revisions.get(key)
+        if known is None or known[0] is not job:
+            known = (job, revision(job.spec))
+            self._revisions[key] = known
         return known[1]
 
     def status(self, key: JobKey, raw: Json) -> RLJobStatus:

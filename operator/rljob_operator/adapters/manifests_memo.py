@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 
 from rljob_api.cluster import ANNOTATION_TEMPLATE
 from rljob_api.spec import RLJob
-from rljob_api.status import RLJobStatus
+from rljob_api.status import ConditionType, RLJobStatus
 from rljob_operator.adapters.api import Json
 from rljob_operator.adapters.apply import leaves_alone
 from rljob_operator.adapters.views import JobKey, OwnedView
 from rljob_operator.build import Owner, Platform, manifests
 from rljob_operator.options import OperatorOptions
+
+_SCALING = (ConditionType.SUSPENDED, ConditionType.SUCCEEDED, ConditionType.FAILED)
+"""Conditions that `build.scale` reads; the others come and go and change no object."""
 
 
 class ManifestsMemo:
@@ -30,7 +33,7 @@ class ManifestsMemo:
     def of(self, key: JobKey, job: RLJob, owner: Owner, generation: int, status: RLJobStatus) -> Sequence[Json]:
         """All objects but the Secret. ValueError with sentences where the pod template cannot be used."""
         scale = tuple((role.name, len(role.pods)) for role in status.roles)
-        conditions = frozenset(c.type for c in status.conditions if c.status == "True")
+        conditions = frozenset(c.type for c in status.conditions if c.status == "True" and c.type in _SCALING)
         made_of = (owner, generation, scale, conditions)
         known = self._known.get(key)
         if known is None or known[0] != made_of:

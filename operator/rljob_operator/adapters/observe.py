@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from rljob_api.cluster import COMPONENT_WORKER, LABEL_JOB, LABEL_ROLE, deployment_name
 from rljob_api.names import Role
-from rljob_api.revision import revision
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
 from rljob_api.wire.identity import PodKey
@@ -24,6 +23,8 @@ class Sight:
 
     key: JobKey
     job: RLJob
+    revision: str
+    """Of its spec."""
     generation: int
     status: RLJobStatus
     """As last persisted."""
@@ -74,7 +75,7 @@ def replicas_of(sight: Sight) -> Mapping[PodKey, PodView]:
 def _wishes(sight: Sight) -> Wishes:
     spec = sight.job.spec
     return Wishes(
-        revision=revision(spec),
+        revision=sight.revision,
         outdated=any(_is_outdated(sight, pod) for pod in sight.pods),
         suspend=spec.suspend,
         request=spec.restart_request,

@@ -5,7 +5,7 @@ way of the coordinator.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rljob_api.names import Role
@@ -113,6 +113,14 @@ class Observed:
     wishes: Wishes = Wishes()
     scale_selector: str = ""
     """Label selector of the rollout pods, for whoever scales them; empty in a local run."""
+    _facts: Mapping[PodKey, PodFact] = field(init=False, repr=False, compare=False)
+    _seen: Mapping[tuple[PodKey, str], PodObservation] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Every policy asks for every pod: to search each time would cost the square of their number.
+        seen = self.coordinator.pods if self.coordinator is not None else []
+        object.__setattr__(self, "_facts", {fact.pod: fact for fact in reversed(self.pods)})
+        object.__setattr__(self, "_seen", {(pod.pod, life_of(pod)): pod for pod in reversed(seen)})
 
     @property
     def on_cluster(self) -> bool:
@@ -121,13 +129,11 @@ class Observed:
 
     def fact(self, pod: PodKey) -> PodFact | None:
         """The platform's fact about `pod`."""
-        return next((fact for fact in self.pods if fact.pod == pod), None)
+        return self._facts.get(pod)
 
     def seen(self, pod: PodKey, life: str) -> PodObservation | None:
         """What this life of `pod` says of itself, or None."""
-        if self.coordinator is None:
-            return None
-        return next((seen for seen in self.coordinator.pods if seen.pod == pod and life_of(seen) == life), None)
+        return self._seen.get((pod, life))
 
 
 def life_of(seen: PodObservation) -> str:
