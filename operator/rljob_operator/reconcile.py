@@ -40,6 +40,9 @@ INVALID_SPEC = "InvalidSpec"
 RETRY_SECONDS = 0.2
 """After a refusal of the coordinator everything is observed and decided anew."""
 
+UNANSWERED_SECONDS = 1.0
+"""A coordinator that should answer and did not is asked again: nothing announces that it does."""
+
 REMAINS_SECONDS = 1.0
 """How often it is looked whether the garbage collector is done with an earlier job of the same name."""
 
@@ -105,7 +108,8 @@ class Reconciler:
             return time.time() + REMAINS_SECONDS
         coordinator = await self._coordinator(key, token)
         seen = await coordinator.status() if coordinator is not None else None
-        sight = Sight(key, job, generation, status, self._world.cache.pods(key), templates(current, there), seen)
+        pods, digests = self._world.cache.pods(key), templates(current, there)
+        sight = Sight(key, job, self._accepted.revision(key, job), generation, status, pods, digests, seen)
         now = time.time()
         observed, members = observe(sight, self._ends, self._startups)
         decision = decide(observed, now)
@@ -123,7 +127,11 @@ class Reconciler:
             await self._tell(key, raw, job, decision)
         if delta.waits:
             return now + REMAINS_SECONDS
-        return now + RETRY_SECONDS if refused else decision.look_again_at
+        if refused:
+            return now + RETRY_SECONDS
+        if coordinator is not None and seen is None:
+            return min(now + UNANSWERED_SECONDS, decision.look_again_at)
+        return decision.look_again_at
 
     async def _coordinator(self, key: JobKey, token: str) -> Coordinator | None:
         """The coordinator, if there is a pod of it that takes requests."""

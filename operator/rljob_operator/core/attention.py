@@ -4,7 +4,7 @@ from rljob_api.status import ConditionType, RLJobStatus
 from rljob_api.wire.observation import CoordinatorStatus, ServerState
 from rljob_operator.core.conditions import is_true, terminal
 from rljob_operator.core.deadline import deadline_at
-from rljob_operator.core.drain import drained_at
+from rljob_operator.core.drain import drained_at, is_draining
 from rljob_operator.core.hang import overdue_in
 from rljob_operator.core.infrastructure import due_at
 from rljob_operator.core.observed import Observed
@@ -16,7 +16,8 @@ from rljob_operator.core.stall import stalls_at
 from rljob_operator.core.ttl import deleted_at
 
 LOOK_INTERVAL_SECONDS = 1.0
-"""While something is on its way; in a local run always."""
+"""While something is on its way; in a local run always. On a cluster it is announced, and the look is for what is not:
+a job that waits is looked at after as long again as it has waited, up to the quiet interval."""
 
 OPENING_INTERVAL_SECONDS = 0.05
 """While the control state opens the whole job waits, and its end is not announced. Also when a pod was given up in
@@ -55,12 +56,21 @@ def _interval(observed: Observed, status: RLJobStatus, now: float) -> float:
         return REST_INTERVAL_SECONDS
     if coordinator is not None and coordinator.server is ServerState.OPENING:
         return OPENING_INTERVAL_SECONDS
-    quiet = observed.on_cluster and terminal(status) is None and is_true(status, ConditionType.READY)
-    if not quiet or coordinator is None or is_owed(observed, status):
+    if not observed.on_cluster or terminal(status) is not None or is_draining(status) or is_owed(observed, status):
         return LOOK_INTERVAL_SECONDS
-    stall = stalls_at(status, observed.policy.stall_timeout_seconds) - now
-    soonest = min(_silent_in(observed, coordinator), stall, QUIET_INTERVAL_SECONDS)
-    return max(soonest, LOOK_INTERVAL_SECONDS)
+    soonest = [QUIET_INTERVAL_SECONDS]
+    if coordinator is None or not is_true(status, ConditionType.READY):
+        soonest.append(now - _waits_since(status))
+    if coordinator is not None:
+        stall = stalls_at(status, observed.policy.stall_timeout_seconds) - now
+        soonest += [_silent_in(observed, coordinator), *([stall] if stall > 0 else [])]
+    return max(min(soonest), LOOK_INTERVAL_SECONDS)
+
+
+def _waits_since(status: RLJobStatus) -> float:
+    """When what the job waits for was last ordered."""
+    ordered = (pod.ordered_at for _, pod in pods(status))
+    return max([status.restart.decided_at, status.restart.opened_at or 0.0, *ordered])
 
 
 def _waits_for_a_pod(observed: Observed, status: RLJobStatus) -> bool:
@@ -74,4 +84,4 @@ def _silent_in(observed: Observed, coordinator: CoordinatorStatus) -> float:
     timeout = observed.policy.heartbeat_timeout_seconds
     ranks = [overdue_in(rank, timeout) for pod in coordinator.pods for rank in pod.ranks]
     launchers = [timeout + POLL_SLACK_SECONDS - pod.poll_age_seconds for pod in coordinator.pods]
-    return min([*ranks, *launchers], default=LOOK_INTERVAL_SECONDS)
+    return min([*ranks, *launchers], default=QUIET_INTERVAL_SECONDS)

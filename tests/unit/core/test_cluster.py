@@ -380,3 +380,19 @@ def test_a_quiet_job_is_looked_at_when_something_can_be_overdue() -> None:
     world = make_cluster()
     decision = world.turn()
     assert decision.look_again_at == pytest.approx(world.now + 29.9)
+
+
+@pytest.mark.parametrize(
+    ("waited", "looks_after"),
+    [
+        pytest.param(0.1, 1, id="at first once a second"),
+        pytest.param(8, 8, id="then after as long again as it has waited"),
+        pytest.param(500, 30, id="at last as seldom as where all is well"),
+    ],
+)
+def test_a_job_that_waits_for_its_pods_is_looked_at_less_and_less_often(waited: float, looks_after: float) -> None:
+    world = Cluster()
+    world.turn()
+    later = world.now + waited
+    observed = replace(world.observe(), coordinator=None)
+    assert decide(observed, later).look_again_at == pytest.approx(later + looks_after)
