@@ -73,8 +73,8 @@ class Cache:
     def put_pod(self, key: JobKey, pod: PodView) -> None:
         """A version of a pod; what nobody decides on wakes nobody."""
         known = self._pods[key].get(pod.uid)
+        self._pods[key][pod.uid] = pod
         if known != pod:
-            self._pods[key][pod.uid] = pod
             self._changed(key)
 
     def drop_pod(self, key: JobKey, uid: str) -> None:

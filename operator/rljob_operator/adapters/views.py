@@ -8,6 +8,7 @@ from rljob_api.cluster import (
     ANNOTATION_APPLIED,
     ANNOTATION_BUILT_FOR,
     ANNOTATION_TEMPLATE,
+    COMPONENT_COORDINATOR,
     LABEL_COMPONENT,
     LABEL_JOB,
     LABEL_ROLE,
@@ -55,9 +56,11 @@ class PodView:
     deleting: bool
     grace_seconds: int
     """How long it may take to end, once it is being deleted."""
-    node: str
+    node: str = field(compare=False)
+    """Where a pod is placed is no news: nothing is decided on it."""
     ready: bool
-    address: str
+    """Of the coordinator. Of other pods it is not asked: the coordinator knows better, and tells."""
+    address: str = field(compare=False)
     disruption: str
     """Reason of the condition DisruptionTarget."""
     disruption_message: str
@@ -124,7 +127,7 @@ def view_pod(raw: Raw) -> PodView:
         deleting="deletionTimestamp" in metadata,
         grace_seconds=metadata.get("deletionGracePeriodSeconds", 0),
         node=(raw.get("spec") or {}).get("nodeName", ""),
-        ready=bool(_true(conditions, "Ready")),
+        ready=component == COMPONENT_COORDINATOR and bool(_true(conditions, "Ready")),
         address=status.get("podIP", ""),
         disruption=disruption.get("reason", ""),
         disruption_message=disruption.get("message", ""),

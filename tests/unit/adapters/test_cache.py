@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.sinks import OwnedSink, PodSink
 from rljob_operator.adapters.views import JobKey, view_owned
@@ -128,6 +130,30 @@ def test_a_pod_that_looks_the_same_wakes_nobody() -> None:
 
     sink.put(make_pod(terminated(1)))
     assert woken.take() == 1
+
+
+@pytest.mark.parametrize(
+    ("component", "woken_by_readiness"),
+    [
+        pytest.param("worker", 0, id="of a worker the coordinator tells it"),
+        pytest.param("coordinator", 1, id="the coordinator takes requests now"),
+    ],
+)
+def test_where_a_pod_is_placed_wakes_nobody_and_that_it_is_ready_only_for_the_coordinator(
+    component: str, woken_by_readiness: int
+) -> None:
+    cache, woken = make_cache()
+    sink = PodSink(cache)
+    sink.put(make_pod(running(), component=component))
+    woken.clear()
+    elsewhere = make_pod(running(), component=component)
+    elsewhere["spec"]["nodeName"] = "node1"
+    sink.put(elsewhere)
+    assert woken.take() == 0
+    assert cache.pods(KEY)[0].node == "node1"
+
+    sink.put(make_pod(running(), component=component, conditions={"Ready": ("True", "", "")}))
+    assert woken.take() == woken_by_readiness
 
 
 def test_a_list_tells_what_went_while_nobody_watched() -> None:
