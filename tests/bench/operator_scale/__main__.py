@@ -73,8 +73,8 @@ class Bench:
 
     def run(self) -> None:
         """All phases; what was started is ended."""
-        jobs.prepare()
         self._clear()
+        jobs.prepare(self._count)
         with self._stand_in(), self._operator() as operator:
             self._process = operator
             self._meter = Meter(operator.pid, _control_plane(), f"http://127.0.0.1:{METRICS_PORT}/metrics")
@@ -89,6 +89,7 @@ class Bench:
         total = sum(row["operator_cpu_s"] for row in self._rows)
         _print({"phase": "all", "jobs": self._count, "operator_cpu_s": round(total, 1), "peak_rss_mib": round(peak)})
         _table(self._rows)
+        jobs.clear()
 
     def _phases(self) -> None:
         seconds = self._arguments.seconds

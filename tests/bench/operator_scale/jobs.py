@@ -12,6 +12,10 @@ from rljob_api.cluster import COORDINATOR_PORT, coordinator_name, service_host
 REPOSITORY = Path(__file__).parents[3]
 NAMESPACE = "operator-scale"
 PODS_PER_NODE = 100
+CLAIMS_PER_JOB = 2
+"""The control Redis's and the checkpoints'."""
+STORAGE_CLASS = "pretended"
+"""Its volumes are there beforehand: to make them is no work of the operator, and none of those who are measured."""
 
 WORKLOADS: dict[str, Any] = {
     "podTemplate": {
@@ -40,6 +44,8 @@ def manifests(count: int, rollouts: int) -> str:
     spec = quickstart["spec"]
     spec["rollout"]["numRollouts"] = 1_000_000
     spec["roles"]["rollout"] = {"replicas": rollouts}
+    spec["checkpoint"]["volume"] = {"storageClassName": STORAGE_CLASS}
+    spec["transferQueue"] = {"redis": {"persistence": {"storageClassName": STORAGE_CLASS}}}
     items = [
         {
             "apiVersion": quickstart["apiVersion"],
@@ -60,11 +66,33 @@ def kubectl(*arguments: str, stdin: str | None = None) -> str:
     return done.stdout
 
 
-def prepare() -> None:
-    """A namespace, and nodes that the volumes' node affinity takes for Linux."""
-    kubectl("label", "node", "-l", "type=kwok", "kubernetes.io/os=linux", "--overwrite")
-    manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-    kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+def prepare(count: int) -> None:
+    """A namespace, and volumes for as many jobs; those of a run that was cut off are used up."""
+    kubectl("delete", "persistentvolumes", "-l", f"type={STORAGE_CLASS}")
+    storage_class = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": STORAGE_CLASS},
+        "provisioner": "kubernetes.io/no-provisioner",
+    }
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    volumes = [_volume(number) for number in range(CLAIMS_PER_JOB * count)]
+    items = {"apiVersion": "v1", "kind": "List", "items": [namespace, storage_class, *volumes]}
+    kubectl("apply", "-f", "-", stdin=json.dumps(items))
+
+
+def _volume(number: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": f"pretended-{number}", "labels": {"type": STORAGE_CLASS}},
+        "spec": {
+            "capacity": {"storage": "1Ti"},
+            "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
+            "storageClassName": STORAGE_CLASS,
+            "hostPath": {"path": "/nonexistent"},
+        },
+    }
 
 
 def create(count: int, rollouts: int) -> None:
@@ -75,6 +103,12 @@ def create(count: int, rollouts: int) -> None:
 def delete_all() -> None:
     """Asks for the end of all of them and waits until the API server has forgotten them."""
     kubectl("-n", NAMESPACE, "delete", "rljobs.rljob.dev", "--all", "--wait=true")
+
+
+def clear() -> None:
+    """The namespace and the volumes."""
+    kubectl("delete", "persistentvolumes", "-l", f"type={STORAGE_CLASS}")
+    kubectl("delete", "namespace", NAMESPACE)
 
 
 def num_pods() -> int:
