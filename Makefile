@@ -107,5 +107,8 @@ bench-cluster-restart: install ## The same on a real Kubernetes, with the chain'
 	@scripts/cluster-packages
 	$(BIN)/python tests/bench/cluster_restart.py
 
+bench-operator: install cluster-build ## What the operator costs at 200 jobs of 9 pretended pods, on a real API server
+	env -u KUBECONFIG $(BIN)/python -m tests.bench.operator_scale --jobs 200
+
 clean: ## Removes caches and run folders, not .venv
 	rm -rf rljob-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
