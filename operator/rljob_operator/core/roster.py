@@ -6,10 +6,11 @@ Pure. Called by `decide` before the policies (facts go into the status) and by t
 from collections.abc import Callable, Iterator, Mapping
 
 from rljob_api.names import Role
-from rljob_api.status import PodStatus, RankStatus, RLJobStatus, RoleStatus
+from rljob_api.status import ConditionType, PodStatus, RankStatus, RLJobStatus, RoleStatus
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import PodObservation
 from rljob_api.wire.ranks import RankState
+from rljob_operator.core.conditions import is_true
 from rljob_operator.core.observed import Observed, PodFact, PodState
 
 
@@ -83,7 +84,8 @@ def all_ready(status: RLJobStatus) -> bool:
 
 def _seen(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus) -> PodStatus:
     fact = observed.fact(key)
-    pod = _with_new_life(observed, pod, fact)
+    if not is_true(status, ConditionType.SUSPENDED):
+        pod = _with_new_life(observed, pod, fact)
     pid = fact.launcher_pid if fact is not None and fact.state is PodState.RUNNING else None
     update: dict[str, object] = {"launcher_pid": pid}
     if observed.coordinator is not None:  # while it does not answer, what it said last is the best that is known

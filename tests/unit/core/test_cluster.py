@@ -252,6 +252,17 @@ def test_a_suspension_taken_back_while_the_actor_saves_is_finished_first() -> No
     assert world.settle().status.phase is Phase.RUNNING
 
 
+def test_a_suspended_job_counts_on_no_container_that_returns() -> None:
+    world = make_cluster()
+    world.wish(suspend=True)
+    world.turn()
+    world.restart(world.pod(Role.REFERENCE))
+    observed = world.observe()
+    decision = decide(observed, world.now + 1)
+    assert decision.status.phase is Phase.SUSPENDED
+    assert decide(replace(observed, status=decision.status), world.now + 1).status == decision.status
+
+
 def test_a_second_suspension_gets_its_whole_time() -> None:
     world = make_cluster()
     for _ in range(2):
