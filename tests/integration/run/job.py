@@ -86,7 +86,7 @@ class RunningJob:
     def __exit__(self, *_: object) -> None:
         for pid in self.processes():
             _kill(pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
         self._output.close()
         shutil.rmtree(memory_path(self.out), ignore_errors=True)
 
@@ -156,7 +156,7 @@ class RunningJob:
         roles = self.status().get("roles", [])
         return bool(roles) and all(pod["ready"] for role in roles for pod in role["pods"])
 
-    def wait_for(self, what: str, true: Callable[[], bool], seconds: float = 60) -> None:
+    def wait_for(self, what: str, true: Callable[[], bool], seconds: float = 240) -> None:
         """Waits until `true`; a job that ends meanwhile is an error unless that makes it true."""
         deadline = time.monotonic() + seconds
         while not true():
@@ -167,11 +167,11 @@ class RunningJob:
             assert time.monotonic() < deadline, f"no {what} within {seconds} s\n{self._said()}"
             time.sleep(POLL_SECONDS)
 
-    def wait_for_step(self, step: int, seconds: float = 60) -> None:
+    def wait_for_step(self, step: int, seconds: float = 240) -> None:
         """Waits until rollout `step` is trained."""
         self.wait_for(f"step {step}", lambda: self.step() >= step, seconds)
 
-    def wait_for_event(self, reason: str, seconds: float = 60, **fields: str) -> dict[str, Any]:
+    def wait_for_event(self, reason: str, seconds: float = 240, **fields: str) -> dict[str, Any]:
         """Waits for an event with this reason and these fields; returns it."""
 
         def found() -> Iterator[dict[str, Any]]:
@@ -182,14 +182,14 @@ class RunningJob:
         self.wait_for(f"event {reason} {fields}", lambda: any(True for _ in found()), seconds)
         return next(found())
 
-    def wait_gone(self, seconds: float = 10) -> None:
+    def wait_gone(self, seconds: float = 60) -> None:
         """Waits until no process of the job is left."""
         deadline = time.monotonic() + seconds
         while left := self.processes():
             assert time.monotonic() < deadline, f"processes {left} outlive their supervisor"
             time.sleep(POLL_SECONDS)
 
-    def finish(self, seconds: float = 90) -> int:
+    def finish(self, seconds: float = 300) -> int:
         """Waits for the end; returns the exit code."""
         try:
             return self.process.wait(seconds)

@@ -58,7 +58,7 @@ def test_a_killed_run_leaves_nothing_and_goes_on_when_it_is_started_again(tmp_pa
         job.wait_for_step(3)
         epoch = job.epoch()
         kill(job.process.pid)
-        job.process.wait(10)
+        job.process.wait(60)
         job.wait_gone()
         job.start()
         job.assert_succeeded()

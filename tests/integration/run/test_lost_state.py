@@ -120,7 +120,7 @@ def _is_dead(pid: int) -> bool:
 
 def _kill_run(job: RunningJob) -> None:
     kill(job.process.pid)
-    job.process.wait(10)
+    job.process.wait(60)
     job.wait_gone()
 
 

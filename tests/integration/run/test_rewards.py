@@ -64,7 +64,7 @@ def test_a_group_that_has_no_draw_left_fails_the_job_by_name(tmp_path: Path) -> 
 def test_a_reward_that_sleeps_for_ever_stalls_the_job_which_says_who_waits(tmp_path: Path) -> None:
     manifest = with_reward(tmp_path, SLEEPS_ONCE, restartPolicy={"stallTimeoutSeconds": 15})
     with RunningJob(tmp_path, manifest) as job:
-        event = job.wait_for_event("Stalled", scope="Global", seconds=120)
+        event = job.wait_for_event("Stalled", scope="Global", seconds=300)
         assert (tmp_path / "slept").exists()
         assert "stallTimeoutSeconds 15" in event["message"]
         assert "actor-0.0 waits for batch 0 (32 rows) of train_" in event["message"]

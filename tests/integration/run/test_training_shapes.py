@@ -47,7 +47,7 @@ def test_rows_are_measured_against_the_last_multiple_of_the_interval(tmp_path: P
         job.wait_for_event("RankExited", role="actor", scope="Global")
         job.wait_for("the second epoch to train", lambda: job.metrics()[-1]["epoch"] == 2)
         kill(job.process.pid)
-        job.process.wait(10)
+        job.process.wait(60)
         job.wait_gone()
         job.start()
         job.assert_succeeded()
