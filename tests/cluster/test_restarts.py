@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -16,142 +15,34 @@ from rljob_api.cluster import (
     COMPONENT_CONTROL,
     COMPONENT_COORDINATOR,
     COMPONENT_STORAGE,
-    checkpoint_claim_name,
 )
 from rljob_api.names import Role
 from rljob_cli.audit import read_lines
-from tests.cluster.harness import processes
 from tests.cluster.harness.definition import install_definition
-from tests.cluster.harness.kubectl import Kubectl, Object, is_ready
+from tests.cluster.harness.kubectl import Kubectl, is_ready
 from tests.cluster.harness.machine import Cluster
 from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.processes import Kind
 from tests.cluster.harness.rljob import ClusterJob, make_job, slowed
-from tests.cluster.harness.volumes import folder_of_claim
+from tests.cluster.harness.subject import GLOBAL, IN_PLACE, PATIENCE_SECONDS, Standing, Subject
 
-GLOBAL, IN_PLACE = "RestartGlobal", "RestartInPlace"
 LAUNCHER_LOST, RANK_EXITED = "LauncherLost", "RankExited"
-ROWS_PER_STEP = 32
-PATIENCE_SECONDS = 240.0
-"""A global restart takes seconds; on a machine that runs other tests too, the start of a pod takes a minute."""
 
-pytestmark = pytest.mark.timeout(600)
-
-
-@dataclass(frozen=True)
-class Standing:
-    """What a job is made of between two blows."""
-
-    epoch: int
-    restarts: int
-    counted: int
-    failures: Counter[str]
-    """Role -> failures since the last global restart."""
-    pods: dict[str, str]
-    """Role -> uid of its pod."""
-    ranks: dict[str, int]
-    """Role -> its rank's process, as this machine numbers it."""
-    told: Counter[tuple[str, str]]
-    """(reason, action) -> how often."""
-
-    def num_restarts(self) -> int:
-        """Of any scope."""
-        return sum(count for (_, action), count in self.told.items() if action in (GLOBAL, IN_PLACE))
+pytestmark = pytest.mark.timeout(1200)
 
 
 @dataclass(frozen=True)
 class Blow:
     """Something bad, and the one decision that it must lead to."""
 
-    strike: Callable[["Subject"], None]
+    strike: Callable[[Subject], None]
     reason: str
     action: str
     """The scope of the restart."""
     role: Role
     counts: bool = True
-    replaced: bool = False
-    """Another pod takes its place."""
-
-
-class Subject:
-    """The job that is struck."""
-
-    def __init__(self, job: ClusterJob, operator: OperatorProcess) -> None:
-        self.job = job
-        self.operator = operator
-        self.restarts = 0
-        """Those that a test has answered for."""
-
-    def standing(self) -> Standing:
-        """As it is now; of every role there is one pod with one rank."""
-        status = self.job.status()
-        pods = {pod["metadata"]["labels"]["rljob.dev/role"]: pod for pod in self.living()}
-        told: Counter[tuple[str, str]] = Counter()
-        for event in self.job.events():
-            told[event["reason"], event["action"]] += int(event.get("series", {}).get("count", 1))
-        return Standing(
-            epoch=status["restart"]["epoch"],
-            restarts=status["restart"]["globalRestarts"],
-            counted=status["restart"]["countedTowardsMax"],
-            failures=Counter({row["name"]: row["failures"] for row in status["roles"]}),
-            pods={role: pod["metadata"]["uid"] for role, pod in pods.items()},
-            ranks={role: self._rank(pod) for role, pod in pods.items()},
-            told=told,
-        )
-
-    def since(self, before: Standing) -> Standing:
-        """As it is now, at the end of a test, which answers for the restarts since `before`."""
-        now = self.standing()
-        self.restarts += now.num_restarts() - before.num_restarts()
-        return now
-
-    def living(self) -> list[Object]:
-        """Its worker pods, without those that go."""
-        return [pod for pod in self.job.pods() if "deletionTimestamp" not in pod["metadata"]]
-
-    def log(self) -> Path:
-        """Its sample log."""
-        folder = folder_of_claim(self.job.kubectl, checkpoint_claim_name(self.job.name))
-        return folder / "samples.jsonl"
-
-    def trained(self) -> int:
-        """Lines of its sample log. It only grows: what is trained again after a restart is logged again."""
-        path = self.log()
-        return path.read_bytes().count(b"\n") if path.exists() else 0
-
-    def train_on(self, steps: int = 2) -> None:
-        """Waits until it has trained some more: by then a second restart for the same cause would be seen."""
-        goal = self.trained() + steps * ROWS_PER_STEP
-        self.wait(f"{steps} more steps", lambda: self.trained() >= goal)
-
-    def wait_ready(self) -> None:
-        """Waits until every role is ready, as the operator and the kubelet see it."""
-
-        def ready() -> bool:
-            return self.job.is_true("Ready") and all(is_ready(pod) for pod in self.living())
-
-        self.wait("all to be ready", ready)
-
-    def await_told(self, reason: str, action: str, before: Standing) -> None:
-        """Waits until that was told once more than before."""
-
-        def told() -> bool:
-            now = [event for event in self.job.events(reason) if event["action"] == action]
-            return sum(int(e.get("series", {}).get("count", 1)) for e in now) > before.told[reason, action]
-
-        self.wait(f"event {reason} {action}", told)
-
-    def wait(self, what: str, look: Callable[[], bool]) -> None:
-        """Waits for the job; the error also has the operator's last words."""
-        try:
-            self.job.wait(what, look, seconds=PATIENCE_SECONDS)
-        except AssertionError as error:
-            ended = self.operator.exit_code
-            state = "runs" if ended is None else f"has ended with {ended}"
-            raise AssertionError(f"{error}\nThe operator {state}; its log:\n{self.operator.tail()}") from None
-
-    def _rank(self, pod: Object) -> int:
-        return processes.the(processes.within(pod, "worker"), Kind.RANK).pid
+    replaced: bool | None = False
+    """Another pod takes its place; None: it may, where the kubelet is slow to tell that the container has ended."""
 
 
 @pytest.fixture(scope="module")
@@ -162,18 +53,21 @@ def subject(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     namespace = f"restarts-{time.monotonic_ns() % 10**9:x}"
     kubectl = Kubectl(cluster.kubeconfig, namespace)
     kubectl("create", "namespace", namespace)
-    kubectl.wait("the namespace's service account", lambda: kubectl.get("serviceaccount", "default"))
     manifest = make_job(
         rollout={"numRollouts": 1_000_000},
-        restartPolicy={"threshold": 1000, "maxGlobalRestarts": 1000, "heartbeatTimeoutSeconds": 20},
+        restartPolicy={"threshold": 1000, "maxGlobalRestarts": 1000, "heartbeatTimeoutSeconds": 30},
     )
-    # Without a lease, which a machine that is busy for ten seconds would lose; then nobody starts the operator again.
-    with OperatorProcess(cluster, namespace, tmp_path_factory.mktemp("operator"), lease=None) as operator:
-        subject = Subject(ClusterJob(kubectl, slowed(manifest, "slower")).apply(), operator)
-        subject.wait_ready()
-        subject.train_on()
-        yield subject
-    kubectl.delete("namespace", namespace)
+    folder = tmp_path_factory.mktemp("operator")
+    try:
+        kubectl.wait("the namespace's service account", lambda: kubectl.get("serviceaccount", "default"))
+        # Without a lease, which it would lose on a busy machine: nobody starts this operator again.
+        with OperatorProcess(cluster, namespace, folder, lease=None) as operator:
+            subject = Subject(ClusterJob(kubectl, slowed(manifest, "slower")).apply(), operator)
+            subject.wait_ready()
+            subject.train_on()
+            yield subject
+    finally:
+        kubectl.delete("namespace", namespace)
 
 
 def rank_of(role: Role) -> Callable[[Subject], None]:
@@ -203,7 +97,10 @@ TABLE = {
 BLOWS = [
     *(pytest.param(Blow(rank_of(r), RANK_EXITED, TABLE[r], r), id=f"a rank of {r.value} is killed") for r in TABLE),
     *(
-        pytest.param(Blow(container_of(r), LAUNCHER_LOST, TABLE[r], r), id=f"the first process of {r.value} is killed")
+        pytest.param(
+            Blow(container_of(r), LAUNCHER_LOST, TABLE[r], r, replaced=None),
+            id=f"the first process of {r.value} is killed",
+        )
         for r in TABLE
     ),
     *(
@@ -247,7 +144,13 @@ def test_one_cause_makes_one_restart_as_the_table_says(subject: Subject, blow: B
         assert after.failures - before.failures == Counter({role: 1} if blow.counts else {}), said()
         assert {each for each, pid in after.ranks.items() if pid != before.ranks[each]} == {role}, said()
     changed = {each for each, uid in after.pods.items() if uid != before.pods[each]}
-    assert changed == ({role} if blow.replaced else set()), said()
+    assert changed in _allowed(blow), said()
+
+
+def _allowed(blow: Blow) -> list[set[str]]:
+    """Roles with another pod afterwards."""
+    none: set[str] = set()
+    return {None: [none, {blow.role.value}], True: [{blow.role.value}], False: [none]}[blow.replaced]
 
 
 def coordinator(subject: Subject) -> None:
