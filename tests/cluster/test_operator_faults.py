@@ -82,7 +82,7 @@ def test_an_operator_that_dies_after_every_write_comes_to_the_same_end(
 
     kubectl.delete("rljob", job.name)
     assert lives.live(lambda raw: raw is None, seconds=60) == []
-    kubectl.wait("all of the job's objects to be gone", lambda: not kubectl.all(MADE, LABEL_JOB), seconds=120)
+    kubectl.wait("all of the job's objects to be gone", lambda: not kubectl.all(MADE, LABEL_JOB), seconds=300)
 
 
 def test_a_process_that_is_killed_in_the_middle_of_a_turn_is_gone_on_from(
