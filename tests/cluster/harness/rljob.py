@@ -51,15 +51,18 @@ def make_job(name: str = "job", **changes: dict[str, Any]) -> Object:
     return {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": name}, "spec": spec}
 
 
-def slowed(job: Object, reward: str = "slow") -> Object:
-    """The same job at a few steps a second (`slower`: one or two), by a reward of the tests that takes its time."""
+def slowed(job: Object, reward: str = "slow", folder: Path = REWARDS) -> Object:
+    """The same job at a few steps a second (`slower`: one or two), by a reward of the tests that takes its time.
+
+    `folder` has `slow.py`: a copy of it, where a test opens the gate of `gated`.
+    """
     spec = job["spec"]
-    custom = {"custom": {"function": f"slow:{reward}", "path": str(REWARDS)}}
-    mount = {"name": "rewards", "mountPath": str(REWARDS), "readOnly": True}
+    custom = {"custom": {"function": f"slow:{reward}", "path": str(folder)}}
+    mount = {"name": "rewards", "mountPath": str(folder), "readOnly": True}
     template = {
         "spec": {
             "containers": [{"name": "worker", "volumeMounts": [mount]}],
-            "volumes": [{"name": "rewards", "hostPath": {"path": str(REWARDS), "type": "Directory"}}],
+            "volumes": [{"name": "rewards", "hostPath": {"path": str(folder), "type": "Directory"}}],
         }
     }
     roles = {**spec["roles"], "rollout": {**spec["roles"].get("rollout", {}), "template": template}}

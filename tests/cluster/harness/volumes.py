@@ -30,3 +30,9 @@ def audit_job(kubectl: Kubectl, name: str) -> AuditReport:
     steps = spec.rollout.num_rollouts if done else status.get("training", {}).get("checkpoint") or 0
     folder = folder_of_claim(kubectl, cluster.checkpoint_claim_name(name))
     return audit(read_lines(folder / "samples.jsonl"), spec, steps=steps)
+
+
+def trained_steps(kubectl: Kubectl, name: str) -> int:
+    """How many steps the sample log of a job has, whatever its status says."""
+    log = folder_of_claim(kubectl, cluster.checkpoint_claim_name(name)) / "samples.jsonl"
+    return len({line.step for line in read_lines(log)})

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from rljob_workers.rewards.base import Answer
 
@@ -18,6 +19,13 @@ def slow(answers: Sequence[Answer], /) -> list[float]:
 def slower(answers: Sequence[Answer], /) -> list[float]:
     """The same after a longer while."""
     time.sleep(LONG_SECONDS)
+    return _shares(answers)
+
+
+def gated(answers: Sequence[Answer], /) -> list[float]:
+    """Slower still, until there is a file `go` beside this one: then the job runs to its end at once."""
+    if not Path(__file__).with_name("go").exists():
+        time.sleep(2 * LONG_SECONDS)
     return _shares(answers)
 
 

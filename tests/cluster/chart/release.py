@@ -1,0 +1,73 @@
+"""The chart installed in a test's namespace: the operator from this checkout, for this namespace alone.
+
+Runs helm as a user does; what helm says of a pod that does not start is filled up with the pod's own words.
+"""
+
+from pathlib import Path
+
+import yaml
+
+from tests.cluster.chart.helm import CHART, helm
+from tests.cluster.chart.values import checkout_values
+from tests.cluster.harness.kubectl import Kubectl, Object
+
+RELEASE = "rl"
+OPERATOR = f"{RELEASE}-rljob-operator"
+"""Name of the Deployment, the Lease and the ServiceAccount."""
+_PODS = "app.kubernetes.io/name=rljob-operator"
+_IN_TIME = ("--wait", "--timeout", "240s")
+
+
+class Release:
+    """One release. `install` makes it; `gone` leaves nothing of it, whatever came of the test."""
+
+    def __init__(self, kubectl: Kubectl, folder: Path) -> None:
+        """Its values lie in `folder`."""
+        self.kubectl = kubectl
+        self.scope = ("--kubeconfig", kubectl.kubeconfig, "--namespace", kubectl.namespace)
+        self._values = folder / "values.yaml"
+        self._values.write_text(yaml.safe_dump({"namespaces": [kubectl.namespace], **checkout_values()}))
+
+    def install(self) -> set[str]:
+        """The operator's pods. The CRD may be there already, from whoever has used the cluster before."""
+        self("install", RELEASE, str(CHART), *self.scope, *self._given(), "--take-ownership")
+        return self.pods()
+
+    def upgrade(self, *changes: str, chart: Path = CHART) -> set[str]:
+        """The operator's pods afterwards; `changes` as in `--set`."""
+        chosen = [argument for change in changes for argument in ("--set", change)]
+        self("upgrade", RELEASE, str(chart), *self.scope, *self._given(), *chosen)
+        return self.pods()
+
+    def uninstall(self) -> None:
+        """Returns when the operator's pods are gone."""
+        self("uninstall", RELEASE, *self.scope, *_IN_TIME)
+
+    def gone(self) -> None:
+        """Takes away what may still be there."""
+        helm("uninstall", RELEASE, *self.scope, "--ignore-not-found")
+
+    def __call__(self, *arguments: str) -> str:
+        """What helm prints."""
+        try:
+            return helm(*arguments)
+        except AssertionError as error:
+            said = self.kubectl("logs", "--selector", _PODS, "--tail=20")
+            raise AssertionError(f"{error}\n{self.kubectl.describe()}\nThe operator said last:\n{said}") from error
+
+    def pods(self) -> set[str]:
+        """Names of the operator's pods, those that are to stay."""
+        found = self.kubectl.all("pods", _PODS)
+        return {pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]}
+
+    def wait_for_leader(self, among: set[str]) -> str:
+        """The pod of these that leads, once one does."""
+
+        def leader(lease: Object) -> list[str]:
+            holder = lease["spec"].get("holderIdentity") or ""
+            return [pod for pod in among if holder.startswith(pod)]
+
+        return leader(self.kubectl.wait_for("lease", OPERATOR, f"to be held by one of {among}", leader))[0]
+
+    def _given(self) -> tuple[str, ...]:
+        return ("--values", str(self._values), *_IN_TIME)

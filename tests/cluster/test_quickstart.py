@@ -1,0 +1,168 @@
+"""The way of a user from install to success, and what a running job sees of an operator that changes, dies or goes."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rljob_api.cluster import LABEL_JOB
+from tests.cluster.chart.helm import CHART, helm
+from tests.cluster.chart.release import Release
+from tests.cluster.harness.kubectl import Kubectl, Object
+from tests.cluster.harness.machine import REPOSITORY
+from tests.cluster.harness.rljob import REWARDS, ClusterJob, make_job, slowed
+from tests.cluster.harness.volumes import trained_steps
+from tests.integration.children import die_with_tests
+
+PAGE = REPOSITORY / "docs/kubernetes.md"
+pytestmark = pytest.mark.timeout(1500)
+COLUMNS = ["NAME", "PHASE", "READY", "STEP", "REWARD", "RESTARTS", "REASON", "AGE"]
+WORKLOADS = "deployments,statefulsets"
+SECONDS = 600.0
+"""Of a machine that does other things besides."""
+
+
+@pytest.fixture
+def release(kubectl: Kubectl, tmp_path: Path) -> Iterator[Release]:
+    release = Release(kubectl, tmp_path)
+    yield release
+    release.gone()
+
+
+@pytest.fixture
+def gate() -> Iterator[Path]:
+    """A folder with a reward that is slow until there is a file `go`; pods run as another user, and read it."""
+    folder = Path(tempfile.mkdtemp(prefix="rljob-gate-"))
+    folder.chmod(0o755)
+    shutil.copy(REWARDS / "slow.py", folder)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_the_quickstart_succeeds_by_the_commands_of_its_page(
+    kubectl: Kubectl, release: Release, tmp_path: Path
+) -> None:
+    apply, watch, *others = _commands_of_the_page()
+    release.install()
+    with Watching(kubectl, tmp_path / "watch.txt", watch) as watching:
+        kubectl(*apply)
+        kubectl("wait", "--for=create", "deployment/quickstart-rollout", "--timeout=5m", seconds=SECONDS)
+        said = [kubectl(*command, seconds=SECONDS) for command in others]
+        kubectl.wait("the watch to show the end", lambda: "Succeeded" in watching.text())
+
+    header, row = kubectl("get", "rlj", "quickstart").splitlines()
+    assert header.split() == COLUMNS
+    shown = dict(zip(COLUMNS, row.split(), strict=True))
+    assert shown | {"AGE": "", "REWARD": ""} == {
+        "NAME": "quickstart",
+        "PHASE": "Succeeded",
+        "READY": "False",
+        "STEP": "239",
+        "REWARD": "",
+        "RESTARTS": "0",
+        "REASON": "Succeeded",
+        "AGE": "",
+    }
+    assert re.fullmatch(r"1|0\.\d{1,4}", shown["REWARD"])
+    assert float(shown["REWARD"]) > 0.9
+    assert watching.phases()[-1] == "Succeeded"
+    told = said[-1].partition("\nEvents:\n")[2]
+    assert re.findall(r"^  \w+ +(Accepted|Ready|Succeeded) ", told, re.MULTILINE) == ["Accepted", "Ready", "Succeeded"]
+
+
+def test_a_running_job_does_not_notice_what_becomes_of_its_operator(
+    kubectl: Kubectl, release: Release, gate: Path, tmp_path: Path
+) -> None:
+    pods = release.install()
+    job = ClusterJob(kubectl, slowed(make_job(rollout={"numRollouts": 300}), "gated", gate)).apply()
+    job.wait_step(0, seconds=SECONDS)
+    before = _made(kubectl)
+
+    helm("package", str(CHART), "--version", "9.9.9", "--app-version", "9.9.9", "--destination", str(tmp_path))
+    # The last change makes another template of every pod: it is for jobs to come.
+    changes = ("concurrency=8", "workloads.terminationGraceSeconds=6")
+    newer = release.upgrade(*changes, chart=tmp_path / "rljob-operator-9.9.9.tgz")
+    assert not newer & pods
+    leader = release.wait_for_leader(newer)
+    _trains_on(job)
+    assert _made(kubectl) == before
+
+    kubectl.delete("pod", leader, force=True)
+    release.wait_for_leader(newer - {leader})
+    _trains_on(job)
+    assert _made(kubectl) == before
+
+    release.uninstall()
+    assert kubectl.get("customresourcedefinition", "rljobs.rljob.dev")
+    _trains_on(job)
+    assert _made(kubectl) == before
+
+    release.install()
+    seen = job.step()
+    job.wait_step(seen + 1)
+    assert _made(kubectl) == before
+    assert (job.epoch(), job.status()["restart"]["globalRestarts"]) == (1, 0)
+    (gate / "go").touch()
+    job.assert_succeeded(seconds=SECONDS)
+
+
+class Watching:
+    """`kubectl get rlj -w`, left open."""
+
+    def __init__(self, kubectl: Kubectl, output: Path, arguments: list[str]) -> None:
+        self._command = ["kubectl", "--kubeconfig", kubectl.kubeconfig, "--namespace", kubectl.namespace, *arguments]
+        self._output = output
+
+    def __enter__(self) -> "Watching":
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait(30)
+
+    def _start(self) -> None:
+        with self._output.open("ab") as output:
+            self._process = subprocess.Popen(self._command, stdout=output, preexec_fn=die_with_tests)
+
+    def text(self) -> str:
+        """What it has printed. Another begins where the API server has ended it, as when a definition changes."""
+        if self._process.poll() is not None:
+            self._start()
+        return self._output.read_text()
+
+    def phases(self) -> list[str]:
+        """The phases that it showed, each once; of the first line, before there is a status, none."""
+        words = re.findall(r"^quickstart +([A-Z][a-z]+) ", self.text(), re.MULTILINE)
+        return list(dict.fromkeys(words))
+
+
+def _trains_on(job: ClusterJob) -> None:
+    """By its sample log, since the status is the operator's."""
+    done = trained_steps(job.kubectl, job.name)
+    job.kubectl.wait("another step to be trained", lambda: trained_steps(job.kubectl, job.name) > done)
+
+
+def _commands_of_the_page() -> list[list[str]]:
+    """What it tells to do with the quickstart: the very file that `rljob run` takes."""
+    section = PAGE.read_text().partition("\n## A job\n")[2].partition("\n## ")[0]
+    shown = re.findall(r"^\$ kubectl (.+)$", section, re.MULTILINE)
+    return [shlex.split(line.replace("examples/", f"{REPOSITORY}/examples/")) for line in shown]
+
+
+def _made(kubectl: Kubectl) -> Object:
+    """What changes when a pod or a template of the job is touched: the pods that live, the generations of the rest."""
+    lives = {}
+    for pod in kubectl.all("pods", LABEL_JOB):
+        counts = [status["restartCount"] for status in pod["status"].get("containerStatuses", [])]
+        lives[pod["metadata"]["name"]] = (pod["metadata"]["uid"], counts)
+    generations = {
+        (each["kind"], each["metadata"]["name"]): each["metadata"]["generation"]
+        for each in kubectl.all(WORKLOADS, LABEL_JOB)
+    }
+    return {"pods": lives, "generations": generations}
