@@ -48,6 +48,17 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
     kubectl.delete("namespace", name)
 
 
+@pytest.fixture(scope="module")
+def module_kubectl(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Kubectl]:
+    """kubectl in a namespace that all tests of a file share, for those that go on with each other's job."""
+    word = request.module.__name__.rpartition(".")[2].removeprefix("test_").replace("_", "-")
+    kubectl = Kubectl(cluster.kubeconfig, f"{word}-{uuid.uuid4().hex[:6]}")
+    kubectl("create", "namespace", kubectl.namespace)
+    kubectl.wait("the namespace's service account", lambda: kubectl.get("serviceaccount", "default"))
+    yield kubectl
+    kubectl("delete", "namespace", kubectl.namespace, "--wait=false", "--ignore-not-found")
+
+
 @pytest.fixture
 def kubectl(cluster: Cluster, namespace: str) -> Kubectl:
     """kubectl in the test's namespace, once pods can be made there."""

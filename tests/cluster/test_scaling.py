@@ -1,0 +1,206 @@
+"""Scaling on a cluster: one job whose rollouts come and go in mid-generation, as `kubectl scale` and an autoscaler ask.
+
+The tests go on with each other's job. Nobody else's processes are touched, no ticket is lost: at the end the job
+succeeds and has trained every sample exactly once.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from rljob_api.cluster import LABEL_JOB
+from rljob_api.crd import GROUP, PLURAL, VERSION
+from rljob_api.names import Role
+from tests.cluster.harness.definition import install_definition
+from tests.cluster.harness.kubectl import Kubectl, Object, is_ready
+from tests.cluster.harness.machine import Cluster
+from tests.cluster.harness.operator import OperatorProcess
+from tests.cluster.harness.processes import Kind
+from tests.cluster.harness.rljob import ClusterJob, make_job, slowed
+
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+KINDS = "rljob,secret,configmap,service,persistentvolumeclaim,deployment,statefulset,networkpolicy,pod"
+ROLLOUT = Role.ROLLOUT.value
+FROZEN = {"heartbeatTimeoutSeconds": 120, "stallTimeoutSeconds": 600}
+"""A frozen process must not count as hanging for as long as a test needs it frozen."""
+PATIENCE_SECONDS = 240.0
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def job(cluster: Cluster, module_kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterJob]:
+    if cluster.node is None:
+        pytest.skip("the cluster of KUBECONFIG is not this machine's: its processes cannot be paused")
+    install_definition(cluster.kubeconfig)
+    manifest = make_job(rollout={"numRollouts": 1_000_000}, restartPolicy=FROZEN)
+    folder = tmp_path_factory.mktemp("operator")
+    with OperatorProcess(cluster, module_kubectl.namespace, folder, lease=None):
+        job = ClusterJob(module_kubectl, slowed(manifest, "slower")).apply()
+        job.wait_true("Ready", seconds=PATIENCE_SECONDS)
+        yield job
+
+
+def scale(job: ClusterJob, replicas: int) -> None:
+    job.kubectl("scale", f"rlj/{job.name}", f"--replicas={replicas}")
+
+
+def scale_of(job: ClusterJob) -> Object:
+    """What a HorizontalPodAutoscaler reads."""
+    path = f"/apis/{GROUP}/{VERSION}/namespaces/{job.kubectl.namespace}/{PLURAL}/{job.name}/scale"
+    found: Object = json.loads(job.kubectl("get", "--raw", path))
+    return found
+
+
+def rollouts(status: Object) -> list[Object]:
+    return next((role["pods"] for role in status.get("roles", []) if role["name"] == ROLLOUT), [])
+
+
+def wait_rollouts(job: ClusterJob, count: int) -> None:
+    """Until so many replicas are ready, and their pods say so too, and there are no others."""
+
+    def settled() -> bool:
+        status = job.status()
+        ready = [pod["ready"] and not pod["draining"] for pod in rollouts(status)]
+        is_quiet = any(c["type"] == "Ready" and c["status"] == "True" for c in status["conditions"])
+        return is_quiet and ready == [True] * count and [is_ready(pod) for pod in job.pods(role=ROLLOUT)] == ready
+
+    job.wait(f"{count} rollout replicas", settled, seconds=PATIENCE_SECONDS)
+
+
+def standing(job: ClusterJob, *, without: str = "") -> dict[str, Any]:
+    """The epoch, and of every replica (but one) its pod, its order and its ranks."""
+    status = job.status()
+    replicas = {
+        pod["name"]: (pod["life"], pod["generation"], pod["ranks"])
+        for role in status["roles"]
+        for pod in role["pods"]
+        if pod["name"] != without
+    }
+    return {"epoch": status["restart"]["epoch"], **replicas}
+
+
+def test_a_replica_joins_in_mid_generation_and_touches_nobody_else(job: ClusterJob) -> None:
+    before = standing(job)
+
+    scale(job, 2)
+    wait_rollouts(job, 2)
+
+    assert standing(job, without="rollout-1") == before, job.said()
+    assert job.kubectl("rollout", "status", f"deployment/{job.name}-rollout", "--timeout=60s")
+
+
+def test_an_autoscaler_sees_the_replicas_and_finds_their_pods(job: ClusterJob) -> None:
+    found = scale_of(job)
+
+    assert (found["spec"]["replicas"], found["status"]["replicas"]) == (2, 2)
+    named = {pod["metadata"]["name"] for pod in job.kubectl.all("pods", found["status"]["selector"])}
+    assert named == {pod["metadata"]["name"] for pod in job.pods(role=ROLLOUT)}
+
+
+def test_a_manifest_without_replicas_takes_nothing_back(job: ClusterJob) -> None:
+    assert "rollout" not in job.manifest["spec"]["roles"] or "replicas" not in job.manifest["spec"]["roles"]["rollout"]
+
+    job.apply()
+    job.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(job.manifest))
+
+    assert scale_of(job)["spec"]["replicas"] == 2
+    generation = job.object()["metadata"]["generation"]
+    job.wait("the operator to see it", lambda: job.status()["observedGeneration"] >= generation)
+    assert len(rollouts(job.status())) == 2
+
+
+def test_a_replica_that_drains_goes_on_when_it_is_wanted_again(job: ClusterJob) -> None:
+    before, pods = standing(job, without="rollout-1"), uids(job)
+    rank = job.process(ROLLOUT, Kind.RANK, replica=1)
+
+    rank.pause()  # it cannot finish its drain
+    try:
+        scale(job, 1)
+        job.wait(
+            "rollout-1 to drain",
+            lambda: [pod["draining"] for pod in rollouts(job.status())] == [False, True],
+            seconds=PATIENCE_SECONDS,
+        )
+        marked = [pod for pod in job.pods(role=ROLLOUT) if DELETION_COST in pod["metadata"].get("annotations", {})]
+        assert [pod["metadata"]["name"] for pod in marked] in ([], [job.pod_of(ROLLOUT, 1)])
+        scale(job, 2)
+        job.wait(
+            "rollout-1 to be wanted again",
+            lambda: [pod["draining"] for pod in rollouts(job.status())] == [False, False],
+            seconds=PATIENCE_SECONDS,
+        )
+    finally:
+        with suppress(ProcessLookupError):  # its launcher ended it, since another life is wanted
+            rank.resume()
+    wait_rollouts(job, 2)
+
+    assert standing(job, without="rollout-1") == before, job.said()
+    assert uids(job) == pods
+    for pod in job.pods(role=ROLLOUT):
+        assert DELETION_COST not in pod["metadata"].get("annotations", {})
+
+
+def test_the_highest_replica_drains_and_its_pod_goes(job: ClusterJob) -> None:
+    before, stays = standing(job, without="rollout-1"), job.pod_of(ROLLOUT, 0)
+
+    scale(job, 1)
+    wait_rollouts(job, 1)
+
+    assert [pod["metadata"]["name"] for pod in job.pods(role=ROLLOUT)] == [stays]
+    assert standing(job) == before, job.said()
+    assert scale_of(job)["status"]["replicas"] == 1
+
+
+def test_a_number_that_was_left_is_taken_by_another_pod(job: ClusterJob) -> None:
+    before = standing(job)
+
+    scale(job, 2)
+    wait_rollouts(job, 2)
+    scale(job, 1)
+    wait_rollouts(job, 1)
+
+    assert standing(job) == before, job.said()
+
+
+def test_nobody_joins_during_a_restart_and_then_it_is_done(job: ClusterJob) -> None:
+    epoch = job.epoch()
+    launcher = job.process(Role.ACTOR_FWD.value, Kind.FIRST)
+
+    launcher.pause()  # so that the restart lasts
+    try:
+        job.restart_request()
+        job.wait("the next epoch", lambda: job.epoch() == epoch + 1, seconds=PATIENCE_SECONDS)
+        scale(job, 2)
+        job.wait("the wish to be seen", lambda: job.status()["scaling"]["desired"] == 2, seconds=PATIENCE_SECONDS)
+        assert len(rollouts(job.status())) == 1
+        assert job.is_true("Restarting")
+    finally:
+        launcher.resume()
+    wait_rollouts(job, 2)
+
+    assert job.epoch() == epoch + 1, job.said()
+
+
+def test_after_all_this_the_job_succeeds_exactly_once_and_leaves_after_its_time(job: ClusterJob) -> None:
+    epoch = job.epoch()
+    step = job.step()
+    job.change({"rollout": {"numRollouts": step + 40}, "ttlSecondsAfterFinished": 3600})
+    job.wait("the epoch with fewer rollouts", lambda: job.epoch() == epoch + 1, seconds=PATIENCE_SECONDS)
+
+    job.kubectl("wait", f"rlj/{job.name}", "--for=condition=Succeeded", "--timeout=240s", seconds=260)
+    report = job.assert_succeeded()
+    assert report.max_staleness <= 1
+    job.wait("all pods to go, as cleanPodPolicy has it", lambda: not job.kubectl.all("pods", LABEL_JOB))
+    assert job.status()["phase"] == "Succeeded"
+
+    job.change({"ttlSecondsAfterFinished": 1})
+    job.kubectl.wait_gone("rljob", job.name, seconds=PATIENCE_SECONDS)
+    job.kubectl.wait("everything of it to go", lambda: not job.kubectl.all(KINDS, LABEL_JOB), seconds=PATIENCE_SECONDS)
+
+
+def uids(job: ClusterJob) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in job.pods(role=ROLLOUT)}
