@@ -194,9 +194,9 @@ class PretendedCoordinator:
             pods=[self._observed(key, pod) for key, pod in self._pods.items()],
             failures=self._failures,
             queue=QueueObservation(
-                groups_issued=random.randint(32, 64),
+                groups_issued=32 + self.step % 32,
                 groups_capacity=64,
-                rows_ready={"actor_train": random.randint(0, 512), "ref_log_probs": random.randint(0, 128)},
+                rows_ready={"actor_train": 8 * self.step % 512, "ref_log_probs": self.step % 128},
                 withheld=None,
             ),
             last_event=self._last_event,
