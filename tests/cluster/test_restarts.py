@@ -252,7 +252,7 @@ def test_the_third_failure_of_reference_since_the_last_global_restart_is_global(
 
 def test_after_all_this_the_job_succeeds_and_has_trained_every_sample_exactly_once(subject: Subject) -> None:
     before = subject.standing()
-    assert before.num_restarts() == subject.restarts, f"a cause made a second restart, late: {subject.job.said()}"
+    assert before.num_restarts() == subject.restarts, f"restarts that no test above answers for: {subject.job.said()}"
     last = read_lines(subject.log())[-1].step
     subject.job.change({"rollout": {"numRollouts": last + 20}})
     subject.await_told("SpecChanged", GLOBAL, before)
