@@ -1,20 +1,17 @@
 """The chart on a real cluster: installed, asked, upgraded and removed, as its user does."""
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.cluster.chart.helm import CHART, HERE, helm, render
-from tests.cluster.harness import hostpython
-from tests.cluster.harness.kubectl import Kubectl, Object
-from tests.cluster.harness.machine import REPOSITORY, Cluster, workload_options
+from tests.cluster.chart.helm import HERE, render
+from tests.cluster.chart.release import OPERATOR, RELEASE, Release
+from tests.cluster.harness.kubectl import Kubectl
+from tests.cluster.harness.machine import REPOSITORY
 
-RELEASE = "rl"
-OPERATOR = f"{RELEASE}-rljob-operator"
 WITHOUT_MONITORING = [
     "--skip-tests",  # its pod wants the ServiceAccount to be there already
     *("--set", "monitoring.serviceMonitor.create=Never", "--set", "monitoring.prometheusRule.create=Never"),
@@ -22,29 +19,10 @@ WITHOUT_MONITORING = [
 
 
 @pytest.fixture
-def scope(cluster: Cluster, namespace: str) -> Iterator[list[str]]:
-    """Helm's arguments for the test's namespace. Nothing of a release stays, whatever came of the test."""
-    scope = ["--kubeconfig", cluster.kubeconfig, "--namespace", namespace]
-    yield scope
-    helm("uninstall", RELEASE, *scope, "--ignore-not-found")
-
-
-@pytest.fixture
-def values(tmp_path: Path, namespace: str) -> Path:
-    """The operator from this checkout, for this namespace alone."""
-    checkout = (REPOSITORY, Path(sys.prefix), Path(sys.base_prefix))
-    repository, _, tag = hostpython.IMAGE.partition(":")
-    chosen = {
-        "namespaces": [namespace],
-        "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
-        "python": sys.executable,
-        "workloads": workload_options(),
-        "volumes": hostpython.volumes(*checkout),
-        "volumeMounts": hostpython.mounts(*checkout),
-    }
-    file = tmp_path / "values.yaml"
-    file.write_text(yaml.safe_dump(chosen))
-    return file
+def release(kubectl: Kubectl, tmp_path: Path) -> Iterator[Release]:
+    release = Release(kubectl, tmp_path)
+    yield release
+    release.gone()
 
 
 @pytest.mark.parametrize("shape", ["default", "everything"])
@@ -55,58 +33,28 @@ def test_the_api_server_takes_every_object_and_warns_of_nothing(shape: str, kube
     kubectl("apply", "--dry-run=server", "--validate=strict", "--warnings-as-errors", "-f", "-", stdin=rendered)
 
 
-def test_a_release_from_its_first_day_to_its_last(kubectl: Kubectl, scope: list[str], values: Path) -> None:
-    first = [*scope, "--values", str(values), "--wait", "--timeout", "120s"]
-    # The CRD may be there already, from whoever has used the cluster before.
-    _helm(kubectl, "install", RELEASE, str(CHART), *first, "--take-ownership")
-    pods = _pods(kubectl)
+def test_a_release_from_its_first_day_to_its_last(kubectl: Kubectl, release: Release) -> None:
+    pods = release.install()
     assert len(pods) == 2
-    _wait_for_leader(kubectl, among=pods)
+    release.wait_for_leader(pods)
 
-    asked = _helm(kubectl, "test", RELEASE, *scope, "--logs", "--timeout", "120s")
+    asked = release("test", RELEASE, *release.scope, "--logs", "--timeout", "120s")
     assert "leader: " in asked
     assert f"jobs: served in {kubectl.namespace}" in asked
     _check_rights(kubectl)
     _make_a_job_of_somebody_else(kubectl)
 
-    _helm(kubectl, "upgrade", RELEASE, str(CHART), *first, "--set", "concurrency=8")
-    newer = _pods(kubectl)
+    newer = release.upgrade("concurrency=8")
     assert len(newer) == 2
     assert not newer & pods
-    _wait_for_leader(kubectl, among=newer)
+    release.wait_for_leader(newer)
 
-    _helm(kubectl, "uninstall", RELEASE, *scope, "--wait", "--timeout", "120s")
+    release.uninstall()
     assert kubectl.get("customresourcedefinition", "rljobs.rljob.dev")
     assert kubectl.get("rljob", "kept")
     kinds = "deployments,services,configmaps,serviceaccounts,roles,rolebindings,networkpolicies,poddisruptionbudgets"
     assert not kubectl.all(kinds, f"app.kubernetes.io/instance={RELEASE}")
     assert not kubectl.all("clusterroles,clusterrolebindings", f"app.kubernetes.io/instance={RELEASE}")
-
-    _helm(kubectl, "install", RELEASE, str(CHART), *scope, "--values", str(values))
-    assert kubectl.get("rljob", "kept")
-
-
-def _helm(kubectl: Kubectl, *arguments: str) -> str:
-    """Helm's words alone say little where a pod does not start."""
-    try:
-        return helm(*arguments)
-    except AssertionError as error:
-        said = kubectl("logs", "--selector", "app.kubernetes.io/name=rljob-operator", "--tail=20")
-        raise AssertionError(f"{error}\n{kubectl.describe()}\nThe operator said last:\n{said}") from error
-
-
-def _pods(kubectl: Kubectl) -> set[str]:
-    """Of the operator, those that are to stay."""
-    found = kubectl.all("pods", "app.kubernetes.io/name=rljob-operator")
-    return {pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]}
-
-
-def _wait_for_leader(kubectl: Kubectl, *, among: set[str]) -> None:
-    def holds(lease: Object) -> bool:
-        holder = lease["spec"].get("holderIdentity") or ""
-        return any(holder.startswith(pod) for pod in among)
-
-    kubectl.wait_for("lease", OPERATOR, f"to be held by one of {among}", holds)
 
 
 def _check_rights(kubectl: Kubectl) -> None:
