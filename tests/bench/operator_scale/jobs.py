@@ -68,7 +68,7 @@ def kubectl(*arguments: str, stdin: str | None = None) -> str:
 
 def prepare(count: int) -> None:
     """A namespace, and volumes for as many jobs; those of a run that was cut off are used up."""
-    kubectl("delete", "persistentvolumes", "-l", f"type={STORAGE_CLASS}")
+    clear()
     storage_class = {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
@@ -106,9 +106,9 @@ def delete_all() -> None:
 
 
 def clear() -> None:
-    """The namespace and the volumes."""
+    """Returns when the namespace and the volumes are gone."""
+    kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
     kubectl("delete", "persistentvolumes", "-l", f"type={STORAGE_CLASS}")
-    kubectl("delete", "namespace", NAMESPACE)
 
 
 def num_pods() -> int:
