@@ -1,0 +1,256 @@
+"""The life of jobs on a cluster: changes of the spec, requests, suspension, ends and deletion, with real pods.
+
+The tests go on with each other's jobs: `job` runs and is changed, suspended and deleted; `job-actor`, whose name begins
+like that of one of its Deployments, lives beside it and meets what can go wrong.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rljob_api.cluster import COMPONENT_CONTROL, COMPONENT_COORDINATOR, COMPONENT_STORAGE, COMPONENT_WORKER, LABEL_JOB
+from rljob_api.names import Role
+from tests.cluster.harness.definition import install_definition
+from tests.cluster.harness.kubectl import Kubectl, KubectlFailed, Object
+from tests.cluster.harness.machine import Cluster
+from tests.cluster.harness.operator import OperatorProcess
+from tests.cluster.harness.rljob import ClusterJob, make_job, slowed
+
+KINDS = (
+    "rljob,secret,configmap,service,persistentvolumeclaim,deployment,statefulset,networkpolicy,poddisruptionbudget,pod"
+)
+INFRASTRUCTURE = (COMPONENT_CONTROL, COMPONENT_COORDINATOR, COMPONENT_STORAGE)
+PATIENCE_SECONDS = 240.0
+
+pytestmark = pytest.mark.timeout(900)
+
+
+class Stage:
+    """The namespace, its operator, and the job that runs in it."""
+
+    def __init__(self, kubectl: Kubectl, operator: OperatorProcess) -> None:
+        self.kubectl = kubectl
+        self.operator = operator
+        self.job = ClusterJob(kubectl, slowed(make_job(rollout={"numRollouts": 1_000_000}), "slower"))
+
+    def owned(self, name: str) -> list[Object]:
+        """What there is of a job."""
+        return self.kubectl.all(KINDS, f"{LABEL_JOB}={name}")
+
+    def wait_nothing_of(self, name: str) -> None:
+        """Until nothing of a job is left."""
+        self.kubectl.wait(f"everything of {name} to go", lambda: not self.owned(name), seconds=PATIENCE_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def stage(cluster: Cluster, module_kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    if cluster.node is None:
+        pytest.skip("the cluster of KUBECONFIG is not this machine's: its volumes cannot be read")
+    install_definition(cluster.kubeconfig)
+    folder = tmp_path_factory.mktemp("operator")
+    with OperatorProcess(cluster, module_kubectl.namespace, folder, lease=None) as operator:
+        stage = Stage(module_kubectl, operator)
+        stage.job.apply()
+        stage.job.wait_true("Ready", seconds=PATIENCE_SECONDS)
+        yield stage
+
+
+def standing(job: ClusterJob) -> dict[str, Any]:
+    """The epoch, and of every replica its pod, its order and its ranks."""
+    status = job.status()
+    replicas = {
+        pod["name"]: (pod["life"], pod["generation"], pod["ranks"]) for role in status["roles"] for pod in role["pods"]
+    }
+    return {"epoch": status["restart"]["epoch"], **replicas}
+
+
+def lives(job: ClusterJob) -> dict[str, str]:
+    """Replica -> uid of its pod."""
+    return {pod["name"]: pod["life"].partition("/")[0] for role in job.status()["roles"] for pod in role["pods"]}
+
+
+def message(job: ClusterJob, kind: str) -> str:
+    """What a condition says."""
+    return next((str(c["message"]) for c in job.status().get("conditions", []) if c["type"] == kind), "")
+
+
+def reason(job: ClusterJob, kind: str) -> str:
+    return next((str(c["reason"]) for c in job.status().get("conditions", []) if c["type"] == kind), "")
+
+
+def wait_seen(job: ClusterJob) -> None:
+    """Until the operator has looked at the newest spec."""
+    generation = job.object()["metadata"]["generation"]
+    job.wait(
+        f"generation {generation} to be seen",
+        lambda: job.status().get("observedGeneration", 0) >= generation,
+        seconds=PATIENCE_SECONDS,
+    )
+
+
+def wait_restarted(job: ClusterJob, epoch: int) -> None:
+    """Until the job is ready in this very epoch, with nothing counted."""
+    job.wait_epoch_ready(epoch, seconds=PATIENCE_SECONDS)
+    restart = job.status()["restart"]
+    assert (restart["epoch"], restart["countedTowardsMax"]) == (epoch, 0), job.said()
+    assert not any(role["failures"] for role in job.status()["roles"]), job.said()
+
+
+def rljob(cluster: Cluster, *arguments: str) -> None:
+    """The command, as a user calls it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "rljob_cli", *arguments],
+        env={"KUBECONFIG": cluster.kubeconfig, "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_live_change_touches_no_process(stage: Stage) -> None:
+    before = standing(stage.job)
+
+    stage.job.change({"restartPolicy": {"threshold": 5}})
+    wait_seen(stage.job)
+
+    assert standing(stage.job) == before, stage.job.said()
+
+
+def test_a_change_that_cannot_be_is_refused_with_the_way_out(stage: Stage) -> None:
+    with pytest.raises(KubectlFailed, match=r"checkpoints hold the weights of the model.*rljob clone"):
+        stage.job.change({"model": {"dtype": "bfloat16"}})
+
+
+def test_a_role_restarts_in_place_when_it_is_asked_for(stage: Stage, cluster: Cluster) -> None:
+    job, before = stage.job, standing(stage.job)
+
+    arguments = ("-n", stage.kubectl.namespace, "--role", Role.REFERENCE.value, "--reason", "it is slow")
+    rljob(cluster, "restart", job.name, *arguments, "--wait", "--timeout", "200")
+    job.wait_true("Ready", seconds=PATIENCE_SECONDS)
+
+    after = standing(job)
+    changed = {name for name, value in after.items() if value != before[name]}
+    assert changed == {"reference-0"}, job.said()
+    assert after["reference-0"][:2] == (before["reference-0"][0], before["reference-0"][1] + 1)
+    assert len(job.events("RestartRequested")) == 1, job.said()
+
+
+def test_the_job_restarts_when_it_is_asked_for_and_once(stage: Stage, cluster: Cluster) -> None:
+    job, epoch, pods = stage.job, stage.job.epoch(), lives(stage.job)
+
+    arguments = ("-n", stage.kubectl.namespace, "--reason", "a new driver", "--wait", "--timeout", "200")
+    rljob(cluster, "restart", job.name, *arguments)
+    wait_restarted(job, epoch + 1)
+
+    assert lives(job) == pods
+    assert job.status()["restart"]["handledRequest"] == job.object()["spec"]["restartRequest"]["id"]
+
+
+def test_a_learning_rate_begins_an_epoch_from_the_checkpoint_in_the_same_pods(stage: Stage) -> None:
+    job, epoch, pods = stage.job, stage.job.epoch(), lives(stage.job)
+
+    job.change({"training": {"optimizer": {"learningRate": 2e-3}}})
+    job.wait("the next epoch", lambda: job.epoch() > epoch, seconds=PATIENCE_SECONDS)
+    wait_restarted(job, epoch + 1)
+
+    assert lives(job) == pods, job.said()
+    assert len(job.events("SpecChanged")) == 1, job.said()
+
+
+def test_other_resources_of_a_role_roll_its_pods_and_no_others(stage: Stage) -> None:
+    job, epoch, before = stage.job, stage.job.epoch(), lives(stage.job)
+
+    job.change({"roles": {"advantages": {"resources": {"requests": {"memory": "64Mi"}}}}})
+    job.wait("the next epoch", lambda: job.epoch() > epoch, seconds=PATIENCE_SECONDS)
+    wait_restarted(job, epoch + 1)
+
+    after = lives(job)
+    assert {name for name in after if after[name] != before[name]} == {"advantages-0"}, job.said()
+    assert reason(job, "Failed") == ""
+
+
+def test_a_job_that_waits_says_for_what_and_ends_at_its_deadline(stage: Stage) -> None:
+    before = standing(stage.job)
+    manifest = make_job("job-actor", roles={"reference": {"gpus": 1}})
+    manifest["spec"] |= {"image": "localhost/none:1", "cleanPodPolicy": "Workers"}
+    other = ClusterJob(stage.kubectl, manifest).apply()
+
+    def named() -> bool:
+        said = message(other, "Ready")
+        return "nvidia.com/gpu" in said and "localhost/none:1" in said
+
+    other.wait("what keeps it from running to be named", named, seconds=PATIENCE_SECONDS)
+    other.change({"activeDeadlineSeconds": 1})
+    other.wait_true("Failed", seconds=PATIENCE_SECONDS)
+
+    assert reason(other, "Failed") == "DeadlineExceeded"
+    assert "activeDeadlineSeconds (1 s)" in message(other, "Failed")
+    stage.kubectl.wait("its workers to go", lambda: not other.pods(COMPONENT_WORKER), seconds=PATIENCE_SECONDS)
+    assert all(other.pods(component) for component in INFRASTRUCTURE)
+    assert standing(stage.job) == before, stage.job.said()
+
+
+def test_a_job_made_anew_at_once_is_another_and_fails_at_a_bad_configuration_once(stage: Stage) -> None:
+    before, kubectl = standing(stage.job), stage.kubectl
+    kubectl.delete("rljob", "job-actor")
+    kubectl.wait_gone("rljob", "job-actor")
+    manifest = make_job("job-actor", data={"prompts": "data/nothing.jsonl"})
+    manifest["spec"] |= {"cleanPodPolicy": "None"}
+    other = ClusterJob(kubectl, manifest).apply()  # what the first one was made of is still there
+
+    kubectl.wait(
+        "its end", lambda: any(other.is_true(kind) for kind in ("Failed", "Succeeded")), seconds=PATIENCE_SECONDS
+    )
+
+    assert reason(other, "Failed") == "ConfigurationError", other.said()
+    assert "data.prompts: data/nothing.jsonl cannot be read" in message(other, "Failed")
+    assert other.status()["restart"]["globalRestarts"] == 0, other.said()
+    uid = other.object()["metadata"]["uid"]
+    for each in stage.owned("job-actor"):
+        if each["kind"] not in ("Pod", "RLJob") and not each["metadata"]["name"].startswith("data-"):
+            assert [owner["uid"] for owner in each["metadata"]["ownerReferences"]] == [uid], each["metadata"]["name"]
+    assert other.pods(COMPONENT_WORKER), "cleanPodPolicy None leaves them"
+    assert standing(stage.job) == before, stage.job.said()
+
+
+def test_a_suspended_job_has_no_pods_and_goes_on_from_its_checkpoint(stage: Stage) -> None:
+    job = stage.job
+    claims = {each["metadata"]["uid"] for each in stage.kubectl.all("pvc", f"{LABEL_JOB}={job.name}")}
+
+    job.change({"suspend": True})
+    job.wait_true("Suspended", seconds=PATIENCE_SECONDS)
+    everything = f"{LABEL_JOB}={job.name}"
+    job.wait("all pods to go", lambda: not stage.kubectl.all("pods", everything), seconds=PATIENCE_SECONDS)
+
+    status = job.status()
+    epoch, recorded = status["restart"]["epoch"], status["training"]["checkpoint"]
+    assert (status["phase"], status["scaling"]["replicas"]) == ("Suspended", 0)
+    assert recorded == status["training"]["step"] + 1, "the actor saves what it has trained"
+    assert {each["metadata"]["uid"] for each in stage.kubectl.all("pvc", everything)} == claims
+
+    stage.operator.stop()
+    job.change({"suspend": False})
+    stage.kubectl.delete("rljob", "job-actor")  # with pods that run, and nobody there to help
+    stage.wait_nothing_of("job-actor")
+    stage.operator.start()
+    wait_restarted(job, epoch + 1)
+    job.wait_step(recorded, seconds=PATIENCE_SECONDS)
+
+    report = job.audit()
+    assert report.problems == [], job.said()
+    assert report.voided == 0 or report.epochs > 1
+
+
+def test_a_namespace_goes_with_the_job_that_runs_in_it(stage: Stage) -> None:
+    assert stage.job.is_true("Ready")
+    namespace = stage.kubectl.namespace
+
+    stage.kubectl.delete("namespace", namespace)
+
+    stage.kubectl.wait_gone("namespace", namespace, seconds=PATIENCE_SECONDS)
+    assert stage.operator.exit_code is None, stage.operator.tail()
