@@ -52,8 +52,9 @@ def test_the_quickstart_succeeds_by_the_commands_of_its_page(
     with Watching(kubectl, tmp_path / "watch.txt", watch) as watching:
         kubectl(*apply)
         kubectl("wait", "--for=create", "deployment/quickstart-rollout", "--timeout=5m", seconds=SECONDS)
-        said = [kubectl(*command, seconds=SECONDS) for command in others]
-        kubectl.wait("the watch to show the end", lambda: "Succeeded" in watching.text())
+        for command in others:
+            kubectl(*command, seconds=SECONDS)
+        kubectl.wait("the watch to show the end", lambda: watching.shows("Succeeded"))
 
     header, row = kubectl("get", "rlj", "quickstart").splitlines()
     assert header.split() == COLUMNS
@@ -71,7 +72,9 @@ def test_the_quickstart_succeeds_by_the_commands_of_its_page(
     assert re.fullmatch(r"1|0\.\d{1,4}", shown["REWARD"])
     assert float(shown["REWARD"]) > 0.9
     assert watching.phases()[-1] == "Succeeded"
-    told = said[-1].partition("\nEvents:\n")[2]
+    # An event comes after the status that it tells of.
+    kubectl.wait("the event Succeeded", lambda: "all 240 rollouts are trained" in kubectl(*others[-1]))
+    told = kubectl(*others[-1]).partition("\nEvents:\n")[2]
     assert re.findall(r"^  \w+ +(Accepted|Ready|Succeeded) ", told, re.MULTILINE) == ["Accepted", "Ready", "Succeeded"]
 
 
@@ -130,15 +133,15 @@ class Watching:
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(self._command, stdout=output, preexec_fn=die_with_tests)
 
-    def text(self) -> str:
-        """What it has printed. Another begins where the API server has ended it, as when a definition changes."""
+    def shows(self, word: str) -> bool:
+        """Whether it does by now. Another begins where the API server has ended it, as when a definition changes."""
         if self._process.poll() is not None:
             self._start()
-        return self._output.read_text()
+        return word in self._output.read_text()
 
     def phases(self) -> list[str]:
         """The phases that it showed, each once; of the first line, before there is a status, none."""
-        words = re.findall(r"^quickstart +([A-Z][a-z]+) ", self.text(), re.MULTILINE)
+        words = re.findall(r"^quickstart +([A-Z][a-z]+) ", self._output.read_text(), re.MULTILINE)
         return list(dict.fromkeys(words))
 
 
