@@ -20,6 +20,7 @@ from tests.cluster.harness.machine import Cluster
 from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.processes import Kind
 from tests.cluster.harness.rljob import ClusterJob, make_job, slowed
+from tests.cluster.harness.volumes import trained_steps
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 KINDS = "rljob,secret,configmap,service,persistentvolumeclaim,deployment,statefulset,networkpolicy,pod"
@@ -167,19 +168,21 @@ def test_a_number_that_was_left_is_taken_by_another_pod(job: ClusterJob) -> None
 
 
 def test_nobody_joins_during_a_restart_and_then_it_is_done(job: ClusterJob) -> None:
+    scale(job, 1)
+    wait_rollouts(job, 1)
     epoch = job.epoch()
-    launcher = job.process(Role.ACTOR_FWD.value, Kind.FIRST)
+    engine = job.process(ROLLOUT, Kind.ENGINE)
 
-    launcher.pause()  # so that the restart lasts
+    engine.pause()  # it takes no weights, so that the restart lasts
     try:
         job.restart_request()
         job.wait("the next epoch", lambda: job.epoch() == epoch + 1, seconds=PATIENCE_SECONDS)
         scale(job, 2)
         job.wait("the wish to be seen", lambda: job.status()["scaling"]["desired"] == 2, seconds=PATIENCE_SECONDS)
-        assert len(rollouts(job.status())) == 1
-        assert job.is_true("Restarting")
+        assert len(rollouts(job.status())) == 1, job.said()
+        assert job.is_true("Restarting"), job.said()
     finally:
-        launcher.resume()
+        engine.resume()
     wait_rollouts(job, 2)
 
     assert job.epoch() == epoch + 1, job.said()
@@ -187,14 +190,18 @@ def test_nobody_joins_during_a_restart_and_then_it_is_done(job: ClusterJob) -> N
 
 def test_after_all_this_the_job_succeeds_exactly_once_and_leaves_after_its_time(job: ClusterJob) -> None:
     epoch = job.epoch()
-    step = job.step()
-    job.change({"rollout": {"numRollouts": step + 40}, "ttlSecondsAfterFinished": 3600})
+    last = trained_steps(job.kubectl, job.name) + 10
+    job.change({"rollout": {"numRollouts": last}, "ttlSecondsAfterFinished": 3600})
     job.wait("the epoch with fewer rollouts", lambda: job.epoch() == epoch + 1, seconds=PATIENCE_SECONDS)
 
     job.kubectl("wait", f"rlj/{job.name}", "--for=condition=Succeeded", "--timeout=240s", seconds=260)
     report = job.assert_succeeded()
     assert report.max_staleness <= 1
-    job.wait("all pods to go, as cleanPodPolicy has it", lambda: not job.kubectl.all("pods", LABEL_JOB))
+    job.kubectl.wait(
+        "all pods to go, as cleanPodPolicy has it",
+        lambda: not job.kubectl.all("pods", LABEL_JOB),
+        seconds=PATIENCE_SECONDS,
+    )
     assert job.status()["phase"] == "Succeeded"
 
     job.change({"ttlSecondsAfterFinished": 1})
