@@ -103,7 +103,8 @@ class Reconciler:
         except ValueError as error:
             await self._refuse(key, raw, tuple(str(error).splitlines()))
             return None
-        token = await self._secrets.token(key, job, owner)
+        is_clear = status.restart.epoch > 0 or not self._world.cache.pods(key)
+        token = await self._secrets.token(key, job, owner, is_clear=is_clear)
         if token is None:
             return time.time() + REMAINS_SECONDS
         coordinator = await self._coordinator(key, token)

@@ -28,13 +28,19 @@ class JobSecrets:
         """The job is gone."""
         self._tokens.pop(key, None)
 
-    async def token(self, key: JobKey, job: RLJob, owner: Owner) -> str | None:
-        """The job's token; None while the Secret of an earlier job of the same name is still there."""
+    async def token(self, key: JobKey, job: RLJob, owner: Owner, *, is_clear: bool) -> str | None:
+        """The job's token; None while the Secret of an earlier job of the same name is still there.
+
+        Where it is not `is_clear`, none is drawn: as long as a pod of the earlier job is on a node, the node's kubelet
+        gives its (immutable) Secret to every pod that names it.
+        """
         name = secret_name(key.name)
         known = self._tokens.get(key)
         if known is not None and known[0] == owner.uid:
             return known[1]
-        found = await self._read(key, name) or await self._create(key, name, job, owner)
+        found = await self._read(key, name)
+        if found is None and is_clear:
+            found = await self._create(key, name, job, owner)
         if found is None:
             return None
         view = view_owned(SECRETS.kind, found)
