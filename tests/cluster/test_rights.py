@@ -1,0 +1,112 @@
+"""The operator's rights, by the API server's own record: nothing that is not granted is asked, every grant is used.
+
+One job goes through all that makes the operator write: applied, shrunk, restarted by new pods, changed, ended, deleted.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rljob_api.cluster import deployment_name, storage_unit_name
+from rljob_api.names import Role
+from tests.cluster.chart.release import OPERATOR, Release
+from tests.cluster.harness.kubectl import Kubectl
+from tests.cluster.harness.machine import Node
+from tests.cluster.harness.rljob import ClusterJob, make_job, slowed
+
+pytestmark = pytest.mark.timeout(900)
+
+Right = tuple[str, str, str]
+"""API group, resource (with its subresource), verb."""
+
+SPARED: dict[Right, str] = {
+    ("networking.k8s.io", "networkpolicies", "delete"): "when the administrator turns isolation off",
+    ("rljob.dev", "rljobs", "get"): "when somebody else has written the status",
+    ("", "events", "patch"): "when a sentence is told again",
+} | {
+    ("monitoring.coreos.com", "podmonitors", verb): "there is no Prometheus operator here"
+    for verb in ("list", "watch", "create", "patch", "delete")
+}
+"""Grants that this job does not use, and when they are."""
+
+
+@pytest.fixture
+def release(kubectl: Kubectl, tmp_path: Path) -> Iterator[Release]:
+    release = Release(kubectl, tmp_path)
+    yield release
+    release.gone()
+
+
+def test_every_right_is_used_and_none_is_missed(kubectl: Kubectl, node: Node, release: Release) -> None:
+    release.install()
+    _live_a_whole_life(kubectl)
+    asked, refused = _asked(node, f"system:serviceaccount:{kubectl.namespace}:{OPERATOR}")
+    granted = _granted(kubectl)
+    assert not refused
+    assert granted - asked - set(SPARED) == set()
+    assert asked <= granted
+
+
+def _live_a_whole_life(kubectl: Kubectl) -> None:
+    manifest = make_job(
+        rollout={"numRollouts": 1_000_000},
+        algorithm={"kl": {"coefficient": 0.0}},
+        roles={"reference": {}, "rollout": {"replicas": 2}},
+        restartPolicy={"mechanism": "Recreate", "heartbeatTimeoutSeconds": 60, "stallTimeoutSeconds": 600},
+    )
+    job = ClusterJob(kubectl, slowed(manifest)).apply()
+    job.wait_true("Ready", seconds=240)
+    job.change({"roles": {"rollout": {"replicas": 1}}})  # the pod that goes is marked
+    job.wait("one rollout", lambda: len(job.pods(role="rollout")) == 1, seconds=240)
+    job.restart_request("advantages")  # Recreate: the pod is deleted
+    job.wait_event("RestartRequested", seconds=120)
+    job.change({"roles": {"reference": None}, "transferQueue": {"storageUnits": 1}})  # a Deployment and a Service go
+    gone = (("deployment", deployment_name(job.name, Role.REFERENCE)), ("service", storage_unit_name(job.name, 1)))
+    for kind, name in gone:
+        kubectl.wait_gone(kind, name, seconds=240)
+    job.wait_epoch_ready(2, seconds=240)
+    job.change({"rollout": {"numRollouts": 1}, "ttlSecondsAfterFinished": 0})
+    kubectl.wait_gone("rljob", job.name, seconds=240)
+
+
+def _asked(node: Node, who: str) -> tuple[set[Right], list[str]]:
+    """What a user has asked for, and what it was refused, by the audit log."""
+    asked: set[Right] = set()
+    refused = []
+    for file in sorted(node.audit_log.parent.glob("audit*.log")):
+        for line in file.read_text().splitlines():
+            if who not in line:
+                continue
+            entry = json.loads(line)
+            target = entry.get("objectRef", {})
+            if not target.get("resource"):
+                continue  # discovery, which everybody may read
+            parts = [target["resource"], *([target["subresource"]] if target.get("subresource") else [])]
+            code = entry.get("responseStatus", {}).get("code")
+            if code == 403:
+                refused.append(f"{entry['verb']} {entry['requestURI']}")
+            asked.add((target.get("apiGroup", ""), "/".join(parts), entry["verb"]))
+            if code == 201 and entry["verb"] == "patch":  # an apply that found nothing
+                asked.add((target.get("apiGroup", ""), "/".join(parts), "create"))
+    return asked, refused
+
+
+def _granted(kubectl: Kubectl) -> set[Right]:
+    bound = {
+        binding["roleRef"]["name"]
+        for binding in kubectl.all("clusterrolebindings")
+        for subject in binding.get("subjects", [])
+        if (subject["name"], subject.get("namespace")) == (OPERATOR, kubectl.namespace)
+    }
+    cluster_roles = [role for role in kubectl.all("clusterroles") if role["metadata"]["name"] in bound]
+    rules = [rule for role in [*kubectl.all("roles"), *cluster_roles] for rule in role["rules"]]
+    assert rules, "the chart has made no Role"
+    return {
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
