@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from kubernetes.aio import config as client_config
@@ -37,8 +38,6 @@ from tests.cluster.harness.machine import workload_options
 Holds = Callable[[Object | None], Any]
 """Something true where it holds of the RLJob (None: there is none)."""
 
-IMMORTAL = 10**9
-
 _LOOK_SECONDS = 0.3
 
 _ASK_SECONDS = 30
@@ -51,23 +50,45 @@ class Killed(BaseException):
     """The life is over. No `except Exception` of the operator catches it."""
 
 
+def survives_all(_: str) -> bool:
+    """No write kills."""
+    return True
+
+
+@dataclass
+class Spared:
+    """So many writes of one name are survived; any other kills."""
+
+    name: str
+    times: int
+
+    def __call__(self, what: str) -> bool:
+        """Whether a life survives this write of its."""
+        if what != self.name or self.times == 0:
+            return False
+        self.times -= 1
+        return True
+
+
 @dataclass
 class Life:
     """What one life wrote, and whether it lived to see what the test waits for."""
 
-    budget: int
-    """Writes after which it dies."""
+    survives: Callable[[str], bool]
+    """Asked about every write that was carried out."""
     writes: list[str] = field(default_factory=list)
     reached: bool = False
+    dead: bool = False
 
     @contextmanager
     def write(self, what: str) -> Iterator[None]:
         """Around a write: the dead write nothing, and a write that was their last is carried out but never answered."""
-        if len(self.writes) >= self.budget:
+        if self.dead:
             raise Killed
         yield
         self.writes.append(what)
-        if len(self.writes) >= self.budget:
+        if not self.survives(what):
+            self.dead = True
             raise Killed
 
 
@@ -120,16 +141,16 @@ class Lives:
     def die_at_every_write(self, holds: Holds, *, seconds: float) -> list[str]:
         """Lives until something holds of the RLJob; the writes that a life died of, one a life.
 
-        A life that dies of the same write as the one before is followed by one that survives a write more: so progress
-        that every new life tells first does not keep them all from what comes after it.
+        A life that dies of the same write as the one before is followed by one that survives this write once more: so
+        progress that every new life tells first does not keep them all from what comes after it.
         """
         deaths: list[str] = []
 
         async def lives(client: ApiClient) -> None:
-            budget = 1
-            while not (life := await self._live(client, budget, holds)).reached:
-                budget = budget + 1 if life.writes[-1:] == deaths[-1:] else 1
-                deaths.extend(life.writes[-1:])
+            spared = Spared("", 0)
+            while not (life := await self._live(client, spared, holds)).reached:
+                deaths.append(life.writes[-1])
+                spared = Spared(deaths[-1], _in_a_row(deaths) - 1)
 
         self._run(lives, seconds, deaths)
         return deaths
@@ -139,7 +160,7 @@ class Lives:
         writes: list[str] = []
 
         async def one(client: ApiClient) -> None:
-            writes.extend((await self._live(client, IMMORTAL, holds)).writes)
+            writes.extend((await self._live(client, survives_all, holds)).writes)
 
         self._run(one, seconds, writes)
         return writes
@@ -171,8 +192,8 @@ class Lives:
                 f"{self._key} did not come in {seconds:.0f} s to what the test waits for. Writes: {told}"
             ) from None
 
-    async def _live(self, client: ApiClient, budget: int, holds: Holds) -> Life:
-        life, metrics = Life(budget), Metrics()
+    async def _live(self, client: ApiClient, survives: Callable[[str], bool], holds: Holds) -> Life:
+        life, metrics = Life(survives), Metrics()
         api = _MortalApi(client, metrics, life)
         cache = Cache(lambda key: None)
         informers = self._informers(api, cache, metrics)
@@ -223,3 +244,8 @@ class Lives:
             return None
         cache.put_job(raw)
         return raw
+
+
+def _in_a_row(deaths: list[str]) -> int:
+    """How many of the last lives died of the same write."""
+    return sum(1 for _ in takewhile(lambda death: death == deaths[-1], reversed(deaths)))
