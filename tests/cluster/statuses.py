@@ -18,6 +18,7 @@ from tests.cluster.harness.kubectl import Kubectl
 
 FULL = RLJobStatus(
     phase=Phase.RUNNING,
+    reason="RankExited",
     observed_generation=1,
     conditions=[
         Condition(
@@ -61,6 +62,7 @@ FULL = RLJobStatus(
         backoff_until=1763740900.0,
         scope="Global",
         reason="RankExited",
+        message="actor-0.0 was killed by SIGKILL",
         decided_at=1763740800.0,
         opened=Epoch(3),
         opened_at=1763740800.75,
