@@ -371,6 +371,15 @@ class RolesSpec(ApiModel):
     advantages: RoleSpec = RoleSpec()
     """Advantages from rewards."""
 
+    def present(self) -> dict[Role, RoleSpec]:
+        """The roles that the job has, in the order in which a sample passes them."""
+        given = {role: getattr(self, role.value) for role in Role}
+        return {role: spec for role, spec in given.items() if spec is not None}
+
+    def replicas(self) -> dict[Role, int]:
+        """Role -> number of its pods."""
+        return {role: spec.replicas for role, spec in self.present().items()}
+
 
 class Waiting(StrEnum):
     """How a consumer waits for rows: told by the queue, or by asking again."""

@@ -44,7 +44,7 @@ def observe(sight: Sight, ends: Ends, startups: Startups) -> tuple[Observed, Map
     spec = sight.job.spec
     observed = Observed(
         policy=spec.restart_policy,
-        replicas=wanted_replicas(sight.job),
+        replicas=spec.roles.replicas(),
         num_rollouts=spec.rollout.num_rollouts,
         status=sight.status,
         coordinator=sight.coordinator,
@@ -54,12 +54,6 @@ def observe(sight: Sight, ends: Ends, startups: Startups) -> tuple[Observed, Map
         scale_selector=f"{LABEL_JOB}={sight.key.name},{LABEL_ROLE}={Role.ROLLOUT.value}",
     )
     return observed, members
-
-
-def wanted_replicas(job: RLJob) -> Mapping[Role, int]:
-    """Role -> replicas, of the roles that the job has."""
-    given = {role: getattr(job.spec.roles, role.value) for role in Role}
-    return {role: spec.replicas for role, spec in given.items() if spec is not None}
 
 
 def replicas_of(sight: Sight) -> Mapping[PodKey, PodView]:

@@ -33,6 +33,6 @@ def manifests(
         control(site, status),
         storage(site, status),
         coordinator(site, status),
-        *(role_deployment(site, status, role, spec) for role, spec in site.roles().items()),
+        *(role_deployment(site, status, role, spec) for role, spec in job.spec.roles.present().items()),
         *([pod_monitor(site)] if platform.pod_monitors else []),
     ]

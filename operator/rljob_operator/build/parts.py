@@ -5,7 +5,7 @@ from typing import Any
 
 from rljob_api.names import Role
 from rljob_api.revision import revision
-from rljob_api.spec import RLJob, RoleSpec, RolesSpec
+from rljob_api.spec import RLJob, RolesSpec
 from rljob_operator.options import OperatorOptions, WorkloadOptions
 
 Manifest = dict[str, Any]
@@ -57,11 +57,6 @@ class Site:
     def worker_image(self) -> str:
         """Image of workers and coordinator."""
         return self.job.spec.image or self.workloads.worker_image
-
-    def roles(self) -> dict[Role, RoleSpec]:
-        """The roles that the job has, in the order in which a sample passes them."""
-        given = {role: getattr(self.job.spec.roles, role.value) for role in Role}
-        return {role: spec for role, spec in given.items() if spec is not None}
 
 
 @dataclass(frozen=True, slots=True)

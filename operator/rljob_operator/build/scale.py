@@ -15,7 +15,7 @@ def role_replicas(site: Site, status: RLJobStatus, role: Role) -> int:
     known = next((found for found in status.roles if found.name == role), None)
     if known is not None:
         return len(known.pods)
-    return 0 if site.job.spec.suspend else site.roles()[role].replicas
+    return 0 if site.job.spec.suspend else site.job.spec.roles.replicas()[role]
 
 
 def infrastructure_replicas(site: Site, status: RLJobStatus, replicas: int) -> int:

@@ -8,7 +8,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from rljob_api import cluster
-from rljob_api.names import Role
 from rljob_api.spec import RLJob
 from rljob_operator.build.parts import CONTAINERS, WORKER_CONTAINER, field_name
 from rljob_operator.build.template_patch import DIRECTIVE, MERGE_KEYS
@@ -25,10 +24,8 @@ _OWN_FIELDS = ("command", "args")
 def template_problems(job: RLJob) -> list[str]:
     """A sentence for each thing that a role's template must not say."""
     found: list[str] = []
-    for role in Role:
-        spec = getattr(job.spec.roles, role.value)
-        if spec is not None:
-            found += _problems(spec.template, f"roles.{field_name(role)}.template", (WORKER_CONTAINER,))
+    for role, spec in job.spec.roles.present().items():
+        found += _problems(spec.template, f"roles.{field_name(role)}.template", (WORKER_CONTAINER,))
     return found
 
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from rljob_api.failpoints import failpoint
-from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_SUCCEEDED, Role
-from rljob_api.spec import RLJob, RoleSpec
+from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_SUCCEEDED
+from rljob_api.spec import RLJob
 from rljob_api.status import Phase, RLJobStatus
 from rljob_api.wire.epochs import EpochRequest
 from rljob_api.wire.observation import CoordinatorStatus
@@ -78,7 +78,7 @@ class Supervisor:
 
     def __init__(self, job: RLJob, folder: RunFolder, view: View) -> None:
         self._job = job
-        self._replicas = replicas(job)
+        self._replicas = job.spec.roles.replicas()
         self._services = Services.prepare(folder, job)
         self._wake = asyncio.Event()
         self._pods = Pods(folder, self._wake.set)
@@ -251,13 +251,6 @@ class Supervisor:
             killed = self._journal.status.model_copy(update={"phase": Phase.INTERRUPTED})
             self._journal.status = killed
         self._journal.flush()
-
-
-def replicas(job: RLJob) -> dict[Role, int]:
-    """Role -> number of pods, for the roles that the job has."""
-    roles = job.spec.roles
-    found = {role: getattr(roles, role.value) for role in Role}
-    return {role: spec.replicas for role, spec in found.items() if isinstance(spec, RoleSpec)}
 
 
 def _exit_code(status: RLJobStatus) -> int:

@@ -86,6 +86,6 @@ def test_the_actor_waits_for_the_reference_only_where_there_is_one() -> None:
 
 
 def test_roles_that_a_job_does_not_have_are_not_present() -> None:
-    assert Role.REFERENCE not in tasks.present_roles(make_job().spec)
-    present = tasks.present_roles(make_job(reference={"replicas": 2}, rollout={"replicas": 3}).spec)
+    assert Role.REFERENCE not in make_job().spec.roles.replicas()
+    present = make_job(reference={"replicas": 2}, rollout={"replicas": 3}).spec.roles.replicas()
     assert present == {Role.ROLLOUT: 3, Role.ACTOR: 1, Role.ACTOR_FWD: 1, Role.REFERENCE: 2, Role.ADVANTAGES: 1}

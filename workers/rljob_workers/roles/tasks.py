@@ -3,7 +3,6 @@
 Read by the coordinator (readiness) and by every role (names). Imports nothing heavy.
 """
 
-from rljob_api.names import Role
 from rljob_api.spec import RLJobSpec
 from rljob_workers.transfer_queue.types import ClaimPolicy, QueueShape, Task, TaskKind
 
@@ -49,9 +48,3 @@ def queue_shape(spec: RLJobSpec) -> QueueShape:
         generated_fields=GENERATED_FIELDS,
         tasks=(*forward, actor_train(with_reference=has_reference)),
     )
-
-
-def present_roles(spec: RLJobSpec) -> dict[Role, int]:
-    """Role -> replicas, of the roles that this job has."""
-    rows = ((role, getattr(spec.roles, role.value)) for role in Role)
-    return {role: row.replicas for role, row in rows if row is not None}
