@@ -48,10 +48,6 @@ class StatusWriter:
         self._written_at[key] = time.monotonic()
         return True
 
-    def progress_due_in(self, key: JobKey) -> float:
-        """Seconds until progress may be written again."""
-        return max(0.0, self._written_at.get(key, float("-inf")) + PROGRESS_SECONDS - time.monotonic())
-
     async def _patch(self, key: JobKey, raw: Json, new: RLJobStatus) -> None:
         old: dict[str, Any] = raw["status"]
         body = {

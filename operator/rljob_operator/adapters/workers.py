@@ -39,10 +39,6 @@ class Workers(Generic[K]):
         self._queue.add(key, time.monotonic() + delay)
         self._changed.set()
 
-    def forget(self, key: K) -> None:
-        """`key` is not looked at any more."""
-        self._queue.forget(key)
-
     def lag(self) -> float:
         """For how long the longest waiting job has waited."""
         return self._queue.lag(time.monotonic())
