@@ -5,9 +5,11 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.cluster.chart.release import Release
 from tests.cluster.harness.kubectl import Kubectl
 from tests.cluster.harness.machine import Cluster, Node, bring_up, is_this_machines
 
@@ -65,3 +67,11 @@ def kubectl(cluster: Cluster, namespace: str) -> Kubectl:
     kubectl = Kubectl(cluster.kubeconfig, namespace)
     kubectl.wait("the namespace's service account", lambda: kubectl.get("serviceaccount", "default"))
     return kubectl
+
+
+@pytest.fixture
+def release(kubectl: Kubectl, tmp_path: Path) -> Iterator[Release]:
+    """The operator's chart for the test's namespace, not installed yet."""
+    release = Release(kubectl, tmp_path)
+    yield release
+    release.gone()

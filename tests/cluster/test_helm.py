@@ -1,8 +1,6 @@
 """The chart on a real cluster: installed, asked, upgraded and removed, as its user does."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml
@@ -16,13 +14,6 @@ WITHOUT_MONITORING = [
     "--skip-tests",  # its pod wants the ServiceAccount to be there already
     *("--set", "monitoring.serviceMonitor.create=Never", "--set", "monitoring.prometheusRule.create=Never"),
 ]
-
-
-@pytest.fixture
-def release(kubectl: Kubectl, tmp_path: Path) -> Iterator[Release]:
-    release = Release(kubectl, tmp_path)
-    yield release
-    release.gone()
 
 
 @pytest.mark.parametrize("shape", ["default", "everything"])

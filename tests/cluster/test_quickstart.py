@@ -28,13 +28,6 @@ SECONDS = 600.0
 
 
 @pytest.fixture
-def release(kubectl: Kubectl, tmp_path: Path) -> Iterator[Release]:
-    release = Release(kubectl, tmp_path)
-    yield release
-    release.gone()
-
-
-@pytest.fixture
 def gate() -> Iterator[Path]:
     """A folder with a reward that is slow until there is a file `go`; pods run as another user, and read it."""
     folder = Path(tempfile.mkdtemp(prefix="rljob-gate-"))

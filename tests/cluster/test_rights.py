@@ -4,8 +4,6 @@ One job goes through all that makes the operator write: applied, shrunk, restart
 """
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -30,13 +28,6 @@ SPARED: dict[Right, str] = {
     for verb in ("list", "watch", "create", "patch", "delete")
 }
 """Grants that this job does not use, and when they are."""
-
-
-@pytest.fixture
-def release(kubectl: Kubectl, tmp_path: Path) -> Iterator[Release]:
-    release = Release(kubectl, tmp_path)
-    yield release
-    release.gone()
 
 
 def test_every_right_is_used_and_none_is_missed(kubectl: Kubectl, node: Node, release: Release) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import httpx
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from rljob_api.names import Role
 from rljob_api.wire.epochs import PodPhase
 from rljob_api.wire.failures import FailureKind
-from rljob_api.wire.observation import EventKind, ServerState
+from rljob_api.wire.observation import CoordinatorEvent, EventKind, EventPage, ServerState
 from rljob_api.wire.ranks import StepReport
 from rljob_workers.dcs.errors import LifeOver
 from tests.integration.dcs.world import World, eventually
@@ -230,21 +232,9 @@ def test_a_step_is_told_once_and_shown(world: World) -> None:
 def test_event_ids_grow_by_one_over_a_restart_and_a_waiting_reader_is_woken(world: World) -> None:
     world.begin()
     last = world.status().last_event
-    heard: list[int] = []
-
-    def read() -> None:
-        answer = httpx.get(
-            f"{world.endpoints.coordinator}/v1/events?after={last}&wait=20",
-            headers={"X-RLJob-Token": world.endpoints.token},
-            timeout=30,
-        )
-        heard.extend(event["id"] for event in answer.json()["events"])
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    world.register(Role.ACTOR)
-    reader.join(30)
-    assert heard == [last + 1]
+    with _reading(world, f"/v1/events?after={last}&wait=20") as heard:
+        world.register(Role.ACTOR)
+    assert [event.id for event in heard] == [last + 1]
     world.restart()
     world.register(Role.ACTOR_FWD)
     assert [event.id for event in world.events()] == list(range(1, last + 3))
@@ -285,6 +275,16 @@ def test_a_rendezvous_is_found_by_those_of_the_same_epoch_and_generation(world: 
         world.call("GET", "/v1/rendezvous/actor?epoch=1&generation=0")
 
 
+@contextmanager
+def _reading(world: World, path: str) -> Iterator[list[CoordinatorEvent]]:
+    """A reader that waits for events meanwhile; what it heard is in the list afterwards."""
+    heard: list[CoordinatorEvent] = []
+    reader = threading.Thread(target=lambda: heard.extend(EventPage.model_validate_json(_get(world, path)).events))
+    reader.start()
+    yield heard
+    reader.join(30)
+
+
 def _get(world: World, path: str) -> bytes:
     headers = {"X-RLJob-Token": world.endpoints.token}
     return httpx.get(world.endpoints.coordinator + path, headers=headers, timeout=30).content
@@ -294,19 +294,7 @@ def test_a_reader_hears_of_what_it_called_quiet_with_the_next_event_that_is_not(
     world.begin()
     session = world.rank(Role.ACTOR)
     last = world.status().last_event
-    heard: list[str] = []
-
-    def read() -> None:
-        answer = httpx.get(
-            f"{world.endpoints.coordinator}/v1/events?after={last}&wait=20&quiet=PodChanged&quiet=StepTrained",
-            headers={"X-RLJob-Token": world.endpoints.token},
-            timeout=30,
-        )
-        heard.extend(event["kind"] for event in answer.json()["events"])
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    world.register(Role.ACTOR_FWD)
-    world.call("POST", "/v1/failures", world.failure(session))
-    reader.join(30)
-    assert heard == ["PodChanged", "FailureReported"]
+    with _reading(world, f"/v1/events?after={last}&wait=20&quiet=PodChanged&quiet=StepTrained") as heard:
+        world.register(Role.ACTOR_FWD)
+        world.call("POST", "/v1/failures", world.failure(session))
+    assert [event.kind for event in heard] == ["PodChanged", "FailureReported"]
