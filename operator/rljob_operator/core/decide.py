@@ -53,8 +53,7 @@ def _moved(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobSt
     """What a job that runs, or is to run, comes to."""
     verdict = _verdict(observed, status, now)
     events = notices(observed, status, now)
-    halting = stopping(observed, status)
-    if not halting:
+    if not stopping(observed, status):
         gone = [cause for cause in hanging(observed, status, now) if cause.lost]
         status = replaced(observed, status, [*lost_pods(observed, status, now), *gone], now)
     if verdict is not None:
@@ -62,9 +61,10 @@ def _moved(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobSt
         events += told
         if isinstance(verdict, Suspend):
             status, told = entered(observed, status, now)  # the wish may have been taken back meanwhile
+            status = refresh(observed, status, now)
             events += told
     if not _rests(status):
-        settle = settled if halting or verdict is not None else _scaled_and_settled
+        settle = settled if stopping(observed, status) else _scaled_and_settled
         status, told = settle(observed, status, now)
         events += told
     return status, events

@@ -3,7 +3,7 @@
 from copy import deepcopy
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rljob_api.names import Role
@@ -88,8 +88,13 @@ def check_step(world: Cluster, before: RLJobStatus, observed: Observed, decision
         assert stay >= min(had, observed.replicas[Role.ROLLOUT]), "shrunk below what is wanted"
 
 
+EVICTION = ("is taken away", PodEnding.EVICTED), 0, 1.0
+
+
 @settings(deadline=None, max_examples=30)
 @given(SCHEDULES, POLICIES)
+@example([(("suspends", True), 0, 1.0), (("suspends", False), 0, 1.0)], make_policy())
+@example([EVICTION, (("scales", 1), 0, 1.0), EVICTION], make_policy())
 def test_every_decision_is_bounded_and_says_nothing_new_when_asked_again(
     schedule: list[tuple[tuple[str, object], int, float]], policy: object
 ) -> None:
