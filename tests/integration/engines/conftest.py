@@ -8,13 +8,19 @@ from pathlib import Path
 import pytest
 
 from rljob_workers.engines.sglang_dialect.client import SglangDialectEngine
-from tests.integration.engines.engine_process import engine_process, open_listener, tiny_model, url_of, write_weights
+from tests.integration.engines.engine_process import (
+    engine_process,
+    open_listener,
+    talkative_model,
+    url_of,
+    write_weights,
+)
 
 
 @pytest.fixture(scope="module")
 def server_url() -> Iterator[str]:
-    """A server of `tiny_model()`; tests share it and may find it with any weights, or none."""
-    with open_listener() as listener, engine_process(listener, tiny_model()):
+    """A server of `talkative_model()`; tests share it and may find it with any weights, or none."""
+    with open_listener() as listener, engine_process(listener, talkative_model()):
         yield url_of(listener)
 
 
@@ -30,10 +36,10 @@ def engine(server_url: str) -> Iterator[SglangDialectEngine]:
 @pytest.fixture(scope="module")
 def first_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Weights that fit."""
-    return write_weights(tmp_path_factory.mktemp("weights"), tiny_model(seed=1), "first")
+    return write_weights(tmp_path_factory.mktemp("weights"), talkative_model(seed=1), "first")
 
 
 @pytest.fixture(scope="module")
 def second_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Other weights that fit."""
-    return write_weights(tmp_path_factory.mktemp("weights"), tiny_model(seed=2), "second")
+    return write_weights(tmp_path_factory.mktemp("weights"), talkative_model(seed=2), "second")

@@ -19,8 +19,15 @@ _SPAWNER = multiprocessing.get_context("forkserver")
 _SPAWNER.set_forkserver_preload(["rljob_workers.engines.torch_engine.server"])
 
 
+DIGITS = "0123456789=+"
+
+
 def tiny_model(
-    architecture: Architecture = Architecture.QWEN3, *, seed: int = 0, max_position_embeddings: int = 1024
+    architecture: Architecture = Architecture.QWEN3,
+    *,
+    seed: int = 0,
+    max_position_embeddings: int = 1024,
+    alphabet: str = DIGITS,
 ) -> ModelSpec:
     """A model of 14 tokens whose distributions are far from uniform."""
     config = ModelConfig(
@@ -33,9 +40,14 @@ def tiny_model(
         initializer_range=0.3,
         max_position_embeddings=max_position_embeddings,
         seed=seed,
-        tokenizer=TokenizerConfig(alphabet="0123456789=+"),
+        tokenizer=TokenizerConfig(alphabet=alphabet),
     )
     return ModelSpec(config=config)
+
+
+def talkative_model(*, seed: int = 0) -> ModelSpec:
+    """One of so many tokens that it seldom draws the one that ends: its generations are long enough to interrupt."""
+    return tiny_model(seed=seed, alphabet=DIGITS + "".join(map(chr, range(0x4E00, 0x4E00 + 1000))))
 
 
 def write_weights(folder: Path, model: ModelSpec, name: str = "weights") -> Path:

@@ -16,7 +16,7 @@ from rljob_workers.models.building import build_model
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.trainers.torch_forward import TorchForwardModel
 from rljob_workers.transfer_queue.jagged import Jagged
-from tests.integration.engines.engine_process import tiny_model
+from tests.integration.engines.engine_process import talkative_model
 
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 1, 2, 3]]
 SAMPLES = 8
@@ -37,7 +37,7 @@ def test_engine_and_trainer_agree_within_1e_4(
     ]
     tokens = Jagged.from_rows([torch.tensor([*prompt, *sample.output_ids]) for prompt, sample in samples])
     lengths = torch.tensor([len(sample.output_ids) for _, sample in samples])
-    spec = tiny_model()
+    spec = talkative_model()
     trainer = TorchForwardModel(
         build_model(spec, build_tokenizer(spec)), dtype=torch.float32, micro_batch_size=len(samples)
     )

@@ -23,7 +23,13 @@ from rljob_workers.engines.sglang_dialect.client import SglangDialectEngine
 from rljob_workers.models.blob import read_blob
 from rljob_workers.models.building import build_model, load_state
 from rljob_workers.models.tokenizers import build_tokenizer
-from tests.integration.engines.engine_process import engine_process, open_listener, tiny_model, url_of, write_weights
+from tests.integration.engines.engine_process import (
+    engine_process,
+    open_listener,
+    talkative_model,
+    url_of,
+    write_weights,
+)
 
 FIRST = WeightId(lineage=Lineage(1), version=WeightVersion(0))
 SECOND = WeightId(lineage=Lineage(1), version=WeightVersion(1))
@@ -50,7 +56,7 @@ def running_samples(url: str) -> int:
 
 
 def hf_log_probs(weights: Path, prompt: list[int], output: list[int]) -> torch.Tensor:
-    model_spec = tiny_model()
+    model_spec = talkative_model()
     model = build_model(model_spec, build_tokenizer(model_spec))
     load_state(model, read_blob(weights))
     with torch.no_grad():
@@ -62,7 +68,7 @@ def hf_log_probs(weights: Path, prompt: list[int], output: list[int]) -> torch.T
 def test_refuses_to_generate_before_weights_are_loaded(first_weights: Path) -> None:
     with (
         open_listener() as listener,
-        engine_process(listener, tiny_model()),
+        engine_process(listener, talkative_model()),
         closing(SglangDialectEngine(url_of(listener))) as engine,
     ):
         assert engine.held() is None
@@ -166,7 +172,7 @@ def test_an_update_that_fails_ends_running_requests_with_the_reason(
 
 
 def test_weights_outlive_their_file(engine: SglangDialectEngine, tmp_path: Path) -> None:
-    path = write_weights(tmp_path, tiny_model(seed=4))
+    path = write_weights(tmp_path, talkative_model(seed=4))
     engine.update_weights(path, FIRST, deadline=soon())
     before = engine.generate([[1, 2]], [params()], deadline=soon())
     path.write_bytes(b"\0" * 16)  # truncates what a mapping of the file would still show
@@ -218,7 +224,7 @@ def test_killed_while_it_generates_is_gone_and_its_successor_must_be_loaded(firs
             except EngineGone as error:
                 failures.append(error)
 
-        with engine_process(listener, tiny_model(), "aaaaaaaaaaaa") as process:
+        with engine_process(listener, talkative_model(), "aaaaaaaaaaaa") as process:
             engine.update_weights(first_weights, FIRST, deadline=soon())
             thread = threading.Thread(target=generate)
             thread.start()
@@ -227,7 +233,7 @@ def test_killed_while_it_generates_is_gone_and_its_successor_must_be_loaded(firs
             os.kill(process.pid, signal.SIGKILL)
             thread.join()
         assert "broke off" in str(failures[0])
-        with engine_process(listener, tiny_model(), "bbbbbbbbbbbb"):
+        with engine_process(listener, talkative_model(), "bbbbbbbbbbbb"):
             with pytest.raises(EngineRefused, match="No weights are loaded yet"):
                 engine.generate([[1]], [params()], deadline=soon())
             engine.update_weights(first_weights, FIRST, deadline=soon())
@@ -236,11 +242,11 @@ def test_killed_while_it_generates_is_gone_and_its_successor_must_be_loaded(firs
 
 def test_a_reply_of_another_incarnation_does_not_count(first_weights: Path) -> None:
     with open_listener() as listener, closing(SglangDialectEngine(url_of(listener))) as engine:
-        with engine_process(listener, tiny_model(), "aaaaaaaaaaaa"):
+        with engine_process(listener, talkative_model(), "aaaaaaaaaaaa"):
             engine.update_weights(first_weights, FIRST, deadline=soon())
             assert engine.generate([[1]], [params()], deadline=soon())
         with (
-            engine_process(listener, tiny_model(), "bbbbbbbbbbbb"),
+            engine_process(listener, talkative_model(), "bbbbbbbbbbbb"),
             closing(SglangDialectEngine(url_of(listener))) as other,
         ):
             other.update_weights(first_weights, SECOND, deadline=soon())
@@ -252,7 +258,7 @@ def test_a_reply_of_another_incarnation_does_not_count(first_weights: Path) -> N
 def test_ends_on_sigterm_though_a_request_runs(first_weights: Path) -> None:
     with (
         open_listener() as listener,
-        engine_process(listener, tiny_model()) as process,
+        engine_process(listener, talkative_model()) as process,
         closing(SglangDialectEngine(url_of(listener))) as engine,
     ):
         url = url_of(listener)

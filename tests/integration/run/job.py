@@ -140,8 +140,13 @@ class RunningJob:
         return dict(roles[role]["pods"][replica])
 
     def rank_pid(self, role: str, replica: int = 0) -> int:
-        """Pid of rank 0 of a pod."""
-        return int(self.pod(role, replica)["ranks"][0]["pid"])
+        """Pid of rank 0 of a pod, once it lives: meanwhile the status may name one that a restart has ended."""
+
+        def pid() -> int:
+            return int(self.pod(role, replica)["ranks"][0]["pid"] or 0)
+
+        self.wait_for(f"a living rank of {role}-{replica}", lambda: _lives(pid()))
+        return pid()
 
     def infrastructure_pid(self, name: str) -> int:
         """Pid of `coordinator`, `control`, `storage-0`, `parent` ..."""
@@ -227,10 +232,18 @@ def _all_pids() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
-def _environment(pid: int) -> list[bytes]:
+def _lives(pid: int) -> bool:
+    """Whether there is such a process that is more than an exit code."""
     try:
-        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-            return []
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _environment(pid: int) -> list[bytes]:
+    if not _lives(pid):
+        return []
+    try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return []
