@@ -35,7 +35,6 @@ from rljob_operator.adapters.lease import Lease
 from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.resources import DEPLOYMENTS, OWNED, POD_MONITORS, PODS, SECRETS, STATEFUL_SETS
 from rljob_operator.adapters.sinks import OwnedSink, PodSink
-from rljob_operator.adapters.status_writer import PROGRESS_SECONDS
 from rljob_operator.adapters.views import JobKey
 from rljob_operator.adapters.workers import Workers
 from rljob_operator.build import Platform
@@ -96,12 +95,11 @@ class OperatorProcess:
         return await self._work(api, session, stopping)
 
     async def _work(self, api: Api, session: aiohttp.ClientSession, stopping: asyncio.Event) -> bool:
-        cache = Cache(lambda key: workers.add(key))
+        cache = Cache(lambda key, cause: workers.wake(key, cause))
         platform = Platform(pod_monitors=await api.exists(POD_MONITORS.api_version))
         coordinators = Coordinators(
             self._access(api, session),
-            wake=lambda key: workers.add(key),
-            progressed=lambda key: workers.add(key, PROGRESS_SECONDS),
+            wake=lambda key, cause: workers.wake(key, cause),
             metrics=self._metrics,
         )
         world = World(api, cache, coordinators, self._metrics, self._options, platform, self._identity)

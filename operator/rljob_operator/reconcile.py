@@ -28,6 +28,8 @@ from rljob_operator.adapters.startups import Startups
 from rljob_operator.adapters.status_writer import Overtaken, StatusWriter
 from rljob_operator.adapters.told import told, warning
 from rljob_operator.adapters.views import JobKey
+from rljob_operator.adapters.work_queue import Cause
+from rljob_operator.adapters.workers import Look
 from rljob_operator.build import Owner, Platform, warnings
 from rljob_operator.coordinator_link import CoordinatorError
 from rljob_operator.core import Decision, DeleteJob, RaiseEpoch, Reason, SetDesired, Stop, decide
@@ -77,8 +79,8 @@ class Reconciler:
         self._actions = Actions(world.api)
         self._clock = RestartClock(world.metrics)
 
-    async def turn(self, key: JobKey) -> float | None:
-        """Brings one job on; answers when (Unix time) to look again unasked."""
+    async def turn(self, key: JobKey) -> Look | None:
+        """Brings one job on; answers when to look again unasked."""
         raw = self._world.cache.job(key)
         if raw is None or "deletionTimestamp" in raw["metadata"] or not is_ours(raw):
             await self._forget(key)
@@ -90,9 +92,9 @@ class Reconciler:
                 return None
             return await self._bring_on(key, raw, job)
         except Overtaken:
-            return time.time()
+            return Look(time.time(), Cause.ALARM)
 
-    async def _bring_on(self, key: JobKey, raw: Json, job: RLJob) -> float | None:
+    async def _bring_on(self, key: JobKey, raw: Json, job: RLJob) -> Look | None:
         seen_at = time.monotonic()
         owner = Owner(namespace=key.namespace, uid=raw["metadata"]["uid"])
         status = self._accepted.status(key, raw)
@@ -106,7 +108,7 @@ class Reconciler:
         is_clear = status.restart.epoch > 0 or not self._world.cache.pods(key)
         token = await self._secrets.token(key, job, owner, is_clear=is_clear)
         if token is None:
-            return time.time() + REMAINS_SECONDS
+            return Look(time.time() + REMAINS_SECONDS)
         coordinator = await self._coordinator(key, token)
         seen = await coordinator.status() if coordinator is not None else None
         pods, digests = self._world.cache.pods(key), templates(current, there)
@@ -114,7 +116,7 @@ class Reconciler:
         now = time.time()
         observed, members = observe(sight, self._ends, self._startups)
         decision = decide(observed, now)
-        await self._writer.write(key, raw, status, decision.status)
+        early = await self._writer.write(key, raw, status, decision.status)
         self._clock.persisted(key, decision.events, seen_at)
         try:
             delta = Delta()
@@ -127,12 +129,12 @@ class Reconciler:
         finally:
             await self._tell(key, raw, job, decision)
         if delta.waits:
-            return now + REMAINS_SECONDS
+            return Look(now + REMAINS_SECONDS)
         if refused:
-            return now + RETRY_SECONDS
+            return Look(now + RETRY_SECONDS, Cause.ALARM)
         if coordinator is not None and seen is None:
-            return min(now + UNANSWERED_SECONDS, decision.look_again_at)
-        return decision.look_again_at
+            return Look(min(now + UNANSWERED_SECONDS, decision.look_again_at))
+        return Look(decision.look_again_at if early is None else min(now + early, decision.look_again_at))
 
     async def _coordinator(self, key: JobKey, token: str) -> Coordinator | None:
         """The coordinator, if there is a pod of it that takes requests."""

@@ -8,7 +8,9 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from rljob_operator.adapters.causes import cause_of_job, cause_of_pod
 from rljob_operator.adapters.views import JobKey, OwnedView, PodView
+from rljob_operator.adapters.work_queue import Cause
 
 Raw = dict[str, Any]
 
@@ -20,9 +22,12 @@ REMEMBERED_GONE = 20_000
 
 
 class Cache:
-    """What is known of the cluster. `changed` is called with the key of a job that should be looked at."""
+    """What is known of the cluster. `changed` is called with the key of a job that should be looked at, and why.
 
-    def __init__(self, changed: Callable[[JobKey], None]) -> None:
+    What belongs to a job that is not known wakes nobody: it is the garbage collector's, or its job is about to be seen.
+    """
+
+    def __init__(self, changed: Callable[[JobKey, Cause], None]) -> None:
         self._changed = changed
         self._jobs: dict[JobKey, Raw] = {}
         self._pods: defaultdict[JobKey, dict[str, PodView]] = defaultdict(dict)
@@ -55,7 +60,7 @@ class Cache:
         kept = {name: metadata[name] for name in _KEPT if name in metadata}
         self._jobs[key] = {"metadata": kept, "spec": raw.get("spec") or {}, "status": raw.get("status") or {}}
         if not quietly:
-            self._changed(key)
+            self._changed(key, cause_of_job(known and known["metadata"], metadata))
 
     def drop_job(self, raw: Raw) -> None:
         """An RLJob is gone; one of the same name that was made since is another one."""
@@ -64,7 +69,7 @@ class Cache:
         known = self._jobs.get(key)
         if known is not None and known["metadata"]["uid"] == metadata["uid"]:
             del self._jobs[key]
-            self._changed(key)
+            self._changed(key, Cause.ALARM)
 
     def jobs_known(self) -> dict[JobKey, str]:
         """Every RLJob: its uid by its key."""
@@ -75,12 +80,12 @@ class Cache:
         known = self._pods[key].get(pod.uid)
         self._pods[key][pod.uid] = pod
         if known != pod:
-            self._changed(key)
+            self._wake(key, cause_of_pod(known, pod))
 
     def drop_pod(self, key: JobKey, uid: str) -> None:
         """A pod is gone."""
         if self._pods[key].pop(uid, None) is not None:
-            self._changed(key)
+            self._wake(key, Cause.ALARM)
         if not self._pods[key]:
             del self._pods[key]
 
@@ -95,14 +100,14 @@ class Cache:
             return
         self._owned[key][view.kind, view.name] = view
         if known != view and not quietly:
-            self._changed(key)
+            self._wake(key, Cause.PROGRESS)
 
     def drop_owned(self, key: JobKey, kind: str, name: str, uid: str) -> None:
         """An object of a job is gone."""
         known = self._owned[key].get((kind, name))
         if known is not None and known.uid == uid:
             del self._owned[key][kind, name]
-            self._changed(key)
+            self._wake(key, Cause.ALARM)
         if not self._owned[key]:
             del self._owned[key]
 
@@ -120,6 +125,10 @@ class Cache:
         self._gone[uid] = None
         while len(self._gone) > REMEMBERED_GONE:
             self._gone.popitem(last=False)
+
+    def _wake(self, key: JobKey, cause: Cause) -> None:
+        if key in self._jobs:
+            self._changed(key, cause)
 
 
 def _is_newer(metadata: Mapping[str, Any], known: Mapping[str, Any]) -> bool:

@@ -9,16 +9,19 @@ import random
 from collections.abc import Callable
 
 from rljob_api.wire.observation import CoordinatorStatus, EventKind
+from rljob_operator.adapters.causes import cause_of_events
 from rljob_operator.adapters.coordinator import Access
 from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.views import JobKey
+from rljob_operator.adapters.work_queue import Cause
 from rljob_operator.coordinator_link import CoordinatorError, CoordinatorLink
 
 PATIENCE_SECONDS = 1.0
 """A coordinator that takes longer to answer does not keep a turn from what can be decided without it."""
 
-WAIT_SECONDS = 20.0
-"""How long a question for events is held open."""
+WAIT_SECONDS = 30.0
+"""How long a question for events is held open; the coordinator allows no more. While nothing happens but steps, it is
+how old the status gets. A little less each time, so that the jobs do not all write theirs at the same moment."""
 
 RETRY_SECONDS = (0.2, 10.0)
 
@@ -32,12 +35,9 @@ _log = logging.getLogger(__name__)
 class Coordinator:
     """One job's."""
 
-    def __init__(
-        self, link: CoordinatorLink, wake: Callable[[], None], progressed: Callable[[], None], metrics: Metrics
-    ) -> None:
+    def __init__(self, link: CoordinatorLink, wake: Callable[[Cause], None], metrics: Metrics) -> None:
         self.link = link
         self._wake = wake
-        self._progressed = progressed
         self._metrics = metrics
         self._after = 0
         self._asked: asyncio.Task[CoordinatorStatus] | None = None
@@ -50,7 +50,7 @@ class Coordinator:
         asked = self._asked
         await asyncio.wait({asked}, timeout=PATIENCE_SECONDS)
         if not asked.done():
-            asked.add_done_callback(lambda _: self._wake())
+            asked.add_done_callback(lambda _: self._wake(Cause.ALARM))  # it may tell of one
             return None
         self._asked = None
         try:
@@ -79,7 +79,7 @@ class Coordinator:
         failures = 0
         while True:
             try:
-                page = await self.link.events(self._after, WAIT_SECONDS, _QUIET)
+                page = await self.link.events(self._after, WAIT_SECONDS * random.uniform(0.8, 1.0), _QUIET)
             except CoordinatorError as error:
                 failures += 1
                 self._metrics.coordinator_requests.labels("events", type(error).__name__).inc()
@@ -88,21 +88,16 @@ class Coordinator:
             failures = 0
             self._metrics.coordinator_requests.labels("events", "ok").inc()
             self._after = max([self._after, *(event.id for event in page.events)])
-            if any(event.kind not in _QUIET for event in page.events):
-                self._wake()
-            elif page.events:
-                self._progressed()
+            if page.events:
+                self._wake(cause_of_events(page.events))
 
 
 class Coordinators:
     """All of them, by job; one is made when its job is first asked about."""
 
-    def __init__(
-        self, access: Access, wake: Callable[[JobKey], None], progressed: Callable[[JobKey], None], metrics: Metrics
-    ) -> None:
+    def __init__(self, access: Access, wake: Callable[[JobKey, Cause], None], metrics: Metrics) -> None:
         self._access = access
         self._wake = wake
-        self._progressed = progressed
         self._metrics = metrics
         self._known: dict[JobKey, tuple[str, Coordinator]] = {}
 
@@ -113,7 +108,7 @@ class Coordinators:
             return known[1]
         await self.close(key)
         link = CoordinatorLink(self._access.to(key, token))
-        made = Coordinator(link, lambda: self._wake(key), lambda: self._progressed(key), self._metrics)
+        made = Coordinator(link, lambda cause: self._wake(key, cause), self._metrics)
         self._known[key] = (token, made)
         return made
 

@@ -25,7 +25,11 @@ class Metrics:
             "rljob_operator_queue_lag_seconds", "How long the longest waiting job waits.", registry=registry
         )
         self.queue_wait = Histogram(
-            "rljob_operator_queue_wait_seconds", "From due to the turn.", registry=registry, buckets=_FAST
+            "rljob_operator_queue_wait_seconds",
+            "From due to the turn, by cause: alarm or progress.",
+            ["cause"],
+            registry=registry,
+            buckets=_FAST,
         )
         self.watch_age = Gauge(
             "rljob_operator_watch_age_seconds",

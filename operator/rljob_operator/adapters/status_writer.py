@@ -34,19 +34,19 @@ class StatusWriter:
         """The job is gone."""
         self._written_at.pop(key, None)
 
-    async def write(self, key: JobKey, raw: Json, old: RLJobStatus, new: RLJobStatus) -> bool:
-        """Writes `new` over `old`, the status of `raw`; whether it was written. Raises Overtaken.
+    async def write(self, key: JobKey, raw: Json, old: RLJobStatus, new: RLJobStatus) -> float | None:
+        """Writes `new` over `old`, the status of `raw`. Raises Overtaken.
 
-        True as well where nothing differs: what the API server has is then what was decided.
+        None: the API server has it. Else it is progress alone, and so many seconds too early to be written.
         """
         if new == old and raw["status"]:
-            return True
-        due = self._written_at.get(key, float("-inf")) + PROGRESS_SECONDS
-        if raw["status"] and decisive(new) == decisive(old) and time.monotonic() < due:
-            return False
+            return None
+        early = self._written_at.get(key, float("-inf")) + PROGRESS_SECONDS - time.monotonic()
+        if early > 0 and raw["status"] and decisive(new) == decisive(old):
+            return early
         await self._patch(key, raw, new)
         self._written_at[key] = time.monotonic()
-        return True
+        return None
 
     async def _patch(self, key: JobKey, raw: Json, new: RLJobStatus) -> None:
         old: dict[str, Any] = raw["status"]

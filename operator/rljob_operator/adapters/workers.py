@@ -7,14 +7,31 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Generic
 
 from rljob_operator.adapters.errors import ApiRefused, LeaseLost
 from rljob_operator.adapters.metrics import Metrics
-from rljob_operator.adapters.work_queue import K, WorkQueue
+from rljob_operator.adapters.work_queue import ALL, Cause, K, Taken, WorkQueue
 
-Turn = Callable[[K], Awaitable[float | None]]
-"""Looks at one job; answers when (Unix time) to look again without being asked, or None."""
+SETTLE_SECONDS = 0.2
+"""What only moves a status forward waits for what follows at once: a new pod alone is news half a dozen times."""
+
+ALARM_SHARE = 4
+"""One in so many turns at the same time is kept for alarms: the others may all wait for a slow API server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """When a turn wants the job to be looked at again without being asked."""
+
+    at: float
+    """Unix time."""
+    cause: Cause = Cause.PROGRESS
+
+
+Turn = Callable[[K], Awaitable[Look | None]]
+"""Looks at one job."""
 
 TURN_SECONDS = 120.0
 """A turn that takes longer is given up: every request in it has a deadline, together they may not have one."""
@@ -31,13 +48,12 @@ class Workers(Generic[K]):
         self._metrics = metrics
         self._queue: WorkQueue[K] = WorkQueue()
         self._changed = asyncio.Event()
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], Cause] = {}
         self.lease_lost = asyncio.Event()
 
-    def add(self, key: K, delay: float = 0.0) -> None:
-        """`key` is to be looked at."""
-        self._queue.add(key, time.monotonic() + delay)
-        self._changed.set()
+    def wake(self, key: K, cause: Cause) -> None:
+        """Something was seen: `key` is to be looked at, for an alarm at once."""
+        self._add(key, 0.0 if cause is Cause.ALARM else SETTLE_SECONDS, cause)
 
     def lag(self) -> float:
         """For how long the longest waiting job has waited."""
@@ -62,41 +78,49 @@ class Workers(Generic[K]):
     def _start_what_is_due(self) -> None:
         while len(self._running) < self._concurrency:
             now = time.monotonic()
-            taken = self._queue.take(now)
+            taken = self._queue.take(now, self._served())
             if taken is None:
                 return
-            key, since = taken
-            self._metrics.queue_wait.observe(now - since)
-            task = asyncio.create_task(self._work(key))
-            self._running.add(task)
+            self._metrics.queue_wait.labels(taken.cause.value).observe(now - taken.since)
+            task = asyncio.create_task(self._work(taken))
+            self._running[task] = taken.cause
             task.add_done_callback(self._finished)
 
+    def _served(self) -> tuple[Cause, ...]:
+        """Which causes may have the next turn."""
+        progress = sum(cause is Cause.PROGRESS for cause in self._running.values())
+        return ALL if progress < self._concurrency - self._concurrency // ALARM_SHARE else (Cause.ALARM,)
+
     def _finished(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
+        del self._running[task]
         self._changed.set()
 
     async def _wait(self) -> None:
-        due = self._queue.next_due() if len(self._running) < self._concurrency else None
+        due = self._queue.next_due(self._served()) if len(self._running) < self._concurrency else None
         timeout = None if due is None else max(0.0, due - time.monotonic())
         try:
             await asyncio.wait_for(self._changed.wait(), timeout)
         except TimeoutError:
             return
 
-    async def _work(self, key: K) -> None:
+    async def _work(self, taken: Taken[K]) -> None:
         started = time.monotonic()
         result = "ok"
         try:
-            look_again_at = await asyncio.wait_for(self._turn(key), TURN_SECONDS)
+            again = await asyncio.wait_for(self._turn(taken.key), TURN_SECONDS)
         except Exception as error:  # the edge of a loop that must live
             result = "error"
-            self._failed(key, error)
+            self._failed(taken.key, error)
         else:
-            self._queue.done(key)
-            if look_again_at is not None:
-                self.add(key, max(0.0, look_again_at - time.time()))
+            self._queue.done(taken.key)
+            if again is not None:
+                self._add(taken.key, max(0.0, again.at - time.time()), again.cause)
         finally:
             self._metrics.turn_seconds.labels(result).observe(time.monotonic() - started)
+
+    def _add(self, key: K, delay: float, cause: Cause) -> None:
+        self._queue.add(key, time.monotonic() + delay, cause)
+        self._changed.set()
 
     def _failed(self, key: K, error: Exception) -> None:
         at_least = error.retry_after if isinstance(error, ApiRefused) else 0.0

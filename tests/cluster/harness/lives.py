@@ -195,11 +195,11 @@ class Lives:
     async def _live(self, client: ApiClient, survives: Callable[[str], bool], holds: Holds) -> Life:
         life, metrics = Life(survives), Metrics()
         api = _MortalApi(client, metrics, life)
-        cache = Cache(lambda key: None)
+        cache = Cache(lambda key, cause: None)
         informers = self._informers(api, cache, metrics)
         watches = [asyncio.create_task(informer.run()) for informer in informers]
         access = _MortalAccess(ProxyAccess(api), life)
-        coordinators = Coordinators(access, lambda key: None, lambda key: None, metrics)
+        coordinators = Coordinators(access, lambda key, cause: None, metrics)
         world = World(api, cache, coordinators, metrics, self._options, Platform(pod_monitors=False), "test")
         try:
             await asyncio.gather(*(informer.synced.wait() for informer in informers))
@@ -230,7 +230,7 @@ class Lives:
                 again = await reconciler.turn(self._key)
             except (ApiRefused, CoordinatorError):
                 again = None  # as the operator's workers do: later once more
-            due = (again or time.time() + _LOOK_SECONDS) - time.time()
+            due = (again.at if again is not None else time.time() + _LOOK_SECONDS) - time.time()
             await asyncio.sleep(min(max(0.02, due), _LOOK_SECONDS))
 
     async def _read(self, api: Api, cache: Cache) -> Object | None:

@@ -7,12 +7,13 @@ import pytest
 from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.sinks import OwnedSink, PodSink
 from rljob_operator.adapters.views import JobKey, view_owned
+from rljob_operator.adapters.work_queue import Cause
 from tests.unit.adapters.objects import make_pod, running, terminated
 
 KEY = JobKey("ns", "job")
 
 
-class Woken(list[JobKey]):
+class Woken(list[tuple[JobKey, Cause]]):
     def take(self) -> int:
         count = len(self)
         self.clear()
@@ -31,7 +32,14 @@ def make_deployment(version: int, *, replicas: int = 1) -> dict[str, Any]:
 
 def make_cache() -> tuple[Cache, Woken]:
     woken = Woken()
-    return Cache(woken.append), woken
+    return Cache(lambda key, cause: woken.append((key, cause))), woken
+
+
+def make_cache_with_job() -> tuple[Cache, Woken]:
+    cache, woken = make_cache()
+    cache.put_job(make_job(1))
+    woken.clear()
+    return cache, woken
 
 
 def test_an_event_older_than_what_was_written_is_passed_over() -> None:
@@ -79,7 +87,7 @@ def test_the_answer_to_a_write_does_not_bring_back_a_job_that_is_gone() -> None:
 
 
 def test_the_answer_to_a_write_does_not_undo_what_came_after_it() -> None:
-    cache, woken = make_cache()
+    cache, woken = make_cache_with_job()
     sink = OwnedSink(cache, "Deployment")
     sink.put(make_deployment(5, replicas=0))
     woken.clear()
@@ -119,7 +127,7 @@ def test_nothing_is_kept_of_a_job_that_is_gone_with_all_it_was_made_of() -> None
 
 
 def test_a_pod_that_looks_the_same_wakes_nobody() -> None:
-    cache, woken = make_cache()
+    cache, woken = make_cache_with_job()
     sink = PodSink(cache)
     sink.put(make_pod(running()))
     heartbeat = make_pod(running())
@@ -142,7 +150,7 @@ def test_a_pod_that_looks_the_same_wakes_nobody() -> None:
 def test_where_a_pod_is_placed_wakes_nobody_and_that_it_is_ready_only_for_the_coordinator(
     component: str, woken_by_readiness: int
 ) -> None:
-    cache, woken = make_cache()
+    cache, woken = make_cache_with_job()
     sink = PodSink(cache)
     sink.put(make_pod(running(), component=component))
     woken.clear()
@@ -157,7 +165,7 @@ def test_where_a_pod_is_placed_wakes_nobody_and_that_it_is_ready_only_for_the_co
 
 
 def test_a_list_tells_what_went_while_nobody_watched() -> None:
-    cache, woken = make_cache()
+    cache, woken = make_cache_with_job()
     sink = PodSink(cache)
     sink.replace(None, [make_pod(running(), uid="u1"), make_pod(running(), uid="u2")])
     woken.clear()
@@ -189,9 +197,26 @@ def test_objects_are_known_by_kind_and_name_and_forgotten_by_uid() -> None:
 
 
 def test_a_pod_without_the_label_belongs_to_nobody() -> None:
-    cache, woken = make_cache()
+    cache, woken = make_cache_with_job()
     stranger = make_pod(running())
     stranger["metadata"]["labels"] = {}
     PodSink(cache).put(stranger)
 
+    assert woken.take() == 0
+
+
+def test_what_belongs_to_no_known_job_wakes_nobody_and_is_there_when_the_job_comes() -> None:
+    cache, woken = make_cache()
+    PodSink(cache).put(make_pod(running()))
+    OwnedSink(cache, "Deployment").put(make_deployment(2))
+    assert woken.take() == 0
+
+    cache.put_job(make_job(3))
+    assert woken.take() == 1
+    assert len(cache.pods(KEY)) == 1
+    cache.drop_job(make_job(4))
+    assert woken.take() == 1, "its turn forgets it"
+    PodSink(cache).put(make_pod(terminated(0)))
+    PodSink(cache).drop(make_pod(terminated(0)))
+    OwnedSink(cache, "Deployment").drop(make_deployment(5))
     assert woken.take() == 0

@@ -30,7 +30,7 @@ def known(cache: Cache) -> dict[str, int]:
 
 def test_what_was_missed_is_made_up_for_and_the_rest_is_not_read_again() -> None:
     woken: list[JobKey] = []
-    cache = Cache(woken.append)
+    cache = Cache(lambda key, cause: woken.append(key))
     for name in ("same", "deleted", "older", "newer"):
         cache.put_job(make_job(name, 5))
     woken.clear()
@@ -51,7 +51,7 @@ def test_what_was_missed_is_made_up_for_and_the_rest_is_not_read_again() -> None
 
 
 def test_a_job_that_comes_during_the_list_or_lives_elsewhere_stays() -> None:
-    cache = Cache(lambda key: None)
+    cache = Cache(lambda key, cause: None)
     cache.put_job(make_job("elsewhere", 1, namespace="other"))
     cache.put_job(make_job("again", 1, uid="first"))
 

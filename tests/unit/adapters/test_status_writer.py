@@ -68,7 +68,7 @@ def make_job(version: int, uid: str = "j1") -> dict[str, Any]:
 def test_a_write_that_is_overtaken_leaves_the_newest_state_in_the_cache(
     answers: dict[str, Any], left: int | None
 ) -> None:
-    cache = Cache(lambda key: None)
+    cache = Cache(lambda key, cause: None)
     raw = make_job(5)
     cache.put_job(raw)
     writer = StatusWriter(cast(Api, ApiOfAnswers(answers)), cache)
