@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from rljob_api.names import Role
-from rljob_api.wire.epochs import PodPhase
+from rljob_api.names import Epoch, Role
+from rljob_api.wire.epochs import EpochRequest, PodPhase
 from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, EventPage, ServerState
 from rljob_api.wire.ranks import StepReport
@@ -57,6 +57,30 @@ def test_an_epoch_that_reached_only_the_queue_is_opened_by_the_repeated_decision
     assert not raising.is_alive()
     assert world.status().epoch == 1
     assert len(world.told(EventKind.EPOCH_OPENED)) == 1
+
+
+def test_an_epoch_with_another_job_is_refused_with_a_sentence_until_the_coordinator_is_made_for_it(
+    world: World,
+) -> None:
+    world.begin()
+    url = world.endpoints.coordinator
+    headers = {"X-RLJob-Token": world.endpoints.token, "Content-Type": "application/json"}
+    polls: list[httpx.Response] = []
+    poll = threading.Thread(
+        target=lambda: polls.append(httpx.get(f"{url}/v1/events?after=99&wait=20", headers=headers, timeout=30))
+    )
+    poll.start()
+    other = world.job.model_copy(update={"spec": world.job.spec.model_copy(update={"suspend": True})})
+    request = EpochRequest(epoch=Epoch(2), decision_id="d2", reason="a test", job=other)
+    refused = httpx.post(f"{url}/v1/epoch", content=request.model_dump_json(), headers=headers, timeout=30)
+    poll.join(30)
+
+    assert (refused.status_code, refused.json()["reason"]) == (503, "NotOpen")
+    assert refused.json()["message"] == "The coordinator begins anew with the job of epoch 2. Ask again."
+    assert [answer.status_code for answer in polls] == [503]
+    world.call("POST", "/v1/epoch", request)
+    assert world.status().epoch == 2
+    assert "Traceback" not in world.log.read_text()
 
 
 def test_ranks_of_an_older_epoch_are_fenced(world: World) -> None:

@@ -34,6 +34,7 @@ class Desk:
         self.coordinator = coordinator
         self.bell = bell
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coordinator")
+        self._leaves = False
 
     async def do(self, work: Callable[[], T]) -> T:
         """Carries out `work` in the thread as it is, also while the control Redis is closed."""
@@ -59,7 +60,7 @@ class Desk:
             try:
                 return await self.do(checked_work)
             except Refused as refused:
-                if refused.status != UNAVAILABLE or time.monotonic() >= deadline:
+                if refused.status != UNAVAILABLE or self._leaves or time.monotonic() >= deadline:
                     raise
             await self.bell.wait(Topic.SERVER, count, deadline - time.monotonic())
 
@@ -71,7 +72,14 @@ class Desk:
             answer = await self.do(look)
             if answer is not None or time.monotonic() >= deadline:
                 return answer
+            if self._leaves:
+                raise not_open("The coordinator ends, or begins anew with another job. Ask again.")
             await self.bell.wait(topic, count, deadline - time.monotonic())
+
+    def leave(self) -> None:
+        """Nobody waits here any more: who does is sent away to ask again, for its connection is about to be closed."""
+        self._leaves = True
+        self.bell.ring(*Topic)
 
     def close(self) -> None:
         """Lets the work in progress end."""

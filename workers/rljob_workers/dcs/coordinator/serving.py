@@ -101,7 +101,7 @@ async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob) -> R
         timeout_keep_alive=75,
         timeout_graceful_shutdown=1,
     )
-    server = uvicorn.Server(config)
+    server = _Server(config, desk)
 
     def leave() -> None:
         server.should_exit = True
@@ -118,6 +118,19 @@ async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob) -> R
     if successors:
         _LOG.info("begins anew: an epoch has another job")
     return successors[-1] if successors else None
+
+
+class _Server(uvicorn.Server):
+    """Answers whoever still waits before it closes: what uvicorn cancels after a second would be an error 500."""
+
+    def __init__(self, config: uvicorn.Config, desk: Desk) -> None:
+        super().__init__(config)
+        self._desk = desk
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """The end, in uvicorn's words."""
+        self._desk.leave()
+        await super().shutdown(sockets)
 
 
 async def _watch(desk: Desk) -> None:
