@@ -4,6 +4,7 @@ from enum import StrEnum
 
 from rljob_api.base import ApiModel
 from rljob_api.names import Epoch, Role
+from rljob_api.times import Time
 
 
 class Phase(StrEnum):
@@ -72,10 +73,9 @@ class PodStatus(ApiModel):
     """The life that was given up last: this one is to be replaced."""
     draining: bool = False
     """The replica is one too many: it finishes or hands back its work and goes."""
-    drain_ordered_at: float | None = None
-    """Unix time in seconds."""
-    ordered_at: float = 0.0
-    """Unix time in seconds when the pod was last told to start anew (in place, as a new pod, or in a new epoch)."""
+    drain_ordered_at: Time | None = None
+    ordered_at: Time = 0.0
+    """When the pod was last told to start anew (in place, as a new pod, or in a new epoch)."""
     unregistered: int = 0
     """How often in a row its ranks did not begin in time. After the second time the pod is replaced."""
 
@@ -88,8 +88,8 @@ class RoleStatus(ApiModel):
     ready: int
     failures: int
     """Since the last global restart (and within windowSeconds)."""
-    failure_times: list[float] = []
-    """Unix time in seconds of each of them."""
+    failure_times: list[Time] = []
+    """Of each of them."""
     pods: list[PodStatus] = []
 
 
@@ -100,19 +100,18 @@ class RestartStatus(ApiModel):
     decision_id: str = ""
     global_restarts: int = 0
     counted_towards_max: int = 0
-    backoff_until: float | None = None
-    """Unix time in seconds."""
+    backoff_until: Time | None = None
     scope: str | None = None
     reason: str | None = None
     """Why the last restart was decided, in one stable word; None before the first."""
     message: str | None = None
     """Why the present epoch, or the last restart in place, was begun: a sentence."""
-    decided_at: float = 0.0
-    """Unix time in seconds when the epoch was decided."""
+    decided_at: Time | None = None
+    """When the epoch was decided."""
     opened: Epoch = Epoch(0)
     """Highest epoch that the coordinator was seen to have."""
-    opened_at: float | None = None
-    """Unix time in seconds when it was first seen to have this epoch."""
+    opened_at: Time | None = None
+    """When it was first seen to have this epoch."""
     consecutive: int = 0
     """Global restarts since a checkpoint was last recorded: the n of the backoff."""
     checkpoint: int | None = None
@@ -146,14 +145,15 @@ class TrainingStatus(ApiModel):
     staleness: StalenessStatus = StalenessStatus()
     queue_depth: int = 0
     reward: float | None = None
-    last_report_time: float | None = None
+    last_report_time: Time | None = None
 
 
 class ProcessStatus(ApiModel):
-    """An infrastructure process of a local run: coordinator, control, storage-0 ..."""
+    """An infrastructure process: coordinator, control, storage-0 ..."""
 
     name: str
-    pid: int
+    pid: int | None = None
+    """Only where `rljob run` is the supervisor."""
     restarts: int = 0
 
 
@@ -181,9 +181,9 @@ class RLJobStatus(ApiModel):
     training: TrainingStatus = TrainingStatus()
     scaling: ScalingStatus = ScalingStatus()
     infrastructure: list[ProcessStatus] = []
-    started_at: float | None = None
-    """Unix time in seconds at which the job was accepted or resumed last."""
+    started_at: Time | None = None
+    """When the job was accepted or resumed last."""
     active_seconds: float = 0.0
     """How long it has run before that, suspended time left out."""
-    ended_at: float | None = None
-    """Unix time in seconds at which it succeeded or failed."""
+    ended_at: Time | None = None
+    """When it succeeded or failed."""

@@ -85,7 +85,7 @@ FULL = RLJobStatus(
         last_report_time=1763740850.0,
     ),
     scaling=ScalingStatus(replicas=2, selector="rljob.dev/job=demo,rljob.dev/role=rollout", desired=2),
-    infrastructure=[ProcessStatus(name="coordinator", pid=0, restarts=1)],
+    infrastructure=[ProcessStatus(name="coordinator", restarts=1)],
     started_at=1763740000.0,
     active_seconds=12.5,
     ended_at=1763741000.0,

@@ -9,8 +9,8 @@ import logging
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
+from rljob_api.times import timestamp
 from rljob_operator.adapters.api import FIELD_MANAGER, Api, Json
 from rljob_operator.adapters.errors import ApiConflict, ApiNotFound, ApiRefused, ApiUnreachable
 from rljob_operator.adapters.resources import EVENTS, RLJOBS
@@ -72,7 +72,7 @@ class Events:
 
     async def _create(self, key: JobKey, raw: Json, told: Told) -> None:
         now = time.time()
-        stamp = _micro(now)
+        stamp = timestamp(now)
         uid: str = raw["metadata"]["uid"]
         digest = hashlib.sha256(f"{uid}{told}{now}".encode()).hexdigest()[:16]
         series = _Series(f"{key.name}.{digest}")
@@ -108,7 +108,7 @@ class Events:
         series.count += 1
         if time.monotonic() - series.told_at < REPEAT_SECONDS:
             return
-        stamp = _micro(time.time())
+        stamp = timestamp(time.time())
         body: Json = {
             "count": series.count,
             "lastTimestamp": _whole(stamp),
@@ -120,10 +120,6 @@ class Events:
             del self._series[uid, told]
             return
         series.told_at = time.monotonic()
-
-
-def _micro(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _whole(stamp: str) -> str:

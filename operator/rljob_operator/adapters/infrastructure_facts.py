@@ -75,7 +75,7 @@ def _fact(key: JobKey, name: str, pod: PodView, told: int | None, ends: Ends) ->
     news = told is not None and pod.restarts > told
     return ProcessFact(
         name=name,
-        pid=0,
+        pid=None,
         alive=not news and not (stopped and not returns_by_itself(pod)),
         exits=ends.of(key, name, pod),
         num_restarts=pod.restarts,

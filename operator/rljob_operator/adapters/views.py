@@ -13,7 +13,7 @@ from rljob_api.cluster import (
     LABEL_JOB,
     LABEL_ROLE,
 )
-from rljob_operator.core.conditions import seconds
+from rljob_api.times import seconds
 
 Raw = Mapping[str, Any]
 

@@ -70,7 +70,7 @@ def _interval(observed: Observed, status: RLJobStatus, now: float) -> float:
 def _waits_since(status: RLJobStatus) -> float:
     """When what the job waits for was last ordered."""
     ordered = (pod.ordered_at for _, pod in pods(status))
-    return max([status.restart.decided_at, status.restart.opened_at or 0.0, *ordered])
+    return max([status.restart.decided_at or 0.0, status.restart.opened_at or 0.0, *ordered])
 
 
 def _waits_for_a_pod(observed: Observed, status: RLJobStatus) -> bool:

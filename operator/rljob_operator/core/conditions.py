@@ -1,22 +1,12 @@
-"""Conditions: set, read, and their times. A condition's time changes only when its status does."""
+"""Conditions: set and read. A condition's time changes only when its status does."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 
 from rljob_api.status import Condition, ConditionType, RLJobStatus
+from rljob_api.times import timestamp
 
 TERMINAL = (ConditionType.SUCCEEDED, ConditionType.FAILED, ConditionType.INTERRUPTED)
 """Once one of these is true, nothing is started any more."""
-
-
-def timestamp(now: float) -> str:
-    """Unix seconds as RFC 3339 in UTC, with microseconds."""
-    return datetime.fromtimestamp(now, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def seconds(text: str) -> float:
-    """The inverse of `timestamp`."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
 def find(status: RLJobStatus, kind: ConditionType) -> Condition | None:

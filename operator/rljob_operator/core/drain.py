@@ -2,9 +2,10 @@
 
 from rljob_api.names import Role
 from rljob_api.status import ConditionType, RLJobStatus
+from rljob_api.times import seconds
 from rljob_api.wire.observation import PodObservation
 from rljob_api.wire.ranks import RankState
-from rljob_operator.core.conditions import find, seconds
+from rljob_operator.core.conditions import find
 from rljob_operator.core.observed import Observed
 from rljob_operator.core.reasons import Reason
 from rljob_operator.core.roster import pods

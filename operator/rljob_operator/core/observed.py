@@ -68,7 +68,8 @@ class ProcessFact:
     """An infrastructure process: coordinator, control, storage-0 ..."""
 
     name: str
-    pid: int
+    pid: int | None
+    """None where it is a pod's."""
     alive: bool
     exits: tuple[float, ...] = ()
     """Unix times of its unplanned ends, oldest first (a bounded number of the newest)."""

@@ -12,7 +12,8 @@ def held(observed: Observed, status: RLJobStatus, now: float) -> str | None:
     """
     until = status.restart.backoff_until
     if until is not None and now < until:
-        return f"it is opened {until - status.restart.decided_at:g} s after it was decided (restartPolicy.backoff)"
+        delay = until - (status.restart.decided_at or 0.0)
+        return f"it is opened {round(delay, 1):g} s after it was decided (restartPolicy.backoff)"
     if observed.wishes.outdated:
         return "pods of an older template are still there"
     members = {key for key, _ in pods(status)}

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 from rljob_api.names import Role
 from rljob_api.status import ConditionType, PodStatus, RLJobStatus
+from rljob_api.times import seconds
 from rljob_api.wire.epochs import DesiredState, PodOrder, PodPhase
 from rljob_api.wire.observation import ServerState
-from rljob_operator.core.conditions import is_true, seconds, terminal
+from rljob_operator.core.conditions import is_true, terminal
 from rljob_operator.core.decision import (
     AcknowledgeFailures,
     Action,

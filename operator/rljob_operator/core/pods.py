@@ -40,7 +40,7 @@ def lost_before(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
     if not cause.lost or status.restart.opened >= status.restart.epoch:
         return False
     fact = observed.fact(cause.pod)
-    return fact is None or fact.started_at < status.restart.decided_at
+    return fact is None or fact.started_at < (status.restart.decided_at or 0.0)
 
 
 def _lost(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus, now: float) -> Cause | None:

@@ -2,8 +2,9 @@
 
 from rljob_api.names import Epoch
 from rljob_api.status import ConditionType, RLJobStatus
+from rljob_api.times import seconds
 from rljob_api.wire.observation import RankObservation
-from rljob_operator.core.conditions import find, seconds
+from rljob_operator.core.conditions import find
 from rljob_operator.core.observed import Observed, PodState
 from rljob_operator.core.reasons import Reason
 from rljob_operator.core.roster import pods, staying
@@ -28,7 +29,9 @@ def stalls_at(status: RLJobStatus, limit: float) -> float:
     ready = find(status, ConditionType.READY)
     since_ready = seconds(ready.last_transition_time) if ready is not None and ready.status == "True" else 0.0
     last_step = status.training.last_report_time or 0.0
-    since_epoch = max(status.restart.decided_at, status.restart.backoff_until or 0.0, status.restart.opened_at or 0.0)
+    since_epoch = max(
+        status.restart.decided_at or 0.0, status.restart.backoff_until or 0.0, status.restart.opened_at or 0.0
+    )
     return max(last_step, since_epoch, since_ready) + limit
 
 

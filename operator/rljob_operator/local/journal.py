@@ -6,9 +6,9 @@ Status first, then the event that tells of it; both before anything is done, so 
 import time
 
 from rljob_api.status import RLJobStatus
+from rljob_api.times import timestamp
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, QueueObservation
 from rljob_operator.core import Decision, Event
-from rljob_operator.core.conditions import timestamp
 from rljob_operator.local.metrics import step_line
 from rljob_operator.local.run_folder import RunFolder
 from rljob_operator.local.view import View

@@ -18,7 +18,7 @@ def make(state: Any, restarts: int = 0, **more: Any) -> Any:
 
 
 def remembers(restarts: int | None) -> RLJobStatus:
-    known = [] if restarts is None else [ProcessStatus(name="control", pid=0, restarts=restarts)]
+    known = [] if restarts is None else [ProcessStatus(name="control", restarts=restarts)]
     return RLJobStatus(infrastructure=known)
 
 
