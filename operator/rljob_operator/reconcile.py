@@ -19,7 +19,7 @@ from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.coordinators import Coordinator, Coordinators
 from rljob_operator.adapters.events import Events
 from rljob_operator.adapters.infrastructure_facts import Ends
-from rljob_operator.adapters.job_secrets import JobSecrets
+from rljob_operator.adapters.job_secrets import Absent, Held, JobSecrets
 from rljob_operator.adapters.manifests_memo import ManifestsMemo, templates
 from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.observe import Sight, observe
@@ -38,6 +38,9 @@ from rljob_operator.options import OperatorOptions
 
 INVALID_SPEC = "InvalidSpec"
 """Reason of Accepted=False: the API server took the spec, but it cannot work."""
+
+RESTORED = "SecretRestored"
+RESTORED_MESSAGE = "the job's Secret was gone; it has been made again with the same content"
 
 RETRY_SECONDS = 0.2
 """After a refusal of the coordinator everything is observed and decided anew."""
@@ -105,14 +108,17 @@ class Reconciler:
         except ValueError as error:
             await self._refuse(key, raw, tuple(str(error).splitlines()))
             return None
-        is_clear = status.restart.epoch > 0 or not self._world.cache.pods(key)
-        token = await self._secrets.token(key, job, owner, is_clear=is_clear)
-        if token is None:
+        pods, has_begun = self._world.cache.pods(key), status.restart.epoch > 0
+        held = await self._secrets.of(key, job, owner, pods, has_begun=has_begun)
+        if held is Absent.REMAINS:
             return Look(time.time() + REMAINS_SECONDS)
-        coordinator = await self._coordinator(key, token)
+        coordinator = await self._coordinator(key, held.token) if isinstance(held, Held) else None
+        if isinstance(held, Held) and held.is_restored:
+            await self._warn(key, raw, RESTORED, RESTORED_MESSAGE)
         seen = await coordinator.status() if coordinator is not None else None
         pods, digests = self._world.cache.pods(key), templates(current, there)
-        sight = Sight(key, job, self._accepted.revision(key, job), generation, status, pods, digests, seen)
+        revision, is_lost = self._accepted.revision(key, job), held is Absent.LOST
+        sight = Sight(key, job, revision, generation, status, pods, digests, seen, is_lost)
         now = time.time()
         observed, members = observe(sight, self._ends, self._startups)
         decision = decide(observed, now)
@@ -185,9 +191,13 @@ class Reconciler:
         if new == status:
             return
         await self._writer.write(key, raw, status, new)
-        _log.warning("%s: %s: %s", key, INVALID_SPEC, message)
-        self._world.metrics.decisions.labels(INVALID_SPEC, "").inc()
-        await self._events.tell(key, raw, warning(INVALID_SPEC, message))
+        await self._warn(key, raw, INVALID_SPEC, message)
+
+    async def _warn(self, key: JobKey, raw: Json, reason: str, message: str) -> None:
+        """Of something that is no decision of the core."""
+        _log.warning("%s: %s: %s", key, reason, message)
+        self._world.metrics.decisions.labels(reason, "").inc()
+        await self._events.tell(key, raw, warning(reason, message))
 
     async def _forget(self, key: JobKey) -> None:
         for memory in (

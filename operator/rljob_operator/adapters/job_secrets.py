@@ -1,64 +1,118 @@
-"""The Secret of a job: drawn and created once, read ever after, never written again.
+"""The Secret of a job: drawn and created once, read ever after, and never given another content.
 
-What is in it is kept in memory, by job: its token opens the coordinator. Nobody watches secrets.
+What is in it is kept in memory, by job: its token opens the coordinator. Nobody watches secrets, so it is looked now
+and then whether it is still there. One that was deleted by hand is made again of what is remembered; where nobody
+remembers it, as after a restart of the operator, it is lost as long as pods run that know the old one.
 """
 
 import base64
 import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
 
 from rljob_api.cluster import secret_name
 from rljob_api.spec import RLJob
 from rljob_operator.adapters.api import Api, Json
 from rljob_operator.adapters.errors import ApiConflict, ApiNotFound
 from rljob_operator.adapters.resources import SECRETS
-from rljob_operator.adapters.views import JobKey, view_owned
+from rljob_operator.adapters.views import JobKey, PodView, view_owned
 from rljob_operator.build import Owner, secret
+from rljob_operator.build.secret import PASSWORD_KEY, TOKEN_KEY
 
 DRAWN_BYTES = 32
 
+CHECK_SECONDS = 120.0
+"""Between two looks whether the Secret is there."""
+
+WAITING_CHECK_SECONDS = 20.0
+"""The same while a pod is not started: without its Secret it never is."""
+
+
+class Absent(Enum):
+    """Why there is no token."""
+
+    REMAINS = "remains"
+    """Something of an earlier job of the same name is still there."""
+    LOST = "lost"
+    """The Secret was deleted under the job's pods, and nobody knows what was in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the Secret says."""
+
+    token: str
+    is_restored: bool = False
+    """It was gone, and has been made again just now."""
+
+
+@dataclass(slots=True)
+class _Known:
+    uid: str
+    token: str
+    password: str
+    seen_at: float
+
 
 class JobSecrets:
-    """Tokens by job."""
+    """Contents by job."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
-        self._tokens: dict[JobKey, tuple[str, str]] = {}
+        self._clock = clock
+        self._known: dict[JobKey, _Known] = {}
 
     def forget(self, key: JobKey) -> None:
         """The job is gone."""
-        self._tokens.pop(key, None)
+        self._known.pop(key, None)
 
-    async def token(self, key: JobKey, job: RLJob, owner: Owner, *, is_clear: bool) -> str | None:
-        """The job's token; None while the Secret of an earlier job of the same name is still there.
+    async def of(
+        self, key: JobKey, job: RLJob, owner: Owner, pods: Sequence[PodView], *, has_begun: bool
+    ) -> Held | Absent:
+        """The Secret's content; where there is none yet, it is drawn as soon as no pod of an earlier one is there.
 
-        Where it is not `is_clear`, none is drawn: as long as a pod of the earlier job is on a node, the node's kubelet
-        gives its (immutable) Secret to every pod that names it.
+        As long as such a pod is on a node, the node's kubelet gives its (immutable) Secret to every pod that names it.
         """
-        name = secret_name(key.name)
-        known = self._tokens.get(key)
-        if known is not None and known[0] == owner.uid:
-            return known[1]
-        found = await self._read(key, name)
-        if found is None and is_clear:
-            found = await self._create(key, name, job, owner)
-        if found is None:
-            return None
-        view = view_owned(SECRETS.kind, found)
-        if view.deleting or view.owner_uid != owner.uid:
-            return None
-        token = base64.b64decode(found["data"]["token"]).decode()
-        self._tokens[key] = (owner.uid, token)
-        return token
+        known = self._known.get(key)
+        if known is not None and known.uid == owner.uid:
+            return await self._checked(key, job, owner, pods, known)
+        found = await self._read(key)
+        if found is None and not pods:
+            token, password = secrets.token_urlsafe(DRAWN_BYTES), secrets.token_urlsafe(DRAWN_BYTES)
+            found = await self._create(key, job, owner, token, password)
+        if found is None or not _belongs(found, owner):
+            return Absent.LOST if has_begun and pods else Absent.REMAINS
+        token, password = (base64.b64decode(found["data"][name]).decode() for name in (TOKEN_KEY, PASSWORD_KEY))
+        self._known[key] = _Known(owner.uid, token, password, self._clock())
+        return Held(token)
 
-    async def _read(self, key: JobKey, name: str) -> Json | None:
+    async def _checked(
+        self, key: JobKey, job: RLJob, owner: Owner, pods: Sequence[PodView], known: _Known
+    ) -> Held | Absent:
+        is_waited_for = any(not pod.started and pod.ended is None for pod in pods)
+        if self._clock() < known.seen_at + (WAITING_CHECK_SECONDS if is_waited_for else CHECK_SECONDS):
+            return Held(known.token)
+        is_gone = await self._read(key) is None
+        if is_gone:
+            await self._create(key, job, owner, known.token, known.password)
+        known.seen_at = self._clock()
+        return Held(known.token, is_restored=is_gone)
+
+    async def _read(self, key: JobKey) -> Json | None:
         try:
-            return await self._api.get(SECRETS, key.namespace, name)
+            return await self._api.get(SECRETS, key.namespace, secret_name(key.name))
         except ApiNotFound:
             return None
 
-    async def _create(self, key: JobKey, name: str, job: RLJob, owner: Owner) -> Json | None:
-        drawn = secret(job, owner, secrets.token_urlsafe(DRAWN_BYTES), secrets.token_urlsafe(DRAWN_BYTES))
+    async def _create(self, key: JobKey, job: RLJob, owner: Owner, token: str, password: str) -> Json | None:
         try:
-            return await self._api.create(SECRETS, key.namespace, drawn)
+            return await self._api.create(SECRETS, key.namespace, secret(job, owner, token, password))
         except ApiConflict:  # another replica was faster
-            return await self._read(key, name)
+            return await self._read(key)
+
+
+def _belongs(found: Json, owner: Owner) -> bool:
+    view = view_owned(SECRETS.kind, found)
+    return not view.deleting and view.owner_uid == owner.uid

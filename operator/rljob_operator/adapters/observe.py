@@ -32,6 +32,7 @@ class Sight:
     templates: Mapping[str, str]
     """Deployment -> digest of the template that its new pods get."""
     coordinator: CoordinatorStatus | None
+    secret_is_lost: bool
 
 
 def observe(sight: Sight, ends: Ends, startups: Startups) -> tuple[Observed, Mapping[PodKey, PodView]]:
@@ -51,6 +52,7 @@ def observe(sight: Sight, ends: Ends, startups: Startups) -> tuple[Observed, Map
         pods=facts,
         infrastructure=infrastructure_facts(sight.key, sight.pods, sight.status, ends),
         wishes=_wishes(sight),
+        secret_is_lost=sight.secret_is_lost,
         scale_selector=f"{LABEL_JOB}={sight.key.name},{LABEL_ROLE}={Role.ROLLOUT.value}",
     )
     return observed, members

@@ -112,6 +112,8 @@ class Observed:
     interrupted_at: float | None = None
     """Unix time at which the user asked the job to stop."""
     wishes: Wishes = Wishes()
+    secret_is_lost: bool = False
+    """The job's Secret is gone and its content is not known: nobody can talk to the coordinator, no pod can start."""
     scale_selector: str = ""
     """Label selector of the rollout pods, for whoever scales them; empty in a local run."""
     _facts: Mapping[PodKey, PodFact] = field(init=False, repr=False, compare=False)

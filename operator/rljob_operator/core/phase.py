@@ -40,6 +40,9 @@ def reason(status: RLJobStatus) -> str:
         told = find(status, kind)
         if told is not None and told.status == "True":
             return told.reason
+    taken = find(status, ConditionType.ACCEPTED)
+    if taken is not None and taken.status == "False":
+        return taken.reason
     waits = find(status, ConditionType.READY)
     if waits is not None and waits.status == "False" and waits.reason != STARTING:
         return waits.reason

@@ -12,6 +12,8 @@ class Reason(StrEnum):
     """The job was started again by its user and goes on from its last recorded checkpoint."""
     ACCEPTED = "Accepted"
     """The operator takes care of the job."""
+    SECRET_LOST = "SecretLost"  # noqa: S105 - a word
+    """The job's Secret was deleted, and nobody knows what was in it."""
     READY = "Ready"
     """Every rank of every role is ready in the current epoch."""
     RANK_EXITED = "RankExited"

@@ -4,12 +4,18 @@ from collections.abc import Mapping
 
 from rljob_api.names import Epoch, Role
 from rljob_api.status import ConditionType, RLJobStatus
-from rljob_operator.core.conditions import is_true, with_condition, without
+from rljob_operator.core.conditions import find, is_true, with_condition, without
 from rljob_operator.core.decision import Event
 from rljob_operator.core.identity import decision_id
 from rljob_operator.core.observed import Observed, Wishes
 from rljob_operator.core.reasons import Reason
 from rljob_operator.core.roster import resized
+
+LOCKED_OUT = (
+    "the job's Secret was deleted, and nobody knows what was in it: its pods cannot be told anything, and no pod can "
+    "start. Set spec.suspend to true, and back to false when the job is Suspended: it then goes on from its last "
+    "recorded checkpoint with a new Secret"
+)
 
 
 def begin(
@@ -52,7 +58,7 @@ def entered(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobS
     wishes = observed.wishes
     if not observed.on_cluster:
         return status, ()
-    status, events = _accepted(status, wishes, now)
+    status, events = _accepted(observed, status, now)
     if wishes.suspend and status.restart.epoch == 0:
         return _created_suspended(status, now), events
     suspended = is_true(status, ConditionType.SUSPENDED)
@@ -65,13 +71,18 @@ def entered(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobS
     return status, (*events, event)
 
 
-def _accepted(status: RLJobStatus, wishes: Wishes, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
-    status = status.model_copy(update={"observed_generation": wishes.generation})
-    if is_true(status, ConditionType.ACCEPTED):
+def _accepted(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
+    status = status.model_copy(update={"observed_generation": observed.wishes.generation})
+    told = find(status, ConditionType.ACCEPTED)
+    if observed.secret_is_lost:
+        event = Event(now, Reason.SECRET_LOST, LOCKED_OUT)
+    else:
+        event = Event(now, Reason.ACCEPTED, "the operator takes care of this job")
+    if told is not None and told.reason == event.reason.value:
         return status, ()
-    event = Event(now, Reason.ACCEPTED, "the operator takes care of this job")
     kind, reason = ConditionType.ACCEPTED, event.reason.value
-    return with_condition(status, kind, now, true=True, reason=reason, message=event.message), (event,)
+    is_well = not observed.secret_is_lost
+    return with_condition(status, kind, now, true=is_well, reason=reason, message=event.message), (event,)
 
 
 def _created_suspended(status: RLJobStatus, now: float) -> RLJobStatus:

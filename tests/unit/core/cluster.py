@@ -75,6 +75,8 @@ class Cluster:
     starts: PodState = PodState.RUNNING
     """How far a new pod gets by itself."""
     born: int = 0
+    secret_is_lost: bool = False
+    """Then nobody can talk to the coordinator."""
 
     def turn(self, seconds: float = 1.0) -> Decision:
         """Observes, decides, persists, applies, acts."""
@@ -99,7 +101,8 @@ class Cluster:
         candidates = [Candidate(pod.uid, pod.role, pod.created, going=pod.going) for pod in self.pods]
         given = assign(self.status, candidates)
         facts = tuple(self._fact(pod, given[pod.uid]) for pod in self.pods if pod.uid in given)
-        coordinator = None if is_true(self.status, ConditionType.SUSPENDED) else self._coordinator()
+        is_silent = self.secret_is_lost or is_true(self.status, ConditionType.SUSPENDED)
+        coordinator = None if is_silent else self._coordinator()
         return Observed(
             policy=self.policy,
             replicas=self.replicas,
@@ -108,6 +111,7 @@ class Cluster:
             coordinator=coordinator,
             pods=facts,
             wishes=self.wishes,
+            secret_is_lost=self.secret_is_lost,
             scale_selector="role=rollout",
         )
 

@@ -242,6 +242,32 @@ def test_a_suspended_job_saves_first_and_goes_on_in_a_new_epoch() -> None:
     assert world.settle().status.phase is Phase.RUNNING
 
 
+def test_a_job_whose_secret_is_lost_says_so_once_and_is_cured_by_a_suspension() -> None:
+    world = make_cluster()
+    world.secret_is_lost = True
+    decision = world.turn()
+    (event,) = decision.events
+    assert event.reason is Reason.SECRET_LOST
+    assert "Set spec.suspend to true" in event.message
+    taken = find(decision.status, ConditionType.ACCEPTED)
+    assert taken is not None
+    assert (taken.status, taken.reason) == ("False", "SecretLost")
+    assert (decision.status.phase, decision.status.reason) == (Phase.RUNNING, "SecretLost")
+    assert world.turn(10_000).events == (), "nothing is restarted for what nobody can be told"
+
+    world.wish(suspend=True)
+    assert world.turn().status.phase is Phase.DRAINING
+    assert world.turn(61).status.phase is Phase.SUSPENDED
+    assert not world.pods
+    world.secret_is_lost = False
+    world.wish(suspend=False)
+    status = world.settle().status
+    taken = find(status, ConditionType.ACCEPTED)
+    assert taken is not None
+    assert taken.status == "True"
+    assert (status.phase, status.restart.epoch) == (Phase.RUNNING, 2)
+
+
 def test_a_suspension_taken_back_while_the_actor_saves_is_finished_first() -> None:
     world = make_cluster()
     world.wish(suspend=True)
