@@ -7,6 +7,7 @@ starts it again, every step goes on from what the API server holds.
 import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
 import uuid
@@ -44,6 +45,12 @@ from rljob_operator.reconcile import Reconciler, World, phase_of
 
 CONNECTIONS = 256
 """Watches and turns at the same time, and a long poll for each job where coordinators are reached by the proxy."""
+
+KEEP_ALIVE_SECONDS = 60
+"""A coordinator closes a connection that is idle for 75 s."""
+
+NAME_SECONDS = 60
+"""How long a coordinator's address is believed: it is its Service's, and stays while the Service does."""
 
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -89,9 +96,7 @@ class OperatorProcess:
                 return True
             stack.push_async_callback(lease.release)
         self._metrics.leader.set(1)
-        session = await stack.enter_async_context(
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), trust_env=False)
-        )
+        session = await stack.enter_async_context(aiohttp.ClientSession(connector=_to_coordinators(), trust_env=False))
         return await self._work(api, session, stopping)
 
     async def _work(self, api: Api, session: aiohttp.ClientSession, stopping: asyncio.Event) -> bool:
@@ -166,14 +171,14 @@ class OperatorProcess:
         everywhere: list[str | None] = [*self._options.namespaces] or [None]
         for namespace in everywhere:
             yield Informer(api, PODS, namespace, LABEL_JOB, PodSink(cache), self._metrics)
-            for resource in OWNED:
-                if resource is POD_MONITORS and not platform.pod_monitors:
+            for owned in OWNED:
+                if owned is POD_MONITORS and not platform.pod_monitors:
                     continue
-                if resource is SECRETS:  # read by name: the right to list would show the operator every secret
+                if owned is SECRETS:  # read by name: the right to list would show the operator every secret
                     continue
-                sink = OwnedSink(cache, resource.kind)
-                metadata_only = resource not in _WHOLE
-                yield Informer(api, resource, namespace, LABEL_JOB, sink, self._metrics, metadata_only=metadata_only)
+                sink = OwnedSink(cache, owned.kind)
+                metadata_only = owned not in _WHOLE
+                yield Informer(api, owned, namespace, LABEL_JOB, sink, self._metrics, metadata_only=metadata_only)
 
     def _fill_checks(self, workers: Workers[JobKey], watches: Sequence[Watch], cache: Cache) -> None:
         def before_scrape() -> None:
@@ -198,6 +203,13 @@ class OperatorProcess:
         except LeaseLost as error:
             return str(error)
         return None
+
+
+def _to_coordinators() -> aiohttp.TCPConnector:
+    """Two connections to each are kept: one for the long poll, one for turns, which come every half minute."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # 1024 by default on some nodes: 500 jobs
+    return aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS, ttl_dns_cache=NAME_SECONDS)
 
 
 def own_namespace() -> str:

@@ -102,14 +102,25 @@ def test_what_somebody_deletes_comes_back_and_the_secret_stays_the_same(
     kubectl.apply(make_job("kept"))
     wait_condition(kubectl, "kept", "Suspended")
     secret = kubectl.wait_for("secret", "kept-secret", "to be there", lambda found: found)
-    service = kubectl.wait_for("service", "kept-control", "to be there", lambda found: found)
     kubectl.wait_for("deployment", "kept-actor", "to be there", lambda found: found)
+    others = "configmap,service,deployment,statefulset,networkpolicy,poddisruptionbudget"
+    made = kubectl.wait(
+        "all kinds of its objects",
+        lambda: found if (found := kubectl.all(others, LABEL_JOB)) and len({e["kind"] for e in found}) == 6 else None,
+    )
+    first = {each["kind"]: each["metadata"] for each in made if each["metadata"]["name"] != "kept-actor"}
 
-    kubectl.delete("service", "kept-control")
+    for kind, metadata in first.items():
+        kubectl.delete(kind.lower(), metadata["name"])
     kubectl("scale", "deployment", "kept-actor", "--replicas=2")
 
-    uid = service["metadata"]["uid"]
-    kubectl.wait_for("service", "kept-control", "to be another one", lambda found: found["metadata"]["uid"] != uid)
+    for kind, metadata in first.items():
+        kubectl.wait_for(
+            kind.lower(),
+            metadata["name"],
+            "to be another one",
+            lambda found, uid=metadata["uid"]: found["metadata"]["uid"] != uid,  # type: ignore[misc]
+        )
     kubectl.wait_for("deployment", "kept-actor", "to be scaled back", lambda found: found["spec"]["replicas"] == 0)
     now = kubectl.get("secret", "kept-secret")
     assert now is not None

@@ -12,7 +12,7 @@ from rljob_api.status import PodStatus, RLJobStatus, RoleStatus, TrainingStatus
 from rljob_operator.adapters.api import Api
 from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.resources import RLJOBS
-from rljob_operator.adapters.status_writer import Overtaken, StatusWriter, decisive, merge_patch
+from rljob_operator.adapters.status_writer import PROGRESS_SECONDS, Overtaken, StatusWriter, decisive, merge_patch
 from rljob_operator.adapters.views import JobKey
 from tests.unit.adapters.fake_api import ApiOfAnswers
 
@@ -77,6 +77,28 @@ def test_a_write_that_is_overtaken_leaves_the_newest_state_in_the_cache(
 
     found = cache.job(KEY)
     assert (found and int(found["metadata"]["resourceVersion"])) == left
+
+
+def test_progress_alone_is_withheld_and_it_is_said_for_how_long() -> None:
+    cache = Cache(lambda key, cause: None)
+    first, second = make_job(5), make_job(6)
+    second["status"] = {"phase": "Running"}
+    writer = StatusWriter(cast(Api, ApiOfAnswers({PATCH: second})), cache)
+
+    async def write_twice() -> tuple[float | None, float | None, float | None]:
+        trained = RLJobStatus(training=TrainingStatus(step=4))
+        restarted = RLJobStatus(observed_generation=1)
+        return (
+            await writer.write(KEY, first, RLJobStatus(), RLJobStatus(training=TrainingStatus(step=3))),
+            await writer.write(KEY, second, RLJobStatus(training=TrainingStatus(step=3)), trained),
+            await writer.write(KEY, second, RLJobStatus(), restarted),
+        )
+
+    wrote, early, decided = asyncio.run(write_twice())
+    assert wrote is None
+    assert early is not None
+    assert 0 < early <= PROGRESS_SECONDS
+    assert decided is None
 
 
 def merged(target: Any, patch: Any) -> Any:

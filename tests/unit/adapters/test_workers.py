@@ -1,0 +1,94 @@
+"""The workers: how many turns at the same time, and of which cause."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from rljob_operator.adapters.metrics import Metrics
+from rljob_operator.adapters.work_queue import Cause
+from rljob_operator.adapters.workers import ALARM_SHARE, Look, Workers
+
+CONCURRENCY = 2 * ALARM_SHARE
+
+
+class Turns:
+    """Turns that last until they are released."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.release = asyncio.Event()
+        self.answers: dict[str, Look] = {}
+
+    async def turn(self, key: str) -> Look | None:
+        self.begun.append(key)
+        await self.release.wait()
+        return self.answers.pop(key, None)
+
+
+def with_workers(test: Callable[[Workers[str], Turns], Awaitable[None]], concurrency: int = CONCURRENCY) -> None:
+    async def run() -> None:
+        turns = Turns()
+        workers: Workers[str] = Workers(turns.turn, concurrency, Metrics())
+        running = asyncio.create_task(workers.run())
+        try:
+            await asyncio.wait_for(test(workers, turns), 30)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0.01)
+
+
+def test_an_alarm_has_a_turn_at_once_where_progress_waits_for_a_slow_server() -> None:
+    async def test(workers: Workers[str], turns: Turns) -> None:
+        for number in range(3 * CONCURRENCY):
+            workers.wake(f"p{number}", Cause.PROGRESS)
+        allowed = CONCURRENCY - CONCURRENCY // ALARM_SHARE
+        await until(lambda: len(turns.begun) == allowed)
+        await until(lambda: workers.depth() == 3 * CONCURRENCY - allowed)
+        workers.wake("alarm", Cause.ALARM)
+        await until(lambda: "alarm" in turns.begun)
+        assert turns.begun == [f"p{number}" for number in range(allowed)] + ["alarm"]
+        turns.release.set()
+        await until(lambda: len(turns.begun) == 3 * CONCURRENCY + 1)
+
+    with_workers(test)
+
+
+def test_with_one_turn_at_a_time_both_causes_are_served() -> None:
+    async def test(workers: Workers[str], turns: Turns) -> None:
+        turns.release.set()
+        workers.wake("progress", Cause.PROGRESS)
+        workers.wake("alarm", Cause.ALARM)
+        await until(lambda: len(turns.begun) == 2)
+        assert turns.begun == ["alarm", "progress"]
+
+    with_workers(test, concurrency=1)
+
+
+def test_a_burst_of_news_of_a_new_pod_is_one_turn() -> None:
+    async def test(workers: Workers[str], turns: Turns) -> None:
+        turns.release.set()
+        for _ in range(6):
+            workers.wake("a", Cause.PROGRESS)
+            await asyncio.sleep(0)
+        await until(lambda: bool(turns.begun))
+        await until(lambda: workers.depth() == 0)
+        assert turns.begun == ["a"]
+
+    with_workers(test)
+
+
+def test_what_a_turn_wants_to_see_again_it_sees() -> None:
+    async def test(workers: Workers[str], turns: Turns) -> None:
+        turns.release.set()
+        turns.answers["a"] = Look(time.time() - 1, Cause.ALARM)
+        workers.wake("a", Cause.ALARM)
+        await until(lambda: turns.begun == ["a", "a"])
+
+    with_workers(test)
