@@ -128,6 +128,42 @@ def test_what_somebody_deletes_comes_back_and_the_secret_stays_the_same(
     assert now["metadata"]["uid"] == secret["metadata"]["uid"]
 
 
+def test_a_secret_that_was_deleted_is_made_again_or_said_to_be_lost(
+    cluster: Cluster, kubectl: Kubectl, namespace: str, tmp_path: Path
+) -> None:
+    nowhere = {"podTemplate": {"spec": {"nodeSelector": {"example.org/none": "none"}}}}
+    operator = OperatorProcess(cluster, namespace, tmp_path / "operator", workloads=nowhere)
+    kubectl.apply(make_job("locked", suspend=False))
+    with operator:
+        pods = f"{LABEL_JOB}=locked"
+        kubectl.wait("the job's pods", lambda: kubectl.all("pod", pods), seconds=START_SECONDS)
+        secret = kubectl.wait_for("secret", "locked-secret", "to be there", lambda found: found)
+        kubectl.delete("secret", "locked-secret")
+        again = kubectl.wait_for("secret", "locked-secret", "to be made again", lambda found: found, seconds=120)
+        assert again["data"] == secret["data"]
+        kubectl.wait("an event", lambda: "SecretRestored" in reasons(kubectl))
+
+    kubectl.delete("secret", "locked-secret")
+    with operator:
+        job = wait_condition(kubectl, "locked", "Accepted", "False")
+        assert condition(job, "Accepted")["reason"] == job["status"]["reason"] == "SecretLost"
+        assert kubectl.get("secret", "locked-secret") is None
+        kubectl.wait("an event", lambda: "SecretLost" in reasons(kubectl))
+
+        kubectl.merge("rljob", "locked", {"spec": {"suspend": True}})
+        wait_condition(kubectl, "locked", "Suspended")
+        kubectl.wait("the last pod to be gone", lambda: not kubectl.all("pod", pods))
+        kubectl.merge("rljob", "locked", {"spec": {"suspend": False}})
+        wait_condition(kubectl, "locked", "Accepted")
+        drawn = kubectl.wait_for("secret", "locked-secret", "to be drawn", lambda found: found)
+        assert drawn["data"] != secret["data"]
+        kubectl.wait("pods", lambda: kubectl.all("pod", pods))
+
+
+def reasons(kubectl: Kubectl) -> set[str]:
+    return {event["reason"] for event in kubectl.all("events.events.k8s.io")}
+
+
 def test_a_spec_that_cannot_work_is_said_so_once_and_a_cure_is_taken_up(
     kubectl: Kubectl, operator: OperatorProcess
 ) -> None:
