@@ -47,6 +47,8 @@ _COLUMNS = (
     "turns_per_job",
     "turn_p50_ms",
     "turn_p99_ms",
+    "queue_wait_p99_ms",
+    "alarm_wait_p99_ms",
     "loop_p99_ms",
     "api_requests_per_job",
     "status_writes_per_job_in_15_s",

@@ -127,6 +127,7 @@ def compared(phase: str, before: Reading, after: Reading, num_jobs: int, latenci
     asked.subtract(before.sum_by("rljob_operator_coordinator_requests_total", "request"))
     turns = _difference(before, after, "rljob_operator_reconcile_seconds")
     waits = _difference(before, after, "rljob_operator_queue_wait_seconds")
+    alarms = _difference(before, after, "rljob_operator_queue_wait_seconds", cause="alarm")
     errors = after.sum_by("rljob_operator_reconcile_errors_total", "kind")
     errors.subtract(before.sum_by("rljob_operator_reconcile_errors_total", "kind"))
     num_turns = turns[-1][1] if turns else 0.0
@@ -143,6 +144,7 @@ def compared(phase: str, before: Reading, after: Reading, num_jobs: int, latenci
         "turn_p50_ms": _milliseconds(quantile(turns, 0.5)),
         "turn_p99_ms": _milliseconds(quantile(turns, 0.99)),
         "queue_wait_p99_ms": _milliseconds(quantile(waits, 0.99)),
+        "alarm_wait_p99_ms": _milliseconds(quantile(alarms, 0.99)),
         "loop_p50_ms": _milliseconds(_nearest(latencies, 0.5)),
         "loop_p99_ms": _milliseconds(_nearest(latencies, 0.99)),
         "api_requests_per_job": round(sum(requests.values()) / num_jobs, 2),
@@ -167,10 +169,12 @@ def quantile(buckets: list[tuple[float, float]], share: float) -> float | None:
     return lower
 
 
-def _difference(before: Reading, after: Reading, name: str) -> list[tuple[float, float]]:
-    counts = after.sum_by(f"{name}_bucket", "le")
-    counts.subtract(before.sum_by(f"{name}_bucket", "le"))
-    return sorted((float(bound), count) for bound, count in counts.items())
+def _difference(before: Reading, after: Reading, name: str, **only: str) -> list[tuple[float, float]]:
+    """Of the samples that have these labels."""
+    counts = after.sum_by(f"{name}_bucket", *only, "le")
+    counts.subtract(before.sum_by(f"{name}_bucket", *only, "le"))
+    told = ((words.split(), count) for words, count in counts.items())
+    return sorted((float(words[-1]), count) for words, count in told if words[:-1] == list(only.values()))
 
 
 def _nearest(values: list[float], share: float) -> float | None:
