@@ -5,7 +5,7 @@ from typing import Any
 import yaml
 
 from rljob_api.crd import GROUP, PLURAL, crd_text
-from tests.cluster.harness.kubectl import Kubectl
+from tests.cluster.harness.kubectl import Kubectl, Object
 from tests.unit.api.manifests import changed
 
 
@@ -13,9 +13,15 @@ def install_definition(kubeconfig: str) -> None:
     """The CRD as the models have it now. The API server takes it only if its rules are within its budget."""
     kubectl = Kubectl(kubeconfig)
     kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd_text())
-    kubectl("wait", "--for=condition=Established", f"crd/{PLURAL}.{GROUP}", "--timeout=60s")
+    kubectl.wait_for("crd", f"{PLURAL}.{GROUP}", "to be established", _is_established)
 
 
 def apply_job(kubectl: Kubectl, changes: dict[str, Any]) -> None:
     """The good manifest with some changes, as a user applies it."""
     kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump(changed(changes)))
+
+
+def _is_established(definition: Object) -> bool:
+    # `kubectl wait` fails on a definition that is so new that it has no conditions yet.
+    conditions = definition.get("status", {}).get("conditions") or ()
+    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
