@@ -139,7 +139,7 @@ def test_a_secret_that_was_deleted_is_made_again_or_said_to_be_lost(
         kubectl.wait("the job's pods", lambda: kubectl.all("pod", pods), seconds=START_SECONDS)
         secret = kubectl.wait_for("secret", "locked-secret", "to be there", lambda found: found)
         kubectl.delete("secret", "locked-secret")
-        again = kubectl.wait_for("secret", "locked-secret", "to be made again", lambda found: found, seconds=120)
+        again = kubectl.wait_for("secret", "locked-secret", "to be made again", lambda found: found, seconds=240)
         assert again["data"] == secret["data"]
         kubectl.wait("an event", lambda: "SecretRestored" in reasons(kubectl))
 

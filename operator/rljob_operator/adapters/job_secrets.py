@@ -26,8 +26,8 @@ DRAWN_BYTES = 32
 CHECK_SECONDS = 120.0
 """Between two looks whether the Secret is there."""
 
-WAITING_CHECK_SECONDS = 20.0
-"""The same while a pod is not started: without its Secret it never is."""
+WAITING_SECONDS = 20.0
+"""It is looked sooner for a pod made since that has not started for so long: without its Secret it never does."""
 
 
 class Absent(Enum):
@@ -59,7 +59,7 @@ class _Known:
 class JobSecrets:
     """Contents by job."""
 
-    def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, api: Api, clock: Callable[[], float] = time.time) -> None:
         self._api = api
         self._clock = clock
         self._known: dict[JobKey, _Known] = {}
@@ -91,8 +91,8 @@ class JobSecrets:
     async def _checked(
         self, key: JobKey, job: RLJob, owner: Owner, pods: Sequence[PodView], known: _Known
     ) -> Held | Absent:
-        is_waited_for = any(not pod.started and pod.ended is None for pod in pods)
-        if self._clock() < known.seen_at + (WAITING_CHECK_SECONDS if is_waited_for else CHECK_SECONDS):
+        waiting = [pod.created_at for pod in pods if not pod.started and pod.created_at > known.seen_at]
+        if self._clock() < min([known.seen_at + CHECK_SECONDS, *(at + WAITING_SECONDS for at in waiting)]):
             return Held(known.token)
         is_gone = await self._read(key) is None
         if is_gone:

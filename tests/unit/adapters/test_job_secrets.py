@@ -1,6 +1,7 @@
 """The Secret of a job: drawn once, looked for now and then, made again of what is remembered, or lost."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -9,16 +10,17 @@ from rljob_api.cluster import secret_name
 from rljob_api.spec import RLJob
 from rljob_operator.adapters.api import Api
 from rljob_operator.adapters.errors import ApiConflict, ApiNotFound
-from rljob_operator.adapters.job_secrets import CHECK_SECONDS, WAITING_CHECK_SECONDS, Absent, Held, JobSecrets
+from rljob_operator.adapters.job_secrets import CHECK_SECONDS, WAITING_SECONDS, Absent, Held, JobSecrets
 from rljob_operator.adapters.resources import Resource
 from rljob_operator.adapters.views import JobKey, PodView, view_pod
 from rljob_operator.build import Owner
-from tests.unit.adapters.objects import make_pod, running, waiting
+from tests.unit.adapters.objects import NOW_SECONDS, make_pod, running, waiting
 from tests.unit.build.jobs import quickstart
 
 KEY = JobKey("ns", "job")
 OWNER = Owner(namespace="ns", uid="j1")
 RUNS, STARTS = view_pod(make_pod(running())), view_pod(make_pod(waiting("ContainerCreating")))
+YOUNG = replace(STARTS, created_at=NOW_SECONDS + 3)
 
 Json = dict[str, Any]
 
@@ -48,7 +50,7 @@ class Scene:
     """An operator and what it asks."""
 
     def __init__(self) -> None:
-        self.api, self.now = Secrets(), 0.0
+        self.api, self.now = Secrets(), NOW_SECONDS
         job = quickstart()
         self.job: RLJob = job.model_copy(update={"metadata": job.metadata.model_copy(update={"name": KEY.name})})
         self.restart()
@@ -82,7 +84,8 @@ def test_it_is_drawn_once_and_read_by_the_next_operator() -> None:
     ("pod", "after"),
     [
         pytest.param(RUNS, CHECK_SECONDS, id="while all pods run"),
-        pytest.param(STARTS, WAITING_CHECK_SECONDS, id="sooner while a pod waits for it"),
+        pytest.param(STARTS, CHECK_SECONDS, id="while a pod waits that is older than the last look"),
+        pytest.param(YOUNG, 3 + WAITING_SECONDS, id="sooner while a pod waits that was made since"),
     ],
 )
 def test_one_that_was_deleted_is_made_again_with_the_same_content(pod: PodView, after: float) -> None:
