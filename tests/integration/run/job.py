@@ -27,6 +27,19 @@ from tests.integration.children import die_with_tests
 MARK = "RLJOB_TEST_RUN"
 POLL_SECONDS = 0.05
 
+HURRY = "hurry"
+"""Name of the file that ends a job's leisure."""
+
+LEISURE = f"""
+import time
+from pathlib import Path
+
+def exact_match(answers, /):
+    if not Path(__file__).with_name("{HURRY}").exists():
+        time.sleep(0.1)
+    return [float(answer.response == answer.label) for answer in answers]
+"""
+
 
 def make_manifest(folder: Path, **changes: dict[str, Any]) -> dict[str, Any]:
     """A job that trains in seconds: a tiny model echoes two digits. `changes` are merged into the spec's sections."""
@@ -59,6 +72,17 @@ def make_manifest(folder: Path, **changes: dict[str, Any]) -> dict[str, Any]:
     for section, values in changes.items():
         spec[section] = {**spec.get(section, {}), **values}
     return {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "test"}, "spec": spec}
+
+
+def at_leisure(manifest: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The same job at ten rollouts a second, until the test waits for its end.
+
+    It lasts for what is done to it, on a fast machine too, and costs a slow one no more steps than that takes.
+    """
+    (folder / "leisure.py").write_text(LEISURE)
+    reward = {"custom": {"function": "leisure:exact_match", "path": str(folder)}}
+    spec = manifest["spec"]
+    return {**manifest, "spec": {**spec, "rollout": {**spec["rollout"], "reward": reward}}}
 
 
 class RunningJob:
@@ -195,7 +219,8 @@ class RunningJob:
             time.sleep(POLL_SECONDS)
 
     def finish(self, seconds: float = 300) -> int:
-        """Waits for the end; returns the exit code."""
+        """Waits for the end, to which the job may hurry from now on; returns the exit code."""
+        (self._file.parent / HURRY).touch()
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rljob_operator.local.run_folder import memory_path
 
-from .job import RunningJob, kill, make_manifest
+from .job import RunningJob, at_leisure, kill, make_manifest
 
 
 def test_a_job_trains_to_its_end_and_is_then_finished(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_a_job_trains_to_its_end_and_is_then_finished(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_stops_the_run_with_a_sentence_and_it_goes_on_when_there_is_space(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, make_manifest(tmp_path, rollout={"numRollouts": 300})) as job:
+    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path), tmp_path)) as job:
         job.wait_for_step(3)
         beside = job.out / ".status.json.new"
         while job.process.poll() is None:  # where the status is written next, until it is

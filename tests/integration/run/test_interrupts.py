@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .job import RunningJob, kill, make_manifest
+from .job import RunningJob, at_leisure, kill, make_manifest
 
 
 def _endpoints_are_written(job: RunningJob) -> None:
@@ -54,7 +54,7 @@ MOMENTS = (
 
 @pytest.mark.parametrize("moment", MOMENTS, ids=lambda moment: moment.__name__.strip("_").replace("_", " "))
 def test_an_interrupted_run_ends_and_goes_on(tmp_path: Path, moment: Callable[[RunningJob], None]) -> None:
-    with RunningJob(tmp_path, make_manifest(tmp_path, rollout={"numRollouts": 300})) as job:
+    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path), tmp_path)) as job:
         moment(job)
         job.process.send_signal(signal.SIGINT)
         assert job.finish() == 130

@@ -2,16 +2,15 @@
 
 from pathlib import Path
 
-from .job import RunningJob, kill, make_manifest, stop
+from .job import RunningJob, at_leisure, kill, make_manifest, stop
 
 GLOBAL_ROLES = ("actor", "rollout", "actor_fwd")
 IN_PLACE_ROLES = ("reference", "advantages")
-LONG = {"numRollouts": 200}
-"""Longer than what is done to it, on a fast machine too."""
+LONG = {"numRollouts": 100}
 
 
 def test_every_death_in_a_role_of_the_gradients_path_restarts_the_job(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, make_manifest(tmp_path, rollout=LONG)) as job:
+    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path, rollout=LONG), tmp_path)) as job:
         for turn, role in enumerate(GLOBAL_ROLES):
             job.wait_for_step(job.step() + 2)
             epoch = job.epoch()
@@ -27,7 +26,7 @@ def test_every_death_in_a_role_of_the_gradients_path_restarts_the_job(tmp_path: 
 
 
 def test_what_may_die_alone_comes_back_alone(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, make_manifest(tmp_path, rollout=LONG)) as job:
+    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path, rollout=LONG), tmp_path)) as job:
         for role in IN_PLACE_ROLES:
             job.wait_for_step(job.step() + 2)
             others = {name: job.rank_pid(name) for name in (*GLOBAL_ROLES, *IN_PLACE_ROLES) if name != role}
@@ -66,7 +65,7 @@ def test_a_killed_run_leaves_nothing_and_goes_on_when_it_is_started_again(tmp_pa
 
 
 def test_a_rank_that_is_stopped_is_found_named_and_restarted(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, make_manifest(tmp_path, rollout=LONG)) as job:
+    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path, rollout=LONG), tmp_path)) as job:
         for role, scope in [
             *((role, "InPlace") for role in IN_PLACE_ROLES),
             *((role, "Global") for role in GLOBAL_ROLES),

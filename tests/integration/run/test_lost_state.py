@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .job import RunningJob, kill, make_manifest, stop
+from .job import RunningJob, at_leisure, kill, make_manifest, stop
 
 CUT_BYTES = 20_000
 """Some dozens of calls: more than what nobody may have seen yet, less than a step."""
@@ -78,7 +78,7 @@ def test_a_run_whose_control_state_is_all_gone_goes_on_with_the_checkpoints_draw
 
 
 def test_storage_units_that_die_again_and_again_cost_only_their_rows(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, make_manifest(tmp_path, rollout={"numRollouts": 200})) as job:
+    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path, rollout={"numRollouts": 100}), tmp_path)) as job:
         job.wait_for_step(2)
         for turn in range(6):
             name = f"storage-{turn % 2}"

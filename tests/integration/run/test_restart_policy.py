@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from .job import RunningJob, kill, make_manifest
+from .job import RunningJob, at_leisure, kill, make_manifest
 
 
 def test_the_third_failure_of_reference_is_global(tmp_path: Path) -> None:
-    manifest = make_manifest(tmp_path, rollout={"numRollouts": 400})
+    manifest = at_leisure(make_manifest(tmp_path, rollout={"numRollouts": 100}), tmp_path)
     with RunningJob(tmp_path, manifest) as job:
         job.wait_for_step(1)
         epoch = job.epoch()
@@ -26,7 +26,7 @@ def test_the_third_failure_of_reference_is_global(tmp_path: Path) -> None:
 
 
 def test_more_global_restarts_than_allowed_fail_the_job_with_the_reason(tmp_path: Path) -> None:
-    manifest = make_manifest(tmp_path, restartPolicy={"maxGlobalRestarts": 1}, rollout={"numRollouts": 500})
+    manifest = at_leisure(make_manifest(tmp_path, restartPolicy={"maxGlobalRestarts": 1}), tmp_path)
     with RunningJob(tmp_path, manifest) as job:
         job.wait_for_step(1)
         epoch = job.epoch()
@@ -44,10 +44,9 @@ def test_a_rollout_in_place_restarts_alone_while_the_others_never_stop(tmp_path:
     manifest = make_manifest(
         tmp_path,
         restartPolicy={"table": {"rollout": "InPlace"}},
-        rollout={"numRollouts": 150},
         roles={"rollout": {"replicas": 2}},
     )
-    with RunningJob(tmp_path, manifest) as job:
+    with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
         job.wait_for_step(2)
         others = {role: job.rank_pid(role) for role in ("actor", "actor_fwd", "reference", "advantages")}
         engine = job.pod("rollout")["enginePid"]
@@ -71,7 +70,7 @@ def test_two_data_parallel_ranks_train_the_same_job(tmp_path: Path) -> None:
 def test_what_dies_again_and_again_is_restarted_each_time(tmp_path: Path, role: str) -> None:
     """Restarts do not disturb the ones after them: ranks and launchers of one role in turn."""
     scope = "Global" if role == "actor" else "InPlace"
-    with RunningJob(tmp_path, make_manifest(tmp_path, rollout={"numRollouts": 400})) as job:
+    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path, rollout={"numRollouts": 100}), tmp_path)) as job:
         job.wait_for_step(1)
         kill(job.rank_pid(role))
         job.wait_for_event("RankExited", role=role, scope=scope)

@@ -64,12 +64,18 @@ def test_a_group_that_has_no_draw_left_fails_the_job_by_name(tmp_path: Path) -> 
 def test_a_reward_that_sleeps_for_ever_stalls_the_job_which_says_who_waits(tmp_path: Path) -> None:
     manifest = with_reward(tmp_path, SLEEPS_ONCE, restartPolicy={"stallTimeoutSeconds": 15})
     with RunningJob(tmp_path, manifest) as job:
-        event = job.wait_for_event("Stalled", scope="Global", seconds=300)
-        assert (tmp_path / "slept").exists()
+
+        def stalls() -> list[dict[str, Any]]:
+            return [event for event in job.events() if event["reason"] == "Stalled" and event["scope"] == "Global"]
+
+        job.wait_for("the reward to sleep", (tmp_path / "slept").exists)
+        before = len(stalls())  # a machine that is slow enough stalls a job
+        job.wait_for("the stall", lambda: len(stalls()) > before, seconds=300)
+        event = stalls()[before]
         assert "stallTimeoutSeconds 15" in event["message"]
         assert "actor-0.0 waits for batch 0 (32 rows) of train_" in event["message"]
         assert "rollout-0.0 is at work" in event["message"]
-        assert job.assert_succeeded().epochs == 2
+        assert job.assert_succeeded().epochs == before + 2
         conditions = {condition["type"]: condition for condition in job.status()["conditions"]}
         assert conditions["Stalled"]["status"] == "False"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from .job import RunningJob, make_manifest, stop
+from .job import RunningJob, at_leisure, make_manifest, stop
 
 
 @pytest.mark.parametrize("name", ["coordinator", "control", "storage-0"])
@@ -25,7 +25,7 @@ def test_stopped_infrastructure_alone_is_named_and_started_again(tmp_path: Path,
 
 def test_a_stopped_launcher_is_replaced_with_its_rank(tmp_path: Path) -> None:
     # Its rank goes on working: the job must not be over before the silence is long enough.
-    with RunningJob(tmp_path, make_manifest(tmp_path, rollout={"numRollouts": 600})) as job:
+    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path, rollout={"numRollouts": 150}), tmp_path)) as job:
         job.wait_for_step(2)
         launcher, rank = int(job.pod("reference")["launcherPid"]), job.rank_pid("reference")
         stop(launcher)
