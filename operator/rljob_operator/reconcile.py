@@ -111,6 +111,7 @@ class Reconciler:
         pods, has_begun = self._world.cache.pods(key), status.restart.epoch > 0
         held = await self._secrets.of(key, job, owner, pods, has_begun=has_begun)
         if held is Absent.REMAINS:
+            await self._actions.bury(key, pods)
             return Look(time.time() + REMAINS_SECONDS)
         coordinator = await self._coordinator(key, held.token) if isinstance(held, Held) else None
         if isinstance(held, Held) and held.is_restored:
@@ -132,6 +133,7 @@ class Reconciler:
                 await carry_out(self._world.api, self._world.cache, key, delta)
             scene = Scene(key, owner.uid, job, decision.status, sight.pods, members, coordinator)
             refused = await self._act(decision, scene)
+            await self._actions.bury(key, scene.pods)
         finally:
             await self._tell(key, raw, job, decision)
         if delta.waits:
@@ -207,6 +209,7 @@ class Reconciler:
             self._secrets,
             self._manifests,
             self._writer,
+            self._actions,
             self._clock,
         ):
             memory.forget(key)

@@ -59,6 +59,14 @@ class Actions:
         self._api = api
         self._pods = PodActions(api)
 
+    def forget(self, key: JobKey) -> None:
+        """The job is gone."""
+        self._pods.forget(key)
+
+    async def bury(self, key: JobKey, pods: Sequence[PodView]) -> None:
+        """Lets go of pods that are lost with their node: they would be going for ever."""
+        await self._pods.bury(key, pods)
+
     async def carry_out(self, action: Action, scene: Scene) -> None:
         """One action; raises what the API server or the coordinator answered."""
         match action:

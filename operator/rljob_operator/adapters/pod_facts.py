@@ -1,5 +1,7 @@
 """From a pod as the API server has it to the fact that the core decides on. Pure; its table is tested beside it."""
 
+from collections.abc import Sequence
+
 from rljob_api.wire.identity import PodKey
 from rljob_operator.adapters.views import ContainerEnd, PodView
 from rljob_operator.core import PodEnding, PodFact, PodState
@@ -53,6 +55,7 @@ def fact_of(key: PodKey, pod: PodView, template: str, up_at: float | None = None
         ending=ending,
         reason=end.reason if end is not None else waits_for(pod),
         returns=returns(pod, ending),
+        has_run=pod.phase not in ("", "Pending"),
         marked=pod.deletion_cost not in ("", "0"),
     )
 
@@ -68,6 +71,15 @@ def ending_of(pod: PodView, template: str) -> PodEnding | None:
     if not pod.deleting:
         return None
     return PodEnding.OUTDATED if template and pod.template and pod.template != template else PodEnding.DELETED
+
+
+def stranded(pods: Sequence[PodView], now: float) -> list[PodView]:
+    """Pods that are being deleted and may have nobody to end them, if their node says nothing either."""
+    return [
+        pod
+        for pod in pods
+        if pod.gone_by is not None and (now > pod.gone_by or ending_of(pod, "") is PodEnding.NODE_LOST)
+    ]
 
 
 def exit_code(end: ContainerEnd | None) -> int | None:

@@ -54,6 +54,8 @@ class PodView:
     message: str
     created_at: float
     deleting: bool
+    gone_by: float | None
+    """Unix time by which it should have ended, once it is being deleted."""
     grace_seconds: int
     """How long it may take to end, once it is being deleted."""
     node: str = field(compare=False)
@@ -125,6 +127,7 @@ def view_pod(raw: Raw) -> PodView:
         message=status.get("message", ""),
         created_at=_time(metadata.get("creationTimestamp")) or 0.0,
         deleting="deletionTimestamp" in metadata,
+        gone_by=_time(metadata.get("deletionTimestamp")),
         grace_seconds=metadata.get("deletionGracePeriodSeconds", 0),
         node=(raw.get("spec") or {}).get("nodeName", ""),
         ready=component == COMPONENT_COORDINATOR and bool(_true(conditions, "Ready")),

@@ -4,6 +4,7 @@ from typing import Any
 
 from rljob_api import cluster
 from rljob_operator.build.digests import digest
+from rljob_operator.build.lost_nodes import bounded
 from rljob_operator.build.metadata import part_labels
 from rljob_operator.build.parts import CONTAINERS, Part, Site
 from rljob_operator.build.placement import LABEL_RUN_VOLUME, has_run_volume
@@ -20,6 +21,7 @@ def pod_template(site: Site, part: Part, spec: dict[str, Any], patch: dict[str, 
     }
     template = patched(template, _for_part(site.workloads.pod_template, part))
     template = patched(template, patch or {})
+    template["spec"] = {**template["spec"], "tolerations": bounded(template["spec"].get("tolerations", []))}
     annotations = template["metadata"].get("annotations", {})
     named = {"annotations": {**annotations, cluster.ANNOTATION_TEMPLATE: digest(template)}}
     return {**template, "metadata": {**template["metadata"], **named}}

@@ -1,6 +1,7 @@
 """Hangs: a rank whose main loop has not beaten in time, and is not busy by its own word.
 
-A rank that announced long work is left alone until its own deadline is over. Before its registration a rank cannot
+A rank that announced long work is left alone until its own deadline is over. One whose launcher is silent, too, is not
+judged: then the pod or its node does not answer, which is soon told as one cause. Before its registration a rank cannot
 beat: there the limit of registration holds. A pod whose ranks do not begin in time for the second time is replaced.
 """
 
@@ -9,7 +10,7 @@ from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import RankProcess
 from rljob_api.wire.observation import PodObservation, RankObservation
 from rljob_operator.core.observed import Observed
-from rljob_operator.core.pods import REGISTER_LIMIT_SECONDS
+from rljob_operator.core.pods import POLL_SLACK_SECONDS, REGISTER_LIMIT_SECONDS
 from rljob_operator.core.reasons import Reason
 from rljob_operator.core.roster import staying
 from rljob_operator.core.verdicts import Cause
@@ -34,6 +35,9 @@ def overdue_in(rank: RankObservation, timeout_seconds: float) -> float:
 
 
 def _silent(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus, seen: PodObservation) -> list[Cause]:
+    timeout = observed.policy.heartbeat_timeout_seconds
+    if seen.poll_age_seconds > max(timeout / 2, POLL_SLACK_SECONDS):
+        return []
     running = {process.incarnation for process in _of_order(status, pod, seen) if process.exit_code is None}
     return [
         Cause(
@@ -43,7 +47,7 @@ def _silent(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus
             f"{key}.{rank.rank} has not beaten in {rank.beat_age_seconds:.0f} s; {_last_known(rank)}",
         )
         for rank in seen.ranks
-        if rank.incarnation in running and overdue_in(rank, observed.policy.heartbeat_timeout_seconds) < 0
+        if rank.incarnation in running and overdue_in(rank, timeout) < 0
     ]
 
 

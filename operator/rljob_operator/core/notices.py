@@ -1,16 +1,30 @@
 """Notices: failures that restart nothing, told to the user all the same."""
 
+from collections.abc import Iterator
+
 from rljob_api.names import EXIT_SUCCEEDED
 from rljob_api.status import RLJobStatus
 from rljob_api.wire.failures import FailureKind
 from rljob_operator.core.decision import Event
 from rljob_operator.core.failures import current_failures
 from rljob_operator.core.observed import Observed
+from rljob_operator.core.pods import lost_pods, never_ran
 from rljob_operator.core.reasons import Reason
 
 
 def notices(observed: Observed, status: RLJobStatus, now: float) -> tuple[Event, ...]:
-    """Engines that their launchers restart, and failures of lives that are restarted already."""
+    """Pods that are replaced before they ran, engines that their launchers restart, and failures of earlier lives."""
+    return (*_replaced(observed, status, now), *_reported(observed, status, now))
+
+
+def _replaced(observed: Observed, status: RLJobStatus, now: float) -> Iterator[Event]:
+    for cause in lost_pods(observed, status, now):
+        if never_ran(observed, cause):
+            message = f"{cause.message.rstrip('.')}; it had not run yet, and another one takes its place"
+            yield Event(now, cause.reason, message, cause.pod.role)
+
+
+def _reported(observed: Observed, status: RLJobStatus, now: float) -> tuple[Event, ...]:
     if observed.coordinator is None:
         return ()
     current = {failure.id for failure in current_failures(observed, status)}

@@ -59,6 +59,8 @@ class PodFact:
     """The platform starts this container again by itself, at once: nobody has to delete the pod."""
     up_at: float | None = None
     """Unix time from which its first process can be expected to register; None: from its start on."""
+    has_run: bool = True
+    """One of its containers has been started, now or before."""
     marked: bool = False
     """It has a deletion cost: its Deployment takes it first when it shrinks."""
 

@@ -36,11 +36,29 @@ def lost_pods(observed: Observed, status: RLJobStatus, now: float) -> list[Cause
 
 
 def lost_before(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
-    """Whether a lost pod belongs to an epoch that is being left: then it is replaced and does not count again."""
-    if not cause.lost or status.restart.opened >= status.restart.epoch:
+    """Whether a lost pod belongs to an epoch that was left: then it is replaced and does not count again.
+
+    So does one that has not even taken an order of this epoch: many are lost with a node, and each is noticed when its
+    own time is over.
+    """
+    if not cause.lost:
         return False
+    fact, decided_at = observed.fact(cause.pod), status.restart.decided_at or 0.0
+    if status.restart.opened < status.restart.epoch:
+        return fact is None or fact.started_at < decided_at
+    if fact is None or fact.state is not PodState.RUNNING or cause.reason is not Reason.LAUNCHER_LOST:
+        return False
+    seen = observed.seen(cause.pod, fact.life)
+    return seen is not None and seen.carried is not None and seen.carried.epoch < status.restart.epoch
+
+
+def never_ran(observed: Observed, cause: Cause) -> bool:
+    """Whether a lost pod was taken away before it ran: it is replaced, and nothing has to be restarted for it.
+
+    Such a pod waits on a node that is lost, as long as its cluster has not noticed.
+    """
     fact = observed.fact(cause.pod)
-    return fact is None or fact.started_at < (status.restart.decided_at or 0.0)
+    return cause.lost and fact is not None and fact.ending is not None and not fact.has_run
 
 
 def _lost(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus, now: float) -> Cause | None:

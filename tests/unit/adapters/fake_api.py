@@ -26,6 +26,9 @@ class ApiOfAnswers:
     async def merge(self, resource: Resource, namespace: str, name: str, body: Json, subresource: str = "") -> Json:
         return self._answer("PATCH " + resource.path(namespace, name, subresource))
 
+    async def delete(self, resource: Resource, namespace: str, name: str, options: Json) -> Json:
+        return self._answer(f"DELETE {options['gracePeriodSeconds']} " + resource.path(namespace, name))
+
     def _answer(self, path: str) -> Json:
         self.asked.append(path)
         self._on_ask(path)

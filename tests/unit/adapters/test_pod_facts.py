@@ -7,7 +7,7 @@ import pytest
 
 from rljob_api.names import Role
 from rljob_api.wire.identity import PodKey
-from rljob_operator.adapters.pod_facts import fact_of
+from rljob_operator.adapters.pod_facts import fact_of, stranded
 from rljob_operator.adapters.startups import Startups
 from rljob_operator.adapters.views import JobKey, view_pod
 from rljob_operator.core import PodEnding, PodState
@@ -27,25 +27,26 @@ class Want:
     returns: bool = True
     life: str = "u1/0"
     marked: bool = False
+    has_run: bool = True
 
 
 LOOP = waiting("CrashLoopBackOff", "back-off 10s restarting failed container")
 
 ROWS = [
-    param(make_pod(phase="Pending"), Want(PodState.PENDING), id="a pod that nobody has looked at yet"),
+    param(make_pod(phase="Pending"), Want(PodState.PENDING, has_run=False), id="a pod that nobody has looked at yet"),
     param(
         make_pod(phase="Pending", conditions={"PodScheduled": ("False", "Unschedulable", "0/1 nodes: no GPU")}),
-        Want(PodState.PENDING, last_words="0/1 nodes: no GPU", reason="Unschedulable"),
+        Want(PodState.PENDING, last_words="0/1 nodes: no GPU", reason="Unschedulable", has_run=False),
         id="no node takes it",
     ),
     param(
         make_pod(waiting("ContainerCreating"), phase="Pending"),
-        Want(PodState.PENDING),
+        Want(PodState.PENDING, has_run=False),
         id="a container that is being made is no news",
     ),
     param(
         make_pod(waiting("ImagePullBackOff", "no such image"), phase="Pending"),
-        Want(PodState.PENDING, last_words="no such image", reason="ImagePullBackOff"),
+        Want(PodState.PENDING, last_words="no such image", reason="ImagePullBackOff", has_run=False),
         id="its image cannot be pulled",
     ),
     param(make_pod(running()), Want(PodState.RUNNING), id="running"),
@@ -111,6 +112,13 @@ ROWS = [
         id="its node does not answer",
     ),
     param(
+        make_pod(
+            phase="Pending", deleting=True, conditions={"DisruptionTarget": ("True", "DeletionByTaintManager", "")}
+        ),
+        Want(PodState.EXITED, ending=PodEnding.NODE_LOST, returns=False, has_run=False),
+        id="it was placed on a node that does not answer",
+    ),
+    param(
         make_pod(running(), conditions={"DisruptionTarget": ("False", "EvictionByEvictionAPI", "")}),
         Want(PodState.RUNNING),
         id="an eviction that was taken back",
@@ -135,9 +143,34 @@ def test_a_pod_as_a_fact(pod: dict[str, Any], want: Want) -> None:
     assert fact.pod == KEY
     assert fact.started_at == NOW_SECONDS
     seen = Want(
-        fact.state, fact.exit_code, fact.last_words, fact.ending, fact.reason, fact.returns, fact.life, fact.marked
+        fact.state,
+        fact.exit_code,
+        fact.last_words,
+        fact.ending,
+        fact.reason,
+        fact.returns,
+        fact.life,
+        fact.marked,
+        fact.has_run,
     )
     assert seen == want
+
+
+LOST = {"DisruptionTarget": ("True", "DeletionByTaintManager", "")}
+
+
+@pytest.mark.parametrize(
+    ("pod", "late", "expected"),
+    [
+        param(make_pod(running()), 1000, False, id="it runs"),
+        param(make_pod(running(), deleting=True), -1, False, id="it is going and has time left"),
+        param(make_pod(running(), deleting=True), 1, True, id="it should have ended"),
+        param(make_pod(running(), conditions=LOST), 1, False, id="its node is lost and nothing has deleted it yet"),
+        param(make_pod(running(), deleting=True, conditions=LOST), -1, True, id="its node is lost"),
+    ],
+)
+def test_whether_somebody_may_have_to_end_a_pod_for_its_node(pod: dict[str, Any], late: float, expected: bool) -> None:
+    assert bool(stranded([view_pod(pod)], NOW_SECONDS + late)) is expected
 
 
 def test_a_sidecar_that_comes_first_in_the_status_is_not_taken_for_the_worker() -> None:

@@ -41,6 +41,7 @@ class Pod:
     exit_code: int | None = None
     reason: str = ""
     words: str = ""
+    has_run: bool = True
     marked: bool = False
     deaf: bool = False
     """Its launcher polls and carries out nothing."""
@@ -152,6 +153,7 @@ class Cluster:
             last_words=pod.words,
             ending=pod.ending,
             reason=pod.reason,
+            has_run=pod.has_run,
             marked=pod.marked,
         )
 

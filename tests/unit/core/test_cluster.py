@@ -77,6 +77,48 @@ def test_what_the_cluster_takes_away_is_named_and_restarts_and_does_not_count(
     assert world.settle().status.phase is Phase.RUNNING
 
 
+def test_pods_that_are_lost_with_a_node_are_one_cause_whenever_each_is_noticed() -> None:
+    world = make_cluster(policy=make_policy(heartbeatTimeoutSeconds=10))
+    for role, silent in ((Role.ACTOR, 12.5), (Role.REFERENCE, 11.9)):  # the limit is 12
+        world.pod(role).silent, world.pod(role).deaf = silent, True
+    assert [event.reason for event in world.turn().events if event.scope] == [Reason.LAUNCHER_LOST]
+    world.turn(0.1)
+    assert world.status.restart.opened == 2
+
+    world.pod(Role.REFERENCE).silent = 12.1
+    assert not [event for event in world.turn(0.1).events if event.scope]
+    assert world.settle().status.phase is Phase.RUNNING
+    assert (world.status.restart.epoch, world.status.restart.global_restarts) == (2, 1)
+
+
+def test_a_rank_is_not_told_to_hang_while_its_launcher_is_silent_too() -> None:
+    world = make_cluster(policy=make_policy(heartbeatTimeoutSeconds=10))
+    world.pod(Role.ACTOR).silent = 10.5  # a rank may be silent for 10 s, a launcher for 12
+    assert not [event for event in world.turn().events if event.scope]
+    world.pod(Role.ACTOR).silent = 12.5
+    assert [event.reason for event in world.turn().events if event.scope] == [Reason.LAUNCHER_LOST]
+
+
+def test_a_pod_that_is_taken_away_before_it_ran_is_told_and_replaced_and_restarts_nothing() -> None:
+    """A lost node is given pods, as long as its cluster has not noticed."""
+    world = make_cluster()
+    world.starts, world.pod(Role.ACTOR).silent = PodState.PENDING, 1000.0
+    assert [event.reason for event in world.turn().events if event.scope] == [Reason.LAUNCHER_LOST]
+    world.settle()
+    placed = world.pod(Role.ACTOR)
+    placed.has_run, world.starts = False, PodState.RUNNING
+
+    world.end(placed, PodEnding.NODE_LOST)
+    decision = world.turn()
+
+    (event,) = decision.events
+    assert (event.reason, event.scope) == (Reason.NODE_LOST, None)
+    assert event.message == "the node of pod actor-0 was lost; it had not run yet, and another one takes its place"
+    assert world.settle().status.phase is Phase.RUNNING
+    assert (world.status.restart.epoch, world.status.restart.global_restarts) == (2, 1)
+    assert world.pod(Role.ACTOR).uid != placed.uid
+
+
 def test_evictions_in_place_never_reach_the_threshold() -> None:
     world = make_cluster()
     for _ in range(5):
