@@ -28,7 +28,7 @@ from rljob_workers.engines.torch_engine.requests import Batch, PromptGroup
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
 from rljob_workers.engines.torch_engine.weights import fuse_weights
 from rljob_workers.models.blob import write_blob
-from rljob_workers.models.building import build_model, initial_state, torch_dtype
+from rljob_workers.models.building import build_config, initial_state, torch_dtype
 from rljob_workers.models.tokenizers import build_tokenizer, decode_tokens, encode_prompt
 from rljob_workers.rewards.base import Answer
 from rljob_workers.rewards.builtin import CharacterMatch, ExactMatch
@@ -80,7 +80,7 @@ class Loop:
         self._tokenizer = build_tokenizer(spec.model)
         self._questions = self._read(base)
         self._chance = random.Random(spec.seed)
-        config = build_model(spec.model, self._tokenizer).config
+        config = build_config(spec.model, self._tokenizer)
         self._geometry = geometry_of(config, torch_dtype(spec.model.dtype))
         self._engine = Scheduler(self._geometry, Limits())
         self._trainer: Trainer = build_trainer(spec, self._tokenizer, SingleRank())

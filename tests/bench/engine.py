@@ -38,6 +38,7 @@ from rljob_workers.engines.torch_engine.geometry import geometry_of
 from rljob_workers.engines.torch_engine.requests import Batch, PromptGroup
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
 from rljob_workers.engines.torch_engine.weights import fuse_weights
+from rljob_workers.models.decoder_config import read_config
 from tests.integration.engines.engine_process import engine_process, open_listener, url_of, write_weights
 
 VOCAB, PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 512, 16, 32, 128
@@ -62,7 +63,7 @@ def peer_shape() -> Qwen3Config:
 
 def ours(model: Qwen3ForCausalLM, prompts: list[list[int]]) -> Callable[[], int]:
     """Generates for all prompts; returns the number of tokens."""
-    geometry = geometry_of(model.config, torch.float32)
+    geometry = geometry_of(read_config(model.config.to_dict()), torch.float32)
     scheduler = Scheduler(geometry, Limits())
     scheduler.install(fuse_weights(model.state_dict(), geometry), WEIGHT)
 

@@ -40,12 +40,12 @@ def _trainer(spec: RLJobSpec, base: Path, folder: Path, steps: int) -> Any:
     from datasets import Dataset
     from trl import GRPOTrainer
 
-    from rljob_workers.models.building import build_model, initial_state, save_folder
+    from rljob_workers.models.building import build_config, initial_state, save_folder
     from rljob_workers.models.tokenizers import build_tokenizer
 
     tokenizer = build_tokenizer(spec.model)
     model = folder / "model"  # a folder, since TRL loads its reference model from where the policy came from
-    save_folder(model, build_model(spec.model, tokenizer), tokenizer, initial_state(spec.model, tokenizer))
+    save_folder(model, build_config(spec.model, tokenizer), tokenizer, initial_state(spec.model, tokenizer))
     assert spec.data.prompts is not None
     rows = [json.loads(line) for line in (base / spec.data.prompts).read_text().splitlines()]
     tokenizer.chat_template = None  # the prompts are plain texts

@@ -12,7 +12,7 @@ from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import SamplingParams
 from rljob_workers.engines.sglang_dialect.client import SglangDialectEngine
-from rljob_workers.models.building import build_model
+from rljob_workers.models.building import build_config
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.trainers.torch_forward import TorchForwardModel
 from rljob_workers.transfer_queue.jagged import Jagged
@@ -39,7 +39,7 @@ def test_engine_and_trainer_agree_within_1e_4(
     lengths = torch.tensor([len(sample.output_ids) for _, sample in samples])
     spec = talkative_model()
     trainer = TorchForwardModel(
-        build_model(spec, build_tokenizer(spec)), dtype=torch.float32, micro_batch_size=len(samples)
+        build_config(spec, build_tokenizer(spec)), dtype=torch.float32, micro_batch_size=len(samples)
     )
     trainer.load(first_weights)
     of_trainer = trainer.log_probs(tokens, lengths, temperature).values

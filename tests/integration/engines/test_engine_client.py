@@ -21,7 +21,7 @@ from rljob_workers.engines.base import Generation, SamplingParams, VersionSpan
 from rljob_workers.engines.errors import EngineGone, EngineRefused, EngineTimeout
 from rljob_workers.engines.sglang_dialect.client import SglangDialectEngine
 from rljob_workers.models.blob import read_blob
-from rljob_workers.models.building import build_model, load_state
+from rljob_workers.models.building import build_config
 from rljob_workers.models.tokenizers import build_tokenizer
 from tests.integration.engines.engine_process import (
     engine_process,
@@ -30,6 +30,7 @@ from tests.integration.engines.engine_process import (
     url_of,
     write_weights,
 )
+from tests.unit.models.peer import peer_of
 
 FIRST = WeightId(lineage=Lineage(1), version=WeightVersion(0))
 SECOND = WeightId(lineage=Lineage(1), version=WeightVersion(1))
@@ -57,8 +58,7 @@ def running_samples(url: str) -> int:
 
 def hf_log_probs(weights: Path, prompt: list[int], output: list[int]) -> torch.Tensor:
     model_spec = talkative_model()
-    model = build_model(model_spec, build_tokenizer(model_spec))
-    load_state(model, read_blob(weights))
+    model = peer_of(build_config(model_spec, build_tokenizer(model_spec)), read_blob(weights))
     with torch.no_grad():
         logits = model(torch.tensor([prompt + output])).logits[0, len(prompt) - 1 : -1].float()
     chosen: torch.Tensor = logits.log_softmax(-1).gather(1, torch.tensor(output)[:, None])[:, 0]

@@ -63,15 +63,21 @@ def train(context: RankContext) -> int:
     seed_everything(seed_of(context.job.spec.seed, context.life.key))
     import torch
 
-    from rljob_workers.models.building import build_model, initial_state, load_state
+    from rljob_workers.models.building import build_config, initial_state
     from rljob_workers.models.tokenizers import build_tokenizer
+    from rljob_workers.trainers.decoder import Decoder
+    from rljob_workers.trainers.packing import pack
 
-    tokenizer = build_tokenizer(context.job.spec.model)
-    model = build_model(context.job.spec.model, tokenizer)
-    load_state(model, initial_state(context.job.spec.model, tokenizer))
-    tokens = torch.randint(0, len(tokenizer), (8, 16))
-    model(input_ids=tokens, labels=tokens).loss.backward()
-    torch.optim.AdamW(model.parameters()).step()
+    model = context.job.spec.model
+    tokenizer = build_tokenizer(model)
+    decoder = Decoder(build_config(model, tokenizer), storage=torch.float32, compute=torch.float32)
+    decoder.load(initial_state(model, tokenizer), source="version 0")
+    gradient = torch.zeros_like(decoder.flat)
+    decoder.enable_gradients(gradient)
+    tokens = torch.randint(0, len(tokenizer), (128,), dtype=torch.int32)
+    plan = pack(tokens, torch.arange(0, 129, 16), torch.full((8,), 8))
+    (-decoder.log_probs(tokens, plan, 1.0).mean()).backward()  # type: ignore[no-untyped-call]
+    decoder.flat.sub_(gradient, alpha=1e-3)
     sys.stderr.write(f"life {context.life.incarnation} trained after {time.monotonic() - begun:.3f} s\n")
     sys.stderr.flush()
     while not context.drain.asked:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from rljob_api.spec import ModelConfig, ModelSpec, TokenizerConfig
-from rljob_workers.models.building import build_model, initial_state, save_folder
+from rljob_workers.models.building import build_config, initial_state, save_folder
 from rljob_workers.models.tokenizers import build_tokenizer
 from tests.integration.run.job import RunningJob, make_manifest
 
@@ -13,7 +13,7 @@ def save_model(folder: Path, *, factor: float) -> Path:
     spec = ModelSpec(config=ModelConfig(tokenizer=TokenizerConfig(alphabet="0123456789=")))
     tokenizer = build_tokenizer(spec)
     state = {name: tensor * factor for name, tensor in initial_state(spec, tokenizer).items()}
-    save_folder(folder, build_model(spec, tokenizer), tokenizer, state)
+    save_folder(folder, build_config(spec, tokenizer), tokenizer, state)
     return folder
 
 

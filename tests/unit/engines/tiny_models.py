@@ -13,6 +13,7 @@ from rljob_workers.engines.torch_engine.geometry import Geometry, geometry_of
 from rljob_workers.engines.torch_engine.requests import Batch, PromptGroup
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
 from rljob_workers.engines.torch_engine.weights import DecoderWeights, fuse_weights
+from tests.unit.models.peer import config_of
 
 VOCAB = 29
 _CONFIGS: dict[str, Callable[..., PretrainedConfig]] = {"qwen3": Qwen3Config, "llama": LlamaConfig}
@@ -48,7 +49,7 @@ def make_model(kind: str, *, seed: int = 0, tied: bool = True, max_position_embe
 
 def weights_of(model: PreTrainedModel) -> tuple[Geometry, DecoderWeights]:
     """The model as the engine holds it."""
-    geometry = geometry_of(model.config, torch.float32)
+    geometry = geometry_of(config_of(model), torch.float32)
     return geometry, fuse_weights(model.state_dict(), geometry)
 
 

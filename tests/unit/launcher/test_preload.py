@@ -1,10 +1,18 @@
-"""A thread before the fork has a name and stops the start."""
+"""What is imported before the fork and what is not; a thread before the fork has a name and stops the start."""
 
+import json
+import subprocess
+import sys
+import textwrap
 import threading
+from pathlib import Path
 
 import pytest
 
+from rljob_api.spec import Architecture, ModelConfig, ModelSpec
 from rljob_workers.launcher.preload import ThreadsBeforeForkError, require_single_thread, thread_names
+from rljob_workers.models.building import build_config, initial_state, save_folder
+from rljob_workers.models.tokenizers import build_tokenizer
 
 
 def test_a_second_thread_is_refused_with_the_cure() -> None:
@@ -18,3 +26,60 @@ def test_a_second_thread_is_refused_with_the_cure() -> None:
     finally:
         end.set()
         thread.join()
+
+
+HEAVY = (
+    "sympy", "torch._dynamo", "torch._inductor", "torch.distributed.tensor", "transformers.activations",
+    "transformers.modeling_utils", "transformers.models.llama.modeling", "transformers.models.qwen3.modeling",
+)  # fmt: skip
+"""transformers' modeling code and what comes with it: as much to import as torch itself, and used by nothing here."""
+
+RANK = """
+    import json, os, sys
+    from rljob_workers.launcher.preload import preload
+
+    preload()
+    known = set(sys.modules)
+
+    # Everything below is what a rank does, after the fork.
+    from rljob_api.spec import ModelSpec, RLJobSpec
+    from rljob_workers.engines.torch_engine.geometry import geometry_of
+    from rljob_workers.models.building import build_config, describing_files, initial_state, torch_dtype
+    from rljob_workers.models.rotary import rotary_of
+    from rljob_workers.models.tokenizers import build_tokenizer, decode_tokens, encode_prompt
+    from rljob_workers.trainers.torch_forward import TorchForwardModel
+
+    if os.fork() == 0:
+        for text in sys.argv[1:]:
+            model = ModelSpec.model_validate_json(text)
+            tokenizer = build_tokenizer(model)
+            decode_tokens(tokenizer, encode_prompt(tokenizer, [{"role": "user", "content": "12"}]))
+            config, dtype = build_config(model, tokenizer), torch_dtype(model.dtype)
+            initial_state(model, tokenizer)
+            describing_files(config, dtype, tokenizer)
+            rotary_of(config)
+            TorchForwardModel(config, dtype=dtype, micro_batch_size=1)
+        print(json.dumps([sorted(known), sorted(set(sys.modules) - known)]), flush=True)
+        os._exit(0)
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_neither_the_parent_nor_a_rank_imports_modeling_code(tmp_path: Path) -> None:
+    made = [ModelSpec(config=ModelConfig(architecture=architecture)) for architecture in Architecture]
+    folders = [tmp_path / model.config.architecture for model in made if model.config]
+    for folder, model in zip(folders, made, strict=True):
+        tokenizer = build_tokenizer(model)
+        save_folder(folder, build_config(model, tokenizer), tokenizer, initial_state(model, tokenizer))
+    _scale_positions(folders[0] / "config.json")
+    models = [*made, *(ModelSpec(path=str(folder)) for folder in folders)]
+    command = [sys.executable, "-c", textwrap.dedent(RANK), *(model.model_dump_json() for model in models)]
+    parent, rank = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    assert {"torch", "transformers", "fastapi", "rljob_workers.roles.main"} <= set(parent)
+    assert [name for name in (*parent, *rank) if name.startswith(HEAVY)] == []
+    assert [name for name in rank if name.partition(".")[0] in ("torch", "transformers")] == []
+
+
+def _scale_positions(file: Path) -> None:
+    rope = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
+    file.write_text(json.dumps({**json.loads(file.read_text()), "rope_parameters": rope}))

@@ -1,22 +1,18 @@
 """The packed forward pass equals that of transformers, values and gradients."""
 
+from typing import Any
+
 import pytest
 import torch
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from rljob_workers.models.building import build_model, initial_state, load_state, state_of
+from rljob_workers.models.building import build_config, initial_state
+from rljob_workers.models.layout import tensor_shapes
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.trainers.base import TrainRows
-from rljob_workers.trainers.decoder import Decoder
+from rljob_workers.trainers.decoder import ACTIVATIONS, Decoder
 from rljob_workers.trainers.packing import pack
+from tests.unit.models.peer import config_of, peer_of, state_of
 from tests.unit.trainers.rows import make_rows, make_spec
 
 ARCHITECTURES = [
@@ -29,9 +25,15 @@ ARCHITECTURES = [
 def make_model(architecture: str, tied: bool) -> PreTrainedModel:
     spec = make_spec(architecture=architecture, tied=tied)
     tokenizer = build_tokenizer(spec.model)
-    model = build_model(spec.model, tokenizer)
-    load_state(model, initial_state(spec.model, tokenizer))
-    return _with_uneven_norms(model)
+    config = build_config(spec.model, tokenizer)
+    return _with_uneven_norms(peer_of(config, initial_state(spec.model, tokenizer)))
+
+
+def make_decoder(model: PreTrainedModel, *, compute: torch.dtype = torch.float32) -> Decoder:
+    """With the weights of `model`."""
+    decoder = Decoder(config_of(model), storage=torch.float32, compute=compute)
+    decoder.load(state_of(model), source="the model")
+    return decoder
 
 
 def _with_uneven_norms(model: PreTrainedModel) -> PreTrainedModel:
@@ -62,7 +64,7 @@ def _check_against_transformers(model: PreTrainedModel, longest: int) -> None:
     expected = row_by_row(model, rows, 1.3)
     expected.square().sum().backward()  # type: ignore[no-untyped-call]
     gradients = {name: _gradient(parameter).clone() for name, parameter in model.named_parameters()}
-    decoder = Decoder(model, storage=torch.float32, compute=torch.float32)
+    decoder = make_decoder(model)
     flat_gradient = torch.zeros_like(decoder.flat)
     decoder.enable_gradients(flat_gradient)
     got = packed(decoder, rows, 1.3)
@@ -86,58 +88,71 @@ def test_log_probs_and_gradients_equal_those_of_transformers(architecture: str, 
     _check_against_transformers(make_model(architecture, tied), longest)
 
 
-def test_biases_are_used() -> None:
-    config = LlamaConfig(
-        vocab_size=13, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, attention_bias=True, mlp_bias=True, initializer_range=0.3,
-    )  # fmt: skip
+SIZES: dict[str, Any] = {
+    "vocab_size": 13, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "initializer_range": 0.3,
+}  # fmt: skip
+
+
+def make_llama(**changes: Any) -> PreTrainedModel:
     torch.manual_seed(0)
-    _check_against_transformers(_with_uneven_norms(LlamaForCausalLM(config)), 10)
+    return _with_uneven_norms(LlamaForCausalLM(LlamaConfig(**SIZES, **changes)))
 
 
-def test_the_module_of_transformers_sees_what_the_decoder_trains() -> None:
-    model = make_model("Qwen3", True)
-    decoder = Decoder(model, storage=torch.float32, compute=torch.float32)
-    rows = make_rows(2)
-    decoder.flat.mul_(1.01)
-    torch.testing.assert_close(packed(decoder, rows, 1.0), row_by_row(model, rows, 1.0), atol=1e-5, rtol=1e-5)
-    assert {name: tuple(view.shape) for name, view in decoder.views_of(decoder.flat).items()} == {
-        name: tuple(tensor.shape) for name, tensor in state_of(model).items()
-    }
+def test_biases_are_used() -> None:
+    _check_against_transformers(make_llama(attention_bias=True, mlp_bias=True), 10)
+
+
+def test_qwen3_may_have_biases_too() -> None:
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(Qwen3Config(**SIZES, attention_bias=True))
+    _check_against_transformers(_with_uneven_norms(model), 10)
+
+
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+def test_activations_are_those_of_transformers(activation: str) -> None:
+    _check_against_transformers(make_llama(hidden_act=activation), 10)
+
+
+def test_scaled_positions_are_those_of_transformers() -> None:
+    rope = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 16}
+    _check_against_transformers(make_llama(rope_parameters=rope, max_position_embeddings=64), 40)
+
+
+def test_an_activation_that_is_not_known_is_refused() -> None:
+    config = config_of(make_llama(hidden_act="tanh"))
+    with pytest.raises(ValueError, match="hidden_act 'tanh', but the torch trainer knows silu, gelu,"):
+        Decoder(config, storage=torch.float32, compute=torch.float32)
+
+
+def test_weights_that_do_not_fit_change_nothing() -> None:
+    decoder = make_decoder(make_model("Qwen3", True))
+    before = decoder.flat.clone()
+    state = {name: tensor + 1 for name, tensor in state_of(make_model("Qwen3", True)).items()}
+    state["model.norm.weight"] = torch.ones(3)
+    with pytest.raises(ValueError, match=r"model: blob 7 do not fit: tensor model.norm.weight"):
+        decoder.load(state, source="blob 7")
+    assert torch.equal(decoder.flat, before)
+
+
+def test_views_have_the_names_and_shapes_of_the_model() -> None:
+    model = make_model("Qwen3", False)
+    decoder = make_decoder(model)
+    views = decoder.views_of(decoder.flat)
+    assert {name: tuple(view.shape) for name, view in views.items()} == tensor_shapes(decoder.config)
+    assert all(torch.equal(views[name], tensor) for name, tensor in state_of(model).items())
 
 
 def test_weight_decay_is_for_matrices() -> None:
-    decoder = Decoder(make_model("Qwen3", True), storage=torch.float32, compute=torch.float32)
+    decoder = make_decoder(make_model("Qwen3", True))
     vectors = sum(view.numel() for view in decoder.views_of(decoder.flat).values() if view.dim() == 1)
     assert decoder.num_decayed == decoder.flat.numel() - vectors
 
 
 def test_bfloat16_is_near_float32() -> None:
     rows = make_rows(4)
-    full = Decoder(make_model("Qwen3", True), storage=torch.float32, compute=torch.float32)
-    half = Decoder(make_model("Qwen3", True), storage=torch.float32, compute=torch.bfloat16)
+    full = make_decoder(make_model("Qwen3", True))
+    half = make_decoder(make_model("Qwen3", True), compute=torch.bfloat16)
     got = packed(half, rows, 1.0)
     assert got.dtype == torch.float32
     assert float((got - packed(full, rows, 1.0)).detach().abs().mean()) < 0.1
-
-
-SLIDING = Qwen3Config(
-    vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=2, num_attention_heads=1,
-    num_key_value_heads=1, head_dim=8, use_sliding_window=True, sliding_window=4, max_window_layers=1,
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("model", "sentence"),
-    [
-        pytest.param(
-            GPT2LMHeadModel(GPT2Config(vocab_size=8, n_embd=8, n_layer=1, n_head=1)),
-            "model_type 'gpt2', but the torch trainer knows llama and qwen3",
-            id="another architecture",
-        ),
-        pytest.param(Qwen3ForCausalLM(SLIDING), "Use a model without sliding windows", id="sliding windows"),
-    ],
-)
-def test_what_it_cannot_compute_is_refused(model: PreTrainedModel, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        Decoder(model, storage=torch.float32, compute=torch.float32)

@@ -23,9 +23,6 @@ MODULES = (
     "safetensors.torch",
     "tokenizers",
     "transformers",
-    "transformers.models.auto.modeling_auto",
-    "transformers.models.llama.modeling_llama",
-    "transformers.models.qwen3.modeling_qwen3",
     "fastapi",
     "uvicorn",
     "httpx",
@@ -52,8 +49,10 @@ def preload() -> None:
     """Imports everything, checks that no thread came of it, and takes what there is out of the collector's sight.
 
     The freeze keeps the pages of all these modules shared: a collection in a child would write to every object.
+    Meanwhile nothing is collected: each collection would look at ever more modules and find next to nothing.
     """
     limit_thread_pools()
+    gc.disable()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations inside the libraries: nobody here can act on them
         for name in MODULES:
@@ -61,6 +60,7 @@ def preload() -> None:
     require_single_thread()
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def require_single_thread() -> None:

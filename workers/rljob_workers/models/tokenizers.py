@@ -5,13 +5,14 @@ For data sources, engines and trainers. Never asks a hub. Ids of a made tokenize
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE, WordLevel
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rljob_api.spec import ModelSpec, TokenizerConfig, TokenizerKind
 from rljob_api.tokenizer_size import SPECIAL_TOKENS, alphabet_of
@@ -82,7 +83,9 @@ def _load(folder: Path, field: str) -> PreTrainedTokenizerBase:
     if not folder.is_dir():
         raise ValueError(f"{field}: {folder} is not a folder. Give a folder with tokenizer.json or the like.")
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            str(folder), config=_config_beside(folder), local_files_only=True
+        )
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(
             f"{field}: {folder} has no tokenizer that transformers can load ({error})."
@@ -93,6 +96,25 @@ def _load(folder: Path, field: str) -> PreTrainedTokenizerBase:
             f"{field}: the tokenizer in {folder} has no end-of-sequence token. Set eos_token in its config."
         )
     return tokenizer
+
+
+def _config_beside(folder: Path) -> PreTrainedConfig | None:
+    """What transformers shall know of the model, where the tokenizer itself says which class it is of; else None.
+
+    Then the model's type is all that it asks for. Left to itself it would make the model's config, and for Llama that
+    imports all modeling code.
+    """
+    model, own = _json_object(folder / "config.json"), _json_object(folder / "tokenizer_config.json")
+    if "model_type" not in model or not own.get("tokenizer_class"):
+        return None
+    config = PreTrainedConfig()
+    config.model_type = model["model_type"]  # type: ignore[misc] # a class's own, but read from the instance
+    return config
+
+
+def _json_object(file: Path) -> dict[str, Any]:
+    found = json.loads(file.read_bytes()) if file.is_file() else {}
+    return found if isinstance(found, dict) else {}
 
 
 def _character_level(alphabet: str) -> Tokenizer:

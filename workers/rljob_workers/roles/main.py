@@ -24,7 +24,7 @@ from rljob_workers.dcs.session import RankSession
 from rljob_workers.dcs.weights import build_publisher, build_receiver
 from rljob_workers.engines import build_engine
 from rljob_workers.models.blob import write_blob
-from rljob_workers.models.building import architecture_of, build_config, describing_files, initial_state
+from rljob_workers.models.building import build_config, describing_files, initial_state, torch_dtype
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.rewards import build_reward
 from rljob_workers.roles import advantages, tasks
@@ -188,8 +188,7 @@ def _run_actor(rank: _Rank) -> None:
     restore = rank.session.welcome.restore
     with rank.session.busy("building the model", LOADING_SECONDS):
         tokenizer = build_tokenizer(spec.model)
-        config = build_config(spec.model, tokenizer)
-        describing = describing_files(config, architecture_of(config), tokenizer)
+        describing = describing_files(build_config(spec.model, tokenizer), torch_dtype(spec.model.dtype), tokenizer)
         store = build_checkpoint_store(context, rank.session, describing)
         group = form_group(context)
         trainer = build_trainer(spec, tokenizer, group)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rljob_api.spec import AlgorithmSpec, Correction, KlEstimator, LossAggregation, OptimizerSpec, RLJobSpec
 from rljob_workers.algorithms import aggregation, kl
 from rljob_workers.algorithms.policy_loss import PolicyLossConfig
-from rljob_workers.models.building import build_model, torch_dtype
+from rljob_workers.models.building import build_config, torch_dtype
 from rljob_workers.trainers.adamw import AdamWConfig
 from rljob_workers.trainers.allocator import keep_freed_memory
 from rljob_workers.trainers.torch_forward import TorchForwardModel
@@ -33,14 +33,14 @@ _AGGREGATION = {
 def build_trainer(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup) -> Trainer:
     """The actor's trainer; `group` is `data_parallel.SingleRank()` where the actor has one rank."""
     keep_freed_memory()
-    return TorchTrainer(build_model(spec.model, tokenizer), trainer_config(spec), group)
+    return TorchTrainer(build_config(spec.model, tokenizer), trainer_config(spec), group)
 
 
 def build_forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> ForwardModel:
     """The model of actor_fwd or of the reference."""
     keep_freed_memory()
     return TorchForwardModel(
-        build_model(spec.model, tokenizer),
+        build_config(spec.model, tokenizer),
         dtype=torch_dtype(spec.model.dtype),
         micro_batch_size=spec.training.micro_batch_size,
     )

@@ -1,32 +1,38 @@
 """A Hugging Face causal decoder whose weights live in one flat buffer, and its log-probs of packed rows.
 
 Used by `torch_forward` and `torch_trainer`. The flat buffer makes optimizer, clipping and all-reduce one operation
-each; fused views of it (q, k and v; gate and up) make the forward pass short. The module that transformers built keeps
-working: its parameters are views of the same buffer, so names, shapes and tying stay transformers' business.
+each; fused views of it (q, k and v; gate and up) make the forward pass short. Other views have Hugging Face's names.
 
 Shape suffixes: N flat tokens, H hidden, A heads, D head size, S predictors, V vocabulary, T response tokens.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional
-from transformers.activations import ACT2FN
 
-from rljob_workers.models.building import state_of
+from rljob_workers.models.building import check_fit, shapes_of
+from rljob_workers.models.layout import EMBEDDING, HEAD, tensor_shapes
+from rljob_workers.models.rotary import rotary_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from transformers import PreTrainedModel
-
+    from rljob_workers.models.decoder_config import DecoderConfig
     from rljob_workers.trainers.packing import AttentionBlock, PackedRows
 
-SUPPORTED = ("llama", "qwen3")
-"""`model_type` of the architectures whose forward pass this is."""
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "gelu_pytorch_tanh": partial(functional.gelu, approximate="tanh"),
+    "relu": functional.relu,
+}
+"""By `hidden_act` of config.json."""
 
 _FUSED = (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("mlp.gate_proj", "mlp.up_proj"))
 
@@ -51,25 +57,26 @@ class Decoder:
 
     `flat` holds every weight in `storage` dtype, matrices first (`num_decayed` elements: weight decay is for those).
     The forward pass runs in `compute` dtype; where that differs the weights are rounded on the way, with a gradient.
+    Until `load` the weights are not set.
     """
 
-    def __init__(self, model: PreTrainedModel, *, storage: torch.dtype, compute: torch.dtype) -> None:
-        _check_supported(model)
-        self.model = model
+    def __init__(self, config: DecoderConfig, *, storage: torch.dtype, compute: torch.dtype) -> None:
+        self.config = config
         self.compute = compute
-        config = model.config
-        self._num_layers: int = config.num_hidden_layers
-        self._num_heads: int = config.num_attention_heads
-        self._num_kv_heads: int = config.num_key_value_heads
-        self._head_dim: int = config.head_dim
-        self._epsilon: float = config.rms_norm_eps
-        self._activation = ACT2FN[config.hidden_act]
-        self.flat, self.num_decayed, self._views = _flatten(state_of(model), storage)
+        self._num_heads = config.num_attention_heads
+        self._num_kv_heads = config.num_key_value_heads
+        self._head_dim = config.head_dim
+        self._epsilon = config.rms_norm_eps
+        self._activation = _activation(config)
+        self._rotary = rotary_of(config)
+        self.flat, self.num_decayed, self._views = _flat(tensor_shapes(config), storage)
         self.leaves = dict(_leaves(self.flat, self._views))
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if name in self._views:
-                    parameter.data = self._views[name]
+
+    def load(self, state: Mapping[str, torch.Tensor], *, source: str) -> None:
+        """Copies `state`, all or (where it does not fit: ValueError, which says `source`) nothing."""
+        check_fit(shapes_of(state), self.config, source=source)
+        for name, view in self._views.items():
+            view.copy_(state[name])
 
     def views_of(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         """Views by Hugging Face's names of another buffer that is laid out as `flat`."""
@@ -98,18 +105,18 @@ class Decoder:
         layer beyond its attention too.
         """
         cast = {name: leaf.to(self.compute) for name, leaf in self.leaves.items()}
-        x_nh = functional.embedding(tokens[plan.token_index].long(), cast["model.embed_tokens.weight"])
-        cos, sin = self._rotary(x_nh, plan.positions)
+        x_nh = functional.embedding(tokens[plan.token_index].long(), cast[EMBEDDING])
+        cos, sin = (part[:, None] for part in self._rotary.cos_and_sin(plan.positions, self.compute))
         slots = plan.slot_of_token
-        for index in range(self._num_layers):
+        for index in range(self.config.num_hidden_layers):
             layer = self._layer(cast, index)
             context = self._attention(x_nh, layer, cos, sin, plan.blocks)
-            if index == self._num_layers - 1:
+            if index == self.config.num_hidden_layers - 1:
                 slots, x_nh = slots[plan.predicting], x_nh.index_select(0, plan.predicting)
             x_nh = x_nh + functional.linear(context.index_select(0, slots), layer.out, layer.out_bias)
             x_nh = x_nh + self._mlp(x_nh, layer)
         x_sh = self._norm(x_nh, cast["model.norm.weight"])
-        head = cast.get("lm_head.weight", cast["model.embed_tokens.weight"])
+        head = cast.get(HEAD, cast[EMBEDDING])
         logits_sv = functional.linear(x_sh, head).float()
         if temperature != 1.0:
             logits_sv = logits_sv / temperature
@@ -154,11 +161,6 @@ class Decoder:
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return functional.rms_norm(x, (x.shape[-1],), weight, self._epsilon)
 
-    def _rotary(self, x_nh: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cos and sin, [N, 1, D], by the model's own rule (its scaling included)."""
-        cos, sin = self.model.model.rotary_emb(x_nh, positions[None])
-        return cos[0, :, None], sin[0, :, None]
-
     def _layer(self, weights: Mapping[str, torch.Tensor], index: int) -> _Layer:
         prefix = f"model.layers.{index}."
         norms = [weights.get(f"{prefix}self_attn.{which}_norm.weight") for which in "qk"]
@@ -183,19 +185,13 @@ class Decoder:
         )
 
 
-def _check_supported(model: PreTrainedModel) -> None:
-    config = model.config
-    if config.model_type not in SUPPORTED:
+def _activation(config: DecoderConfig) -> Callable[[torch.Tensor], torch.Tensor]:
+    if config.hidden_act not in ACTIVATIONS:
         raise ValueError(
-            f"model.path: its config.json has model_type {config.model_type!r}, but the torch trainer knows "
-            f"{' and '.join(SUPPORTED)}. Use a model of one of these."
+            f"model.path: its config.json has hidden_act {config.hidden_act!r}, but the torch trainer knows"
+            f" {', '.join(ACTIVATIONS)}. Use a model with one of these."
         )
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"}:
-        raise ValueError(
-            f"model.path: its config.json has layer_types {sorted(kinds)}, but the torch trainer knows full_attention. "
-            "Use a model without sliding windows."
-        )
+    return ACTIVATIONS[config.hidden_act]
 
 
 def _rotate_half(x: torch.Tensor) -> torch.Tensor:
@@ -203,37 +199,35 @@ def _rotate_half(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([-second, first], -1)
 
 
-def _flatten(
-    state: Mapping[str, torch.Tensor], dtype: torch.dtype
+def _flat(
+    shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype
 ) -> tuple[torch.Tensor, int, dict[str, torch.Tensor]]:
-    """One buffer with a copy of `state`: matrices, then vectors, what is fused side by side; and the views by name."""
-    names = sorted(state, key=lambda name: state[name].dim() < 2)  # stable: layers stay in order
-    ordered = [part for name in names for part in _with_fused(name, state)]
-    flat = torch.empty(sum(state[name].numel() for name in ordered), dtype=dtype)
-    views: dict[str, torch.Tensor] = {}
-    place = 0
-    for name in ordered:
-        views[name] = flat[place : place + state[name].numel()].view(state[name].shape)
-        views[name].copy_(state[name])
-        place += state[name].numel()
-    num_decayed = sum(state[name].numel() for name in ordered if state[name].dim() >= 2)
-    return flat, num_decayed, views
+    """One buffer: matrices, then vectors, what is fused side by side; how much of it is matrices; its views by name."""
+    names = sorted(shapes, key=lambda name: len(shapes[name]) < 2)  # stable: layers stay in order
+    ordered = [part for name in names for part in _with_fused(name)]
+    sizes = {name: math.prod(shapes[name]) for name in ordered}
+    flat = torch.empty(sum(sizes.values()), dtype=dtype)
+    views = {
+        name: part.view(shapes[name])
+        for name, part in zip(ordered, torch.split(flat, list(sizes.values())), strict=True)
+    }
+    return flat, sum(size for name, size in sizes.items() if len(shapes[name]) >= 2), views
 
 
-def _with_fused(name: str, state: Mapping[str, torch.Tensor]) -> list[str]:
+def _with_fused(name: str) -> list[str]:
     """`name` and those that are fused with it, for the first of them; nothing for the others."""
     for parts in _FUSED:
         if any(part in name for part in parts[1:]):
             return []
         if parts[0] in name:
             return [name.replace(parts[0], part) for part in parts]
-    return [name] if name in state else []
+    return [name]
 
 
 def _leaves(flat: torch.Tensor, views: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors that the forward pass uses, by the name of their first part: fused where they are fused."""
     for name in views:
-        parts = _with_fused(name, views)
+        parts = _with_fused(name)
         if not parts:
             continue
         first = views[name]

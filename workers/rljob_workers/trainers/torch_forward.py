@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rljob_workers.models.blob import blob_shapes, read_blob
-from rljob_workers.models.building import check_fit, state_of
+from rljob_workers.models.blob import read_blob
 from rljob_workers.trainers.base import ForwardModel, no_progress
 from rljob_workers.trainers.decoder import Decoder
 from rljob_workers.trainers.packing import pack
@@ -21,13 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from transformers import PreTrainedModel
+    from rljob_workers.models.decoder_config import DecoderConfig
 
 
 class TorchForwardModel(ForwardModel):
     """A decoder that only computes log-probs."""
 
-    def __init__(self, model: PreTrainedModel, *, dtype: torch.dtype, micro_batch_size: int) -> None:
+    def __init__(self, model: DecoderConfig, *, dtype: torch.dtype, micro_batch_size: int) -> None:
         self._decoder = Decoder(model, storage=dtype, compute=dtype)
         self._micro_batch_size = micro_batch_size
 
@@ -91,8 +90,4 @@ def forward_log_probs(
 
 def load_weights(decoder: Decoder, blob: Path) -> None:
     """Copies a safetensors file into the decoder; ValueError, and nothing changed, where it does not fit."""
-    check_fit(blob_shapes(blob), decoder.model, source=str(blob))
-    tensors = read_blob(blob)
-    with torch.no_grad():
-        for name, view in state_of(decoder.model).items():
-            view.copy_(tensors[name])
+    decoder.load(read_blob(blob), source=str(blob))

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from transformers import PreTrainedModel
-
+    from rljob_workers.models.decoder_config import DecoderConfig
     from rljob_workers.trainers.data_parallel import DataParallelGroup
     from rljob_workers.transfer_queue.jagged import Jagged
 
@@ -58,7 +57,7 @@ class TorchTrainer(Trainer):
     metrics. (float32 counts tokens exactly up to 2^24 per optimizer step.)
     """
 
-    def __init__(self, model: PreTrainedModel, config: TorchTrainerConfig, group: DataParallelGroup) -> None:
+    def __init__(self, model: DecoderConfig, config: TorchTrainerConfig, group: DataParallelGroup) -> None:
         self._config = config
         self._group = group
         self._decoder = Decoder(model, storage=torch.float32, compute=config.dtype)

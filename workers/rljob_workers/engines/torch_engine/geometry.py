@@ -1,4 +1,4 @@
-"""The shape of a decoder: what the kernels need of a Hugging Face config, and what they refuse.
+"""The shape of a decoder: what the kernels need of its config, and what they refuse.
 
 Pure. Called once, when the server starts.
 """
@@ -8,12 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
+from rljob_api.spec import Architecture
+from rljob_workers.models.layout import tensor_shapes
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from collections.abc import Mapping
 
-_SUPPORTED = ("qwen3", "llama")
+    import torch
+
+    from rljob_workers.models.decoder_config import DecoderConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class Geometry:
     rope_theta: float
     tied_embeddings: bool
     dtype: torch.dtype
+    tensors: Mapping[str, tuple[int, ...]]
+    """Hugging Face name -> shape of every tensor that a weight file must hold."""
 
     @property
     def group_size(self) -> int:
@@ -47,42 +52,37 @@ class Geometry:
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
 
 
-def geometry_of(config: PretrainedConfig, dtype: torch.dtype) -> Geometry:
+def geometry_of(config: DecoderConfig, dtype: torch.dtype) -> Geometry:
     """Reads the geometry; a config that the kernels would compute wrongly is refused with a sentence."""
     _refuse_unsupported(config)
-    heads = int(config.num_attention_heads)
     return Geometry(
-        has_qk_norm=config.model_type == "qwen3",
-        num_layers=int(config.num_hidden_layers),
-        hidden_size=int(config.hidden_size),
-        intermediate_size=int(config.intermediate_size),
-        num_heads=heads,
-        num_kv_heads=int(config.num_key_value_heads),
-        head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
-        vocab_size=int(config.vocab_size),
-        max_positions=int(config.max_position_embeddings),
-        norm_eps=float(config.rms_norm_eps),
+        has_qk_norm=config.architecture is Architecture.QWEN3,
+        num_layers=config.num_hidden_layers,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_heads=config.num_attention_heads,
+        num_kv_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        vocab_size=config.vocab_size,
+        max_positions=config.max_position_embeddings,
+        norm_eps=config.rms_norm_eps,
         rope_theta=float(config.rope_parameters["rope_theta"]),
-        tied_embeddings=bool(config.tie_word_embeddings),
+        tied_embeddings=config.tie_word_embeddings,
         dtype=dtype,
+        tensors=tensor_shapes(config),
     )
 
 
-def _refuse_unsupported(config: PretrainedConfig) -> None:
+def _refuse_unsupported(config: DecoderConfig) -> None:
     """Raises ValueError for what would otherwise give wrong logits without a word."""
-    if config.model_type not in _SUPPORTED:
-        raise ValueError(
-            f"model_type: {config.model_type!r} is not computed by the torch engine, only {' and '.join(_SUPPORTED)}. "
-            "Choose such a model or another engine."
-        )
-    rope_type = config.rope_parameters.get("rope_type", "default")
+    rope_type = config.rope_parameters["rope_type"]
     if rope_type != "default":
         raise ValueError(
             f"rope_parameters.rope_type: {rope_type!r} is not computed by the torch engine, only 'default'. "
             "Choose a model without rope scaling or another engine."
         )
-    for field in ("attention_bias", "mlp_bias", "use_sliding_window"):
-        if getattr(config, field, False):
+    for field, has_bias in (("attention_bias", config.attention_bias), ("mlp_bias", config.mlp_bias)):
+        if has_bias:
             raise ValueError(
                 f"{field}: true is not computed by the torch engine. Choose a model without it or another engine."
             )

@@ -18,7 +18,7 @@ from rljob_workers.engines.torch_engine.geometry import geometry_of
 from rljob_workers.engines.torch_engine.http_api import HttpApi, ServedModel
 from rljob_workers.engines.torch_engine.model_loop import ModelLoop
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
-from rljob_workers.models.building import build_model, torch_dtype
+from rljob_workers.models.building import build_config, torch_dtype
 from rljob_workers.models.tokenizers import build_tokenizer, decode_tokens, encode_prompt
 
 if TYPE_CHECKING:
@@ -55,14 +55,13 @@ def serve(
     """Serves on the listening socket until SIGTERM. ValueError where the model is none that the engine computes."""
     torch.set_num_threads(threads)
     tokenizer = build_tokenizer(model)
-    with torch.device("meta"):  # only its config is wanted: no memory for weights that come later
-        config = build_model(model, tokenizer).config
+    config = build_config(model, tokenizer)
     geometry = geometry_of(config, torch_dtype(model.dtype))
     served = ServedModel(
         name=model.path or "config",
         geometry=geometry,
         codec=_TokenizerCodec(tokenizer),
-        eos_token_ids=_eos_of(config.eos_token_id, tokenizer.eos_token_id),
+        eos_token_ids=config.eos_token_ids | {tokenizer.eos_token_id},
     )
     loop = ModelLoop(EngineCommands(Scheduler(geometry, limits or Limits()), geometry))
     loop.start()
@@ -91,11 +90,3 @@ def _naming_its_protocol(listener: socket.socket) -> socket.socket:
     if listener.family not in (socket.AF_INET, socket.AF_INET6):
         return listener
     return socket.socket(listener.family, listener.type, socket.IPPROTO_TCP, fileno=os.dup(listener.fileno()))
-
-
-def _eos_of(*candidates: int | list[int] | None) -> frozenset[int]:
-    """End-of-sequence tokens of model config and tokenizer together: a checkpoint may name several."""
-    found: set[int] = set()
-    for candidate in candidates:
-        found |= set(candidate) if isinstance(candidate, list) else {candidate} - {None}  # type: ignore[arg-type]
-    return frozenset(found)

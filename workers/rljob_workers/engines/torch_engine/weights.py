@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 from safetensors import SafetensorError, safe_open
 
+from rljob_workers.models.layout import EMBEDDING, HEAD
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -42,34 +44,6 @@ class DecoderWeights:
     head: torch.Tensor
 
 
-def expected_shapes(geometry: Geometry) -> dict[str, tuple[int, ...]]:
-    """Hugging Face name -> shape of every tensor that a weight file must hold."""
-    g = geometry
-    query, keys = g.num_heads * g.head_dim, g.num_kv_heads * g.head_dim
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (g.vocab_size, g.hidden_size),
-        "model.norm.weight": (g.hidden_size,),
-    }
-    if not g.tied_embeddings:
-        shapes["lm_head.weight"] = (g.vocab_size, g.hidden_size)
-    for layer in range(g.num_layers):
-        own: dict[str, tuple[int, ...]] = {
-            "input_layernorm": (g.hidden_size,),
-            "post_attention_layernorm": (g.hidden_size,),
-            "self_attn.q_proj": (query, g.hidden_size),
-            "self_attn.k_proj": (keys, g.hidden_size),
-            "self_attn.v_proj": (keys, g.hidden_size),
-            "self_attn.o_proj": (g.hidden_size, query),
-            "mlp.gate_proj": (g.intermediate_size, g.hidden_size),
-            "mlp.up_proj": (g.intermediate_size, g.hidden_size),
-            "mlp.down_proj": (g.hidden_size, g.intermediate_size),
-        }
-        if g.has_qk_norm:
-            own |= {"self_attn.q_norm": (g.head_dim,), "self_attn.k_norm": (g.head_dim,)}
-        shapes |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in own.items()}
-    return shapes
-
-
 def read_weights(path: Path, geometry: Geometry) -> DecoderWeights:
     """Loads a safetensors file, or every `*.safetensors` of a folder. ValueError names what does not fit."""
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
@@ -88,8 +62,8 @@ def read_weights(path: Path, geometry: Geometry) -> DecoderWeights:
 def fuse_weights(tensors: Mapping[str, torch.Tensor], geometry: Geometry) -> DecoderWeights:
     """Copies Hugging Face tensors into the kernels' layout. ValueError names the first one that does not fit."""
     _check_fit(tensors, geometry)
-    embedding = _own(tensors["model.embed_tokens.weight"], geometry)
-    head = embedding if geometry.tied_embeddings else _own(tensors["lm_head.weight"], geometry)
+    embedding = _own(tensors[EMBEDDING], geometry)
+    head = embedding if geometry.tied_embeddings else _own(tensors[HEAD], geometry)
     return DecoderWeights(
         embedding=embedding,
         layers=tuple(_fuse_layer(tensors, layer, geometry) for layer in range(geometry.num_layers)),
@@ -140,8 +114,7 @@ def _own(tensor: torch.Tensor, geometry: Geometry) -> torch.Tensor:
 
 
 def _check_fit(tensors: Mapping[str, torch.Tensor], geometry: Geometry) -> None:
-    shapes = expected_shapes(geometry)
-    for name, shape in shapes.items():
+    for name, shape in geometry.tensors.items():
         if name not in tensors:
             raise ValueError(f"weights: {name} is missing. The file is not of this model.")
         if tuple(tensors[name].shape) != shape:
@@ -149,7 +122,7 @@ def _check_fit(tensors: Mapping[str, torch.Tensor], geometry: Geometry) -> None:
                 f"weights: {name} has shape {tuple(tensors[name].shape)}, but the model needs {shape}. "
                 "The file is not of this model."
             )
-    known = shapes.keys() | ({"lm_head.weight"} if geometry.tied_embeddings else set())
+    known = geometry.tensors.keys() | ({HEAD} if geometry.tied_embeddings else set())
     unknown = sorted(tensors.keys() - known)
     if unknown:
         raise ValueError(f"weights: {unknown[0]} (and {len(unknown) - 1} more) is no tensor of this model.")
