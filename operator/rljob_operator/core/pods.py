@@ -38,6 +38,8 @@ def lost_pods(observed: Observed, status: RLJobStatus, now: float) -> list[Cause
 def lost_before(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
     """Whether a lost pod belongs to an epoch that was left: then it is replaced and does not count again.
 
+    One that is taken away before the next epoch is open costs nothing more either.
+
     So does one that has not even taken an order of this epoch: many are lost with a node, and each is noticed when its
     own time is over.
     """
@@ -45,7 +47,7 @@ def lost_before(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
         return False
     fact, decided_at = observed.fact(cause.pod), status.restart.decided_at or 0.0
     if status.restart.opened < status.restart.epoch:
-        return fact is None or fact.started_at < decided_at
+        return fact is None or not cause.counts or fact.started_at < decided_at
     if fact is None or fact.state is not PodState.RUNNING or cause.reason is not Reason.LAUNCHER_LOST:
         return False
     seen = observed.seen(cause.pod, fact.life)

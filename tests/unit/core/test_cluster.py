@@ -91,6 +91,20 @@ def test_pods_that_are_lost_with_a_node_are_one_cause_whenever_each_is_noticed()
     assert (world.status.restart.epoch, world.status.restart.global_restarts) == (2, 1)
 
 
+def test_a_pod_that_is_taken_away_before_the_epoch_is_open_restarts_nothing_more() -> None:
+    world = make_cluster(policy=make_policy(backoff={"initialSeconds": 5}))
+    world.end(world.pod(Role.ACTOR), PodEnding.NODE_LOST)
+    world.turn()
+    world.turn()
+    placed = world.pod(Role.ACTOR)
+    world.end(placed, PodEnding.DELETED)
+
+    assert not [event for event in world.turn().events if event.scope]
+    world.turn(5.0)
+    assert world.settle().status.phase is Phase.RUNNING
+    assert (world.status.restart.epoch, world.status.restart.global_restarts) == (2, 1)
+
+
 def test_a_rank_is_not_told_to_hang_while_its_launcher_is_silent_too() -> None:
     world = make_cluster(policy=make_policy(heartbeatTimeoutSeconds=10))
     world.pod(Role.ACTOR).silent = 10.5  # a rank may be silent for 10 s, a launcher for 12
