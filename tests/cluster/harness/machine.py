@@ -15,6 +15,8 @@ from tests.cluster.harness import hostpython
 
 REPOSITORY = Path(__file__).parents[3]
 NODE = REPOSITORY / "tests/cluster/node"
+FIRST, SECOND = "node0", "node1"
+"""Names of the nodes; the second one is there only while a test wants it."""
 _BUILD_SECONDS = 1800
 
 
@@ -52,6 +54,13 @@ class Node:
     def daemon(self, action: str, name: str) -> None:
         """Does to a program of the cluster what `daemon.sh` can: start, stop, kill."""
         subprocess.run([str(NODE / "daemon.sh"), action, name], check=True, timeout=60)
+
+    def second(self, action: str) -> None:
+        """Does to a second node what `node.sh` can: add, lose, remove."""
+        done = subprocess.run(
+            [str(NODE / "node.sh"), action, SECOND], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, f"node.sh {action} {SECOND}: {done.stderr.strip()}"
 
 
 def is_this_machines(kubeconfig: str) -> bool:

@@ -57,9 +57,6 @@ class Subject:
         """As it is now; of every role there is one pod with one rank."""
         status = self.job.status()
         pods = {pod["metadata"]["labels"][LABEL_ROLE]: pod for pod in self.living()}
-        told: Counter[tuple[str, str]] = Counter()
-        for event in self.job.events():
-            told[event["reason"], event["action"]] += int(event.get("series", {}).get("count", 1))
         return Standing(
             epoch=status["restart"]["epoch"],
             restarts=status["restart"]["globalRestarts"],
@@ -67,8 +64,15 @@ class Subject:
             failures=Counter({row["name"]: row["failures"] for row in status["roles"]}),
             pods={role: pod["metadata"]["uid"] for role, pod in pods.items()},
             ranks={role: self._rank(pod) for role, pod in pods.items()},
-            told=told,
+            told=self.told(),
         )
+
+    def told(self) -> Counter[tuple[str, str]]:
+        """(reason, action) -> how often, until now."""
+        told: Counter[tuple[str, str]] = Counter()
+        for event in self.job.events():
+            told[event["reason"], event["action"]] += int(event.get("series", {}).get("count", 1))
+        return told
 
     def since(self, before: Standing) -> Standing:
         """As it is now, at the end of a test, which answers for the restarts since `before`."""
