@@ -49,9 +49,6 @@ CONNECTIONS = 256
 KEEP_ALIVE_SECONDS = 60
 """A coordinator closes a connection that is idle for 75 s."""
 
-NAME_SECONDS = 60
-"""How long a coordinator's address is believed: it is its Service's, and stays while the Service does."""
-
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 _WHOLE = (DEPLOYMENTS, STATEFUL_SETS)
@@ -100,11 +97,11 @@ class OperatorProcess:
         return await self._work(api, session, stopping)
 
     async def _work(self, api: Api, session: aiohttp.ClientSession, stopping: asyncio.Event) -> bool:
-        cache = Cache(lambda key, cause: workers.wake(key, cause))
+        cache = Cache(lambda key, urgency: workers.wake(key, urgency))
         platform = Platform(pod_monitors=await api.exists(POD_MONITORS.api_version))
         coordinators = Coordinators(
             self._access(api, session),
-            wake=lambda key, cause: workers.wake(key, cause),
+            wake=lambda key, urgency: workers.wake(key, urgency),
             metrics=self._metrics,
         )
         world = World(api, cache, coordinators, self._metrics, self._options, platform, self._identity)
@@ -209,7 +206,7 @@ def _to_coordinators() -> aiohttp.TCPConnector:
     """Two connections to each are kept: one for the long poll, one for turns, which come every half minute."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # 1024 by default on some nodes: 500 jobs
-    return aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS, ttl_dns_cache=NAME_SECONDS)
+    return aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS)
 
 
 def own_namespace() -> str:

@@ -28,7 +28,7 @@ from rljob_operator.adapters.startups import Startups
 from rljob_operator.adapters.status_writer import Overtaken, StatusWriter
 from rljob_operator.adapters.told import told, warning
 from rljob_operator.adapters.views import JobKey
-from rljob_operator.adapters.work_queue import Cause
+from rljob_operator.adapters.work_queue import Urgency
 from rljob_operator.adapters.workers import Look
 from rljob_operator.build import Owner, Platform, warnings
 from rljob_operator.coordinator_link import CoordinatorError
@@ -95,7 +95,7 @@ class Reconciler:
                 return None
             return await self._bring_on(key, raw, job)
         except Overtaken:
-            return Look(time.time(), Cause.ALARM)
+            return Look(time.time(), Urgency.ALARM)
 
     async def _bring_on(self, key: JobKey, raw: Json, job: RLJob) -> Look | None:
         seen_at = time.monotonic()
@@ -139,7 +139,7 @@ class Reconciler:
         if delta.waits:
             return Look(now + REMAINS_SECONDS)
         if refused:
-            return Look(now + RETRY_SECONDS, Cause.ALARM)
+            return Look(now + RETRY_SECONDS, Urgency.ALARM)
         if coordinator is not None and seen is None:
             return Look(min(now + UNANSWERED_SECONDS, decision.look_again_at))
         return Look(decision.look_again_at if early is None else min(now + early, decision.look_again_at))

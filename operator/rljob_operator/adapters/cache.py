@@ -8,9 +8,9 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from rljob_operator.adapters.causes import cause_of_job, cause_of_pod
+from rljob_operator.adapters.urgency import urgency_of_job, urgency_of_pod
 from rljob_operator.adapters.views import JobKey, OwnedView, PodView
-from rljob_operator.adapters.work_queue import Cause
+from rljob_operator.adapters.work_queue import Urgency
 
 Raw = dict[str, Any]
 
@@ -27,7 +27,7 @@ class Cache:
     What belongs to a job that is not known wakes nobody: it is the garbage collector's, or its job is about to be seen.
     """
 
-    def __init__(self, changed: Callable[[JobKey, Cause], None]) -> None:
+    def __init__(self, changed: Callable[[JobKey, Urgency], None]) -> None:
         self._changed = changed
         self._jobs: dict[JobKey, Raw] = {}
         self._pods: defaultdict[JobKey, dict[str, PodView]] = defaultdict(dict)
@@ -60,7 +60,7 @@ class Cache:
         kept = {name: metadata[name] for name in _KEPT if name in metadata}
         self._jobs[key] = {"metadata": kept, "spec": raw.get("spec") or {}, "status": raw.get("status") or {}}
         if not quietly:
-            self._changed(key, cause_of_job(known and known["metadata"], metadata))
+            self._changed(key, urgency_of_job(known and known["metadata"], metadata))
 
     def drop_job(self, raw: Raw) -> None:
         """An RLJob is gone; one of the same name that was made since is another one."""
@@ -69,7 +69,7 @@ class Cache:
         known = self._jobs.get(key)
         if known is not None and known["metadata"]["uid"] == metadata["uid"]:
             del self._jobs[key]
-            self._changed(key, Cause.ALARM)
+            self._changed(key, Urgency.ALARM)
 
     def jobs_known(self) -> dict[JobKey, str]:
         """Every RLJob: its uid by its key."""
@@ -80,12 +80,12 @@ class Cache:
         known = self._pods[key].get(pod.uid)
         self._pods[key][pod.uid] = pod
         if known != pod:
-            self._wake(key, cause_of_pod(known, pod))
+            self._wake(key, urgency_of_pod(known, pod))
 
     def drop_pod(self, key: JobKey, uid: str) -> None:
         """A pod is gone."""
         if self._pods[key].pop(uid, None) is not None:
-            self._wake(key, Cause.ALARM)
+            self._wake(key, Urgency.ALARM)
         if not self._pods[key]:
             del self._pods[key]
 
@@ -100,14 +100,14 @@ class Cache:
             return
         self._owned[key][view.kind, view.name] = view
         if known != view and not quietly:
-            self._wake(key, Cause.PROGRESS)
+            self._wake(key, Urgency.PROGRESS)
 
     def drop_owned(self, key: JobKey, kind: str, name: str, uid: str) -> None:
         """An object of a job is gone."""
         known = self._owned[key].get((kind, name))
         if known is not None and known.uid == uid:
             del self._owned[key][kind, name]
-            self._wake(key, Cause.ALARM)
+            self._wake(key, Urgency.ALARM)
         if not self._owned[key]:
             del self._owned[key]
 
@@ -126,9 +126,9 @@ class Cache:
         while len(self._gone) > REMEMBERED_GONE:
             self._gone.popitem(last=False)
 
-    def _wake(self, key: JobKey, cause: Cause) -> None:
+    def _wake(self, key: JobKey, urgency: Urgency) -> None:
         if key in self._jobs:
-            self._changed(key, cause)
+            self._changed(key, urgency)
 
 
 def _is_newer(metadata: Mapping[str, Any], known: Mapping[str, Any]) -> bool:

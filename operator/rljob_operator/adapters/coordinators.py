@@ -9,11 +9,11 @@ import random
 from collections.abc import Callable
 
 from rljob_api.wire.observation import CoordinatorStatus, EventKind
-from rljob_operator.adapters.causes import cause_of_events
 from rljob_operator.adapters.coordinator import Access
 from rljob_operator.adapters.metrics import Metrics
+from rljob_operator.adapters.urgency import urgency_of_events, urgency_of_status
 from rljob_operator.adapters.views import JobKey
-from rljob_operator.adapters.work_queue import Cause
+from rljob_operator.adapters.work_queue import Urgency
 from rljob_operator.coordinator_link import CoordinatorError, CoordinatorLink
 
 PATIENCE_SECONDS = 1.0
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 class Coordinator:
     """One job's."""
 
-    def __init__(self, link: CoordinatorLink, wake: Callable[[Cause], None], metrics: Metrics) -> None:
+    def __init__(self, link: CoordinatorLink, wake: Callable[[Urgency], None], metrics: Metrics) -> None:
         self.link = link
         self._wake = wake
         self._metrics = metrics
@@ -50,7 +50,7 @@ class Coordinator:
         asked = self._asked
         await asyncio.wait({asked}, timeout=PATIENCE_SECONDS)
         if not asked.done():
-            asked.add_done_callback(lambda _: self._wake(Cause.ALARM))  # it may tell of one
+            asked.add_done_callback(self._answered_late)
             return None
         self._asked = None
         try:
@@ -62,6 +62,11 @@ class Coordinator:
         # A coordinator that lost a tail of its state numbers events again from below.
         self._after = min(self._after, seen.last_event)
         return seen
+
+    def _answered_late(self, asked: asyncio.Task[CoordinatorStatus]) -> None:
+        if asked.cancelled():
+            return
+        self._wake(Urgency.PROGRESS if asked.exception() else urgency_of_status(asked.result()))
 
     def listen(self) -> None:
         """Wakes the job whenever something happens that may need a decision."""
@@ -89,13 +94,13 @@ class Coordinator:
             self._metrics.coordinator_requests.labels("events", "ok").inc()
             self._after = max([self._after, *(event.id for event in page.events)])
             if page.events:
-                self._wake(cause_of_events(page.events))
+                self._wake(urgency_of_events(page.events))
 
 
 class Coordinators:
     """All of them, by job; one is made when its job is first asked about."""
 
-    def __init__(self, access: Access, wake: Callable[[JobKey, Cause], None], metrics: Metrics) -> None:
+    def __init__(self, access: Access, wake: Callable[[JobKey, Urgency], None], metrics: Metrics) -> None:
         self._access = access
         self._wake = wake
         self._metrics = metrics
@@ -108,7 +113,7 @@ class Coordinators:
             return known[1]
         await self.close(key)
         link = CoordinatorLink(self._access.to(key, token))
-        made = Coordinator(link, lambda cause: self._wake(key, cause), self._metrics)
+        made = Coordinator(link, lambda urgency: self._wake(key, urgency), self._metrics)
         self._known[key] = (token, made)
         return made
 

@@ -94,9 +94,13 @@ class JobSecrets:
         waiting = [pod.created_at for pod in pods if not pod.started and pod.created_at > known.seen_at]
         if self._clock() < min([known.seen_at + CHECK_SECONDS, *(at + WAITING_SECONDS for at in waiting)]):
             return Held(known.token)
-        is_gone = await self._read(key) is None
-        if is_gone:
-            await self._create(key, job, owner, known.token, known.password)
+        found = await self._read(key)
+        is_gone = found is None
+        if found is None:
+            found = await self._create(key, job, owner, known.token, known.password)
+        if found is None or not _belongs(found, owner):  # somebody made another one, which the running pods do not know
+            self.forget(key)
+            return Absent.LOST if pods else Absent.REMAINS
         known.seen_at = self._clock()
         return Held(known.token, is_restored=is_gone)
 

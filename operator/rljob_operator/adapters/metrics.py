@@ -30,8 +30,8 @@ class Metrics:
         )
         self.queue_wait = Histogram(
             "rljob_operator_queue_wait_seconds",
-            "From due to the turn, by cause: alarm or progress.",
-            ["cause"],
+            "From due to the turn, by urgency: alarm or progress.",
+            ["urgency"],
             registry=registry,
             buckets=_FAST,
         )

@@ -1,13 +1,14 @@
 """The work queue: which job is looked at next, and when. Pure: it is told the time and waits for nobody.
 
 A key is in work at most once. Added again while it is in work it becomes due once more afterwards, however often it
-was added. An alarm goes before progress; what fails comes back later and later. `Workers` drives it.
+was added. An alarm goes before progress; what fails comes back later and later: only an alarm makes it come sooner, and
+not before the time that the server named. `Workers` drives it.
 
-    queue.add(key, now, Cause.ALARM); taken = queue.take(now); ...; queue.done(key)       or queue.failed(key, now)
+    queue.add(key, now, Urgency.ALARM); taken = queue.take(now); ...; queue.done(key)       or queue.failed(key, now)
 """
 
 import heapq
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
@@ -25,8 +26,8 @@ LONGEST_DELAY_SECONDS = 30.0
 """Back-off of a key whose turns fail: doubled from the first to the longest."""
 
 
-class Cause(Enum):
-    """Why a key is to be looked at."""
+class Urgency(Enum):
+    """How soon a key is to be looked at."""
 
     ALARM = "alarm"
     """A failure, an end, or another wish: the job stands still, or does what nobody wants, until its turn."""
@@ -34,9 +35,9 @@ class Cause(Enum):
     """All goes well: the status is to say how far."""
 
 
-ALL = tuple(Cause)
+ALL = tuple(Urgency)
 
-_HANDICAP = {Cause.ALARM: 0.0, Cause.PROGRESS: RISE_SECONDS}
+_HANDICAP = {Urgency.ALARM: 0.0, Urgency.PROGRESS: RISE_SECONDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Taken(Generic[K]):
     """A key that is in work from now on."""
 
     key: K
-    cause: Cause
+    urgency: Urgency
     since: float
     """When it became due."""
 
@@ -52,59 +53,71 @@ class Taken(Generic[K]):
 @dataclass(slots=True)
 class _Work:
     started: float
-    cause: Cause
-    again: dict[Cause, float] = field(default_factory=dict)
+    is_alarm: bool
+    """Whether it was to be looked at for an alarm too, now or later: the turn that serves it may fail."""
+    again: dict[Urgency, float] = field(default_factory=dict)
     """When it is due once more."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """What the failed turns of a key have come to."""
+
+    count: int
+    not_before: Mapping[Urgency, float]
+    """When it may come again."""
+
+
 class WorkQueue(Generic[K]):
-    """Keys, why they are due, and when."""
+    """Keys, how urgent they are, and when they are due."""
 
     def __init__(self) -> None:
-        self._lines: dict[Cause, _Line[K]] = {cause: _Line() for cause in Cause}
+        self._lines: dict[Urgency, _Line[K]] = {urgency: _Line() for urgency in Urgency}
         self._working: dict[K, _Work] = {}
-        self._failures: dict[K, int] = {}
+        self._refused: dict[K, _Refused] = {}
 
-    def add(self, key: K, at: float, cause: Cause) -> None:
-        """`key` is due at `at`, or earlier if it was so already for that cause."""
+    def add(self, key: K, at: float, urgency: Urgency) -> None:
+        """`key` is due at `at`, or earlier if it was so already with that urgency; later where its turns fail."""
         work = self._working.get(key)
         if work is None:
-            self._lines[cause].put(key, at)
+            refused = self._refused.get(key)
+            self._lines[urgency].put(key, at if refused is None else max(at, refused.not_before[urgency]))
         else:
-            work.again[cause] = min(at, work.again.get(cause, at))
+            work.again[urgency] = min(at, work.again.get(urgency, at))
 
-    def take(self, now: float, causes: Collection[Cause] = ALL) -> Taken[K] | None:
-        """The next key that is due for one of the causes. Its turn serves every cause that it has by now."""
-        due = [(at + _HANDICAP[cause], key) for cause, at, key in self._firsts(causes) if at <= now]
+    def take(self, now: float, urgencies: Collection[Urgency] = ALL) -> Taken[K] | None:
+        """The next key that is due with one of the urgencies. Its turn serves all that it was to be looked at for."""
+        due = [(at + _HANDICAP[urgency], key) for urgency, at, key in self._firsts(urgencies) if at <= now]
         if not due:
             return None
         _, key = min(due, key=lambda one: one[0])
-        times = {cause: at for cause, line in self._lines.items() if (at := line.drop(key)) is not None}
-        cause = Cause.ALARM if times.get(Cause.ALARM, now + 1) <= now else Cause.PROGRESS
-        self._working[key] = _Work(now, cause)
-        return Taken(key, cause, min(times.values()))
+        times = {urgency: at for urgency, line in self._lines.items() if (at := line.drop(key)) is not None}
+        urgency = Urgency.ALARM if times.get(Urgency.ALARM, now + 1) <= now else Urgency.PROGRESS
+        self._working[key] = _Work(now, Urgency.ALARM in times)
+        return Taken(key, urgency, times[urgency])
 
     def done(self, key: K) -> None:
         """The turn went well."""
-        self._failures.pop(key, None)
+        self._refused.pop(key, None)
         work = self._working.pop(key)
-        for cause, at in work.again.items():
-            self.add(key, max(at, work.started + SPACING_SECONDS), cause)
+        for urgency, at in work.again.items():
+            self.add(key, max(at, work.started + SPACING_SECONDS), urgency)
 
     def failed(self, key: K, now: float, at_least: float = 0.0) -> float:
         """The turn failed: it is due again after a delay that doubles, which is returned."""
-        count = self._failures.get(key, 0)
-        self._failures[key] = count + 1
+        refused = self._refused.get(key)
+        count = 0 if refused is None else refused.count
         delay = max(at_least, min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(count, 16)))
+        not_before = {Urgency.ALARM: now + at_least, Urgency.PROGRESS: now + delay}
+        self._refused[key] = _Refused(count + 1, not_before)
         work = self._working.pop(key)
-        # Events of meanwhile do not make a failing turn come sooner: they would undo the back-off.
-        is_alarm = Cause.ALARM in (work.cause, *work.again)
-        self.add(key, now + delay, Cause.ALARM if is_alarm else Cause.PROGRESS)
+        is_alarm = work.is_alarm or Urgency.ALARM in work.again
+        self.add(key, now + delay, Urgency.ALARM if is_alarm else Urgency.PROGRESS)
         return delay
 
-    def next_due(self, causes: Collection[Cause] = ALL) -> float | None:
+    def next_due(self, urgencies: Collection[Urgency] = ALL) -> float | None:
         """When there is something to take; None: not before something is added or done."""
-        return min((at for _, at, _ in self._firsts(causes)), default=None)
+        return min((at for _, at, _ in self._firsts(urgencies)), default=None)
 
     def depth(self, now: float) -> int:
         """Keys that are due and not in work."""
@@ -115,9 +128,9 @@ class WorkQueue(Generic[K]):
         due = self.next_due()
         return 0.0 if due is None else max(0.0, now - due)
 
-    def _firsts(self, causes: Collection[Cause]) -> list[tuple[Cause, float, K]]:
-        found = ((cause, self._lines[cause].first()) for cause in causes)
-        return [(cause, *first) for cause, first in found if first is not None]
+    def _firsts(self, urgencies: Collection[Urgency]) -> list[tuple[Urgency, float, K]]:
+        found = ((urgency, self._lines[urgency].first()) for urgency in urgencies)
+        return [(urgency, *first) for urgency, first in found if first is not None]
 
 
 class _Line(Generic[K]):

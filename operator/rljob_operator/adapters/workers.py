@@ -12,7 +12,7 @@ from typing import Generic
 
 from rljob_operator.adapters.errors import ApiRefused, LeaseLost
 from rljob_operator.adapters.metrics import Metrics
-from rljob_operator.adapters.work_queue import ALL, Cause, K, Taken, WorkQueue
+from rljob_operator.adapters.work_queue import ALL, K, Taken, Urgency, WorkQueue
 
 SETTLE_SECONDS = 0.2
 """What only moves a status forward waits for what follows at once: a new pod alone is news half a dozen times."""
@@ -27,7 +27,7 @@ class Look:
 
     at: float
     """Unix time."""
-    cause: Cause = Cause.PROGRESS
+    urgency: Urgency = Urgency.PROGRESS
 
 
 Turn = Callable[[K], Awaitable[Look | None]]
@@ -48,12 +48,12 @@ class Workers(Generic[K]):
         self._metrics = metrics
         self._queue: WorkQueue[K] = WorkQueue()
         self._changed = asyncio.Event()
-        self._running: dict[asyncio.Task[None], Cause] = {}
+        self._running: dict[asyncio.Task[None], Urgency] = {}
         self.lease_lost = asyncio.Event()
 
-    def wake(self, key: K, cause: Cause) -> None:
+    def wake(self, key: K, urgency: Urgency) -> None:
         """Something was seen: `key` is to be looked at, for an alarm at once."""
-        self._add(key, 0.0 if cause is Cause.ALARM else SETTLE_SECONDS, cause)
+        self._add(key, 0.0 if urgency is Urgency.ALARM else SETTLE_SECONDS, urgency)
 
     def lag(self) -> float:
         """For how long the longest waiting job has waited."""
@@ -81,15 +81,15 @@ class Workers(Generic[K]):
             taken = self._queue.take(now, self._served())
             if taken is None:
                 return
-            self._metrics.queue_wait.labels(taken.cause.value).observe(now - taken.since)
+            self._metrics.queue_wait.labels(taken.urgency.value).observe(now - taken.since)
             task = asyncio.create_task(self._work(taken))
-            self._running[task] = taken.cause
+            self._running[task] = taken.urgency
             task.add_done_callback(self._finished)
 
-    def _served(self) -> tuple[Cause, ...]:
-        """Which causes may have the next turn."""
-        progress = sum(cause is Cause.PROGRESS for cause in self._running.values())
-        return ALL if progress < self._concurrency - self._concurrency // ALARM_SHARE else (Cause.ALARM,)
+    def _served(self) -> tuple[Urgency, ...]:
+        """Which urgencies may have the next turn."""
+        progress = sum(urgency is Urgency.PROGRESS for urgency in self._running.values())
+        return ALL if progress < self._concurrency - self._concurrency // ALARM_SHARE else (Urgency.ALARM,)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         del self._running[task]
@@ -114,12 +114,12 @@ class Workers(Generic[K]):
         else:
             self._queue.done(taken.key)
             if again is not None:
-                self._add(taken.key, max(0.0, again.at - time.time()), again.cause)
+                self._add(taken.key, max(0.0, again.at - time.time()), again.urgency)
         finally:
             self._metrics.turn_seconds.labels(result).observe(time.monotonic() - started)
 
-    def _add(self, key: K, delay: float, cause: Cause) -> None:
-        self._queue.add(key, time.monotonic() + delay, cause)
+    def _add(self, key: K, delay: float, urgency: Urgency) -> None:
+        self._queue.add(key, time.monotonic() + delay, urgency)
         self._changed.set()
 
     def _failed(self, key: K, error: Exception) -> None:

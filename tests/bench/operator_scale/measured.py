@@ -127,7 +127,7 @@ def compared(phase: str, before: Reading, after: Reading, num_jobs: int, latenci
     asked.subtract(before.sum_by("rljob_operator_coordinator_requests_total", "request"))
     turns = _difference(before, after, "rljob_operator_reconcile_seconds")
     waits = _difference(before, after, "rljob_operator_queue_wait_seconds")
-    alarms = _difference(before, after, "rljob_operator_queue_wait_seconds", cause="alarm")
+    alarms = _difference(before, after, "rljob_operator_queue_wait_seconds", urgency="alarm")
     errors = after.sum_by("rljob_operator_reconcile_errors_total", "kind")
     errors.subtract(before.sum_by("rljob_operator_reconcile_errors_total", "kind"))
     num_turns = turns[-1][1] if turns else 0.0

@@ -7,13 +7,13 @@ import pytest
 from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.sinks import OwnedSink, PodSink
 from rljob_operator.adapters.views import JobKey, view_owned
-from rljob_operator.adapters.work_queue import Cause
+from rljob_operator.adapters.work_queue import Urgency
 from tests.unit.adapters.objects import make_pod, running, terminated
 
 KEY = JobKey("ns", "job")
 
 
-class Woken(list[tuple[JobKey, Cause]]):
+class Woken(list[tuple[JobKey, Urgency]]):
     def take(self) -> int:
         count = len(self)
         self.clear()
@@ -32,7 +32,7 @@ def make_deployment(version: int, *, replicas: int = 1) -> dict[str, Any]:
 
 def make_cache() -> tuple[Cache, Woken]:
     woken = Woken()
-    return Cache(lambda key, cause: woken.append((key, cause))), woken
+    return Cache(lambda key, urgency: woken.append((key, urgency))), woken
 
 
 def make_cache_with_job() -> tuple[Cache, Woken]:

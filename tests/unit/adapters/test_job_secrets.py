@@ -102,6 +102,19 @@ def test_one_that_was_deleted_is_made_again_with_the_same_content(pod: PodView, 
     assert scene.ask(pod) == Held(token)
 
 
+def test_another_one_that_somebody_made_instead_is_not_taken_for_it() -> None:
+    scene = Scene()
+    scene.ask(has_begun=False)
+    found = scene.api.stored[secret_name(KEY.name)]
+    scene.api.stored[secret_name(KEY.name)] = {**found, "metadata": {**found["metadata"], "ownerReferences": []}}
+    scene.now += CHECK_SECONDS
+
+    assert scene.ask(RUNS) is Absent.LOST
+    assert scene.ask(RUNS) is Absent.LOST
+    scene.delete_by_hand()
+    assert isinstance(scene.ask(), Held)
+
+
 def test_it_is_not_read_in_every_turn() -> None:
     scene = Scene()
     scene.ask(has_begun=False)

@@ -8,15 +8,15 @@ from rljob_operator.adapters.work_queue import (
     LONGEST_DELAY_SECONDS,
     RISE_SECONDS,
     SPACING_SECONDS,
-    Cause,
+    Urgency,
     WorkQueue,
 )
 
-ALARM, PROGRESS = Cause.ALARM, Cause.PROGRESS
+ALARM, PROGRESS = Urgency.ALARM, Urgency.PROGRESS
 KEYS = st.sampled_from("abcde")
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("add"), KEYS, st.floats(0, 5), st.sampled_from(Cause)),
+        st.tuples(st.just("add"), KEYS, st.floats(0, 5), st.sampled_from(Urgency)),
         st.tuples(st.sampled_from(["take", "take alarms", "done", "failed"]), KEYS, st.just(0.0), st.just(ALARM)),
         st.tuples(st.just("wait"), KEYS, st.floats(0, 4), st.just(ALARM)),
     ),
@@ -37,7 +37,7 @@ def test_what_is_due_for_longest_comes_first() -> None:
     assert taken(queue, 0.5) is None
     first = queue.take(3.0)
     assert first is not None
-    assert (first.key, first.cause, first.since) == ("early", PROGRESS, 1.0)
+    assert (first.key, first.urgency, first.since) == ("early", PROGRESS, 1.0)
     assert taken(queue, 3.0) == "late"
     assert taken(queue, 3.0) is None
 
@@ -70,9 +70,9 @@ def test_who_serves_alarms_only_is_not_offered_progress() -> None:
     assert queue.next_due([ALARM]) == 50.0
     found = queue.take(100.0, [ALARM])
     assert found is not None
-    assert (found.cause, found.since) == (ALARM, 0.0)
+    assert (found.urgency, found.since) == (ALARM, 50.0)
     queue.done("a")
-    assert queue.next_due() is None, "the turn has served both causes"
+    assert queue.next_due() is None, "the turn has served both"
 
 
 def test_an_alarm_while_it_is_in_work_for_progress_is_an_alarm_afterwards() -> None:
@@ -85,7 +85,7 @@ def test_an_alarm_while_it_is_in_work_for_progress_is_an_alarm_afterwards() -> N
 
     found = queue.take(1.0)
     assert found is not None
-    assert (found.key, found.cause) == ("a", ALARM)
+    assert (found.key, found.urgency) == ("a", ALARM)
 
 
 def test_an_earlier_time_overtakes_a_later_one_and_not_the_other_way_round() -> None:
@@ -104,8 +104,8 @@ def test_a_key_that_is_added_while_in_work_comes_once_more_and_only_once() -> No
     queue: WorkQueue[str] = WorkQueue()
     queue.add("a", 0.0, PROGRESS)
     assert taken(queue, 0.0) == "a"
-    for cause in (PROGRESS, ALARM, PROGRESS):
-        queue.add("a", 0.0, cause)
+    for urgency in (PROGRESS, ALARM, PROGRESS):
+        queue.add("a", 0.0, urgency)
 
     assert taken(queue, 0.0) is None
     queue.done("a")
@@ -140,7 +140,7 @@ def test_what_fails_comes_back_later_and_later_and_events_do_not_hurry_it() -> N
     assert delays[-1] == LONGEST_DELAY_SECONDS
     found = queue.take(now)
     assert found is not None
-    assert found.cause is ALARM, "it is still one"
+    assert found.urgency is ALARM, "it is still one"
     queue.done("a")
     queue.add("a", now, PROGRESS)
     assert taken(queue, now) == "a"
@@ -153,6 +153,51 @@ def test_a_server_that_says_when_to_come_back_is_obeyed() -> None:
     queue.take(0.0)
 
     assert queue.failed("a", 0.0, at_least=7.0) == 7.0
+
+
+def test_progress_does_not_hurry_what_fails_nor_hide_that_it_is_an_alarm() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a", 0.0, ALARM)
+    now = 0.0
+    for _ in range(4):
+        now = now + queue.failed("a", now) if taken(queue, now) == "a" else now
+    delay = now
+    queue.add("a", delay - 0.01, PROGRESS)
+
+    assert taken(queue, delay - 0.01) is None
+    found = queue.take(delay, [ALARM])
+    assert found is not None
+    assert found.urgency is ALARM
+
+
+def test_an_alarm_hurries_what_fails_but_not_the_server() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a", 0.0, PROGRESS)
+    queue.add("b", 0.0, PROGRESS)
+    for _ in range(2):
+        queue.take(0.0)
+    assert queue.failed("a", 0.0) > 0.01
+    assert queue.failed("b", 0.0, at_least=7.0) == 7.0
+    queue.add("a", 0.01, ALARM)
+    queue.add("b", 0.01, ALARM)
+
+    assert taken(queue, 0.01) == "a"
+    assert taken(queue, 6.9) is None
+    assert taken(queue, 7.0) == "b"
+
+
+def test_an_alarm_that_is_served_before_its_time_is_still_one_when_that_turn_fails() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a", 9.0, ALARM)
+    queue.add("a", 1.0, PROGRESS)
+    found = queue.take(1.0)
+    assert found is not None
+    assert (found.urgency, found.since) == (PROGRESS, 1.0)
+    queue.failed("a", 1.0)
+
+    found = queue.take(2.0, [ALARM])
+    assert found is not None
+    assert found.key == "a"
 
 
 def test_the_lag_is_that_of_the_key_that_waits_for_longest() -> None:
@@ -168,41 +213,40 @@ def test_the_lag_is_that_of_the_key_that_waits_for_longest() -> None:
 
 @given(STEPS)
 def test_no_key_is_lost_or_in_work_twice_and_alarms_come_first_but_not_for_ever(
-    steps: list[tuple[str, str, float, Cause]],
+    steps: list[tuple[str, str, float, Urgency]],
 ) -> None:
     queue: WorkQueue[str] = WorkQueue()
     now = 0.0
-    working: set[str] = set()
-    owed: dict[str, dict[Cause, float]] = {}
-    for step, key, seconds, cause in steps:
+    working: dict[str, bool] = {}
+    """What is in work, and whether that is for an alarm too."""
+    owed: dict[str, dict[Urgency, float]] = {}
+    for step, key, seconds, urgency in steps:
         now += 0.001
         if step == "add":
-            queue.add(key, now + seconds, cause)
+            queue.add(key, now + seconds, urgency)
             due = owed.setdefault(key, {})
-            due[cause] = min(now + seconds, due.get(cause, now + seconds))
+            due[urgency] = min(now + seconds, due.get(urgency, now + seconds))
         elif step.startswith("take"):
-            causes = [ALARM] if step == "take alarms" else list(Cause)
-            found = queue.take(now, causes)
+            urgencies = [ALARM] if step == "take alarms" else list(Urgency)
+            found = queue.take(now, urgencies)
             free = {name: due for name, due in owed.items() if name not in working}
             if found is None:
-                assert not any(due.get(cause, now + 1) <= now for due in free.values() for cause in causes)
+                assert not any(due.get(urgency, now + 1) <= now for due in free.values() for urgency in urgencies)
                 continue
             assert found.key in free
-            assert_nobody_was_passed_over(found.key, found.cause, free, causes, now)
-            working.add(found.key)
-            del owed[found.key]
+            assert_nobody_was_passed_over(found.key, found.urgency, free, urgencies, now)
+            working[found.key] = ALARM in owed.pop(found.key)
         elif step == "wait":
             now += seconds
         elif key in working:
-            working.discard(key)
-            again = owed.pop(key, {})
+            is_alarm, again = working.pop(key), owed.pop(key, {})
             if step == "done":
                 queue.done(key)
                 owed |= {key: again} if again else {}
                 now += SPACING_SECONDS  # from its start on it is spaced
             else:
                 at = now + queue.failed(key, now)
-                owed[key] = dict.fromkeys(Cause, at)
+                owed[key] = {ALARM if is_alarm or ALARM in again else PROGRESS: at}
                 now = max(now, at)
     for key in working:
         queue.done(key)
@@ -214,13 +258,13 @@ def test_no_key_is_lost_or_in_work_twice_and_alarms_come_first_but_not_for_ever(
 
 
 def assert_nobody_was_passed_over(
-    key: str, cause: Cause, free: dict[str, dict[Cause, float]], causes: list[Cause], now: float
+    key: str, urgency: Urgency, free: dict[str, dict[Urgency, float]], urgencies: list[Urgency], now: float
 ) -> None:
     """Progress was taken only where no alarm is due but later than it had risen; and an alarm, where none had."""
     alarms = [due[ALARM] for name, due in free.items() if name != key and due.get(ALARM, now + 1) <= now]
     risen = [due[PROGRESS] for name, due in free.items() if name != key and due.get(PROGRESS, now + 1) <= now]
-    if cause is PROGRESS:
+    if urgency is PROGRESS:
         assert all(at + 0.1 >= free[key][PROGRESS] + RISE_SECONDS for at in alarms)
-    elif PROGRESS in causes:
+    elif PROGRESS in urgencies:
         mine = min(free[key].get(ALARM, now), free[key].get(PROGRESS, now) + RISE_SECONDS)
         assert all(at + RISE_SECONDS + 0.1 >= mine for at in risen)

@@ -1,11 +1,11 @@
-"""The workers: how many turns at the same time, and of which cause."""
+"""The workers: how many turns at the same time, and of which urgency."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
 from rljob_operator.adapters.metrics import Metrics
-from rljob_operator.adapters.work_queue import Cause
+from rljob_operator.adapters.work_queue import Urgency
 from rljob_operator.adapters.workers import ALARM_SHARE, Look, Workers
 
 CONCURRENCY = 2 * ALARM_SHARE
@@ -47,11 +47,11 @@ async def until(holds: Callable[[], bool]) -> None:
 def test_an_alarm_has_a_turn_at_once_where_progress_waits_for_a_slow_server() -> None:
     async def test(workers: Workers[str], turns: Turns) -> None:
         for number in range(3 * CONCURRENCY):
-            workers.wake(f"p{number}", Cause.PROGRESS)
+            workers.wake(f"p{number}", Urgency.PROGRESS)
         allowed = CONCURRENCY - CONCURRENCY // ALARM_SHARE
         await until(lambda: len(turns.begun) == allowed)
         await until(lambda: workers.depth() == 3 * CONCURRENCY - allowed)
-        workers.wake("alarm", Cause.ALARM)
+        workers.wake("alarm", Urgency.ALARM)
         await until(lambda: "alarm" in turns.begun)
         assert turns.begun == [f"p{number}" for number in range(allowed)] + ["alarm"]
         turns.release.set()
@@ -63,8 +63,8 @@ def test_an_alarm_has_a_turn_at_once_where_progress_waits_for_a_slow_server() ->
 def test_with_one_turn_at_a_time_both_causes_are_served() -> None:
     async def test(workers: Workers[str], turns: Turns) -> None:
         turns.release.set()
-        workers.wake("progress", Cause.PROGRESS)
-        workers.wake("alarm", Cause.ALARM)
+        workers.wake("progress", Urgency.PROGRESS)
+        workers.wake("alarm", Urgency.ALARM)
         await until(lambda: len(turns.begun) == 2)
         assert turns.begun == ["alarm", "progress"]
 
@@ -75,7 +75,7 @@ def test_a_burst_of_news_of_a_new_pod_is_one_turn() -> None:
     async def test(workers: Workers[str], turns: Turns) -> None:
         turns.release.set()
         for _ in range(6):
-            workers.wake("a", Cause.PROGRESS)
+            workers.wake("a", Urgency.PROGRESS)
             await asyncio.sleep(0)
         await until(lambda: bool(turns.begun))
         await until(lambda: workers.depth() == 0)
@@ -87,8 +87,8 @@ def test_a_burst_of_news_of_a_new_pod_is_one_turn() -> None:
 def test_what_a_turn_wants_to_see_again_it_sees() -> None:
     async def test(workers: Workers[str], turns: Turns) -> None:
         turns.release.set()
-        turns.answers["a"] = Look(time.time() - 1, Cause.ALARM)
-        workers.wake("a", Cause.ALARM)
+        turns.answers["a"] = Look(time.time() - 1, Urgency.ALARM)
+        workers.wake("a", Urgency.ALARM)
         await until(lambda: turns.begun == ["a", "a"])
 
     with_workers(test)
