@@ -1,5 +1,8 @@
 """Starts of a container, counted over its lives."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from rljob_workers.launcher.starts import FILE, count_start
@@ -14,3 +17,15 @@ def test_each_start_counts_one_more(tmp_path: Path) -> None:
 def test_half_a_number_begins_anew(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("")
     assert count_start(tmp_path) == 0
+
+
+def test_a_container_that_may_not_count_ends_with_a_sentence(tmp_path: Path) -> None:
+    root = tmp_path / "file"
+    root.touch()
+    command = [sys.executable, "-m", "rljob_workers.launcher.pod"]
+    ended = subprocess.run(
+        command, env={**os.environ, "RLJOB_ROOT": str(root)}, capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 64
+    assert ended.stderr.startswith(f"{root}/run/rljob: Not a directory. Mount a folder there")

@@ -102,8 +102,15 @@ class Pod:
 def main(arguments: Sequence[str], bodies: Bodies, load: Callable[[], None] = preload) -> int:
     """The command line; the exit code."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_TERMINATED))  # a first process has no default for it
-    root = Path(os.environ.get("RLJOB_ROOT") or "/")
-    restart_count = count_start(root / cluster.STATE_DIR.lstrip("/"))
+    state = Path(os.environ.get("RLJOB_ROOT") or "/") / cluster.STATE_DIR.lstrip("/")
+    try:
+        restart_count = count_start(state)
+    except OSError as error:
+        sys.stderr.write(
+            f"{state}: {error.strerror}. Mount a folder there that this user may write, as the operator does:"
+            " this is the first process of a pod. Without a cluster, use: rljob run.\n"
+        )
+        return EXIT_BAD_MANIFEST
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     parser = argparse.ArgumentParser(prog="python -m rljob_workers.launcher.pod")
     parser.add_argument("--probe-host", default="", help="address for probes and metrics (default: all)")
