@@ -4,11 +4,13 @@ import logging
 import time
 from collections.abc import Sequence
 
+from rljob_api.cluster import COMPONENT_CONTROL
 from rljob_operator.adapters.api import Api, Json
 from rljob_operator.adapters.errors import ApiConflict, ApiNotFound, ApiRefused
-from rljob_operator.adapters.pod_facts import stranded
+from rljob_operator.adapters.pod_facts import ending_of, stranded
 from rljob_operator.adapters.resources import NODES, PODS
 from rljob_operator.adapters.views import JobKey, PodView
+from rljob_operator.core import PodEnding
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 MARKED = "-1000"
@@ -24,29 +26,30 @@ class PodActions:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._buried: dict[JobKey, float] = {}
+        self._buried: dict[JobKey, frozenset[str]] = {}
+        """Uids of pods that were let go of and not yet seen to be gone."""
+        self._beside: dict[JobKey, frozenset[str]] = {}
+        """Uids of pods that were there at a burial and have not been made anew for it."""
 
     def forget(self, key: JobKey) -> None:
         """The job is gone."""
         self._buried.pop(key, None)
+        self._beside.pop(key, None)
 
     async def delete(self, key: JobKey, pod: PodView) -> None:
-        """Deletes this pod, and not one of the same name: at once, by force where its node is not ready."""
-        grace = AT_ONCE_SECONDS if await self._node_is_ready(pod) else 0
+        """Deletes this pod, and not one of the same name: at once, by force where nobody is left to end it."""
+        grace = 0 if await self._is_abandoned(pod) else AT_ONCE_SECONDS
         if pod.deleting and pod.grace_seconds <= grace:
             return
         await self._delete(key, pod, grace)
 
     async def bury(self, key: JobKey, pods: Sequence[PodView]) -> None:
         """Deletes by force those that nobody is left to end: a StatefulSet makes no other one before they are gone."""
-        for pod in stranded(pods, time.time()):
-            if not await self._node_is_ready(pod):
-                await self._delete(key, pod, 0)
-                self._buried[key] = time.time()
-        for pod in pods:
-            # It had to be near a pod that was lost. The scheduler does not notice for minutes that it need not be now.
-            if pod.unscheduled and not pod.deleting and pod.created_at <= self._buried.get(key, 0.0):
-                await self._delete(key, pod, AT_ONCE_SECONDS)
+        lost = [pod for pod in stranded(pods, time.time()) if await self._is_abandoned(pod)]
+        for pod in lost:
+            await self._delete(key, pod, 0)
+        for pod in self._kept_waiting(key, pods, frozenset(pod.uid for pod in lost)):
+            await self._delete(key, pod, AT_ONCE_SECONDS)
 
     async def mark(self, key: JobKey, pod: PodView) -> None:
         """Its Deployment takes it first when it shrinks."""
@@ -56,13 +59,30 @@ class PodActions:
         """Takes the mark back."""
         await self._annotate(key, pod, None)
 
+    def _kept_waiting(self, key: JobKey, pods: Sequence[PodView], lost: frozenset[str]) -> list[PodView]:
+        """Pods that had to be near a lost one: the scheduler does not notice for minutes that they need not be now.
+
+        Meant are those that are listed when a pod is let go of, or when it is first seen to be gone, and each is named
+        once: what is made later waits for something else.
+        """
+        buried, there = self._buried.pop(key, frozenset()), frozenset(pod.uid for pod in pods)
+        beside = self._beside.pop(key, frozenset()) & there
+        if lost - buried or buried - there:
+            beside |= there
+        waiting = [pod for pod in pods if pod.uid in beside and pod.unscheduled and not pod.deleting]
+        if left := (buried | lost) & there:
+            self._buried[key] = left
+        if left := beside - {pod.uid for pod in waiting}:
+            self._beside[key] = left
+        return waiting
+
     async def _delete(self, key: JobKey, pod: PodView, grace: int) -> None:
         options = {"gracePeriodSeconds": grace, "preconditions": {"uid": pod.uid}}
         try:
             await self._api.delete(PODS, key.namespace, pod.name, options)
         except (ApiNotFound, ApiConflict):
             return
-        _log.info("%s: deleted pod %s%s", key, pod.name, "" if grace else " by force: its node is not ready")
+        _log.info("%s: deleted pod %s%s", key, pod.name, "" if grace else " by force: its node is lost")
 
     async def _annotate(self, key: JobKey, pod: PodView, cost: str | None) -> None:
         body: Json = {"metadata": {"uid": pod.uid, "annotations": {DELETION_COST: cost}}}
@@ -71,15 +91,22 @@ class PodActions:
         except (ApiNotFound, ApiConflict):
             return
 
-    async def _node_is_ready(self, pod: PodView) -> bool:
+    async def _is_abandoned(self, pod: PodView) -> bool:
+        """Whether its node is gone or silent.
+
+        A silent node may still run it. Two control Redis must not write one file, so its pod has to be lost by the word
+        of the cluster, too, which waits longer.
+        """
         if not pod.node:
-            return True
+            return False
         try:
             node = await self._api.get(NODES, None, pod.node)
         except ApiNotFound:
-            return False
+            return True
         except ApiRefused as error:  # an operator of single namespaces may not ask
             _log.debug("node %s: %s", pod.node, error)
-            return True
+            return False
         conditions = node.get("status", {}).get("conditions", [])
-        return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+        if any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions):
+            return False
+        return pod.component != COMPONENT_CONTROL or ending_of(pod, "") is PodEnding.NODE_LOST

@@ -17,7 +17,7 @@ from rljob_operator.core.finished import finished
 from rljob_operator.core.hang import hanging
 from rljob_operator.core.infrastructure import restarts
 from rljob_operator.core.maximum import limited
-from rljob_operator.core.notices import notices
+from rljob_operator.core.notices import notices, replacements
 from rljob_operator.core.observed import Observed
 from rljob_operator.core.orders import orders
 from rljob_operator.core.outcome import applied, replaced
@@ -54,8 +54,10 @@ def _moved(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobSt
     verdict = _verdict(observed, status, now)
     events = notices(observed, status, now)
     if not stopping(observed, status):
+        lost = lost_pods(observed, status, now)
         gone = [cause for cause in hanging(observed, status, now) if cause.lost]
-        status = replaced(observed, status, [*lost_pods(observed, status, now), *gone], now)
+        events += replacements(observed, status, lost, now)
+        status = replaced(observed, status, [*lost, *gone], now)
     if verdict is not None:
         status, told = applied(observed, status, verdict, now)
         events += told

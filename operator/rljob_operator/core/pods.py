@@ -38,10 +38,9 @@ def lost_pods(observed: Observed, status: RLJobStatus, now: float) -> list[Cause
 def lost_before(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
     """Whether a lost pod belongs to an epoch that was left: then it is replaced and does not count again.
 
-    One that is taken away before the next epoch is open costs nothing more either.
-
-    So does one that has not even taken an order of this epoch: many are lost with a node, and each is noticed when its
-    own time is over.
+    One that is taken away before the next epoch is seen to be open costs nothing more either (see `unseen`). Nor does
+    one that has not even taken an order of this epoch: many are lost with a node, and each is noticed when its own time
+    is over.
     """
     if not cause.lost:
         return False
@@ -54,13 +53,20 @@ def lost_before(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
     return seen is not None and seen.carried is not None and seen.carried.epoch < status.restart.epoch
 
 
-def never_ran(observed: Observed, cause: Cause) -> bool:
+def never_ran(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
     """Whether a lost pod was taken away before it ran: it is replaced, and nothing has to be restarted for it.
 
-    Such a pod waits on a node that is lost, as long as its cluster has not noticed.
+    Such a pod waits on a node that is lost, as long as its cluster has not noticed. A node that is only cut off from
+    its cluster tells it of no start: so the coordinator has to say, too, that nobody has registered from that pod.
     """
     fact = observed.fact(cause.pod)
-    return cause.lost and fact is not None and fact.ending is not None and not fact.has_run
+    if not cause.lost or fact is None or fact.ending is None or fact.has_run:
+        return False
+    coordinator, restart = observed.coordinator, status.restart
+    if coordinator is None or coordinator.epoch < restart.opened:  # it has not read its state yet
+        return restart.opened < restart.epoch
+    uid = fact.life.rpartition("/")[0]
+    return all(seen.pod_uid != uid for seen in coordinator.pods)
 
 
 def _lost(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus, now: float) -> Cause | None:

@@ -14,6 +14,7 @@ from rljob_operator.core.failures import reported
 from rljob_operator.core.hang import hanging
 from rljob_operator.core.observed import Observed
 from rljob_operator.core.pods import lost_before, lost_pods, never_ran
+from rljob_operator.core.unseen import lost_unseen
 from rljob_operator.core.verdicts import Cause, Fail, RestartGlobal, RestartInPlace
 
 DEFAULT_TABLE = {
@@ -36,13 +37,13 @@ def causes(observed: Observed, status: RLJobStatus, now: float) -> list[Cause]:
     """At most one cause a pod: a lost pod explains its dead ranks, a dead rank explains a silent one."""
     lost = [cause for cause in lost_pods(observed, status, now) if _restarts(observed, status, cause)]
     found: dict[str, Cause] = {}
-    for cause in [*lost, *reported(observed, status), *hanging(observed, status, now)]:
+    for cause in [*lost, *lost_unseen(observed, status), *reported(observed, status), *hanging(observed, status, now)]:
         found.setdefault(str(cause.pod), cause)
     return list(found.values())
 
 
 def _restarts(observed: Observed, status: RLJobStatus, lost: Cause) -> bool:
-    return not lost_before(observed, status, lost) and not never_ran(observed, lost)
+    return not lost_before(observed, status, lost) and not never_ran(observed, status, lost)
 
 
 def remembered(policy: RestartPolicySpec, times: Sequence[float], now: float) -> list[float]:

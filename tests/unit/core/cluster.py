@@ -78,6 +78,8 @@ class Cluster:
     born: int = 0
     secret_is_lost: bool = False
     """Then nobody can talk to the coordinator."""
+    answers: bool = True
+    """Whether the coordinator does."""
 
     def turn(self, seconds: float = 1.0) -> Decision:
         """Observes, decides, persists, applies, acts."""
@@ -102,7 +104,7 @@ class Cluster:
         candidates = [Candidate(pod.uid, pod.role, pod.created, going=pod.going) for pod in self.pods]
         given = assign(self.status, candidates)
         facts = tuple(self._fact(pod, given[pod.uid]) for pod in self.pods if pod.uid in given)
-        is_silent = self.secret_is_lost or is_true(self.status, ConditionType.SUSPENDED)
+        is_silent = not self.answers or self.secret_is_lost or is_true(self.status, ConditionType.SUSPENDED)
         coordinator = None if is_silent else self._coordinator()
         return Observed(
             policy=self.policy,

@@ -22,6 +22,7 @@ HAPPENINGS = st.one_of(
     st.tuples(st.just("goes deaf"), st.booleans()),
     st.tuples(st.just("falls silent"), st.sampled_from([0.1, 99.0])),
     st.tuples(st.just("lingers"), st.booleans()),
+    st.tuples(st.just("is cut off"), st.booleans()),
     st.tuples(st.just("scales"), st.integers(1, 4)),
     st.tuples(st.just("changes the spec"), st.integers(1, 3)),
     st.tuples(st.just("outdates"), st.booleans()),
@@ -51,6 +52,8 @@ def happened(world: Cluster, what: str, how: object, which: int) -> None:
             pod.silent = how
         case "lingers", bool():
             world.stops = not how
+        case "is cut off", bool():
+            world.answers = not how
         case "scales", int():
             world.replicas[Role.ROLLOUT] = how
             world.wish()
@@ -121,7 +124,7 @@ def test_whatever_happened_the_job_is_well_again_or_at_rest(
     for (what, how), which, seconds in schedule:
         happened(world, what, how, which)
         world.turn(seconds)
-    world.stops = True
+    world.stops = world.answers = True
     for pod in world.pods:
         pod.deaf, pod.silent = False, 0.1
     world.wish(outdated=False)
@@ -139,6 +142,23 @@ def test_whatever_happened_the_job_is_well_again_or_at_rest(
         settled = deepcopy(world.status)
         assert world.turn(0.1).actions == ()
         assert world.status.conditions == settled.conditions
+
+
+@settings(deadline=None, max_examples=40)
+@given(SCHEDULES, POLICIES)
+def test_no_two_actors_take_orders_of_one_epoch(
+    schedule: list[tuple[tuple[str, object], int, float]], policy: object
+) -> None:
+    world = make_cluster(policy=policy)
+    taken: set[tuple[int, str]] = set()
+    for (what, how), which, seconds in schedule:
+        happened(world, what, how, which)
+        world.turn(seconds)
+        for pod in world.pods:
+            if pod.role is Role.ACTOR and pod.order is not None:
+                taken.add((pod.order.epoch, pod.uid))
+    epochs = [epoch for epoch, _ in taken]
+    assert len(epochs) == len(set(epochs)), f"(epoch, pod): {sorted(taken)}"
 
 
 @settings(deadline=None, max_examples=25)
