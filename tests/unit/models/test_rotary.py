@@ -20,6 +20,10 @@ from tests.unit.models.test_decoder_config import LLAMA, LLAMA3
         pytest.param({**LLAMA3, "rope_theta": 5e5, "original_max_position_embeddings": 64}, id="llama3"),
         pytest.param({"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}, id="yarn"),
         pytest.param(
+            {"rope_type": "yarn", "factor": None, "rope_theta": 1e4, "original_max_position_embeddings": 64},
+            id="yarn by the lengths alone",
+        ),
+        pytest.param(
             {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 64,
              "attention_factor": 1.3, "beta_fast": 8.0, "beta_slow": 2.0, "truncate": False},
             id="yarn, all told",

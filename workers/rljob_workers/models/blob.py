@@ -39,12 +39,6 @@ def read_blob(path: Path) -> dict[str, torch.Tensor]:
         return {name: blob.get_tensor(name) for name in blob.keys()}  # noqa: SIM118 -- not a mapping
 
 
-def blob_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes, from the header alone."""
-    with safe_open(path, framework="pt", device="cpu") as blob:
-        return {name: tuple(blob.get_slice(name).get_shape()) for name in blob.keys()}  # noqa: SIM118 -- not a mapping
-
-
 def blob_metadata(path: Path) -> dict[str, str]:
     """What `write_blob` was given as metadata (and the format)."""
     with safe_open(path, framework="pt", device="cpu") as blob:

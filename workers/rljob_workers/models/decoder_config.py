@@ -6,30 +6,55 @@ for Llama imports all of transformers' modeling code, which nothing here needs a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rljob_api.spec import Architecture
+from rljob_workers.models.config_fields import flag, misfit, number, text, whole_number
+from rljob_workers.models.rope_config import read_rope
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MODEL_TYPES = {"llama": Architecture.LLAMA, "qwen3": Architecture.QWEN3}
 """`model_type` in config.json of the decoders that trainer and engine compute."""
 
 _DEFAULTS: dict[Architecture, dict[str, Any]] = {
-    Architecture.LLAMA: {"max_position_embeddings": 2048},
-    Architecture.QWEN3: {"max_position_embeddings": 32768, "num_key_value_heads": 32, "head_dim": 128},
+    Architecture.LLAMA: {
+        "vocab_size": 32000,
+        "intermediate_size": 11008,
+        "max_position_embeddings": 2048,
+        "mlp_bias": False,
+        "eos_token_id": 2,
+    },
+    Architecture.QWEN3: {
+        "vocab_size": 151936,
+        "intermediate_size": 22016,
+        "num_key_value_heads": 32,
+        "head_dim": 128,
+        "max_position_embeddings": 32768,
+        "use_sliding_window": False,
+        "sliding_window": 4096,
+        "max_window_layers": 28,
+    },
 }
-"""What transformers takes where config.json is silent, beyond what is the same for both."""
+"""What transformers takes where config.json is silent. null is no silence: it is taken where a value is derived."""
 
-ROPE_FACTORS = {
-    "default": (),
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
-    "yarn": ("factor",),
+_COMMON_DEFAULTS = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "tie_word_embeddings": False,
 }
-"""Kinds of rotary embeddings whose frequencies do not change with the length, and what each must be told."""
+"""The same for both."""
 
 _FULL_ATTENTION = "full_attention"
+
+_OLDEST_FULL_ATTENTION = "attention"
+"""What transformers still reads as the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,35 +88,45 @@ class DecoderConfig:
 def read_config(described: Mapping[str, Any]) -> DecoderConfig:
     """The decoder that a config.json describes; ValueError where it is none that can be computed."""
     architecture = _architecture(described)
-    fields = {**_DEFAULTS[architecture], **{name: value for name, value in described.items() if value is not None}}
-    hidden_size, num_heads = _size(fields, "hidden_size"), _size(fields, "num_attention_heads")
+    fields = _fields(architecture, described)
     config = DecoderConfig(
         architecture=architecture,
-        vocab_size=_size(fields, "vocab_size"),
-        hidden_size=hidden_size,
-        intermediate_size=_size(fields, "intermediate_size"),
-        num_hidden_layers=_size(fields, "num_hidden_layers"),
-        num_attention_heads=num_heads,
-        num_key_value_heads=_size(fields, "num_key_value_heads", num_heads),
-        head_dim=_size(fields, "head_dim", hidden_size // num_heads),
-        max_position_embeddings=_size(fields, "max_position_embeddings"),
-        rms_norm_eps=float(fields.get("rms_norm_eps", 1e-6)),
-        hidden_act=str(fields.get("hidden_act", "silu")),
-        attention_bias=bool(fields.get("attention_bias", False)),
-        mlp_bias=architecture is Architecture.LLAMA and bool(fields.get("mlp_bias", False)),
-        tie_word_embeddings=bool(fields.get("tie_word_embeddings", False)),
-        rope_parameters=_rope(fields),
+        vocab_size=whole_number(fields, "vocab_size"),
+        hidden_size=whole_number(fields, "hidden_size"),
+        intermediate_size=whole_number(fields, "intermediate_size"),
+        num_hidden_layers=whole_number(fields, "num_hidden_layers"),
+        num_attention_heads=whole_number(fields, "num_attention_heads"),
+        num_key_value_heads=whole_number(fields, "num_key_value_heads"),
+        head_dim=whole_number(fields, "head_dim"),
+        max_position_embeddings=whole_number(fields, "max_position_embeddings"),
+        rms_norm_eps=float(number(fields, "rms_norm_eps", may_be_zero=True)),
+        hidden_act=text(fields, "hidden_act"),
+        attention_bias=flag(fields, "attention_bias"),
+        mlp_bias=architecture is Architecture.LLAMA and flag(fields, "mlp_bias"),
+        tie_word_embeddings=flag(fields, "tie_word_embeddings"),
+        rope_parameters=read_rope(fields),
         eos_token_ids=_token_ids(fields.get("eos_token_id")),
         described=described,
     )
     _check_heads(config)
-    _refuse_sliding_windows(fields, config.num_hidden_layers)
+    _refuse_sliding_windows(architecture, fields, config.num_hidden_layers)
     return config
+
+
+def _fields(architecture: Architecture, described: Mapping[str, Any]) -> dict[str, Any]:
+    """With the defaults, and what null stands for where it stands for something."""
+    fields = {**_COMMON_DEFAULTS, **_DEFAULTS[architecture], **described}
+    num_heads = whole_number(fields, "num_attention_heads")
+    if fields.get("num_key_value_heads") is None:
+        fields["num_key_value_heads"] = num_heads
+    if architecture is Architecture.LLAMA and fields.get("head_dim") is None:
+        fields["head_dim"] = whole_number(fields, "hidden_size") // num_heads
+    return fields
 
 
 def _architecture(described: Mapping[str, Any]) -> Architecture:
     model_type = described.get("model_type")
-    if model_type not in MODEL_TYPES:
+    if not isinstance(model_type, str) or model_type not in MODEL_TYPES:
         raise ValueError(
             f"model.path: its config.json has model_type {model_type!r}, but the torch trainer and engine know"
             f" {' and '.join(MODEL_TYPES)}. Use a model of one of these."
@@ -99,8 +134,14 @@ def _architecture(described: Mapping[str, Any]) -> Architecture:
     return MODEL_TYPES[model_type]
 
 
-def _refuse_sliding_windows(fields: Mapping[str, Any], num_layers: int) -> None:
-    kinds = set(fields.get("layer_types") or _default_layer_types(fields, num_layers))
+def _refuse_sliding_windows(architecture: Architecture, fields: Mapping[str, Any], num_layers: int) -> None:
+    listed = fields.get("layer_types")
+    if listed is None:
+        kinds = _default_layer_types(fields, num_layers) if architecture is Architecture.QWEN3 else {_FULL_ATTENTION}
+    elif isinstance(listed, list) and all(isinstance(kind, str) for kind in listed):
+        kinds = {_FULL_ATTENTION if kind == _OLDEST_FULL_ATTENTION else kind for kind in listed}
+    else:
+        raise misfit("layer_types", listed, "a list of texts or null")
     if kinds != {_FULL_ATTENTION}:
         raise ValueError(
             f"model.path: its config.json has layer_types {sorted(kinds)}, but the torch trainer and engine know"
@@ -108,20 +149,12 @@ def _refuse_sliding_windows(fields: Mapping[str, Any], num_layers: int) -> None:
         )
 
 
-def _default_layer_types(fields: Mapping[str, Any], num_layers: int) -> list[str]:
-    """Qwen3's rule where config.json does not list them: from layer `max_window_layers` on there is a window."""
-    first = int(fields.get("max_window_layers", 28)) if fields.get("use_sliding_window") else num_layers
-    return [_FULL_ATTENTION] * min(first, num_layers) + ["sliding_attention"] * max(num_layers - first, 0)
-
-
-def _size(fields: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    value = fields.get(name, default)
-    if type(value) is not int or value < 1:
-        raise ValueError(
-            f"model.path: its config.json has {name} {value!r}, which must be a whole number above 0."
-            " Give the folder of a whole Hugging Face checkpoint."
-        )
-    return value
+def _default_layer_types(fields: Mapping[str, Any], num_layers: int) -> set[str]:
+    """Qwen3's rule where config.json does not list them: from layer `max_window_layers` on there is its window."""
+    if not flag(fields, "use_sliding_window") or fields["sliding_window"] is None:
+        return {_FULL_ATTENTION}
+    first = whole_number(fields, "max_window_layers", least=0)
+    return {"sliding_attention" if layer >= first else _FULL_ATTENTION for layer in range(num_layers)}
 
 
 def _check_heads(config: DecoderConfig) -> None:
@@ -137,36 +170,9 @@ def _check_heads(config: DecoderConfig) -> None:
         )
 
 
-def _rope(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What transformers 5 calls `rope_parameters`, from a config.json of any generation (`rope_scaling`)."""
-    rope = dict(fields.get("rope_scaling") or fields.get("rope_parameters") or {})
-    rope.setdefault("rope_theta", fields.get("rope_theta", 10000.0))
-    kind = rope.setdefault("rope_type", rope.pop("type", "default"))
-    if kind not in ROPE_FACTORS:
-        raise ValueError(
-            f"model.path: its config.json has rope_type {kind!r}, but the torch trainer knows"
-            f" {', '.join(ROPE_FACTORS)}. Use a model with one of these."
-        )
-    partial = rope.pop("partial_rotary_factor", fields.get("partial_rotary_factor", 1.0))
-    if partial != 1.0:
-        raise ValueError(
-            f"model.path: its config.json has partial_rotary_factor {partial!r}, but the torch trainer and engine turn"
-            " whole heads. Use a model whose factor is 1."
-        )
-    for name in ("rope_theta", *ROPE_FACTORS[kind]):
-        if not isinstance(rope.get(name), int | float):
-            raise ValueError(
-                f"model.path: its config.json has {name} {rope.get(name)!r}, which rope_type {kind!r} needs as a"
-                " number. Give the config.json that belongs to the weights."
-            )
-    if kind in ("llama3", "yarn"):
-        trained = rope.get("original_max_position_embeddings", fields["max_position_embeddings"])
-        rope["original_max_position_embeddings"] = fields.get("original_max_position_embeddings", trained)
-    return rope
-
-
-def _token_ids(given: int | list[int] | None) -> frozenset[int]:
+def _token_ids(given: object) -> frozenset[int]:
     """A checkpoint may name several tokens that end a sequence."""
-    if given is None:
-        return frozenset()
-    return frozenset(given if isinstance(given, list) else [given])
+    ids = given if isinstance(given, list) else [] if given is None else [given]
+    if any(type(token) is not int for token in ids):
+        raise misfit("eos_token_id", given, "the number of a token, a list of such or null")
+    return frozenset(ids)
