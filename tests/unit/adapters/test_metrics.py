@@ -11,7 +11,7 @@ EXPECTED = {
     "rljob_operator_leader": (),
     "rljob_operator_queue_depth": (),
     "rljob_operator_queue_lag_seconds": (),
-    "rljob_operator_queue_wait_seconds": ("cause",),
+    "rljob_operator_queue_wait_seconds": ("urgency",),
     "rljob_operator_reconcile_errors": ("kind",),
     "rljob_operator_reconcile_seconds": ("result",),
     "rljob_operator_restart_seconds": ("scope", "stage"),

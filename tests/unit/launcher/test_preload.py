@@ -47,9 +47,13 @@ RANK = """
     from rljob_workers.models.building import build_config, describing_files, initial_state, torch_dtype
     from rljob_workers.models.rotary import rotary_of
     from rljob_workers.models.tokenizers import build_tokenizer, decode_tokens, encode_prompt
+    from rljob_workers.trainers.adamw import AdamWConfig, FlatAdamW
     from rljob_workers.trainers.torch_forward import TorchForwardModel
+    import torch
 
     if os.fork() == 0:
+        config = AdamWConfig(1e-3, 0.9, 0.999, 1e-8, weight_decay=0.1, max_grad_norm=1.0, warmup_steps=0)
+        FlatAdamW(torch.ones(4), torch.ones(4), 2, config).step()
         for text in sys.argv[1:]:
             model = ModelSpec.model_validate_json(text)
             tokenizer = build_tokenizer(model)

@@ -16,20 +16,25 @@ number of threads after the fork, whatever stands here."""
 
 MODULES = (
     "numpy",
+    "numpy.ma",
+    "numpy.random",
     "torch",
     "torch.distributed",
     "torch.nn.parallel",
-    "torch.optim",
+    "torch.optim.adamw",
     "safetensors.torch",
     "tokenizers",
     "transformers",
     "fastapi",
     "uvicorn",
+    "uvicorn.protocols.http.h11_impl",
     "httpx",
     "redis",
     "orjson",
     "xxhash",
     "rljob_workers.engines.torch_engine.server",
+    "rljob_workers.data.jsonl",
+    "rljob_workers.dcs.weights.host_staged",
     "rljob_workers.roles.main",
 )
 

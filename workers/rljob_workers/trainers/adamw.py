@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch.optim.adamw import adamw
 
 from rljob_workers.trainers.errors import NonFiniteGradient
 
@@ -32,6 +33,17 @@ class AdamWConfig:
     """The n-th step, n <= this, has learning rate * n / (this + 1)."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """Views of the buffers, as far as one weight decay holds."""
+
+    values: torch.Tensor
+    gradient: torch.Tensor
+    first_moment: torch.Tensor
+    second_moment: torch.Tensor
+    weight_decay: float
+
+
 class FlatAdamW:
     """The optimizer of one flat float32 buffer."""
 
@@ -41,20 +53,12 @@ class FlatAdamW:
         self.steps = 0
         self.first_moment = torch.zeros_like(flat)
         self.second_moment = torch.zeros_like(flat)
-        matrices, vectors = slice(0, num_decayed), slice(num_decayed, flat.numel())
-        self._parts = [part for part in (matrices, vectors) if part.start < part.stop]
-        self._parameters = [self._parameter(flat[part], gradient[part]) for part in self._parts]
-        self._optimizer = torch.optim.AdamW(
-            [
-                {"params": [parameter], "weight_decay": config.weight_decay if part is matrices else 0.0}
-                for part, parameter in zip(self._parts, self._parameters, strict=True)
-            ],
-            lr=config.learning_rate,
-            betas=(config.beta1, config.beta2),
-            eps=config.epsilon,
-            fused=True,
-        )
-        self._bind_state()
+        decays = ((slice(0, num_decayed), config.weight_decay), (slice(num_decayed, flat.numel()), 0.0))
+        self._parts = [
+            _Part(flat[part], gradient[part], self.first_moment[part], self.second_moment[part], decay)
+            for part, decay in decays
+            if part.start < part.stop
+        ]
 
     def step(self) -> float:
         """Clips and steps with the mean gradient in the buffer; returns the norm before clipping.
@@ -70,9 +74,8 @@ class FlatAdamW:
         limit = self._config.max_grad_norm
         if 0 < limit < norm:
             self._gradient.mul_(limit / norm)
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._learning_rate()
-        self._optimizer.step()
+        for part in self._parts:
+            self._step(part)
         self.steps += 1
         return norm
 
@@ -85,25 +88,30 @@ class FlatAdamW:
         for name, buffer in self.state().items():
             buffer.copy_(tensors[name])
         self.steps = steps
-        self._bind_state()
 
     def _learning_rate(self) -> float:
         return self._config.learning_rate * min(1.0, (self.steps + 1) / (self._config.warmup_steps + 1))
 
-    @staticmethod
-    def _parameter(values: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-        parameter = values.detach().requires_grad_()
-        parameter.grad = gradient
-        return parameter
-
-    def _bind_state(self) -> None:
-        """Torch's optimizer works on our moments, so that they need no search through its state."""
-        for part, parameter in zip(self._parts, self._parameters, strict=True):
-            self._optimizer.state[parameter] = {
-                "step": torch.tensor(float(self.steps)),
-                "exp_avg": self.first_moment[part],
-                "exp_avg_sq": self.second_moment[part],
-            }
+    def _step(self, part: _Part) -> None:
+        """By torch's function: its class would import the compiler, a second in every rank that trains."""
+        config = self._config
+        with torch.no_grad():
+            adamw(
+                [part.values],
+                [part.gradient],
+                [part.first_moment],
+                [part.second_moment],
+                [],
+                [torch.tensor(float(self.steps), device=part.values.device)],
+                fused=True,
+                amsgrad=False,
+                beta1=config.beta1,
+                beta2=config.beta2,
+                lr=self._learning_rate(),
+                weight_decay=part.weight_decay,
+                eps=config.epsilon,
+                maximize=False,
+            )
 
 
 def _is_finite(value: float) -> bool:
