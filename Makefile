@@ -22,7 +22,7 @@ UV_COMPILE_IMAGE := $(BIN)/uv pip compile --quiet --universal --python-version 3
 
 .PHONY: help install demo test test-unit test-integration test-schedule test-images lint format crd docs lock images \
 	cluster cluster-build cluster-down test-cluster bench-quickstart bench-restart \
-	bench-cluster-restart clean
+	bench-cluster-restart bench-operator clean
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -30,7 +30,7 @@ help: ## Lists the targets
 install: ## Makes .venv and installs what the lock names
 	@scripts/install
 
-demo: install ## Trains the quickstart: five roles, a real Redis, reward from 0 to above 0.9
+demo: install ## Trains the quickstart: five roles, a real Redis, reward from 0.1 to above 0.9
 	$(BIN)/rljob run examples/quickstart.yaml --out rljob-out/quickstart
 
 test: install lint ## Lint, types, contracts and all tests

@@ -567,7 +567,7 @@ class RestartPolicySpec(RuledModel):
     rules = rules.RESTART_POLICY
 
     table: RestartTableSpec = RestartTableSpec()
-    """What the failure of a role restarts: Global, the whole job; InPlace, that role alone."""
+    """What the failure of a role restarts: Global, the whole job; InPlace, its pod alone."""
     threshold: int = Field(default=3, ge=1, le=1000)
     """The threshold-th failure of one role since the last global restart is global."""
     window_seconds: int | None = Field(default=None, ge=1, le=31_536_000)

@@ -14,7 +14,6 @@ _NORMAL = frozenset(
         Reason.POD_OUTDATED,
         Reason.SCALED_UP,
         Reason.SCALED_DOWN,
-        Reason.SCALING,
         Reason.DRAINING,
         Reason.SUSPENDED,
         Reason.INTERRUPTED,
