@@ -4,8 +4,6 @@ A second real node of this machine runs some roles of one job, and all of anothe
 is left, and have trained every sample exactly once.
 """
 
-import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.kubectl import Kubectl, Object
 from tests.cluster.harness.machine import FIRST, SECOND, Cluster, Node, workload_options
 from tests.cluster.harness.operator import OperatorProcess
-from tests.cluster.harness.rljob import REWARDS, ClusterJob, make_job, slowed
+from tests.cluster.harness.rljob import ClusterJob, gated_rewards, make_job, slowed
 from tests.cluster.harness.subject import GLOBAL, PATIENCE_SECONDS, Standing, Subject
 
 AWAY = (Role.ACTOR, Role.ROLLOUT, Role.REFERENCE)
@@ -57,12 +55,8 @@ class Loss:
 
 @pytest.fixture(scope="module")
 def gate() -> Iterator[Path]:
-    """A folder with a reward that is slow until there is a file `go`; pods run as another user, and read it."""
-    folder = Path(tempfile.mkdtemp(prefix="rljob-gate-"))
-    folder.chmod(0o755)
-    shutil.copy(REWARDS / "slow.py", folder)
-    yield folder
-    shutil.rmtree(folder)
+    with gated_rewards() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,7 @@
 
 import re
 import shlex
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from tests.cluster.chart.helm import CHART, helm
 from tests.cluster.chart.release import Release
 from tests.cluster.harness.kubectl import Kubectl, Object
 from tests.cluster.harness.machine import REPOSITORY
-from tests.cluster.harness.rljob import REWARDS, ClusterJob, make_job, slowed
+from tests.cluster.harness.rljob import ClusterJob, gated_rewards, make_job, slowed
 from tests.cluster.harness.volumes import trained_steps
 from tests.integration.children import die_with_tests
 
@@ -29,12 +27,8 @@ SECONDS = 600.0
 
 @pytest.fixture
 def gate() -> Iterator[Path]:
-    """A folder with a reward that is slow until there is a file `go`; pods run as another user, and read it."""
-    folder = Path(tempfile.mkdtemp(prefix="rljob-gate-"))
-    folder.chmod(0o755)
-    shutil.copy(REWARDS / "slow.py", folder)
-    yield folder
-    shutil.rmtree(folder)
+    with gated_rewards() as folder:
+        yield folder
 
 
 def test_the_quickstart_succeeds_by_the_commands_of_its_page(

@@ -4,8 +4,11 @@ Every wait has a deadline and says what it waited for, what the status says, and
 """
 
 import json
+import shutil
+import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +70,16 @@ def slowed(job: Object, reward: str = "slow", folder: Path = REWARDS) -> Object:
     }
     roles = {**spec["roles"], "rollout": {**spec["roles"].get("rollout", {}), "template": template}}
     return {**job, "spec": {**spec, "rollout": {**spec["rollout"], "reward": custom}, "roles": roles}}
+
+
+@contextmanager
+def gated_rewards() -> Iterator[Path]:
+    """A folder with a reward that is slow until there is a file `go`; pods run as another user, and read it."""
+    with tempfile.TemporaryDirectory(prefix="rljob-gate-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        shutil.copy(REWARDS / "slow.py", folder)
+        yield folder
 
 
 class ClusterJob:
