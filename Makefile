@@ -75,8 +75,8 @@ docs: install ## Writes the spec reference from the models
 	$(BIN)/rljob docs > docs/spec.md.new && mv docs/spec.md.new docs/spec.md
 
 lock: install ## Locks the newest versions that pyproject.toml allows
-	$(UV_COMPILE) --upgrade --extra worker --extra operator --extra dev --output-file requirements.lock
-	$(UV_COMPILE) --upgrade --extra worker --extra operator --extra dev --extra bench --constraint requirements.lock \
+	$(UV_COMPILE) --upgrade --extra worker --extra operator --extra tensordict --extra dev --output-file requirements.lock
+	$(UV_COMPILE) --upgrade --extra worker --extra operator --extra tensordict --extra dev --extra bench --constraint requirements.lock \
 		--output-file requirements-bench.lock
 	$(UV_COMPILE_IMAGE) pyproject.toml --extra operator --output-file images/operator.lock
 	$(UV_COMPILE_IMAGE) pyproject.toml --extra worker --output-file images/worker-gpu.lock
