@@ -37,7 +37,7 @@ def servers(shared_servers: Servers) -> Servers:
 
 @pytest.fixture
 def make_job(servers: Servers) -> Iterator[Callable[..., Job]]:
-    """Jobs whose invariants are proven when the test is over."""
+    """Jobs whose invariants and bytes are proven when the test is over."""
     jobs: list[Job] = []
 
     def make(**options: Any) -> Job:
@@ -47,6 +47,6 @@ def make_job(servers: Servers) -> Iterator[Callable[..., Job]]:
     yield make
     for job in jobs:
         try:
-            job.check()
+            job.prove()
         finally:
             job.close()

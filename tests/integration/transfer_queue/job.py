@@ -15,6 +15,7 @@ from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.steward import QueueSteward, StewardTiming
 from rljob_workers.transfer_queue.types import Batch, GroupRows, QueueShape, Ticket
+from tests.integration.transfer_queue.proof import breaches
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.world import ADVANTAGES, LOG_PROBS, REFERENCE, TRAIN, make_life, make_shape
 
@@ -128,3 +129,10 @@ class Job:
 
     def check(self) -> None:
         assert self.steward.check() == []
+
+    def prove(self) -> None:
+        """Nothing is broken, and after a sweep no byte is left over."""
+        while (swept := self.steward.sweep()).chunks or swept.orphans:
+            pass
+        self.check()
+        assert breaches(self.servers, self.shape) == []

@@ -49,14 +49,13 @@ def run_schedule(servers: Servers, seed: int, *, staleness: int, every_steps: in
             if left and random.random() < 0.015:
                 left -= 1
                 random.choice(faults)(world, mark)
-                assert world.steward.check() == [], f"seed {seed}: after a fault: {describe(world)}"
+                assert world.proof() == [], f"seed {seed}: after a fault: {describe(world)}"
             world.act()
             if action % CHECK_EVERY == 0:
                 assert world.steward.check() == [], f"seed {seed}: {describe(world)}"
             assert world.history.broken == [], f"seed {seed}: {describe(world)}"
         assert_once(world, seed)
-        world.steward.sweep()
-        assert world.steward.check() == []
+        assert world.proof() == [], f"seed {seed}: at the end: {describe(world)}"
     finally:
         world.close()
 

@@ -34,6 +34,7 @@ from rljob_workers.transfer_queue.types import (
     TaskKind,
     Ticket,
 )
+from tests.integration.transfer_queue.proof import breaches
 from tests.integration.transfer_queue.servers import Servers
 
 TOKENS_PER_SAMPLE = 2
@@ -155,6 +156,11 @@ class World:
             client.close()
         for zombie in self.zombies:
             zombie.queue.close()
+
+    def proof(self) -> list[str]:
+        """What is broken, after a sweep."""
+        self.steward.sweep()
+        return [*self.steward.check(), *breaches(self.servers, self.shape)]
 
     def act(self) -> None:
         """One random piece of work of one random actor."""
