@@ -52,7 +52,11 @@ class QueueObservation(ApiModel):
     rows_ready: dict[str, int]
     """Task -> rows ready and unclaimed, over all partitions."""
     withheld: str | None
-    """Why tickets are not given out now: Staleness | Capacity | None."""
+    """Why tickets are not given out now: Draining | Staleness | Capacity | Memory | NoneOpen | None."""
+    draining_since: float | None = None
+    """Unix time of the drain that is in force."""
+    drained_until: float | None = None
+    """Unix time at which the last drain was taken back."""
 
 
 class ServerState(StrEnum):

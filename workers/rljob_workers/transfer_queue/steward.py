@@ -25,6 +25,10 @@ from rljob_workers.transfer_queue.control.connection import Argument, Clock, Con
 from rljob_workers.transfer_queue.control.library import library
 from rljob_workers.transfer_queue.control.rows import parse_chunk
 from rljob_workers.transfer_queue.errors import StorageUnreachable
+from rljob_workers.transfer_queue.inspection import QueueInspection, UnitFigures, unix_seconds
+from rljob_workers.transfer_queue.invariants import QueueInvariants
+from rljob_workers.transfer_queue.peeking import QueuePeeking
+from rljob_workers.transfer_queue.read_access import ReadAccess
 from rljob_workers.transfer_queue.types import QueueShape
 from rljob_workers.transfer_queue.units import StorageUnit
 
@@ -118,6 +122,11 @@ class QueueSteward:
         self._lost = False
         self._seen_seq = 0
         self._lock = threading.RLock()
+        self._figures: dict[int, UnitFigures | None] = {}
+        access = ReadAccess(self._control, self._units, shape, self._lock, clock, timing.patience_seconds)
+        self.inspection = QueueInspection(access, self._figures, timing.high_water)
+        self.peeking = QueuePeeking(access)
+        self.invariants = QueueInvariants(access)
 
     def close(self) -> None:
         """Ends all connections; may be called twice."""
@@ -264,6 +273,16 @@ class QueueSteward:
         )
         return CheckpointRecord.model_validate_json(reply[0])
 
+    # --- the drain -----------------------------------------------------------------------------------------------
+
+    def withhold_tickets(self) -> None:
+        """From here on no ticket is given, over epochs too, until `give_tickets`. Twice is once."""
+        self._change("drain", 1, waiting="the queue is to be drained")
+
+    def give_tickets(self) -> None:
+        """Ends `withhold_tickets`. Twice is once."""
+        self._change("drain", 0, waiting="tickets are to be given again")
+
     # --- bytes ---------------------------------------------------------------------------------------------------
 
     def probe_units(self) -> list[int]:
@@ -275,9 +294,12 @@ class QueueSteward:
                     if unit.generation(deadline=self._deadline()) != known.get(unit.index):
                         lost.append(unit.index)
                     memory = unit.memory(deadline=self._deadline())
-                    full = full or bool(memory.limit and memory.used > memory.limit * self._timing.high_water)
+                    keys = unit.num_keys(deadline=self._deadline())
                 except StorageUnreachable:
+                    self._figures[unit.index] = None
                     continue
+                self._figures[unit.index] = UnitFigures(memory.used, memory.limit, keys)
+                full = full or bool(memory.limit and memory.used > memory.limit * self._timing.high_water)
             self._change("memory", int(full), waiting="the coordinator looks after storage")
             return lost
 
@@ -332,11 +354,14 @@ class QueueSteward:
                 "stats", deadline=self._deadline(), waiting="the coordinator reads the queue's counts"
             )
         issued, capacity, withheld = reply[:3]
+        draining, drained_until, *tasks = reply[7:]
         return QueueObservation(
             groups_issued=issued,
             groups_capacity=capacity,
-            rows_ready={name.decode(): count for name, count in zip(reply[7::2], reply[8::2], strict=True)},
+            rows_ready={name.decode(): count for name, count in zip(tasks[::2], tasks[1::2], strict=True)},
             withheld=withheld.decode() or None,
+            draining_since=unix_seconds(draining),
+            drained_until=unix_seconds(drained_until),
         )
 
     def published(self) -> WeightVersion:
@@ -349,18 +374,7 @@ class QueueSteward:
 
     def check(self) -> list[str]:
         """Invariants of the control state and of the units' bytes, each broken one in a sentence."""
-        with self._lock:
-            broken = [
-                line.decode()
-                for line in self._control.read("check", deadline=self._deadline(), waiting="a check of the invariants")
-            ]
-            present = {key for unit in self._units for page in unit.scan(deadline=self._deadline()) for key in page}
-            known = self._known_generations()
-            for rollout_id, _, line in self._named_chunks("kept"):
-                chunk = parse_chunk(line)
-                if known.get(chunk.unit) == chunk.unit_generation and chunk.key not in present:
-                    broken.append(f"train_{rollout_id}: chunk {chunk.key} is not on storage unit {chunk.unit}")
-            return broken
+        return self.invariants.broken(self.inspection.partitions())
 
     # --- inside --------------------------------------------------------------------------------------------------
 

@@ -81,6 +81,8 @@ class Ticket:
 class Withheld(StrEnum):
     """Why no ticket was given."""
 
+    DRAINING = "Draining"
+    """Somebody drains the queue: tickets are given again when that is taken back."""
     STALENESS = "Staleness"
     """r - w > max_staleness for every open group: this replica needs newer weights."""
     CAPACITY = "Capacity"

@@ -125,6 +125,30 @@ class StorageUnit:
 
         return self.exchange(talk, deadline=deadline, waiting=f"{len(keys)} chunks were to be deleted")
 
+    def present(self, keys: Sequence[str], *, deadline: float) -> list[str]:
+        """Those of `keys` that are there."""
+
+        def talk(connection: RespConnection, until: float) -> list[str]:
+            found: list[str] = []
+            for first in range(0, len(keys), _KEYS_PER_COMMAND):
+                page = keys[first : first + _KEYS_PER_COMMAND]
+                for key in page:
+                    connection.command(b"EXISTS", key.encode())
+                connection.flush(until)
+                found += [key for key in page if _integer(connection.read(until))]
+            return found
+
+        return self.exchange(talk, deadline=deadline, waiting=f"{len(keys)} chunks were to be looked for")
+
+    def num_keys(self, *, deadline: float) -> int:
+        """Chunks and the mark."""
+        reply = self.exchange(
+            lambda connection, until: connection.call(b"DBSIZE", deadline=until),
+            deadline=deadline,
+            waiting="its number of keys was asked for",
+        )
+        return _integer(reply)
+
     def scan(self, *, deadline: float) -> Iterator[list[str]]:
         """Pages of the keys of all chunks; a key that comes or goes meanwhile may be on a page or not, or on two."""
         cursor = b"0"

@@ -12,7 +12,7 @@ from importlib import resources
 
 from rljob_workers.transfer_queue.types import ClaimPolicy, QueueShape, Task, TaskKind
 
-_PARTS = ("state", "rows", "tickets", "claims", "lives", "restore", "lost", "observe")
+_PARTS = ("state", "rows", "tickets", "claims", "lives", "drain", "restore", "lost", "observe", "inspect")
 """Files of `lua/`, in the order in which they build on each other."""
 
 

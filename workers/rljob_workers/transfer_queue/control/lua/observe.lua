@@ -9,14 +9,18 @@ local function ready_rows(task)
   return rows
 end
 
-read_call('stats', function()
+-- Why no ticket is given to a replica that holds the published weights; nil: one is.
+local function withheld_now()
   local published = meta_number('published')
   local waiting = tonumber(redis.call('ZRANGE', AGAIN, 0, 0)[1])
-  local place = lowest_unreserved()
-  local why = gate_new(place, published)
-  if waiting and not gate(waiting, published) then why = nil end
-  local answer = {groups_issued(), SHAPE.batch * (SHAPE.staleness + 1), why or '', meta_number('seq'),
-                  tostring(meta('epoch') or 0), published, meta('recorded') or -1}
+  if waiting and not gate(waiting, published) then return nil end
+  return gate_new(lowest_unreserved(), published)
+end
+
+read_call('stats', function()
+  local answer = {groups_issued(), SHAPE.batch * (SHAPE.staleness + 1), withheld_now() or '', meta_number('seq'),
+                  tostring(meta('epoch') or 0), meta_number('published'), meta('recorded') or -1,
+                  meta('draining') or '', meta('drained_until') or ''}
   for _, task in ipairs(SHAPE.tasks) do
     answer[#answer + 1] = task.name
     answer[#answer + 1] = ready_rows(task)
@@ -32,11 +36,12 @@ read_call('lives', function() return redis.call('HKEYS', LIVE) end)
 
 read_call('aside', function() return redis.call('LRANGE', ASIDE, 0, -1) end)
 
--- Every chunk that a partition names, with `all` also one that waits to be collected: r, id, descriptor.
+-- Every chunk that a partition names (the one that is given, else each), with `all` also one that waits to be collected:
+-- r, id, descriptor.
 read_call('chunks', function(args)
   local answer = {}
   for _, where in ipairs(args[1] == 'all' and {PARTITIONS, GARBAGE} or {PARTITIONS}) do
-    for _, r in ipairs(redis.call('ZRANGE', where, 0, -1)) do
+    for _, r in ipairs(redis.call('ZRANGE', where, args[2] or '-inf', args[2] or '+inf', 'BYSCORE')) do
       local all = redis.call('HGETALL', key(r, 'chunks'))
       for i = 1, #all, 2 do
         answer[#answer + 1] = tonumber(r)
@@ -207,21 +212,26 @@ local function check_draws(broken)
   end
 end
 
-read_call('check', function()
-  local broken = {}
-  local leased = leased_rows(broken)
-  for _, name in ipairs(redis.call('ZRANGE', PARTITIONS, 0, -1)) do
-    local r = tonumber(name)
-    for _, task in ipairs(SHAPE.tasks) do
-      check_state(r, task, broken)
-      check_claims(r, task, leased[r .. '/' .. task.name] or {}, broken)
-    end
-    check_refs(r, broken)
+-- One part of the proof, so that a job that runs is never held up for long: what no other part can contradict, since
+-- nothing changes within a call. '' for what belongs to no partition, else a partition and `:groups`, `:chunks` or a task.
+read_call('check', function(args)
+  local broken, r = {}, tonumber(args[1])
+  if not r then
+    leased_rows(broken)
+    check_tickets(broken)
+    check_draws(broken)
+    local issued = groups_issued()
+    if issued > SHAPE.batch * (SHAPE.staleness + 1) then broken[#broken + 1] = issued .. ' groups are issued, more than the capacity' end
+  elseif redis.call('ZSCORE', PARTITIONS, r) == false then
+    return {} -- recorded meanwhile
+  elseif args[2] == ':groups' then
     for _, group in ipairs(redis.call('HKEYS', key(r, 'groups'))) do check_group(r, tonumber(group), broken) end
+  elseif args[2] == ':chunks' then
+    check_refs(r, broken)
+  else
+    local task = SHAPE.task[args[2]]
+    check_state(r, task, broken)
+    check_claims(r, task, leased_rows({})[r .. '/' .. task.name] or {}, broken)
   end
-  check_tickets(broken)
-  check_draws(broken)
-  local issued = groups_issued()
-  if issued > SHAPE.batch * (SHAPE.staleness + 1) then broken[#broken + 1] = issued .. ' groups are issued, more than the capacity' end
   return broken
 end)

@@ -116,6 +116,7 @@ end
 local function gate(place, version)
   local r = math.floor(place / SHAPE.batch)
   if r >= SHAPE.rollouts then return 'NoneOpen' end
+  if meta('draining') then return 'Draining' end
   if r - version > SHAPE.staleness then return 'Staleness' end
   return nil
 end
@@ -207,7 +208,7 @@ rank_call('redraw', function(args, owner)
   redis.call('HDEL', KILLS, t.prompt)
   next_attempt(g)
   local suspect = is_suspect(g.prompt)
-  if suspect and redis.call('SCARD', tickets_of(owner)) > 0 then
+  if meta('draining') or suspect and redis.call('SCARD', tickets_of(owner)) > 0 then
     wait_again(t.r, t.group, g)
     return {'L'}, true
   end
