@@ -56,8 +56,8 @@ def connect() -> Iterator[Callable[..., StorageUnits]]:
     """Makes `StorageUnits` over servers and closes them."""
     made: list[StorageUnits] = []
 
-    def connect_to(*servers: UnitServer) -> StorageUnits:
-        made.append(StorageUnits([server.url for server in servers], Epoch(3), INCARNATION))
+    def connect_to(*servers: UnitServer, checksums: bool = False) -> StorageUnits:
+        made.append(StorageUnits([server.url for server in servers], Epoch(3), INCARNATION, checksums=checksums))
         return made[-1]
 
     yield connect_to

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rljob_api.names import Epoch
 from rljob_workers.transfer_queue.chunks import HEADER_BYTES, encode_chunk
 from rljob_workers.transfer_queue.errors import CorruptChunk, RowsLost, StorageFull, StorageUnreachable
-from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.transfer_queue.jagged import Jagged, JaggedParts
 from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement, StoredChunks
 from rljob_workers.transfer_queue.resp import RespConnection, UnitAddress
 from rljob_workers.transfer_queue.storage import StorageUnits
@@ -329,6 +329,29 @@ def test_a_chunk_that_is_not_what_the_queue_says_is_refused(
         units.fetch(claim_of_three(size), deadline=soon())
     columns = make_columns([3])
     assert_same(units.fetch(units.store(columns, deadline=soon()).fields, deadline=soon()), columns)
+
+
+def test_a_column_in_parts_comes_back_as_one(servers: list[UnitServer], connect: Connect, soon: Soon) -> None:
+    units = connect(*servers)
+    parts = [Jagged.from_rows([torch.arange(start, start + 300_000)] * 4) for start in (0, 7, 9)]
+    stored = units.store({"tokens": JaggedParts(parts)}, deadline=soon())
+    assert len(stored.fields["tokens"].chunks) > 1
+    assert_same(units.fetch(stored.fields, deadline=soon()), {"tokens": Jagged.concat(parts)})
+    assert_same(units.fetch(picked(stored, [11, 0, 5]), deadline=soon()), {"tokens": Jagged.concat(parts)}, [11, 0, 5])
+
+
+def test_with_checksums_a_flipped_bit_is_found_also_where_only_a_part_is_wanted(
+    servers: list[UnitServer], connect: Connect, soon: Soon
+) -> None:
+    units = connect(servers[0], checksums=True)
+    stored = units.store({"tokens": Jagged.from_rows([torch.arange(40_000)] * 10)}, deadline=soon())
+    assert_same(units.fetch(picked(stored, [4]), deadline=soon()), {"tokens": Jagged.from_rows([torch.arange(40_000)])})
+    connection = raw(servers[0])
+    key = chunks_of(stored)[0].key.encode()
+    connection.call(b"SETRANGE", key, b"1000000", b"\xff" * 8, deadline=soon())
+    connection.close()
+    with pytest.raises(CorruptChunk, match="do not match their checksum"):
+        units.fetch(picked(stored, [0]), deadline=soon())
 
 
 def test_a_part_of_a_large_chunk_is_read_without_the_rest(

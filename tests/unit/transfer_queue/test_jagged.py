@@ -1,10 +1,11 @@
 """The container of variable-length rows."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.transfer_queue.jagged import Jagged, JaggedParts, join
 
 
 def test_rows_come_back_as_they_went_in() -> None:
@@ -42,3 +43,19 @@ def test_equal_lengths_are_dense_and_others_nested() -> None:
     nested = Jagged.from_rows([torch.tensor([1]), torch.tensor([2, 3])]).nested()
     assert nested.is_nested
     assert [row.tolist() for row in nested.unbind()] == [[1], [2, 3]]
+
+
+def test_small_parts_are_copied_together_and_large_ones_stay_where_they_lie() -> None:
+    small, large = Jagged.from_rows([torch.arange(3)]), Jagged.from_rows([torch.arange(100_000)])
+    assert isinstance(join([small, small]), Jagged)
+    joined = join([large, small, large])
+    assert isinstance(joined, JaggedParts)
+    assert joined.offsets.tolist() == [0, 100_000, 100_003, 200_003]
+    assert joined.parts[0].values.data_ptr() == large.values.data_ptr()
+    assert join([large]) is large
+
+
+def test_parts_of_another_dtype_are_refused() -> None:
+    numbers, halves = Jagged.from_rows([torch.arange(3)]), Jagged.from_rows([torch.ones(3)])
+    with pytest.raises(ValueError, match=r"rows of torch.float32 \[\] cannot be joined to rows of torch.int64 \[\]"):
+        join([numbers, halves])

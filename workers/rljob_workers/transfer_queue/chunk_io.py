@@ -28,7 +28,7 @@ def write_chunks(connection: RespConnection, refs: Mapping[Piece, ChunkRef], unt
     has_room = True
     pending = num_bytes = 0
     for piece, ref in refs.items():
-        connection.command_gathered((b"SET", ref.key.encode()), (piece.header, piece.payload))
+        connection.command_gathered((b"SET", ref.key.encode()), (piece.header, *piece.payload))
         pending, num_bytes = pending + 1, num_bytes + piece.num_bytes
         if num_bytes >= WINDOW_BYTES:
             has_room = _confirm(connection, pending, until) and has_room
@@ -49,40 +49,53 @@ def _confirm(connection: RespConnection, pending: int, until: float) -> bool:
     return has_room
 
 
-def read_chunks(connection: RespConnection, reads: Sequence[ChunkRead], until: float) -> list[ChunkRef]:
-    """Fills the targets of all reads, a window at a time; returns the chunks that are not there."""
+def read_chunks(
+    connection: RespConnection, reads: Sequence[ChunkRead], until: float, known: set[str]
+) -> list[ChunkRef]:
+    """Fills the targets of all reads, a window at a time; returns the chunks that are not there.
+
+    `known`: keys of chunks whose header was seen, added to here. Chunks never change, so a part needs it only once.
+    """
     missing: list[ChunkRef] = []
-    window: list[ChunkRead] = []
+    window: list[tuple[ChunkRead, bool]] = []
     num_bytes = 0
     for read in reads:
-        _ask(connection, read)
-        window.append(read)
+        window.append((read, _ask(connection, read, known)))
         num_bytes += read.wanted_bytes
         if num_bytes >= WINDOW_BYTES:
-            missing += _take(connection, window, until)
+            missing += _take(connection, window, until, known)
             window, num_bytes = [], 0
-    return missing + _take(connection, window, until)
+    return missing + _take(connection, window, until, known)
 
 
-def _ask(connection: RespConnection, read: ChunkRead) -> None:
+def _ask(connection: RespConnection, read: ChunkRead, known: set[str]) -> bool:
+    """Whether a reply with the header alone comes before those of the parts."""
     key = read.chunk.key.encode()
     if read.whole:
         connection.command(b"GET", key)
-        return
-    connection.command(b"GETRANGE", key, b"0", b"%d" % (HEADER_BYTES - 1))
+        return False
+    is_new = read.chunk.key not in known
+    if is_new:
+        connection.command(b"GETRANGE", key, b"0", b"%d" % (HEADER_BYTES - 1))
     for start, _, length in read.runs.tolist():
         first = HEADER_BYTES + start
         connection.command(b"GETRANGE", key, b"%d" % first, b"%d" % (first + length - 1))
+    return is_new
 
 
-def _take(connection: RespConnection, window: Sequence[ChunkRead], until: float) -> list[ChunkRef]:
+def _take(
+    connection: RespConnection, window: Sequence[tuple[ChunkRead, bool]], until: float, known: set[str]
+) -> list[ChunkRef]:
     connection.flush(until)
-    return [read.chunk for read in window if not _take_one(connection, read, until)]
+    return [read.chunk for read, has_header in window if not _take_one(connection, read, has_header, until, known)]
 
 
-def _take_one(connection: RespConnection, read: ChunkRead, until: float) -> bool:
+def _take_one(connection: RespConnection, read: ChunkRead, has_header: bool, until: float, known: set[str]) -> bool:
     """False when the chunk is not there. Takes all replies of this read unless it raises."""
-    return (_take_whole if read.whole else _take_parts)(connection, read, until)
+    if read.whole:
+        return _take_whole(connection, read, until)
+    there = not has_header or _take_header_alone(connection, read, until, known)
+    return _take_parts(connection, read, until) and there
 
 
 def _take_whole(connection: RespConnection, read: ChunkRead, until: float) -> bool:
@@ -106,13 +119,18 @@ def _take_whole(connection: RespConnection, read: ChunkRead, until: float) -> bo
     return True
 
 
-def _take_parts(connection: RespConnection, read: ChunkRead, until: float) -> bool:
-    """Parts have no checksum of their own: the header is checked, and that every part is there."""
+def _take_header_alone(connection: RespConnection, read: ChunkRead, until: float, known: set[str]) -> bool:
     size = connection.begin_bulk(until)
-    there = bool(size)
     if size:
         _refuse_short(read, _take_header(connection, read.chunk, size, until))
+        known.add(read.chunk.key)
     connection.end_bulk(until)
+    return bool(size)
+
+
+def _take_parts(connection: RespConnection, read: ChunkRead, until: float) -> bool:
+    """Parts have no checksum of their own: it is only checked that every part is there."""
+    there = True
     for _, place, length in read.runs.tolist():
         size = connection.begin_bulk(until)
         if size:

@@ -32,6 +32,8 @@ import xxhash
 from rljob_workers.transfer_queue.errors import CorruptChunk
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     import numpy.typing as npt
 
@@ -91,22 +93,17 @@ def raw_bytes(values: torch.Tensor) -> memoryview:
     return _view_of(flat)
 
 
-def empty_values(
-    num_elements: int, dtype: torch.dtype, inner_shape: tuple[int, ...]
-) -> tuple[torch.Tensor, memoryview]:
-    """An uninitialised tensor [num_elements, *inner_shape] and a writable view of its bytes."""
-    values = torch.empty((num_elements, *inner_shape), dtype=dtype)
-    return values, _view_of(values.view(-1))
-
-
 def _view_of(flat: torch.Tensor) -> memoryview:
     array: npt.NDArray[np.uint8] = flat.view(torch.uint8).numpy()
     return memoryview(array)  # type: ignore[arg-type]  # an array is a buffer; only Python 3.12 has a word for it
 
 
-def payload_checksum(payload: bytes | memoryview) -> int:
-    """xxh3-64 of the payload."""
-    return xxhash.xxh3_64_intdigest(payload)
+def payload_checksum(payload: Sequence[bytes | memoryview]) -> int:
+    """xxh3-64 of the payload, which may lie in several places."""
+    checksum = xxhash.xxh3_64()
+    for part in payload:
+        checksum.update(part)
+    return checksum.intdigest()
 
 
 def encode_header(header: ChunkHeader) -> bytes:
@@ -179,9 +176,10 @@ def _refuse_uneven(header: ChunkHeader) -> None:
 
 
 def encode_chunk(values: torch.Tensor, num_rows: int) -> tuple[bytes, memoryview]:
-    """Header and payload of `values` [elements, *inner]; the payload is a view, nothing is copied."""
+    """Header, with a checksum, and payload of `values` [elements, *inner]; the payload is a view, nothing is copied."""
     payload = raw_bytes(values)
-    header = ChunkHeader(values.dtype, tuple(values.shape[1:]), num_rows, payload.nbytes, payload_checksum(payload))
+    checksum = payload_checksum([payload])
+    header = ChunkHeader(values.dtype, tuple(values.shape[1:]), num_rows, payload.nbytes, checksum)
     return encode_header(header), payload
 
 
@@ -191,7 +189,7 @@ def verify_payload(header: ChunkHeader, payload: memoryview) -> None:
         raise CorruptChunk(
             f"TransferQueue: a chunk has {payload.nbytes} payload bytes, its header says {header.num_bytes} bytes"
         )
-    if header.checksum is not None and payload_checksum(payload) != header.checksum:
+    if header.checksum is not None and payload_checksum([payload]) != header.checksum:
         raise CorruptChunk(f"TransferQueue: a chunk's {payload.nbytes} payload bytes do not match their checksum")
 
 
@@ -201,8 +199,8 @@ def decode_chunk(data: bytes | bytearray | memoryview) -> tuple[ChunkHeader, tor
     payload = memoryview(data)[HEADER_BYTES:]
     verify_payload(header, payload)
     size = header.element_bytes
-    values, view = empty_values(header.num_bytes // size if size else 0, header.dtype, header.inner_shape)
-    view[:] = payload
+    values = torch.empty((header.num_bytes // size if size else 0, *header.inner_shape), dtype=header.dtype)
+    _view_of(values.view(-1))[:] = payload
     return header, values
 
 

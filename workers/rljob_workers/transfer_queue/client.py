@@ -33,7 +33,7 @@ from rljob_workers.transfer_queue.errors import (
     StorageUnreachable,
     TicketLost,
 )
-from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.transfer_queue.jagged import Jagged, join
 from rljob_workers.transfer_queue.storage import StorageUnits
 from rljob_workers.transfer_queue.types import (
     Batch,
@@ -306,10 +306,7 @@ class TransferQueueClient:
         arguments: list[Argument] = [len(sections)]
         for rollout_id, groups in sections.items():
             columns = {
-                field: groups[0].columns[field]
-                if len(groups) == 1
-                else Jagged.concat([group.columns[field] for group in groups])
-                for field in self._shape.generated_fields
+                field: join([group.columns[field] for group in groups]) for field in self._shape.generated_fields
             }
             stored = self._units.store(columns, deadline=deadline, waiting=waiting)
             places = np.array([(group.ticket.id, group.ticket.group) for group in groups], "<u4").tobytes()

@@ -6,8 +6,9 @@ The only tensor container that crosses the queue's border.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
@@ -38,11 +39,7 @@ class Jagged:
     @classmethod
     def concat(cls, parts: Sequence[Jagged]) -> Jagged:
         """The rows of all parts (at least one, of one dtype), in order."""
-        # One `diff` for all: a put joins many groups, and each tensor operation costs more than its few numbers.
-        steps = torch.cat([part.offsets for part in parts]).diff()
-        within = torch.ones_like(steps, dtype=torch.bool)
-        within[[end - 1 for end in accumulate(part.offsets.numel() for part in parts[:-1])]] = False
-        return cls.from_lengths(torch.cat([part.values for part in parts]), steps[within])
+        return cls.from_lengths(torch.cat([part.values for part in parts]), _joined_lengths(parts))
 
     @classmethod
     def scalars(cls, values: torch.Tensor) -> Jagged:
@@ -51,6 +48,11 @@ class Jagged:
 
     def __len__(self) -> int:
         return self.offsets.numel() - 1
+
+    @property
+    def parts(self) -> tuple[Jagged, ...]:
+        """Itself: what a column of several parts has several of."""
+        return (self,)
 
     @property
     def lengths(self) -> torch.Tensor:
@@ -77,3 +79,52 @@ class Jagged:
         if len(self) and bool((lengths == lengths[0]).all()):
             return self.values.view(len(self), int(lengths[0]), *self.values.shape[1:])
         return torch.nested.nested_tensor_from_jagged(self.values, self.offsets)
+
+
+class JaggedParts:
+    """A column whose rows lie in several parts, each where it was made: they are joined on the wire."""
+
+    def __init__(self, parts: Sequence[Jagged]) -> None:
+        """At least one part, all of one dtype and inner shape."""
+        self.parts = tuple(parts)
+
+    def __len__(self) -> int:
+        return self.offsets.numel() - 1
+
+    @cached_property
+    def offsets(self) -> torch.Tensor:
+        """[rows + 1], int64, over all parts."""
+        offsets = torch.zeros(sum(map(len, self.parts)) + 1, dtype=torch.int64)
+        torch.cumsum(_joined_lengths(self.parts), 0, out=offsets[1:])
+        return offsets
+
+
+Column: TypeAlias = Jagged | JaggedParts
+_COPIED_BYTES = 1 << 18
+"""Less than this is cheaper copied together than sent in parts."""
+
+
+def join(parts: Sequence[Jagged]) -> Column:
+    """The rows of all parts (at least one), in order; large ones are not copied.
+
+    Raises ValueError where dtypes or inner shapes differ.
+    """
+    first = parts[0].values
+    if len(parts) == 1:
+        return parts[0]
+    for part in parts:
+        if part.values.dtype is not first.dtype or part.values.shape[1:] != first.shape[1:]:
+            raise ValueError(
+                f"TransferQueue: rows of {part.values.dtype} {list(part.values.shape[1:])} cannot be joined to rows of"
+                f" {first.dtype} {list(first.shape[1:])}. Give every group of a put the same dtype and inner shape."
+            )
+    small = sum(part.values.nbytes for part in parts) < _COPIED_BYTES
+    return Jagged.concat(parts) if small else JaggedParts(parts)
+
+
+def _joined_lengths(parts: Sequence[Jagged]) -> torch.Tensor:
+    # One `diff` for all: a put joins many groups, and each tensor operation costs more than its few numbers.
+    steps = torch.cat([part.offsets for part in parts]).diff()
+    within = torch.ones_like(steps, dtype=torch.bool)
+    within[[end - 1 for end in accumulate(part.offsets.numel() for part in parts[:-1])]] = False
+    return steps[within]

@@ -13,12 +13,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from rljob_workers.transfer_queue.chunks import MAX_CHUNK_BYTES, element_bytes, encode_chunk
+from rljob_workers.transfer_queue.chunks import (
+    MAX_CHUNK_BYTES,
+    ChunkHeader,
+    element_bytes,
+    encode_header,
+    payload_checksum,
+    raw_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rljob_workers.transfer_queue.jagged import Jagged
+    from rljob_workers.transfer_queue.jagged import Column, Jagged
 
 SPREAD_BYTES = 1 << 20
 """Below this a second unit costs more round trips than its bandwidth saves."""
@@ -34,32 +41,54 @@ class Piece:
     dtype: str
     inner_shape: tuple[int, ...]
     header: bytes
-    payload: memoryview
+    payload: tuple[memoryview, ...]
+    """Where the bytes lie, one behind the other."""
+    payload_bytes: int
 
     @property
     def num_bytes(self) -> int:
         """Of the whole chunk."""
-        return len(self.header) + self.payload.nbytes
+        return len(self.header) + self.payload_bytes
 
 
-def cut_columns(columns: Mapping[str, Jagged], num_units: int) -> list[Piece]:
+def cut_columns(columns: Mapping[str, Column], num_units: int, *, checksums: bool) -> list[Piece]:
     """Cuts every field into runs of rows of at most `MAX_CHUNK_BYTES` (a longer row is a piece of its own)."""
-    total = sum(column.values.nbytes for column in columns.values())
+    total = sum(part.values.nbytes for column in columns.values() for part in column.parts)
     wanted = MAX_CHUNK_BYTES if total <= SPREAD_BYTES else -(-total // (2 * num_units))
     limit = min(MAX_CHUNK_BYTES, max(SPREAD_BYTES, wanted))
-    return [piece for field, column in columns.items() for piece in _cut(field, column, limit)]
+    return [piece for field, column in columns.items() for piece in _cut(field, column, limit, checksums)]
 
 
-def _cut(field: str, column: Jagged, limit: int) -> list[Piece]:
-    inner_shape = tuple(column.values.shape[1:])
-    offsets = column.offsets.numpy()
-    edges = _edges(offsets * element_bytes(column.values.dtype, inner_shape), limit)
+def _cut(field: str, column: Column, limit: int, checksums: bool) -> list[Piece]:
+    values = column.parts[0].values
+    inner_shape = tuple(values.shape[1:])
+    dtype = str(values.dtype).removeprefix("torch.")
+    ends = column.offsets.numpy() * element_bytes(values.dtype, inner_shape)
+    edges = _edges(ends, limit)
     pieces = []
-    for first, last in itertools.pairwise(edges):
-        header, payload = encode_chunk(column.values[int(offsets[first]) : int(offsets[last])], last - first)
-        dtype = str(column.values.dtype).removeprefix("torch.")
-        pieces.append(Piece(field, first, last - first, dtype, inner_shape, header, payload))
+    for (first, last), payload in zip(itertools.pairwise(edges), _payloads(column.parts, ends[edges]), strict=True):
+        num_bytes = int(ends[last] - ends[first])
+        checksum = payload_checksum(payload) if checksums else None
+        header = encode_header(ChunkHeader(values.dtype, inner_shape, last - first, num_bytes, checksum))
+        pieces.append(Piece(field, first, last - first, dtype, inner_shape, header, payload, num_bytes))
     return pieces
+
+
+def _payloads(parts: Sequence[Jagged], ends: npt.NDArray[np.int64]) -> list[tuple[memoryview, ...]]:
+    """The bytes between each two of `ends`, which count over all parts."""
+    views = [raw_bytes(part.values) for part in parts]
+    payloads, at, used = [], 0, 0
+    for size in np.diff(ends).tolist():
+        payload = []
+        while size:
+            taken = min(size, views[at].nbytes - used)
+            if taken:
+                payload.append(views[at][used : used + taken])
+            size, used = size - taken, used + taken
+            if used == views[at].nbytes:
+                at, used = at + 1, 0
+        payloads.append(tuple(payload))
+    return payloads
 
 
 def _edges(ends: npt.NDArray[np.int64], limit: int) -> list[int]:
@@ -73,7 +102,7 @@ def _edges(ends: npt.NDArray[np.int64], limit: int) -> list[int]:
     return edges
 
 
-def row_table(column: Jagged, edges: Sequence[int]) -> npt.NDArray[np.uint32]:
+def row_table(column: Column, edges: Sequence[int]) -> npt.NDArray[np.uint32]:
     """[rows, 3]: piece, offset in the piece (elements), length; `edges` are the pieces' first rows."""
     offsets = column.offsets.numpy()
     table = np.empty((len(column), 3), np.uint32)

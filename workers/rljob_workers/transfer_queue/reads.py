@@ -12,17 +12,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rljob_workers.transfer_queue.chunks import element_bytes, empty_values
+from rljob_workers.transfer_queue.chunks import element_bytes
 from rljob_workers.transfer_queue.errors import CorruptChunk
 from rljob_workers.transfer_queue.jagged import Jagged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from rljob_workers.transfer_queue.buffers import Buffer, BufferPool
     from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement
 
-WHOLE_BYTES = 1 << 16
-"""A chunk up to this size is read whole (one command, and its checksum can be checked) whatever part is wanted."""
+RUN_BYTES = 1 << 14
+"""What a command of its own costs, in bytes: a chunk is read whole where its other bytes cost less than its runs do."""
 _ELEMENTS_PER_SLICE = 100
 """Shorter runs are copied by index: a slice costs about as much as so many indexed elements."""
 
@@ -37,7 +38,7 @@ class ChunkRead:
     column: memoryview
     """The bytes of the whole column that is being fetched."""
     whole: bool
-    """One GET; else a GETRANGE for the header and one for each run."""
+    """One GET; else a GETRANGE for each run."""
     element_bytes: int
 
     @property
@@ -69,38 +70,59 @@ def _elements(view: memoryview, size: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(view, np.uint8).reshape(-1, size)
 
 
-def plan_reads(fields: Mapping[str, FieldPlacement]) -> tuple[dict[str, Jagged], dict[int, list[ChunkRead]]]:
-    """Columns whose values are still uninitialised, and per unit the reads that fill them."""
+def plan_reads(
+    fields: Mapping[str, FieldPlacement], pool: BufferPool, *, checksums: bool
+) -> tuple[dict[str, Jagged], dict[int, list[ChunkRead]]]:
+    """Columns whose values are still uninitialised, and per unit the reads that fill them.
+
+    `checksums`: chunks are read whole, since a part cannot be checked.
+    """
     columns: dict[str, Jagged] = {}
     by_unit: dict[int, list[ChunkRead]] = {}
     for field, placement in fields.items():
-        columns[field], reads = _plan_field(field, placement)
+        columns[field], reads = _plan_field(field, placement, pool, checksums)
         for read in reads:
             by_unit.setdefault(read.chunk.unit, []).append(read)
     return columns, by_unit
 
 
-def _plan_field(field: str, placement: FieldPlacement) -> tuple[Jagged, list[ChunkRead]]:
+def _plan_field(
+    field: str, placement: FieldPlacement, pool: BufferPool, checksums: bool
+) -> tuple[Jagged, list[ChunkRead]]:
     dtype, inner_shape = _element_type(field, placement)
-    lengths = placement.rows[:, 2].astype(np.int64)
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    values, view = empty_values(int(offsets[-1]), dtype, inner_shape)
+    offsets = np.zeros(len(placement.rows) + 1, np.int64)
+    np.cumsum(placement.rows[:, 2], out=offsets[1:])
     size = element_bytes(dtype, inner_shape)
-    if not size or not len(lengths):
-        return Jagged(values, torch.from_numpy(offsets)), []
-    reads = [
-        _read(placement.chunks[chunk], runs * size, view, size) for chunk, runs in _runs_by_chunk(placement, offsets)
+    num_elements = int(offsets[-1])
+    buffer = pool.lend(num_elements * size)
+    values = _values(buffer, num_elements, dtype, inner_shape)
+    column = Jagged(values, torch.from_numpy(offsets))
+    if not size or not num_elements:
+        return column, []
+    view = memoryview(buffer)  # type: ignore[arg-type]  # an array is a buffer; only Python 3.12 has a word for it
+    return column, [
+        _read(placement.chunks[chunk], runs * size, view, size, checksums)
+        for chunk, runs in _runs_by_chunk(placement, offsets)
     ]
-    return Jagged(values, torch.from_numpy(offsets)), reads
+
+
+def _values(buffer: Buffer, num_elements: int, dtype: torch.dtype, inner_shape: tuple[int, ...]) -> torch.Tensor:
+    """[num_elements, *inner_shape] in the memory of `buffer`, which lives as long as the tensor does."""
+    if not buffer.nbytes:
+        return torch.empty((num_elements, *inner_shape), dtype=dtype)
+    return torch.from_numpy(buffer).view(dtype).view(num_elements, *inner_shape)
 
 
 def _runs_by_chunk(
     placement: FieldPlacement, offsets: npt.NDArray[np.int64]
 ) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
     """Chunk -> its runs [runs, 3] that have elements: start in the chunk, place in the column, length (elements)."""
-    chunk, start = placement.rows[:, 0].astype(np.int64), placement.rows[:, 1].astype(np.int64)
-    end = start + placement.rows[:, 2]
+    rows = placement.rows
+    if len(placement.chunks) == 1 and _is_steady(rows, offsets):
+        yield 0, np.array([[rows[0, 1], 0, offsets[-1]]], np.int64)
+        return
+    chunk, start = rows[:, 0].astype(np.int64), rows[:, 1].astype(np.int64)
+    end = start + rows[:, 2]
     breaks = np.flatnonzero((chunk[1:] != chunk[:-1]) | (start[1:] != end[:-1])) + 1
     edges = np.concatenate(([0], breaks, [len(chunk)]))
     first, last = edges[:-1], edges[1:]
@@ -112,9 +134,14 @@ def _runs_by_chunk(
             yield owner, wanted
 
 
-def _read(chunk: ChunkRef, runs: npt.NDArray[np.int64], column: memoryview, size: int) -> ChunkRead:
-    wanted = int(runs[:, 2].sum())
-    whole = chunk.num_bytes <= max(WHOLE_BYTES, 2 * wanted)  # an unknown size is 0: read whole
+def _is_steady(rows: npt.NDArray[np.uint32], offsets: npt.NDArray[np.int64]) -> bool:
+    """Whether the rows lie one behind the other: the usual case of a small batch, worth a look of its own."""
+    return bool((rows[:, 1] == offsets[:-1] + int(rows[0, 1])).all())
+
+
+def _read(chunk: ChunkRef, runs: npt.NDArray[np.int64], column: memoryview, size: int, checksums: bool) -> ChunkRead:
+    others = chunk.num_bytes - int(runs[:, 2].sum())
+    whole = checksums or others <= RUN_BYTES * len(runs)  # an unknown size is 0: read whole
     return ChunkRead(chunk, runs, column, whole, size)
 
 

@@ -13,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from rljob_workers.transfer_queue.buffers import BufferPool
 from rljob_workers.transfer_queue.chunk_io import read_chunks, write_chunks
 from rljob_workers.transfer_queue.errors import QueueError, RowsLost, StorageFull, StorageUnreachable
 from rljob_workers.transfer_queue.pieces import SPREAD_BYTES, Piece, cut_columns, deal, row_table
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from rljob_api.names import Epoch
-    from rljob_workers.transfer_queue.jagged import Jagged
+    from rljob_workers.transfer_queue.jagged import Column, Jagged
     from rljob_workers.transfer_queue.resp import RespConnection
 
 PATIENCE_SECONDS = 2.0
@@ -32,6 +33,8 @@ PATIENCE_SECONDS = 2.0
 SHUN_SECONDS = 5.0
 """So long a unit that failed a put is the last choice, so that not every put waits for it anew."""
 FULL_RETRY_SECONDS = 0.05
+KNOWN_CHUNKS = 1 << 14
+"""So many keys are remembered at most."""
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -56,10 +59,13 @@ class StorageUnits:
         epoch: Epoch,
         incarnation: str,
         *,
+        checksums: bool = False,
         clock: Clock = time.monotonic,
         sleep: Sleep = time.sleep,
     ) -> None:
-        """Connects when first used."""
+        """Connects when first used. `checksums`: of all bytes, written and, where there is one, checked."""
+        self._checksums = checksums
+        self._pool = BufferPool()
         self._units = [StorageUnit(index, url, clock=clock, sleep=sleep) for index, url in enumerate(urls)]
         if not self._units:
             raise ValueError("TransferQueue: there is no storage unit. Set transferQueue.storageUnits to at least 1.")
@@ -69,28 +75,30 @@ class StorageUnits:
         self._key_prefix = f"{epoch}:{incarnation}:{secrets.token_hex(4)}"
         self._nonces = itertools.count()
         self._turns = itertools.count(int(incarnation[:6], 16))
+        self._known: list[set[str]] = [set() for _ in urls]
+        """Per unit, chunks whose header was seen."""
         self._shunned_until = [float("-inf")] * len(self._units)
-        self._pool: ThreadPoolExecutor | None = None
+        self._threads: ThreadPoolExecutor | None = None
 
     def __len__(self) -> int:
         return len(self._units)
 
     def close(self) -> None:
         """Ends connections and threads; may be called twice."""
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
         for unit in self._units:
             unit.close()
 
     def store(
-        self, columns: Mapping[str, Jagged], *, deadline: float, waiting: str = "rows were to be stored"
+        self, columns: Mapping[str, Column], *, deadline: float, waiting: str = "rows were to be stored"
     ) -> StoredChunks:
         """Stores all columns; pieces that a unit does not take go to the next one.
 
         Raises StorageFull or StorageUnreachable when at the deadline some piece is on no unit.
         """
-        pieces = cut_columns(columns, len(self._units))
+        pieces = cut_columns(columns, len(self._units), checksums=self._checksums)
         placed: dict[Piece, ChunkRef] = {}
         began = self._clock()
         troubles: dict[int, Trouble] = {}
@@ -111,12 +119,18 @@ class StorageUnits:
 
         Raises RowsLost when a unit no longer has a chunk, CorruptChunk, StorageUnreachable.
         """
-        columns, by_unit = plan_reads(fields)
+        columns, by_unit = plan_reads(fields, self._pool, checksums=self._checksums)
 
         def read(unit: StorageUnit, reads: list[ChunkRead]) -> list[ChunkRef]:
             return unit.exchange(
-                lambda connection, until: read_chunks(connection, reads, until), deadline=deadline, waiting=waiting
+                lambda connection, until: read_chunks(connection, reads, until, self._known[unit.index]),
+                deadline=deadline,
+                waiting=waiting,
             )
+
+        for known in self._known:
+            if len(known) > KNOWN_CHUNKS:
+                known.clear()
 
         num_bytes = sum(chunk.wanted_bytes for reads in by_unit.values() for chunk in reads)
         outcomes = self._side_by_side(read, by_unit, num_bytes)
@@ -211,9 +225,9 @@ class StorageUnits:
 
         if len(shares) <= 1 or num_bytes <= SPREAD_BYTES:
             return {index: one(index) for index in shares}
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(len(self._units), thread_name_prefix="rljob-storage")
-        return dict(zip(shares, self._pool.map(one, shares), strict=True))
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(len(self._units), thread_name_prefix="rljob-storage")
+        return dict(zip(shares, self._threads.map(one, shares), strict=True))
 
     def _rows_lost(self, lost: Sequence[ChunkRef], waiting: str) -> RowsLost:
         units = sorted({chunk.unit for chunk in lost})
@@ -226,7 +240,7 @@ class StorageUnits:
         )
 
 
-def _placement(field: str, column: Jagged, pieces: Sequence[Piece], placed: Mapping[Piece, ChunkRef]) -> FieldPlacement:
+def _placement(field: str, column: Column, pieces: Sequence[Piece], placed: Mapping[Piece, ChunkRef]) -> FieldPlacement:
     mine = [piece for piece in pieces if piece.field == field]
     return FieldPlacement(
         tuple(placed[piece] for piece in mine), row_table(column, [piece.first_row for piece in mine])

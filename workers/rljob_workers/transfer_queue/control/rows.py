@@ -100,10 +100,17 @@ def parse_claim(reply: list[bytes], rollout_id: int, fields: Sequence[str]) -> C
 
 
 def _placement(rows: npt.NDArray[np.void], chunks: dict[bytes, ChunkRef]) -> FieldPlacement:
-    ids, ordinals = np.unique(rows["chunk"], return_inverse=True)
     table = np.empty((len(rows), 3), np.uint32)
-    table[:, 0] = ordinals
     table[:, 1] = rows["offset"]
     table[:, 2] = rows["length"]
+    ids = rows["chunk"]
+    if len(ids) and (ids == ids[0]).all():
+        table[:, 0] = 0
+        return FieldPlacement((chunks[_chunk_id(ids[0])],), table)
+    names, table[:, 0] = np.unique(ids, return_inverse=True)
+    return FieldPlacement(tuple(chunks[_chunk_id(name)] for name in names), table)
+
+
+def _chunk_id(name: np.bytes_) -> bytes:
     # numpy drops trailing zero bytes of an S12 value.
-    return FieldPlacement(tuple(chunks[bytes(name).ljust(CHUNK_ID_BYTES, b"\0")] for name in ids), table)
+    return bytes(name).ljust(CHUNK_ID_BYTES, b"\0")
