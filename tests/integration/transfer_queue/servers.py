@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import redis
@@ -48,6 +50,15 @@ class Server:
             self._process.wait()
             self._process = None
 
+    def stop(self) -> None:
+        """It keeps its connections and answers nobody, until `resume`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     def admin(self) -> redis.Redis:
         return redis.Redis(unix_socket_path=str(self._socket), password=PASSWORD)
 
@@ -55,7 +66,7 @@ class Server:
 class Servers:
     """Control Redis and storage units of one job."""
 
-    def __init__(self, folder: Path, num_units: int = 2) -> None:
+    def __init__(self, folder: Path, num_units: int = 2, *, unit_options: Sequence[str] = ()) -> None:
         self._folder = folder
         program = find_server()
         control = folder / "control.sock"
@@ -64,7 +75,8 @@ class Servers:
         command = [*control_command(program, folder, control, PASSWORD), "--appendfsync", "no"]
         self.control = Server(command, control)
         self.units = [
-            Server(storage_command(program, folder, socket, PASSWORD, 64 << 20), socket) for socket in sockets
+            Server([*storage_command(program, folder, socket, PASSWORD, 64 << 20), *unit_options], socket)
+            for socket in sockets
         ]
 
     @property

@@ -1,0 +1,145 @@
+"""The control Redis is killed or hangs under clients that work: nothing is lost, and everybody goes on by himself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rljob_api.names import Role
+from rljob_api.wire.observation import ServerState
+from rljob_workers.transfer_queue.client import TransferQueueClient
+from rljob_workers.transfer_queue.errors import ControlUnreachable
+from rljob_workers.transfer_queue.types import Batch, NotReady, Withheld
+from tests.integration.transfer_queue.job import Job, weight
+from tests.integration.transfer_queue.servers import Servers
+from tests.integration.transfer_queue.victims import Hear, Say, victim
+from tests.integration.transfer_queue.world import LOG_PROBS, REFERENCE, make_life
+
+MakeJob = Callable[..., Job]
+LONG_SECONDS = 60.0
+
+
+def contents(servers: Servers) -> dict[bytes, object]:
+    """Every key with its whole value."""
+    with servers.control.admin() as admin:
+        readers: dict[bytes, Callable[[bytes], object]] = {
+            b"string": admin.get,
+            b"hash": admin.hgetall,
+            b"set": admin.smembers,
+            b"list": lambda key: admin.lrange(key, 0, -1),
+            b"zset": lambda key: admin.zrange(key, 0, -1, withscores=True),
+        }
+        keys: Any = admin.keys("*")
+        kinds: dict[bytes, Any] = {key: admin.type(key) for key in keys}
+        return {key: readers[kind](key) for key, kind in kinds.items()}
+
+
+def kill_and_open(job: Job) -> None:
+    job.servers.sync_control()
+    job.servers.restart_control()
+    assert job.steward.open_server(max(client.seen_seq for client in job.clients)) is ServerState.OPEN
+
+
+def test_leases_tickets_and_ready_lists_are_there_after_a_kill(make_job: MakeJob) -> None:
+    job = make_job(batch=2, staleness=1)
+    first, second, third = job.tickets(3)
+    job.put([first])
+    forward = job.client(Role.ACTOR_FWD)
+    held = forward.claim(LOG_PROBS.name, range(1), 1, timeout=0)
+    assert isinstance(held, Batch)
+    before = contents(job.servers)
+    job.servers.sync_control()
+    job.servers.restart_control()
+    assert contents(job.servers) == before
+    job.steward.open_server(0)
+    rest = forward.claim(LOG_PROBS.name, range(1), 100, timeout=0)
+    assert isinstance(rest, Batch)
+    assert (held.rows.tolist(), rest.rows.tolist()) == ([0], [1])
+    for batch in (held, rest):
+        job.put_derived(forward, batch, "log_probs")
+    assert job.put([second, third]) == [True, True]
+    job.derive(0)
+    job.train(0)
+
+
+def test_a_process_that_waits_is_answered_after_the_kill(make_job: MakeJob) -> None:
+    job = make_job(batch=2)
+    life = make_life(Role.ACTOR_FWD, 1, replica=3)
+    job.steward.begin_life(life)
+
+    def wait(say: Say, _hear: Hear) -> None:
+        queue = TransferQueueClient(job.servers.endpoints, job.shape, life)
+        say("waits")
+        for _ in range(2):
+            batch = queue.claim(LOG_PROBS.name, range(1), 100, timeout=LONG_SECONDS)
+            while isinstance(batch, NotReady):  # its patience is shorter than a restart under load
+                batch = queue.claim(LOG_PROBS.name, range(1), 100, timeout=LONG_SECONDS)
+            assert isinstance(batch, Batch)
+            job.put_derived(queue, batch, "log_probs")
+            say(f"put {batch.rows.tolist()}")
+
+    first, second = job.tickets(2)
+    with victim(wait) as process:
+        assert process.heard() == "waits"
+        kill_and_open(job)
+        job.put([first])
+        assert process.heard() == "put [0, 1]"
+        kill_and_open(job)
+        job.put([second])
+        assert process.heard() == "put [2, 3]"
+
+
+def test_every_kind_of_call_goes_on_after_a_kill(make_job: MakeJob) -> None:
+    job = make_job(batch=2, staleness=1)
+    forward = job.client(Role.REFERENCE)
+    calls: list[Callable[[], object]] = [
+        lambda: job.put(job.tickets(2)),
+        lambda: job.put_derived(forward, claimed(forward, REFERENCE.name), "ref_log_probs"),
+        lambda: forward.release(claimed(forward, REFERENCE.name)),
+        lambda: job.rollout.return_tickets([job.rollout.redraw(job.tickets(1)[0], "a test")], killed=False),
+        lambda: job.derive(0),
+        lambda: job.train(0),
+        lambda: job.publish(1),
+        lambda: job.record(1),
+        lambda: job.steward.sweep(),
+    ]
+    for call in calls:
+        kill_and_open(job)
+        call()
+    assert job.steward.published() == 1
+
+
+def claimed(client: TransferQueueClient, task: str) -> Batch:
+    batch = client.claim(task, range(1), 2, timeout=0)
+    assert isinstance(batch, Batch)
+    return batch
+
+
+def test_what_a_server_that_hung_does_later_is_done_once(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands of those who gave up stand in its sockets, and it runs them when it goes on."""
+    monkeypatch.setattr("rljob_workers.transfer_queue.control.connection.SOCKET_SECONDS", 0.2)
+    job = make_job(batch=2)
+    (ticket,) = job.tickets(1)
+    forward = job.client(Role.ACTOR_FWD)
+    assert isinstance(forward.claim(LOG_PROBS.name, range(1), 1, timeout=0), NotReady)
+    for name in ("client.PATIENCE_SECONDS", "client.CLAIM_PATIENCE_SECONDS"):
+        monkeypatch.setattr(f"rljob_workers.transfer_queue.{name}", 0.1)
+    job.servers.control.stop()
+    try:
+        with pytest.raises(ControlUnreachable, match=r"has not answered for .*puts 1 groups of train_0"):
+            job.put([ticket])
+        answer = forward.claim(LOG_PROBS.name, range(1), 1, timeout=0)
+        assert isinstance(answer, NotReady)
+        assert "has not answered" in answer.waiting_for
+    finally:
+        job.servers.control.resume()
+    monkeypatch.undo()
+    assert job.put([ticket]) == [False]
+    assert job.steward.stats().rows_ready["ref_log_probs"] == 2
+    job.steward.end_life(job.incarnation(forward))
+    job.put(job.tickets(1))
+    job.derive(0)
+    job.train(0)
+    assert job.rollout.claim_tickets(weight(0), 1, 0) is not Withheld.CLOSED

@@ -1,0 +1,83 @@
+"""Processes that do one thing with the queue and are stopped or killed in the middle of it.
+
+For tests. Forked, so that nothing is imported twice; a victim says lines and hears lines, and nothing else is shared.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tests.integration.children import die_with_tests
+
+ANSWERS_WITHIN_SECONDS = 60.0
+Say = Callable[[str], None]
+Hear = Callable[[], str]
+
+
+class Victim:
+    """`work(say, hear)` in a process of its own; what it raises is its last line."""
+
+    def __init__(self, work: Callable[[Say, Hear], None]) -> None:
+        self._from, says = os.pipe()
+        hears, self._to = os.pipe()
+        self._buffer = b""
+        self.pid = os.fork()
+        if self.pid == 0:
+            _live(work, says, hears)
+        os.close(says)
+        os.close(hears)
+
+    def heard(self) -> str:
+        """The next line that it says."""
+        while b"\n" not in self._buffer:
+            ready, _, _ = select.select([self._from], [], [], ANSWERS_WITHIN_SECONDS)
+            assert ready, f"process {self.pid} said nothing for {ANSWERS_WITHIN_SECONDS:.0f} s"
+            said = os.read(self._from, 4096)
+            assert said, f"process {self.pid} ended without a word; it had said {self._buffer!r}"
+            self._buffer += said
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        return line.decode()
+
+    def tell(self, line: str) -> None:
+        os.write(self._to, line.encode() + b"\n")
+
+    def stop(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL; may be called twice."""
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            os.close(self._from)
+            os.close(self._to)
+            self.pid = 0
+
+
+@contextmanager
+def victim(work: Callable[[Say, Hear], None]) -> Iterator[Victim]:
+    """Killed at the end, whatever happens."""
+    made = Victim(work)
+    try:
+        yield made
+    finally:
+        made.kill()
+
+
+def _live(work: Callable[[Say, Hear], None], says: int, hears: int) -> None:
+    try:
+        die_with_tests()
+        with os.fdopen(says, "w", buffering=1) as out, os.fdopen(hears) as heard:
+            try:
+                work(lambda line: print(line, file=out), lambda: heard.readline().strip())
+            except Exception as error:
+                print(f"{type(error).__name__}: {error}", file=out)
+    finally:
+        os._exit(0)
