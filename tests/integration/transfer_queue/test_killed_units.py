@@ -144,9 +144,7 @@ def test_a_put_gives_up_by_name_when_no_unit_answers_and_may_be_tried_again(make
     job = make_job(batch=2)
     tickets = job.tickets(2)
     with hung(job.servers, 0, 1):
-        with pytest.raises(
-            StorageUnreachable, match=r"unit \d .*rollout-0.0 puts 2 groups of train_0.*Given up"
-        ):
+        with pytest.raises(StorageUnreachable, match=r"unit \d .*rollout-0.0 puts 2 groups of train_0.*Given up"):
             put_big(job, tickets)
         assert job.steward.stats().rows_ready["actor_log_probs"] == 0
     assert put_big(job, tickets) == [True, True]
