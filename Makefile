@@ -21,7 +21,7 @@ UV_COMPILE_IMAGE := $(BIN)/uv pip compile --quiet --universal --python-version 3
 	--no-annotate --no-emit-index-url --no-emit-find-links --constraint requirements.lock
 
 .PHONY: help install demo test test-unit test-integration test-schedule test-images lint format crd docs lock images \
-	cluster cluster-build cluster-down test-cluster bench-quickstart bench-restart \
+	cluster cluster-build cluster-down test-cluster bench-quickstart bench-queue bench-restart \
 	bench-cluster-restart bench-operator clean
 
 help: ## Lists the targets
@@ -99,6 +99,10 @@ cluster-down: ## Ends it; nothing is left but the built programs and the images
 bench-quickstart: install ## Samples per second beside TRL's GRPOTrainer
 	@scripts/install bench
 	$(BIN)/python tests/bench/quickstart.py
+
+bench-queue: install ## The queue beside its peer; ARGS="--only w1,w3 --rounds 3" for less of it
+	@scripts/install bench
+	$(BIN)/python -m tests.bench.queue $(ARGS)
 
 bench-restart: install ## Seconds from a killed rank to all roles ready again
 	$(BIN)/python tests/bench/restart.py

@@ -1,0 +1,1 @@
+"""The queue beside its peer; `__main__` says what is measured."""

@@ -1,0 +1,100 @@
+"""Our queue beside its peer (PyPI TransferQueue 0.1.11), in one run on one machine, taking turns.
+
+    make bench-queue       or       python -m tests.bench.queue --only w1,w3 --rounds 7 --output json
+
+Sides: ours over TCP and over Unix sockets (two storage units), the peer with one and two storage units, its processes
+with the allocator as it is and tuned (MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_ARENA_MAX=1). Every
+server and every client is a process of its own; the peer's servers run without ray around them (`peer_server`).
+Ratios are to the best of the peer's sides in each line. All contents are checked once per workload and side.
+
+    w1  64 samples x 3 jagged fields (4.6 MB), one put, one claim of all
+    w2  1 GiB: 256 samples x 4 fields of 1 MiB, one put, one claim of all; a raw loopback stream beside it
+    w3  4096 samples of a dozen tokens, one process claims micro-batches of 8 until there is none left
+    w4  the same with four processes on one task; no row comes twice
+    w5  claims of 8 rows while 1k, 8k, 65k, 500k rows wait (the peer up to 65k)
+
+Timed on our side: put = `put_groups` of all groups (8 samples each) in one call, bytes and commit, and in a line of
+its own with `claim_tickets` before it; claim+get = `claim` with a lease, until all bytes are in tensors. Timed on the
+peer's side: `put` of one TensorDict into a partition of its own; `get_meta` and `get_data`. Tensors are made before the
+clock starts. Not timed: our results, training, publishing and sweeping, the peer's `clear_partition`. Where rows are
+tiny (w3 to w5) both sides put up to 1024 rows at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.bench.queue import versus
+from tests.bench.queue.contestants import Contestant, contestants
+from tests.bench.queue.figures import Figure, as_rows
+from tests.bench.queue.table import print_table
+
+WORKLOADS = ("w1", "w2", "w3", "w4", "w5")
+
+
+def main() -> None:
+    arguments = _arguments()
+    sides = [one for one in contestants(arguments.server) if arguments.sides is None or one.name in arguments.sides]
+    load = os.getloadavg()[0]
+    figures = _measure(sides, arguments.only, arguments.rounds)
+    if arguments.output == "json":
+        rows = {"load_average": [load, os.getloadavg()[0]], "cores": os.cpu_count(), "figures": as_rows(figures)}
+        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+    else:
+        print_table(figures, load)
+
+
+def _measure(sides: Sequence[Contestant], only: Sequence[str], rounds: int) -> list[Figure]:
+    figures: list[Figure] = []
+    if "w1" in only:
+        figures += versus.measure_jagged(sides, rounds)
+    if "w2" in only:
+        figures += versus.measure_large(sides, rounds)
+    consumers = [number for name, number in (("w3", 1), ("w4", versus.NUM_CONSUMERS)) if name in only]
+    if consumers:
+        figures += versus.measure_tiny(sides, rounds, consumers)
+    if "w5" in only:
+        figures += versus.measure_waiting(sides, rounds)
+    return figures
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [one.name for one in contestants(None)]
+    parser.add_argument("--rounds", type=_positive, default=7, help="medians are over so many (default 7)")
+    parser.add_argument("--only", type=_choice("workload", WORKLOADS), default=WORKLOADS, help="e.g. w1,w3")
+    parser.add_argument("--sides", type=_choice("side", names), help=f"of: {', '.join(names)}")
+    parser.add_argument("--server", type=Path, help="our Redis server program; default: what the product would find")
+    parser.add_argument("--output", choices=["table", "json"], default="table")
+    arguments = parser.parse_args()
+    if arguments.server is not None and not os.access(arguments.server, os.X_OK):
+        parser.error(f"--server: {arguments.server} is no program. Give the path of a redis-server or valkey-server.")
+    return arguments
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} rounds give no median. Use at least 1.")
+    return number
+
+
+class _choice:  # noqa: N801  # argparse shows its name
+    def __init__(self, what: str, known: Sequence[str]) -> None:
+        self._what, self._known = what, known
+
+    def __call__(self, text: str) -> list[str]:
+        chosen = text.split(",")
+        for name in chosen:
+            if name not in self._known:
+                raise argparse.ArgumentTypeError(f"{name!r} is no {self._what}. Known: {', '.join(self._known)}.")
+        return chosen
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Who is compared: our queue over TCP and over Unix sockets, the peer with its allocator as it is and tuned.
+
+A `Side` is one of them, set up for one workload: its servers and its clients, each a process. All sides of a workload
+stand side by side and take turns; what a side does outside of what is timed (results, training, clearing) is its own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from os import cpu_count
+from pathlib import Path
+from typing import Any
+
+from rljob_api.names import Epoch, Lineage, Role, WeightVersion
+from rljob_api.wire.identity import WeightId
+from rljob_workers.transfer_queue.steward import QueueSteward
+from tests.bench.queue.channel import START_SECONDS, Child
+from tests.bench.queue.servers import RedisServers, Transport
+from tests.bench.queue.shape import make_life, make_shape
+from tests.bench.queue.workloads import Workload
+
+TUNED_ALLOCATOR = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
+    "MALLOC_ARENA_MAX": "1",
+}
+_PEER_ENVIRONMENT = {
+    # Its default of 8 threads is above the cores of a small machine, and it warns of that at every call.
+    "TQ_NUM_THREADS": str(min(8, cpu_count() or 1)),
+    "TQ_LOGGING_LEVEL": "ERROR",
+}
+
+
+class Side:
+    """Servers and clients of one contestant for one workload."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self.clients: list[Child] = []
+
+    def __enter__(self) -> Side:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def clear(self, turn: int) -> None:
+        """Ends the round: nothing of it is left. Outside of what is timed."""
+        for client in self.clients:
+            client.tell("finish", turn=turn)
+        for client in self.clients:
+            client.answer()
+        self.clients[0].ask("clear", turn=turn)
+
+    def script_seconds(self) -> float | None:
+        """Time in the control Redis's functions since it started; None where there is none."""
+        return None
+
+    def _child(self, module: str, environment: Mapping[str, str]) -> Child:
+        child = Child(f"tests.bench.queue.{module}", environment)
+        self._stack.callback(child.close)
+        return child
+
+
+class Contestant(ABC):
+    """Frozen description; `open` makes a `Side` of it."""
+
+    name: str
+    num_units: int
+
+    @abstractmethod
+    def open(self, workload: Workload, num_clients: int) -> Side: ...
+
+
+@dataclass(frozen=True)
+class OurQueue(Contestant):
+    name: str
+    transport: Transport
+    program: Path | None = None
+    """Redis server; None: what the product would find."""
+    num_units: int = 2
+
+    def open(self, workload: Workload, num_clients: int) -> Side:
+        return _OurSide(self, workload, num_clients)
+
+
+class _OurSide(Side):
+    def __init__(self, contestant: OurQueue, workload: Workload, num_clients: int) -> None:
+        super().__init__()
+        try:
+            self.servers = RedisServers(contestant.transport, contestant.num_units, contestant.program)
+            self._stack.callback(self.servers.close)
+            endpoints = self.servers.endpoints
+            self.steward = QueueSteward(endpoints, make_shape(workload))
+            self._stack.callback(self.steward.close)
+            self.steward.open_server(0)
+            self.steward.raise_epoch(Epoch(1), "bench", "a benchmark", None)
+            self._lives = [make_life(Role.ACTOR, replica) for replica in range(num_clients)]
+            for life in self._lives:
+                self.steward.begin_life(life)
+                self.clients.append(self._child("our_client", {}))
+            for client, life in zip(self.clients, self._lives, strict=True):
+                client.tell(
+                    "open",
+                    endpoints=endpoints.model_dump_json(),
+                    life=life.model_dump_json(),
+                    workload=asdict(workload),
+                )
+            for client in self.clients:
+                client.answer(START_SECONDS)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def clear(self, turn: int) -> None:
+        super().clear(turn)
+        weight = WeightId(lineage=Lineage(1), version=WeightVersion(turn + 1))
+        self.steward.publish(self._lives[0], weight, f"publish-{turn}")
+        self.steward.record(self._lives[0], weight, f"{turn}", {}, f"record-{turn}")
+        self.steward.sweep()
+
+    def script_seconds(self) -> float | None:
+        return self.servers.script_seconds()
+
+    def __exit__(self, *error: object) -> None:
+        broken = self.steward.check() if error[0] is None else []
+        super().__exit__(*error)
+        assert not broken, f"invariants of the queue are broken: {broken}"
+
+
+@dataclass(frozen=True)
+class Peer(Contestant):
+    name: str
+    num_units: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def open(self, workload: Workload, num_clients: int) -> Side:
+        return _PeerSide(self, workload, num_clients)
+
+
+class _PeerSide(Side):
+    def __init__(self, contestant: Peer, workload: Workload, num_clients: int) -> None:
+        super().__init__()
+        environment = {**_PEER_ENVIRONMENT, **contestant.environment}
+        try:
+            controller = self._child("peer_server", environment)
+            units = [self._child("peer_server", environment) for _ in range(contestant.num_units)]
+            self.clients = [self._child("peer_client", environment) for _ in range(num_clients)]
+            controller.tell("controller")
+            for unit in units:
+                unit.tell("unit")
+            info: dict[str, Any] = controller.answer(START_SECONDS)
+            infos = [unit.answer(START_SECONDS) for unit in units]
+            for number, client in enumerate(self.clients):
+                client.tell("open", name=f"client{number}", controller=info, units=infos, workload=asdict(workload))
+            for client in self.clients:
+                client.answer(START_SECONDS)
+        except BaseException:
+            self._stack.close()
+            raise
+
+
+def contestants(program: Path | None) -> list[Contestant]:
+    return [
+        OurQueue("ours tcp", Transport.TCP, program),
+        OurQueue("ours unix", Transport.UNIX, program),
+        Peer("peer 1", 1),
+        Peer("peer 2", 2),
+        Peer("peer 1 tuned", 1, TUNED_ALLOCATOR),
+        Peer("peer 2 tuned", 2, TUNED_ALLOCATOR),
+    ]

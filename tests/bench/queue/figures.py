@@ -1,0 +1,82 @@
+"""What was measured: a value per side and round, and the ratios of the medians. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+OURS = "ours"
+PEER = "peer"
+
+
+class Unit(StrEnum):
+    """How a figure is shown, and whether less or more of it is better."""
+
+    MILLISECONDS = "ms"
+    GIGABYTES_PER_SECOND = "GB/s"
+    REQUESTS_PER_SECOND = "requests/s"
+
+    @property
+    def less_is_better(self) -> bool:
+        return self is Unit.MILLISECONDS
+
+
+@dataclass
+class Figure:
+    """One line of the table."""
+
+    workload: str
+    name: str
+    unit: Unit
+    aim: float | None = None
+    """Ratio to the best of the peer's sides that the issue asks of ours."""
+    values: dict[str, list[float]] = field(default_factory=dict)
+    """Side -> value of every round."""
+
+    def add(self, side: str, value: float) -> None:
+        self.values.setdefault(side, []).append(value)
+
+    def medians(self) -> dict[str, float]:
+        return {side: statistics.median(values) for side, values in self.values.items()}
+
+    def best_peer(self) -> str | None:
+        """The peer's best side: ratios are to the strongest opponent."""
+        peers = {side: value for side, value in self.medians().items() if side.startswith(PEER)}
+        if not peers:
+            return None
+        return (min if self.unit.less_is_better else max)(peers, key=lambda side: peers[side])
+
+    def ratios(self) -> dict[str, float]:
+        """Of each of our sides to the peer's best: above 1, ours is better."""
+        best, medians = self.best_peer(), self.medians()
+        if best is None:
+            return {}
+        peer = medians[best]
+        return {
+            side: peer / value if self.unit.less_is_better else value / peer
+            for side, value in medians.items()
+            if side.startswith(OURS)
+        }
+
+    def spread(self, side: str) -> tuple[float, float]:
+        """Least and greatest value of a side."""
+        return min(self.values[side]), max(self.values[side])
+
+
+def as_rows(figures: list[Figure]) -> list[Mapping[str, object]]:
+    """For `--output json`."""
+    return [
+        {
+            "workload": figure.workload,
+            "figure": figure.name,
+            "unit": figure.unit.value,
+            "aim": figure.aim,
+            "medians": {side: round(value, 4) for side, value in figure.medians().items()},
+            "best_peer": figure.best_peer(),
+            "ratios": {side: round(ratio, 3) for side, ratio in figure.ratios().items()},
+            "rounds": {side: [round(value, 4) for value in values] for side, values in figure.values.items()},
+        }
+        for figure in figures
+    ]
