@@ -106,6 +106,9 @@ class EventKind(StrEnum):
     PROMPT_SET_ASIDE = "PromptSetAside"
     STATE_LOST = "ControlStateLost"
     POD_CHANGED = "PodChanged"
+    QUEUE_DRAINS = "QueueDrains"
+    """No ticket is given until somebody takes that back."""
+    TICKETS_GIVEN = "TicketsGiven"
 
 
 class CoordinatorEvent(ApiModel):

@@ -6,6 +6,9 @@ COUNTERS = frozenset(
     {
         "groups_put",
         "groups_lost",
+        "queue_claims",
+        "queue_rows",
+        "queue_wait_seconds",
         *(f"withheld_{reason.value.lower()}" for reason in Withheld),
     }
 )

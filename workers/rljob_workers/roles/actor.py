@@ -5,6 +5,7 @@ All data-parallel ranks run this loop; global rank 0 alone (the `Leader`) logs, 
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from rljob_api.names import RolloutId
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.roles.group import MEETING_SECONDS, gather_rows
 from rljob_workers.roles.leader import Leader
-from rljob_workers.roles.rank import Draining, idle_until_told
+from rljob_workers.roles.rank import Draining, count_claim, idle_until_told
 from rljob_workers.roles.stages.train import RolloutTally, slice_facts, train_rows
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.trainers.base import Trainer
@@ -97,7 +98,10 @@ class ActorLoop:
     def _train_rollout(self, rollout_id: RolloutId, loader: StreamingDataLoader) -> None:
         tally = RolloutTally()
         for pass_index in range(self._config.passes):
+            asked = time.monotonic()
             for part in loader:
+                if pass_index == 0:  # a later pass claims nothing
+                    count_claim(self._session, part.batch, time.monotonic() - asked)
                 with self._timeline.span("train", r=rollout_id, rows=len(part.batch)):
                     self._trainer.accumulate(train_rows(part.batch), self._session.pulse)
                     if part.ends_step:
@@ -106,6 +110,7 @@ class ActorLoop:
                         self._moved = True
                 self._account(rollout_id, pass_index, part, tally)
                 self._session.pulse()
+                asked = time.monotonic()
         if self._leader is not None:
             self._leader.publish(rollout_id, tally.summary())
         self._moved = False

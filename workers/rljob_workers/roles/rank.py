@@ -28,14 +28,24 @@ def await_claim(session: RankSession, ask: Callable[[float], Claim]) -> Batch | 
 
     `ask` takes a timeout in seconds. Raises Draining when the pod shall drain, LifeOver when this life is fenced.
     """
+    began = time.monotonic()
     while True:
         answer = ask(TURN_SECONDS)
         if not isinstance(answer, NotReady):
+            if isinstance(answer, Batch):
+                count_claim(session, answer, time.monotonic() - began)
             session.pulse(leases=_leases(answer))
             return answer
         session.pulse(waiting=answer.waiting_for, leases=())
         if session.draining:
             raise Draining
+
+
+def count_claim(session: RankSession, batch: Batch, seconds: float) -> None:
+    """Notes for `/metrics` that `batch` was claimed after so long a wait."""
+    session.counters["queue_claims"] += 1
+    session.counters["queue_rows"] += len(batch)
+    session.counters["queue_wait_seconds"] += seconds
 
 
 def _leases(answer: Batch | Exhausted) -> tuple[str, ...]:

@@ -62,6 +62,11 @@ class QueuePeeking:
         """That a row may have."""
         return self._fields
 
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The consumers."""
+        return tuple(task.name for task in self._access.shape.tasks)
+
     def rows(self, look: Look) -> QueuePeek:
         """The rows, read partition after partition; what moves meanwhile may be shown as it was or as it is."""
         found: list[QueueRow] = []

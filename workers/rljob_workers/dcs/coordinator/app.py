@@ -25,6 +25,7 @@ from rljob_api.wire.weights import CheckpointRequest, PublishRequest, SourceRequ
 from rljob_workers.dcs.coordinator.bell import Topic
 from rljob_workers.dcs.coordinator.desk import Desk
 from rljob_workers.dcs.coordinator.metrics import exposition
+from rljob_workers.dcs.coordinator.queue_routes import add_queue_routes
 from rljob_workers.dcs.coordinator.refusals import Refused, bad_request, not_found, not_open
 from rljob_workers.dcs.coordinator.weights import is_newer
 
@@ -44,6 +45,7 @@ def build_app(desk: Desk, token: str) -> FastAPI:
     _launcher_routes(app, desk)
     _rank_routes(app, desk)
     _weight_routes(app, desk)
+    add_queue_routes(app, desk)
     _probe_routes(app, desk)
     return app
 

@@ -25,6 +25,7 @@ from rljob_workers.dcs.coordinator.meetings import Meetings
 from rljob_workers.dcs.coordinator.observation import Observer
 from rljob_workers.dcs.coordinator.pods import Pods
 from rljob_workers.dcs.coordinator.progress import Progress
+from rljob_workers.dcs.coordinator.queue_room import QueueRoom
 from rljob_workers.dcs.coordinator.refusals import bad_request, not_open
 from rljob_workers.dcs.coordinator.server_state import ServerGate
 from rljob_workers.dcs.coordinator.weights import Weights
@@ -55,6 +56,7 @@ class Coordinator:
         self.progress = Progress(ground, self.epochs, self.pods)
         self.meetings = Meetings(ground, self.epochs)
         self.gate = ServerGate(ground, self.epochs, self.pods)
+        self.queue = QueueRoom(ground, self.epochs, self.gate)
         self._observer = Observer(ground, self.epochs, self.pods, self.weights, self.progress)
         self._counts = _NO_COUNTS
         self._counted_at = float("-inf")

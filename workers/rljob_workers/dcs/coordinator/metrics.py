@@ -11,19 +11,19 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rljob_api.wire.observation import CoordinatorStatus, ServerState
+from rljob_workers.dcs.coordinator.queue_metrics import Labels, Sample, queue_samples
 from rljob_workers.dcs.counters import COUNTERS
 
 if TYPE_CHECKING:
     from rljob_workers.dcs.coordinator.coordinator import Coordinator
-
-Labels = tuple[tuple[str, str], ...]
-Sample = tuple[str, Labels, float]
 
 
 def exposition(coordinator: Coordinator) -> str:
     """All samples, grouped by name."""
     status = coordinator.status()
     samples = [*_job_samples(status), *_step_samples(status), *_pod_samples(status), *_counter_samples(coordinator)]
+    queue = coordinator.queue.scraped()
+    samples += [] if queue is None else queue_samples(queue)
     grouped: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
         grouped[sample[0]].append(sample)

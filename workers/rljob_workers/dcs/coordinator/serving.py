@@ -150,6 +150,7 @@ async def _tend_units(desk: Desk) -> None:
         began = time.monotonic()
         await _try(desk, desk.coordinator.look_after_units)
         await _try(desk, desk.coordinator.look_after_prompts)
+        await _try(desk, desk.coordinator.queue.watch)
         await asyncio.sleep(max(UNITS_SECONDS, (time.monotonic() - began) / UNITS_SHARE))
 
 

@@ -1,0 +1,171 @@
+"""What people ask the coordinator about the queue, over HTTP as they do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from rljob_api.names import Lineage, Role, WeightVersion
+from rljob_api.wire.identity import WeightId
+from rljob_api.wire.observation import EventKind
+from rljob_api.wire.queue import DrainRequest, DrainState, QueueCheck, QueuePeek, QueueStats, Tickets
+from rljob_workers.dcs.session import RankSession
+from rljob_workers.roles.tasks import GENERATED_FIELDS, queue_shape
+from rljob_workers.transfer_queue.client import TransferQueueClient
+from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.transfer_queue.types import Batch, GroupRows, Ticket, Withheld
+from tests.integration.dcs.world import World, eventually
+
+HELD = WeightId(lineage=Lineage(1), version=WeightVersion(0))
+
+
+class Rollout:
+    """A registered rollout rank with its queue."""
+
+    def __init__(self, world: World) -> None:
+        import torch
+
+        self.session: RankSession = world.rank(Role.ROLLOUT)
+        shape = queue_shape(world.job.spec)
+        self.queue = TransferQueueClient(world.endpoints, shape, self.session.life)
+        self._rows = [torch.arange(3, dtype=torch.int32)] * shape.samples_per_prompt
+        self._kinds = dict.fromkeys(GENERATED_FIELDS, torch.float32) | {"tokens": torch.int32}
+
+    def tickets(self, limit: int) -> list[Ticket]:
+        answer = self.queue.claim_tickets(HELD, limit, 0)
+        assert isinstance(answer, list), answer
+        return answer
+
+    def put(self, tickets: list[Ticket]) -> None:
+        columns = {field: Jagged.from_rows([row.to(kind) for row in self._rows]) for field, kind in self._kinds.items()}
+        weights = [HELD] * len(self._rows)
+        assert all(self.queue.put_groups([GroupRows(ticket, columns, weights, weights) for ticket in tickets]))
+
+
+@pytest.fixture
+def rollout(world: World) -> Iterator[Rollout]:
+    world.begin()
+    rollout = Rollout(world)
+    yield rollout
+    rollout.queue.close()
+
+
+def stats(world: World) -> QueueStats:
+    return QueueStats.model_validate_json(world.call("GET", "/v1/queue"))
+
+
+def drain(world: World, tickets: Tickets) -> DrainState:
+    return DrainState.model_validate_json(world.call("PUT", "/v1/queue/drain", DrainRequest(tickets=tickets)))
+
+
+def get(world: World, path: str) -> httpx.Response:
+    return httpx.get(world.endpoints.coordinator + path, headers={"X-RLJob-Token": world.endpoints.token})
+
+
+def test_without_the_token_nothing_of_the_queue_is_told(world: World) -> None:
+    for path in ("/v1/queue", "/v1/queue/rows", "/v1/queue/check", "/v1/queue/drain"):
+        assert httpx.get(world.endpoints.coordinator + path).status_code == 401
+    assert httpx.put(world.endpoints.coordinator + "/v1/queue/drain", json={"tickets": "Give"}).status_code == 401
+
+
+def test_the_counts_come_with_their_holders_and_units(world: World, rollout: Rollout) -> None:
+    rollout.put(rollout.tickets(2)[:1])
+    eventually(lambda: all(unit.answers for unit in stats(world).units), "the units' figures")
+    found = stats(world)
+    assert (found.job, found.epoch, found.tickets_in_work) == ("test", 1, 1)
+    assert [(one.holder, one.tickets) for one in found.holders] == [("rollout-0.0", 1)]
+    assert {task.task: task.rows_ready for task in found.tasks} == {
+        "actor_log_probs": 2,
+        "compute_advantages_and_returns": 2,
+        "actor_train": 0,
+    }
+    assert all(unit.used_bytes and unit.limit_bytes and unit.high_water_bytes for unit in found.units)
+
+
+def test_metrics_show_the_queue_without_a_series_per_partition(world: World, rollout: Rollout) -> None:
+    rollout.put(rollout.tickets(1))
+    eventually(lambda: all(unit.answers for unit in stats(world).units), "the units' figures")
+    eventually(lambda: "rljob_queue_unit_keys" in world.call("GET", "/metrics").decode(), "a new scrape")
+    text = world.call("GET", "/metrics").decode()
+    assert 'rljob_queue_rows{job="test",task="actor_log_probs",state="ready"} 2.0' in text
+    assert 'rljob_queue_withheld{job="test",reason="Draining"} 0.0' in text
+    assert 'rljob_queue_unit_answers{job="test",unit="0"} 1.0' in text
+    assert "train_0" not in text
+
+
+def test_rows_are_shown_with_their_values_and_claimed_by_nobody(world: World, rollout: Rollout) -> None:
+    rollout.put(rollout.tickets(1))
+    page = QueuePeek.model_validate_json(
+        world.call("GET", "/v1/queue/rows?task=actor_log_probs&field=tokens&limit=1&values=2")
+    )
+    assert page.more
+    assert [(row.partition, row.row) for row in page.rows] == [("train_0", 0)]
+    assert page.rows[0].field is not None
+    assert page.rows[0].field.values == [0, 1]
+    assert stats(world).leases == []
+
+
+REFUSED = [
+    ("task=training", 400, "task: 'training' is no task of this job. Name one of actor_log_probs, "),
+    ("field=token", 400, "field: 'token' is no field of this job. Name one of tokens, "),
+    ("state=ready", 400, "state: ready is a state for one task. Name the task, too."),
+    ("state=gone&task=actor_train", 400, "query.state: Input should be 'unready', "),
+    ("limit=65", 400, "query.limit: Input should be less than or equal to 64"),
+    ("partition=9", 404, "partition: train_9 is not in the queue. It has train_0."),
+]
+
+
+def test_a_look_at_what_is_not_there_is_refused(world: World, rollout: Rollout) -> None:
+    rollout.tickets(1)
+    for query, status, sentence in REFUSED:
+        answer = get(world, f"/v1/queue/rows?{query}")
+        assert answer.status_code == status
+        assert answer.json()["message"].startswith(sentence)
+
+
+def test_the_proof_names_what_is_broken(world: World, rollout: Rollout) -> None:
+    rollout.put(rollout.tickets(1))
+    sound = QueueCheck.model_validate_json(world.call("GET", "/v1/queue/check"))
+    assert (sound.partitions, sound.broken) == (1, [])
+    with world.servers.control.admin() as admin:
+        admin.setrange("p:0:s:actor_log_probs", 0, "d")
+    broken = QueueCheck.model_validate_json(world.call("GET", "/v1/queue/check")).broken
+    assert "train_0 actor_log_probs: 1 rows are done, the count disagrees" in broken
+
+
+def test_a_drain_is_told_once_and_outlives_the_coordinator_and_the_epoch(world: World, rollout: Rollout) -> None:
+    tickets = rollout.tickets(1)
+    state = drain(world, Tickets.WITHHOLD)
+    assert state.waits == ["1 tickets are in work (rollout-0.0 1)"]
+    assert drain(world, Tickets.WITHHOLD).draining_since == state.draining_since
+    assert rollout.queue.claim_tickets(HELD, 1, 0) is Withheld.DRAINING
+    world.restart()
+    rollout.queue.return_tickets(tickets, killed=False)
+    world.raise_epoch(2)
+    assert world.status().queue.draining_since == state.draining_since
+    again = DrainState.model_validate_json(world.call("GET", "/v1/queue/drain"))
+    assert (again.draining_since, again.waits) == (state.draining_since, [])
+    assert drain(world, Tickets.GIVE).draining_since is None
+    assert drain(world, Tickets.GIVE).draining_since is None
+    assert [
+        event.kind for event in world.events() if event.kind in (EventKind.QUEUE_DRAINS, EventKind.TICKETS_GIVEN)
+    ] == [
+        EventKind.QUEUE_DRAINS,
+        EventKind.TICKETS_GIVEN,
+    ]
+    assert state.draining_since is not None
+    assert eventually(lambda: world.status().queue.drained_until, "the end of the drain") >= state.draining_since
+
+
+def test_a_lease_is_as_old_as_it_was_seen(world: World, rollout: Rollout) -> None:
+    rollout.put(rollout.tickets(1))
+    forward = world.rank(Role.ACTOR_FWD)
+    queue = TransferQueueClient(world.endpoints, queue_shape(world.job.spec), forward.life)
+    try:
+        assert isinstance(queue.claim("actor_log_probs", range(1), 2, timeout=0), Batch)
+        eventually(lambda: stats(world).leases[0].age_seconds > 0, "a lease that was seen twice")
+        assert [lease.holder for lease in stats(world).leases] == ["actor_fwd-0.0"]
+    finally:
+        queue.close()

@@ -1,0 +1,58 @@
+"""The queue's counts as samples for `/metrics`. Pure.
+
+For `metrics`. Label values are tasks, states, units and reasons; a partition is none, since there is always another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rljob_api.wire.queue import QueueStats, RowState
+from rljob_workers.transfer_queue.types import Withheld
+
+Labels = tuple[tuple[str, str], ...]
+Sample = tuple[str, Labels, float]
+
+
+def queue_samples(stats: QueueStats) -> Iterator[Sample]:
+    """All of `rljob_queue_*`."""
+    yield "rljob_queue_seq", (), float(stats.seq)
+    yield "rljob_queue_partitions", (), float(len(stats.partitions))
+    yield "rljob_queue_tickets_in_work", (), float(stats.tickets_in_work)
+    yield "rljob_queue_tickets_returned", (), float(stats.tickets_returned)
+    yield "rljob_queue_draining", (), float(stats.draining_since is not None)
+    for reason in Withheld:
+        yield "rljob_queue_withheld", (("reason", reason.value),), float(stats.withheld == reason)
+    yield "rljob_queue_garbage_chunks", (), float(stats.garbage_chunks)
+    yield "rljob_queue_garbage_partitions", (), float(stats.garbage_partitions)
+    yield from _task_samples(stats)
+    yield from _unit_samples(stats)
+
+
+def _task_samples(stats: QueueStats) -> Iterator[Sample]:
+    for task in stats.tasks:
+        label = ("task", task.task)
+        rows = [row for partition in stats.partitions for row in partition.tasks if row.task == task.task]
+        counts = {
+            RowState.UNREADY: sum(row.unready for row in rows),
+            RowState.READY: sum(row.ready for row in rows),
+            RowState.CLAIMED: sum(row.claimed for row in rows),
+            RowState.DONE: sum(row.done for row in rows),
+        }
+        for state, count in counts.items():
+            yield "rljob_queue_rows", (label, ("state", state.value)), float(count)
+        ages = [lease.age_seconds for lease in stats.leases if lease.task == task.task]
+        yield "rljob_queue_leases", (label,), float(len(ages))
+        yield "rljob_queue_oldest_lease_seconds", (label,), max(ages, default=0.0)
+        yield "rljob_queue_training_batches", (label,), float(task.batches)
+
+
+def _unit_samples(stats: QueueStats) -> Iterator[Sample]:
+    for unit in stats.units:
+        label = (("unit", str(unit.unit)),)
+        yield "rljob_queue_unit_answers", label, float(unit.answers)
+        figures = {"used_bytes": unit.used_bytes, "limit_bytes": unit.limit_bytes, "keys": unit.keys}
+        figures["high_water_bytes"] = unit.high_water_bytes
+        for name, value in figures.items():
+            if value is not None:
+                yield f"rljob_queue_unit_{name}", label, float(value)

@@ -1,0 +1,54 @@
+"""Routes for people who look after the queue of a running job. Translates; decides nothing.
+
+Part of `app`, and behind its token.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from fastapi import FastAPI, Query, Response
+
+from rljob_api.base import ApiModel
+from rljob_api.wire.queue import MAX_PEEK_ROWS, MAX_PEEK_VALUES, DrainRequest, RowState
+from rljob_workers.dcs.coordinator.desk import Desk
+from rljob_workers.dcs.coordinator.queue_room import PeekRequest
+
+
+def add_queue_routes(app: FastAPI, desk: Desk) -> None:
+    """`/v1/queue` and what is below it."""
+    room = desk.coordinator.queue
+
+    @app.get("/v1/queue")
+    async def stats() -> Response:
+        return _json(await desk.do_when_open(room.stats))
+
+    @app.get("/v1/queue/rows")
+    async def rows(
+        partition: Annotated[int | None, Query(ge=0)] = None,
+        task: str | None = None,
+        state: RowState | None = None,
+        field: str | None = None,
+        first: Annotated[int, Query(ge=0)] = 0,
+        limit: Annotated[int, Query(ge=1, le=MAX_PEEK_ROWS)] = 10,
+        values: Annotated[int, Query(ge=0, le=MAX_PEEK_VALUES)] = 8,
+    ) -> Response:
+        request = PeekRequest(partition, task, state, field, first, limit, values)
+        return _json(await desk.do_when_open(partial(room.peek, request)))
+
+    @app.get("/v1/queue/check")
+    async def check() -> Response:
+        return _json(await desk.do_when_open(room.check))
+
+    @app.put("/v1/queue/drain")
+    async def drain(request: DrainRequest) -> Response:
+        return _json(await desk.do_when_open(partial(room.drain, request)))
+
+    @app.get("/v1/queue/drain")
+    async def drain_state() -> Response:
+        return _json(await desk.do_when_open(room.drain_state))
+
+
+def _json(model: ApiModel) -> Response:
+    return Response(model.model_dump_json(), media_type="application/json")
