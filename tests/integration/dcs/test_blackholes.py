@@ -91,8 +91,9 @@ def test_weights_are_given_up_with_the_address_that_failed(port: int, tmp_path: 
 
 def test_a_subscription_that_cannot_be_made_costs_a_recheck(port: int) -> None:
     notices = Subscription(f"redis://127.0.0.1:{port}/0", sleep=lambda _: None)
-    notices.prepare("task")
+    assert not notices.listen("task")
     notices.wait(1.0)
+    assert notices.noticed("task")
     notices.close()
 
 

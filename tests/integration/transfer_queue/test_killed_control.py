@@ -119,7 +119,7 @@ def claimed(client: TransferQueueClient, task: str) -> Batch:
 
 def test_what_a_server_that_hung_does_later_is_done_once(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands of those who gave up stand in its sockets, and it runs them when it goes on."""
-    monkeypatch.setattr("rljob_workers.transfer_queue.control.connection.SOCKET_SECONDS", 0.2)
+    monkeypatch.setattr("rljob_workers.transfer_queue.control.connection.SILENCE_SECONDS", 0.2)
     job = make_job(batch=2)
     (ticket,) = job.tickets(1)
     forward = job.client(Role.ACTOR_FWD)

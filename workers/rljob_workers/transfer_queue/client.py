@@ -11,7 +11,7 @@ import secrets
 import struct
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import orjson
@@ -24,6 +24,7 @@ from rljob_workers.transfer_queue.control.connection import Argument, Clock, Con
 from rljob_workers.transfer_queue.control.library import library
 from rljob_workers.transfer_queue.control.notices import Notices, Polling, Subscription
 from rljob_workers.transfer_queue.control.rows import ChunkIds, ClaimedRows, field_arguments, pack_weights, parse_claim
+from rljob_workers.transfer_queue.control.waits import Answer, Waits
 from rljob_workers.transfer_queue.errors import (
     AttemptsExhausted,
     ControlUnreachable,
@@ -57,7 +58,6 @@ LEASE_SECONDS = 30.0
 LOST_ROWS_PAUSE_SECONDS = 0.1
 """Before rows whose bytes are gone are asked for again; the coordinator has them made anew meanwhile."""
 
-A = TypeVar("A")
 _TICKET = struct.Struct("<6I")
 
 
@@ -90,6 +90,7 @@ class TransferQueueClient:
         self._notices: Notices = (
             Polling(sleep) if waiting is Waiting.POLL else Subscription(url, clock=clock, sleep=sleep)
         )
+        self._waits = Waits(self._notices, clock)
         self._units = StorageUnits(endpoints.storage_units, life.epoch, life.incarnation, clock=clock, sleep=sleep)
         self._chunk_ids = ChunkIds(life.incarnation)
         self._calls = 0
@@ -109,25 +110,23 @@ class TransferQueueClient:
         if limit < 1:
             raise ValueError(f"limit: {limit} tickets cannot be claimed. Ask for at least 1.")
 
-        def ask(deadline: float) -> list[Ticket] | Withheld:
+        question = (holds.lineage, holds.version, limit)
+
+        def ask(deadline: float) -> Answer[list[Ticket] | Withheld]:
             try:
                 reply = self._change(
                     "claim_tickets",
-                    holds.lineage,
-                    holds.version,
-                    limit,
-                    deadline=deadline,
+                    *question,
+                    deadline=deadline + CLAIM_PATIENCE_SECONDS,
                     waiting=f"{self} waits for tickets",
                 )
             except (ControlUnreachable, NotOpen):
-                return Withheld.CLOSED
-            return (
-                Withheld(reply[1].decode())
-                if reply[0] == b"W"
-                else [_ticket(raw) for raw in _TICKET.iter_unpack(reply[1])]
-            )
+                return Answer(Withheld.CLOSED, is_final=False, stands=False)
+            if reply[0] == b"W":
+                return Answer(Withheld(reply[1].decode()), is_final=False)
+            return Answer([_ticket(raw) for raw in _TICKET.iter_unpack(reply[1])], is_final=True)
 
-        return self._await("tickets", ask, lambda answer: not isinstance(answer, Withheld), timeout)
+        return self._waits.first_final("tickets", question, ask, timeout)
 
     def put_groups(self, groups: Sequence[GroupRows]) -> list[bool]:
         """Makes whole groups part of the queue, all in one commit.
@@ -192,12 +191,12 @@ class TransferQueueClient:
             return Exhausted()
         what = f"rows of train_{partitions[0]} to train_{partitions[-1]} for {task}"
 
-        def ask(deadline: float) -> Claim:
+        def ask(deadline: float) -> Answer[Claim]:
             lease = secrets.token_hex(8)
             arguments = (partitions[0], partitions[-1], max_rows, lease, int(LEASE_SECONDS * 1000))
             return self._batch("claim", consumer, arguments, deadline, what, lease)
 
-        return self._await(task, ask, lambda found: not isinstance(found, NotReady), timeout)
+        return self._waits.first_final(task, (partitions, max_rows), ask, timeout)
 
     def put(self, batch: Batch, columns: Mapping[str, Jagged], *, weight: WeightId | None) -> None:
         """Results of a forward task for all rows of `batch`, made by `weight` (None: no weight had a part in them).
@@ -258,11 +257,11 @@ class TransferQueueClient:
         what = f"batch {batch_index} ({num_rows} rows) of {partition_name(rollout_id)} for {task}"
         arguments = (rollout_id, batch_index, num_rows, dp_rank, dp_size)
 
-        def ask(deadline: float) -> Claim:
-            return self._batch("claim_training", consumer, arguments, deadline, what, None)
+        def ask(deadline: float) -> Answer[Claim]:
+            answer = self._batch("claim_training", consumer, arguments, deadline, what, None)
+            return self._explained(answer, consumer, rollout_id)
 
-        answer = self._await(task, ask, lambda found: not isinstance(found, NotReady), timeout)
-        return self._explained(answer, consumer, rollout_id)
+        return self._waits.first_final(task, arguments, ask, timeout)
 
     def commit_training(self, task: str, rollout_id: RolloutId, batch_indices: Iterable[int]) -> None:
         """The optimizer step on these batches is done; by data-parallel rank 0, once per optimizer step."""
@@ -332,19 +331,20 @@ class TransferQueueClient:
 
     def _batch(
         self, name: str, task: Task, arguments: tuple[Argument, ...], deadline: float, what: str, lease: str | None
-    ) -> Claim:
+    ) -> Answer[Claim]:
         waiting = f"{self} waits for {what}"
+        until = deadline + CLAIM_PATIENCE_SECONDS
         try:
-            reply = self._change(name, task.name, *arguments, deadline=deadline, waiting=waiting)
+            reply = self._change(name, task.name, *arguments, deadline=until, waiting=waiting)
         except (ControlUnreachable, NotOpen) as error:
-            return NotReady(str(error))
+            return Answer(NotReady(str(error)), is_final=False, stands=False)
         if reply[0] == b"E":
-            return Exhausted()
+            return Answer(Exhausted(), is_final=True)
         if reply[0] == b"N":
-            return NotReady(what)
+            return Answer(NotReady(what), is_final=False)
         return self._fetch(parse_claim(reply[2:], reply[1], task.needs), lease, waiting)
 
-    def _fetch(self, claimed: ClaimedRows, lease: str | None, waiting: str) -> Claim:
+    def _fetch(self, claimed: ClaimedRows, lease: str | None, waiting: str) -> Answer[Claim]:
         rollout_id = RolloutId(claimed.rollout_id)
         batch = Batch(
             rollout_id, claimed.rows, claimed.rows // self._shape.samples_per_prompt, claimed.oldest, {}, lease
@@ -354,16 +354,16 @@ class TransferQueueClient:
         except StorageUnreachable as error:
             # Not waited for here: the caller beats, and asks again until the unit is back or was started anew.
             self.release(batch)
-            return NotReady(str(error))
+            return Answer(NotReady(str(error)), is_final=False, stands=False)
         except RowsLost as error:
             self.release(batch)
             self._sleep(LOST_ROWS_PAUSE_SECONDS)
-            return NotReady(str(error))
-        return Batch(rollout_id, batch.rows, batch.groups, batch.oldest_versions, columns, lease)
+            return Answer(NotReady(str(error)), is_final=False, stands=False)
+        return Answer(Batch(rollout_id, batch.rows, batch.groups, batch.oldest_versions, columns, lease), is_final=True)
 
-    def _explained(self, answer: Claim, task: Task, rollout_id: RolloutId) -> Claim:
-        """Says which fields are missing, where nothing came within the deadline."""
-        if not isinstance(answer, NotReady):
+    def _explained(self, answer: Answer[Claim], task: Task, rollout_id: RolloutId) -> Answer[Claim]:
+        """Says which fields are missing, where the queue has nothing yet."""
+        if answer.is_final or not answer.stands or not isinstance(answer.value, NotReady):
             return answer
         try:
             lacking = self._control.read("lacking", task.name, rollout_id, deadline=self._clock(), waiting="")
@@ -372,19 +372,7 @@ class TransferQueueClient:
         missing = [f"{field} ({count} rows)" for field, count in zip(task.needs, lacking, strict=True) if count]
         if not missing:
             return answer
-        return NotReady(f"{answer.waiting_for}; missing: {', '.join(missing)}")
-
-    def _await(self, channel: str, ask: Callable[[float], A], is_final: Callable[[A], bool], timeout: float) -> A:
-        """Asks, then waits for notices and asks again until the answer is final or the time is over."""
-        deadline = self._clock() + timeout
-        answer = ask(deadline + CLAIM_PATIENCE_SECONDS)
-        while not is_final(answer) and self._clock() < deadline:
-            self._notices.prepare(channel)
-            answer = ask(deadline + CLAIM_PATIENCE_SECONDS)
-            if is_final(answer):
-                break
-            self._notices.wait(deadline - self._clock())
-        return answer
+        return Answer(NotReady(f"{answer.value.waiting_for}; missing: {', '.join(missing)}"), is_final=False)
 
     def _change(self, name: str, *args: Argument, waiting: str, deadline: float | None = None) -> list[Any]:
         self._calls += 1

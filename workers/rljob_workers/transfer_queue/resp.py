@@ -1,9 +1,8 @@
-"""A connection to a storage unit: RESP2 without copies.
+"""A connection to a Redis server: RESP2 without copies.
 
-Used by `units` and `chunk_io`; redis-py serves the control plane (its packer copies large values twice). Commands are
-queued and leave in one `sendmsg` that gathers straight from tensors; bulk replies land straight in the caller's memory.
-Every call that waits has a deadline (monotonic seconds). After any exception but `ErrorReply` the stream is out of
-step: close it.
+Used by `units`, `chunk_io` and the control plane. Commands are queued and leave in one `sendmsg` that gathers straight
+from tensors; bulk replies land straight in the caller's memory. Every call that waits has a deadline (monotonic
+seconds). After any exception but `ErrorReply` the stream is out of step: close it.
 """
 
 from __future__ import annotations
@@ -78,12 +77,20 @@ class RespConnection:
     connection.read(deadline)
     """
 
-    def __init__(self, address: UnitAddress, *, deadline: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        address: UnitAddress,
+        *,
+        deadline: float,
+        silence_seconds: float = SILENCE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Connects and authenticates; raises OSError or ErrorReply (wrong password).
 
         This and all that follows raises TimeoutError at the deadline, or when the server is silent for too long.
         """
         self._clock = clock
+        self._silence_seconds = silence_seconds
         self._parts: list[bytes | memoryview] = []
         self._small = bytearray()
         self._buffer = bytearray(_READ_AHEAD_BYTES)
@@ -155,6 +162,10 @@ class RespConnection:
         self.command(*parts)
         self.flush(deadline)
         return self.read(deadline)
+
+    def has_reply(self, seconds: float) -> bool:
+        """Whether some of a reply is there, or comes within `seconds`; also when the stream has ended."""
+        return self._end > self._start or bool(self._poll_in.poll(seconds * 1000))
 
     def read(self, deadline: float) -> Reply:
         """The next reply, whatever it is; raises ErrorReply for an error."""
@@ -236,7 +247,7 @@ class RespConnection:
 
     def _await(self, poll: select.poll, deadline: float) -> None:
         left = deadline - self._clock()
-        if left <= 0 or not poll.poll(min(left, SILENCE_SECONDS) * 1000):
+        if left <= 0 or not poll.poll(min(left, self._silence_seconds) * 1000):
             raise TimeoutError("no answer within the deadline")
 
     def _connect(self, address: UnitAddress, deadline: float) -> socket.socket:
@@ -244,7 +255,9 @@ class RespConnection:
         if left <= 0:
             raise TimeoutError("no time left to connect")
         if address.path is None:
-            connection = socket.create_connection((address.host, address.port), timeout=min(left, SILENCE_SECONDS))
+            connection = socket.create_connection(
+                (address.host, address.port), timeout=min(left, self._silence_seconds)
+            )
             keep_alive(connection)
         else:
             connection = socket.socket(socket.AF_UNIX)

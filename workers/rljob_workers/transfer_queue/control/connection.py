@@ -10,12 +10,7 @@ import re
 import time
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
-import redis
-from redis.connection import Connection, UnixDomainSocketConnection
-
-from rljob_workers.keepalive import redis_options
 from rljob_workers.transfer_queue.control.library import Library
 from rljob_workers.transfer_queue.errors import (
     ControlUnreachable,
@@ -27,8 +22,9 @@ from rljob_workers.transfer_queue.errors import (
     QueueError,
     WrongEpoch,
 )
+from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection, UnitAddress
 
-SOCKET_SECONDS = 5.0
+SILENCE_SECONDS = 5.0
 """A server that is silent for so long is taken for gone: every function of ours ends within milliseconds."""
 RETRY_SECONDS = 0.02
 
@@ -50,36 +46,9 @@ _REFUSALS: dict[str, type[QueueError]] = {
     "MISMATCH": Mismatch,
     "STALEUNIT": StaleUnit,
 }
+_NOT_YET = ("LOADING", "BUSY", "NOAUTH", "WRONGPASS")
+"""Answers of a server that is not ready for us, or not yet."""
 _WHERE = re.compile(r" script: \S+, on \S+?\.$")
-
-
-def open_connection(url: str, on_connect: Callable[[Any], None] | None = None) -> Any:  # noqa: ANN401 - untyped there
-    """A redis-py connection to `redis://:password@host:port/0` or `unix://:password@/path`; not connected yet."""
-    parts = urlsplit(url)
-    password = unquote(parts.password) if parts.password else None
-    common: dict[str, Any] = {
-        "password": password,
-        "protocol": 2,  # in RESP3 a notice is a push: read_response handles it inside and goes on waiting for an answer
-        "socket_timeout": SOCKET_SECONDS,
-        "redis_connect_func": on_connect,
-        "retry": redis.retry.Retry(redis.backoff.NoBackoff(), 0),
-    }
-    if parts.scheme == "unix":
-        unix: Any = UnixDomainSocketConnection
-        return unix(path=unquote(parts.path), **common)
-    if parts.scheme == "redis" and parts.hostname:
-        tcp: Any = Connection
-        return tcp(
-            host=parts.hostname,
-            port=parts.port or 6379,
-            socket_connect_timeout=SOCKET_SECONDS,
-            **redis_options(url),
-            **common,
-        )
-    raise ValueError(
-        f"controlRedis: the URL has scheme {parts.scheme!r} and no usable address."
-        " Use unix://:password@/path or redis://:password@host:port/0."
-    )
 
 
 class ControlConnection:
@@ -92,22 +61,29 @@ class ControlConnection:
         self._functions = functions
         self._clock = clock
         self._sleep = sleep
-        self._run_id = ""
-        parts = urlsplit(url)
-        self._address = unquote(parts.path) if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
-        self._connection = open_connection(url, self._greet)
+        self._run_id = b""
+        self._address = UnitAddress.parse(url)
+        self._connection: RespConnection | None = None
 
     def close(self) -> None:
         """May be called twice; the next call connects again."""
-        self._connection.disconnect()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def run_id(self, *, deadline: float, waiting: str) -> str:
         """Run id of the server that answers now."""
-        return str(self._persist(self._read_run_id, deadline, waiting))
+
+        def ask(until: float) -> str:
+            self.close()
+            self._connected(until)
+            return self._run_id.decode()
+
+        return str(self._persist(ask, deadline, waiting))
 
     def read(self, name: str, *args: Argument, deadline: float, waiting: str) -> Any:  # noqa: ANN401 - a reply of Redis
         """Calls a function that changes nothing."""
-        return self._persist(lambda: self._function(name, args), deadline, waiting)
+        return self._persist(lambda until: self._function(name, False, args, until), deadline, waiting)
 
     def change(self, name: str, *args: Argument, deadline: float, waiting: str) -> list[Any]:
         """Calls a function whose first argument is the run id; `args` come after it.
@@ -115,56 +91,65 @@ class ControlConnection:
         Repeated as it is until there is an answer, so `args` must hold a call number. `waiting` says for an error who
         waits for what.
         """
-        reply = self._persist(lambda: self._function(name, (self._known_run_id(), *args)), deadline, waiting)
+        reply = self._persist(lambda until: self._function(name, True, args, until), deadline, waiting)
         assert isinstance(reply, list)
         return reply
 
-    def _greet(self, connection: Any) -> None:  # noqa: ANN401 - redis-py does not type this hook
-        connection.on_connect()
-        connection.send_command("INFO", "server")
-        text = connection.read_response()
-        self._run_id = _run_id(text if isinstance(text, bytes) else str(text).encode())
+    def _connected(self, until: float) -> RespConnection:
+        if self._connection is None:
+            connection = RespConnection(
+                self._address, deadline=until, silence_seconds=SILENCE_SECONDS, clock=self._clock
+            )
+            try:
+                info = connection.call(b"INFO", b"server", deadline=until)
+            except BaseException:
+                connection.close()
+                raise
+            self._run_id = _run_id(info if isinstance(info, bytes) else b"")
+            self._connection = connection
+        return self._connection
 
-    def _known_run_id(self) -> str:
-        self._connection.connect()
-        return self._run_id
-
-    def _read_run_id(self) -> str:
-        self._connection.disconnect()
-        return self._known_run_id()
-
-    def _function(self, name: str, args: tuple[Argument, ...]) -> Any:  # noqa: ANN401 - a reply of Redis
-        self._connection.connect()
+    def _function(self, name: str, with_run_id: bool, args: tuple[Argument, ...], until: float) -> Any:  # noqa: ANN401
+        connection = self._connected(until)
+        packed = [value if isinstance(value, bytes) else str(value).encode() for value in args]
+        if with_run_id:
+            packed.insert(0, self._run_id)
+        call = (b"FCALL", (name + self._functions.suffix).encode(), b"0", *packed)
         try:
-            self._connection.send_command("FCALL", name + self._functions.suffix, 0, *args)
-            return self._connection.read_response()
-        except redis.ResponseError as error:
+            return connection.call(*call, deadline=until)
+        except ErrorReply as error:
             if "Function not found" not in str(error):
                 raise
-        self._connection.send_command("FUNCTION", "LOAD", "REPLACE", self._functions.text)
-        self._connection.read_response()
-        self._connection.send_command("FCALL", name + self._functions.suffix, 0, *args)
-        return self._connection.read_response()
+        connection.call(b"FUNCTION", b"LOAD", b"REPLACE", self._functions.text.encode(), deadline=until)
+        return connection.call(*call, deadline=until)
 
-    def _persist(self, attempt: Callable[[], Any], deadline: float, waiting: str) -> Any:  # noqa: ANN401 - passes it on
+    def _persist(self, attempt: Callable[[float], Any], deadline: float, waiting: str) -> Any:  # noqa: ANN401 - a reply
         began = self._clock()
         while True:
             try:
-                return attempt()
-            except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-                self._connection.disconnect()
+                # A first answer is always waited for: some deadlines are only how long may be tried again.
+                return attempt(max(deadline, self._clock() + SILENCE_SECONDS))
+            except (OSError, BrokenReply) as error:
+                self.close()
                 trouble: QueueError = ControlUnreachable(self._unreachable(began, waiting, error))
                 trouble.__cause__ = error
-            except redis.ResponseError as error:
+            except ErrorReply as error:
                 trouble = self._refusal(error, began, waiting)
-                if not isinstance(trouble, NotOpen):
+                if not isinstance(trouble, NotOpen | ControlUnreachable):
                     raise trouble from error
+            except BaseException:
+                # Its reply would be taken for that of the next call.
+                self.close()
+                raise
             if self._clock() + RETRY_SECONDS >= deadline:
                 raise trouble
             self._sleep(RETRY_SECONDS)
 
-    def _refusal(self, error: redis.ResponseError, began: float, waiting: str) -> QueueError:
+    def _refusal(self, error: ErrorReply, began: float, waiting: str) -> QueueError:
         code, _, message = _WHERE.sub("", str(error)).partition(" ")
+        if code in _NOT_YET:
+            self.close()
+            return ControlUnreachable(self._unreachable(began, waiting, error))
         if code == "NOTOPEN":
             seconds = self._clock() - began
             return NotOpen(f"TransferQueue: {message} ({self._address}, for {seconds:.1f} s); {waiting}.")
@@ -181,7 +166,8 @@ class ControlConnection:
         )
 
 
-def _run_id(info: bytes) -> str:
+def _run_id(info: bytes) -> bytes:
     found = re.search(rb"run_id:(\w+)", info)
-    assert found is not None
-    return found.group(1).decode()
+    if found is None:
+        raise BrokenReply("INFO names no run id")
+    return found.group(1)

@@ -1,34 +1,33 @@
 """Being told that something became ready. A lost notice costs a recheck and never a hang.
 
-For `client`. One subscription connection per client, made when it first waits.
+For `waits` only. One subscription connection per client, made when it first waits.
 """
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any
 
-import redis
+from rljob_workers.transfer_queue.control.connection import SILENCE_SECONDS, Clock, Sleep
+from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection, UnitAddress
 
-from rljob_workers.transfer_queue.control.connection import Clock, Sleep, open_connection
-
-RECHECK_SECONDS = 1.0
-"""Longest wait for one notice: notices are not kept for those who were not connected."""
 POLL_SECONDS = 0.02
 
 
 class Notices(ABC):
-    """Waits in the order: `prepare`, ask the queue, `wait`, ask again ..."""
+    """Channels that are listened to, and what came on them."""
 
     @abstractmethod
-    def prepare(self, channel: str) -> None:
-        """From here on no notice on `channel` is missed (as far as the connection holds)."""
+    def listen(self, channel: str) -> bool:
+        """From here on no notice on `channel` is missed; True if that was not so before, and is so now."""
+
+    @abstractmethod
+    def noticed(self, channel: str) -> bool:
+        """Whether something may have changed since this was last asked: a notice came, or none could have come."""
 
     @abstractmethod
     def wait(self, seconds: float) -> None:
-        """Returns at a notice, or when it is time to ask again, at the latest after `seconds`."""
+        """Returns at a notice on any channel, or when it is time to ask again, at the latest after `seconds`."""
 
     @abstractmethod
     def close(self) -> None:
@@ -41,12 +40,17 @@ class Polling(Notices):
     def __init__(self, sleep: Sleep = time.sleep) -> None:
         self._sleep = sleep
 
-    def prepare(self, channel: str) -> None:
-        """Nothing to do."""
+    def listen(self, channel: str) -> bool:  # noqa: ARG002 - of no channel
+        """Nothing can be listened to."""
+        return False
+
+    def noticed(self, channel: str) -> bool:  # noqa: ARG002 - of no channel
+        """Nobody knows."""
+        return True
 
     def wait(self, seconds: float) -> None:
         """Sleeps for a moment."""
-        self._sleep(max(0.0, min(seconds, POLL_SECONDS)))
+        self._sleep(min(seconds, POLL_SECONDS))
 
     def close(self) -> None:
         """Nothing to do."""
@@ -57,52 +61,73 @@ class Subscription(Notices):
 
     def __init__(self, url: str, *, clock: Clock = time.monotonic, sleep: Sleep = time.sleep) -> None:
         """Connects when first used."""
-        self._url = url
+        self._address = UnitAddress.parse(url)
         self._clock = clock
         self._sleep = sleep
-        self._connection: Any = None
+        self._connection: RespConnection | None = None
         self._channels: set[str] = set()
+        self._noticed: set[str] = set()
 
-    def prepare(self, channel: str) -> None:
-        """Subscribes once; later only drops notices that came before."""
-        self._guarded(lambda: self._subscribe(channel))
+    def listen(self, channel: str) -> bool:
+        """Subscribes once. Without a connection it is not listening, and the queue itself is asked."""
+        if channel in self._channels:
+            return False
+        try:
+            self._subscribe(channel)
+        except (OSError, BrokenReply, ErrorReply):
+            # The queue itself is asked next, over its own connection, and names the trouble if it lasts.
+            self.close()
+            return False
+        return True
+
+    def noticed(self, channel: str) -> bool:
+        """Reads what has come."""
+        self._read_for(0.0)
+        if channel not in self._channels:
+            return True
+        was_told = channel in self._noticed
+        self._noticed.discard(channel)
+        return was_told
 
     def wait(self, seconds: float) -> None:
-        """Reads one notice. Without a connection it is a short sleep."""
-        seconds = min(seconds, RECHECK_SECONDS)
-        if seconds <= 0:
-            return
+        """Reads until one notice came. Without a connection it is a short sleep."""
         if self._connection is None:
             self._sleep(min(seconds, POLL_SECONDS))
-            return
-        self._guarded(lambda: self._read_one(seconds))
+        else:
+            self._read_for(seconds)
 
     def close(self) -> None:
         """Ends the subscription."""
         connection, self._connection = self._connection, None
         self._channels.clear()
+        self._noticed.clear()
         if connection is not None:
-            connection.disconnect()
+            connection.close()
 
     def _subscribe(self, channel: str) -> None:
+        until = self._clock() + SILENCE_SECONDS
         if self._connection is None:
-            self._connection = open_connection(self._url)
-        if channel not in self._channels:
-            self._connection.connect()
-            self._connection.send_command("SUBSCRIBE", f"n:{channel}")
-            self._channels.add(channel)
-            self._connection.read_response()
-        while self._connection.can_read(timeout=0):
-            self._connection.read_response()
+            self._connection = RespConnection(
+                self._address, deadline=until, silence_seconds=SILENCE_SECONDS, clock=self._clock
+            )
+        self._connection.command(b"SUBSCRIBE", b"n:" + channel.encode())
+        self._connection.flush(until)
+        while channel not in self._channels:
+            self._read_one()
 
-    def _read_one(self, seconds: float) -> None:
-        assert self._connection is not None
-        if self._connection.can_read(timeout=seconds):
-            self._connection.read_response()
-
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _read_for(self, seconds: float) -> None:
+        """All notices that are there, waiting up to `seconds` for the first."""
         try:
-            work()
-        except (redis.RedisError, OSError):
-            # The queue itself is asked next, over its own connection, and names the trouble if it lasts.
+            while self._connection is not None and self._connection.has_reply(seconds):
+                self._read_one()
+                seconds = 0.0
+        except (OSError, BrokenReply, ErrorReply):
             self.close()
+
+    def _read_one(self) -> None:
+        assert self._connection is not None
+        reply = self._connection.read(self._clock() + SILENCE_SECONDS)
+        if not isinstance(reply, list) or len(reply) != 3 or not isinstance(reply[1], bytes):
+            raise BrokenReply(f"a notice was expected, {reply!r} came")
+        kind, channel = reply[0], reply[1].decode().removeprefix("n:")
+        (self._channels if kind == b"subscribe" else self._noticed).add(channel)
