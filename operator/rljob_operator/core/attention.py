@@ -62,7 +62,7 @@ def _interval(observed: Observed, status: RLJobStatus, now: float) -> float:
     if coordinator is None or not is_true(status, ConditionType.READY):
         soonest.append(now - _waits_since(status))
     if coordinator is not None:
-        stall = stalls_at(status, observed.policy.stall_timeout_seconds) - now
+        stall = stalls_at(observed, status) - now
         soonest += [_silent_in(observed, coordinator), *([stall] if stall > 0 else [])]
     return max(min(soonest), LOOK_INTERVAL_SECONDS)
 

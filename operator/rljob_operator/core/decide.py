@@ -33,6 +33,7 @@ from rljob_operator.core.stall import stalled
 from rljob_operator.core.standing import stand
 from rljob_operator.core.start import entered
 from rljob_operator.core.verdicts import RestartGlobal, RestartInPlace, Suspend, Verdict
+from rljob_operator.core.withheld import withheld
 
 
 def decide(observed: Observed, now: float) -> Decision:
@@ -65,6 +66,8 @@ def _moved(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobSt
             status, told = entered(observed, status, now)  # the wish may have been taken back meanwhile
             status = refresh(observed, status, now)
             events += told
+    status, told = withheld(observed, status, now)
+    events += told
     if not _rests(status):
         settle = settled if stopping(observed, status) else _scaled_and_settled
         status, told = settle(observed, status, now)

@@ -13,26 +13,30 @@ from rljob_operator.core.verdicts import RestartGlobal
 
 
 def stalled(observed: Observed, status: RLJobStatus, now: float) -> RestartGlobal | None:
-    """A global restart when the step has stood still for stallTimeoutSeconds."""
+    """A global restart when the step has stood still for stallTimeoutSeconds, though tickets were given."""
     limit = observed.policy.stall_timeout_seconds
-    if observed.coordinator is None or now < stalls_at(status, limit):
+    if observed.coordinator is None or observed.coordinator.queue.draining_since is not None:
+        return None
+    if now < stalls_at(observed, status):
         return None
     if not _was_ready(status) and (_somebody_is_busy(observed) or _is_pending(observed, status)):
         return None
-    still = now - stalls_at(status, limit) + limit
+    still = now - stalls_at(observed, status) + limit
     message = f"no step was trained in {still:.0f} s (stallTimeoutSeconds {limit}): {_who_waits(observed, status)}"
     return RestartGlobal(Reason.STALLED, message, ids=(f"stall/{status.restart.epoch}",))
 
 
-def stalls_at(status: RLJobStatus, limit: float) -> float:
-    """When the job will be stalled, counted from the last step, the last restart and the last readiness."""
+def stalls_at(observed: Observed, status: RLJobStatus) -> float:
+    """When the job will be stalled, counted from the last step, restart, readiness and end of a drain."""
     ready = find(status, ConditionType.READY)
     since_ready = seconds(ready.last_transition_time) if ready is not None and ready.status == "True" else 0.0
     last_step = status.training.last_report_time or 0.0
     since_epoch = max(
         status.restart.decided_at or 0.0, status.restart.backoff_until or 0.0, status.restart.opened_at or 0.0
     )
-    return max(last_step, since_epoch, since_ready) + limit
+    drained = observed.coordinator.queue.drained_until if observed.coordinator is not None else None
+    since = max(last_step, since_epoch, since_ready, drained or 0.0)
+    return since + observed.policy.stall_timeout_seconds
 
 
 def _was_ready(status: RLJobStatus) -> bool:

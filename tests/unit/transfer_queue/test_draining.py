@@ -74,7 +74,7 @@ def make_stats(*partitions: PartitionStats, leases: tuple[LeaseStats, ...] = (),
     return stats.model_copy(update=changes)
 
 
-TICKETS = {
+TICKETS: dict[str, Any] = {
     "tickets_in_work": 5,
     "holders": [TicketHolder(holder="rollout-0.0", tickets=3), TicketHolder(holder="rollout-1.0", tickets=2)],
 }

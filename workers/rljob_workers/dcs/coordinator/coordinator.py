@@ -56,7 +56,7 @@ class Coordinator:
         self.progress = Progress(ground, self.epochs, self.pods)
         self.meetings = Meetings(ground, self.epochs)
         self.gate = ServerGate(ground, self.epochs, self.pods)
-        self.queue = QueueRoom(ground, self.epochs, self.gate)
+        self.queue = QueueRoom(ground, self.epochs, self.gate, self._count_anew)
         self._observer = Observer(ground, self.epochs, self.pods, self.weights, self.progress)
         self._counts = _NO_COUNTS
         self._counted_at = float("-inf")
@@ -199,6 +199,10 @@ class Coordinator:
         if now - self._short_since >= SHORTAGE_SECONDS:
             self._ground.steward.relieve()
             self._short_since = now
+
+    def _count_anew(self) -> None:
+        """What was counted last is not true any more."""
+        self._counted_at = float("-inf")
 
     def _observed_counts(self) -> QueueObservation:
         now = self._ground.clock()

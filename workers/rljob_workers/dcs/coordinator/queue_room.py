@@ -5,6 +5,7 @@ Called by the coordinator in its thread. Checks what is asked for by name; what 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rljob_api.names import RolloutId, partition_name
@@ -38,8 +39,10 @@ class PeekRequest:
 class QueueRoom:
     """Questions about the queue, and its drain."""
 
-    def __init__(self, ground: Ground, epochs: Epochs, gate: ServerGate) -> None:
+    def __init__(self, ground: Ground, epochs: Epochs, gate: ServerGate, changed: Callable[[], None]) -> None:
+        """`changed` is called when `/v1/status` must be counted anew, before anybody hears of the change."""
         self._ground = ground
+        self._changed = changed
         self._epochs = epochs
         self._gate = gate
         self._scraped: QueueStats | None = None
@@ -94,6 +97,7 @@ class QueueRoom:
             self._ground.steward.withhold_tickets()
         else:
             self._ground.steward.give_tickets()
+        self._changed()
         now = self._ground.steward.stats()
         if (before.draining_since is None) != (now.draining_since is None):
             self._tell(now.draining_since, now.drained_until)
