@@ -12,6 +12,8 @@ Ratios are to the best of the peer's sides in each line. All contents are checke
     w3  4096 samples of a dozen tokens, one process claims micro-batches of 8 until there is none left
     w4  the same with four processes on one task; no row comes twice
     w5  claims of 8 rows while 1k, 8k, 65k, 500k rows wait (the peer up to 65k)
+    w6  4 producers, 5 tasks that need each other's fields, 256k rows (ours only; see `pipeline`)
+    w7  200 clients that wait for nothing: their CPU and that of Redis (ours only; see `idle`)
 
 Timed on our side: put = `put_groups` of all groups (8 samples each) in one call, bytes and commit, and in a line of
 its own with `claim_tickets` before it; claim+get = `claim` with a lease, until all bytes are in tensors. Timed on the
@@ -30,18 +32,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.bench.queue import versus
-from tests.bench.queue.contestants import Contestant, contestants
+from tests.bench.queue.contestants import Contestant, OurQueue, contestants
 from tests.bench.queue.figures import Figure, as_rows
+from tests.bench.queue.idle import measure_idle
+from tests.bench.queue.pipeline import measure_pipeline
+from tests.bench.queue.pipeline_shape import PARTITION_ROWS
 from tests.bench.queue.table import print_table
 
-WORKLOADS = ("w1", "w2", "w3", "w4", "w5")
+WORKLOADS = ("w1", "w2", "w3", "w4", "w5", "w6", "w7")
 
 
 def main() -> None:
     arguments = _arguments()
     sides = [one for one in contestants(arguments.server) if arguments.sides is None or one.name in arguments.sides]
     load = os.getloadavg()[0]
-    figures = _measure(sides, arguments.only, arguments.rounds)
+    figures = _measure(sides, arguments)
     if arguments.output == "json":
         rows = {"load_average": [load, os.getloadavg()[0]], "cores": os.cpu_count(), "figures": as_rows(figures)}
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
@@ -49,8 +54,10 @@ def main() -> None:
         print_table(figures, load)
 
 
-def _measure(sides: Sequence[Contestant], only: Sequence[str], rounds: int) -> list[Figure]:
+def _measure(sides: Sequence[Contestant], arguments: argparse.Namespace) -> list[Figure]:
     figures: list[Figure] = []
+    only, rounds = arguments.only, arguments.rounds
+    ours = [one for one in sides if isinstance(one, OurQueue)]
     if "w1" in only:
         figures += versus.measure_jagged(sides, rounds)
     if "w2" in only:
@@ -60,6 +67,10 @@ def _measure(sides: Sequence[Contestant], only: Sequence[str], rounds: int) -> l
         figures += versus.measure_tiny(sides, rounds, consumers)
     if "w5" in only:
         figures += versus.measure_waiting(sides, rounds)
+    if "w6" in only:
+        figures += measure_pipeline(ours, arguments.rows)
+    if "w7" in only:
+        figures += measure_idle(ours, arguments.idle_seconds)
     return figures
 
 
@@ -69,6 +80,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=_positive, default=7, help="medians are over so many (default 7)")
     parser.add_argument("--only", type=_choice("workload", WORKLOADS), default=WORKLOADS, help="e.g. w1,w3")
     parser.add_argument("--sides", type=_choice("side", names), help=f"of: {', '.join(names)}")
+    parser.add_argument("--rows", type=_whole_partitions, default=1 << 18, help="of w6 (default 262144)")
+    parser.add_argument("--idle-seconds", type=_positive, default=60, help="of each case of w7 (default 60)")
     parser.add_argument("--server", type=Path, help="our Redis server program; default: what the product would find")
     parser.add_argument("--output", choices=["table", "json"], default="table")
     arguments = parser.parse_args()
@@ -80,7 +93,16 @@ def _arguments() -> argparse.Namespace:
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} rounds give no median. Use at least 1.")
+        raise argparse.ArgumentTypeError(f"{number} is too few. Use at least 1.")
+    return number
+
+
+def _whole_partitions(text: str) -> int:
+    number = int(text)
+    if number < 4 * PARTITION_ROWS or number % PARTITION_ROWS:
+        raise argparse.ArgumentTypeError(
+            f"{number} rows are no whole partitions. Use 4 or more times {PARTITION_ROWS}."
+        )
     return number
 
 

@@ -14,12 +14,10 @@ from os import cpu_count
 from pathlib import Path
 from typing import Any
 
-from rljob_api.names import Epoch, Lineage, Role, WeightVersion
-from rljob_api.wire.identity import WeightId
-from rljob_workers.transfer_queue.steward import QueueSteward
 from tests.bench.queue.channel import START_SECONDS, Child
-from tests.bench.queue.servers import RedisServers, Transport
-from tests.bench.queue.shape import make_life, make_shape
+from tests.bench.queue.job import OurJob
+from tests.bench.queue.servers import Transport
+from tests.bench.queue.shape import make_shape
 from tests.bench.queue.workloads import Workload
 
 TUNED_ALLOCATOR = {
@@ -91,22 +89,14 @@ class _OurSide(Side):
     def __init__(self, contestant: OurQueue, workload: Workload, num_clients: int) -> None:
         super().__init__()
         try:
-            self.servers = RedisServers(contestant.transport, contestant.num_units, contestant.program)
-            self._stack.callback(self.servers.close)
-            endpoints = self.servers.endpoints
-            self.steward = QueueSteward(endpoints, make_shape(workload))
-            self._stack.callback(self.steward.close)
-            self.steward.open_server(0)
-            self.steward.raise_epoch(Epoch(1), "bench", "a benchmark", None)
-            self._lives = [make_life(Role.ACTOR, replica) for replica in range(num_clients)]
-            for life in self._lives:
-                self.steward.begin_life(life)
-                self.clients.append(self._child("our_client", {}))
-            for client, life in zip(self.clients, self._lives, strict=True):
+            self._job = OurJob(contestant.transport, contestant.num_units, contestant.program, make_shape(workload))
+            self._stack.callback(self._job.close)
+            self.clients = [self._child("our_client", {}) for _ in range(num_clients)]
+            for client in self.clients:
                 client.tell(
                     "open",
-                    endpoints=endpoints.model_dump_json(),
-                    life=life.model_dump_json(),
+                    endpoints=self._job.endpoints.model_dump_json(),
+                    life=self._job.begin_life().model_dump_json(),
                     workload=asdict(workload),
                 )
             for client in self.clients:
@@ -117,16 +107,14 @@ class _OurSide(Side):
 
     def clear(self, turn: int) -> None:
         super().clear(turn)
-        weight = WeightId(lineage=Lineage(1), version=WeightVersion(turn + 1))
-        self.steward.publish(self._lives[0], weight, f"publish-{turn}")
-        self.steward.record(self._lives[0], weight, f"{turn}", {}, f"record-{turn}")
-        self.steward.sweep()
+        self._job.publish(turn + 1)
+        self._job.steward.sweep()
 
     def script_seconds(self) -> float | None:
-        return self.servers.script_seconds()
+        return self._job.servers.script_seconds()
 
     def __exit__(self, *error: object) -> None:
-        broken = self.steward.check() if error[0] is None else []
+        broken = self._job.steward.check() if error[0] is None else []
         super().__exit__(*error)
         assert not broken, f"invariants of the queue are broken: {broken}"
 

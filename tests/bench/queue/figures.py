@@ -17,10 +17,14 @@ class Unit(StrEnum):
     MILLISECONDS = "ms"
     GIGABYTES_PER_SECOND = "GB/s"
     REQUESTS_PER_SECOND = "requests/s"
+    ROWS_PER_SECOND = "rows/s"
+    TIMES = "x"
+    MEBIBYTES = "MiB"
+    PERCENT_OF_CORE = "% of a core"
 
     @property
     def less_is_better(self) -> bool:
-        return self is Unit.MILLISECONDS
+        return self in (Unit.MILLISECONDS, Unit.TIMES, Unit.MEBIBYTES, Unit.PERCENT_OF_CORE)
 
 
 @dataclass
@@ -31,7 +35,9 @@ class Figure:
     name: str
     unit: Unit
     aim: float | None = None
-    """Ratio to the best of the peer's sides that the issue asks of ours."""
+    """Least ratio of ours to the best of the peer's sides."""
+    limit: float | None = None
+    """Greatest value of ours."""
     values: dict[str, list[float]] = field(default_factory=dict)
     """Side -> value of every round."""
 
@@ -60,10 +66,6 @@ class Figure:
             if side.startswith(OURS)
         }
 
-    def spread(self, side: str) -> tuple[float, float]:
-        """Least and greatest value of a side."""
-        return min(self.values[side]), max(self.values[side])
-
 
 def as_rows(figures: list[Figure]) -> list[Mapping[str, object]]:
     """For `--output json`."""
@@ -73,6 +75,7 @@ def as_rows(figures: list[Figure]) -> list[Mapping[str, object]]:
             "figure": figure.name,
             "unit": figure.unit.value,
             "aim": figure.aim,
+            "limit": figure.limit,
             "medians": {side: round(value, 4) for side, value in figure.medians().items()},
             "best_peer": figure.best_peer(),
             "ratios": {side: round(ratio, 3) for side, ratio in figure.ratios().items()},

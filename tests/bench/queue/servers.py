@@ -31,7 +31,6 @@ class RedisServers:
 
     def __init__(self, transport: Transport, num_units: int, program: Path | None) -> None:
         self._stack = ExitStack()
-        # In memory: what is measured is the queue, and not this machine's disk.
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="rljob-q-")))
         self._folder = folder
         program = program or find_server()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING
 
-from rljob_api.names import Epoch, Role
-from rljob_api.wire.identity import Life, RankKey
 from rljob_workers.transfer_queue.types import QueueShape, Task, TaskKind
 
 if TYPE_CHECKING:
@@ -31,7 +28,3 @@ def make_shape(workload: Workload) -> QueueShape:
         generated_fields=workload.fields,
         tasks=(Task(READ.name, READ.kind, workload.fields, READ.writes), TRAIN),
     )
-
-
-def make_life(role: Role, replica: int) -> Life:
-    return Life(key=RankKey(role=role, replica=replica), epoch=Epoch(1), generation=0, incarnation=secrets.token_hex(6))

@@ -10,6 +10,8 @@ from rich.table import Table
 
 from tests.bench.queue.figures import OURS, PEER, Figure, Unit
 
+_DIGITS = {Unit.MILLISECONDS: 3, Unit.GIGABYTES_PER_SECOND: 2, Unit.TIMES: 2, Unit.PERCENT_OF_CORE: 2}
+
 
 def print_table(figures: Sequence[Figure], load_before: float) -> None:
     """Medians of every side, ratios to the peer's best side of that line, and the aims."""
@@ -38,11 +40,19 @@ def _place(side: str) -> tuple[bool, bool, str]:
 
 def _cells(figure: Figure, sides: Sequence[str], ours: Sequence[str]) -> list[str]:
     medians, ratios = figure.medians(), figure.ratios()
-    digits = 3 if figure.unit is Unit.MILLISECONDS else 2
     cells = [figure.workload, figure.name, figure.unit.value]
-    cells += [f"{medians[side]:.{digits}f}" if side in medians else "" for side in sides]
+    cells += [_value(side, medians.get(side), figure) for side in sides]
     cells += [_ratio(ratios.get(side), figure.aim) for side in ours]
-    return [*cells, "" if figure.aim is None else f"{figure.aim:g}x"]
+    aim = "" if figure.aim is None else f">= {figure.aim:g}x"
+    return [*cells, aim if figure.limit is None else f"<= {figure.limit:g}"]
+
+
+def _value(side: str, value: float | None, figure: Figure) -> str:
+    if value is None:
+        return ""
+    judged = figure.limit if side.startswith(OURS) else None
+    colour = "" if judged is None else "[green]" if value <= judged else "[red]"
+    return f"{colour}{value:.{_DIGITS.get(figure.unit, 1)}f}"
 
 
 def _ratio(ratio: float | None, aim: float | None) -> str:

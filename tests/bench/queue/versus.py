@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from tests.bench.queue import workloads
 from tests.bench.queue.contestants import Contestant, Peer, Side
 from tests.bench.queue.figures import Figure, Unit
+from tests.bench.queue.progress import say
 from tests.bench.queue.stream import stream_seconds
 from tests.bench.queue.workloads import Workload
 
@@ -90,7 +91,8 @@ def measure_waiting(contestants: Sequence[Contestant], rounds: int) -> list[Figu
 
     The peer hands nothing back: each round is a task of its own, for which all rows wait.
     """
-    figures = []
+    figures: list[Figure] = []
+    claims: list[Figure] = []
     for num_rows in WAITING_ROWS:
         able = [one for one in contestants if num_rows <= PEER_BEARS_ROWS or not isinstance(one, Peer)]
         figure = Figure("w5", f"{num_rows} wait, claim+get", Unit.MILLISECONDS)
@@ -114,8 +116,18 @@ def measure_waiting(contestants: Sequence[Contestant], rounds: int) -> list[Figu
                     meta.add(name, 1e3 * statistics.median(told["meta"]))
                 if before is not None and after is not None:
                     script.add(name, 1e3 * (after - before) / CLAIMS)
+        claims.append(figure)
         figures += [each for each in (figure, meta, script) if each.values]
-    return figures
+    return [*figures, _flatness(claims)]
+
+
+def _flatness(claims: Sequence[Figure]) -> Figure:
+    """The slowest number of waiting rows over the fastest."""
+    flatness = Figure("w5", "slowest / fastest size", Unit.TIMES, limit=2.0)
+    for side in claims[0].values:
+        medians = [figure.medians()[side] for figure in claims if side in figure.values]
+        flatness.add(side, max(medians) / min(medians))
+    return flatness
 
 
 @contextmanager
@@ -181,8 +193,3 @@ def _verify(name: str, side: Side, num_rows: int | None) -> None:
     rows = sum(one["rows"] for one in told)
     if wrong or not rows or (num_rows is not None and rows != num_rows):
         sys.exit(f"bench: {name} gave {rows} rows; wrong ones: {wrong}")
-
-
-def say(line: str) -> None:
-    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {line}\n")
-    sys.stderr.flush()

@@ -1,0 +1,54 @@
+"""Our queue for a benchmark: servers as the product starts them, an opened epoch, and what a coordinator does.
+
+For the main process: clients are processes of their own and are given `endpoints` and a life.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import ExitStack
+from pathlib import Path
+
+from rljob_api.names import Epoch, Lineage, Role, WeightVersion
+from rljob_api.wire.identity import Endpoints, Life, RankKey, WeightId
+from rljob_workers.transfer_queue.steward import QueueSteward
+from rljob_workers.transfer_queue.types import QueueShape
+from tests.bench.queue.servers import RedisServers, Transport
+
+
+class OurJob:
+    """Epoch 1 is open."""
+
+    def __init__(self, transport: Transport, num_units: int, program: Path | None, shape: QueueShape) -> None:
+        self._stack = ExitStack()
+        self._lives: list[Life] = []
+        try:
+            self.servers = RedisServers(transport, num_units, program)
+            self._stack.callback(self.servers.close)
+            self.steward = QueueSteward(self.servers.endpoints, shape)
+            self._stack.callback(self.steward.close)
+            self.steward.open_server(0)
+            self.steward.raise_epoch(Epoch(1), "bench", "a benchmark", None)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    @property
+    def endpoints(self) -> Endpoints:
+        return self.servers.endpoints
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def begin_life(self, role: Role = Role.ACTOR) -> Life:
+        key = RankKey(role=role, replica=len(self._lives))
+        life = Life(key=key, epoch=Epoch(1), generation=0, incarnation=secrets.token_hex(6))
+        self.steward.begin_life(life)
+        self._lives.append(life)
+        return life
+
+    def publish(self, version: int) -> None:
+        """Partition `version - 1` is trained and recorded: nothing needs it any more."""
+        weight = WeightId(lineage=Lineage(1), version=WeightVersion(version))
+        self.steward.publish(self._lives[0], weight, f"publish-{version}")
+        self.steward.record(self._lives[0], weight, f"{version}", {}, f"record-{version}")
