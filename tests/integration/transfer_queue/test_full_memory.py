@@ -7,32 +7,32 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from rljob_api.names import Role
+from rljob_api.names import Role, RolloutId
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import StorageFull
 from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.types import Batch, GroupRows, Ticket
+from rljob_workers.transfer_queue.types import Batch, GroupRows, Ticket, Withheld
 from tests.integration.transfer_queue.job import Job, weight
 from tests.integration.transfer_queue.servers import Servers
-from tests.integration.transfer_queue.world import LOG_PROBS
+from tests.integration.transfer_queue.world import LOG_PROBS, TRAIN
 
 MakeJob = Callable[..., Job]
 UNIT_BYTES = 64 << 20
-GROUP_BYTES = 4 << 20
-PER_UNIT = 2
-"""A group of two rows of 2 MiB is spread over two units."""
+BATCH, ROW_BYTES = 16, 1 << 17
+PARTITION_BYTES = 2 * BATCH * ROW_BYTES
+"""Rows are small against a partition: what a server needs for a moment beside its values must not decide a test."""
 
 
 @pytest.fixture
 def narrow(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
-    """Leaves room for so many more groups; a put that finds none gives up soon."""
+    """Leaves room for so many more partitions; a put that finds none gives up soon."""
     monkeypatch.setattr("rljob_workers.transfer_queue.client.PATIENCE_SECONDS", 0.3)
 
-    def leave(groups: float) -> None:
+    def leave(partitions: float) -> None:
         for unit in servers.units:
             with unit.admin() as admin:
                 used = int(admin.info("memory")["used_memory"])
-                admin.config_set("maxmemory", used + int(groups * GROUP_BYTES / PER_UNIT))
+                admin.config_set("maxmemory", used + int(partitions * PARTITION_BYTES / len(servers.units)))
 
     yield leave
     for unit in servers.units:
@@ -42,19 +42,28 @@ def narrow(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 
 def big_group(job: Job, ticket: Ticket) -> GroupRows:
     num = job.shape.samples_per_prompt
-    rows = [torch.full((GROUP_BYTES // num // 4,), ticket.group, dtype=torch.int32) for _ in range(num)]
+    rows = [torch.full((ROW_BYTES // 4,), ticket.group, dtype=torch.int32) for _ in range(num)]
     columns = {"tokens": Jagged.from_rows(rows), "rewards": Jagged.scalars(torch.ones(num))}
     held = weight(job.steward.published())
     return GroupRows(ticket, columns, [held] * num, [held] * num)
 
 
-def put(job: Job, tickets: list[Ticket]) -> list[bool]:
-    return [verdict for ticket in tickets for verdict in job.rollout.put_groups([big_group(job, ticket)])]
+def put(job: Job, tickets: list[Ticket]) -> list[Ticket]:
+    """Those for whose groups there was no room, from the first one on."""
+    for place, ticket in enumerate(tickets):
+        try:
+            assert job.rollout.put_groups([big_group(job, ticket)]) == [True]
+        except StorageFull:
+            return tickets[place:]
+    return []
 
 
-def big_log_probs(client: TransferQueueClient, batch: Batch, held: int) -> None:
-    rows = [torch.zeros(GROUP_BYTES // 8) for _ in range(len(batch))]
-    client.put(batch, {"log_probs": Jagged.from_rows(rows)}, weight=weight(held))
+def put_log_probs(client: TransferQueueClient, batches: list[Batch]) -> None:
+    """Half as large as the tokens; what was put is off the list."""
+    while batches:
+        rows = [torch.zeros(ROW_BYTES // 8) for _ in range(len(batches[-1]))]
+        client.put(batches[-1], {"log_probs": Jagged.from_rows(rows)}, weight=weight(1))
+        batches.pop()
 
 
 def claim(client: TransferQueueClient, task: str, rollout: int, rows: int = 100) -> Batch:
@@ -73,40 +82,85 @@ def make_room(job: Job) -> str | None:
 def test_retained_rows_go_first_then_the_newest_groups_then_a_put_fails_by_name(
     make_job: MakeJob, narrow: Callable[[float], None]
 ) -> None:
-    job = make_job(batch=2, staleness=1)
-    first = job.tickets(2)
-    put(job, first)
+    job = make_job(batch=BATCH, staleness=1)
+    assert put(job, job.tickets(BATCH)) == []
     job.derive(0)
     job.train(0)
     job.publish(1)
-    older, newer = (tickets := job.tickets(4, weight(1)))[:2], tickets[2:]
-    assert [ticket.rollout_id for ticket in tickets] == [1, 1, 2, 2]
+    tickets = job.tickets(2 * BATCH, weight(1))
+    assert [ticket.rollout_id for ticket in tickets] == [1] * BATCH + [2] * BATCH
 
-    narrow(2.5)
-    assert put(job, older) == [True, True]
-    with pytest.raises(StorageFull, match=r"has no room for \d+ bytes; rollout-0.0 puts 1 groups of train_2"):
-        put(job, newer[:1])
+    narrow(1.4)
+    assert put(job, tickets[:BATCH]) == []
+    refused = put(job, tickets[BATCH:])
+    assert refused
     assert make_room(job) == "rows of train_0, kept for a restore, were dropped"
-    assert put(job, newer) == [True, True]
+    assert put(job, refused) == []
 
     forward = job.client(Role.ACTOR_FWD)
-    rows = claim(forward, LOG_PROBS.name, 1)
-    with pytest.raises(StorageFull, match=r"actor_fwd-0.0 puts log_probs of 4 rows of train_1"):
-        big_log_probs(forward, rows, 1)
-    assert make_room(job) == "2 groups of train_2 were dropped and are generated again"
-    big_log_probs(forward, rows, 1)
-
-    # The trainer's own partition is never dropped: what finds no room now is told, and nothing is waited for.
+    batches = [claim(forward, LOG_PROBS.name, 1, rows=4) for _ in range(BATCH // 2)]
     narrow(0.1)
+    with pytest.raises(StorageFull, match=r"actor_fwd-0.0 puts log_probs of 4 rows of train_1"):
+        put_log_probs(forward, batches)
+    assert make_room(job) == "16 groups of train_2 were dropped and are generated again"
+    put_log_probs(forward, batches)
+
+    # The trainer's own partition is never dropped: what finds no room now is told, and nothing waits for ever.
+    narrow(0)
     assert make_room(job) is None
-    reissued = job.tickets(2, weight(1))
-    assert [ticket.rollout_id for ticket in reissued] == [2, 2]
-    with pytest.raises(StorageFull, match=r"Raise transferQueue\.storageBytes or storageUnits"):
-        put(job, reissued)
+    reissued = job.tickets(BATCH, weight(1))
+    assert [ticket.rollout_id for ticket in reissued] == [2] * BATCH
+    with pytest.raises(
+        StorageFull, match=r"has no room for \d+ bytes; rollout-0.0 puts 16 groups of train_2\. Raise transferQueue"
+    ):
+        job.rollout.put_groups([big_group(job, ticket) for ticket in reissued])
 
     # And the job goes on with what it has.
     job.derive(1, weight(1))
     job.train(1)
     job.publish(2)
     assert make_room(job) == "rows of train_1, kept for a restore, were dropped"
-    assert put(job, reissued) == [True, True]
+    assert put(job, reissued) == []
+
+
+def test_a_shortage_keeps_back_what_the_trainer_does_not_wait_for(
+    make_job: MakeJob, narrow: Callable[[float], None]
+) -> None:
+    job = make_job(batch=2, staleness=1)
+    first, second, third = job.tickets(3)
+    narrow(0)
+    job.steward.probe_units()
+    assert job.steward.short_of_memory
+    assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.MEMORY
+    job.rollout.return_tickets([second, third], killed=False)
+    assert [(ticket.rollout_id, ticket.group) for ticket in job.tickets(5)] == [(0, 1)]
+    assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.MEMORY
+    assert put(job, [first]) == [first]
+    narrow(5)
+    job.steward.probe_units()
+    assert not job.steward.short_of_memory
+    assert [(ticket.rollout_id, ticket.group) for ticket in job.tickets(5)] == [(1, 0), (1, 1)]
+
+
+def test_a_shortage_is_known_also_where_nothing_more_may_be_issued(
+    make_job: MakeJob, narrow: Callable[[float], None]
+) -> None:
+    """A full queue is when memory is short; what keeps tickets back then is not memory, but room must be made."""
+    job = make_job(batch=2, staleness=1)
+    job.tickets(4)
+    narrow(0)
+    job.steward.probe_units()
+    assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.STALENESS
+    assert job.steward.stats().withheld == Withheld.STALENESS
+    assert job.steward.short_of_memory
+
+
+def test_room_that_cannot_be_made_ends_no_lease(make_job: MakeJob) -> None:
+    job = make_job(batch=2, staleness=1)
+    job.put(job.tickets(4))
+    job.derive(1)
+    job.actor.claim_training(TRAIN.name, RolloutId(1), 0, 4, 0, 1, timeout=0)
+    forward = job.client(Role.ACTOR_FWD)
+    held = claim(forward, LOG_PROBS.name, 0)
+    assert job.steward.relieve() is None
+    job.put_derived(forward, held, "log_probs")

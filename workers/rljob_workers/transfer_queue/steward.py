@@ -120,6 +120,7 @@ class QueueSteward:
         self._name = f"steward-{secrets.token_hex(6)}"
         self._calls = 0
         self._lost = False
+        self._short_of_memory = False
         self._seen_seq = 0
         self._lock = threading.RLock()
         self._figures: dict[int, UnitFigures | None] = {}
@@ -301,7 +302,13 @@ class QueueSteward:
                 self._figures[unit.index] = UnitFigures(memory.used, memory.limit, keys)
                 full = full or bool(memory.limit and memory.used > memory.limit * self._timing.high_water)
             self._change("memory", int(full), waiting="the coordinator looks after storage")
+            self._short_of_memory = full
             return lost
+
+    @property
+    def short_of_memory(self) -> bool:
+        """Whether a unit was above its high-water mark when `probe_units` looked last."""
+        return self._short_of_memory
 
     def declare_lost(self, unit: int, tell: Callable[[LostRows], None] | None = None) -> LostRows:
         """What unit `unit` held before it lost its mark is lost; then marks it. Nothing if it still has its mark.
@@ -425,14 +432,17 @@ class QueueSteward:
 
     def _sweep_orphans(self) -> int:
         """Chunks of lives that have ended, without a commit: nothing can commit them any more."""
+        found = {
+            unit.index: [key for page in unit.scan(deadline=self._deadline()) for key in page] for unit in self._units
+        }
+        # Read after the keys, so that a life that begins meanwhile is not taken for one that has ended (a later
+        # coordinator may begin one), and before the names, so that what an ended life has committed is named by then.
         live = {name.decode() for name in self._control.read("lives", deadline=self._deadline(), waiting="a sweep")}
-        suspects: dict[int, list[str]] = {}
-        for unit in self._units:
-            keys = [key for page in unit.scan(deadline=self._deadline()) for key in page]
-            suspects[unit.index] = [key for key in keys if key.split(":")[1] not in live]
+        suspects = {
+            index: [key for key in keys if key.split(":")[1] not in live] for index, keys in found.items() if keys
+        }
         if not any(suspects.values()):
             return 0
-        # Read after the keys: what an ended life has committed is named by now.
         committed = {parse_chunk(line).key for _, _, line in self._named_chunks("all")}
         orphans = {index: [key for key in keys if key not in committed] for index, keys in suspects.items()}
         return sum(

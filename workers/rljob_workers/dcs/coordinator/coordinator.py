@@ -30,7 +30,6 @@ from rljob_workers.dcs.coordinator.refusals import bad_request, not_open
 from rljob_workers.dcs.coordinator.server_state import ServerGate
 from rljob_workers.dcs.coordinator.weights import Weights
 from rljob_workers.transfer_queue.steward import LostRows, SetAside
-from rljob_workers.transfer_queue.types import Withheld
 
 BEAT_INTERVAL_SECONDS = 0.5
 EVENT_PAGE = 500
@@ -191,7 +190,7 @@ class Coordinator:
     def _make_room(self) -> None:
         """After a long shortage of memory rows go, in the order of the contract; a short one passes by itself."""
         now = self._ground.clock()
-        if self._observed_counts().withheld != Withheld.MEMORY:
+        if not self._ground.steward.short_of_memory:
             self._short_since = None
             return
         if self._short_since is None:

@@ -81,6 +81,7 @@ steward_call('beat', function(args)
       if t.missed == 0 then t.since = now end
       t.missed = t.missed + 1
       save_ticket(t)
+      changed = true -- a beat that is sent again after a lost reply must not count as the second one
     end
   end
   for i = 5 + count, #args do

@@ -109,18 +109,16 @@ end)
 steward_call('drop_newest', function()
   local published = meta_number('published')
   for _, name in ipairs(redis.call('ZRANGE', PARTITIONS, '+inf', '(' .. published, 'BYSCORE', 'REV')) do
-    local r, dropped = tonumber(name), 0
-    end_leases(function(lease) return lease.r == r end)
+    local r, unclaimed = tonumber(name), {}
     for _, group in ipairs(redis.call('HKEYS', key(r, 'groups'))) do
       local g = load_group(r, tonumber(group))
-      if g.state == 'p' and not training_touched(r, tonumber(group)) then
-        reissue_group(r, tonumber(group), g)
-        dropped = dropped + 1
-      end
+      if g.state == 'p' and not training_touched(r, tonumber(group)) then unclaimed[#unclaimed + 1] = tonumber(group) end
     end
-    if dropped > 0 then
+    if #unclaimed > 0 then
+      end_leases(function(lease) return lease.r == r end)
+      for _, group in ipairs(unclaimed) do reissue_group(r, group, load_group(r, group)) end
       settle(r)
-      return {r, dropped}, true
+      return {r, #unclaimed}, true
     end
   end
   return {}

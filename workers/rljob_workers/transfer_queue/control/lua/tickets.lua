@@ -118,6 +118,8 @@ local function gate(place, version)
   if r >= SHAPE.rollouts then return 'NoneOpen' end
   if meta('draining') then return 'Draining' end
   if r - version > SHAPE.staleness then return 'Staleness' end
+  -- What the trainer waits for is generated all the same: it makes room, and what has none then fails by name.
+  if meta('memory') == '1' and r > meta_number('published') then return 'Memory' end
   return nil
 end
 
@@ -125,7 +127,6 @@ local function gate_new(place, version)
   local closed = gate(place, version)
   if closed then return closed end
   if groups_issued() >= SHAPE.batch * (SHAPE.staleness + 1) then return 'Capacity' end
-  if meta('memory') == '1' then return 'Memory' end
   return nil
 end
 
