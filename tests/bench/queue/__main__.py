@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.bench.queue import versus
-from tests.bench.queue.contestants import Contestant, OurQueue, contestants
+from tests.bench.queue.contestants import Contestant, OurQueue, chosen, contestants
 from tests.bench.queue.figures import Figure, as_rows
 from tests.bench.queue.idle import measure_idle
 from tests.bench.queue.pipeline import measure_pipeline
@@ -44,7 +44,11 @@ WORKLOADS = ("w1", "w2", "w3", "w4", "w5", "w6", "w7")
 
 def main() -> None:
     arguments = _arguments()
-    sides = [one for one in contestants(arguments.server) if arguments.sides is None or one.name in arguments.sides]
+    sides = contestants(dict(arguments.server))
+    try:
+        sides = chosen(sides, arguments.sides or [one.name for one in sides])
+    except ValueError as error:
+        sys.exit(f"bench: {error}")
     load = os.getloadavg()[0]
     figures = _measure(sides, arguments)
     if arguments.output == "json":
@@ -76,18 +80,22 @@ def _measure(sides: Sequence[Contestant], arguments: argparse.Namespace) -> list
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [one.name for one in contestants(None)]
     parser.add_argument("--rounds", type=_positive, default=7, help="medians are over so many (default 7)")
-    parser.add_argument("--only", type=_choice("workload", WORKLOADS), default=WORKLOADS, help="e.g. w1,w3")
-    parser.add_argument("--sides", type=_choice("side", names), help=f"of: {', '.join(names)}")
+    parser.add_argument("--only", type=_workloads, default=WORKLOADS, help="e.g. w1,w3")
+    parser.add_argument("--sides", type=_names, help="e.g. ours,peer 2; a name or the beginning of names")
     parser.add_argument("--rows", type=_whole_partitions, default=1 << 18, help="of w6 (default 262144)")
     parser.add_argument("--idle-seconds", type=_positive, default=60, help="of each case of w7 (default 60)")
-    parser.add_argument("--server", type=Path, help="our Redis server program; default: what the product would find")
+    parser.add_argument(
+        "--server",
+        type=_server,
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="a redis-server or valkey-server for our sides, which are named after it; may be given several times."
+        " Default: what the product would find",
+    )
     parser.add_argument("--output", choices=["table", "json"], default="table")
-    arguments = parser.parse_args()
-    if arguments.server is not None and not os.access(arguments.server, os.X_OK):
-        parser.error(f"--server: {arguments.server} is no program. Give the path of a redis-server or valkey-server.")
-    return arguments
+    return parser.parse_args()
 
 
 def _positive(text: str) -> int:
@@ -106,16 +114,24 @@ def _whole_partitions(text: str) -> int:
     return number
 
 
-class _choice:  # noqa: N801  # argparse shows its name
-    def __init__(self, what: str, known: Sequence[str]) -> None:
-        self._what, self._known = what, known
+def _workloads(text: str) -> list[str]:
+    for name in _names(text):
+        if name not in WORKLOADS:
+            raise argparse.ArgumentTypeError(f"{name!r} is no workload. Known: {', '.join(WORKLOADS)}.")
+    return _names(text)
 
-    def __call__(self, text: str) -> list[str]:
-        chosen = text.split(",")
-        for name in chosen:
-            if name not in self._known:
-                raise argparse.ArgumentTypeError(f"{name!r} is no {self._what}. Known: {', '.join(self._known)}.")
-        return chosen
+
+def _names(text: str) -> list[str]:
+    return text.split(",")
+
+
+def _server(text: str) -> tuple[str, Path]:
+    name, _, path = text.partition("=")
+    if not name or not os.access(path, os.X_OK):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no NAME=PATH with a program. Give e.g. valkey=/path/valkey-server."
+        )
+    return name, Path(path).absolute()
 
 
 if __name__ == "__main__":

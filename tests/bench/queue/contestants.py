@@ -7,7 +7,7 @@ stand side by side and take turns; what a side does outside of what is timed (re
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from os import cpu_count
@@ -151,12 +151,30 @@ class _PeerSide(Side):
             raise
 
 
-def contestants(program: Path | None) -> list[Contestant]:
+def contestants(servers: Mapping[str, Path] | None = None) -> list[Contestant]:
+    """All sides; ours on each of `servers` (name -> program), without any on the one that the product would find."""
+    programs: Mapping[str, Path | None] = servers or {"": None}
+    ours: list[Contestant] = [
+        OurQueue(f"ours {transport.value} {name}".strip(), transport, program)
+        for name, program in programs.items()
+        for transport in Transport
+    ]
     return [
-        OurQueue("ours tcp", Transport.TCP, program),
-        OurQueue("ours unix", Transport.UNIX, program),
+        *ours,
         Peer("peer 1", 1),
         Peer("peer 2", 2),
         Peer("peer 1 tuned", 1, TUNED_ALLOCATOR),
         Peer("peer 2 tuned", 2, TUNED_ALLOCATOR),
     ]
+
+
+def chosen(sides: Sequence[Contestant], wanted: Sequence[str]) -> list[Contestant]:
+    """The sides of these names; a name that no side has stands for all that begin with it."""
+    picked: list[Contestant] = []
+    for name in wanted:
+        found = [one for one in sides if one.name == name] or [one for one in sides if one.name.startswith(name)]
+        if not found:
+            known = ", ".join(one.name for one in sides)
+            raise ValueError(f"--sides: {name!r} is no side. Known: {known}.")
+        picked += [one for one in found if one not in picked]
+    return picked
