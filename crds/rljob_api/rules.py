@@ -29,6 +29,14 @@ def _slices_reach_all_ranks(job: spec.RLJobSpec) -> bool:
     return job.training.global_batch_size % (slices * job.roles.actor.replicas) == 0
 
 
+def _groups_reach_all_ranks(job: spec.RLJobSpec) -> bool:
+    training = job.training
+    if training.claim_policy != "Group" or not _slices_reach_all_ranks(job):
+        return True
+    share = training.iters_per_train_update * job.roles.actor.replicas * job.rollout.samples_per_prompt
+    return training.global_batch_size % share == 0
+
+
 def _answers_have_labels(job: spec.RLJobSpec) -> bool:
     scored_otherwise = job.data.reasoning_gym is not None or job.rollout.reward.custom is not None
     return scored_otherwise or job.data.label_key is not None
@@ -165,6 +173,16 @@ SPEC: tuple[Rule, ...] = (
         "go evenly to {roles.actor.replicas} actor replicas. Give a divisor of globalBatchSize / replicas.",
         cel="self.training.globalBatchSize % self.training.itersPerTrainUpdate != 0 || "
         "self.training.globalBatchSize % (self.training.itersPerTrainUpdate * self.roles.actor.replicas) == 0",
+    ),
+    Rule(
+        field="training.claimPolicy",
+        holds=_groups_reach_all_ranks,
+        sentence="{training.claimPolicy} cannot give whole groups of {rollout.samplesPerPrompt} samples to "
+        "{roles.actor.replicas} actor replicas in {training.itersPerTrainUpdate} slices of training.globalBatchSize "
+        "{training.globalBatchSize}. Give a global batch that is a multiple of their product, or Balanced.",
+        cel="self.training.claimPolicy != 'Group' || self.training.globalBatchSize % "
+        "(self.training.itersPerTrainUpdate * self.roles.actor.replicas) != 0 || self.training.globalBatchSize % "
+        "(self.training.itersPerTrainUpdate * self.roles.actor.replicas * self.rollout.samplesPerPrompt) == 0",
     ),
     Rule(
         field="algorithm.kl.coefficient",

@@ -307,6 +307,18 @@ class OptimizerSpec(ApiModel):
     """Optimizer steps of linear warm-up."""
 
 
+class ClaimPolicy(StrEnum):
+    """Which rows a consumer gets. Fifo: as they became ready. Group: whole prompt groups.
+
+    Balanced: a batch is dealt so that the token sums of its data-parallel ranks come out near each other, with as many
+    rows each. For training, where Group does the same with whole groups: a forward rank that is faster asks again.
+    """
+
+    FIFO = "Fifo"
+    GROUP = "Group"
+    BALANCED = "Balanced"
+
+
 class TrainingSpec(ApiModel):
     """How a rollout is trained on."""
 
@@ -316,6 +328,9 @@ class TrainingSpec(ApiModel):
     """Samples of one forward and backward pass on one rank, at most."""
     iters_per_train_update: int = Field(default=1, ge=1, le=1_000_000)
     """A global batch is fetched in this many slices, so that training starts before it is complete."""
+    claim_policy: ClaimPolicy = ClaimPolicy.BALANCED
+    """How a slice is dealt to the actor's replicas. Balanced: token sums as near as can be found. Group: whole prompt
+    groups, which share their prompt's forward pass. Fifo: as the rows came."""
     epochs_per_rollout: int = Field(default=1, ge=1, le=64)
     """Passes over one rollout."""
     optimizer: OptimizerSpec = OptimizerSpec()
@@ -427,6 +442,8 @@ class TransferQueueSpec(ApiModel):
     """How consumers wait for rows."""
     storage_bytes: int = Field(default=1 << 30, ge=1 << 24, le=1 << 44)
     """Memory limit of one storage unit, in bytes."""
+    checksums: bool = False
+    """true: a checksum of all bytes is stored and checked with each read; small reads then read more than they need."""
     redis: RedisSpec = RedisSpec()
     """The Redis pods."""
 

@@ -46,6 +46,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.training.globalBatchSize": SIZES,
     "spec.training.microBatchSize": SIZES,
     "spec.training.itersPerTrainUpdate": SIZES,
+    "spec.training.claimPolicy": st.sampled_from(["Fifo", "Group", "Balanced"]),
     "spec.training.refUpdateInterval": st.sampled_from([1, 5, None]),
     "spec.roles.actor": REPLICAS,
     "spec.roles.rollout": REPLICAS,

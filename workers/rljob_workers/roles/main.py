@@ -77,7 +77,11 @@ class _Rank:
     def queue(self) -> TransferQueueClient:
         shape = tasks.queue_shape(self.spec)
         queue = TransferQueueClient(
-            self.context.endpoints, shape, self.context.life, waiting=self.spec.transfer_queue.polling_mode
+            self.context.endpoints,
+            shape,
+            self.context.life,
+            waiting=self.spec.transfer_queue.polling_mode,
+            checksums=self.spec.transfer_queue.checksums,
         )
         self.session.follow_seq(lambda: queue.seen_seq)
         return queue
@@ -219,7 +223,7 @@ def _run_actor(rank: _Rank) -> None:
         )
         leader.begin()
     slicing = Slicing(
-        task=tasks.actor_train(with_reference=spec.roles.reference is not None).name,
+        task=tasks.ACTOR_TRAIN,
         rows_per_rollout=spec.rollout.batch_size * spec.rollout.samples_per_prompt,
         global_batch_size=spec.training.global_batch_size,
         iters_per_train_update=spec.training.iters_per_train_update,

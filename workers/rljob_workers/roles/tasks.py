@@ -28,10 +28,13 @@ COMPUTE_ADVANTAGES = Task(
 )
 
 
-def actor_train(*, with_reference: bool) -> Task:
+ACTOR_TRAIN = "actor_train"
+
+
+def actor_train(policy: ClaimPolicy, *, with_reference: bool) -> Task:
     """The actor's task; it needs the reference's log-probs only where the loss has a KL term."""
     needs = (*GENERATED_FIELDS, LOG_PROBS, ADVANTAGES)
-    return Task("actor_train", TaskKind.TRAINING, (*needs, REF_LOG_PROBS) if with_reference else needs)
+    return Task(ACTOR_TRAIN, TaskKind.TRAINING, (*needs, REF_LOG_PROBS) if with_reference else needs, policy=policy)
 
 
 def queue_shape(spec: RLJobSpec) -> QueueShape:
@@ -46,5 +49,5 @@ def queue_shape(spec: RLJobSpec) -> QueueShape:
         max_prompt_kills=spec.rollout.max_prompt_kills,
         max_attempts=spec.rollout.max_attempts,
         generated_fields=GENERATED_FIELDS,
-        tasks=(*forward, actor_train(with_reference=has_reference)),
+        tasks=(*forward, actor_train(spec.training.claim_policy, with_reference=has_reference)),
     )

@@ -39,6 +39,7 @@ from rljob_workers.transfer_queue.storage import StorageUnits
 from rljob_workers.transfer_queue.types import (
     Batch,
     Claim,
+    ClaimPolicy,
     Exhausted,
     GroupRows,
     NotReady,
@@ -76,6 +77,7 @@ class TransferQueueClient:
         life: Life,
         *,
         waiting: Waiting = Waiting.NOTIFY,
+        checksums: bool = False,
         clock: Clock = time.monotonic,
         sleep: Sleep = time.sleep,
     ) -> None:
@@ -91,7 +93,9 @@ class TransferQueueClient:
             Polling(sleep) if waiting is Waiting.POLL else Subscription(url, clock=clock, sleep=sleep)
         )
         self._waits = Waits(self._notices, clock)
-        self._units = StorageUnits(endpoints.storage_units, life.epoch, life.incarnation, clock=clock, sleep=sleep)
+        self._units = StorageUnits(
+            endpoints.storage_units, life.epoch, life.incarnation, checksums=checksums, clock=clock, sleep=sleep
+        )
         self._chunk_ids = ChunkIds(life.incarnation)
         self._calls = 0
         self.seen_seq = 0
@@ -253,6 +257,11 @@ class TransferQueueClient:
             raise ValueError(
                 f"claim_training: {num_rows} rows cannot be dealt evenly to rank {dp_rank} of {dp_size}."
                 " Use a positive multiple of the data-parallel size."
+            )
+        if consumer.policy is ClaimPolicy.GROUP and num_rows % (dp_size * self._shape.samples_per_prompt):
+            raise ValueError(
+                f"claim_training: {num_rows} rows are no equal number of whole groups of {self._shape.samples_per_prompt}"
+                f" for each of {dp_size} ranks. Use a multiple of {dp_size * self._shape.samples_per_prompt}."
             )
         what = f"batch {batch_index} ({num_rows} rows) of {partition_name(rollout_id)} for {task}"
         arguments = (rollout_id, batch_index, num_rows, dp_rank, dp_size)

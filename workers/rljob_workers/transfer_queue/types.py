@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rljob_api.names import RolloutId
+from rljob_api.spec import ClaimPolicy as ClaimPolicy
 from rljob_api.wire.identity import WeightId
 
 if TYPE_CHECKING:  # the coordinator uses these types and must not pay for torch
@@ -24,13 +25,6 @@ class TaskKind(StrEnum):
     TRAINING = "Training"
 
 
-class ClaimPolicy(StrEnum):
-    """Fifo: rows as they became ready. Group: whole prompt groups by group id."""
-
-    FIFO = "Fifo"
-    GROUP = "Group"
-
-
 @dataclass(frozen=True, slots=True)
 class Task:
     """One consumer: `name`, the fields that a row needs to be ready for it, the fields that it writes."""
@@ -40,6 +34,13 @@ class Task:
     needs: tuple[str, ...]
     writes: tuple[str, ...] = ()
     policy: ClaimPolicy = ClaimPolicy.FIFO
+
+    def __post_init__(self) -> None:
+        if self.kind is TaskKind.FORWARD and self.policy is ClaimPolicy.BALANCED:
+            raise ValueError(
+                f"task {self.name}: policy Balanced is for training tasks, whose ranks wait for each other. Use Fifo or"
+                " Group."
+            )
 
 
 @dataclass(frozen=True, slots=True)

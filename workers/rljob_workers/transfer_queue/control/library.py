@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from rljob_workers.transfer_queue.types import ClaimPolicy, QueueShape, Task, TaskKind
+from rljob_workers.transfer_queue.types import QueueShape, Task, TaskKind
 
-_PARTS = ("state", "rows", "tickets", "claims", "lives", "drain", "restore", "lost", "observe", "inspect")
+_PARTS = ("state", "rows", "tickets", "deal", "claims", "lives", "drain", "restore", "lost", "observe", "inspect")
 """Files of `lua/`, in the order in which they build on each other."""
 
 
@@ -61,9 +61,8 @@ def _shape_table(shape: QueueShape) -> str:
 
 def _task_table(task: Task, bits: dict[str, int]) -> str:
     kind = "Training" if task.kind is TaskKind.TRAINING else "Forward"
-    policy = "Group" if task.policy is ClaimPolicy.GROUP else "Fifo"
     return (
-        f"{{name={_quoted(task.name)},kind='{kind}',policy='{policy}',needs={_mask(task.needs, bits)},"
+        f"{{name={_quoted(task.name)},kind='{kind}',policy='{task.policy.value}',needs={_mask(task.needs, bits)},"
         f"writes={_mask(task.writes, bits)},need_fields={_names(task.needs)},write_fields={_names(task.writes)}}}"
     )
 

@@ -138,20 +138,26 @@ end)
 
 local function length_of(metas, i) return struct.unpack('<I4', metas, (i - 1) * ROW_BYTES + ID_BYTES + 5) end
 
--- Deals rows to `size` ranks: equal counts, long and short ones in turn (there and back), so that lengths come out near.
+-- What is dealt as one: a row, or with policy Group a group, with the length of its first needed field.
+local function items_of(r, task, rows)
+  local metas, items = gather(key(r, 'f:' .. task.need_fields[1]), runs_of(rows), ROW_BYTES), {}
+  local step = task.policy == 'Group' and SHAPE.samples or 1
+  for i = 1, #rows, step do
+    local weight = 0
+    for j = i, i + step - 1 do weight = weight + length_of(metas, j) end
+    items[#items + 1] = {weight = weight, first = rows[i], step = step}
+  end
+  return items
+end
+
+-- The rows of all ranks, one rank behind the other. Fifo: in the order in which they became ready.
 local function deal(r, task, rows, size)
-  if size == 1 then return rows end
-  local metas, order = gather(key(r, 'f:' .. task.need_fields[1]), runs_of(rows), ROW_BYTES), {}
-  for i = 1, #rows do order[i] = {rows[i], length_of(metas, i)} end
-  table.sort(order, function(a, b)
-    if a[2] ~= b[2] then return a[2] > b[2] end
-    return a[1] < b[1]
-  end)
-  local share, dealt = #rows / size, {}
-  for i = 0, #order - 1 do
-    local lap, rank = math.floor(i / size), i % size
-    if lap % 2 == 1 then rank = size - 1 - rank end
-    dealt[rank * share + lap + 1] = order[i + 1][1]
+  if size == 1 or task.policy == 'Fifo' then return rows end
+  local dealt = {}
+  for _, set in ipairs(deal_evenly(items_of(r, task, rows), size)) do
+    for _, item in ipairs(set.items) do
+      for row = item.first, item.first + item.step - 1 do dealt[#dealt + 1] = row end
+    end
   end
   return dealt
 end
@@ -161,6 +167,11 @@ local function share_of(rows, rank, size)
   for i = 1, share do mine[i] = rows[rank * share + i] end
   table.sort(mine)
   return mine
+end
+
+local function listed_rows(r, task)
+  local entries = redis.call('LLEN', key(r, 'q:' .. task.name))
+  return task.policy == 'Group' and entries * SHAPE.samples or entries
 end
 
 -- Rows that were claimed may miss a field that was lost meanwhile and is being made again.
@@ -175,7 +186,7 @@ end
 local function training_batch(r, task, index, num_rows, size)
   local kept = redis.call('HGET', key(r, 'b:' .. task.name), index)
   if kept then return unpack_rows(kept), nil end
-  if redis.call('LLEN', key(r, 'q:' .. task.name)) < num_rows then return nil, nil end
+  if listed_rows(r, task) < num_rows then return nil, nil end
   local rows = deal(r, task, pop_rows(r, task, num_rows), size)
   redis.call('HSET', key(r, 'b:' .. task.name), index, pack_rows(rows))
   local sorted = {unpack(rows)}
@@ -189,7 +200,7 @@ rank_call('claim_training', function(args)
   local rank, size = tonumber(args[5]), tonumber(args[6])
   if redis.call('HEXISTS', key(r, 'b:' .. task.name), index) == 0 and is_exhausted(task, r, r) then return {'E'} end
   local rows, changed = training_batch(r, task, index, num_rows, size)
-  if not rows then return {'N', redis.call('LLEN', key(r, 'q:' .. task.name))} end
+  if not rows then return {'N', listed_rows(r, task)} end
   if #rows ~= num_rows then
     refuse('MISMATCH', 'batch ' .. index .. ' of train_' .. r .. ' was claimed with ' .. #rows .. ' rows, not ' .. num_rows)
   end
