@@ -5,7 +5,9 @@ Used by the commands that need a cluster. The client is imported here and when i
 
 from __future__ import annotations
 
+import base64
 import json
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -55,6 +57,10 @@ class Cluster:
         chosen = namespace or context.get("context", {}).get("namespace") or "default"
         return cls(client.CustomObjectsApi(), chosen)
 
+    def close(self) -> None:
+        """Ends the connections; nothing is asked any more."""
+        self._api.api_client.rest_client.pool_manager.clear()
+
     def job(self, name: str) -> dict[str, Any]:
         """The RLJob of that name, as the API server has it."""
         return dict(self._ask(name, self._api.get_namespaced_custom_object))
@@ -62,6 +68,54 @@ class Cluster:
     def change(self, name: str, patch: dict[str, Any]) -> None:
         """Merges `patch` into the RLJob. Nothing is sent twice: an answer that is lost is told as Unreachable."""
         self._ask(name, self._api.patch_namespaced_custom_object, body=patch, field_manager=_FIELD_MANAGER)
+
+    def secret(self, name: str, key: str) -> str:
+        """A value of a Secret."""
+        from kubernetes import client
+
+        core = client.CoreV1Api(self._api.api_client)
+        found = self._called(f"the Secret {name}", lambda: core.read_namespaced_secret(name, self.namespace))
+        try:
+            return base64.b64decode((found.data or {})[key]).decode()
+        except (KeyError, ValueError):
+            raise ClusterProblem(f"The Secret {name} in the namespace {self.namespace} has no {key}.") from None
+
+    def proxy(
+        self,
+        service: str,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: object | None,
+    ) -> tuple[int, bytes]:
+        """Status and body of what a Service of the namespace (`name:port`) answers through the API server."""
+        api = self._api.api_client
+        where = f"/api/v1/namespaces/{self.namespace}/services/{service}/proxy{path}"
+        request = api.param_serialize(
+            method,
+            where,
+            query_params=list(query.items()),
+            header_params={"Accept": "application/json", "Content-Type": "application/json", **headers},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        answer = self._called(f"the Service {service}", lambda: api.call_api(*request, _request_timeout=_SECONDS))
+        return answer.status, answer.read()
+
+    def _called(self, what: str, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - a client without types
+        from kubernetes.client import ApiException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            return call()
+        except ApiException as error:
+            problem = f"The API server refuses ({error.status}) {what}: {_message(error.body)}"
+            raise (Unreachable if error.status >= 500 else ClusterProblem)(problem) from error
+        except (HTTPError, OSError) as error:
+            raise Unreachable(
+                f"The API server does not answer about {what} ({type(error).__name__}). See whether kubectl reaches it."
+            ) from error
 
     def _ask(self, name: str, call: Any, **arguments: object) -> Any:  # noqa: ANN401 - a client without types
         from kubernetes.client import ApiException

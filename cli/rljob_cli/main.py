@@ -21,6 +21,7 @@ Try it:
   rljob run examples/quickstart.yaml          train it on this machine
   rljob run job.yaml --audit                  log every trained sample ...
   rljob audit rljob-out/job                   ... and prove that each was trained once, fresh enough
+  rljob queue stats rljob-out/job             what waits for whom while it runs?
 
 \b
 On a cluster (by your kubeconfig):
@@ -47,6 +48,7 @@ SUBCOMMANDS = {
     "validate": Subcommand("rljob_cli.validate:validate", "Check a manifest and what it names."),
     "render": Subcommand("rljob_cli.render:render", "Print a manifest with all defaults filled in."),
     "audit": Subcommand("rljob_cli.audit_command:audit", "Prove that a run trained every sample exactly once."),
+    "queue": Subcommand("rljob_cli.queue_command:queue", "Look at the queue of a running job, check it, drain it."),
     "restart": Subcommand("rljob_cli.restart:restart", "Restart a job on a cluster, or one role of it."),
     "clone": Subcommand("rljob_cli.clone:clone_command", "Print a new manifest made from a job on a cluster."),
     "crd": Subcommand("rljob_cli.generated:crd", "Print the Kubernetes CustomResourceDefinition."),

@@ -1,8 +1,11 @@
 """The way of a user from install to success, and what a running job sees of an operator that changes, dies or goes."""
 
+import json
+import os
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,6 +75,8 @@ def test_a_running_job_does_not_notice_what_becomes_of_its_operator(
     job = ClusterJob(kubectl, slowed(make_job(rollout={"numRollouts": 300}), "gated", gate)).apply()
     job.wait_step(0, seconds=SECONDS)
     before = _made(kubectl)
+    _look_at_its_queue(job)
+    assert _made(kubectl) == before
 
     helm("package", str(CHART), "--version", "9.9.9", "--app-version", "9.9.9", "--destination", str(tmp_path))
     # The last change makes another template of every pod: it is for jobs to come.
@@ -136,6 +141,27 @@ def _trains_on(job: ClusterJob) -> None:
     """By its sample log, since the status is the operator's."""
     done = trained_steps(job.kubectl, job.name)
     job.kubectl.wait("another step to be trained", lambda: trained_steps(job.kubectl, job.name) > done)
+
+
+def _look_at_its_queue(job: ClusterJob) -> None:
+    """By its name, through the API server: proven, drained, and given tickets again."""
+
+    def queue(command: str, *options: str) -> Object:
+        arguments = ["queue", command, job.name, "-n", job.kubectl.namespace, "--output", "json", *options]
+        env = {**os.environ, "KUBECONFIG": job.kubectl.kubeconfig}
+        done = subprocess.run(
+            [sys.executable, "-m", "rljob_cli", *arguments], capture_output=True, text=True, env=env, timeout=SECONDS
+        )
+        assert done.returncode == 0, done.stderr
+        found: Object = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+    assert queue("check")["holds"]
+    assert queue("drain", "--timeout", "500") == {"kind": "result", "drained": True}
+    stats = queue("stats")
+    assert (stats["job"], stats["ticketsInWork"], stats["withheld"]) == (job.name, 0, "Draining")
+    assert all(unit["answers"] for unit in stats["units"])
+    assert queue("drain", "--off") == {"kind": "result", "tickets": "Give"}
 
 
 def _commands_of_the_page() -> list[list[str]]:
