@@ -109,10 +109,8 @@ end)
 local function stamp_fields(r, fields, runs)
   local bits = 0
   for name, field in pairs(fields) do
-    local counts = {}
     scatter(key(r, 'f:' .. name), runs, ROW_BYTES, field.metas)
-    count_refs(counts, field.metas)
-    keep_chunks(r, field.chunks, counts)
+    keep_chunks(r, field.chunks, count_all(field.chunks))
     bits = bit.bor(bits, SHAPE.bit[name])
   end
   return bits
@@ -176,9 +174,8 @@ end
 
 -- Rows that were claimed may miss a field that was lost meanwhile and is being made again.
 local function all_cover(r, task, rows)
-  local masks = gather(key(r, 'mask'), runs_of(rows), 4)
-  for i = 1, #rows do
-    if not covers(struct.unpack('<I4', masks, i * 4 - 3), task.needs) then return false end
+  for _, stretch in ipairs(stretches_of(gather(key(r, 'mask'), runs_of(rows), 4))) do
+    if not covers(stretch[1], task.needs) then return false end
   end
   return true
 end

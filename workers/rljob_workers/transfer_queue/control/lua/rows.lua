@@ -105,34 +105,55 @@ end
 
 local function covers(mask, needs) return bit.band(mask, needs) == needs end
 
-local function refresh_run(r, run, before, after)
-  for _, task in ipairs(SHAPE.tasks) do
-    local name, fresh, states = key(r, 's:' .. task.name), {}, nil
-    for i = 1, run[2] do
-      if covers(after[i], task.needs) and not covers(before[i], task.needs) then
-        states = states or redis.call('GETRANGE', name, run[1], run[1] + run[2] - 1)
-        if string.sub(states, i, i) == 'u' then fresh[#fresh + 1] = run[1] + i - 1 end
-      end
+-- Rows first .. first + count - 1, of which those in state `u` became ready for the task.
+local function make_ready(r, task, first, count)
+  local name, fresh = key(r, 's:' .. task.name), {}
+  local states = redis.call('GETRANGE', name, first, first + count - 1)
+  if states == string.rep('u', count) then
+    for i = 1, count do fresh[i] = first + i - 1 end
+    redis.call('SETRANGE', name, first, string.rep('r', count))
+  else
+    for i = 1, count do
+      if string.sub(states, i, i) == 'u' then fresh[#fresh + 1] = first + i - 1 end
     end
     set_state(r, task, runs_of(fresh), 'r')
-    enlist(r, task, fresh)
   end
+  enlist(r, task, fresh)
+end
+
+-- Cuts a string of masks into stretches of the same mask: {mask, index of its first row, how many}.
+local function stretches_of(masks)
+  local count, first = #masks / 4, string.sub(masks, 1, 4)
+  if masks == string.rep(first, count) then return {{struct.unpack('<I4', first), 1, count}} end
+  local stretches, last = {}, nil
+  for i = 1, count do
+    local mask = struct.unpack('<I4', masks, i * 4 - 3)
+    if last and last[1] == mask then
+      last[3] = last[3] + 1
+    else
+      last = {mask, i, 1}
+      stretches[#stretches + 1] = last
+    end
+  end
+  return stretches
 end
 
 -- The rows now have the fields of `bits`: tasks whose needs are complete get them.
 local function raise_bits(r, runs, bits)
-  local packed = {}
   for _, run in ipairs(runs) do
     local old = redis.call('GETRANGE', key(r, 'mask'), run[1] * 4, (run[1] + run[2]) * 4 - 1)
-    local before, after, new = {}, {}, {}
-    for i = 1, run[2] do
-      before[i] = struct.unpack('<I4', old, i * 4 - 3)
-      after[i] = bit.bor(before[i], bits)
-      packed[after[i]] = packed[after[i]] or struct.pack('<I4', after[i])
-      new[i] = packed[after[i]]
+    local new, stretches = {}, stretches_of(old)
+    for i, stretch in ipairs(stretches) do
+      new[i] = string.rep(struct.pack('<I4', bit.bor(stretch[1], bits)), stretch[3])
     end
     redis.call('SETRANGE', key(r, 'mask'), run[1] * 4, table.concat(new))
-    refresh_run(r, run, before, after)
+    for _, stretch in ipairs(stretches) do
+      for _, task in ipairs(SHAPE.tasks) do
+        if covers(bit.bor(stretch[1], bits), task.needs) and not covers(stretch[1], task.needs) then
+          make_ready(r, task, run[1] + stretch[2] - 1, stretch[3])
+        end
+      end
+    end
   end
 end
 
@@ -154,6 +175,16 @@ local function require_units(descriptors)
       refuse('STALEUNIT', 'storage unit ' .. descriptor_unit(descriptor) .. ' came back empty since the rows were stored')
     end
   end
+end
+
+-- How many rows lie in a chunk, as its descriptor says.
+local function descriptor_rows(descriptor) return tonumber(string.match(descriptor, '^%d+|%d+|[^|]*|(%d+)|')) end
+
+-- A put that is taken as a whole: every chunk has all its rows.
+local function count_all(chunks)
+  local counts = {}
+  for id, descriptor in pairs(chunks) do counts[id] = descriptor_rows(descriptor) end
+  return counts
 end
 
 -- Counts the rows of `metas` (28 bytes each) towards their chunks.

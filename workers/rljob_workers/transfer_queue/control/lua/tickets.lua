@@ -216,11 +216,17 @@ rank_call('redraw', function(args, owner)
   return {'T', issue(owner, t.r, t.group, g, suspect and 1 or 0)}, true
 end)
 
-local function weights_fit(r, weights)
+local function weight_fits(r, packed)
+  local oldest_lineage, oldest, newest_lineage, newest = struct.unpack('<i4i4i4i4', packed)
+  return r - oldest <= SHAPE.staleness and is_alive(oldest_lineage, oldest) and is_alive(newest_lineage, newest)
+end
+
+-- `judged`: verdicts so far. Most rows of a put were made by the same weights.
+local function weights_fit(r, weights, judged)
   for i = 1, #weights, WEIGHT_BYTES do
-    local oldest_lineage, oldest, newest_lineage, newest = struct.unpack('<i4i4i4i4', weights, i)
-    if r - oldest > SHAPE.staleness then return false end
-    if not (is_alive(oldest_lineage, oldest) and is_alive(newest_lineage, newest)) then return false end
+    local packed = string.sub(weights, i, i + WEIGHT_BYTES - 1)
+    if judged[packed] == nil then judged[packed] = weight_fits(r, packed) end
+    if not judged[packed] then return false end
   end
   return true
 end
@@ -252,10 +258,10 @@ local function read_sections(args)
   return sections
 end
 
-local function admit_group(owner, section, id, group, weights)
+local function admit_group(owner, section, id, group, weights, judged)
   local t = load_ticket(id)
   if not t or t.owner ~= owner or t.r ~= section.r or t.group ~= group then return false end
-  if not weights_fit(section.r, weights) then
+  if not weights_fit(section.r, weights, judged) then
     return_ticket(t)
     return false
   end
@@ -267,22 +273,35 @@ local function admit_group(owner, section, id, group, weights)
   return true
 end
 
+-- Adds the rows of group i of the section; groups that follow each other make one run.
+local function add_run(runs, group, i)
+  local n, last = SHAPE.samples, runs[#runs]
+  if last and last[1] + last[2] == group * n and last[3] + last[2] == i * n + 1 then
+    last[2] = last[2] + n
+  else
+    runs[#runs + 1] = {group * n, n, i * n + 1}
+  end
+end
+
 local function commit_section(owner, section)
-  local n, verdicts, runs, counts = SHAPE.samples, {}, {}, {}
-  for name in pairs(section.fields) do counts[name] = {} end
+  local n, verdicts, runs, judged, refused = SHAPE.samples, {}, {}, {}, false
   for i = 0, #section.groups / 8 - 1 do
     local id, group = struct.unpack('<I4I4', section.groups, i * 8 + 1)
-    local admitted = admit_group(owner, section, id, group, string.sub(section.weights, i * n * WEIGHT_BYTES + 1, (i + 1) * n * WEIGHT_BYTES))
+    local weights = string.sub(section.weights, i * n * WEIGHT_BYTES + 1, (i + 1) * n * WEIGHT_BYTES)
+    local admitted = admit_group(owner, section, id, group, weights, judged)
     verdicts[i + 1] = admitted and '1' or '0'
-    if admitted then runs[#runs + 1] = {group * n, n, i * n + 1} end
+    if admitted then add_run(runs, group, i) else refused = true end
   end
   scatter(key(section.r, 'weights'), runs, WEIGHT_BYTES, section.weights)
   for name, field in pairs(section.fields) do
     scatter(key(section.r, 'f:' .. name), runs, ROW_BYTES, field.metas)
-    for _, run in ipairs(runs) do
-      count_refs(counts[name], string.sub(field.metas, (run[3] - 1) * ROW_BYTES + 1, (run[3] + run[2] - 1) * ROW_BYTES))
+    local counts = refused and {} or count_all(field.chunks)
+    if refused then
+      for _, run in ipairs(runs) do
+        count_refs(counts, string.sub(field.metas, (run[3] - 1) * ROW_BYTES + 1, (run[3] + run[2] - 1) * ROW_BYTES))
+      end
     end
-    keep_chunks(section.r, field.chunks, counts[name])
+    keep_chunks(section.r, field.chunks, counts)
   end
   raise_bits(section.r, runs, SHAPE.generated_bits)
   return table.concat(verdicts)
