@@ -27,6 +27,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,8 +50,12 @@ def main() -> None:
         sides = chosen(sides, arguments.sides or [one.name for one in sides])
     except ValueError as error:
         sys.exit(f"bench: {error}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     load = os.getloadavg()[0]
-    figures = _measure(sides, arguments)
+    try:
+        figures = _measure(sides, arguments)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
     if arguments.output == "json":
         rows = {"load_average": [load, os.getloadavg()[0]], "cores": os.cpu_count(), "figures": as_rows(figures)}
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
