@@ -32,6 +32,15 @@ local function heavier(a, b)
   return a.first < b.first
 end
 
+-- Sorts items, heaviest first. As numbers, which are compared without a call of Lua for each pair.
+local function sort_items(items)
+  local count, keys, sorted = #items, {}, {}
+  for i = 1, count do keys[i] = -(items[i].weight * (count + 1) + count - i) end
+  table.sort(keys)
+  for i = 1, count do sorted[i] = items[count - (-keys[i]) % (count + 1)] end
+  return sorted
+end
+
 -- Sets, heaviest first, with the difference between the first and the last.
 local function spread_of(sets)
   table.sort(sets, heavier)
@@ -58,6 +67,16 @@ local function joined(one, other)
   return spread_of(sets)
 end
 
+-- Puts an item into a list that is sorted, heaviest first.
+local function insert_sorted(items, item)
+  local low, high = 1, #items + 1
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if heavier(items[middle], item) then low = middle + 1 else high = middle end
+  end
+  table.insert(items, low, item)
+end
+
 -- Moves a pair between the heaviest and the lightest set that brings them nearer; false where there is none.
 local function exchange(sets)
   table.sort(sets, heavier)
@@ -75,11 +94,11 @@ local function exchange(sets)
     end
   end
   if not best then return false end
-  local moved = heavy.items[from].weight - light.items[to].weight
-  heavy.items[from], light.items[to] = light.items[to], heavy.items[from]
-  heavy.weight, light.weight = heavy.weight - moved, light.weight + moved
-  table.sort(heavy.items, heavier)
-  table.sort(light.items, heavier)
+  local large, small = table.remove(heavy.items, from), table.remove(light.items, to)
+  insert_sorted(heavy.items, small)
+  insert_sorted(light.items, large)
+  heavy.weight = heavy.weight - large.weight + small.weight
+  light.weight = light.weight - small.weight + large.weight
   return true
 end
 
@@ -87,8 +106,8 @@ local EXCHANGES = 64
 
 -- Items {weight, first} whose number is a multiple of `size`; gives `size` lists of as many items each.
 local function deal_evenly(items, size)
-  table.sort(items, heavier)
   local heap = {}
+  items = sort_items(items)
   for first = 1, #items, size do
     local sets = {}
     for i = first, first + size - 1 do sets[#sets + 1] = {item = items[i], weight = items[i].weight, first = items[i].first} end
@@ -97,8 +116,7 @@ local function deal_evenly(items, size)
   while #heap > 1 do heap_push(heap, joined(heap_pop(heap), heap_pop(heap))) end
   local sets = {}
   for i, set in ipairs(heap[1].sets) do
-    sets[i] = {items = flatten(set, {}), weight = set.weight, first = set.first}
-    table.sort(sets[i].items, heavier)
+    sets[i] = {items = sort_items(flatten(set, {})), weight = set.weight, first = set.first}
   end
   for _ = 1, EXCHANGES do
     if not exchange(sets) then break end
