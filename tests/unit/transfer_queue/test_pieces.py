@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rljob_workers.transfer_queue.chunks import HEADER_BYTES, MAX_CHUNK_BYTES
 from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.pieces import Piece, cut_columns, deal, row_table
+from rljob_workers.transfer_queue.pieces import MAX_VALUE_BYTES, Piece, cut_columns, deal, row_table
 
 
 def make_column(lengths: list[int], *, element: int = 1) -> Jagged:
@@ -70,3 +70,12 @@ def test_a_big_put_loads_all_units_alike() -> None:
     loads = sorted(sum(piece.num_bytes for piece in share) for share in shares.values())
     assert len(loads) == 2
     assert loads[1] - loads[0] <= 6000 * 4 + 6 * HEADER_BYTES
+
+
+def test_a_row_that_no_server_takes_is_refused_by_name() -> None:
+    row = torch.empty(MAX_VALUE_BYTES, dtype=torch.uint8)  # nothing touches its pages
+    column = Jagged.from_lengths(row, torch.tensor([0, MAX_VALUE_BYTES]))
+    with pytest.raises(
+        ValueError, match=r"row 1 of images has 536870912 bytes, a value in Redis has at most 536870912\."
+    ):
+        cut_columns({"images": column}, 2, checksums=False)

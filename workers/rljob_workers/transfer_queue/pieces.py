@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rljob_workers.transfer_queue.chunks import (
+    HEADER_BYTES,
     MAX_CHUNK_BYTES,
     ChunkHeader,
     element_bytes,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 SPREAD_BYTES = 1 << 20
 """Below this a second unit costs more round trips than its bandwidth saves."""
+MAX_VALUE_BYTES = 512 << 20
+"""Of one Redis string."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +55,10 @@ class Piece:
 
 
 def cut_columns(columns: Mapping[str, Column], num_units: int, *, checksums: bool) -> list[Piece]:
-    """Cuts every field into runs of rows of at most `MAX_CHUNK_BYTES` (a longer row is a piece of its own)."""
+    """Cuts every field into runs of rows of at most `MAX_CHUNK_BYTES` (a longer row is a piece of its own).
+
+    Raises ValueError for a row that no server takes.
+    """
     total = sum(part.values.nbytes for column in columns.values() for part in column.parts)
     wanted = MAX_CHUNK_BYTES if total <= SPREAD_BYTES else -(-total // (2 * num_units))
     limit = min(MAX_CHUNK_BYTES, max(SPREAD_BYTES, wanted))
@@ -68,6 +74,11 @@ def _cut(field: str, column: Column, limit: int, checksums: bool) -> list[Piece]
     pieces = []
     for (first, last), payload in zip(itertools.pairwise(edges), _payloads(column.parts, ends[edges]), strict=True):
         num_bytes = int(ends[last] - ends[first])
+        if num_bytes > MAX_VALUE_BYTES - HEADER_BYTES:
+            raise ValueError(
+                f"TransferQueue: row {first} of {field} has {num_bytes} bytes, a value in Redis has at most"
+                f" {MAX_VALUE_BYTES}. Cut the row into several fields."
+            )
         checksum = payload_checksum(payload) if checksums else None
         header = encode_header(ChunkHeader(values.dtype, inner_shape, last - first, num_bytes, checksum))
         pieces.append(Piece(field, first, last - first, dtype, inner_shape, header, payload, num_bytes))
