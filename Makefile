@@ -20,7 +20,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-
 UV_COMPILE_IMAGE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-annotate --no-emit-index-url --no-emit-find-links --constraint requirements.lock
 
-.PHONY: help install demo test test-unit test-integration test-schedule test-images lint format crd docs lock images \
+.PHONY: help install demo test test-unit test-integration test-schedule test-images test-peer lint format crd docs lock images \
 	cluster cluster-build cluster-down test-cluster bench-quickstart bench-queue bench-restart \
 	bench-cluster-restart bench-operator clean
 
@@ -50,6 +50,10 @@ test-cluster: install ## Tests on a real Kubernetes: that of KUBECONFIG, else th
 test-images: install ## Builds the images, the worker's too (minutes, 16 GB of disk), and runs them on the cluster
 	@[ -n "$${KUBECONFIG:-}" ] || scripts/cluster-packages
 	RLJOB_TEST_IMAGES=1 $(PYTEST) tests/cluster/test_images.py
+
+test-peer: install ## Runs the tests and tutorials of the package TransferQueue against our adapter
+	@scripts/install bench
+	$(BIN)/python -W ignore -m tests.peer.run
 
 test-schedule: install ## Random schedules and faults of the queue, many more than the other targets run
 	RLJOB_SCHEDULE_SEEDS=$${RLJOB_SCHEDULE_SEEDS:-1200} $(PYTEST) tests/integration/transfer_queue/test_schedules.py

@@ -1,0 +1,77 @@
+"""Clients of the adapter on real servers; after each test the bytes are proven to be gone with their rows."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rljob_workers.transfer_queue_compat.client import TransferQueueClient
+from rljob_workers.transfer_queue_compat.samplers import BaseSampler, SequentialSampler
+from rljob_workers.transfer_queue_compat.settings import Servers as Names
+from rljob_workers.transfer_queue_compat.settings import Settings
+from tests.integration.transfer_queue.servers import Servers
+
+
+@pytest.fixture(scope="session")
+def compat_servers() -> Iterator[Servers]:
+    # Not tmp_path: the path of a socket must be short.
+    with tempfile.TemporaryDirectory(prefix="rlj-") as folder:
+        servers = Servers(Path(folder))
+        servers.start()
+        try:
+            yield servers
+        finally:
+            servers.stop()
+
+
+@pytest.fixture
+def servers(compat_servers: Servers) -> Servers:
+    compat_servers.wipe()
+    return compat_servers
+
+
+@pytest.fixture
+def names(servers: Servers) -> Names:
+    return Names(servers.control.url, tuple(unit.url for unit in servers.units))
+
+
+MakeClient = Callable[..., TransferQueueClient]
+
+
+@pytest.fixture
+def make_client(servers: Servers, names: Names) -> Iterator[MakeClient]:
+    """Clients of one queue; the first says what its settings are."""
+    clients: list[TransferQueueClient] = []
+
+    def make(sampler: BaseSampler | None = None, *, polling: bool = True) -> TransferQueueClient:
+        client = TransferQueueClient(f"client-{len(clients)}", names)
+        clients.append(client)
+        client.calls.session.configure(Settings(sampler or SequentialSampler(), polling).dump(), "test")
+        return client
+
+    yield make
+    if clients:
+        for partition in clients[0].get_partition_list():
+            clients[0].clear_partition(partition)
+    for client in clients:
+        client.close()
+    assert stored_chunks(servers) == 0
+    assert control_keys(servers) <= {"tq:numbers", "tq:config"}
+
+
+def stored_chunks(servers: Servers) -> int:
+    """On all units; a unit's mark is no chunk."""
+    count = 0
+    for unit in servers.units:
+        with unit.admin() as admin:
+            count += sum(1 for _ in admin.scan_iter("*:*:*"))
+    return count
+
+
+def control_keys(servers: Servers) -> set[str]:
+    """What is left on the control Redis, but for answers that are kept for a while."""
+    with servers.control.admin() as admin:
+        return {key.decode() for key in admin.scan_iter() if not key.startswith(b"tq:call:")}

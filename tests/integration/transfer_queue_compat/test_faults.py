@@ -1,0 +1,129 @@
+"""Servers that die and come back, calls that come twice, memory that is full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rljob_workers.transfer_queue.errors import QueueError, StorageFull
+from rljob_workers.transfer_queue_compat.client import TransferQueueClient
+from rljob_workers.transfer_queue_compat.errors import StorageKeyNotFoundError
+from rljob_workers.transfer_queue_compat.samplers import GRPOGroupNSampler
+from tests.integration.transfer_queue.servers import Servers
+from tests.integration.transfer_queue_compat.conftest import MakeClient, stored_chunks
+
+
+def rows(count: int) -> TensorDict:
+    return TensorDict({"x": torch.arange(count)}, batch_size=[count])
+
+
+@pytest.fixture
+def client(make_client: MakeClient) -> TransferQueueClient:
+    return make_client()
+
+
+def test_the_control_redis_is_killed_and_started_again(client: TransferQueueClient, servers: Servers) -> None:
+    meta = client.put(rows(8), partition_id="p")
+    meta.update_custom_meta([{"uid": row} for row in range(8)])
+    client.set_custom_meta(meta)
+    client.get_meta(["x"], 3, "p", task_name="t")
+    servers.restart_control()
+    rest = client.get_meta(["x"], 5, "p", task_name="t")
+    assert client.get_data(rest)["x"].tolist() == [3, 4, 5, 6, 7]
+    assert [each["uid"] for each in rest.custom_meta] == [3, 4, 5, 6, 7]
+    servers.restart_control()
+    more = client.put(rows(2), partition_id="p")
+    assert not set(more.global_indexes) & set(meta.global_indexes)
+    assert not client.check_consumption_status("t", "p")
+
+
+def test_calls_that_come_twice_get_their_first_answer(make_client: MakeClient) -> None:
+    client = make_client(GRPOGroupNSampler(2))
+    session = client.calls.session
+    call = session._call
+
+    def twice(name: str, *arguments: Any, what: str) -> Any:
+        """As if the first reply had been lost."""
+        first = call(name, *arguments, what=what)
+        if name.startswith(("trash", "drop_trash", "next_generation")):
+            return first
+        again = call(name, *arguments, what=what)
+        assert again == first or name in ("clear_partition", "configure"), name
+        return again
+
+    session._call = twice  # type: ignore[method-assign]
+    first = client.put(rows(4), partition_id="p")
+    second = client.put(rows(4), partition_id="p")
+    assert first.global_indexes + second.global_indexes == list(range(8))
+    claims = [client.get_meta(["x"], 4, "p", task_name="t").global_indexes for _ in range(2)]
+    assert claims == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    client.kv_retrieve_meta(["a", "b"], "p", create=True)
+    assert client.get_meta([], None, "p", mode="force_fetch").size == 10
+    client.clear_samples(first)
+    client.reset_consumption("p")
+    assert client.get_meta(["x"], 4, "p", task_name="t").global_indexes == [4, 5, 6, 7]
+
+
+def test_a_storage_unit_comes_back_empty(client: TransferQueueClient, servers: Servers) -> None:
+    meta = client.put(rows(4), partition_id="p")
+    for unit in servers.units:
+        unit.kill()
+        unit.start()
+    with pytest.raises(StorageKeyNotFoundError, match=r"rows 0 \.\.\. of p are not there any more.* Put them again\."):
+        client.get_data(meta)
+    client.put(TensorDict({"x": torch.arange(4) + 10}, batch_size=[4]), metadata=meta)
+    assert client.get_data(meta)["x"].tolist() == [10, 11, 12, 13]
+
+
+def test_a_unit_that_is_away_leaves_its_rows_to_the_other(client: TransferQueueClient, servers: Servers) -> None:
+    client.put(rows(2), partition_id="p")
+    servers.units[1].kill()
+    try:
+        metas = [client.put(rows(2), partition_id="p") for _ in range(2)]
+        assert all(client.get_data(meta)["x"].tolist() == [0, 1] for meta in metas)
+    finally:
+        servers.units[1].start()
+
+
+def test_memory_that_is_full_is_named_and_comes_back(
+    make_client: MakeClient, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rljob_workers.transfer_queue_compat.session.PATIENCE_SECONDS", 1.0)
+    client = make_client()
+    big = TensorDict({"x": torch.ones(24, 1 << 18)}, batch_size=[24])
+    parts = [f"p{number}" for number in range(8)]
+
+    def fill() -> None:
+        for part in parts:
+            client.put(big, partition_id=part)
+
+    with pytest.raises(StorageFull, match="has no room for"):
+        fill()
+    parts = client.get_partition_list()
+    assert 0 < len(parts) < 8
+    client.clear_partition(parts[0])
+    assert client.put(big, partition_id="again").size == 24
+    # What was stored of the put that failed is not part of the queue, and is swept.
+    client.calls.session.sweep(0)
+    expected = sum(client.get_meta(["x"], 1, part, mode="force_fetch").size for part in client.get_partition_list())
+    assert expected == 24 * len(parts)
+
+
+def test_a_put_that_is_refused_leaves_no_bytes(client: TransferQueueClient, servers: Servers) -> None:
+    meta = client.put(rows(2), partition_id="p")
+    client.clear_samples(meta)
+    with pytest.raises(ValueError, match="some of these rows of partition p were cleared"):
+        client.put(rows(2), metadata=meta)
+    assert stored_chunks(servers) == 0
+
+
+def test_servers_of_a_job_are_refused(servers: Servers, make_client: MakeClient) -> None:
+    with servers.control.admin() as admin:
+        admin.hset("q:meta", "epoch", 1)
+    with pytest.raises(QueueError, match=r"this control Redis belongs to a job.* Use servers of your own"):
+        make_client()
+    with servers.control.admin() as admin:
+        admin.delete("q:meta")

@@ -1,0 +1,136 @@
+"""The adapter's side of the data plane: columns to chunks and back, marks of units, bytes that nobody needs.
+
+For `session`, from one thread at a time. Uses `transfer_queue.storage` as it is. There is no coordinator here, so
+clients mark the storage units themselves: one that came back empty is marked anew, and what it had is lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from rljob_api.names import Epoch
+from rljob_workers.transfer_queue.control.rows import parse_chunk
+from rljob_workers.transfer_queue.errors import StorageUnreachable
+from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement
+from rljob_workers.transfer_queue.resp import RespConnection
+from rljob_workers.transfer_queue.storage import StorageUnits
+from rljob_workers.transfer_queue.units import StorageUnit
+from rljob_workers.transfer_queue_compat.columns import Column
+from rljob_workers.transfer_queue_compat.rows import Places
+
+_EPOCH = Epoch(0)
+MARK_SECONDS = 2.0
+"""A put that a unit keeps waiting for so long looks whether the unit lost its mark ..."""
+SLOW_BYTES_PER_SECOND = 50 << 20
+"""... and for a second more for so many bytes."""
+
+
+class BytesPlane:
+    """Storage units of one client."""
+
+    def __init__(self, urls: Sequence[str], incarnation: str, next_generation: Callable[[], int]) -> None:
+        """Connects when first used; `next_generation` draws the mark of a unit that has none."""
+        self._units = StorageUnits(urls, _EPOCH, incarnation)
+        self._singles = [StorageUnit(index, url) for index, url in enumerate(urls)]
+        self._next_generation = next_generation
+        self._marked = False
+
+    def close(self) -> None:
+        """May be called twice."""
+        self._units.close()
+        for unit in self._singles:
+            unit.close()
+
+    def store(self, columns: Mapping[str, Column], *, deadline: float, waiting: str) -> dict[str, Places]:
+        """Stores every column; where they lie is part of the queue once it is committed."""
+        jagged = {name: column.jagged for name, column in columns.items()}
+        if not self._marked:
+            self._mark(deadline)
+        num_bytes = sum(column.values.nbytes for column in jagged.values())
+        until = time.monotonic() + MARK_SECONDS + num_bytes / SLOW_BYTES_PER_SECOND
+        try:
+            stored = self._units.store(jagged, deadline=min(until, deadline), waiting=waiting)
+        except StorageUnreachable:
+            self._mark(deadline)
+            stored = self._units.store(jagged, deadline=deadline, waiting=waiting)
+        return {name: Places(stored.fields[name], column.kinds) for name, column in columns.items()}
+
+    def read(self, fields: Mapping[str, Places], *, deadline: float, waiting: str) -> dict[str, list[Column]]:
+        """Every field's rows, in one part for each element type; raises RowsLost."""
+        wanted: dict[str, FieldPlacement] = {}
+        parts: dict[str, list[tuple[str, Places]]] = {}
+        for name, places in fields.items():
+            parts[name] = []
+            for number, part in enumerate(_by_element(places)):
+                label = f"{name}|{number}"
+                wanted[label] = part.placement
+                parts[name].append((label, part))
+        found = self._units.fetch(wanted, deadline=deadline, waiting=waiting)
+        return {name: [Column(found[label], part.kinds) for label, part in each] for name, each in parts.items()}
+
+    def delete(self, lines: Iterable[bytes], *, deadline: float) -> None:
+        """Chunks by their lines; those that are gone already do not matter."""
+        self._units.delete([parse_chunk(line) for line in lines], deadline=deadline)
+
+    def forget(self, stored: Mapping[str, Places], *, deadline: float) -> None:
+        """What was stored and is not committed."""
+        chunks = [chunk for places in stored.values() for chunk in places.placement.chunks]
+        self._units.delete(chunks, deadline=deadline)
+
+    def sweep(self, lines: Iterable[bytes], idle_seconds: int, *, deadline: float) -> int:
+        """Deletes chunks that are not among `lines` and were not touched for so long."""
+        needed = {parse_chunk(line).key for line in lines}
+        swept = 0
+        for unit in self._singles:
+            suspects = [
+                key
+                for page in unit.scan(deadline=deadline)
+                for key in page
+                if key.startswith(f"{_EPOCH}:") and key not in needed
+            ]
+            swept += unit.delete(_idle(unit, suspects, idle_seconds, deadline), deadline=deadline)
+        return swept
+
+    def _mark(self, deadline: float) -> None:
+        for unit in self._singles:
+            try:
+                if unit.generation(deadline=deadline) is None:
+                    unit.mark(self._next_generation(), deadline=deadline)
+            except StorageUnreachable:
+                # Another unit may take the rows; if none does, `store` says so.
+                continue
+        self._marked = True
+
+
+def _by_element(places: Places) -> list[Places]:
+    """Parts whose chunks agree in dtype and inner shape; a row is of kind 0 in the parts that do not have it."""
+    chunks = places.placement.chunks
+    if len({(chunk.dtype, chunk.inner_shape) for chunk in chunks}) <= 1:
+        return [places]
+    groups: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+    for place, chunk in enumerate(chunks):
+        groups.setdefault((chunk.dtype, chunk.inner_shape), []).append(place)
+    return [_only(places, chunks, members) for members in groups.values()]
+
+
+def _only(places: Places, chunks: tuple[ChunkRef, ...], members: Sequence[int]) -> Places:
+    table = places.placement.rows.copy()
+    mine = np.isin(table[:, 0], members)
+    table[mine, 0] = np.searchsorted(members, table[mine, 0])
+    table[~mine] = 0
+    return Places(FieldPlacement(tuple(chunks[place] for place in members), table), np.where(mine, places.kinds, 0))
+
+
+def _idle(unit: StorageUnit, keys: Sequence[str], idle_seconds: int, deadline: float) -> list[str]:
+    def talk(connection: RespConnection, until: float) -> list[str]:
+        idle = []
+        for key in keys:
+            found = connection.call(b"OBJECT", b"IDLETIME", key.encode(), deadline=until)
+            if isinstance(found, int) and found >= idle_seconds:
+                idle.append(key)
+        return idle
+
+    return unit.exchange(talk, deadline=deadline, waiting="a sweep asks for the age of its keys")

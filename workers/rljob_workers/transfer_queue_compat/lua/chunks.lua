@@ -1,0 +1,120 @@
+-- Where bytes lie: the rows' entries of each field, and how many rows still need a chunk.
+-- `chunks` and `refs` of a partition: chunk id -> its line, and its number of rows. A chunk that nobody needs goes to the
+-- trash, the chunks of a cleared partition stay in its own hash: whoever clears deletes them from the units, then here.
+
+-- A field of a commit: name, number of chunks, id and line of each, the rows' entries.
+local function read_field(args, at)
+  local field = {name = args[at], ids = {}, lines = {}}
+  local count = tonumber(args[at + 1])
+  for i = 1, count do
+    field.ids[i], field.lines[i] = args[at + 2 * i], args[at + 2 * i + 1]
+  end
+  field.entries = args[at + 2 + 2 * count]
+  return field, at + 3 + 2 * count
+end
+
+-- unit|generation|field|rows|dtype|shape|bytes|key; the field may hold anything but a bar.
+local function rows_in(line) return tonumber(string.match(line, '^%d+|%d+|[^|]*|(%d+)|')) end
+
+local function keep_chunks(p, field)
+  for i, id in ipairs(field.ids) do
+    redis.call('HSET', key(p, 'chunks'), id, field.lines[i])
+    redis.call('HSET', key(p, 'refs'), id, rows_in(field.lines[i]))
+  end
+end
+
+local function release_entries(p, entries)
+  local counts = {}
+  for i = 1, #entries, ROW_BYTES do
+    local id = string.sub(entries, i, i + ID_BYTES - 1)
+    counts[id] = (counts[id] or 0) + 1
+  end
+  for id, count in pairs(counts) do
+    if redis.call('HEXISTS', key(p, 'refs'), id) == 1 and redis.call('HINCRBY', key(p, 'refs'), id, -count) <= 0 then
+      redis.call('HSET', TRASH, id, redis.call('HGET', key(p, 'chunks'), id))
+      redis.call('HDEL', key(p, 'refs'), id)
+      redis.call('HDEL', key(p, 'chunks'), id)
+    end
+  end
+end
+
+-- Lets go of what the rows have in a field; `produced` are their flags of it.
+local function release_field(p, field, run, produced)
+  each_run(produced, function(first, count)
+    release_entries(p, range(key(p, 'f:' .. field), run[1] + first - 1, count, ROW_BYTES))
+  end)
+end
+
+local function documents(p, runs)
+  local name, parts = key(p, 'docs'), {}
+  if redis.call('EXISTS', name) == 0 then return '' end
+  for _, run in ipairs(runs) do
+    for first = run[1], run[1] + run[2] - 1, 1000 do
+      local places = {}
+      for place = first, math.min(first + 999, run[1] + run[2] - 1) do places[#places + 1] = place end
+      for _, document in ipairs(redis.call('HMGET', name, unpack(places))) do
+        document = document or ''
+        parts[#parts + 1] = struct.pack('<I4', #document) .. document
+      end
+    end
+  end
+  return table.concat(parts)
+end
+
+-- What a reader needs of rows: their numbers, their documents, the entries of each field, then ids and lines of all chunks.
+local function placement(p, runs, fields)
+  local answer, seen, ids = {numbers_of(p, runs), documents(p, runs)}, {}, {}
+  for _, field in ipairs(fields) do
+    local entries, last = gather(key(p, 'f:' .. field), runs, ROW_BYTES), nil
+    for i = 1, #entries, ROW_BYTES do
+      local id = string.sub(entries, i, i + ID_BYTES - 1)
+      if id ~= last and not seen[id] then
+        seen[id] = true
+        if string.find(id, '%Z') then ids[#ids + 1] = id end
+      end
+      last = id
+    end
+    answer[#answer + 1] = entries
+  end
+  answer[#answer + 1] = table.concat(ids)
+  for i = 1, #ids, 1000 do
+    local found = redis.call('HMGET', key(p, 'chunks'), unpack(ids, i, math.min(i + 999, #ids)))
+    for _, line in ipairs(found) do answer[#answer + 1] = line or '' end
+  end
+  return answer
+end
+
+-- Up to so many chunks that are to be deleted: the hash they are in, then id and line of each.
+reading('trash', function(args)
+  local names = {TRASH}
+  for _, p in ipairs(redis.call('SMEMBERS', GONE)) do names[#names + 1] = key(p, 'chunks') end
+  for _, name in ipairs(names) do
+    local found = redis.call('HRANDFIELD', name, args[1], 'WITHVALUES')
+    if #found > 0 then
+      table.insert(found, 1, name)
+      return found
+    end
+  end
+  return {}
+end)
+
+repeatable('drop_trash', function(args)
+  local name = args[1]
+  for i = 2, #args, 1000 do redis.call('HDEL', name, unpack(args, i, math.min(i + 999, #args))) end
+  if name ~= TRASH and redis.call('EXISTS', name) == 0 then
+    redis.call('SREM', GONE, string.match(name, '^tq:(%d+):'))
+  end
+  return {}
+end)
+
+-- The lines of all chunks that a partition or the trash names.
+reading('chunks', function()
+  local lines, names = {}, {TRASH}
+  for _, list in ipairs({redis.call('HVALS', PARTITIONS), redis.call('SMEMBERS', GONE)}) do
+    for _, p in ipairs(list) do names[#names + 1] = key(p, 'chunks') end
+  end
+  for _, name in ipairs(names) do
+    for _, line in ipairs(redis.call('HVALS', name)) do lines[#lines + 1] = line end
+  end
+  return lines
+end)

@@ -1,0 +1,291 @@
+"""One client's talk with the servers, blocking: commits, claims, look-ups, clearing.
+
+For `calls`. Bytes go through our data plane (`transfer_queue.storage`), everything that decides through one Lua
+function on the control Redis; between the two nothing is part of the queue. Any thread may call: one call at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rljob_workers.transfer_queue.control.connection import Argument, ControlConnection
+from rljob_workers.transfer_queue.control.rows import ChunkIds
+from rljob_workers.transfer_queue.errors import Mismatch, StorageFull
+from rljob_workers.transfer_queue_compat.bytes_plane import BytesPlane
+from rljob_workers.transfer_queue_compat.columns import Column
+from rljob_workers.transfer_queue_compat.library import library
+from rljob_workers.transfer_queue_compat.metadata import BatchMeta
+from rljob_workers.transfer_queue_compat.replies import document_of, make_batch, parse_batch, parse_keyed
+from rljob_workers.transfer_queue_compat.rows import (
+    Places,
+    field_arguments,
+    numbers_at,
+    pack_documents,
+    pack_runs,
+    parse_places,
+    unpack_documents,
+    unpack_runs,
+)
+from rljob_workers.transfer_queue_compat.samplers import Question
+from rljob_workers.transfer_queue_compat.settings import Servers, expected_rows
+from rljob_workers.transfer_queue_compat.values import encode_document
+
+PATIENCE_SECONDS = 30.0
+"""How long a call waits for its servers: a restart of Redis takes about a second."""
+ORPHAN_SECONDS = 120
+"""Bytes without a commit that are older will never get one: a put gives up before."""
+PAGE_ROWS = 4096
+"""Rows that one look-up reads: the control Redis serves others in between."""
+
+
+class Session:
+    """Connections of one client; connects when first used."""
+
+    def __init__(self, name: str, servers: Servers) -> None:
+        incarnation = secrets.token_hex(6)
+        self.name = name
+        self._lock = threading.RLock()
+        self.servers = servers
+        self._control = ControlConnection(servers.control_redis, library())
+        self._id = incarnation
+        self._calls = 0
+        self._chunk_ids = ChunkIds(incarnation)
+        self._bytes = BytesPlane(servers.storage_units, incarnation, self._next_generation)
+
+    def close(self) -> None:
+        """May be called twice; the next call connects again."""
+        with self._lock:
+            self._control.close()
+            self._bytes.close()
+
+    # --- settings ------------------------------------------------------------------------------------------------
+
+    def configure(self, settings: bytes, owner: str) -> tuple[bytes, bool]:
+        """Sets the queue's settings unless it has some; returns those in force, and whether `owner` set them."""
+        found, setter = self._call("configure", settings, owner, what="sets the queue up")
+        return found, setter == owner.encode()
+
+    def settings(self) -> bytes:
+        """Those in force; empty where there are none."""
+        found: bytes = self._call("settings", what="reads the queue's settings")[0]
+        return found
+
+    def owner(self) -> str:
+        """Who set them; empty where there are none."""
+        return str(self._call("settings", what="reads the queue's settings")[1], "utf-8")
+
+    def forget_settings(self, owner: str) -> None:
+        """If `owner` set them: the next `init` sets its own."""
+        self._call("forget_settings", owner, what="gives the queue up")
+
+    # --- rows ----------------------------------------------------------------------------------------------------
+
+    def put_new(self, partition: str, columns: Mapping[str, Column]) -> BatchMeta:
+        """New rows of a partition, which is made where there is none."""
+        num_rows = len(next(iter(columns.values())).kinds)
+        numbers, places = self._commit(partition, b"", num_rows, columns, b"")
+        return make_batch(partition, numbers, [], places, list(columns))
+
+    def put_rows(
+        self, partition: str, numbers: Sequence[int], columns: Mapping[str, Column], documents: Sequence[dict[str, Any]]
+    ) -> dict[str, Places]:
+        """Fields of rows that are there; what they had in these fields is replaced. Returns where they lie."""
+        packed = b"" if not any(documents) else self._documents(documents)
+        return self._commit(partition, pack_runs(numbers), len(numbers), columns, packed)[1]
+
+    def insert(self, partition: str, num_rows: int, fields: Sequence[str]) -> BatchMeta:
+        """New rows without fields."""
+        numbers = self._commit(partition, b"", num_rows, {}, b"")[0]
+        return make_batch(partition, numbers, [], {}, fields, placeholders=True)
+
+    def set_documents(self, partition: str, numbers: Sequence[int], documents: Sequence[dict[str, Any]]) -> None:
+        """What is said about each row; replaces what was said."""
+        self._call(
+            "set_documents",
+            partition,
+            pack_runs(numbers),
+            len(numbers),
+            self._documents(documents),
+            what=f"sets custom_meta of {len(numbers)} rows of {partition}",
+        )
+
+    def claim(
+        self, partition: str, task: str, num_rows: int, fields: Sequence[str], question: Question
+    ) -> BatchMeta | int:
+        """Rows that have all fields and that the task has not had; else how many there are."""
+        rank = "" if question.rank is None else question.rank
+        index = "" if question.rank is None else question.index
+        arguments: tuple[Argument, ...] = (
+            partition,
+            task,
+            num_rows,
+            question.group,
+            rank,
+            index,
+            question.ranks,
+            *fields,
+        )
+        reply = self._change("claim", *arguments, what=f"waits for {num_rows} rows of {partition} for {task}")
+        if reply[0] == b"N":
+            return int(reply[1])
+        return parse_batch(partition, reply[1:], fields)
+
+    def locate(self, partition: str, numbers: Sequence[int], fields: Sequence[str]) -> BatchMeta:
+        """Rows by their numbers with what they have of `fields`; raises Mismatch where one was cleared."""
+        documents: list[bytes] = []
+        pages: list[dict[str, Places]] = []
+        for first in range(0, len(numbers), PAGE_ROWS):
+            page = numbers[first : first + PAGE_ROWS]
+            what = f"looks up {len(page)} rows of {partition}"
+            reply = self._call("locate", partition, pack_runs(page), len(page), *fields, what=what)
+            documents += unpack_documents(reply[1]) or [b""] * len(page)
+            pages.append(parse_places(fields, reply[2:]))
+        places = {name: Places.concat([page[name] for page in pages]) for name in fields}
+        return make_batch(partition, numbers, documents, places, fields)
+
+    def rows(self, partition: str, fields: Sequence[str]) -> BatchMeta:
+        """All rows of a partition, whatever they have."""
+        pages, live = self._look(partition, "pages", "live", default=(b"", b""))
+        numbers = numbers_at(np.flatnonzero(np.frombuffer(live, np.uint8) == 1), pages)
+        return self.locate(partition, numbers, fields) if numbers else BatchMeta.empty()
+
+    def read(self, places: Mapping[str, Places]) -> dict[str, list[Column]]:
+        """The rows' values; raises RowsLost where a unit no longer has them."""
+        with self._lock:
+            return self._bytes.read(places, deadline=self._deadline(), waiting=f"{self.name} reads rows")
+
+    # --- states --------------------------------------------------------------------------------------------------
+
+    def states(self, partition: str, *names: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]] | None:
+        """Numbers of all rows, expected ones too, and [rows, names] of 0 and 1; None where there is no partition."""
+        found = self._look(partition, "pages", "live", *names, default=None)
+        if found is None:
+            return None
+        pages, live, *flags = found
+        places = np.flatnonzero(np.frombuffer(live, np.uint8))
+        columns = [np.frombuffer(each.ljust(len(live), b"\0"), np.uint8)[places] for each in flags]
+        table = np.stack(columns, axis=1) if columns else np.zeros((len(places), 0), np.uint8)
+        return np.array(numbers_at(places, pages), np.int64), table
+
+    def fields(self, partition: str) -> set[str]:
+        """All that any row ever had."""
+        return {name.decode() for name in self._call("fields", partition, what=f"reads fields of {partition}")}
+
+    def partitions(self) -> list[str]:
+        """All that there are."""
+        return [name.decode() for name in self._call("partitions", what="lists the partitions")]
+
+    def reset(self, partition: str, task: str | None) -> None:
+        """The task (None: every task) has had nothing of the partition."""
+        self._call("reset", partition, task or "", what=f"resets consumption of {partition}")
+
+    # --- keys ----------------------------------------------------------------------------------------------------
+
+    def find_keys(self, partition: str, keys: Sequence[str]) -> BatchMeta:
+        """Rows of those keys that there are, with the fields that all of them have."""
+        return parse_keyed(partition, self._call("find_keys", partition, *keys, what=f"looks up keys of {partition}"))
+
+    def make_keys(self, partition: str, keys: Sequence[str]) -> BatchMeta:
+        """The same, with new rows for keys that are not there."""
+        arguments: tuple[Argument, ...] = (partition, expected_rows(os.environ), *keys)
+        return parse_keyed(partition, self._change("make_keys", *arguments, what=f"makes keys of {partition}"))
+
+    def keys_of(self, partition: str, numbers: Sequence[int]) -> list[str]:
+        """'' where a row has none."""
+        found = self._call("names", partition, pack_runs(numbers), what=f"looks up rows of {partition}")
+        return [name.decode() for name in found]
+
+    def list_keys(self, partition: str) -> dict[str, dict[str, Any]] | None:
+        """Keys in the order of their rows, with what is said about each; None where there is no partition."""
+        found = self._call("list_keys", partition, what=f"lists keys of {partition}")
+        if found is None:
+            return None
+        rows = sorted(zip(found[::3], found[1::3], found[2::3], strict=True), key=lambda row: int(row[0]))
+        return {key.decode(): document_of(document) for _, key, document in rows}
+
+    # --- clearing ------------------------------------------------------------------------------------------------
+
+    def clear_rows(self, partition: str, numbers: Sequence[int]) -> None:
+        """Rows and their bytes; those that are not there do not matter."""
+        self._call("clear_rows", partition, pack_runs(numbers), what=f"clears {len(numbers)} rows of {partition}")
+        self._bytes_clean()
+
+    def clear_partition(self, partition: str) -> None:
+        """All rows and their bytes."""
+        self._call("clear_partition", partition, what=f"clears {partition}")
+        self._bytes_clean()
+
+    def sweep(self, idle_seconds: int) -> int:
+        """Deletes bytes that no row needs and nobody touched for so long: their clients died while they put."""
+        with self._lock:
+            lines = self._call("chunks", what="sweeps")
+            return self._bytes.sweep(lines, idle_seconds, deadline=self._deadline())
+
+    def _bytes_clean(self) -> None:
+        """What is in the trash: ours, and of clients that died while they cleared."""
+        with self._lock:
+            while found := self._call("trash", 1000, what="deletes bytes of cleared rows"):
+                name, ids, lines = found[0], found[1::2], found[2::2]
+                self._bytes.delete(lines, deadline=self._deadline())
+                self._call("drop_trash", name, *ids, what="deletes bytes of cleared rows")
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _commit(
+        self, partition: str, rows: bytes, num_rows: int, columns: Mapping[str, Column], documents: bytes
+    ) -> tuple[list[int], dict[str, Places]]:
+        what = f"puts {num_rows} rows of {partition}"
+        with self._lock:
+            places = self._store(columns, f"{self.name} {what}") if columns else {}
+            fields = [
+                argument for name, each in places.items() for argument in field_arguments(name, each, self._chunk_ids)
+            ]
+            arguments = (partition, rows, num_rows, expected_rows(os.environ), documents, *fields)
+            try:
+                reply = self._change("put", *arguments, what=what)
+            except Mismatch:
+                self._bytes.forget(places, deadline=self._deadline())
+                raise
+            if rows:
+                self._bytes_clean()
+            return unpack_runs(reply[0]), places
+
+    def _store(self, columns: Mapping[str, Column], waiting: str) -> dict[str, Places]:
+        try:
+            return self._bytes.store(columns, deadline=self._deadline(), waiting=waiting)
+        except StorageFull:
+            if not self.sweep(ORPHAN_SECONDS):
+                raise
+            return self._bytes.store(columns, deadline=self._deadline(), waiting=waiting)
+
+    def _documents(self, documents: Sequence[dict[str, Any]]) -> bytes:
+        return pack_documents([encode_document(each, "custom_meta") if each else b"" for each in documents])
+
+    def _look(self, partition: str, *names: str, default: Any) -> Any:  # noqa: ANN401 - bytes, or the default
+        found = self._call("look", partition, *names, what=f"reads the state of {partition}")
+        return found or default
+
+    def _next_generation(self) -> int:
+        generation: int = self._call("next_generation", what="marks a storage unit")
+        return generation
+
+    def _change(self, name: str, *arguments: Argument, what: str) -> list[Any]:
+        with self._lock:
+            self._calls += 1
+            reply: list[Any] = self._call(name, self._id, self._calls, *arguments, what=what)
+            return reply
+
+    def _call(self, name: str, *arguments: Argument, what: str) -> Any:  # noqa: ANN401 - a reply of Redis
+        with self._lock:
+            return self._control.read(name, *arguments, deadline=self._deadline(), waiting=f"{self.name} {what}")
+
+    def _deadline(self) -> float:
+        return time.monotonic() + PATIENCE_SECONDS
