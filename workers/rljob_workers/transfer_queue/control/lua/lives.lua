@@ -137,6 +137,8 @@ local function retire_before(version)
     end
   end
   end_leases(function(lease) return lease.r < version end)
+  -- Who asks for these partitions is told that they are done with.
+  for _, task in ipairs(SHAPE.tasks) do wake(task.name) end
 end
 
 -- Epoch and incarnation of the writer, lineage, version, folder (JSON string), checksums (JSON), call id.
