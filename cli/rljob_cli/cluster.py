@@ -111,7 +111,7 @@ class Cluster:
             return call()
         except ApiException as error:
             problem = f"The API server refuses ({error.status}) {what}: {_message(error.body)}"
-            raise (Unreachable if error.status >= 500 else ClusterProblem)(problem) from error
+            raise (Unreachable if (error.status or 0) >= 500 else ClusterProblem)(problem) from error
         except (HTTPError, OSError) as error:
             raise Unreachable(
                 f"The API server does not answer about {what} ({type(error).__name__}). See whether kubectl reaches it."

@@ -80,7 +80,7 @@ What happens:
   No replica gets a ticket any more. Tickets in work are finished or come back, rows run through all tasks, and what is
   whole is trained and published. The command says what is still waited for and ends when nothing moves any more. Rows
   of a rollout that is not complete stay in the queue. The drain lasts until --off, over restarts of anything; the job
-  is not called stalled meanwhile.
+  is not called stalled meanwhile. Ctrl-C ends the waiting, not the drain.
 
 {_JOB}
 

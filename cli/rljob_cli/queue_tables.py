@@ -102,7 +102,8 @@ def _unit_table(units: Sequence[UnitStats]) -> Table:
     for unit in units:
         generation = "-" if unit.generation is None else str(unit.generation)
         if not unit.answers:
-            table.add_row(str(unit.unit), generation, "does not answer")
+            silent = "not asked yet" if unit.answers is None else "does not answer"
+            table.add_row(str(unit.unit), generation, silent)
             continue
         sizes = (_bytes(size) for size in (unit.used_bytes, unit.high_water_bytes, unit.limit_bytes))
         table.add_row(str(unit.unit), generation, *sizes, "-" if unit.keys is None else str(unit.keys))

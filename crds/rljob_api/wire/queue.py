@@ -92,7 +92,8 @@ class UnitStats(ApiModel):
     unit: int
     generation: int | None
     """The mark by which its rows are known; None before it was first opened."""
-    answers: bool
+    answers: bool | None
+    """None: it was not asked yet, since the coordinator has only started."""
     used_bytes: int | None = None
     limit_bytes: int | None = None
     """None: it has no limit, or has not answered yet."""

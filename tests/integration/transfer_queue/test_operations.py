@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -189,3 +190,27 @@ def test_rows_of_an_incomplete_partition_stay_in_a_drained_queue(make_job: MakeJ
     stats = job.steward.inspection.stats("test")
     assert waits(stats) == []
     assert stays(stats) == ["train_0: 1 groups are put, 1 are not; they stay until tickets are given again"]
+
+
+def test_a_proof_of_a_queue_at_work_finds_nothing_broken(make_job: MakeJob) -> None:
+    """Rows, partitions and bytes come and go between its parts."""
+    job = make_job(batch=8, samples=4, rollouts=40)
+    ended = threading.Event()
+    proofs: list[list[str]] = []
+
+    def prove() -> None:
+        while not ended.is_set():
+            proofs.append(job.steward.check())
+
+    proving = threading.Thread(target=prove)
+    proving.start()
+    try:
+        for rollout in range(40):
+            job.step(rollout)
+            job.record(rollout + 1)
+            job.steward.sweep()
+    finally:
+        ended.set()
+        proving.join()
+    assert len(proofs) > 1
+    assert [line for proof in proofs for line in proof] == []

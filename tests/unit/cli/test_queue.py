@@ -53,6 +53,7 @@ def test_stats_are_lines_for_the_job_and_tables_for_rows_leases_and_units() -> N
         units=[
             make_unit(used_bytes=3 << 20, limit_bytes=2 << 30, high_water_bytes=17 << 26, keys=9),
             UnitStats(unit=1, generation=None, answers=False),
+            UnitStats(unit=2, generation=1, answers=None),
         ],
         garbage_chunks=4,
     )
@@ -74,6 +75,7 @@ def test_stats_are_lines_for_the_job_and_tables_for_rows_leases_and_units() -> N
         "unit  generation             used  high water    limit  keys",
         "0              2          3.0 MiB     1.1 GiB  2.0 GiB     9",
         "1              -  does not answer",
+        "2              1    not asked yet",
     ]
 
 

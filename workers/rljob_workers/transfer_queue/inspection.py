@@ -163,7 +163,7 @@ class QueueInspection:
             yield UnitStats(
                 unit=unit.index,
                 generation=marks.get(unit.index),
-                answers=said is not None,
+                answers=said is not None if unit.index in self._figures else None,
                 used_bytes=None if said is None else said.used_bytes,
                 limit_bytes=limit,
                 high_water_bytes=None if limit is None else int(limit * self._high_water),

@@ -50,7 +50,8 @@ def _task_samples(stats: QueueStats) -> Iterator[Sample]:
 def _unit_samples(stats: QueueStats) -> Iterator[Sample]:
     for unit in stats.units:
         label = (("unit", str(unit.unit)),)
-        yield "rljob_queue_unit_answers", label, float(unit.answers)
+        if unit.answers is not None:
+            yield "rljob_queue_unit_answers", label, float(unit.answers)
         figures = {"used_bytes": unit.used_bytes, "limit_bytes": unit.limit_bytes, "keys": unit.keys}
         figures["high_water_bytes"] = unit.high_water_bytes
         for name, value in figures.items():
