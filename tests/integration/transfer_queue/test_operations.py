@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+import torch
 
 from rljob_api.names import Role, RolloutId
 from rljob_api.wire.queue import RowState
 from rljob_workers.transfer_queue.draining import stays, waits
 from rljob_workers.transfer_queue.errors import TicketLost
+from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.peeking import Look
 from rljob_workers.transfer_queue.types import Batch, Withheld
 from tests.integration.transfer_queue.job import Job, weight
@@ -89,6 +93,29 @@ def test_a_look_shows_rows_and_claims_none(make_job: MakeJob) -> None:
     claimed = job.client(Role.ACTOR_FWD).claim(LOG_PROBS.name, range(1), 10, timeout=0)
     assert isinstance(claimed, Batch)
     assert len(claimed) == 2
+
+
+def test_values_of_every_kind_are_shown_as_json_can_say_them(make_job: MakeJob) -> None:
+    job = make_job(batch=1, samples=3)
+    kinds = {
+        "tokens": torch.tensor([[True], [False], [True]]),
+        "rewards": torch.tensor([[0.5, math.nan], [1.5, -math.inf], [-2.0, 3.0]], dtype=torch.bfloat16),
+    }
+    group = job.group(job.tickets(1)[0])
+    job.rollout.put_groups([replace(group, columns={field: Jagged.scalars(rows) for field, rows in kinds.items()})])
+
+    def shown(field: str, num_values: int) -> list[object]:
+        rows = job.steward.peeking.rows(Look([RolloutId(0)], field=field, num_values=num_values)).rows
+        return [(row.field.dtype, row.field.shape, row.field.values) for row in rows if row.field is not None]
+
+    assert shown("tokens", 4) == [("bool", [1], [True]), ("bool", [1], [False]), ("bool", [1], [True])]
+    assert shown("rewards", 4) == [
+        ("bfloat16", [2], [0.5, None]),
+        ("bfloat16", [2], [1.5, None]),
+        ("bfloat16", [2], [-2.0, 3.0]),
+    ]
+    assert shown("rewards", 1)[2] == ("bfloat16", [2], [-2.0])
+    assert shown("rewards", 0)[0] == ("bfloat16", [2], [])
 
 
 def test_a_look_finds_the_rows_of_a_task_in_a_state_over_partitions(make_job: MakeJob) -> None:
