@@ -29,7 +29,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.bench.queue import versus
@@ -52,35 +52,41 @@ def main() -> None:
         sys.exit(f"bench: {error}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     load = os.getloadavg()[0]
+    figures: list[Figure] = []
     try:
-        figures = _measure(sides, arguments)
+        for measured in _measure(sides, arguments):
+            figures += measured
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    if arguments.output == "json":
+    finally:
+        if figures:  # also what a run had that was ended
+            _show(figures, load, arguments.output)
+
+
+def _show(figures: Sequence[Figure], load: float, output: str) -> None:
+    if output == "json":
         rows = {"load_average": [load, os.getloadavg()[0]], "cores": os.cpu_count(), "figures": as_rows(figures)}
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
     else:
         print_table(figures, load)
 
 
-def _measure(sides: Sequence[Contestant], arguments: argparse.Namespace) -> list[Figure]:
-    figures: list[Figure] = []
+def _measure(sides: Sequence[Contestant], arguments: argparse.Namespace) -> Iterator[list[Figure]]:
     only, rounds = arguments.only, arguments.rounds
     ours = [one for one in sides if isinstance(one, OurQueue)]
     if "w1" in only:
-        figures += versus.measure_jagged(sides, rounds)
+        yield versus.measure_jagged(sides, rounds)
     if "w2" in only:
-        figures += versus.measure_large(sides, rounds)
+        yield versus.measure_large(sides, rounds)
     consumers = [number for name, number in (("w3", 1), ("w4", versus.NUM_CONSUMERS)) if name in only]
     if consumers:
-        figures += versus.measure_tiny(sides, rounds, consumers)
+        yield versus.measure_tiny(sides, rounds, consumers)
     if "w5" in only:
-        figures += versus.measure_waiting(sides, rounds)
+        yield versus.measure_waiting(sides, rounds)
     if "w6" in only:
-        figures += measure_pipeline(ours, arguments.rows)
+        yield measure_pipeline(ours, arguments.rows)
     if "w7" in only:
-        figures += measure_idle(ours, arguments.idle_seconds)
-    return figures
+        yield measure_idle(ours, arguments.idle_seconds)
 
 
 def _arguments() -> argparse.Namespace:

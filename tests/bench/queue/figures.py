@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -67,7 +67,7 @@ class Figure:
         }
 
 
-def as_rows(figures: list[Figure]) -> list[Mapping[str, object]]:
+def as_rows(figures: Sequence[Figure]) -> list[Mapping[str, object]]:
     """For `--output json`."""
     return [
         {
