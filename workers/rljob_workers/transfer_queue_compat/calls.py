@@ -235,6 +235,8 @@ class BlockingCalls:
     def kv_retrieve_meta(self, keys: Sequence[str] | str, partition_id: str, create: bool = False) -> BatchMeta:
         """Rows by key, with the fields that all of them have; keys that are not there are left out, or made."""
         wanted = _keys(keys)
+        if create and len(set(wanted)) != len(wanted):
+            raise ValueError(f"kv_retrieve_meta: {wanted} names a key twice. Name each once.")
         return self.session.make_keys(partition_id, wanted) if create else self.session.find_keys(partition_id, wanted)
 
     def kv_retrieve_keys(self, global_indexes: Sequence[int] | int, partition_id: str) -> list[str]:

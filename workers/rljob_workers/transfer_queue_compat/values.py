@@ -86,6 +86,10 @@ def _tensor(value: torch.Tensor, where: str) -> object:
 
 
 def _array(value: np.ndarray[Any, Any], where: str, *, scalar: bool) -> object:
+    if value.dtype.kind == "V":
+        raise TypeError(
+            f"{where}: an array of records ({value.dtype}) cannot be carried. Give each part its own array."
+        )
     if value.dtype.hasobject:
         return _marked("objects", [list(value.shape), [_to_json(item, where) for item in value.ravel().tolist()]])
     kind = "scalar" if scalar else "array"
