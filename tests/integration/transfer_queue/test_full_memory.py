@@ -18,7 +18,7 @@ from tests.integration.transfer_queue.world import LOG_PROBS, TRAIN
 
 MakeJob = Callable[..., Job]
 UNIT_BYTES = 64 << 20
-BATCH, ROW_BYTES = 16, 1 << 17
+BATCH, ROW_BYTES = 32, 1 << 17
 PARTITION_BYTES = 2 * BATCH * ROW_BYTES
 """Rows are small against a partition: what a server needs for a moment beside its values must not decide a test."""
 
@@ -90,7 +90,7 @@ def test_retained_rows_go_first_then_the_newest_groups_then_a_put_fails_by_name(
     tickets = job.tickets(2 * BATCH, weight(1))
     assert [ticket.rollout_id for ticket in tickets] == [1] * BATCH + [2] * BATCH
 
-    narrow(1.4)
+    narrow(1.5)
     assert put(job, tickets[:BATCH]) == []
     refused = put(job, tickets[BATCH:])
     assert refused
@@ -102,7 +102,7 @@ def test_retained_rows_go_first_then_the_newest_groups_then_a_put_fails_by_name(
     narrow(0.1)
     with pytest.raises(StorageFull, match=r"actor_fwd-0.0 puts log_probs of 4 rows of train_1"):
         put_log_probs(forward, batches)
-    assert make_room(job) == "16 groups of train_2 were dropped and are generated again"
+    assert make_room(job) == f"{BATCH} groups of train_2 were dropped and are generated again"
     put_log_probs(forward, batches)
 
     # The trainer's own partition is never dropped: what finds no room now is told, and nothing waits for ever.
@@ -111,7 +111,7 @@ def test_retained_rows_go_first_then_the_newest_groups_then_a_put_fails_by_name(
     reissued = job.tickets(BATCH, weight(1))
     assert [ticket.rollout_id for ticket in reissued] == [2] * BATCH
     with pytest.raises(
-        StorageFull, match=r"has no room for \d+ bytes; rollout-0.0 puts 16 groups of train_2\. Raise transferQueue"
+        StorageFull, match=r"has no room for \d+ bytes; rollout-0.0 puts 32 groups of train_2\. Raise transferQueue"
     ):
         job.rollout.put_groups([big_group(job, ticket) for ticket in reissued])
 

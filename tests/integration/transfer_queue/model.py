@@ -1,0 +1,189 @@
+"""What the queue promises, in sets of rows: the oracle of the state machine. No clock, no bytes, no server.
+
+A row is (partition, number). What a task may claim is `Model.ready`; everything else moves rows between its sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from rljob_workers.transfer_queue.types import ClaimPolicy, QueueShape, Task, TaskKind
+
+Row = tuple[int, int]
+Place = tuple[int, int]
+
+
+@dataclass
+class Group:
+    """A reservation: drawn, in work or waiting, put, or absent until a restore."""
+
+    attempt: int
+    prompt: int
+    state: str
+    made_by: int = -1
+    serial: int = -1
+    """The number that its tokens say."""
+
+
+@dataclass
+class Model:
+    """The whole state of the queue."""
+
+    shape: QueueShape
+    fields: dict[Row, set[str]] = field(default_factory=dict)
+    held: dict[str, dict[Row, str]] = field(default_factory=dict)
+    """Task -> row -> the lease (or batch) that holds it."""
+    done: dict[str, set[Row]] = field(default_factory=dict)
+    groups: dict[Place, Group] = field(default_factory=dict)
+    published: int = 0
+    recorded: int = 0
+
+    def __post_init__(self) -> None:
+        self.held = {task.name: {} for task in self.shape.tasks}
+        self.done = {task.name: set() for task in self.shape.tasks}
+
+    # --- rows: ready, held, done -----------------------------------------------------------------------------------
+
+    def complete(self, task: Task) -> set[Row]:
+        """Rows with all that the task needs, which nobody holds and which are not done."""
+        rows = {row for row, has in self.fields.items() if has.issuperset(task.needs)}
+        return rows - self.held[task.name].keys() - self.done[task.name]
+
+    def ready(self, task: Task) -> set[Row]:
+        """What the task may claim: complete rows, of a Group task only those of whole groups."""
+        rows = self.complete(task)
+        if task.policy is ClaimPolicy.GROUP:
+            rows = {row for row in rows if rows.issuperset(self.rows_of(self.group_of(row)))}
+        return rows
+
+    def claim(self, task: Task, rows: Collection[Row], holder: str) -> None:
+        self.held[task.name].update(dict.fromkeys(rows, holder))
+
+    def release(self, holders: Collection[str]) -> None:
+        for task, rows in self.held.items():
+            self.held[task] = {row: holder for row, holder in rows.items() if holder not in holders}
+
+    def put(self, task: Task, holder: str) -> None:
+        rows = self.holding(task, holder)
+        self.release([holder])
+        self.done[task.name] |= rows
+        for row in rows:
+            self.fields[row].update(task.writes)
+
+    def holding(self, task: Task, holder: str) -> set[Row]:
+        return {row for row, other in self.held[task.name].items() if other == holder}
+
+    # --- groups ----------------------------------------------------------------------------------------------------
+
+    def rows_of(self, place: Place) -> list[Row]:
+        num = self.shape.samples_per_prompt
+        return [(place[0], place[1] * num + index) for index in range(num)]
+
+    def group_of(self, row: Row) -> Place:
+        return row[0], row[1] // self.shape.samples_per_prompt
+
+    def next_places(self, version: int, limit: int) -> list[Place]:
+        """Lowest first: groups that wait again, and new ones while the capacity lasts."""
+        batch, staleness = self.shape.batch_size, self.shape.max_staleness
+        room = batch * (staleness + 1) - sum(1 for r, _ in self.groups if r >= self.published)
+        given: list[Place] = []
+        last = min(version + staleness + 1, self.shape.num_rollouts)
+        for place in ((r, group) for r in range(self.published, last) for group in range(batch)):
+            if place not in self.groups and room > 0:
+                room -= 1
+                given.append(place)
+            elif place in self.groups and self.groups[place].state == "waiting":
+                given.append(place)
+        return given[:limit]
+
+    def generate(self, place: Place, made_by: int, serial: int) -> None:
+        group = self.groups[place]
+        group.state, group.made_by, group.serial = "put", made_by, serial
+        for row in self.rows_of(place):
+            self.fields[row] = set(self.shape.generated_fields)
+
+    # --- what takes rows away --------------------------------------------------------------------------------------
+
+    def forget(self, places: Iterable[Place]) -> None:
+        """The rows of these groups are gone, in whatever state they were."""
+        for row in [row for place in places for row in self.rows_of(place)]:
+            self.fields.pop(row, None)
+            for task in self.shape.tasks:
+                self.held[task.name].pop(row, None)
+                self.done[task.name].discard(row)
+
+    def retire(self, version: int) -> None:
+        """Recorded: partitions before it are over."""
+        self.recorded = version
+        over = [place for place in self.groups if place[0] < version]
+        self.forget(over)
+        for place in over:
+            del self.groups[place]
+
+    def restore(self) -> None:
+        """A new epoch at the recorded version: groups of recorded weights stand, training begins anew."""
+        self.published = self.recorded
+        fallen = [place for place, group in self.groups.items() if not self._stands(group)]
+        self.forget(fallen)
+        for place in fallen:
+            del self.groups[place]
+        for task in self.shape.tasks:
+            self.held[task.name].clear()
+            self.done[task.name] = set() if task.kind is TaskKind.TRAINING else self._written(task)
+
+    def _stands(self, group: Group) -> bool:
+        return group.state == "put" and group.made_by <= self.recorded
+
+    def _written(self, task: Task) -> set[Row]:
+        return {row for row, has in self.fields.items() if has.issuperset(task.writes)}
+
+    def lose(self, lost: dict[Row, set[str]]) -> bool:
+        """Bytes are gone, by row and field; whether only a restart helps."""
+        forward = [task for task in self.shape.tasks if task.kind is TaskKind.FORWARD]
+        partitions = {r for r, _ in lost}
+        for task in forward:
+            self.release({holder for (r, _), holder in self.held[task.name].items() if r in partitions})
+        needs_restart = False
+        for place in {self.group_of(row) for row in lost}:
+            fields = {row: lost.get(row, set()) for row in self.rows_of(place)}
+            if any(gone.intersection(self.shape.generated_fields) for gone in fields.values()):
+                needs_restart |= self._lose_group(place)
+            else:
+                self._lose_derived(fields)
+        return needs_restart
+
+    def _lose_group(self, place: Place) -> bool:
+        rows = self.rows_of(place)
+        if place[0] < self.published:
+            self.forget([place])
+            self.groups[place].state = "absent"
+            for task in self.shape.tasks:
+                self.done[task.name].update(rows)
+            return False
+        training = [task.name for task in self.shape.tasks if task.kind is TaskKind.TRAINING]
+        if any(row in self.held[task] or row in self.done[task] for task in training for row in rows):
+            self.groups[place].made_by = 1 << 30  # no restore keeps it
+            return True
+        self.forget([place])
+        self.groups[place].state = "waiting"
+        return False
+
+    def _lose_derived(self, lost: dict[Row, set[str]]) -> None:
+        """With what was made of them; what a Group task wrote goes for the whole group."""
+        whole = {name for task in self.shape.tasks if task.policy is ClaimPolicy.GROUP for name in task.writes}
+        gone = {row: self._with_dependants(fields) for row, fields in lost.items()}
+        shared = set().union(*gone.values()) & whole
+        for row, fields in gone.items():
+            self.fields[row] -= self._with_dependants(fields | shared)
+            for task in self.shape.tasks:
+                if task.kind is TaskKind.FORWARD and not self.fields[row].issuperset(task.writes):
+                    self.done[task.name].discard(row)
+
+    def _with_dependants(self, fields: set[str]) -> set[str]:
+        gone = set(fields)
+        for _ in self.shape.tasks:
+            for task in self.shape.tasks:
+                if gone.intersection(task.needs):
+                    gone.update(task.writes)
+        return gone

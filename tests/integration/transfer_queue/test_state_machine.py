@@ -1,0 +1,53 @@
+"""The queue against a model of its promises, in random orders of work and faults; a failure is shrunk.
+
+RLJOB_MACHINE_EXAMPLES and RLJOB_MACHINE_STEPS make it longer.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.integration.transfer_queue.lossy import LossyLine
+from tests.integration.transfer_queue.machine import Names, QueueMachine
+from tests.integration.transfer_queue.servers import Servers
+
+EXAMPLES = int(os.environ.get("RLJOB_MACHINE_EXAMPLES", "30"))
+STEPS = int(os.environ.get("RLJOB_MACHINE_STEPS", "60"))
+
+
+@pytest.fixture
+def line(servers: Servers) -> Iterator[LossyLine]:
+    with tempfile.TemporaryDirectory(prefix="rlj-") as folder:
+        line = LossyLine(servers.control.url, Path(folder) / "line.sock")
+        yield line
+        line.close()
+
+
+@pytest.mark.timeout(36000)  # all the steps that one asks for
+def test_the_queue_does_what_the_model_says(servers: Servers, line: LossyLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = Names()
+    monkeypatch.setattr(secrets, "token_hex", names)
+
+    class Machine(QueueMachine):
+        def __init__(self) -> None:
+            super().__init__(servers, line, names)
+
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=STEPS,
+            deadline=None,
+            database=None,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
