@@ -25,7 +25,7 @@ from rljob_workers.transfer_queue.read_access import ReadAccess
 from rljob_workers.transfer_queue.types import Task
 
 ROWS_AT_ONCE = 16384
-"""Rows that one call counts: two milliseconds of the control Redis."""
+"""Rows that one call counts: a few milliseconds of the control Redis."""
 _WAITING = "somebody looks at the queue"
 
 

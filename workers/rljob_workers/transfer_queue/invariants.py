@@ -7,12 +7,15 @@ and so at one moment; bytes are called missing only if they are still named afte
 from __future__ import annotations
 
 from rljob_api.names import RolloutId, partition_name
+from rljob_workers.transfer_queue.control.connection import Argument
+from rljob_workers.transfer_queue.control.library import shape_fields
 from rljob_workers.transfer_queue.control.rows import parse_chunk
 from rljob_workers.transfer_queue.placement import ChunkRef
 from rljob_workers.transfer_queue.read_access import ReadAccess
 
 _WAITING = "a check of the invariants"
-_OF_A_PARTITION = (":groups", ":chunks")
+GROUPS_AT_ONCE = 128
+"""As in `lua/observe.lua`."""
 
 
 class QueueInvariants:
@@ -23,17 +26,20 @@ class QueueInvariants:
 
     def broken(self, partitions: list[RolloutId]) -> list[str]:
         """Every broken invariant in a sentence; empty when all hold."""
-        parts = [*_OF_A_PARTITION, *(task.name for task in self._access.shape.tasks)]
-        found = self._part("", "")
+        shape = self._access.shape
+        parts: list[tuple[Argument, ...]] = [(task.name,) for task in shape.tasks]
+        parts += [(":chunks", field) for field in shape_fields(shape)]
+        parts += [(":groups", first) for first in range(0, shape.batch_size, GROUPS_AT_ONCE)]
+        found = self._part("")
         for rollout_id in partitions:
             for part in parts:
-                found += self._part(rollout_id, part)
+                found += self._part(rollout_id, *part)
         for rollout_id in partitions:
             found += self._missing_bytes(rollout_id)
-        return found
+        return list(dict.fromkeys(found))
 
-    def _part(self, rollout_id: RolloutId | str, part: str) -> list[str]:
-        return [line.decode() for line in self._access.read("check", rollout_id, part, waiting=_WAITING)]
+    def _part(self, *part: Argument) -> list[str]:
+        return [line.decode() for line in self._access.read("check", *part, waiting=_WAITING)]
 
     def _missing_bytes(self, rollout_id: RolloutId) -> list[str]:
         suspects = self._named(rollout_id)

@@ -83,6 +83,8 @@ end)
 
 -- ---- invariants
 
+local LETTERS = {u = true, r = true, c = true, d = true}
+
 local function check_state(r, task, broken)
   local mask, states = redis.call('GET', key(r, 'mask')), redis.call('GET', key(r, 's:' .. task.name))
   local where, listed, done = 'train_' .. r .. ' ' .. task.name .. ': ', {}, 0
@@ -92,7 +94,7 @@ local function check_state(r, task, broken)
   end
   for row = 0, SHAPE.rows - 1 do
     local letter, ready = string.sub(states, row + 1, row + 1), covers(struct.unpack('<I4', mask, row * 4 + 1), task.needs)
-    if not string.find(letter, '[urcd]') then broken[#broken + 1] = where .. 'row ' .. row .. ' has state ' .. letter end
+    if not LETTERS[letter] then broken[#broken + 1] = where .. 'row ' .. row .. ' has state ' .. letter end
     if (letter == 'r') ~= ready and (letter == 'r' or letter == 'u') then
       broken[#broken + 1] = where .. 'row ' .. row .. ' has state ' .. letter .. ' but its fields say otherwise'
     end
@@ -120,12 +122,16 @@ local function check_claims(r, task, claimed, broken)
       claimed[row] = 'batch'
     end
   end
-  for row = 0, SHAPE.rows - 1 do
-    local letter = string.sub(states, row + 1, row + 1)
-    if letter == 'c' and not claimed[row] then
-      broken[#broken + 1] = 'train_' .. r .. ' ' .. task.name .. ': row ' .. row .. ' is claimed by nobody'
+  local at = string.find(states, 'c', 1, true)
+  while at do
+    if not claimed[at - 1] then
+      broken[#broken + 1] = 'train_' .. r .. ' ' .. task.name .. ': row ' .. at - 1 .. ' is claimed by nobody'
     end
-    if claimed[row] == 'lease' and letter ~= 'c' then
+    at = string.find(states, 'c', at + 1, true)
+  end
+  for row, by in pairs(claimed) do
+    local letter = string.sub(states, row + 1, row + 1)
+    if by == 'lease' and letter ~= 'c' then
       broken[#broken + 1] = 'train_' .. r .. ' ' .. task.name .. ': row ' .. row .. ' is leased in state ' .. letter
     end
   end
@@ -147,23 +153,25 @@ local function leased_rows(broken)
   return leased
 end
 
-local function check_refs(r, broken)
-  local counts, mask = {}, redis.call('GET', key(r, 'mask'))
-  for _, name in ipairs(SHAPE.fields) do
-    local metas = redis.call('GET', key(r, 'f:' .. name)) or ''
-    for row = 0, SHAPE.rows - 1 do
-      if bit.band(struct.unpack('<I4', mask, row * 4 + 1), SHAPE.bit[name]) ~= 0 then
-        local id = string.sub(metas, row * ROW_BYTES + 1, row * ROW_BYTES + ID_BYTES)
-        counts[id] = (counts[id] or 0) + 1
-      end
+-- Of one field: its chunks against the rows that name them.
+local function check_refs(r, name, broken)
+  local counts, mask, field = {}, redis.call('GET', key(r, 'mask')), SHAPE.bit[name]
+  local metas = redis.call('GET', key(r, 'f:' .. name)) or ''
+  for row = 0, SHAPE.rows - 1 do
+    if bit.band(struct.unpack('<I4', mask, row * 4 + 1), field) ~= 0 then
+      local id = string.sub(metas, row * ROW_BYTES + 1, row * ROW_BYTES + ID_BYTES)
+      counts[id] = (counts[id] or 0) + 1
     end
   end
-  local refs = redis.call('HGETALL', key(r, 'refs'))
-  for i = 1, #refs, 2 do
-    if counts[refs[i]] ~= tonumber(refs[i + 1]) then
-      broken[#broken + 1] = 'train_' .. r .. ': a chunk counts ' .. refs[i + 1] .. ' rows, ' .. (counts[refs[i]] or 0) .. ' name it'
+  local refs, chunks = {}, redis.call('HGETALL', key(r, 'chunks'))
+  for i = 1, #chunks, 2 do
+    if string.match(chunks[i + 1], '^%d+|%d+|([^|]*)|') == name then
+      local rows = tonumber(redis.call('HGET', key(r, 'refs'), chunks[i]) or '0')
+      if counts[chunks[i]] ~= rows then
+        broken[#broken + 1] = 'train_' .. r .. ': a chunk counts ' .. rows .. ' rows, ' .. (counts[chunks[i]] or 0) .. ' name it'
+      end
+      counts[chunks[i]] = nil
     end
-    counts[refs[i]] = nil
   end
   for _ in pairs(counts) do broken[#broken + 1] = 'train_' .. r .. ': rows name a chunk that the partition does not have' end
 end
@@ -212,8 +220,11 @@ local function check_draws(broken)
   end
 end
 
+local GROUPS_AT_ONCE = 128
+
 -- One part of the proof, so that a job that runs is never held up for long: what no other part can contradict, since
--- nothing changes within a call. '' for what belongs to no partition, else a partition and `:groups`, `:chunks` or a task.
+-- nothing changes within a call. '' for what belongs to no partition; else a partition and a task, or `:chunks` and a
+-- field, or `:groups` and the first of at most 128 groups.
 read_call('check', function(args)
   local broken, r = {}, tonumber(args[1])
   if not r then
@@ -224,10 +235,15 @@ read_call('check', function(args)
     if issued > SHAPE.batch * (SHAPE.staleness + 1) then broken[#broken + 1] = issued .. ' groups are issued, more than the capacity' end
   elseif redis.call('ZSCORE', PARTITIONS, r) == false then
     return {} -- recorded meanwhile
-  elseif args[2] == ':groups' then
-    for _, group in ipairs(redis.call('HKEYS', key(r, 'groups'))) do check_group(r, tonumber(group), broken) end
   elseif args[2] == ':chunks' then
-    check_refs(r, broken)
+    check_refs(r, args[3], broken)
+    if redis.call('HLEN', key(r, 'chunks')) ~= redis.call('HLEN', key(r, 'refs')) then
+      broken[#broken + 1] = 'train_' .. r .. ': as many chunks as counts of their rows were expected'
+    end
+  elseif args[2] == ':groups' then
+    for group = tonumber(args[3]), math.min(args[3] + GROUPS_AT_ONCE, SHAPE.batch) - 1 do
+      if redis.call('HEXISTS', key(r, 'groups'), group) == 1 then check_group(r, group, broken) end
+    end
   else
     local task = SHAPE.task[args[2]]
     check_state(r, task, broken)
