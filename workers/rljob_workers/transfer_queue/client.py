@@ -258,10 +258,11 @@ class TransferQueueClient:
                 f"claim_training: {num_rows} rows cannot be dealt evenly to rank {dp_rank} of {dp_size}."
                 " Use a positive multiple of the data-parallel size."
             )
-        if consumer.policy is ClaimPolicy.GROUP and num_rows % (dp_size * self._shape.samples_per_prompt):
+        samples = self._shape.samples_per_prompt
+        if consumer.policy is ClaimPolicy.GROUP and num_rows % (dp_size * samples):
             raise ValueError(
-                f"claim_training: {num_rows} rows are no equal number of whole groups of {self._shape.samples_per_prompt}"
-                f" for each of {dp_size} ranks. Use a multiple of {dp_size * self._shape.samples_per_prompt}."
+                f"claim_training: {num_rows} rows are no equal number of whole groups of {samples} for each of"
+                f" {dp_size} ranks. Use a multiple of {dp_size * samples}."
             )
         what = f"batch {batch_index} ({num_rows} rows) of {partition_name(rollout_id)} for {task}"
         arguments = (rollout_id, batch_index, num_rows, dp_rank, dp_size)
