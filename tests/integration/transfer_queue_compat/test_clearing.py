@@ -105,15 +105,3 @@ def test_a_client_that_died_while_it_cleared_leaves_the_rest_to_the_next(
     assert stored_chunks(servers) == 4
     client.clear_partition("other")
     assert stored_chunks(servers) == 0
-
-
-def test_bytes_of_a_client_that_died_while_it_put_are_swept(make_client: MakeClient, servers: Servers) -> None:
-    client = make_client()
-    put(client, 4)
-    session = client.calls.session
-    session._control.close()
-    with servers.units[0].admin() as admin:
-        admin.set("0:abcdefabcdef:dead0", b"bytes without a commit")
-    assert session.sweep(3600) == 0
-    assert session.sweep(0) == 1
-    assert stored_chunks(servers) == 2

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rljob_api.failpoints import failpoint
 from rljob_workers.transfer_queue.control.connection import Argument, ControlConnection
 from rljob_workers.transfer_queue.control.rows import ChunkIds
 from rljob_workers.transfer_queue.errors import Mismatch, StorageFull
@@ -249,6 +250,7 @@ class Session:
                 argument for name, each in places.items() for argument in field_arguments(name, each, self._chunk_ids)
             ]
             arguments = (partition, rows, num_rows, expected_rows(os.environ), documents, *fields)
+            failpoint("queue.between_bytes_and_commit")
             try:
                 reply = self._change("put", *arguments, what=what)
             except Mismatch:
@@ -281,6 +283,7 @@ class Session:
         with self._lock:
             self._calls += 1
             reply: list[Any] = self._call(name, self._id, self._calls, *arguments, what=what)
+            failpoint("queue.after_script")
             return reply
 
     def _call(self, name: str, *arguments: Argument, what: str) -> Any:  # noqa: ANN401 - a reply of Redis

@@ -1,0 +1,83 @@
+"""Clients that are killed where it hurts most: what they did not finish was never there, and what they did stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from tests.integration.transfer_queue.servers import Servers
+from tests.integration.transfer_queue_compat.conftest import MakeClient, stored_chunks
+
+ROOT = Path(__file__).parents[3]
+PUT = """
+meta = client.put(TensorDict({"x": torch.arange(4)}, batch_size=[4]), partition_id="p")
+"""
+CLAIM = """
+client.get_meta(["x"], 2, "p", task_name="t")
+"""
+_PROGRAM = """
+import sys
+import torch
+from tensordict import TensorDict
+import rljob_workers.transfer_queue_compat as tq
+
+client = tq.get_client()
+{work}
+raise SystemExit("it was not killed")
+"""
+
+
+def kill_at(place: str, work: str, servers: Servers, folder: Path) -> None:
+    endpoints = folder / "endpoints.json"
+    endpoints.write_text(servers.endpoints.model_dump_json())
+    environ = {
+        **os.environ,
+        "RLJOB_ENDPOINTS": str(endpoints),
+        "RLJOB_FAILPOINTS": f"{place}=1",
+        "RLJOB_FAILPOINTS_DIR": str(folder),
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _PROGRAM.format(work=work)], cwd=ROOT, env=environ, timeout=120
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert (folder / f"{place}.fired").exists()
+
+
+def test_killed_between_bytes_and_commit(make_client: MakeClient, servers: Servers, tmp_path: Path) -> None:
+    client = make_client()
+    client.put(TensorDict({"x": torch.arange(2)}, batch_size=[2]), partition_id="other")
+    kill_at("queue.between_bytes_and_commit", PUT, servers, tmp_path)
+    assert client.get_partition_list() == ["other"]
+    assert stored_chunks(servers) == 2
+    session = client.calls.session
+    # Bytes that are young may belong to a put that is under way.
+    assert session.sweep(3600) == 0
+    assert session.sweep(0) == 1
+    assert stored_chunks(servers) == 1
+
+
+def test_killed_before_the_answer_to_a_put(make_client: MakeClient, servers: Servers, tmp_path: Path) -> None:
+    client = make_client()
+    kill_at("queue.after_script", PUT, servers, tmp_path)
+    assert client.calls.session.sweep(0) == 0
+    assert client.get_data(client.get_meta(["x"], 4, "p", task_name="t"))["x"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("how", ["reset", "next"])
+def test_killed_with_rows_in_hand(make_client: MakeClient, servers: Servers, tmp_path: Path, how: str) -> None:
+    """Its task has had them: others get the next ones, and all of them after a reset."""
+    client = make_client()
+    client.put(TensorDict({"x": torch.arange(4)}, batch_size=[4]), partition_id="p")
+    kill_at("queue.after_script", CLAIM, servers, tmp_path)
+    if how == "reset":
+        client.reset_consumption("p", "t")
+    expected = [0, 1] if how == "reset" else [2, 3]
+    assert client.get_data(client.get_meta(["x"], 2, "p", task_name="t"))["x"].tolist() == expected
