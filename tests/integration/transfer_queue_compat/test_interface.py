@@ -98,6 +98,18 @@ def test_every_call_has_an_asynchronous_twin(config: dict[str, Any]) -> None:
     assert asyncio.run(work()) == [0, 1, 2]
 
 
+def test_a_call_that_waits_holds_up_no_other(config: dict[str, Any]) -> None:
+    async def work() -> list[int]:
+        client = tq.get_client()
+        waiting = asyncio.create_task(client.async_get_meta(["x"], 4, "p", task_name="t"))
+        await asyncio.sleep(0)
+        await client.async_put(rows(4), partition_id="p")
+        return (await waiting).global_indexes
+
+    tq.init({**config, "controller": {"sampler": "SequentialSampler", "polling_mode": False}})
+    assert asyncio.run(work()) == [0, 1, 2, 3]
+
+
 def test_a_dataset_gives_micro_batches_and_the_same_again(config: dict[str, Any]) -> None:
     tq.init(config)
     for partition in ("p0", "p1"):

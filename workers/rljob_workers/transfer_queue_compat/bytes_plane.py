@@ -71,9 +71,16 @@ class BytesPlane:
         found = self._units.fetch(wanted, deadline=deadline, waiting=waiting)
         return {name: [Column(found[label], part.kinds) for label, part in each] for name, each in parts.items()}
 
-    def delete(self, lines: Iterable[bytes], *, deadline: float) -> None:
-        """Chunks by their lines; those that are gone already do not matter."""
-        self._units.delete([parse_chunk(line) for line in lines], deadline=deadline)
+    def delete(self, lines: Sequence[bytes], away: set[int], *, deadline: float) -> list[bool]:
+        """Deletes chunks by their lines; for each whether it is gone. Units that do not answer are added to `away`."""
+        chunks = [parse_chunk(line) for line in lines]
+        for unit in {chunk.unit for chunk in chunks} - away:
+            keys = [chunk.key for chunk in chunks if chunk.unit == unit]
+            try:
+                self._singles[unit].delete(keys, deadline=deadline)
+            except StorageUnreachable:
+                away.add(unit)
+        return [chunk.unit not in away for chunk in chunks]
 
     def forget(self, stored: Mapping[str, Places], *, deadline: float) -> None:
         """What was stored and is not committed."""

@@ -18,11 +18,14 @@ from rljob_workers.transfer_queue_compat.calls import BlockingCalls
 from rljob_workers.transfer_queue_compat.metadata import BatchMeta
 from rljob_workers.transfer_queue_compat.settings import Servers
 
+THREADS = 8
+"""Calls of one client that may wait at the same time; what they say to the servers is said one by one."""
+
 T = TypeVar("T")
 
 
 class AsyncTransferQueueClient:
-    """For asyncio; calls of one client are served one after another, in a thread of their own.
+    """For asyncio; calls run in threads of the client's own, so that one that waits for rows holds up no other.
 
     client = AsyncTransferQueueClient("rollout-0")
     meta = await client.async_put(data, partition_id="train_0")
@@ -39,7 +42,7 @@ class AsyncTransferQueueClient:
             )
         self.client_id = client_id
         self.calls = BlockingCalls(client_id, controller_info)
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="rljob-compat")
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="rljob-compat")
 
     def close(self) -> None:
         """Ends connections; may be called twice."""

@@ -5,6 +5,7 @@ For users. Each worker process of a loader has a client of its own.
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 import weakref
@@ -106,14 +107,17 @@ class StreamingDataset(IterableDataset[Part]):
         self._fetch = fetch_batch_fn or fetch_batch
         self._process = process_batch_fn or chunk_batch_fn
         self._client: TransferQueueClient | None = None
+        self._client_process = 0
         self.buffer: list[Part] = []
         """Batches that were fetched from this partition."""
         self.batch_index = 0
 
     def __iter__(self) -> Iterator[Part]:
         """Goes on where it was; see `reset` and `step`."""
-        if self._client is None:
+        if self._client is None or self._client_process != os.getpid():
+            # A worker of a loader is a fork and must not speak on its parent's connections.
             self._client = TransferQueueClient(f"dataset-{secrets.token_hex(4)}", self._servers)
+            self._client_process = os.getpid()
             weakref.finalize(self, self._client.close)
         while not self._is_over(self._client):
             if self.batch_index < len(self.buffer):

@@ -6,6 +6,7 @@ function on the control Redis; between the two nothing is part of the queue. Any
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import threading
@@ -43,6 +44,9 @@ PATIENCE_SECONDS = 30.0
 """How long a call waits for its servers: a restart of Redis takes about a second."""
 ORPHAN_SECONDS = 120
 """Bytes without a commit that are older will never get one: a put gives up before."""
+TRASH_CHUNKS = 1000
+"""Deleted at once."""
+_CLEANS = "deletes bytes of cleared rows"
 PAGE_ROWS = 4096
 """Rows that one look-up reads: the control Redis serves others in between."""
 
@@ -109,14 +113,9 @@ class Session:
 
     def set_documents(self, partition: str, numbers: Sequence[int], documents: Sequence[dict[str, Any]]) -> None:
         """What is said about each row; replaces what was said."""
-        self._call(
-            "set_documents",
-            partition,
-            pack_runs(numbers),
-            len(numbers),
-            self._documents(documents),
-            what=f"sets custom_meta of {len(numbers)} rows of {partition}",
-        )
+        what = f"sets custom_meta of {len(numbers)} rows of {partition}"
+        packed = self._documents(documents)
+        self._call("set_documents", partition, pack_runs(numbers), len(numbers), packed, what=what)
 
     def claim(
         self, partition: str, task: str, num_rows: int, fields: Sequence[str], question: Question
@@ -231,12 +230,20 @@ class Session:
             return self._bytes.sweep(lines, idle_seconds, deadline=self._deadline())
 
     def _bytes_clean(self) -> None:
-        """What is in the trash: ours, and of clients that died while they cleared."""
+        """What is in the trash: ours, and of clients that died while they cleared, or of units that were away."""
+        away: set[int] = set()
         with self._lock:
-            while found := self._call("trash", 1000, what="deletes bytes of cleared rows"):
-                name, ids, lines = found[0], found[1::2], found[2::2]
-                self._bytes.delete(lines, deadline=self._deadline())
-                self._call("drop_trash", name, *ids, what="deletes bytes of cleared rows")
+            for name in self._call("trash_names", what=_CLEANS):
+                while self._clean_some(name, away):
+                    pass
+
+    def _clean_some(self, name: bytes, away: set[int]) -> bool:
+        """Whether there may be more; what lies on a unit that is away stays in the trash."""
+        found = self._call("trash", name, TRASH_CHUNKS, what=_CLEANS)
+        gone = self._bytes.delete(found[1::2], away, deadline=self._deadline())
+        if any(gone):
+            self._call("drop_trash", name, *itertools.compress(found[::2], gone), what=_CLEANS)
+        return any(gone)
 
     # --- inside --------------------------------------------------------------------------------------------------
 
@@ -246,9 +253,7 @@ class Session:
         what = f"puts {num_rows} rows of {partition}"
         with self._lock:
             places = self._store(columns, f"{self.name} {what}") if columns else {}
-            fields = [
-                argument for name, each in places.items() for argument in field_arguments(name, each, self._chunk_ids)
-            ]
+            fields = [one for name, each in places.items() for one in field_arguments(name, each, self._chunk_ids)]
             arguments = (partition, rows, num_rows, expected_rows(os.environ), documents, *fields)
             failpoint("queue.between_bytes_and_commit")
             try:

@@ -84,19 +84,15 @@ local function placement(p, runs, fields)
   return answer
 end
 
--- Up to so many chunks that are to be deleted: the hash they are in, then id and line of each.
-reading('trash', function(args)
-  local names = {TRASH}
+-- Hashes of chunks that are to be deleted.
+reading('trash_names', function()
+  local names = redis.call('EXISTS', TRASH) == 1 and {TRASH} or {}
   for _, p in ipairs(redis.call('SMEMBERS', GONE)) do names[#names + 1] = key(p, 'chunks') end
-  for _, name in ipairs(names) do
-    local found = redis.call('HRANDFIELD', name, args[1], 'WITHVALUES')
-    if #found > 0 then
-      table.insert(found, 1, name)
-      return found
-    end
-  end
-  return {}
+  return names
 end)
+
+-- Up to so many chunks of such a hash: id and line of each.
+reading('trash', function(args) return redis.call('HRANDFIELD', args[1], args[2], 'WITHVALUES') end)
 
 repeatable('drop_trash', function(args)
   local name = args[1]
