@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rljob_workers.transfer_queue.chunks import element_bytes
+from rljob_workers.transfer_queue.chunks import DTYPE_CODES, HEADER_BYTES, element_bytes
 from rljob_workers.transfer_queue.errors import CorruptChunk
 from rljob_workers.transfer_queue.jagged import Jagged
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 RUN_BYTES = 1 << 14
 """What a command of its own costs, in bytes: a chunk is read whole where its other bytes cost less than its runs do."""
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPE_CODES}
+_NO_BOUND = 1 << 62
 _ELEMENTS_PER_SLICE = 100
 """Shorter runs are copied by index: a slice costs about as much as so many indexed elements."""
 
@@ -93,6 +95,7 @@ def _plan_field(
     offsets = np.zeros(len(placement.rows) + 1, np.int64)
     np.cumsum(placement.rows[:, 2], out=offsets[1:])
     size = element_bytes(dtype, inner_shape)
+    _refuse_beyond(field, placement, size)
     num_elements = int(offsets[-1])
     buffer = pool.lend(num_elements * size)
     values = _values(buffer, num_elements, dtype, inner_shape)
@@ -152,7 +155,20 @@ def _element_type(field: str, placement: FieldPlacement) -> tuple[torch.dtype, t
             f"TransferQueue: the chunks of field {field} differ in dtype or inner shape: {sorted(kinds)}"
         )
     name, inner_shape = next(iter(kinds), ("uint8", ()))
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
+    dtype = _DTYPES.get(name)
+    if dtype is None:
         raise CorruptChunk(f"TransferQueue: field {field} has the unknown dtype {name!r}")
     return dtype, inner_shape
+
+
+def _refuse_beyond(field: str, placement: FieldPlacement, size: int) -> None:
+    """Before memory is asked for: what the rows say must lie in their chunks (those whose size is known)."""
+    rows = placement.rows
+    if not len(rows):
+        return
+    if int(rows[:, 0].max()) >= len(placement.chunks):
+        raise CorruptChunk(f"TransferQueue: rows of field {field} lie in a chunk that is not among their chunks")
+    room = [max(0, chunk.num_bytes - HEADER_BYTES) if chunk.num_bytes else _NO_BOUND for chunk in placement.chunks]
+    ends = (rows[:, 1].astype(np.int64) + rows[:, 2]) * size
+    if bool((ends > (room[0] if len(room) == 1 else np.array(room, np.int64)[rows[:, 0]])).any()):
+        raise CorruptChunk(f"TransferQueue: rows of field {field} reach beyond the {max(room)} bytes of their chunk")

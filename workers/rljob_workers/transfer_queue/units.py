@@ -119,7 +119,7 @@ class StorageUnit:
         def talk(connection: RespConnection, until: float) -> int:
             num_deleted = 0
             for first in range(0, len(keys), _KEYS_PER_COMMAND):
-                names = [key.encode() for key in keys[first : first + _KEYS_PER_COMMAND]]
+                names = [_encoded(key) for key in keys[first : first + _KEYS_PER_COMMAND]]
                 num_deleted += _integer(connection.call(b"UNLINK", *names, deadline=until))
             return num_deleted
 
@@ -133,7 +133,7 @@ class StorageUnit:
             for first in range(0, len(keys), _KEYS_PER_COMMAND):
                 page = keys[first : first + _KEYS_PER_COMMAND]
                 for key in page:
-                    connection.command(b"EXISTS", key.encode())
+                    connection.command(b"EXISTS", _encoded(key))
                 connection.flush(until)
                 found += [key for key in page if _integer(connection.read(until))]
             return found
@@ -142,43 +142,29 @@ class StorageUnit:
 
     def num_keys(self, *, deadline: float) -> int:
         """Chunks and the mark."""
-        reply = self.exchange(
-            lambda connection, until: connection.call(b"DBSIZE", deadline=until),
+        return self.exchange(
+            lambda connection, until: _integer(connection.call(b"DBSIZE", deadline=until)),
             deadline=deadline,
             waiting="its number of keys was asked for",
         )
-        return _integer(reply)
 
     def scan(self, *, deadline: float) -> Iterator[list[str]]:
         """Pages of the keys of all chunks; a key that comes or goes meanwhile may be on a page or not, or on two."""
         cursor = b"0"
         while True:
-            reply = self.exchange(
-                lambda connection, until, at=cursor: connection.call(  # type: ignore[misc]  # mypy knows no default here
-                    b"SCAN", at, b"MATCH", b"*:*:*", b"COUNT", b"%d" % _KEYS_PER_COMMAND, deadline=until
-                ),
+            following, keys = self.exchange(
+                lambda connection, until, at=cursor: _scan_page(connection, at, until),  # type: ignore[misc]  # mypy knows no default here
                 deadline=deadline,
                 waiting="a sweep asked for its keys",
             )
-            assert isinstance(reply, list)
-            following, keys = reply
-            assert isinstance(following, bytes)
-            assert isinstance(keys, list)
-            yield [key.decode() for key in keys if isinstance(key, bytes)]
+            yield keys
             if following == b"0":
                 return
             cursor = following
 
     def memory(self, *, deadline: float) -> UnitMemory:
         """What the unit uses and may use."""
-        reply = self.exchange(
-            lambda connection, until: connection.call(b"INFO", b"memory", deadline=until),
-            deadline=deadline,
-            waiting="its memory figures were asked for",
-        )
-        assert isinstance(reply, bytes)
-        figures = dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
-        return UnitMemory(int(figures["used_memory"]), int(figures["maxmemory"]))
+        return self.exchange(_read_memory, deadline=deadline, waiting="its memory figures were asked for")
 
     def _connected(self, deadline: float) -> RespConnection:
         if self._connection is None:
@@ -192,10 +178,45 @@ class StorageUnit:
 
 def _read_generation(connection: RespConnection, deadline: float) -> int | None:
     reply = connection.call(b"GET", GENERATION_KEY, deadline=deadline)
-    return int(reply) if isinstance(reply, bytes) else None
+    if reply is None:
+        return None
+    if not isinstance(reply, bytes) or not reply.isdigit():
+        raise BrokenReply(f"the generation mark is {str(reply)[:40]}")
+    return int(reply)
+
+
+def _read_memory(connection: RespConnection, deadline: float) -> UnitMemory:
+    reply = connection.call(b"INFO", b"memory", deadline=deadline)
+    figures = (
+        dict(line.split(b":", 1) for line in reply.splitlines() if b":" in line) if isinstance(reply, bytes) else {}
+    )
+    used, limit = figures.get(b"used_memory", b""), figures.get(b"maxmemory", b"")
+    if not (used.isdigit() and limit.isdigit()):
+        raise BrokenReply(f"the memory figures are {used[:40]!r} of {limit[:40]!r}")
+    return UnitMemory(int(used), int(limit))
+
+
+def _scan_page(connection: RespConnection, cursor: bytes, deadline: float) -> tuple[bytes, list[str]]:
+    """Where the next page begins, and the keys of this one."""
+    count = b"%d" % _KEYS_PER_COMMAND
+    reply = connection.call(b"SCAN", cursor, b"MATCH", b"*:*:*", b"COUNT", count, deadline=deadline)
+    match reply:
+        case [bytes() as following, list() as keys] if following.isdigit():
+            return following, [_decoded(key) for key in keys if isinstance(key, bytes)]
+        case _:
+            raise BrokenReply(f"a page of keys is {str(reply)[:40]}")
+
+
+def _decoded(key: bytes) -> str:
+    # A key that somebody else put there may be no text: it is swept like any other that nothing names.
+    return key.decode(errors="surrogateescape")
+
+
+def _encoded(key: str) -> bytes:
+    return key.encode(errors="surrogateescape")
 
 
 def _integer(reply: object) -> int:
     if not isinstance(reply, int):
-        raise BrokenReply(f"a number was expected, {reply!r} came")
+        raise BrokenReply(f"{str(reply)[:40]} is no number")
     return reply

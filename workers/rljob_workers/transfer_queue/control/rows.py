@@ -5,6 +5,7 @@ Pure. For `client`; the Lua side (`lua/rows.lua`) only moves these bytes and rea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,9 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rljob_api.wire.identity import WeightId
+from rljob_workers.transfer_queue.errors import CorruptChunk
 from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement
 
 CHUNK_ID_BYTES = 12
+MAX_VALUE_BYTES = 512 << 20
+"""Redis takes no longer string; a chunk that is said to be longer is not asked for."""
 ROW = np.dtype([("chunk", "S12"), ("offset", "<u4"), ("length", "<u4"), ("lineage", "<i4"), ("version", "<i4")])
 """28 bytes a row and field. Lineage 0: no weight had a part in it."""
 WEIGHTS = np.dtype([("oldest_lineage", "<i4"), ("oldest", "<i4"), ("newest_lineage", "<i4"), ("newest", "<i4")])
@@ -44,10 +48,22 @@ def describe(chunk: ChunkRef) -> str:
 
 
 def parse_chunk(line: bytes) -> ChunkRef:
-    """The reverse of `describe`."""
-    unit, generation, field, num_rows, dtype, shape, num_bytes, key = line.decode().split("|", 7)
-    inner = tuple(int(size) for size in shape.split(",")) if shape else ()
-    return ChunkRef(int(unit), int(generation), key, field, 0, int(num_rows), dtype, inner, int(num_bytes))
+    """The reverse of `describe`; raises CorruptChunk for what that never writes."""
+    try:
+        unit, generation, field, num_rows, dtype, shape, num_bytes, key = line.decode().split("|", 7)
+        inner = tuple(int(size) for size in shape.split(",")) if shape else ()
+        chunk = ChunkRef(int(unit), int(generation), key, field, 0, int(num_rows), dtype, inner, int(num_bytes))
+    except ValueError as error:
+        raise _no_chunk(line) from error
+    smallest = min(chunk.unit, chunk.unit_generation, chunk.num_rows, chunk.num_bytes - 1, *inner)
+    largest = max(chunk.num_bytes, math.prod(max(1, size) for size in inner))
+    if smallest < 0 or largest > MAX_VALUE_BYTES:
+        raise _no_chunk(line)
+    return chunk
+
+
+def _no_chunk(line: bytes) -> CorruptChunk:
+    return CorruptChunk(f"TransferQueue: the control state has {line[:200]!r} where a chunk is described")
 
 
 def field_arguments(placement: FieldPlacement, ids: ChunkIds, weight: WeightId | None) -> list[bytes | str | int]:
@@ -84,7 +100,21 @@ class ClaimedRows:
 
 
 def parse_claim(reply: list[bytes], rollout_id: int, fields: Sequence[str]) -> ClaimedRows:
-    """From [rows, weights, rows of each field, chunk ids, chunk lines...]."""
+    """From [rows, weights, rows of each field, chunk ids, chunk lines...]; raises CorruptChunk for any other answer."""
+    try:
+        claimed = _parse_claim(reply, rollout_id, fields)
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
+        raise CorruptChunk(
+            f"TransferQueue: a claim of rows of train_{rollout_id} was answered wrongly: {error}"
+        ) from error
+    counts = {len(claimed.oldest), *(len(placement.rows) for placement in claimed.fields.values())}
+    if counts != {len(claimed.rows)}:
+        said = f"{len(claimed.rows)} rows of train_{rollout_id}"
+        raise CorruptChunk(f"TransferQueue: a claim of {said} was answered with {sorted(counts)} rows")
+    return claimed
+
+
+def _parse_claim(reply: list[bytes], rollout_id: int, fields: Sequence[str]) -> ClaimedRows:
     rows = np.frombuffer(reply[0], "<u4")
     weights = np.frombuffer(reply[1], WEIGHTS)
     ids, lines = reply[2 + len(fields)], reply[3 + len(fields) :]
