@@ -21,7 +21,7 @@ MakeJob = Callable[..., Job]
 
 def run_victim(job: Job, what: str, folder: Path, armed: dict[str, int]) -> str:
     """Runs `what` in a process that dies at the failpoint; gives its incarnation."""
-    role = Role.ACTOR_FWD if what == "claim" else Role.ROLLOUT
+    role = Role.ACTOR_FWD if what in ("claim", "results") else Role.ROLLOUT
     life = make_life(role, 1)
     job.steward.begin_life(life)
     child = os.fork()
@@ -38,8 +38,11 @@ def run_victim(job: Job, what: str, folder: Path, armed: dict[str, int]) -> str:
 
 
 def work(queue: TransferQueueClient, job: Job, what: str) -> None:
-    if what == "claim":
-        queue.claim(LOG_PROBS.name, range(6), 100, timeout=0)
+    if what in ("claim", "results"):
+        batch = queue.claim(LOG_PROBS.name, range(6), 100, timeout=0)
+        if what == "results":
+            assert isinstance(batch, Batch)
+            job.put_derived(queue, batch, "log_probs")
         return
     tickets = queue.claim_tickets(weight(0), 2, 0)
     assert isinstance(tickets, list)
@@ -87,3 +90,25 @@ def test_rows_whose_claim_was_lost_come_back_with_the_life(make_job: MakeJob, tm
     batch = job.client(Role.ACTOR_FWD).claim(LOG_PROBS.name, range(6), 100, timeout=0)
     assert isinstance(batch, Batch)
     assert batch.rows.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("armed", "committed"),
+    [
+        pytest.param({"queue.between_bytes_and_commit": 1}, False, id="between the bytes and the commit"),
+        pytest.param({"queue.after_script": 2}, True, id="after the commit and before its reply"),
+    ],
+)
+def test_results_are_put_whole_or_their_rows_come_back(
+    make_job: MakeJob, tmp_path: Path, armed: dict[str, int], *, committed: bool
+) -> None:
+    job = make_job(batch=2)
+    job.put(job.tickets(2))
+    incarnation = run_victim(job, "results", tmp_path, armed)
+    assert job.steward.stats().rows_ready["actor_log_probs"] == 0
+    job.steward.end_life(incarnation)
+    assert job.steward.stats().rows_ready["actor_log_probs"] == (0 if committed else 4)
+    assert (job.steward.sweep().orphans > 0) is not committed
+    job.prove()
+    job.derive(0)
+    job.train(0)
