@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -46,7 +46,7 @@ FIFO = Task("score", TaskKind.FORWARD, ("tokens",), ("scores",))
 GROUP = Task("rank", TaskKind.FORWARD, ("rewards", "scores"), ("ranks",), ClaimPolicy.GROUP)
 TRAIN = Task("train", TaskKind.TRAINING, ("tokens", "scores", "ranks"))
 SHAPE = QueueShape(
-    batch_size=2,
+    batch_size=4,
     samples_per_prompt=2,
     max_staleness=1,
     num_rollouts=8,
@@ -89,8 +89,10 @@ class Member:
 class QueueMachine(RuleBasedStateMachine):
     """Two producers, two consumers, one trainer, one coordinator."""
 
-    def __init__(self, servers: Servers, line: LossyLine, names: Names) -> None:
+    def __init__(self, servers: Servers, line: LossyLine, names: Names, dealing: ClaimPolicy) -> None:
         super().__init__()
+        self.train = replace(TRAIN, policy=dealing)
+        self.shape = replace(SHAPE, tasks=(FIFO, GROUP, self.train))
         names.begin_again()
         self.servers, self.line = servers, line
         servers.wipe()
@@ -98,8 +100,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.admin = servers.control.admin()
         endpoints = servers.endpoints
         self.endpoints: Endpoints = endpoints.model_copy(update={"control_redis": line.url})
-        self.model = Model(SHAPE)
-        self.steward = QueueSteward(self.endpoints, SHAPE, timing=StewardTiming(unlisted_seconds=0))
+        self.model = Model(self.shape)
+        self.steward = QueueSteward(self.endpoints, self.shape, timing=StewardTiming(unlisted_seconds=0))
         self.epoch = self.calls = self.steps = self.struck_at = 0
         self.trained: dict[int, list[list[Row]]] = {}
         """Batches of the partition that is trained: the rows of each rank."""
@@ -114,7 +116,7 @@ class QueueMachine(RuleBasedStateMachine):
             while (swept := self.steward.sweep()).chunks or swept.orphans:
                 pass
             assert self.steward.check() == []
-            assert breaches(self.servers, SHAPE) == []
+            assert breaches(self.servers, self.shape) == []
         finally:
             self.admin.close()
             self.steward.close()
@@ -144,7 +146,7 @@ class QueueMachine(RuleBasedStateMachine):
     def new_member(self, role: Role, replica: int) -> Member:
         life = make_life(role, self.epoch, replica)
         self.steward.begin_life(life)
-        return Member(life, TransferQueueClient(self.endpoints, SHAPE, life), [], [])
+        return Member(life, TransferQueueClient(self.endpoints, self.shape, life), [], [])
 
     @property
     def trainer(self) -> Member:
@@ -299,10 +301,12 @@ class QueueMachine(RuleBasedStateMachine):
     def claim_training(self, index: int) -> None:
         r, num_rows = self.model.published, SHAPE.rows_per_partition // 2
         known = self.trained.get(index)
-        ready = {row for row in self.model.ready(TRAIN) if row[0] == r}
+        ready = {row for row in self.model.ready(self.train) if row[0] == r}
         shares: list[list[Row]] = []
         for rank in range(2):
-            answer = self.trainer.queue.claim_training(TRAIN.name, RolloutId(r), index, num_rows, rank, 2, timeout=0)
+            answer = self.trainer.queue.claim_training(
+                self.train.name, RolloutId(r), index, num_rows, rank, 2, timeout=0
+            )
             there = len(ready) >= num_rows if known is None else self.covers(known[rank])
             assert isinstance(answer, Batch) is there, answer
             if isinstance(answer, Batch):
@@ -315,21 +319,21 @@ class QueueMachine(RuleBasedStateMachine):
             assert set(rows) <= ready
             assert len(shares[0]) == len(shares[1])
             self.trained[index] = shares
-            self.model.claim(TRAIN, rows, f"batch {index}")
+            self.model.claim(self.train, rows, f"batch {index}")
 
     def covers(self, rows: list[Row]) -> bool:
-        return all(self.model.fields[row].issuperset(TRAIN.needs) for row in rows)
+        return all(self.model.fields[row].issuperset(self.train.needs) for row in rows)
 
     @precondition(lambda self: bool(self.trained))
     @rule(which=INDEX)
     def commit_training(self, which: int) -> None:
         for index in picked(list(self.trained), [which]):
-            self.trainer.queue.commit_training(TRAIN.name, RolloutId(self.model.published), [index])
+            self.trainer.queue.commit_training(self.train.name, RolloutId(self.model.published), [index])
             rows = {row for share in self.trained[index] for row in share}
             self.model.release([f"batch {index}"])
-            self.model.done[TRAIN.name] |= rows
+            self.model.done[self.train.name] |= rows
 
-    @precondition(lambda self: bool(self.model.ready(TRAIN)) and self.model.published < SHAPE.num_rollouts)
+    @precondition(lambda self: bool(self.model.ready(self.train)) and self.model.published < SHAPE.num_rollouts)
     @rule()
     def train_all(self) -> None:
         for index in range(2):
@@ -362,7 +366,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def is_trained(self) -> bool:
         rows = {(self.model.published, row) for row in range(SHAPE.rows_per_partition)}
-        return rows <= self.model.done[TRAIN.name]
+        return rows <= self.model.done[self.train.name]
 
     # --- faults ------------------------------------------------------------------------------------------------------
 
@@ -421,7 +425,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def a_unit_comes_back_empty(self, which: int) -> None:
         unit = which % len(self.servers.units)
-        lost = fields_on(Control(self.admin, SHAPE), unit)
+        lost = fields_on(Control(self.admin, self.shape), unit)
         self.servers.empty_unit(unit)
         assert self.steward.probe_units() == [unit]
         loss = self.steward.declare_lost(unit)
@@ -438,7 +442,7 @@ class QueueMachine(RuleBasedStateMachine):
     def another_coordinator(self, _which: int) -> None:
         """It takes over; leases count from here."""
         self.steward.close()
-        self.steward = QueueSteward(self.endpoints, SHAPE, timing=StewardTiming(unlisted_seconds=0))
+        self.steward = QueueSteward(self.endpoints, self.shape, timing=StewardTiming(unlisted_seconds=0))
         assert self.steward.open_server(max(member.queue.seen_seq for member in self.members)) is ServerState.OPEN
         self.over.clear()
 
@@ -450,8 +454,8 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def every_row_is_where_the_model_has_it(self) -> None:
         self.steps += 1
-        control = Control(self.admin, SHAPE)
-        for task in SHAPE.tasks:
+        control = Control(self.admin, self.shape)
+        for task in self.shape.tasks:
             found: dict[str, set[Row]] = {letter: set() for letter in ("ready", "u", "r", "c", "d")}
             for r in control.partitions:
                 found["ready"] |= {(r, row) for row in control.listed(r, task)}

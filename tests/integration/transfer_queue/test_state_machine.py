@@ -15,11 +15,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from rljob_workers.transfer_queue.types import ClaimPolicy
 from tests.integration.transfer_queue.lossy import LossyLine
 from tests.integration.transfer_queue.machine import Names, QueueMachine
 from tests.integration.transfer_queue.servers import Servers
 
-EXAMPLES = int(os.environ.get("RLJOB_MACHINE_EXAMPLES", "30"))
+EXAMPLES = int(os.environ.get("RLJOB_MACHINE_EXAMPLES", "10"))
 STEPS = int(os.environ.get("RLJOB_MACHINE_STEPS", "60"))
 
 
@@ -32,13 +33,16 @@ def line(servers: Servers) -> Iterator[LossyLine]:
 
 
 @pytest.mark.timeout(36000)  # all the steps that one asks for
-def test_the_queue_does_what_the_model_says(servers: Servers, line: LossyLine, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dealing", list(ClaimPolicy))
+def test_the_queue_does_what_the_model_says(
+    servers: Servers, line: LossyLine, monkeypatch: pytest.MonkeyPatch, dealing: ClaimPolicy
+) -> None:
     names = Names()
     monkeypatch.setattr(secrets, "token_hex", names)
 
     class Machine(QueueMachine):
         def __init__(self) -> None:
-            super().__init__(servers, line, names)
+            super().__init__(servers, line, names, dealing)
 
     run_state_machine_as_test(
         Machine,
