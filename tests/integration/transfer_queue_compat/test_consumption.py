@@ -103,6 +103,19 @@ def test_a_field_that_is_put_again_replaces_and_is_not_consumed_again(
     assert client.get_data(held)["x"].tolist() == [50, 51, 52, 53]
 
 
+def test_a_batch_in_hand_sees_what_others_replaced_and_cleared(make_client: MakeClient) -> None:
+    client, other = make_client(), make_client()
+    held = client.put(numbers(4), partition_id="p")
+    assert client.get_data(held)["x"].tolist() == [0, 1, 2, 3]
+    # The old bytes of the other rows lie in the same chunk and stay.
+    other.put(numbers(1, first=50), metadata=held[1])
+    assert client.get_data(held)["x"].tolist() == [0, 50, 2, 3]
+    other.clear_samples(held[2])
+    with pytest.raises(ValueError, match="some of these rows of partition p were cleared"):
+        client.get_data(held)
+    assert client.get_data(held.select_samples([3, 0]))["x"].tolist() == [3, 0]
+
+
 def test_force_fetch_gives_every_row_whatever_it_has(make_client: MakeClient) -> None:
     client = make_client()
     meta = client.put(numbers(3), partition_id="p")

@@ -149,8 +149,10 @@ class BlockingCalls:
         return to_tensordict(found, metadata.size)
 
     def _places(self, metadata: BatchMeta) -> dict[str, Places]:
-        """Where the rows lie, looked up where the batch does not know."""
+        """Where the rows lie, looked up where the batch does not know, or may know what is not so any more."""
         known = {name: metadata.places[name] for name in metadata.field_names if name in metadata.places}
+        if known and self.session.changed(list(metadata.rows_by_partition())):
+            known = {}
         missing = [name for name in metadata.field_names if name not in known]
         return known | self._look_up(metadata, missing) if missing else known
 
@@ -254,7 +256,7 @@ class BlockingCalls:
 
     def _in_force(self) -> Settings:
         if self._settings is None:
-            text = self.session.settings()
+            text = self.session.settings()[0]
             self._settings = Settings.load(text) if text else DEFAULTS
         return self._settings
 

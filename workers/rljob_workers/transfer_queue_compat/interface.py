@@ -81,7 +81,7 @@ def close() -> None:
     with _lock:
         if _client is not None and _process == os.getpid():
             session = _client.calls.session
-            if session.owner() == _owner:
+            if session.settings()[1] == _owner:
                 for partition in session.partitions():
                     session.clear_partition(partition)
                 session.forget_settings(_owner)

@@ -78,14 +78,10 @@ class Session:
         found, setter = self._call("configure", settings, owner, what="sets the queue up")
         return found, setter == owner.encode()
 
-    def settings(self) -> bytes:
-        """Those in force; empty where there are none."""
-        found: bytes = self._call("settings", what="reads the queue's settings")[0]
-        return found
-
-    def owner(self) -> str:
-        """Who set them; empty where there are none."""
-        return str(self._call("settings", what="reads the queue's settings")[1], "utf-8")
+    def settings(self) -> tuple[bytes, str]:
+        """Those in force and who set them; empty where there are none."""
+        found, owner = self._call("settings", what="reads the queue's settings")
+        return found, owner.decode()
 
     def forget_settings(self, owner: str) -> None:
         """If `owner` set them: the next `init` sets its own."""
@@ -150,6 +146,10 @@ class Session:
             pages.append(parse_places(fields, reply[2:]))
         places = {name: Places.concat([page[name] for page in pages]) for name in fields}
         return make_batch(partition, numbers, documents, places, fields)
+
+    def changed(self, partitions: Sequence[str]) -> bool:
+        """Whether rows of these were replaced or cleared: then a batch in hand may know old places."""
+        return bool(self._call("changed", *partitions, what="asks whether rows changed"))
 
     def rows(self, partition: str, fields: Sequence[str]) -> BatchMeta:
         """All rows of a partition, whatever they have."""

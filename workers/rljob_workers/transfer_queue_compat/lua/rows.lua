@@ -7,9 +7,12 @@ local function require_live(p, runs, given, name)
   end
 end
 
+-- From here on a batch that was taken before may know old places of rows.
+local function note_change(p) redis.call('HINCRBY', key(p, 'numbers'), 'changes', 1) end
+
 -- The rows now have these fields: consumers whose fields are complete get them.
 local function produce(p, name, runs, fields)
-  local consumers, index, fresh = consumers_of(p), 1, {}
+  local consumers, index, fresh, replaced = consumers_of(p), 1, {}, false
   for _, field in ipairs(fields) do
     fresh[field.name] = true
     redis.call('SADD', key(p, 'fields'), field.name)
@@ -21,6 +24,7 @@ local function produce(p, name, runs, fields)
       local flags = key(p, 'h:' .. field.name)
       before[field.name] = range(flags, run[1], run[2])
       release_field(p, field.name, run, before[field.name])
+      replaced = replaced or has_ones(before[field.name])
       redis.call('SETRANGE', flags, run[1], ones)
       local bytes = string.sub(field.entries, (index - 1) * ROW_BYTES + 1, (index - 1 + run[2]) * ROW_BYTES)
       redis.call('SETRANGE', key(p, 'f:' .. field.name), run[1] * ROW_BYTES, bytes)
@@ -37,6 +41,7 @@ local function produce(p, name, runs, fields)
     end
     index = index + run[2]
   end
+  if replaced then note_change(p) end
 end
 
 -- Documents of rows: each a length and its bytes; one of length 0 is taken away.
@@ -103,6 +108,15 @@ end)
 reading('fields', function(args)
   local p = partition_of(args[1])
   return p and redis.call('SMEMBERS', key(p, 'fields')) or {}
+end)
+
+-- Of these partitions, whether rows of any were replaced or cleared since it was made.
+reading('changed', function(args)
+  for _, name in ipairs(args) do
+    local p = partition_of(name)
+    if p and number_of(p, 'changes') > 0 then return 1 end
+  end
+  return 0
 end)
 
 reading('partitions', function() return redis.call('HKEYS', PARTITIONS) end)
@@ -195,6 +209,7 @@ repeatable('clear_rows', function(args)
   local p = partition_of(args[1])
   if not p then return {} end
   local runs = still_live(p, places_of(p, args[2]))
+  if #runs > 0 then note_change(p) end
   for _, c in ipairs(consumers_of(p)) do unlist(p, c, runs) end
   for _, run in ipairs(runs) do
     for _, field in ipairs(redis.call('SMEMBERS', key(p, 'fields'))) do
