@@ -1,8 +1,7 @@
 """The real queue driven beside `model.Model` by hypothesis: one control Redis on a lossy line, two units.
 
 For `test_state_machine`. Every rule does one thing on both and compares the answers; after every rule each row must be
-in the same state on both. A jump of the clock is made by moving the ends of all leases into the past, which is the same
-for them as the server's clock moving on.
+in the same state on both. `struck` adds the faults.
 """
 
 from __future__ import annotations
@@ -10,10 +9,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import numpy as np
-import pytest
 import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -22,9 +19,7 @@ from rljob_api.names import Epoch, Lineage, Role, RolloutId, WeightVersion
 from rljob_api.wire.identity import Endpoints, Life, WeightId
 from rljob_api.wire.observation import ServerState
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.control.library import shape_fields
-from rljob_workers.transfer_queue.control.rows import CHUNK_ID_BYTES, ROW
-from rljob_workers.transfer_queue.errors import Fenced, LeaseLost
+from rljob_workers.transfer_queue.errors import LeaseLost
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.steward import QueueSteward, StewardTiming
 from rljob_workers.transfer_queue.types import (
@@ -55,12 +50,8 @@ SHAPE = QueueShape(
     generated_fields=("tokens", "rewards"),
     tasks=(FIFO, GROUP, TRAIN),
 )
-SMALL_FAULTS = ("time_passes", "a_beat", "a_zombie_speaks", "another_coordinator", "a_sweep")
-GREAT_FAULTS = ("the_job_restarts", "a_unit_comes_back_empty", "the_control_redis_is_killed")
-STEPS_BETWEEN_FAULTS = 8
 MOST_LEASES = 6
 """A claim ends at most eight leases that are over."""
-JUMP_MS = 10**9
 INDEX = st.integers(0, 7)
 T = TypeVar("T")
 
@@ -368,87 +359,6 @@ class QueueMachine(RuleBasedStateMachine):
         rows = {(self.model.published, row) for row in range(SHAPE.rows_per_partition)}
         return rows <= self.model.done[self.train.name]
 
-    # --- faults ------------------------------------------------------------------------------------------------------
-
-    @rule(fault=st.sampled_from(SMALL_FAULTS), which=INDEX)
-    def something_small_goes_wrong(self, fault: str, which: int) -> None:
-        getattr(self, fault)(which)
-
-    @precondition(lambda self: self.steps - self.struck_at >= STEPS_BETWEEN_FAULTS)
-    @rule(fault=st.sampled_from(GREAT_FAULTS), which=INDEX)
-    def something_great_goes_wrong(self, fault: str, which: int) -> None:
-        """It sets everybody back, so it is rarer."""
-        self.struck_at = self.steps
-        getattr(self, fault)(which)
-
-    @rule(losses=st.integers(1, 2))
-    def replies_get_lost(self, losses: int) -> None:
-        """Of the calls that come next, whosever they are."""
-        self.line.losses = losses
-
-    def time_passes(self, _which: int) -> None:
-        """Beyond the end of every lease."""
-        leases: Any = self.admin.zrange("q:leases", 0, -1, withscores=True)
-        for lease, end in leases:
-            self.admin.zadd("q:leases", {lease: end - JUMP_MS})
-        self.over |= {holder for task in (FIFO, GROUP) for holder in self.model.held[task.name].values()}
-
-    def a_beat(self, which: int) -> None:
-        self.beat(self.members[which % 4])
-
-    @rule(who=st.integers(0, 3))
-    def a_member_dies(self, who: int) -> None:
-        dead = self.members[who]
-        self.members[who] = self.new_member(dead.life.key.role, dead.life.key.replica)
-        for ticket in dead.tickets:
-            self.model.groups[int(ticket.rollout_id), ticket.group].state = "waiting"
-        leases = {batch.lease for _, batch in dead.batches if batch.lease is not None}
-        self.model.release(leases)
-        self.over -= leases
-        self.zombies.append(dead)
-
-    def a_zombie_speaks(self, which: int) -> None:
-        for zombie in picked(self.zombies, [which]):
-            with pytest.raises(Fenced):
-                self.speak(zombie)
-
-    def speak(self, zombie: Member) -> None:
-        if zombie.tickets:
-            zombie.queue.put_groups([self.group(ticket, 0) for ticket in zombie.tickets])
-        elif zombie.batches:
-            put(zombie.queue, *zombie.batches[0])
-        else:
-            zombie.queue.claim(FIFO.name, range(SHAPE.num_rollouts), 4, timeout=0)
-
-    def the_job_restarts(self, _which: int) -> None:
-        self.next_epoch()
-
-    def a_unit_comes_back_empty(self, which: int) -> None:
-        unit = which % len(self.servers.units)
-        lost = fields_on(Control(self.admin, self.shape), unit)
-        self.servers.empty_unit(unit)
-        assert self.steward.probe_units() == [unit]
-        loss = self.steward.declare_lost(unit)
-        assert bool(loss.needs_global_restart) is self.model.lose(lost)
-        self.over = {lease for lease in self.over if any(self.model.holding(task, lease) for task in (FIFO, GROUP))}
-        if loss.needs_global_restart:
-            self.next_epoch()
-
-    def the_control_redis_is_killed(self, which: int) -> None:
-        self.servers.sync_control()
-        self.servers.restart_control()
-        self.another_coordinator(which)
-
-    def another_coordinator(self, _which: int) -> None:
-        """It takes over; leases count from here."""
-        self.steward.close()
-        self.steward = QueueSteward(self.endpoints, self.shape, timing=StewardTiming(unlisted_seconds=0))
-        assert self.steward.open_server(max(member.queue.seen_seq for member in self.members)) is ServerState.OPEN
-        self.over.clear()
-
-    def a_sweep(self, _which: int) -> None:
-        self.steward.sweep()
-
     # --- what must agree ---------------------------------------------------------------------------------------------
 
     @invariant()
@@ -496,16 +406,3 @@ def row_number(row: Row) -> int:
 def picked(things: list[T], indices: Sequence[int]) -> list[T]:
     """The things at `indices`, counted around, each once."""
     return [things[index] for index in sorted({index % len(things) for index in indices})] if things else []
-
-
-def fields_on(control: Control, unit: int) -> dict[Row, set[str]]:
-    """Which fields of which rows lie on a unit."""
-    found: dict[Row, set[str]] = {}
-    for r in control.partitions:
-        chunks, masks = control.chunks(r), control.masks(r)
-        for name in shape_fields(SHAPE):
-            metas = np.frombuffer(control.string(f"p:{r}:f:{name}"), ROW)
-            for row in np.flatnonzero(masks & control.mask_of([name])).tolist():
-                if chunks[bytes(metas[row]["chunk"]).ljust(CHUNK_ID_BYTES, b"\0")].unit == unit:
-                    found.setdefault((r, row), set()).add(name)
-    return found

@@ -17,8 +17,9 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from rljob_workers.transfer_queue.types import ClaimPolicy
 from tests.integration.transfer_queue.lossy import LossyLine
-from tests.integration.transfer_queue.machine import Names, QueueMachine
+from tests.integration.transfer_queue.machine import Names
 from tests.integration.transfer_queue.servers import Servers
+from tests.integration.transfer_queue.struck import StruckMachine
 
 EXAMPLES = int(os.environ.get("RLJOB_MACHINE_EXAMPLES", "10"))
 STEPS = int(os.environ.get("RLJOB_MACHINE_STEPS", "60"))
@@ -40,7 +41,7 @@ def test_the_queue_does_what_the_model_says(
     names = Names()
     monkeypatch.setattr(secrets, "token_hex", names)
 
-    class Machine(QueueMachine):
+    class Machine(StruckMachine):
         def __init__(self) -> None:
             super().__init__(servers, line, names, dealing)
 
