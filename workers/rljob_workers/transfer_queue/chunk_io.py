@@ -6,6 +6,7 @@ leaves some behind, and the exchange closes the connection then.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from rljob_workers.transfer_queue.chunks import HEADER_BYTES, ChunkHeader, decode_header, verify_payload
@@ -20,24 +21,30 @@ if TYPE_CHECKING:
     from rljob_workers.transfer_queue.reads import ChunkRead
 
 WINDOW_BYTES = 4 << 20
-"""In flight per connection: more only fills the server's buffers."""
+"""So much is under way while the next command goes out: enough to keep both sides at work, and more only fills the
+server's buffers."""
 
 
 def write_chunks(connection: RespConnection, refs: Mapping[Piece, ChunkRef], until: float) -> bool:
-    """Stores every piece, a window at a time; False when the unit is out of memory. All replies are taken."""
+    """Stores every piece; False when the unit is out of memory. All replies are taken."""
     has_room = True
-    pending = num_bytes = 0
+    under_way: deque[int] = deque()
+    num_bytes = 0
     for piece, ref in refs.items():
         connection.command_gathered((b"SET", ref.key.encode()), (piece.header, *piece.payload))
-        pending, num_bytes = pending + 1, num_bytes + piece.num_bytes
-        if num_bytes >= WINDOW_BYTES:
-            has_room = _confirm(connection, pending, until) and has_room
-            pending = num_bytes = 0
-    return _confirm(connection, pending, until) and has_room
+        under_way.append(piece.num_bytes)
+        num_bytes += piece.num_bytes
+        if num_bytes < WINDOW_BYTES:
+            continue
+        connection.flush(until)
+        while len(under_way) > 1 and num_bytes > WINDOW_BYTES:
+            has_room = _confirm(connection, 1, until) and has_room
+            num_bytes -= under_way.popleft()
+    connection.flush(until)
+    return _confirm(connection, len(under_way), until) and has_room
 
 
 def _confirm(connection: RespConnection, pending: int, until: float) -> bool:
-    connection.flush(until)
     has_room = True
     for _ in range(pending):
         try:
@@ -52,20 +59,26 @@ def _confirm(connection: RespConnection, pending: int, until: float) -> bool:
 def read_chunks(
     connection: RespConnection, reads: Sequence[ChunkRead], until: float, known: set[str]
 ) -> list[ChunkRef]:
-    """Fills the targets of all reads, a window at a time; returns the chunks that are not there.
+    """Fills the targets of all reads; returns the chunks that are not there.
 
     `known`: keys of chunks whose header was seen, added to here. Chunks never change, so a part needs it only once.
     """
     missing: list[ChunkRef] = []
-    window: list[tuple[ChunkRead, bool]] = []
+    asked: deque[tuple[ChunkRead, bool]] = deque()
     num_bytes = 0
     for read in reads:
-        window.append((read, _ask(connection, read, known)))
+        asked.append((read, _ask(connection, read, known)))
         num_bytes += read.wanted_bytes
-        if num_bytes >= WINDOW_BYTES:
-            missing += _take(connection, window, until, known)
-            window, num_bytes = [], 0
-    return missing + _take(connection, window, until, known)
+        if num_bytes < WINDOW_BYTES:
+            continue
+        connection.flush(until)
+        while len(asked) > 1 and num_bytes > WINDOW_BYTES:
+            num_bytes -= asked[0][0].wanted_bytes
+            missing += _take(connection, *asked.popleft(), until, known)
+    connection.flush(until)
+    for read, has_header in asked:
+        missing += _take(connection, read, has_header, until, known)
+    return missing
 
 
 def _ask(connection: RespConnection, read: ChunkRead, known: set[str]) -> bool:
@@ -84,18 +97,13 @@ def _ask(connection: RespConnection, read: ChunkRead, known: set[str]) -> bool:
 
 
 def _take(
-    connection: RespConnection, window: Sequence[tuple[ChunkRead, bool]], until: float, known: set[str]
+    connection: RespConnection, read: ChunkRead, has_header: bool, until: float, known: set[str]
 ) -> list[ChunkRef]:
-    connection.flush(until)
-    return [read.chunk for read, has_header in window if not _take_one(connection, read, has_header, until, known)]
-
-
-def _take_one(connection: RespConnection, read: ChunkRead, has_header: bool, until: float, known: set[str]) -> bool:
-    """False when the chunk is not there. Takes all replies of this read unless it raises."""
+    """The chunk if it is not there. Takes all replies of this read unless it raises."""
     if read.whole:
-        return _take_whole(connection, read, until)
+        return [] if _take_whole(connection, read, until) else [read.chunk]
     there = not has_header or _take_header_alone(connection, read, until, known)
-    return _take_parts(connection, read, until) and there
+    return [] if _take_parts(connection, read, until) and there else [read.chunk]
 
 
 def _take_whole(connection: RespConnection, read: ChunkRead, until: float) -> bool:
