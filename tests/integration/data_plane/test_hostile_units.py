@@ -11,6 +11,7 @@ import socket
 import tempfile
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 
 from rljob_workers.transfer_queue.buffers import BufferPool
 from rljob_workers.transfer_queue.chunk_io import read_chunks
-from rljob_workers.transfer_queue.chunks import encode_chunk
+from rljob_workers.transfer_queue.chunks import ChunkHeader, encode_chunk, encode_header
 from rljob_workers.transfer_queue.errors import CorruptChunk, StorageUnreachable
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.pieces import row_table
@@ -163,3 +164,46 @@ def test_what_the_coordinator_asks_is_answered_or_fails_by_name(data: st.DataObj
         assert "storage unit 0" in str(error)  # noqa: PT017 - an answer is allowed, too
     finally:
         unit.close()
+
+
+MOST_BYTES = 8 << 20
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [
+        pytest.param(b"$500000000\r\n", id="a value"),
+        pytest.param(b"*2\r\n$500000000\r\n", id="a value in a list"),
+        pytest.param(b"*500000000\r\n", id="a list"),
+        pytest.param(b"*1\r\n" * 20_000, id="lists in lists"),
+    ],
+)
+def test_no_memory_is_taken_on_a_units_word(replies: bytes, liar: Liar) -> None:
+    liar.replies = replies
+    connection = liar.connection()
+    connection.command(b"PING")
+    connection.flush(soon())
+    tracemalloc.start()
+    try:
+        with pytest.raises((BrokenReply, OSError)):
+            connection.read(soon())
+        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+    finally:
+        tracemalloc.stop()
+        connection.close()
+
+
+def test_a_value_that_is_longer_than_the_queue_says_is_refused_before_memory_is_taken(liar: Liar) -> None:
+    field, _ = placement()
+    _, by_unit = plan_reads({"tokens": field}, BufferPool(), checksums=True)
+    header = encode_header(ChunkHeader(torch.int32, (), 4, 400_000_000, None))
+    liar.replies = b"$%d\r\n" % (len(header) + 400_000_000) + header
+    connection = liar.connection()
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptChunk):
+            read_chunks(connection, by_unit[0], soon(), set())
+        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+    finally:
+        tracemalloc.stop()
+        connection.close()

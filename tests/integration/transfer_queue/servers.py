@@ -104,6 +104,14 @@ class Servers:
             with server.admin() as admin:
                 admin.flushall()
 
+    def keys(self) -> set[bytes]:
+        """Of all units."""
+        found: set[bytes] = set()
+        for unit in self.units:
+            with unit.admin() as admin:
+                found.update(admin.scan_iter())
+        return found
+
     def renew_control(self) -> None:
         """A control Redis without a past: a restart reads the whole append-only file."""
         self.control.kill()

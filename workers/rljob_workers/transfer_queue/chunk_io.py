@@ -110,6 +110,11 @@ def _take_whole(connection: RespConnection, read: ChunkRead, until: float) -> bo
     size = connection.begin_bulk(until)
     if size is None:
         return False
+    if read.chunk.num_bytes and size != read.chunk.num_bytes:
+        raise CorruptChunk(
+            f"TransferQueue: chunk {read.chunk.key} of {read.chunk.field} has {size} bytes, the queue says"
+            f" {read.chunk.num_bytes} bytes"
+        )
     header = _take_header(connection, read.chunk, size, until)
     if header.num_bytes != size - HEADER_BYTES:
         raise CorruptChunk(

@@ -43,6 +43,8 @@ MAX_CHUNK_BYTES = 4 << 20
 MAGIC = b"RLQC"
 FORMAT_VERSION = 1
 MAX_INNER_DIMS = 4
+MAX_INNER_ELEMENTS = 512 << 20
+"""Of one element [*inner_shape]: more bytes than one value in Redis may have."""
 _BODY = struct.Struct("<4sBBBBIIQQ4I")
 _SEAL = struct.Struct("<Q")
 HEADER_BYTES = _BODY.size + _SEAL.size
@@ -168,6 +170,8 @@ def decode_header(data: bytes | bytearray | memoryview) -> ChunkHeader:
 
 
 def _refuse_uneven(header: ChunkHeader) -> None:
+    if math.prod(max(1, size) for size in header.inner_shape) > MAX_INNER_ELEMENTS:
+        raise CorruptChunk(f"TransferQueue: a chunk's header has the inner shape {header.inner_shape}")
     size = header.element_bytes
     if (header.num_bytes % size if size else header.num_bytes) != 0:
         raise CorruptChunk(

@@ -11,6 +11,7 @@ import secrets
 import struct
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from rljob_workers.transfer_queue.errors import (
     TicketLost,
 )
 from rljob_workers.transfer_queue.jagged import Jagged, join
+from rljob_workers.transfer_queue.placement import ChunkRef
 from rljob_workers.transfer_queue.storage import StorageUnits
 from rljob_workers.transfer_queue.types import (
     Batch,
@@ -216,8 +218,11 @@ class TransferQueueClient:
         waiting = f"{self} puts {', '.join(columns)} of {len(batch)} rows of {where}"
         lineage, version = (weight.lineage, weight.version) if weight else (0, -1)
 
+        written: list[ChunkRef] = []
+
         def arguments(deadline: float) -> list[Argument]:
             stored = self._units.store(columns, deadline=deadline, waiting=waiting)
+            written.extend(chunk for placement in stored.fields.values() for chunk in placement.chunks)
             packed = [
                 field_arguments(stored.fields[field], self._chunk_ids, weight)
                 for field in self._written_fields(columns)
@@ -226,6 +231,7 @@ class TransferQueueClient:
 
         reply = self._store_and_commit("put", arguments, waiting)
         if reply[0] == b"L":
+            self._take_back(written)
             raise LeaseLost(
                 f"TransferQueue: lease {lease} on {len(batch)} rows of {where} ended before its results came."
             )
@@ -338,6 +344,11 @@ class TransferQueueClient:
                 self._units.close()
                 if self._clock() >= deadline:
                     raise
+
+    def _take_back(self, chunks: Sequence[ChunkRef]) -> None:
+        """Deletes bytes that were not taken; what a unit that is away keeps of them goes with this life."""
+        with suppress(StorageUnreachable):
+            self._units.delete(chunks, deadline=self._clock() + CLAIM_PATIENCE_SECONDS)
 
     def _batch(
         self, name: str, task: Task, arguments: tuple[Argument, ...], deadline: float, what: str, lease: str | None

@@ -25,7 +25,9 @@ _INLINE_BYTES = 4096
 """Smaller values are copied into one buffer with their neighbours: cheaper than a buffer each."""
 _READ_AHEAD_BYTES = 1 << 16
 _MAX_BULK_BYTES = 512 << 20
-"""The server's own limit; a longer one is no RESP, and memory is not asked for on its word."""
+"""The server's own limit; a longer one is no RESP."""
+_MAX_DEPTH = 8
+"""Of lists in lists: nothing of ours has more than two."""
 
 Reply = bytes | int | None | list["Reply"]
 
@@ -169,6 +171,9 @@ class RespConnection:
 
     def read(self, deadline: float) -> Reply:
         """The next reply, whatever it is; raises ErrorReply for an error."""
+        return self._read(deadline, _MAX_DEPTH)
+
+    def _read(self, deadline: float, depth: int) -> Reply:
         line = self._line(deadline)
         kind, rest = line[:1], line[1:]
         if kind == b"+":
@@ -182,10 +187,20 @@ class RespConnection:
         size = _size(rest)
         if size < 0:
             return None
-        if kind == b"*":
-            return [self.read(deadline) for _ in range(size)]
-        body = bytearray(size)
+        if kind == b"$":
+            return self._body(size, deadline)
+        if not depth:
+            raise BrokenReply("a reply has lists in lists in lists")
+        return [self._read(deadline, depth - 1) for _ in range(size)]
+
+    def _body(self, size: int, deadline: float) -> bytes:
+        """Memory is taken for what has come, and not on the server's word."""
+        body = bytearray(min(size, _READ_AHEAD_BYTES))
         self.read_into(memoryview(body), deadline)
+        while len(body) < size:
+            part = bytearray(min(size - len(body), len(body)))
+            self.read_into(memoryview(part), deadline)
+            body += part
         self.end_bulk(deadline)
         return bytes(body)
 
