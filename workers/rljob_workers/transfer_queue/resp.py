@@ -24,6 +24,9 @@ _IOV_MAX = 1024
 _INLINE_BYTES = 4096
 """Smaller values are copied into one buffer with their neighbours: cheaper than a buffer each."""
 _READ_AHEAD_BYTES = 1 << 16
+_SAME_HOST_SEND_BUFFER_BYTES = 1 << 18
+"""Where the server is on this host. What is sent then stays in the processor's cache until it is received: half as fast
+again as the megabytes that the kernel would let pile up. A network needs those."""
 _MAX_BULK_BYTES = 512 << 20
 """The server's own limit; a longer one is no RESP."""
 _MAX_DEPTH = 8
@@ -282,6 +285,8 @@ class RespConnection:
             except BaseException:
                 connection.close()
                 raise
+        if address.path is not None or connection.getpeername()[0] == connection.getsockname()[0]:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SAME_HOST_SEND_BUFFER_BYTES)
         connection.setblocking(False)
         return connection
 
