@@ -3,7 +3,7 @@
 from rljob_api.names import Epoch
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_api.times import seconds
-from rljob_api.wire.observation import RankObservation
+from rljob_api.wire.observation import RankObservation, ServerState
 from rljob_operator.core.conditions import find
 from rljob_operator.core.observed import Observed, PodState
 from rljob_operator.core.reasons import Reason
@@ -17,6 +17,8 @@ def stalled(observed: Observed, status: RLJobStatus, now: float) -> RestartGloba
     limit = observed.policy.stall_timeout_seconds
     if observed.coordinator is None or observed.coordinator.queue.draining_since is not None:
         return None
+    if observed.coordinator.server is ServerState.OPENING:
+        return None  # it does not know yet whether the queue drains
     if now < stalls_at(observed, status):
         return None
     if not _was_ready(status) and (_somebody_is_busy(observed) or _is_pending(observed, status)):

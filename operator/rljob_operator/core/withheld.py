@@ -5,6 +5,7 @@ Pure. The drain itself is the queue's; what it still waits for, its command says
 
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_api.times import timestamp
+from rljob_api.wire.observation import ServerState
 from rljob_operator.core.conditions import find, with_condition
 from rljob_operator.core.decision import Event
 from rljob_operator.core.observed import Observed
@@ -13,7 +14,7 @@ from rljob_operator.core.reasons import Reason
 
 def withheld(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
     """Says once that the queue drains, and once that tickets are given again: as an event, and in `Stalled`."""
-    if observed.coordinator is None:
+    if observed.coordinator is None or observed.coordinator.server is ServerState.OPENING:
         return status, ()
     since = observed.coordinator.queue.draining_since
     if (since is not None) == is_told(status):

@@ -104,7 +104,7 @@ class Servers:
             with server.admin() as admin:
                 admin.flushall()
 
-    def keys(self) -> set[bytes]:
+    def unit_keys(self) -> set[bytes]:
         """Of all units."""
         found: set[bytes] = set()
         for unit in self.units:

@@ -56,10 +56,10 @@ def test_a_result_after_the_lease_is_refused_and_the_rows_are_claimed_again(make
     job.put(job.tickets(2))
     client, batch = claim(job)
     client.release(batch)
-    before = job.servers.keys()
+    before = job.servers.unit_keys()
     with pytest.raises(LeaseLost, match="4 rows of train_0"):
         job.put_derived(client, batch, "log_probs")
-    assert job.servers.keys() == before, "the bytes that were refused are still there"
+    assert job.servers.unit_keys() == before, "the bytes that were refused are still there"
     again = claimed(client.claim(LOG_PROBS.name, range(6), 100, timeout=0))
     assert again.rows.tolist() == batch.rows.tolist()
 

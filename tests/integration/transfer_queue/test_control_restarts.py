@@ -7,7 +7,7 @@ import pytest
 
 from rljob_api.names import Epoch, Role
 from rljob_api.wire.observation import ServerState
-from rljob_workers.transfer_queue.errors import ControlUnreachable, Fenced, NotOpen
+from rljob_workers.transfer_queue.errors import ControlUnreachable, Fenced, Mismatch, NotOpen
 from rljob_workers.transfer_queue.steward import QueueSteward
 from rljob_workers.transfer_queue.types import Batch, NotReady, Withheld
 from tests.integration.transfer_queue.job import Job, weight
@@ -164,3 +164,28 @@ class QueueStewardOf:
 
     def __exit__(self, *_: object) -> None:
         self._steward.close()
+
+
+def test_a_ticket_table_that_is_damaged_is_refused_before_anything_goes(make_job: MakeJob) -> None:
+    job = make_job(batch=2)
+    job.put(job.tickets(1))
+    before = job.steward.stats()
+    with pytest.raises(Mismatch, match="the ticket table of the checkpoint is no JSON: epoch 2 cannot be restored"):
+        job.steward.raise_epoch(Epoch(2), "d2", "a test", None, tickets=b'{"cursor": 3, "fro')
+    assert job.steward.stats() == before
+    job.put(job.tickets(1))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_server_with_too_many_clients_is_waited_for(make_job: MakeJob) -> None:
+    job = make_job()
+    late = job.client(Role.ACTOR_FWD)
+    with job.servers.control.admin() as admin:
+        admin.config_set("maxclients", len(admin.client_list()))
+        try:
+            answer = late.claim(LOG_PROBS.name, range(1), 4, timeout=0)
+            assert isinstance(answer, NotReady)
+            assert "max number of clients reached" in answer.waiting_for
+        finally:
+            admin.config_set("maxclients", 10_000)
+    assert isinstance(late.claim(LOG_PROBS.name, range(1), 4, timeout=0), NotReady)

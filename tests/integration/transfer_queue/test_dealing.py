@@ -11,20 +11,21 @@ import pytest
 import torch
 
 from rljob_api.names import Role, RolloutId
+from rljob_workers.transfer_queue.errors import Mismatch
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.types import Batch, ClaimPolicy, GroupRows, QueueShape, Task, TaskKind
 from tests.integration.transfer_queue.job import Job, weight
 from tests.integration.transfer_queue.servers import Servers
 
-MakeJob = Callable[[ClaimPolicy], Job]
+MakeJob = Callable[..., Job]
 SAMPLES = 4
 GROUPS = 24
 
 
-def shape(policy: ClaimPolicy) -> QueueShape:
+def shape(policy: ClaimPolicy, samples: int = SAMPLES) -> QueueShape:
     return QueueShape(
         batch_size=GROUPS,
-        samples_per_prompt=SAMPLES,
+        samples_per_prompt=samples,
         max_staleness=0,
         num_rollouts=2,
         max_prompt_kills=2,
@@ -38,8 +39,8 @@ def shape(policy: ClaimPolicy) -> QueueShape:
 def make_job(servers: Servers) -> Iterator[MakeJob]:
     jobs: list[Job] = []
 
-    def make(policy: ClaimPolicy) -> Job:
-        jobs.append(Job(servers, shape(policy)))
+    def make(policy: ClaimPolicy, samples: int = SAMPLES) -> Job:
+        jobs.append(Job(servers, shape(policy, samples)))
         return jobs[-1]
 
     yield make
@@ -143,6 +144,29 @@ def test_rows_are_cut_as_they_came_with_the_policy_fifo(make_job: MakeJob) -> No
     job = make_job(ClaimPolicy.FIFO)
     fill(job, list(range(1, GROUPS * SAMPLES + 1)))
     assert [share.rows.tolist() for share in deal(job, 2, 8)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("policy", list(ClaimPolicy))
+def test_a_batch_may_be_as_large_as_a_rollout(policy: ClaimPolicy, ranks: int, make_job: MakeJob) -> None:
+    samples = 384  # more rows in all than Lua gives back from one call
+    job = make_job(policy, samples)
+    for ticket in job.tickets(GROUPS):
+        one = Jagged.scalars(torch.ones(samples, dtype=torch.int32))
+        assert job.rollout.put_groups(
+            [GroupRows(ticket, {"tokens": one}, [weight(0)] * samples, [weight(0)] * samples)]
+        )
+    shares = deal(job, ranks, GROUPS * samples)
+    assert sorted(itertools.chain(*(share.rows.tolist() for share in shares))) == list(range(GROUPS * samples))
+    assert len({len(share) for share in shares}) == 1
+
+
+def test_a_batch_that_cannot_be_dealt_is_refused_before_anything_is_taken(make_job: MakeJob) -> None:
+    job = make_job(ClaimPolicy.GROUP)
+    fill(job, [3] * (GROUPS * SAMPLES))
+    with pytest.raises(Mismatch, match="6 rows cannot be dealt evenly to 1 ranks with policy Group"):
+        job.actor._change("claim_training", "train", 0, 0, 6, 0, 1, waiting="a test")
+    assert len(deal(job, 1)[0]) == GROUPS * SAMPLES
 
 
 def test_a_forward_task_is_not_balanced() -> None:

@@ -12,6 +12,7 @@ import torch
 
 from rljob_api.names import Role
 from rljob_workers.transfer_queue.client import TransferQueueClient
+from rljob_workers.transfer_queue.control.rows import parse_chunk
 from rljob_workers.transfer_queue.errors import LeaseLost, StorageUnreachable
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.types import Batch, GroupRows, NotReady, Ticket
@@ -121,6 +122,18 @@ def test_a_put_goes_to_the_unit_that_answers(make_job: MakeJob) -> None:
     # What the hung unit does later is named by nothing.
     job.steward.end_life(job.incarnation(job.rollout))
     job.prove()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_a_hung_unit_took_after_all_is_deleted_by_the_next_put(make_job: MakeJob) -> None:
+    job = make_job(batch=4)
+    tickets = job.tickets(4)
+    with hung(job.servers, 0):
+        assert put_big(job, tickets[:2]) == [True, True]
+    job.rollout._units._shunned_until[0] = 0.0
+    assert put_big(job, tickets[2:]) == [True, True]
+    named = {parse_chunk(line).key for _, _, line in job.steward._named_chunks("all")}
+    assert {key.decode() for key in job.servers.unit_keys() if key.count(b":") == 2} == named
 
 
 @pytest.mark.usefixtures("impatient")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rljob_workers.transfer_queue.errors import QueueError, StorageFull
+from rljob_workers.transfer_queue.errors import Mismatch, QueueError, StorageFull
 from rljob_workers.transfer_queue_compat.client import TransferQueueClient
 from rljob_workers.transfer_queue_compat.errors import StorageKeyNotFoundError
 from rljob_workers.transfer_queue_compat.samplers import GRPOGroupNSampler
@@ -38,6 +38,28 @@ def test_the_control_redis_is_killed_and_started_again(client: TransferQueueClie
     more = client.put(rows(2), partition_id="p")
     assert not set(more.global_indexes) & set(meta.global_indexes)
     assert not client.check_consumption_status("t", "p")
+
+
+def test_a_call_that_comes_after_a_later_one_is_refused(make_client: MakeClient) -> None:
+    client = make_client()
+    session = client.calls.session
+    calls: list[tuple[str, tuple[Any, ...]]] = []
+    call = session._call
+
+    def heard(name: str, *arguments: Any, what: str) -> Any:
+        calls.append((name, arguments))
+        return call(name, *arguments, what=what)
+
+    session._call = heard  # type: ignore[method-assign]
+    client.put(rows(4), partition_id="p")
+    client.clear_partition("p")
+    client.put(rows(4), partition_id="p")
+    session._call = call  # type: ignore[method-assign]
+    for name in ("put", "clear_partition"):
+        arguments = next(given for called, given in calls if called == name)
+        with pytest.raises(Mismatch, match=r"call \d comes after call \d of the same client"):
+            call(name, *arguments, what="comes late")
+    assert client.get_meta([], None, "p", mode="force_fetch").size == 4
 
 
 def test_calls_that_come_twice_get_their_first_answer(make_client: MakeClient) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rljob_api.status import ConditionType, Phase
+from rljob_api.wire.observation import ServerState
 from rljob_operator.core import Decision, Observed, RaiseEpoch, Reason, decide
 from rljob_operator.core.conditions import find, is_true
 from tests.unit.core.worlds import START, actions_of, make_policy, make_queue, make_running, with_coordinator
@@ -75,3 +76,11 @@ def test_while_the_coordinator_is_silent_nothing_is_told() -> None:
     decision = decide(silent, START + 7)
     assert told(decision) == []
     assert decision.status.reason == "QueueDraining"
+
+
+def test_a_coordinator_that_begins_does_not_know_of_the_drain_and_ends_nothing() -> None:
+    before = decide(make_draining(), START + 6)
+    observed = with_coordinator(replace(make_draining(None), status=before.status), server=ServerState.OPENING)
+    decision = decide(observed, START + 9000)
+    assert told(decision) == []
+    assert not actions_of(decision, RaiseEpoch)

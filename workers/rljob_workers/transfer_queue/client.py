@@ -32,11 +32,12 @@ from rljob_workers.transfer_queue.errors import (
     LeaseLost,
     NotOpen,
     RowsLost,
+    StorageFull,
     StorageUnreachable,
     TicketLost,
 )
-from rljob_workers.transfer_queue.jagged import Jagged, join
-from rljob_workers.transfer_queue.placement import ChunkRef
+from rljob_workers.transfer_queue.jagged import Column, Jagged, join
+from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement
 from rljob_workers.transfer_queue.storage import StorageUnits
 from rljob_workers.transfer_queue.types import (
     Batch,
@@ -58,6 +59,8 @@ CLAIM_PATIENCE_SECONDS = 2.0
 """Beyond a claim's own timeout. Shorter: a claim may be asked again, and its caller must beat meanwhile."""
 LEASE_SECONDS = 30.0
 """A lease that no beat renews ends after this."""
+EXPLAIN_SECONDS = 2.0
+"""How old the word may be which fields a training batch waits for."""
 LOST_ROWS_PAUSE_SECONDS = 0.1
 """Before rows whose bytes are gone are asked for again; the coordinator has them made anew meanwhile."""
 
@@ -99,6 +102,10 @@ class TransferQueueClient:
             endpoints.storage_units, life.epoch, life.incarnation, checksums=checksums, clock=clock, sleep=sleep
         )
         self._chunk_ids = ChunkIds(life.incarnation)
+        self._stored: list[ChunkRef] = []
+        """Chunks of the put in hand."""
+        self._explained: tuple[float, str, str] = (float("-inf"), "", "")
+        """When, of what, and what was missing for it."""
         self._calls = 0
         self.seen_seq = 0
         """Highest seq that any answer has shown; sent with beats."""
@@ -218,20 +225,16 @@ class TransferQueueClient:
         waiting = f"{self} puts {', '.join(columns)} of {len(batch)} rows of {where}"
         lineage, version = (weight.lineage, weight.version) if weight else (0, -1)
 
-        written: list[ChunkRef] = []
-
         def arguments(deadline: float) -> list[Argument]:
-            stored = self._units.store(columns, deadline=deadline, waiting=waiting)
-            written.extend(chunk for placement in stored.fields.values() for chunk in placement.chunks)
+            stored = self._store(columns, deadline, waiting)
             packed = [
-                field_arguments(stored.fields[field], self._chunk_ids, weight)
-                for field in self._written_fields(columns)
+                field_arguments(stored[field], self._chunk_ids, weight) for field in self._written_fields(columns)
             ]
             return [lease, lineage, version, *(argument for field in packed for argument in field)]
 
         reply = self._store_and_commit("put", arguments, waiting)
         if reply[0] == b"L":
-            self._take_back(written)
+            self._take_back()
             raise LeaseLost(
                 f"TransferQueue: lease {lease} on {len(batch)} rows of {where} ended before its results came."
             )
@@ -274,10 +277,12 @@ class TransferQueueClient:
         arguments = (rollout_id, batch_index, num_rows, dp_rank, dp_size)
 
         def ask(deadline: float) -> Answer[Claim]:
-            answer = self._batch("claim_training", consumer, arguments, deadline, what, None)
-            return self._explained(answer, consumer, rollout_id)
+            return self._batch("claim_training", consumer, arguments, deadline, what, None)
 
-        return self._waits.first_final(task, arguments, ask, timeout)
+        answer = self._waits.first_final(task, arguments, ask, timeout)
+        if isinstance(answer, NotReady) and answer.waiting_for == what:
+            return NotReady(what + self._lacking(consumer, rollout_id, what))
+        return answer
 
     def commit_training(self, task: str, rollout_id: RolloutId, batch_indices: Iterable[int]) -> None:
         """The optimizer step on these batches is done; by data-parallel rank 0, once per optimizer step."""
@@ -323,32 +328,39 @@ class TransferQueueClient:
             columns = {
                 field: join([group.columns[field] for group in groups]) for field in self._shape.generated_fields
             }
-            stored = self._units.store(columns, deadline=deadline, waiting=waiting)
+            stored = self._store(columns, deadline, waiting)
             places = np.array([(group.ticket.id, group.ticket.group) for group in groups], "<u4").tobytes()
             weights = b"".join(pack_weights(group.oldest, group.newest) for group in groups)
             arguments += (rollout_id, places, weights)
             for field in self._shape.generated_fields:
-                arguments += field_arguments(stored.fields[field], self._chunk_ids, None)
+                arguments += field_arguments(stored[field], self._chunk_ids, None)
         return arguments
 
     def _store_and_commit(self, name: str, store: Callable[[float], list[Argument]], waiting: str) -> list[Any]:
         """Stores the bytes and commits them; both again where a unit came back empty in between."""
         deadline = self._clock() + PATIENCE_SECONDS
         while True:
-            arguments = store(deadline)
-            failpoint("queue.between_bytes_and_commit")
+            self._stored.clear()
             try:
+                arguments = store(deadline)
+                failpoint("queue.between_bytes_and_commit")
                 return self._change(name, *arguments, deadline=deadline, waiting=waiting)
-            except StaleUnit:
+            except (StaleUnit, StorageFull, StorageUnreachable) as error:
+                self._take_back()
+                if not isinstance(error, StaleUnit) or self._clock() >= deadline:
+                    raise
                 # The connection to that unit is still the old one; a new one learns the new generation.
                 self._units.close()
-                if self._clock() >= deadline:
-                    raise
 
-    def _take_back(self, chunks: Sequence[ChunkRef]) -> None:
+    def _store(self, columns: Mapping[str, Column], deadline: float, waiting: str) -> Mapping[str, FieldPlacement]:
+        placements = self._units.store(columns, deadline=deadline, waiting=waiting).fields
+        self._stored.extend(chunk for placement in placements.values() for chunk in placement.chunks)
+        return placements
+
+    def _take_back(self) -> None:
         """Deletes bytes that were not taken; what a unit that is away keeps of them goes with this life."""
         with suppress(StorageUnreachable):
-            self._units.delete(chunks, deadline=self._clock() + CLAIM_PATIENCE_SECONDS)
+            self._units.delete(self._stored, deadline=self._clock() + CLAIM_PATIENCE_SECONDS)
 
     def _batch(
         self, name: str, task: Task, arguments: tuple[Argument, ...], deadline: float, what: str, lease: str | None
@@ -375,6 +387,7 @@ class TransferQueueClient:
         except StorageUnreachable as error:
             # Not waited for here: the caller beats, and asks again until the unit is back or was started anew.
             self.release(batch)
+            self._sleep(LOST_ROWS_PAUSE_SECONDS)
             return Answer(NotReady(str(error)), is_final=False, stands=False)
         except RowsLost as error:
             self.release(batch)
@@ -382,18 +395,19 @@ class TransferQueueClient:
             return Answer(NotReady(str(error)), is_final=False, stands=False)
         return Answer(Batch(rollout_id, batch.rows, batch.groups, batch.oldest_versions, columns, lease), is_final=True)
 
-    def _explained(self, answer: Answer[Claim], task: Task, rollout_id: RolloutId) -> Answer[Claim]:
-        """Says which fields are missing, where the queue has nothing yet."""
-        if answer.is_final or not answer.stands or not isinstance(answer.value, NotReady):
-            return answer
+    def _lacking(self, task: Task, rollout_id: RolloutId, what: str) -> str:
+        """Which fields are missing; looked up seldom, since the control Redis counts all rows of the partition."""
+        since, of, told = self._explained
+        if of == what and self._clock() < since + EXPLAIN_SECONDS:
+            return told
         try:
             lacking = self._control.read("lacking", task.name, rollout_id, deadline=self._clock(), waiting="")
         except (ControlUnreachable, NotOpen):
-            return answer
+            return ""
         missing = [f"{field} ({count} rows)" for field, count in zip(task.needs, lacking, strict=True) if count]
-        if not missing:
-            return answer
-        return Answer(NotReady(f"{answer.value.waiting_for}; missing: {', '.join(missing)}"), is_final=False)
+        told = f"; missing: {', '.join(missing)}" if missing else ""
+        self._explained = (self._clock(), what, told)
+        return told
 
     def _change(self, name: str, *args: Argument, waiting: str, deadline: float | None = None) -> list[Any]:
         self._calls += 1

@@ -48,6 +48,8 @@ class StewardTiming:
     beats that are sent at once (busy) must not count as two intervals."""
     high_water: float = 0.85
     """Share of a storage unit's limit above which no new ticket is given."""
+    nearly_full: float = 0.97
+    """Share above which puts of what is issued may fail next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class QueueSteward:
         self._name = f"steward-{secrets.token_hex(6)}"
         self._calls = 0
         self._lost = False
-        self._short_of_memory = False
+        self._fullest = 0.0
         self._seen_seq = 0
         self._lock = threading.RLock()
         self._figures: dict[int, UnitFigures | None] = {}
@@ -289,7 +291,7 @@ class QueueSteward:
     def probe_units(self) -> list[int]:
         """Units that came back without their rows; sets or lifts the high-water mark, too. Skips unreachable ones."""
         with self._lock:
-            known, lost, full = self._known_generations(), [], False
+            known, lost, fullest = self._known_generations(), [], 0.0
             for unit in self._units:
                 try:
                     if unit.generation(deadline=self._deadline()) != known.get(unit.index):
@@ -300,15 +302,20 @@ class QueueSteward:
                     self._figures[unit.index] = None
                     continue
                 self._figures[unit.index] = UnitFigures(memory.used, memory.limit, keys)
-                full = full or bool(memory.limit and memory.used > memory.limit * self._timing.high_water)
-            self._change("memory", int(full), waiting="the coordinator looks after storage")
-            self._short_of_memory = full
+                fullest = max(fullest, memory.used / memory.limit if memory.limit else 0.0)
+            self._fullest = fullest
+            self._change("memory", int(self.short_of_memory), waiting="the coordinator looks after storage")
             return lost
 
     @property
     def short_of_memory(self) -> bool:
         """Whether a unit was above its high-water mark when `probe_units` looked last."""
-        return self._short_of_memory
+        return self._fullest > self._timing.high_water
+
+    @property
+    def nearly_full(self) -> bool:
+        """Whether a unit had hardly any room left when `probe_units` looked last."""
+        return self._fullest > self._timing.nearly_full
 
     def declare_lost(self, unit: int, tell: Callable[[LostRows], None] | None = None) -> LostRows:
         """What unit `unit` held before it lost its mark is lost; then marks it. Nothing if it still has its mark.
@@ -330,12 +337,16 @@ class QueueSteward:
             storage.mark(generation, deadline=self._deadline())
             return loss
 
+    def drop_retained(self) -> str | None:
+        """Makes room at the cost of a restore: rows of the oldest published partition go; None if there are none."""
+        retained = self._change("drop_retained", waiting="the coordinator makes room")
+        return f"rows of train_{retained[0]}, kept for a restore, were dropped" if retained else None
+
     def relieve(self) -> str | None:
         """Makes room: rows that are kept only for a restore go first, then the newest unclaimed groups; else None."""
         with self._lock:
-            retained = self._change("drop_retained", waiting="the coordinator makes room")
-            if retained:
-                return f"rows of train_{retained[0]}, kept for a restore, were dropped"
+            if dropped := self.drop_retained():
+                return dropped
             newest = self._change("drop_newest", waiting="the coordinator makes room")
             if newest:
                 return f"{newest[1]} groups of train_{newest[0]} were dropped and are generated again"

@@ -22,7 +22,7 @@ from rljob_workers.transfer_queue.reads import ChunkRead, plan_reads
 from rljob_workers.transfer_queue.units import Clock, Sleep, StorageUnit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from rljob_api.names import Epoch
     from rljob_workers.transfer_queue.jagged import Column, Jagged
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 2.0
 """A put that one unit keeps waiting for so long goes to another: its rows are bound to no unit."""
+SLOW_BYTES_PER_SECOND = 50 << 20
+"""A second more for so many bytes: a unit that takes them slowly is no unit that hangs."""
 SHUN_SECONDS = 5.0
 """So long a unit that failed a put is the last choice, so that not every put waits for it anew."""
 FULL_RETRY_SECONDS = 0.05
@@ -75,6 +77,8 @@ class StorageUnits:
         self._key_prefix = f"{epoch}:{incarnation}:{secrets.token_hex(4)}"
         self._nonces = itertools.count()
         self._turns = itertools.count(int(incarnation[:6], 16))
+        self._left_behind: list[list[bytes]] = [[] for _ in urls]
+        """Per unit, keys that a broken exchange may have written: the unit deletes them when it answers again."""
         self._known: list[set[str]] = [set() for _ in urls]
         """Per unit, chunks whose header was seen."""
         self._shunned_until = [float("-inf")] * len(self._units)
@@ -107,6 +111,7 @@ class StorageUnits:
             # The first trouble of a unit says most: a later one may only tell that there was no time left.
             troubles = round_troubles | troubles
             if round_troubles and self._clock() + FULL_RETRY_SECONDS >= deadline:
+                self._take_back(placed.values())
                 raise _combined(troubles, self._clock() - began)
             if len(round_troubles) == len(self._units):
                 self._sleep(FULL_RETRY_SECONDS)
@@ -149,14 +154,21 @@ class StorageUnits:
             by_unit.setdefault(chunk.unit, []).append(chunk.key)
         return sum(self._units[unit].delete(keys, deadline=deadline) for unit, keys in by_unit.items())
 
+    def _take_back(self, chunks: Iterable[ChunkRef]) -> None:
+        """Deletes what was stored of a put that failed; what a unit that is away keeps is deleted when it is back."""
+        for chunk in chunks:
+            self._left_behind[chunk.unit].append(chunk.key.encode())
+
     def _store_round(
         self, pieces: Sequence[Piece], placed: dict[Piece, ChunkRef], deadline: float, waiting: str
     ) -> dict[int, Trouble]:
         """Tries each piece on one unit; adds to `placed`, shuns the units that failed and returns their troubles."""
-        until = deadline if len(self._units) == 1 else min(deadline, self._clock() + PATIENCE_SECONDS)
+        began = self._clock()
 
         def write(unit: StorageUnit, share: list[Piece]) -> dict[Piece, ChunkRef]:
-            return self._write(unit, share, until, waiting)
+            num_bytes = sum(piece.num_bytes for piece in share)
+            until = min(deadline, began + PATIENCE_SECONDS + num_bytes / SLOW_BYTES_PER_SECOND)
+            return self._write(unit, share, deadline if len(self._units) == 1 else until, waiting)
 
         shares = deal(pieces, self._preferred_units())
         outcomes = self._side_by_side(write, shares, sum(piece.num_bytes for piece in pieces))
@@ -180,14 +192,22 @@ class StorageUnits:
         return good or sorted(indices, key=lambda index: self._shunned_until[index])
 
     def _write(self, unit: StorageUnit, pieces: list[Piece], until: float, waiting: str) -> dict[Piece, ChunkRef]:
+        left_behind = self._left_behind[unit.index]
+
         def talk(connection: RespConnection, until: float) -> dict[Piece, ChunkRef] | None:
             generation = unit.marked_generation(connection, until)
+            if left_behind:
+                connection.call(b"UNLINK", *left_behind, deadline=until)
+                left_behind.clear()
             # Keys are drawn anew for each attempt: what a broken connection left behind is never written again.
             refs = {piece: self._reference(unit.index, generation, piece) for piece in pieces}
+            keys = [ref.key.encode() for ref in refs.values()]
+            left_behind.extend(keys)
             if not write_chunks(connection, refs, until):
-                connection.call(b"UNLINK", *[ref.key.encode() for ref in refs.values()], deadline=until)
-                return None
-            return refs
+                connection.call(b"UNLINK", *keys, deadline=until)
+                refs.clear()
+            left_behind.clear()
+            return refs or None
 
         refs = unit.exchange(talk, deadline=until, waiting=waiting)
         if refs is None:

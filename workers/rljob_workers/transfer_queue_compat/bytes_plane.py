@@ -50,12 +50,17 @@ class BytesPlane:
         if not self._marked:
             self._mark(deadline)
         num_bytes = sum(column.values.nbytes for column in jagged.values())
-        until = time.monotonic() + MARK_SECONDS + num_bytes / SLOW_BYTES_PER_SECOND
+        slow = time.monotonic() + MARK_SECONDS
+        until = slow + num_bytes / SLOW_BYTES_PER_SECOND
         try:
             stored = self._units.store(jagged, deadline=min(until, deadline), waiting=waiting)
         except StorageUnreachable:
             self._mark(deadline)
             stored = self._units.store(jagged, deadline=deadline, waiting=waiting)
+        else:
+            if time.monotonic() > slow:
+                # Another unit may have taken what one without a mark did not.
+                self._mark(deadline)
         return {name: Places(stored.fields[name], column.kinds) for name, column in columns.items()}
 
     def read(self, fields: Mapping[str, Places], *, deadline: float, waiting: str) -> dict[str, list[Column]]:

@@ -111,7 +111,7 @@ class Session:
         """What is said about each row; replaces what was said."""
         what = f"sets custom_meta of {len(numbers)} rows of {partition}"
         packed = self._documents(documents)
-        self._call("set_documents", partition, pack_runs(numbers), len(numbers), packed, what=what)
+        self._change("set_documents", partition, pack_runs(numbers), len(numbers), packed, what=what)
 
     def claim(
         self, partition: str, task: str, num_rows: int, fields: Sequence[str], question: Question
@@ -185,7 +185,7 @@ class Session:
 
     def reset(self, partition: str, task: str | None) -> None:
         """The task (None: every task) has had nothing of the partition."""
-        self._call("reset", partition, task or "", what=f"resets consumption of {partition}")
+        self._change("reset", partition, task or "", what=f"resets consumption of {partition}")
 
     # --- keys ----------------------------------------------------------------------------------------------------
 
@@ -215,12 +215,12 @@ class Session:
 
     def clear_rows(self, partition: str, numbers: Sequence[int]) -> None:
         """Rows and their bytes; those that are not there do not matter."""
-        self._call("clear_rows", partition, pack_runs(numbers), what=f"clears {len(numbers)} rows of {partition}")
+        self._change("clear_rows", partition, pack_runs(numbers), what=f"clears {len(numbers)} rows of {partition}")
         self._bytes_clean()
 
     def clear_partition(self, partition: str) -> None:
         """All rows and their bytes."""
-        self._call("clear_partition", partition, what=f"clears {partition}")
+        self._change("clear_partition", partition, what=f"clears {partition}")
         self._bytes_clean()
 
     def sweep(self, idle_seconds: int) -> int:

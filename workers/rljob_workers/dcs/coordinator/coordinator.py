@@ -30,6 +30,7 @@ from rljob_workers.dcs.coordinator.refusals import bad_request, not_open
 from rljob_workers.dcs.coordinator.server_state import ServerGate
 from rljob_workers.dcs.coordinator.weights import Weights
 from rljob_workers.transfer_queue.steward import LostRows, SetAside
+from rljob_workers.transfer_queue.types import Withheld
 
 BEAT_INTERVAL_SECONDS = 0.5
 EVENT_PAGE = 500
@@ -37,7 +38,7 @@ EVENT_PAGE = 500
 STATS_SECONDS = 0.2
 """Counts of the queue are read anew after this long."""
 SHORTAGE_SECONDS = 10.0
-"""Tickets that are withheld for memory so long are not freed by training going on."""
+"""A shortage of memory that lasts so long does not pass by training going on."""
 
 _NO_COUNTS = QueueObservation(groups_issued=0, groups_capacity=0, rows_ready={}, withheld=None)
 
@@ -195,9 +196,15 @@ class Coordinator:
             return
         if self._short_since is None:
             self._short_since = now
-        if now - self._short_since >= SHORTAGE_SECONDS:
-            self._ground.steward.relieve()
-            self._short_since = now
+        if now - self._short_since < SHORTAGE_SECONDS:
+            return
+        steward = self._ground.steward
+        # Generated groups go only for somebody who needs the room: a ticket, or a put that will not fit.
+        if steward.nearly_full or self._observed_counts().withheld == Withheld.MEMORY:
+            steward.relieve()
+        else:
+            steward.drop_retained()
+        self._short_since = now
 
     def _count_anew(self) -> None:
         """What was counted last is not true any more."""

@@ -48,6 +48,7 @@ _REFUSALS: dict[str, type[QueueError]] = {
 }
 _NOT_YET = ("LOADING", "BUSY", "NOAUTH", "WRONGPASS")
 """Answers of a server that is not ready for us, or not yet."""
+_IS_CROWDED = "max number of clients reached"
 _WHERE = re.compile(r" script: \S+, on \S+?\.$")
 
 
@@ -147,7 +148,7 @@ class ControlConnection:
 
     def _refusal(self, error: ErrorReply, began: float, waiting: str) -> QueueError:
         code, _, message = _WHERE.sub("", str(error)).partition(" ")
-        if code in _NOT_YET:
+        if code in _NOT_YET or _IS_CROWDED in message:
             self.close()
             return ControlUnreachable(self._unreachable(began, waiting, error))
         if code == "NOTOPEN":

@@ -215,9 +215,9 @@ changing('claim', function(args)
 end, function(record, args) return batch_answer(record[1], unpack_runs(record[2]), rest_of(args, 8)) end)
 
 -- partition, task ('' for all)
-repeatable('reset', function(args)
+changing('reset', function(args)
   local p = partition_of(args[1])
-  if not p then return {0} end
+  if not p then return {0}, true end
   for _, task in ipairs(redis.call('SMEMBERS', key(p, 'tasks'))) do
     if args[2] == '' or args[2] == task then redis.call('DEL', key(p, 'c:' .. task), key(p, 'b:' .. task)) end
   end
@@ -225,5 +225,5 @@ repeatable('reset', function(args)
     if args[2] == '' or args[2] == c.task then enlist_all(p, c) end
   end
   redis.call('PUBLISH', 'n:tq:' .. args[1], '1')
-  return {1}
+  return {1}, true
 end)

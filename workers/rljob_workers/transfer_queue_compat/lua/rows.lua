@@ -80,12 +80,12 @@ changing('put', function(args)
 end)
 
 -- partition, rows, how many, documents
-repeatable('set_documents', function(args)
+changing('set_documents', function(args)
   local p = require_partition(args[1])
   local runs = places_of(p, args[2])
   require_live(p, runs, tonumber(args[3]), args[1])
   set_documents(p, runs, args[4])
-  return {}
+  return {}, true
 end)
 
 -- partition, rows, how many, then the fields
@@ -205,9 +205,9 @@ end)
 -- --- clearing -------------------------------------------------------------------------------------------------------
 
 -- partition, rows; those that are not there any more do not matter
-repeatable('clear_rows', function(args)
+changing('clear_rows', function(args)
   local p = partition_of(args[1])
-  if not p then return {} end
+  if not p then return {}, true end
   local runs = still_live(p, places_of(p, args[2]))
   if #runs > 0 then note_change(p) end
   for _, c in ipairs(consumers_of(p)) do unlist(p, c, runs) end
@@ -228,12 +228,12 @@ repeatable('clear_rows', function(args)
       redis.call('HDEL', key(p, 'names'), place)
     end
   end
-  return {}
+  return {}, true
 end)
 
-repeatable('clear_partition', function(args)
+changing('clear_partition', function(args)
   local p = partition_of(args[1])
-  if not p then return {0} end
+  if not p then return {0}, true end
   local pages = redis.call('GET', key(p, 'pages')) or ''
   for i = 1, #pages, 8 do redis.call('HDEL', PAGES, (struct.unpack('<I8', pages, i))) end
   for _, field in ipairs(redis.call('SMEMBERS', key(p, 'fields'))) do
@@ -246,7 +246,7 @@ repeatable('clear_partition', function(args)
   end
   if redis.call('EXISTS', key(p, 'chunks')) == 1 then redis.call('SADD', GONE, p) end
   redis.call('HDEL', PARTITIONS, args[1])
-  return {1}
+  return {1}, true
 end)
 
 -- --- the queue as a whole -------------------------------------------------------------------------------------------

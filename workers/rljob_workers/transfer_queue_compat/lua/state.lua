@@ -202,7 +202,10 @@ local function changing(name, body, replay)
   redis.register_function(name .. SUFFIX, function(_, all)
     woken = {}
     local kept, args = redis.call('GET', 'tq:call:' .. all[1]), rest_of(all, 3)
-    if kept and struct.unpack('<d', kept) == tonumber(all[2]) then
+    local last, call = kept and struct.unpack('<d', kept) or 0, tonumber(all[2])
+    -- It was under way while its client gave up, asked again and went on.
+    if last > call then refuse('call ' .. call .. ' comes after call ' .. last .. ' of the same client') end
+    if last == call then
       local record = cmsgpack.unpack(string.sub(kept, 9))
       return replay and replay(record, args) or record
     end

@@ -180,21 +180,35 @@ local function all_cover(r, task, rows)
   return true
 end
 
+local function sorted_runs(rows)
+  local sorted = {}
+  for i = 1, #rows do sorted[i] = rows[i] end
+  table.sort(sorted)
+  return runs_of(sorted)
+end
+
 local function training_batch(r, task, index, num_rows, size)
   local kept = redis.call('HGET', key(r, 'b:' .. task.name), index)
   if kept then return unpack_rows(kept), nil end
   if listed_rows(r, task) < num_rows then return nil, nil end
-  local rows = deal(r, task, pop_rows(r, task, num_rows), size)
+  -- Read and dealt first, taken then: who fails in between has changed nothing.
+  local entries = task.policy == 'Group' and num_rows / SHAPE.samples or num_rows
+  local taken = rows_of(task, redis.call('LRANGE', key(r, 'q:' .. task.name), 0, entries - 1))
+  local runs = sorted_runs(taken)
+  local rows = deal(r, task, taken, size)
+  redis.call('LTRIM', key(r, 'q:' .. task.name), entries, -1)
+  if redis.call('EXISTS', key(r, 'q:' .. task.name)) == 0 then redis.call('ZREM', 'q:ready:' .. task.name, r) end
   redis.call('HSET', key(r, 'b:' .. task.name), index, pack_rows(rows))
-  local sorted = {unpack(rows)}
-  table.sort(sorted)
-  set_state(r, task, runs_of(sorted), 'c')
+  set_state(r, task, runs, 'c')
   return rows, true
 end
 
 rank_call('claim_training', function(args)
   local task, r, index, num_rows = SHAPE.task[args[1]], tonumber(args[2]), args[3], tonumber(args[4])
   local rank, size = tonumber(args[5]), tonumber(args[6])
+  if num_rows % ((task.policy == 'Group' and SHAPE.samples or 1) * size) ~= 0 then
+    refuse('MISMATCH', num_rows .. ' rows cannot be dealt evenly to ' .. size .. ' ranks with policy ' .. task.policy)
+  end
   if redis.call('HEXISTS', key(r, 'b:' .. task.name), index) == 0 and is_exhausted(task, r, r) then return {'E'} end
   local rows, changed = training_batch(r, task, index, num_rows, size)
   if not rows then return {'N', listed_rows(r, task)} end

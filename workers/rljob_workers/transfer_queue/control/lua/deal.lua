@@ -47,12 +47,17 @@ local function spread_of(sets)
   return {spread = sets[1].weight - sets[#sets].weight, sets = sets}
 end
 
-local function flatten(set, items)
-  if set.item then
-    items[#items + 1] = set.item
-  else
-    flatten(set[1], items)
-    flatten(set[2], items)
+-- The items of a set. Sets are as deep as merges followed each other, so this does not call itself.
+local function flatten(set)
+  local items, left = {}, {set}
+  while #left > 0 do
+    local one = table.remove(left)
+    if one.item then
+      items[#items + 1] = one.item
+    else
+      left[#left + 1] = one[2]
+      left[#left + 1] = one[1]
+    end
   end
   return items
 end
@@ -116,7 +121,7 @@ local function deal_evenly(items, size)
   while #heap > 1 do heap_push(heap, joined(heap_pop(heap), heap_pop(heap))) end
   local sets = {}
   for i, set in ipairs(heap[1].sets) do
-    sets[i] = {items = sort_items(flatten(set, {})), weight = set.weight, first = set.first}
+    sets[i] = {items = sort_items(flatten(set)), weight = set.weight, first = set.first}
   end
   for _ = 1, EXCHANGES do
     if not exchange(sets) then break end

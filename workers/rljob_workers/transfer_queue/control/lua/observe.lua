@@ -104,6 +104,14 @@ local function check_state(r, task, broken)
     if listed[row] and letter ~= 'r' then broken[#broken + 1] = where .. 'row ' .. row .. ' is listed in state ' .. letter end
     if letter == 'd' then done = done + 1 end
   end
+  if task.policy == 'Group' then
+    local whole = string.rep('r', SHAPE.samples)
+    for first = 0, SHAPE.rows - 1, SHAPE.samples do
+      if string.sub(states, first + 1, first + SHAPE.samples) == whole and not listed[first] then
+        broken[#broken + 1] = where .. 'the group of row ' .. first .. ' is ready and not on the ready list'
+      end
+    end
+  end
   if done ~= tonumber(redis.call('HGET', key(r, 'done'), task.name) or '0') then
     broken[#broken + 1] = where .. done .. ' rows are done, the count disagrees'
   end

@@ -233,6 +233,11 @@ steward_call('raise_epoch', function(args, _, all)
   if meta('run') ~= args[3] and all[#all] ~= 'force' then
     refuse('NOTOPEN', 'the control Redis was started anew and the coordinator has not opened it')
   end
+  for place, name in pairs({[4] = 'record', [5] = 'ticket table'}) do
+    if args[place] ~= '' and not pcall(cjson.decode, args[place]) then
+      refuse('MISMATCH', 'the ' .. name .. ' of the checkpoint is no JSON: epoch ' .. epoch .. ' cannot be restored from it')
+    end
+  end
   local missing = {}
   for i = 6, #args - 1 do missing[args[i]] = true end
   fence()
