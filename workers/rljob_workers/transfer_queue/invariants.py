@@ -6,6 +6,9 @@ and so at one moment; bytes are called missing only if they are still named afte
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
+
 from rljob_api.names import RolloutId, partition_name
 from rljob_workers.transfer_queue.control.connection import Argument
 from rljob_workers.transfer_queue.control.library import shape_fields
@@ -26,17 +29,20 @@ class QueueInvariants:
 
     def broken(self, partitions: list[RolloutId]) -> list[str]:
         """Every broken invariant in a sentence; empty when all hold."""
+        return list(dict.fromkeys(line for step in self.steps(partitions) for line in step()))
+
+    def steps(self, partitions: list[RolloutId]) -> Iterator[Callable[[], list[str]]]:
+        """The same in steps of milliseconds, for who has other things to do in between."""
         shape = self._access.shape
         parts: list[tuple[Argument, ...]] = [(task.name,) for task in shape.tasks]
         parts += [(":chunks", field) for field in shape_fields(shape)]
         parts += [(":groups", first) for first in range(0, shape.batch_size, GROUPS_AT_ONCE)]
-        found = self._part("")
+        yield partial(self._part, "")
         for rollout_id in partitions:
             for part in parts:
-                found += self._part(rollout_id, *part)
+                yield partial(self._part, rollout_id, *part)
         for rollout_id in partitions:
-            found += self._missing_bytes(rollout_id)
-        return list(dict.fromkeys(found))
+            yield partial(self._missing_bytes, rollout_id)
 
     def _part(self, *part: Argument) -> list[str]:
         return [line.decode() for line in self._access.read("check", *part, waiting=_WAITING)]

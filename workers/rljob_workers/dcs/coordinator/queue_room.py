@@ -5,13 +5,13 @@ Called by the coordinator in its thread. Checks what is asked for by name; what 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rljob_api.names import RolloutId, partition_name
 from rljob_api.times import timestamp
 from rljob_api.wire.observation import EventKind, ServerState
-from rljob_api.wire.queue import DrainRequest, DrainState, QueueCheck, QueuePeek, QueueStats, RowState, Tickets
+from rljob_api.wire.queue import DrainRequest, DrainState, QueuePeek, QueueStats, RowState, Tickets
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.refusals import bad_request, not_found
@@ -66,11 +66,11 @@ class QueueRoom:
             self._scraped, self._scraped_at = self.stats(), now
         return self._scraped
 
-    def check(self) -> QueueCheck:
-        """Proves the invariants of what the queue has now."""
+    def check_steps(self) -> tuple[int, Iterator[Callable[[], list[str]]]]:
+        """The proof of the invariants: of how many partitions, and its steps, each of which tells what is broken."""
         steward = self._ground.steward
         partitions = steward.inspection.partitions()
-        return QueueCheck(partitions=len(partitions), broken=steward.invariants.broken(partitions))
+        return len(partitions), steward.invariants.steps(partitions)
 
     def peek(self, request: PeekRequest) -> QueuePeek:
         """Rows, none of them claimed."""

@@ -5,13 +5,14 @@ Part of `app`, and behind its token.
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Annotated
 
 from fastapi import FastAPI, Query, Response
 
 from rljob_api.base import ApiModel
-from rljob_api.wire.queue import MAX_PEEK_ROWS, MAX_PEEK_VALUES, DrainRequest, RowState
+from rljob_api.wire.queue import MAX_PEEK_ROWS, MAX_PEEK_VALUES, DrainRequest, QueueCheck, RowState
 from rljob_workers.dcs.coordinator.desk import Desk
 from rljob_workers.dcs.coordinator.queue_room import PeekRequest
 
@@ -37,9 +38,15 @@ def add_queue_routes(app: FastAPI, desk: Desk) -> None:
         request = PeekRequest(partition, task, state, field, first, limit, values)
         return _json(await desk.do_when_open(partial(room.peek, request)))
 
+    one_check = asyncio.Lock()
+
     @app.get("/v1/queue/check")
     async def check() -> Response:
-        return _json(await desk.do_when_open(room.check))
+        # Step by step, one check at a time: beats and polls are served in between.
+        async with one_check:
+            number, steps = await desk.do_when_open(room.check_steps)
+            broken = [line for step in steps for line in await desk.do_when_open(step)]
+        return _json(QueueCheck(partitions=number, broken=list(dict.fromkeys(broken))))
 
     @app.put("/v1/queue/drain")
     async def drain(request: DrainRequest) -> Response:
