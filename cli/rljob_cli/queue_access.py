@@ -123,13 +123,15 @@ class ClusterCoordinator(Coordinator):
         self._token = cluster.secret(secret_name(name), "token")
 
     def has_ended(self) -> bool:
-        """Its phase says so."""
-        from rljob_cli.cluster import Unreachable
+        """Its phase says so, or it is not there any more."""
+        from rljob_cli.cluster import ClusterProblem, Unreachable
 
         try:
             phase = self._cluster.job(self._name).get("status", {}).get("phase")
         except Unreachable:
             return False
+        except ClusterProblem:
+            return True
         return phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED)
 
     def close(self) -> None:

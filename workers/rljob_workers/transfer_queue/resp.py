@@ -62,7 +62,7 @@ class UnitAddress:
         if parts.scheme == "redis" and parts.hostname and parts.path in ("", "/", "/0"):
             return cls(None, parts.hostname, parts.port or 6379, password)
         raise ValueError(
-            f"TransferQueue: a storage unit's URL has scheme {parts.scheme!r} and no usable address."
+            f"TransferQueue: a Redis server's URL has scheme {parts.scheme!r} and no usable address."
             " Use unix://:password@/path or redis://:password@host:port/0."
         )
 
@@ -194,7 +194,11 @@ class RespConnection:
             return self._body(size, deadline)
         if not depth:
             raise BrokenReply("a reply has lists in lists in lists")
-        return [self._read(deadline, depth - 1) for _ in range(size)]
+        try:
+            return [self._read(deadline, depth - 1) for _ in range(size)]
+        except ErrorReply as error:
+            # The rest of the list is not read yet.
+            raise BrokenReply(f"a list has an error in it: {error}") from error
 
     def _body(self, size: int, deadline: float) -> bytes:
         """Memory is taken for what has come, and not on the server's word."""

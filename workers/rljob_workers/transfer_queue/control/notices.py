@@ -129,5 +129,5 @@ class Subscription(Notices):
         reply = self._connection.read(self._clock() + SILENCE_SECONDS)
         if not isinstance(reply, list) or len(reply) != 3 or not isinstance(reply[1], bytes):
             raise BrokenReply(f"a notice was expected, {reply!r} came")
-        kind, channel = reply[0], reply[1].decode().removeprefix("n:")
+        kind, channel = reply[0], reply[1].decode(errors="replace").removeprefix("n:")
         (self._channels if kind == b"subscribe" else self._noticed).add(channel)
