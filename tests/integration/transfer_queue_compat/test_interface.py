@@ -98,16 +98,16 @@ def test_every_call_has_an_asynchronous_twin(config: dict[str, Any]) -> None:
     assert asyncio.run(work()) == [0, 1, 2]
 
 
-def test_a_call_that_waits_holds_up_no_other(config: dict[str, Any]) -> None:
-    async def work() -> list[int]:
+def test_calls_that_wait_hold_up_no_other(config: dict[str, Any]) -> None:
+    async def work() -> list[list[int]]:
         client = tq.get_client()
-        waiting = asyncio.create_task(client.async_get_meta(["x"], 4, "p", task_name="t"))
-        await asyncio.sleep(0)
+        waiting = [asyncio.create_task(client.async_get_meta(["x"], 4, "p", task_name=f"t{n}")) for n in range(12)]
+        await asyncio.sleep(0.1)
         await client.async_put(rows(4), partition_id="p")
-        return (await waiting).global_indexes
+        return [(await one).global_indexes for one in waiting]
 
     tq.init({**config, "controller": {"sampler": "SequentialSampler", "polling_mode": False}})
-    assert asyncio.run(work()) == [0, 1, 2, 3]
+    assert asyncio.run(work()) == [[0, 1, 2, 3]] * 12
 
 
 def test_a_dataset_gives_micro_batches_and_the_same_again(config: dict[str, Any]) -> None:

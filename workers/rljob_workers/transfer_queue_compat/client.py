@@ -19,7 +19,9 @@ from rljob_workers.transfer_queue_compat.metadata import BatchMeta
 from rljob_workers.transfer_queue_compat.settings import Servers
 
 THREADS = 8
-"""Calls of one client that may wait at the same time; what they say to the servers is said one by one."""
+"""Calls of one client at the same time; what they say to the servers is said one by one."""
+WAITS = 256
+"""Claims of one client that may wait at the same time: in threads of their own, since others bring what they wait for."""
 
 T = TypeVar("T")
 
@@ -43,10 +45,12 @@ class AsyncTransferQueueClient:
         self.client_id = client_id
         self.calls = BlockingCalls(client_id, controller_info)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="rljob-compat")
+        self._waits = ThreadPoolExecutor(WAITS, thread_name_prefix="rljob-compat-wait")
 
     def close(self) -> None:
         """Ends connections; may be called twice."""
         self._threads.shutdown()
+        self._waits.shutdown()
         self.calls.session.close()
 
     def initialize_storage_manager(self, manager_type: str, config: Mapping[str, Any]) -> NoReturn:  # noqa: ARG002
@@ -61,7 +65,8 @@ class AsyncTransferQueueClient:
 
     async def async_get_meta(self, *args: Any, **kwargs: Any) -> BatchMeta:  # noqa: ANN401 - passes them on
         """See `BlockingCalls.get_meta`."""
-        return await self._run(self.calls.get_meta, *args, **kwargs)
+        work = partial(self.calls.get_meta, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._waits, work)
 
     async def async_put(self, *args: Any, **kwargs: Any) -> BatchMeta:  # noqa: ANN401 - passes them on
         """See `BlockingCalls.put`."""
