@@ -21,7 +21,7 @@ from rljob_workers.transfer_queue_compat.settings import Servers
 THREADS = 8
 """Calls of one client at the same time; what they say to the servers is said one by one."""
 WAITS = 256
-"""Claims of one client that may wait at the same time: in threads of their own, since others bring what they wait for."""
+"""Claims of one client that may wait at the same time: in threads of their own, for others bring what they wait for."""
 
 T = TypeVar("T")
 
