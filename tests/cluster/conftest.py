@@ -24,7 +24,7 @@ def cluster() -> Cluster:
     try:
         return bring_up()
     except RuntimeError as error:
-        last = (str(error) or "up.sh said nothing").splitlines()[-1]
+        last = str(error).splitlines()[-1]
         sentence = f"no cluster: KUBECONFIG names none, and this machine cannot have one: {last}"
         if os.environ.get("CI"):
             pytest.fail(sentence)
