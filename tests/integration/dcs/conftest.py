@@ -1,25 +1,18 @@
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.dcs.world import World, job
-from tests.integration.transfer_queue.servers import Servers
+from tests.integration.transfer_queue.servers import Servers, running_servers
 
 
 @pytest.fixture(scope="session")
 def shared_servers() -> Iterator[Servers]:
-    # Not tmp_path: the path of a socket must be short.
-    with tempfile.TemporaryDirectory(prefix="rlj-dcs-") as folder:
-        servers = Servers(Path(folder))
-        servers.start()
-        try:
-            yield servers
-        finally:
-            servers.stop()
+    with running_servers() as servers:
+        yield servers
 
 
 @pytest.fixture

@@ -1,31 +1,20 @@
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rljob_workers.transfer_queue.types import QueueShape
 from tests.integration.transfer_queue.job import Job
-from tests.integration.transfer_queue.servers import Servers
+from tests.integration.transfer_queue.servers import Servers, running_servers
 from tests.integration.transfer_queue.world import make_shape
-
-
-def _serve() -> Iterator[Servers]:
-    # Not tmp_path: the path of a socket must be short.
-    with tempfile.TemporaryDirectory(prefix="rlj-") as folder:
-        servers = Servers(Path(folder))
-        servers.start()
-        try:
-            yield servers
-        finally:
-            servers.stop()
 
 
 @pytest.fixture(scope="session")
 def shared_servers() -> Iterator[Servers]:
-    yield from _serve()
+    with running_servers() as servers:
+        yield servers
 
 
 @pytest.fixture
@@ -40,8 +29,8 @@ def make_job(servers: Servers) -> Iterator[Callable[..., Job]]:
     """Jobs whose invariants and bytes are proven when the test is over."""
     jobs: list[Job] = []
 
-    def make(**options: Any) -> Job:
-        jobs.append(Job(servers, make_shape(**options)))
+    def make(shape: QueueShape | None = None, **options: Any) -> Job:
+        jobs.append(Job(servers, shape or make_shape(**options)))
         return jobs[-1]
 
     yield make

@@ -6,8 +6,10 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import redis
@@ -137,3 +139,16 @@ class Servers:
 
     def _append_only_file(self) -> Path:
         return max((self._folder / "appendonlydir").glob("*.incr.aof"), key=lambda path: path.stat().st_mtime)
+
+
+@contextmanager
+def running_servers() -> Iterator[Servers]:
+    """Servers in a folder of their own, until the end."""
+    # Not tmp_path: the path of a socket must be short.
+    with tempfile.TemporaryDirectory(prefix="rlj-") as folder:
+        servers = Servers(Path(folder))
+        servers.start()
+        try:
+            yield servers
+        finally:
+            servers.stop()

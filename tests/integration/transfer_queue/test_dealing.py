@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -15,7 +15,6 @@ from rljob_workers.transfer_queue.errors import Mismatch
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.types import Batch, ClaimPolicy, GroupRows, QueueShape, Task, TaskKind
 from tests.integration.transfer_queue.job import Job, weight
-from tests.integration.transfer_queue.servers import Servers
 
 MakeJob = Callable[..., Job]
 SAMPLES = 4
@@ -33,22 +32,6 @@ def shape(policy: ClaimPolicy, samples: int = SAMPLES) -> QueueShape:
         generated_fields=("tokens",),
         tasks=(Task("train", TaskKind.TRAINING, ("tokens",), (), policy),),
     )
-
-
-@pytest.fixture
-def make_job(servers: Servers) -> Iterator[MakeJob]:
-    jobs: list[Job] = []
-
-    def make(policy: ClaimPolicy, samples: int = SAMPLES) -> Job:
-        jobs.append(Job(servers, shape(policy, samples)))
-        return jobs[-1]
-
-    yield make
-    for job in jobs:
-        try:
-            job.prove()
-        finally:
-            job.close()
 
 
 def fill(job: Job, lengths: list[int]) -> None:
@@ -109,7 +92,7 @@ def test_token_sums_are_nearer_than_by_taking_turns(
     ranks: int, draw: Callable[[Random], int], make_job: MakeJob
 ) -> None:
     lengths = [draw(Random(f"{ranks} {place}")) for place in range(GROUPS * SAMPLES)]
-    job = make_job(ClaimPolicy.BALANCED)
+    job = make_job(shape(ClaimPolicy.BALANCED))
     fill(job, lengths)
     shares = deal(job, ranks)
     assert {len(share) for share in shares} == {GROUPS * SAMPLES // ranks}
@@ -120,7 +103,7 @@ def test_token_sums_are_nearer_than_by_taking_turns(
 
 def test_what_can_be_dealt_evenly_is(make_job: MakeJob) -> None:
     lengths = [3, 2, 1, 6, 5, 4, 9, 8, 7, 12, 11, 10] * 8
-    job = make_job(ClaimPolicy.BALANCED)
+    job = make_job(shape(ClaimPolicy.BALANCED))
     fill(job, lengths)
     assert spread(sums(deal(job, 4))) == 0
 
@@ -128,7 +111,7 @@ def test_what_can_be_dealt_evenly_is(make_job: MakeJob) -> None:
 def test_groups_stay_whole_with_the_policy_group(make_job: MakeJob) -> None:
     random = Random(7)
     lengths = [random.randint(1, 300) for _ in range(GROUPS * SAMPLES)]
-    job = make_job(ClaimPolicy.GROUP)
+    job = make_job(shape(ClaimPolicy.GROUP))
     fill(job, lengths)
     shares = deal(job, 3)
     for share in shares:
@@ -141,7 +124,7 @@ def test_groups_stay_whole_with_the_policy_group(make_job: MakeJob) -> None:
 
 
 def test_rows_are_cut_as_they_came_with_the_policy_fifo(make_job: MakeJob) -> None:
-    job = make_job(ClaimPolicy.FIFO)
+    job = make_job(shape(ClaimPolicy.FIFO))
     fill(job, list(range(1, GROUPS * SAMPLES + 1)))
     assert [share.rows.tolist() for share in deal(job, 2, 8)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
@@ -150,7 +133,7 @@ def test_rows_are_cut_as_they_came_with_the_policy_fifo(make_job: MakeJob) -> No
 @pytest.mark.parametrize("policy", list(ClaimPolicy))
 def test_a_batch_may_be_as_large_as_a_rollout(policy: ClaimPolicy, ranks: int, make_job: MakeJob) -> None:
     samples = 384  # more rows in all than Lua gives back from one call
-    job = make_job(policy, samples)
+    job = make_job(shape(policy, samples))
     for ticket in job.tickets(GROUPS):
         one = Jagged.scalars(torch.ones(samples, dtype=torch.int32))
         assert job.rollout.put_groups(
@@ -162,7 +145,7 @@ def test_a_batch_may_be_as_large_as_a_rollout(policy: ClaimPolicy, ranks: int, m
 
 
 def test_a_batch_that_cannot_be_dealt_is_refused_before_anything_is_taken(make_job: MakeJob) -> None:
-    job = make_job(ClaimPolicy.GROUP)
+    job = make_job(shape(ClaimPolicy.GROUP))
     fill(job, [3] * (GROUPS * SAMPLES))
     with pytest.raises(Mismatch, match="6 rows cannot be dealt evenly to 1 ranks with policy Group"):
         job.actor._change("claim_training", "train", 0, 0, 6, 0, 1, waiting="a test")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,19 +10,13 @@ from rljob_workers.transfer_queue_compat.client import TransferQueueClient
 from rljob_workers.transfer_queue_compat.samplers import BaseSampler, SequentialSampler
 from rljob_workers.transfer_queue_compat.settings import Servers as Names
 from rljob_workers.transfer_queue_compat.settings import Settings
-from tests.integration.transfer_queue.servers import Servers
+from tests.integration.transfer_queue.servers import Servers, running_servers
 
 
 @pytest.fixture(scope="session")
 def compat_servers() -> Iterator[Servers]:
-    # Not tmp_path: the path of a socket must be short.
-    with tempfile.TemporaryDirectory(prefix="rlj-") as folder:
-        servers = Servers(Path(folder))
-        servers.start()
-        try:
-            yield servers
-        finally:
-            servers.stop()
+    with running_servers() as servers:
+        yield servers
 
 
 @pytest.fixture

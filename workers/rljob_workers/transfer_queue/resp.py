@@ -165,7 +165,12 @@ class RespConnection:
     def call(self, *parts: bytes | memoryview, deadline: float) -> Reply:
         """One command and its reply."""
         self.command(*parts)
-        self.flush(deadline)
+        try:
+            self.flush(deadline)
+        except BrokenPipeError:
+            # A server that takes no more clients says so, and closes.
+            self.read(deadline)
+            raise
         return self.read(deadline)
 
     def has_reply(self, seconds: float) -> bool:

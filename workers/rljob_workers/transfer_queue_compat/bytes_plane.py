@@ -16,16 +16,14 @@ from rljob_workers.transfer_queue.control.rows import parse_chunk
 from rljob_workers.transfer_queue.errors import StorageUnreachable
 from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement
 from rljob_workers.transfer_queue.resp import RespConnection
-from rljob_workers.transfer_queue.storage import StorageUnits
+from rljob_workers.transfer_queue.storage import SLOW_BYTES_PER_SECOND, StorageUnits
 from rljob_workers.transfer_queue.units import StorageUnit
 from rljob_workers.transfer_queue_compat.columns import Column
 from rljob_workers.transfer_queue_compat.rows import Places
 
 _EPOCH = Epoch(0)
 MARK_SECONDS = 2.0
-"""A put that a unit keeps waiting for so long looks whether the unit lost its mark ..."""
-SLOW_BYTES_PER_SECOND = 50 << 20
-"""... and for a second more for so many bytes."""
+"""A put that takes so long, and the time that its bytes may take, looks whether a unit lost its mark."""
 
 
 class BytesPlane:

@@ -77,14 +77,13 @@ class ControlConnection:
 
         def ask(until: float) -> str:
             self.close()
-            self._connected(until)
-            return self._run_id.decode()
+            return self._known_run_id(until).decode()
 
         return str(self._persist(ask, deadline, waiting))
 
     def read(self, name: str, *args: Argument, deadline: float, waiting: str) -> Any:  # noqa: ANN401 - a reply of Redis
         """Calls a function that changes nothing."""
-        return self._persist(lambda until: self._function(name, False, args, until), deadline, waiting)
+        return self._persist(lambda until: self._function(name, args, until), deadline, waiting)
 
     def change(self, name: str, *args: Argument, deadline: float, waiting: str) -> list[Any]:
         """Calls a function whose first argument is the run id; `args` come after it.
@@ -92,7 +91,9 @@ class ControlConnection:
         Repeated as it is until there is an answer, so `args` must hold a call number. `waiting` says for an error who
         waits for what.
         """
-        reply = self._persist(lambda until: self._function(name, True, args, until), deadline, waiting)
+        reply = self._persist(
+            lambda until: self._function(name, (self._known_run_id(until), *args), until), deadline, waiting
+        )
         assert isinstance(reply, list)
         return reply
 
@@ -110,11 +111,13 @@ class ControlConnection:
             self._connection = connection
         return self._connection
 
-    def _function(self, name: str, with_run_id: bool, args: tuple[Argument, ...], until: float) -> Any:  # noqa: ANN401
+    def _known_run_id(self, until: float) -> bytes:
+        self._connected(until)
+        return self._run_id
+
+    def _function(self, name: str, args: tuple[Argument, ...], until: float) -> Any:  # noqa: ANN401
         connection = self._connected(until)
         packed = [value if isinstance(value, bytes) else str(value).encode() for value in args]
-        if with_run_id:
-            packed.insert(0, self._run_id)
         call = (b"FCALL", (name + self._functions.suffix).encode(), b"0", *packed)
         try:
             return connection.call(*call, deadline=until)

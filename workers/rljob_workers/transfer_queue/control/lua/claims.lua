@@ -61,10 +61,15 @@ local function end_expired(now)
   return #expired > 0
 end
 
+-- Once its last entry was taken, a partition is offered no more.
+local function withdraw_if_empty(r, task)
+  if redis.call('EXISTS', key(r, 'q:' .. task.name)) == 0 then redis.call('ZREM', 'q:ready:' .. task.name, r) end
+end
+
 local function pop_rows(r, task, max_rows)
   local number = task.policy == 'Group' and math.max(1, math.floor(max_rows / SHAPE.samples)) or max_rows
   local entries = redis.call('LPOP', key(r, 'q:' .. task.name), number) or {}
-  if redis.call('EXISTS', key(r, 'q:' .. task.name)) == 0 then redis.call('ZREM', 'q:ready:' .. task.name, r) end
+  withdraw_if_empty(r, task)
   return rows_of(task, entries)
 end
 
@@ -197,7 +202,7 @@ local function training_batch(r, task, index, num_rows, size)
   local runs = sorted_runs(taken)
   local rows = deal(r, task, taken, size)
   redis.call('LTRIM', key(r, 'q:' .. task.name), entries, -1)
-  if redis.call('EXISTS', key(r, 'q:' .. task.name)) == 0 then redis.call('ZREM', 'q:ready:' .. task.name, r) end
+  withdraw_if_empty(r, task)
   redis.call('HSET', key(r, 'b:' .. task.name), index, pack_rows(rows))
   set_state(r, task, runs, 'c')
   return rows, true

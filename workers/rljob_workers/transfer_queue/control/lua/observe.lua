@@ -3,8 +3,7 @@
 local function ready_rows(task)
   local rows = 0
   for _, r in ipairs(redis.call('ZRANGE', 'q:ready:' .. task.name, 0, -1)) do
-    local entries = redis.call('LLEN', key(r, 'q:' .. task.name))
-    rows = rows + (task.policy == 'Group' and entries * SHAPE.samples or entries)
+    rows = rows + listed_rows(r, task)
   end
   return rows
 end
