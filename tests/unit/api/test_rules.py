@@ -58,7 +58,10 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.restartPolicy.failureRules": st.lists(
         st.fixed_dictionaries(
             {"name": st.just("oom"), "action": st.sampled_from(["Count", "FailJob"])},
-            optional={"exitCodes": st.lists(st.just(1), max_size=1), "podReasons": st.lists(st.just("OOMKilled"))},
+            optional={
+                "exitCodes": st.lists(st.just(1), max_size=1),
+                "podReasons": st.lists(st.just("OOMKilled"), max_size=2),
+            },
         ),
         max_size=2,
     ),
