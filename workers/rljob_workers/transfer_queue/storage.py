@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from rljob_workers.transfer_queue.buffers import BufferPool
@@ -235,7 +235,10 @@ class StorageUnits:
     def _side_by_side(
         self, work: Callable[[StorageUnit, list[S]], T], shares: Mapping[int, list[S]], num_bytes: int
     ) -> dict[int, T | QueueError]:
-        """Runs `work` for every unit's share, in a thread per unit where the bytes are worth it."""
+        """Runs `work` for every unit's share, in a thread per unit where the bytes are worth it.
+
+        Raises what is no QueueError when all have ended.
+        """
 
         def one(index: int) -> T | QueueError:
             try:
@@ -247,7 +250,17 @@ class StorageUnits:
             return {index: one(index) for index in shares}
         if self._threads is None:
             self._threads = ThreadPoolExecutor(len(self._units), thread_name_prefix="rljob-storage")
-        return dict(zip(shares, self._threads.map(one, shares), strict=True))
+        begun: dict[int, Future[T | QueueError]] = {}
+        try:
+            for index in shares:
+                begun[index] = self._threads.submit(one, index)
+            wait(begun.values())
+        finally:
+            # Behind an exception no thread may go on: the next call uses the same connections and buffers.
+            for outcome in begun.values():
+                outcome.cancel()
+            wait(begun.values())
+        return {index: outcome.result() for index, outcome in begun.items()}
 
     def _rows_lost(self, lost: Sequence[ChunkRef], waiting: str) -> RowsLost:
         units = sorted({chunk.unit for chunk in lost})
