@@ -40,7 +40,7 @@ def test_clearing_a_partition_gives_memory_back(make_client: MakeClient, servers
         while used_memory(servers) > before + (1 << 20):
             assert time.monotonic() < deadline, f"{used_memory(servers)} bytes are used, {before} before"
             time.sleep(0.01)
-    assert control_keys(servers) == {"tq:numbers", "tq:config"}
+    assert control_keys(servers) == {"tq:numbers", "tq:config", "tq:units"}
 
 
 def test_a_cleared_partition_is_another_one_when_it_comes_back(make_client: MakeClient) -> None:
@@ -100,7 +100,7 @@ def test_a_client_that_died_while_it_cleared_leaves_the_rest_to_the_next(
     put(client, 4)
     put(client, 4, "other")
     # As far as the one that died came: the rows are gone, their bytes are not.
-    client.calls.session._call("clear_partition", "p", what="clears")
+    client.calls.session.control.change("clear_partition", "p", what="clears")
     assert client.get_partition_list() == ["other"]
     assert stored_chunks(servers) == 4
     client.clear_partition("other")

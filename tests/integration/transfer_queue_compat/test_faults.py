@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from rljob_workers.transfer_queue.errors import Mismatch, QueueError, StorageFull
 from rljob_workers.transfer_queue_compat.client import TransferQueueClient
 from rljob_workers.transfer_queue_compat.errors import StorageKeyNotFoundError
-from rljob_workers.transfer_queue_compat.samplers import GRPOGroupNSampler
+from rljob_workers.transfer_queue_compat.samplers import GRPOGroupNSampler, RankAwareSampler
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue_compat.conftest import MakeClient, stored_chunks
 
@@ -42,19 +42,19 @@ def test_the_control_redis_is_killed_and_started_again(client: TransferQueueClie
 
 def test_a_call_that_comes_after_a_later_one_is_refused(make_client: MakeClient) -> None:
     client = make_client()
-    session = client.calls.session
+    control = client.calls.session.control
     calls: list[tuple[str, tuple[Any, ...]]] = []
-    call = session._call
+    call = control.call
 
     def heard(name: str, *arguments: Any, what: str) -> Any:
         calls.append((name, arguments))
         return call(name, *arguments, what=what)
 
-    session._call = heard  # type: ignore[method-assign]
+    control.call = heard  # type: ignore[method-assign]
     client.put(rows(4), partition_id="p")
     client.clear_partition("p")
     client.put(rows(4), partition_id="p")
-    session._call = call  # type: ignore[method-assign]
+    control.call = call  # type: ignore[method-assign]
     for name in ("put", "clear_partition"):
         arguments = next(given for called, given in calls if called == name)
         with pytest.raises(Mismatch, match=r"call \d comes after call \d of the same client"):
@@ -62,21 +62,74 @@ def test_a_call_that_comes_after_a_later_one_is_refused(make_client: MakeClient)
     assert client.get_meta([], None, "p", mode="force_fetch").size == 4
 
 
+@pytest.mark.parametrize("then", ["nothing", "an empty claim", "the same batch", "a clear of nothing"])
+def test_an_empty_claim_that_comes_late_takes_nothing(make_client: MakeClient, then: str) -> None:
+    """Its client has its answer, and would not hear of rows that came since."""
+    client, other = make_client(RankAwareSampler()), make_client()
+    control = client.calls.session.control
+    call, claims = control.call, []
+
+    def heard(name: str, *arguments: Any, what: str) -> Any:
+        if name == "claim":
+            claims.append(arguments)
+        return call(name, *arguments, what=what)
+
+    def claim(count: int, index: int) -> int:
+        batch = {"dp_rank": 0, "batch_index": index}
+        return client.get_meta(["x"], count, "p", task_name="t", sampling_config=batch).size
+
+    other.put(rows(2), partition_id="p")
+    assert claim(2, index=0) == 2
+    control.call = heard  # type: ignore[method-assign]
+    assert claim(4, index=1) == 0
+    control.call = call  # type: ignore[method-assign]
+    match then:
+        case "an empty claim":
+            assert claim(4, index=2) == 0
+        case "the same batch":
+            assert claim(2, index=0) == 2
+        case "a clear of nothing":
+            client.clear_partition("nowhere")
+    other.put(rows(4), partition_id="p")
+    if then == "nothing":
+        assert call("claim", *claims[0], what="comes late")[0] == b"N"
+    else:
+        with pytest.raises(Mismatch, match=r"call \d comes after call \d of the same client"):
+            call("claim", *claims[0], what="comes late")
+    assert claim(4, index=1) == 4
+
+
+def test_a_claim_whose_rows_are_cleared_before_its_answer_is_repeated(make_client: MakeClient) -> None:
+    client, other = make_client(), make_client()
+    control = client.calls.session.control
+    call = control.call
+    client.put(rows(4), partition_id="p")
+
+    def lost(name: str, *arguments: Any, what: str) -> Any:
+        call(name, *arguments, what=what)
+        other.clear_partition("p")
+        return call(name, *arguments, what=what)
+
+    control.call = lost  # type: ignore[method-assign]
+    assert client.get_meta(["x"], 4, "p", task_name="t").size == 0
+    control.call = call  # type: ignore[method-assign]
+
+
 def test_calls_that_come_twice_get_their_first_answer(make_client: MakeClient) -> None:
     client = make_client(GRPOGroupNSampler(2))
-    session = client.calls.session
-    call = session._call
+    control = client.calls.session.control
+    call = control.call
 
     def twice(name: str, *arguments: Any, what: str) -> Any:
         """As if the first reply had been lost."""
         first = call(name, *arguments, what=what)
-        if name in ("trash_names", "trash", "drop_trash", "next_generation"):
+        if name in ("trash_names", "trash", "drop_trash"):
             return first
         again = call(name, *arguments, what=what)
         assert again == first or name in ("clear_partition", "configure"), name
         return again
 
-    session._call = twice  # type: ignore[method-assign]
+    control.call = twice  # type: ignore[method-assign]
     first = client.put(rows(4), partition_id="p")
     second = client.put(rows(4), partition_id="p")
     assert first.global_indexes + second.global_indexes == list(range(8))
@@ -128,7 +181,7 @@ def test_rows_are_cleared_also_while_a_unit_is_away(client: TransferQueueClient,
 def test_memory_that_is_full_is_named_and_comes_back(
     make_client: MakeClient, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rljob_workers.transfer_queue_compat.session.PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr("rljob_workers.transfer_queue_compat.control_plane.PATIENCE_SECONDS", 1.0)
     client = make_client()
     big = TensorDict({"x": torch.ones(24, 1 << 18)}, batch_size=[24])
     parts = [f"p{number}" for number in range(8)]

@@ -26,7 +26,7 @@ def config(servers: Servers) -> Iterator[dict[str, Any]]:
     }
     tq.close()
     assert stored_chunks(servers) == 0
-    assert control_keys(servers) <= {"tq:numbers"}
+    assert control_keys(servers) <= {"tq:numbers", "tq:units"}
 
 
 def rows(count: int) -> TensorDict:

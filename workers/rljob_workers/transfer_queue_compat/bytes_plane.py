@@ -1,25 +1,28 @@
-"""The adapter's side of the data plane: columns to chunks and back, marks of units, bytes that nobody needs.
+"""The adapter's side of the data plane: columns to chunks and back, bytes that nobody needs.
 
-For `session`, from one thread at a time. Uses `transfer_queue.storage` as it is. There is no coordinator here, so
-clients mark the storage units themselves: one that came back empty is marked anew, and what it had is lost.
+For `session`, from one thread at a time. Uses `transfer_queue.storage` as it is. Deletes nothing on a server that is
+not the queue's own: `unit_marks` says which those are.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
 from rljob_api.names import Epoch
 from rljob_workers.transfer_queue.control.rows import parse_chunk
-from rljob_workers.transfer_queue.errors import StorageUnreachable
+from rljob_workers.transfer_queue.errors import RowsLost, StorageUnreachable
 from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement
 from rljob_workers.transfer_queue.resp import RespConnection
 from rljob_workers.transfer_queue.storage import SLOW_BYTES_PER_SECOND, StorageUnits
 from rljob_workers.transfer_queue.units import StorageUnit
 from rljob_workers.transfer_queue_compat.columns import Column
 from rljob_workers.transfer_queue_compat.rows import Places
+from rljob_workers.transfer_queue_compat.unit_marks import UnitMarks
 
 _EPOCH = Epoch(0)
 MARK_SECONDS = 2.0
@@ -29,12 +32,16 @@ MARK_SECONDS = 2.0
 class BytesPlane:
     """Storage units of one client."""
 
-    def __init__(self, urls: Sequence[str], incarnation: str, next_generation: Callable[[], int]) -> None:
-        """Connects when first used; `next_generation` draws the mark of a unit that has none."""
+    def __init__(self, urls: Sequence[str], incarnation: str, ask: Callable[..., Any]) -> None:
+        """Connects when first used; `ask(name, *arguments, what=...)` calls a function of the control plane."""
         self._units = StorageUnits(urls, _EPOCH, incarnation)
         self._singles = [StorageUnit(index, url) for index, url in enumerate(urls)]
-        self._next_generation = next_generation
-        self._marked = False
+        self._marks = UnitMarks(self._singles, ask)
+
+    def meet(self, deadline: float) -> None:
+        """Makes sure, on new connections, that these are the queue's storage units; raises Mismatch where not."""
+        self._units.close()
+        self._marks.check(deadline)
 
     def close(self) -> None:
         """May be called twice."""
@@ -45,20 +52,18 @@ class BytesPlane:
     def store(self, columns: Mapping[str, Column], *, deadline: float, waiting: str) -> dict[str, Places]:
         """Stores every column; where they lie is part of the queue once it is committed."""
         jagged = {name: column.jagged for name, column in columns.items()}
-        if not self._marked:
-            self._mark(deadline)
         num_bytes = sum(column.values.nbytes for column in jagged.values())
         slow = time.monotonic() + MARK_SECONDS
         until = slow + num_bytes / SLOW_BYTES_PER_SECOND
         try:
             stored = self._units.store(jagged, deadline=min(until, deadline), waiting=waiting)
         except StorageUnreachable:
-            self._mark(deadline)
+            self._marks.check(deadline)
             stored = self._units.store(jagged, deadline=deadline, waiting=waiting)
         else:
             if time.monotonic() > slow:
                 # Another unit may have taken what one without a mark did not.
-                self._mark(deadline)
+                self._marks.check(deadline)
         return {name: Places(stored.fields[name], column.kinds) for name, column in columns.items()}
 
     def read(self, fields: Mapping[str, Places], *, deadline: float, waiting: str) -> dict[str, list[Column]]:
@@ -71,30 +76,42 @@ class BytesPlane:
                 label = f"{name}|{number}"
                 wanted[label] = part.placement
                 parts[name].append((label, part))
-        found = self._units.fetch(wanted, deadline=deadline, waiting=waiting)
+        try:
+            self._require_named([chunk for placement in wanted.values() for chunk in placement.chunks])
+            found = self._units.fetch(wanted, deadline=deadline, waiting=waiting)
+        except RowsLost:
+            # It may not be the rows that are gone: perhaps another server was asked.
+            self._marks.check(deadline)
+            raise
         return {name: [Column(found[label], part.kinds) for label, part in each] for name, each in parts.items()}
 
     def delete(self, lines: Sequence[bytes], away: set[int], *, deadline: float) -> list[bool]:
         """Deletes chunks by their lines; for each whether it is gone. Units that do not answer are added to `away`."""
         chunks = [parse_chunk(line) for line in lines]
-        for unit in {chunk.unit for chunk in chunks} - away:
+        # A unit of an earlier list is not the queue's any more, and neither are its bytes.
+        named = {chunk.unit for chunk in chunks if chunk.unit < len(self._singles)}
+        for unit in named - away:
             keys = [chunk.key for chunk in chunks if chunk.unit == unit]
             try:
+                self._marks.require(unit, deadline)
                 self._singles[unit].delete(keys, deadline=deadline)
             except StorageUnreachable:
                 away.add(unit)
         return [chunk.unit not in away for chunk in chunks]
 
     def forget(self, stored: Mapping[str, Places], *, deadline: float) -> None:
-        """What was stored and is not committed."""
+        """What was stored and is not committed; what lies on a unit that is away is swept one day."""
         chunks = [chunk for places in stored.values() for chunk in places.placement.chunks]
-        self._units.delete(chunks, deadline=deadline)
+        for unit in {chunk.unit for chunk in chunks}:
+            with suppress(StorageUnreachable):
+                self._units.delete([chunk for chunk in chunks if chunk.unit == unit], deadline=deadline)
 
     def sweep(self, lines: Iterable[bytes], idle_seconds: int, *, deadline: float) -> int:
         """Deletes chunks that are not among `lines` and were not touched for so long."""
         needed = {parse_chunk(line).key for line in lines}
         swept = 0
-        for unit in self._singles:
+        self._marks.check(deadline)
+        for unit in self._marks.admitted():
             suspects = [
                 key
                 for page in unit.scan(deadline=deadline)
@@ -104,15 +121,13 @@ class BytesPlane:
             swept += unit.delete(_idle(unit, suspects, idle_seconds, deadline), deadline=deadline)
         return swept
 
-    def _mark(self, deadline: float) -> None:
-        for unit in self._singles:
-            try:
-                if unit.generation(deadline=deadline) is None:
-                    unit.mark(self._next_generation(), deadline=deadline)
-            except StorageUnreachable:
-                # Another unit may take the rows; if none does, `store` says so.
-                continue
-        self._marked = True
+    def _require_named(self, chunks: Sequence[ChunkRef]) -> None:
+        beyond = [chunk for chunk in chunks if chunk.unit >= len(self._singles)]
+        if beyond:
+            raise RowsLost(
+                f"TransferQueue: {len(beyond)} chunks lie on storage units from {len(self._singles)} on, which this"
+                " client does not name."
+            )
 
 
 def _by_element(places: Places) -> list[Places]:

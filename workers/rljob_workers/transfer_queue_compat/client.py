@@ -48,10 +48,10 @@ class AsyncTransferQueueClient:
         self._waits = ThreadPoolExecutor(WAITS, thread_name_prefix="rljob-compat-wait")
 
     def close(self) -> None:
-        """Ends connections; may be called twice."""
+        """Refuses calls from now on, claims that wait too, and lets the one under way end; may be called twice."""
+        self.calls.session.close()
         self._threads.shutdown()
         self._waits.shutdown()
-        self.calls.session.close()
 
     def initialize_storage_manager(self, manager_type: str, config: Mapping[str, Any]) -> NoReturn:  # noqa: ARG002
         """Refused: the storage units stand in `init` or RLJOB_ENDPOINTS."""
@@ -61,12 +61,19 @@ class AsyncTransferQueueClient:
         )
 
     async def _run(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:  # noqa: ANN401 - passes them on
-        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *args, **kwargs))
+        return await self._begin(self._threads, partial(work, *args, **kwargs))
+
+    def _begin(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> asyncio.Future[T]:
+        try:
+            return asyncio.get_running_loop().run_in_executor(threads, work)
+        except RuntimeError:
+            # Threads that have ended take nothing, and would say so in words of their own.
+            self.calls.session.control.require_open()
+            raise
 
     async def async_get_meta(self, *args: Any, **kwargs: Any) -> BatchMeta:  # noqa: ANN401 - passes them on
         """See `BlockingCalls.get_meta`."""
-        work = partial(self.calls.get_meta, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._waits, work)
+        return await self._begin(self._waits, partial(self.calls.get_meta, *args, **kwargs))
 
     async def async_put(self, *args: Any, **kwargs: Any) -> BatchMeta:  # noqa: ANN401 - passes them on
         """See `BlockingCalls.put`."""

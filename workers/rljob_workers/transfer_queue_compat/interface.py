@@ -19,6 +19,7 @@ from tensordict import NonTensorStack, TensorDict
 
 from rljob_workers.transfer_queue_compat.client import TransferQueueClient
 from rljob_workers.transfer_queue_compat.kv_metadata import KVBatchMeta
+from rljob_workers.transfer_queue_compat.session import Session
 from rljob_workers.transfer_queue_compat.settings import DEFAULTS, Servers, Settings, find_servers, read_settings
 
 Fields = TensorDict | Mapping[str, Any]
@@ -79,13 +80,18 @@ def _told(settings: bytes) -> str:
 def close() -> None:
     """Ends this process's connections. In the process that set the queue up it clears all partitions, too."""
     with _lock:
-        if _client is not None and _process == os.getpid():
-            session = _client.calls.session
-            if session.settings()[1] == _owner:
-                for partition in session.partitions():
-                    session.clear_partition(partition)
-                session.forget_settings(_owner)
-        _disconnect()
+        try:
+            if _client is not None and _process == os.getpid():
+                _give_up(_client.calls.session)
+        finally:
+            _disconnect()
+
+
+def _give_up(session: Session) -> None:
+    if session.settings()[1] == _owner:
+        for partition in session.partitions():
+            session.clear_partition(partition)
+        session.forget_settings(_owner)
 
 
 def servers_of(config: Mapping[str, Any] | Servers | None) -> Servers:

@@ -11,7 +11,7 @@ from importlib import resources
 
 from rljob_workers.transfer_queue.control.library import Library
 
-_PARTS = ("state", "chunks", "consumers", "rows")
+_PARTS = ("state", "chunks", "consumers", "units", "rows")
 """Files of `lua/`, in the order in which they build on each other."""
 
 

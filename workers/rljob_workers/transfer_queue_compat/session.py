@@ -1,7 +1,7 @@
 """One client's talk with the servers, blocking: commits, claims, look-ups, clearing.
 
 For `calls`. Bytes go through our data plane (`transfer_queue.storage`), everything that decides through one Lua
-function on the control Redis; between the two nothing is part of the queue. Any thread may call: one call at a time.
+function on the control Redis (`control_plane`); between the two nothing is part of the queue. Any thread may call.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rljob_api.failpoints import failpoint
-from rljob_workers.transfer_queue.control.connection import Argument, ControlConnection
+from rljob_workers.transfer_queue.control.connection import Argument, StaleUnit
 from rljob_workers.transfer_queue.control.rows import ChunkIds
 from rljob_workers.transfer_queue.errors import Mismatch, StorageFull
 from rljob_workers.transfer_queue_compat.bytes_plane import BytesPlane
 from rljob_workers.transfer_queue_compat.columns import Column
-from rljob_workers.transfer_queue_compat.library import library
+from rljob_workers.transfer_queue_compat.control_plane import ControlPlane
 from rljob_workers.transfer_queue_compat.metadata import BatchMeta
 from rljob_workers.transfer_queue_compat.replies import document_of, make_batch, parse_batch, parse_keyed
 from rljob_workers.transfer_queue_compat.rows import (
@@ -40,8 +39,6 @@ from rljob_workers.transfer_queue_compat.samplers import Question
 from rljob_workers.transfer_queue_compat.settings import Servers, expected_rows
 from rljob_workers.transfer_queue_compat.values import encode_document
 
-PATIENCE_SECONDS = 30.0
-"""How long a call waits for its servers: a restart of Redis takes about a second."""
 ORPHAN_SECONDS = 120
 """Bytes without a commit that are older will never get one: a put gives up before."""
 TRASH_CHUNKS = 1000
@@ -57,35 +54,33 @@ class Session:
     def __init__(self, name: str, servers: Servers) -> None:
         incarnation = secrets.token_hex(6)
         self.name = name
-        self._lock = threading.RLock()
         self.servers = servers
-        self._control = ControlConnection(servers.control_redis, library())
-        self._id = incarnation
-        self._calls = 0
+        self.control = ControlPlane(name, servers.control_redis, incarnation, self._meet)
         self._chunk_ids = ChunkIds(incarnation)
-        self._bytes = BytesPlane(servers.storage_units, incarnation, self._next_generation)
+        self._bytes = BytesPlane(servers.storage_units, incarnation, self.control.call)
 
     def close(self) -> None:
-        """May be called twice; the next call connects again."""
-        with self._lock:
-            self._control.close()
-            self._bytes.close()
+        """Later calls are refused, one under way ends first; may be called twice."""
+        self.control.close(also=self._bytes.close)
+
+    def _meet(self) -> None:
+        self._bytes.meet(self.control.deadline())
 
     # --- settings ------------------------------------------------------------------------------------------------
 
     def configure(self, settings: bytes, owner: str) -> tuple[bytes, bool]:
         """Sets the queue's settings unless it has some; returns those in force, and whether `owner` set them."""
-        found, setter = self._call("configure", settings, owner, what="sets the queue up")
+        found, setter = self.control.call("configure", settings, owner, what="sets the queue up")
         return found, setter == owner.encode()
 
     def settings(self) -> tuple[bytes, str]:
         """Those in force and who set them; empty where there are none."""
-        found, owner = self._call("settings", what="reads the queue's settings")
+        found, owner = self.control.call("settings", what="reads the queue's settings")
         return found, owner.decode()
 
     def forget_settings(self, owner: str) -> None:
         """If `owner` set them: the next `init` sets its own."""
-        self._call("forget_settings", owner, what="gives the queue up")
+        self.control.call("forget_settings", owner, what="gives the queue up")
 
     # --- rows ----------------------------------------------------------------------------------------------------
 
@@ -111,7 +106,7 @@ class Session:
         """What is said about each row; replaces what was said."""
         what = f"sets custom_meta of {len(numbers)} rows of {partition}"
         packed = self._documents(documents)
-        self._change("set_documents", partition, pack_runs(numbers), len(numbers), packed, what=what)
+        self.control.change("set_documents", partition, pack_runs(numbers), len(numbers), packed, what=what)
 
     def claim(
         self, partition: str, task: str, num_rows: int, fields: Sequence[str], question: Question
@@ -129,7 +124,7 @@ class Session:
             question.ranks,
             *fields,
         )
-        reply = self._change("claim", *arguments, what=f"waits for {num_rows} rows of {partition} for {task}")
+        reply = self.control.change("claim", *arguments, what=f"waits for {num_rows} rows of {partition} for {task}")
         if reply[0] == b"N":
             return int(reply[1])
         return parse_batch(partition, reply[1:], fields)
@@ -141,7 +136,7 @@ class Session:
         for first in range(0, len(numbers), PAGE_ROWS):
             page = numbers[first : first + PAGE_ROWS]
             what = f"looks up {len(page)} rows of {partition}"
-            reply = self._call("locate", partition, pack_runs(page), len(page), *fields, what=what)
+            reply = self.control.call("locate", partition, pack_runs(page), len(page), *fields, what=what)
             documents += unpack_documents(reply[1]) or [b""] * len(page)
             pages.append(parse_places(fields, reply[2:]))
         places = {name: Places.concat([page[name] for page in pages]) for name in fields}
@@ -149,7 +144,7 @@ class Session:
 
     def changed(self, partitions: Sequence[str]) -> bool:
         """Whether rows of these were replaced or cleared: then a batch in hand may know old places."""
-        return bool(self._call("changed", *partitions, what="asks whether rows changed"))
+        return bool(self.control.call("changed", *partitions, what="asks whether rows changed"))
 
     def rows(self, partition: str, fields: Sequence[str]) -> BatchMeta:
         """All rows of a partition, whatever they have."""
@@ -159,8 +154,8 @@ class Session:
 
     def read(self, places: Mapping[str, Places]) -> dict[str, list[Column]]:
         """The rows' values; raises RowsLost where a unit no longer has them."""
-        with self._lock:
-            return self._bytes.read(places, deadline=self._deadline(), waiting=f"{self.name} reads rows")
+        with self.control.turn():
+            return self._bytes.read(places, deadline=self.control.deadline(), waiting=f"{self.name} reads rows")
 
     # --- states --------------------------------------------------------------------------------------------------
 
@@ -177,35 +172,37 @@ class Session:
 
     def fields(self, partition: str) -> set[str]:
         """All that any row ever had."""
-        return {name.decode() for name in self._call("fields", partition, what=f"reads fields of {partition}")}
+        return {name.decode() for name in self.control.call("fields", partition, what=f"reads fields of {partition}")}
 
     def partitions(self) -> list[str]:
         """All that there are."""
-        return [name.decode() for name in self._call("partitions", what="lists the partitions")]
+        return [name.decode() for name in self.control.call("partitions", what="lists the partitions")]
 
     def reset(self, partition: str, task: str | None) -> None:
         """The task (None: every task) has had nothing of the partition."""
-        self._change("reset", partition, task or "", what=f"resets consumption of {partition}")
+        self.control.change("reset", partition, task or "", what=f"resets consumption of {partition}")
 
     # --- keys ----------------------------------------------------------------------------------------------------
 
     def find_keys(self, partition: str, keys: Sequence[str]) -> BatchMeta:
         """Rows of those keys that there are, with the fields that all of them have."""
-        return parse_keyed(partition, self._call("find_keys", partition, *keys, what=f"looks up keys of {partition}"))
+        return parse_keyed(
+            partition, self.control.call("find_keys", partition, *keys, what=f"looks up keys of {partition}")
+        )
 
     def make_keys(self, partition: str, keys: Sequence[str]) -> BatchMeta:
         """The same, with new rows for keys that are not there."""
         arguments: tuple[Argument, ...] = (partition, expected_rows(os.environ), *keys)
-        return parse_keyed(partition, self._change("make_keys", *arguments, what=f"makes keys of {partition}"))
+        return parse_keyed(partition, self.control.change("make_keys", *arguments, what=f"makes keys of {partition}"))
 
     def keys_of(self, partition: str, numbers: Sequence[int]) -> list[str]:
         """'' where a row has none."""
-        found = self._call("names", partition, pack_runs(numbers), what=f"looks up rows of {partition}")
+        found = self.control.call("names", partition, pack_runs(numbers), what=f"looks up rows of {partition}")
         return [name.decode() for name in found]
 
     def list_keys(self, partition: str) -> dict[str, dict[str, Any]] | None:
         """Keys in the order of their rows, with what is said about each; None where there is no partition."""
-        found = self._call("list_keys", partition, what=f"lists keys of {partition}")
+        found = self.control.call("list_keys", partition, what=f"lists keys of {partition}")
         if found is None:
             return None
         rows = sorted(zip(found[::3], found[1::3], found[2::3], strict=True), key=lambda row: int(row[0]))
@@ -215,34 +212,36 @@ class Session:
 
     def clear_rows(self, partition: str, numbers: Sequence[int]) -> None:
         """Rows and their bytes; those that are not there do not matter."""
-        self._change("clear_rows", partition, pack_runs(numbers), what=f"clears {len(numbers)} rows of {partition}")
+        self.control.change(
+            "clear_rows", partition, pack_runs(numbers), what=f"clears {len(numbers)} rows of {partition}"
+        )
         self._bytes_clean()
 
     def clear_partition(self, partition: str) -> None:
         """All rows and their bytes."""
-        self._change("clear_partition", partition, what=f"clears {partition}")
+        self.control.change("clear_partition", partition, what=f"clears {partition}")
         self._bytes_clean()
 
     def sweep(self, idle_seconds: int) -> int:
         """Deletes bytes that no row needs and nobody touched for so long: their clients died while they put."""
-        with self._lock:
-            lines = self._call("chunks", what="sweeps")
-            return self._bytes.sweep(lines, idle_seconds, deadline=self._deadline())
+        with self.control.turn():
+            lines = self.control.call("chunks", what="sweeps")
+            return self._bytes.sweep(lines, idle_seconds, deadline=self.control.deadline())
 
     def _bytes_clean(self) -> None:
         """What is in the trash: ours, and of clients that died while they cleared, or of units that were away."""
         away: set[int] = set()
-        with self._lock:
-            for name in self._call("trash_names", what=_CLEANS):
+        with self.control.turn():
+            for name in self.control.call("trash_names", what=_CLEANS):
                 while self._clean_some(name, away):
                     pass
 
     def _clean_some(self, name: bytes, away: set[int]) -> bool:
         """Whether there may be more; what lies on a unit that is away stays in the trash."""
-        found = self._call("trash", name, TRASH_CHUNKS, what=_CLEANS)
-        gone = self._bytes.delete(found[1::2], away, deadline=self._deadline())
+        found = self.control.call("trash", name, TRASH_CHUNKS, what=_CLEANS)
+        gone = self._bytes.delete(found[1::2], away, deadline=self.control.deadline())
         if any(gone):
-            self._call("drop_trash", name, *itertools.compress(found[::2], gone), what=_CLEANS)
+            self.control.call("drop_trash", name, *itertools.compress(found[::2], gone), what=_CLEANS)
         return any(gone)
 
     # --- inside --------------------------------------------------------------------------------------------------
@@ -250,50 +249,47 @@ class Session:
     def _commit(
         self, partition: str, rows: bytes, num_rows: int, columns: Mapping[str, Column], documents: bytes
     ) -> tuple[list[int], dict[str, Places]]:
-        what = f"puts {num_rows} rows of {partition}"
-        with self._lock:
-            places = self._store(columns, f"{self.name} {what}") if columns else {}
-            fields = [one for name, each in places.items() for one in field_arguments(name, each, self._chunk_ids)]
-            arguments = (partition, rows, num_rows, expected_rows(os.environ), documents, *fields)
-            failpoint("queue.between_bytes_and_commit")
-            try:
-                reply = self._change("put", *arguments, what=what)
-            except Mismatch:
-                self._bytes.forget(places, deadline=self._deadline())
-                raise
+        with self.control.turn():
+            until = self.control.deadline()
+            while True:
+                try:
+                    numbers, placed = self._commit_once(partition, rows, num_rows, columns, documents)
+                    break
+                except StaleUnit:
+                    # A unit came back empty between bytes and commit, or it is not the one that others mean.
+                    if time.monotonic() >= until:
+                        raise
+                    self._meet()
             if rows:
                 self._bytes_clean()
-            return unpack_runs(reply[0]), places
+            return numbers, placed
+
+    def _commit_once(
+        self, partition: str, rows: bytes, num_rows: int, columns: Mapping[str, Column], documents: bytes
+    ) -> tuple[list[int], dict[str, Places]]:
+        what = f"puts {num_rows} rows of {partition}"
+        placed = self._store(columns, f"{self.name} {what}") if columns else {}
+        fields = [one for name, each in placed.items() for one in field_arguments(name, each, self._chunk_ids)]
+        arguments = (partition, rows, num_rows, expected_rows(os.environ), documents, *fields)
+        failpoint("queue.between_bytes_and_commit")
+        try:
+            reply = self.control.change("put", *arguments, what=what)
+        except (Mismatch, StaleUnit):
+            self._bytes.forget(placed, deadline=self.control.deadline())
+            raise
+        return unpack_runs(reply[0]), placed
 
     def _store(self, columns: Mapping[str, Column], waiting: str) -> dict[str, Places]:
         try:
-            return self._bytes.store(columns, deadline=self._deadline(), waiting=waiting)
+            return self._bytes.store(columns, deadline=self.control.deadline(), waiting=waiting)
         except StorageFull:
             if not self.sweep(ORPHAN_SECONDS):
                 raise
-            return self._bytes.store(columns, deadline=self._deadline(), waiting=waiting)
+            return self._bytes.store(columns, deadline=self.control.deadline(), waiting=waiting)
 
     def _documents(self, documents: Sequence[dict[str, Any]]) -> bytes:
         return pack_documents([encode_document(each, "custom_meta") if each else b"" for each in documents])
 
     def _look(self, partition: str, *names: str, default: Any) -> Any:  # noqa: ANN401 - bytes, or the default
-        found = self._call("look", partition, *names, what=f"reads the state of {partition}")
+        found = self.control.call("look", partition, *names, what=f"reads the state of {partition}")
         return found or default
-
-    def _next_generation(self) -> int:
-        generation: int = self._call("next_generation", what="marks a storage unit")
-        return generation
-
-    def _change(self, name: str, *arguments: Argument, what: str) -> list[Any]:
-        with self._lock:
-            self._calls += 1
-            reply: list[Any] = self._call(name, self._id, self._calls, *arguments, what=what)
-            failpoint("queue.after_script")
-            return reply
-
-    def _call(self, name: str, *arguments: Argument, what: str) -> Any:  # noqa: ANN401 - a reply of Redis
-        with self._lock:
-            return self._control.read(name, *arguments, deadline=self._deadline(), waiting=f"{self.name} {what}")
-
-    def _deadline(self) -> float:
-        return time.monotonic() + PATIENCE_SECONDS

@@ -39,7 +39,7 @@ class Servers:
     control_redis: str
     """redis://:password@host:port/0 or unix://:password@/path."""
     storage_units: tuple[str, ...]
-    """The same; every client names the same ones in the same order."""
+    """The same; every client names the same ones in the same order, and is refused where it does not."""
 
 
 @dataclass(frozen=True, slots=True)

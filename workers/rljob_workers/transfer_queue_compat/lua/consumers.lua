@@ -195,7 +195,7 @@ changing('claim', function(args)
   local fields, named = rest_of(args, 8), rank .. ':' .. index
   local batches = key(p, 'b:' .. task)
   local kept = rank ~= '' and redis.call('HGET', batches, named)
-  if kept then return batch_answer(p, still_live(p, unpack_runs(kept)), fields) end
+  if kept then return batch_answer(p, still_live(p, unpack_runs(kept)), fields), {p, kept} end
   local c = consumer(p, task, size, rest_of(args, 8))
   local units = want / size * math.max(ranks, 1)
   local ready = tonumber(redis.call('HGET', key(p, 'n:' .. c.id), 'ready'))
@@ -212,12 +212,15 @@ changing('claim', function(args)
   end
   consume(p, task, rows_of(taken, size))
   return batch_answer(p, runs, fields), {p, pack_runs(runs)}
-end, function(record, args) return batch_answer(record[1], unpack_runs(record[2]), rest_of(args, 8)) end)
+end, function(record, args)
+  if record[1] == 'N' then return record end
+  return batch_answer(record[1], still_live(record[1], unpack_runs(record[2])), rest_of(args, 8))
+end)
 
 -- partition, task ('' for all)
 changing('reset', function(args)
   local p = partition_of(args[1])
-  if not p then return {0}, true end
+  if not p then return {0} end
   for _, task in ipairs(redis.call('SMEMBERS', key(p, 'tasks'))) do
     if args[2] == '' or args[2] == task then redis.call('DEL', key(p, 'c:' .. task), key(p, 'b:' .. task)) end
   end
@@ -225,5 +228,5 @@ changing('reset', function(args)
     if args[2] == '' or args[2] == c.task then enlist_all(p, c) end
   end
   redis.call('PUBLISH', 'n:tq:' .. args[1], '1')
-  return {1}, true
+  return {1}
 end)

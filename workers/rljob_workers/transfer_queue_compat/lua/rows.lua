@@ -64,6 +64,9 @@ end
 -- none), then the fields. Answers the rows' numbers.
 changing('put', function(args)
   local name, count, runs, p = args[1], tonumber(args[3]), nil, nil
+  local fields, at = {}, 6
+  while at <= #args do fields[#fields + 1], at = read_field(args, at) end
+  require_in_force(fields)
   if args[2] == '' then
     p = make_partition(name, tonumber(args[4]))
     runs = new_places(p, count)
@@ -72,11 +75,9 @@ changing('put', function(args)
     runs = places_of(p, args[2])
     require_live(p, runs, count, name)
   end
-  local fields, at = {}, 6
-  while at <= #args do fields[#fields + 1], at = read_field(args, at) end
   produce(p, name, runs, fields)
   if args[5] ~= '' then set_documents(p, runs, args[5]) end
-  return {numbers_of(p, runs)}, true
+  return {numbers_of(p, runs)}
 end)
 
 -- partition, rows, how many, documents
@@ -85,7 +86,7 @@ changing('set_documents', function(args)
   local runs = places_of(p, args[2])
   require_live(p, runs, tonumber(args[3]), args[1])
   set_documents(p, runs, args[4])
-  return {}, true
+  return {}
 end)
 
 -- partition, rows, how many, then the fields
@@ -207,7 +208,7 @@ end)
 -- partition, rows; those that are not there any more do not matter
 changing('clear_rows', function(args)
   local p = partition_of(args[1])
-  if not p then return {}, true end
+  if not p then return {} end
   local runs = still_live(p, places_of(p, args[2]))
   if #runs > 0 then note_change(p) end
   for _, c in ipairs(consumers_of(p)) do unlist(p, c, runs) end
@@ -228,12 +229,12 @@ changing('clear_rows', function(args)
       redis.call('HDEL', key(p, 'names'), place)
     end
   end
-  return {}, true
+  return {}
 end)
 
 changing('clear_partition', function(args)
   local p = partition_of(args[1])
-  if not p then return {0}, true end
+  if not p then return {0} end
   local pages = redis.call('GET', key(p, 'pages')) or ''
   for i = 1, #pages, 8 do redis.call('HDEL', PAGES, (struct.unpack('<I8', pages, i))) end
   for _, field in ipairs(redis.call('SMEMBERS', key(p, 'fields'))) do
@@ -246,16 +247,13 @@ changing('clear_partition', function(args)
   end
   if redis.call('EXISTS', key(p, 'chunks')) == 1 then redis.call('SADD', GONE, p) end
   redis.call('HDEL', PARTITIONS, args[1])
-  return {1}, true
+  return {1}
 end)
 
 -- --- the queue as a whole -------------------------------------------------------------------------------------------
 
 -- Settings and their owner, unless there are some already; answers those in force.
 repeatable('configure', function(args)
-  if redis.call('EXISTS', 'q:meta') == 1 then
-    refuse('this control Redis belongs to a job, whose coordinator would delete our rows. Use servers of your own')
-  end
   redis.call('HSETNX', CONFIG, 'settings', args[1])
   redis.call('HSETNX', CONFIG, 'owner', args[2])
   return {redis.call('HGET', CONFIG, 'settings'), redis.call('HGET', CONFIG, 'owner')}
@@ -266,9 +264,8 @@ reading('settings', function()
 end)
 
 repeatable('forget_settings', function(args)
-  if redis.call('HGET', CONFIG, 'owner') == args[1] then redis.call('DEL', CONFIG) end
+  if redis.call('HGET', CONFIG, 'owner') ~= args[1] then return {} end
+  redis.call('DEL', CONFIG)
+  forget_units()
   return {}
 end)
-
--- The generation that a storage unit is marked with: never one that was used before.
-repeatable('next_generation', function() return redis.call('HINCRBY', NUMBERS, 'generation', 1) end)

@@ -195,8 +195,9 @@ local function rest_of(all, first)
   return args
 end
 
--- A call of a client: its name, the number of the call, then its arguments. A call that comes again gets its first answer:
--- `body` returns the answer and what is kept for that (true: the answer itself), `replay` makes an answer of it.
+-- A call of a client: its name, the number of the call, then its arguments. A call that comes again gets its first answer,
+-- also one that changed nothing: by then it might change something, and nobody would hear of it.
+-- `body` returns the answer and what is kept for that (nil: the answer itself), `replay` makes an answer of it.
 -- It refuses before it writes: nothing is rolled back.
 local function changing(name, body, replay)
   redis.register_function(name .. SUFFIX, function(_, all)
@@ -210,10 +211,8 @@ local function changing(name, body, replay)
       return replay and replay(record, args) or record
     end
     local answer, record = body(args)
-    if record then
-      local packed = struct.pack('<d', tonumber(all[2])) .. cmsgpack.pack(record == true and answer or record)
-      redis.call('SET', 'tq:call:' .. all[1], packed, 'EX', ANSWER_SECONDS)
-    end
+    local packed = struct.pack('<d', call) .. cmsgpack.pack(record or answer)
+    redis.call('SET', 'tq:call:' .. all[1], packed, 'EX', ANSWER_SECONDS)
     for channel in pairs(woken) do redis.call('PUBLISH', 'n:tq:' .. channel, '1') end
     return answer
   end)
