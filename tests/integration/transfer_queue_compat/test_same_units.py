@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -22,6 +22,7 @@ from tests.integration.transfer_queue.servers import PASSWORD, Server, Servers, 
 from tests.integration.transfer_queue_compat.conftest import stored_chunks
 
 Join = Callable[..., TransferQueueClient]
+OtherName = Callable[[Server, str], str]
 CURE = "Name the same storage units in the same order in every process"
 
 
@@ -29,17 +30,11 @@ def rows(count: int, first: int = 0) -> TensorDict:
     return TensorDict({"x": torch.arange(first, first + count)}, batch_size=[count])
 
 
-@pytest.fixture(scope="module")
-def strangers() -> Iterator[Servers]:
-    """Servers of another queue."""
-    with running_servers() as others:
-        yield others
-
-
 @pytest.fixture
-def others(strangers: Servers) -> Servers:
-    strangers.wipe()
-    return strangers
+def others() -> Iterator[Servers]:
+    """Servers of another queue."""
+    with running_servers() as found:
+        yield found
 
 
 @pytest.fixture
@@ -59,21 +54,18 @@ def join(servers: Servers) -> Iterator[Join]:
 
 
 @pytest.fixture
-def other_name(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Server, str], str]]:
+def other_name() -> Iterator[OtherName]:
     """A second address of a server, as from another host; the last call for a name counts."""
-    folder = Path(os.path.relpath(tmp_path_factory.mktemp("n"), "/"))
-    made: list[Path] = []
+    # Not tmp_path: the path of a socket must be short.
+    with tempfile.TemporaryDirectory(prefix="rlj-") as folder:
 
-    def link(server: Server, name: str) -> str:
-        path = Path("/") / folder / name
-        path.unlink(missing_ok=True)
-        path.symlink_to(server.url.split("@")[1])
-        made.append(path)
-        return f"unix://:{PASSWORD}@{path}"
+        def link(server: Server, name: str) -> str:
+            path = Path(folder) / name
+            path.unlink(missing_ok=True)
+            path.symlink_to(server.url.split("@")[1])
+            return f"unix://:{PASSWORD}@{path}"
 
-    yield link
-    for path in made:
-        path.unlink(missing_ok=True)
+        yield link
 
 
 def test_another_order_is_refused_before_it_takes_rows(join: Join, servers: Servers) -> None:
@@ -108,9 +100,7 @@ def test_a_unit_that_is_named_twice_is_refused(join: Join, servers: Servers) -> 
     assert join().get_partition_list() == []
 
 
-def test_units_of_other_names_are_known_by_their_marks(
-    join: Join, servers: Servers, other_name: Callable[[Server, str], str]
-) -> None:
+def test_units_of_other_names_are_known_by_their_marks(join: Join, servers: Servers, other_name: OtherName) -> None:
     metas = [join().put(rows(4, first), partition_id="p") for first in (0, 4)]
     urls = [other_name(unit, f"u{index}") for index, unit in enumerate(servers.units)]
     far = join(*urls)
@@ -135,7 +125,7 @@ def test_units_of_another_queue_and_of_a_job_are_refused(join: Join, servers: Se
 
 
 def test_a_unit_that_was_started_anew_is_taken_under_names_that_are_known(
-    join: Join, servers: Servers, other_name: Callable[[Server, str], str], monkeypatch: pytest.MonkeyPatch
+    join: Join, servers: Servers, other_name: OtherName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rljob_workers.transfer_queue_compat.unit_marks.OTHERS_MARK_SECONDS", 0.1)
     client = join()
@@ -182,7 +172,7 @@ def test_first_clients_that_race_agree(join: Join, servers: Servers, attempt: in
 
 
 def test_a_unit_that_was_away_at_first_is_met_when_it_is_back(
-    join: Join, servers: Servers, other_name: Callable[[Server, str], str]
+    join: Join, servers: Servers, other_name: OtherName
 ) -> None:
     first = join()
     metas = [first.put(rows(2, 2 * number), partition_id="p") for number in range(4)]
@@ -229,7 +219,7 @@ def test_a_unit_that_comes_back_empty_before_the_commit_gets_the_bytes_again(joi
 
 
 def test_a_server_whose_place_was_taken_is_refused(
-    join: Join, servers: Servers, others: Servers, other_name: Callable[[Server, str], str]
+    join: Join, servers: Servers, others: Servers, other_name: OtherName
 ) -> None:
     """Two hosts where one name leads to two servers: one of the two clients goes on, the other is told."""
     name = other_name(servers.units[0], "u0")
@@ -257,7 +247,7 @@ def test_a_queue_that_was_given_up_may_have_other_units(join: Join, servers: Ser
     assert [third.get_data(meta)["x"].tolist() for meta in metas] == [
         list(range(4 * number, 4 * number + 4)) for number in range(3)
     ]
-    # A client of the time before reads and writes no more.
+    # A client of the old list reads and writes no more.
     for call in (lambda: first.put(rows(2), partition_id="q"), lambda: [first.get_data(meta) for meta in metas]):
         with pytest.raises(Mismatch, match=re.escape("this client names 2 storage units, and this queue has 3")):
             call()

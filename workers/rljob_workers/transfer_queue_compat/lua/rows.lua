@@ -1,10 +1,14 @@
 -- Rows come, get fields, documents and keys, are looked up, and go.
 
-local function require_live(p, runs, given, name)
-  if size_of(runs) ~= given then refuse('some of these rows are not in partition ' .. name .. ': they were cleared') end
+-- A partition and the places of rows of it, all of which must be there.
+local function live_rows(name, packed, count)
+  local p = require_partition(name)
+  local runs = places_of(p, packed)
+  if size_of(runs) ~= count then refuse('some of these rows are not in partition ' .. name .. ': they were cleared') end
   if string.find(gather(key(p, 'live'), runs), '[^\1]') then
     refuse('some of these rows of partition ' .. name .. ' were cleared')
   end
+  return p, runs
 end
 
 -- From here on a batch that was taken before may know old places of rows.
@@ -71,9 +75,7 @@ changing('put', function(args)
     p = make_partition(name, tonumber(args[4]))
     runs = new_places(p, count)
   else
-    p = require_partition(name)
-    runs = places_of(p, args[2])
-    require_live(p, runs, count, name)
+    p, runs = live_rows(name, args[2], count)
   end
   produce(p, name, runs, fields)
   if args[5] ~= '' then set_documents(p, runs, args[5]) end
@@ -82,18 +84,14 @@ end)
 
 -- partition, rows, how many, documents
 changing('set_documents', function(args)
-  local p = require_partition(args[1])
-  local runs = places_of(p, args[2])
-  require_live(p, runs, tonumber(args[3]), args[1])
+  local p, runs = live_rows(args[1], args[2], tonumber(args[3]))
   set_documents(p, runs, args[4])
   return {}
 end)
 
 -- partition, rows, how many, then the fields
 reading('locate', function(args)
-  local p = require_partition(args[1])
-  local runs = places_of(p, args[2])
-  require_live(p, runs, tonumber(args[3]), args[1])
+  local p, runs = live_rows(args[1], args[2], tonumber(args[3]))
   return placement(p, runs, rest_of(args, 4))
 end)
 

@@ -5,7 +5,8 @@
 -- server takes its place; others wait until it has a mark.
 
 local UNITS = 'tq:units'
-local SAME = '. Name the same storage units in the same order in every process; for other ones, empty all servers first (FLUSHALL)'
+local SAME = '. Name the same storage units in the same order in every process; for other ones, close() the queue where it was set up,'
+  .. ' or empty all servers (FLUSHALL)'
 
 local function addresses_of(index)
   local found, all = {}, redis.call('HGETALL', UNITS)
