@@ -20,6 +20,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rljob_workers.transfer_queue.address import ServerAddress
 from rljob_workers.transfer_queue.buffers import BufferPool
 from rljob_workers.transfer_queue.chunk_io import read_chunks
 from rljob_workers.transfer_queue.chunks import ChunkHeader, encode_chunk, encode_header
@@ -28,7 +29,7 @@ from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.pieces import row_table
 from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement
 from rljob_workers.transfer_queue.reads import plan_reads
-from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection, UnitAddress
+from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection
 from rljob_workers.transfer_queue.units import StorageUnit
 from tests.unit.transfer_queue.mutations import mutated
 
@@ -58,7 +59,7 @@ class Liar:
         self._listener.close()
 
     def connection(self) -> RespConnection:
-        return RespConnection(UnitAddress(str(self.path), "", 0, None), deadline=soon())
+        return RespConnection(ServerAddress(str(self.path), "", 0, None), deadline=soon(), silence_seconds=2.0)
 
     def _serve(self) -> None:
         while True:

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection, UnitAddress
+from rljob_workers.transfer_queue.address import ServerAddress
+from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection
 
 SOON_SECONDS = 30.0
 
@@ -40,9 +41,9 @@ def saying(folder: Path, *pieces: bytes, hold: bool = False) -> Iterator[RespCon
         listener.listen()
         thread = threading.Thread(target=speak, args=(listener,))
         thread.start()
-        address = UnitAddress(str(path), "", 0, None)
+        address = ServerAddress(str(path), "", 0, None)
         try:
-            with closing(RespConnection(address, deadline=time.monotonic() + SOON_SECONDS)) as connection:
+            with closing(RespConnection(address, deadline=soon(), silence_seconds=SOON_SECONDS)) as connection:
                 yield connection
         finally:
             done.set()

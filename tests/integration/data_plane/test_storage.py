@@ -15,11 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rljob_api.names import Epoch
+from rljob_workers.transfer_queue.address import ServerAddress
 from rljob_workers.transfer_queue.chunks import HEADER_BYTES, encode_chunk
 from rljob_workers.transfer_queue.errors import CorruptChunk, RowsLost, StorageFull, StorageUnreachable
 from rljob_workers.transfer_queue.jagged import Jagged, JaggedParts
 from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement, StoredChunks
-from rljob_workers.transfer_queue.resp import RespConnection, UnitAddress
+from rljob_workers.transfer_queue.resp import RespConnection
 from rljob_workers.transfer_queue.storage import StorageUnits
 from rljob_workers.transfer_queue.units import StorageUnit
 from tests.integration.data_plane.unit_server import UnitServer
@@ -65,7 +66,7 @@ def _keys(server: UnitServer, deadline: float) -> set[str]:
 
 
 def raw(server: UnitServer) -> RespConnection:
-    return RespConnection(UnitAddress.parse(server.url), deadline=time.monotonic() + 30)
+    return RespConnection(ServerAddress.parse(server.url), deadline=time.monotonic() + 30, silence_seconds=30)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +249,7 @@ def test_a_wrong_password_is_told_and_never_shown(servers: list[UnitServer], soo
     units = StorageUnits([url], Epoch(1), "0123456789ab")
     with pytest.raises(StorageUnreachable, match="WRONGPASS") as error:
         units.store(make_columns([4]), deadline=soon(0.2))
-    assert "hunter2" not in str(error.value) + repr(UnitAddress.parse(url))
+    assert "hunter2" not in str(error.value) + repr(ServerAddress.parse(url))
 
 
 def test_a_full_unit_passes_its_put_on_and_keeps_no_half_of_it(folder: Path, connect: Connect, soon: Soon) -> None:

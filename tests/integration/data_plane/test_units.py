@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from rljob_workers.transfer_queue.address import ServerAddress
 from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.resp import UnitAddress
 from rljob_workers.transfer_queue.storage import StorageUnits
 from rljob_workers.transfer_queue.units import StorageUnit
 from tests.integration.data_plane.unit_server import UnitServer
@@ -62,11 +62,11 @@ def test_memory_is_told_in_bytes(servers: list[UnitServer], connect: Callable[..
     ],
 )
 def test_addresses_are_read_and_shown_without_password(url: str, shown: str) -> None:
-    assert str(UnitAddress.parse(url)) == shown
-    assert "pw" not in repr(UnitAddress.parse(url))
+    assert str(ServerAddress.parse(url)) == shown
+    assert "pw" not in repr(ServerAddress.parse(url))
 
 
 @pytest.mark.parametrize("url", ["http://x", "unix://:pw@", "redis:///0", "redis://host/3", "/tmp/x.sock"])
 def test_other_addresses_are_refused_with_the_cure(url: str) -> None:
     with pytest.raises(ValueError, match=r"Use unix://:password@/path or redis://:password@host:port/0\."):
-        UnitAddress.parse(url)
+        ServerAddress.parse(url)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import QueueShape
 from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.servers import Servers, running_servers
@@ -29,8 +30,8 @@ def make_job(servers: Servers) -> Iterator[Callable[..., Job]]:
     """Jobs whose invariants and bytes are proven when the test is over."""
     jobs: list[Job] = []
 
-    def make(shape: QueueShape | None = None, **options: Any) -> Job:
-        jobs.append(Job(servers, shape or make_shape(**options)))
+    def make(shape: QueueShape | None = None, *, timing: QueueTiming = QueueTiming(), **options: Any) -> Job:
+        jobs.append(Job(servers, shape or make_shape(**options), timing=timing))
         return jobs[-1]
 
     yield make

@@ -14,6 +14,7 @@ from rljob_api.wire.observation import ServerState
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.steward import QueueSteward, StewardTiming
+from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, GroupRows, QueueShape, Ticket
 from tests.integration.transfer_queue.proof import breaches
 from tests.integration.transfer_queue.servers import Servers
@@ -27,13 +28,17 @@ def weight(version: int, lineage: int = 1) -> WeightId:
 class Job:
     """A steward and one client; epoch 1 is open."""
 
-    def __init__(self, servers: Servers, shape: QueueShape | None = None, *, patience_seconds: float = 10.0) -> None:
+    def __init__(
+        self, servers: Servers, shape: QueueShape | None = None, *, timing: QueueTiming = QueueTiming()
+    ) -> None:
         self.servers = servers
         self.shape = shape or make_shape()
-        self.timing = StewardTiming(unlisted_seconds=0, patience_seconds=patience_seconds)
+        self.timing = timing
+        """Of all clients."""
+        self.steward_timing = StewardTiming(unlisted_seconds=0)
         self.clients: list[TransferQueueClient] = []
         self.lives: dict[TransferQueueClient, Life] = {}
-        self.steward = QueueSteward(servers.endpoints, self.shape, timing=self.timing)
+        self.steward = QueueSteward(servers.endpoints, self.shape, timing=self.steward_timing)
         assert self.steward.open_server(0) is ServerState.OPEN
         self.restore = self.raise_epoch(1)
         self.rollout = self.client(Role.ROLLOUT)
@@ -52,7 +57,7 @@ class Job:
         """The job started again, with another shape perhaps."""
         self.steward.close()
         self.shape = shape
-        self.steward = QueueSteward(self.servers.endpoints, shape, timing=self.timing)
+        self.steward = QueueSteward(self.servers.endpoints, shape, timing=self.steward_timing)
         assert self.steward.open_server(0) is ServerState.OPEN
         restore = self.raise_epoch(epoch)
         self.rollout = self.client(Role.ROLLOUT)
@@ -62,7 +67,7 @@ class Job:
     def client(self, role: Role, replica: int = 0, waiting: Waiting = Waiting.NOTIFY) -> TransferQueueClient:
         life = make_life(role, self.epoch, replica)
         self.steward.begin_life(life)
-        client = TransferQueueClient(self.servers.endpoints, self.shape, life, waiting=waiting)
+        client = TransferQueueClient(self.servers.endpoints, self.shape, life, waiting=waiting, timing=self.timing)
         self.clients.append(client)
         self.lives[client] = life
         return client

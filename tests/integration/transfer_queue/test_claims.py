@@ -11,6 +11,7 @@ from rljob_api.spec import Waiting
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import Fenced, Incomplete, LeaseLost, Mismatch
 from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, Claim, Exhausted, NotReady
 from tests.integration.transfer_queue.job import Job, weight
 from tests.integration.transfer_queue.world import ADVANTAGES, LOG_PROBS, TRAIN
@@ -75,10 +76,9 @@ def test_leases_end_with_their_incarnation(make_job: MakeJob) -> None:
     assert again.rows.tolist() == batch.rows.tolist()
 
 
-def test_a_lease_that_no_beat_renews_ends(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = make_job()
+def test_a_lease_that_no_beat_renews_ends(make_job: MakeJob) -> None:
+    job = make_job(timing=QueueTiming(lease_seconds=0.0))
     job.put(job.tickets(2))
-    monkeypatch.setattr("rljob_workers.transfer_queue.client.LEASE_SECONDS", 0.0)
     client, batch = claim(job, rows=2)
     assert batch.lease is not None
     job.steward.beat(job.incarnation(client), [], [batch.lease])

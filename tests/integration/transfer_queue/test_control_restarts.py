@@ -9,6 +9,7 @@ from rljob_api.names import Epoch, Role
 from rljob_api.wire.observation import ServerState
 from rljob_workers.transfer_queue.errors import ControlUnreachable, Fenced, Mismatch, NotOpen
 from rljob_workers.transfer_queue.steward import QueueSteward
+from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, NotReady, Withheld
 from tests.integration.transfer_queue.job import Job, weight
 from tests.integration.transfer_queue.servers import Servers
@@ -17,15 +18,11 @@ from tests.integration.transfer_queue.world import LOG_PROBS, make_shape
 MakeJob = Callable[..., Job]
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PATIENCE_SECONDS", "CLAIM_PATIENCE_SECONDS"):
-        monkeypatch.setattr(f"rljob_workers.transfer_queue.client.{name}", 0.1)
+IMPATIENT = QueueTiming(patience_seconds=0.1, claim_patience_seconds=0.1)
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_restarted_server_is_refused_until_it_is_opened(make_job: MakeJob) -> None:
-    job = make_job()
+    job = make_job(timing=IMPATIENT)
     tickets = job.tickets(1)
     before = job.steward.server_run_id()
     job.servers.sync_control()
@@ -38,9 +35,8 @@ def test_a_restarted_server_is_refused_until_it_is_opened(make_job: MakeJob) -> 
     assert job.put(tickets) == [True]
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_server_that_is_gone_is_named_with_who_waited(make_job: MakeJob) -> None:
-    job = make_job()
+    job = make_job(timing=IMPATIENT)
     tickets = job.tickets(1)
     forward = job.client(Role.ACTOR_FWD)
     job.servers.sync_control()
@@ -123,10 +119,9 @@ def test_an_empty_server_takes_over_record_and_ticket_table(make_job: MakeJob) -
     assert [(ticket.rollout_id, ticket.prompt_index) for ticket in tickets] == [(1, 2), (1, 3)]
 
 
-def test_leases_count_anew_when_the_server_is_opened(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = make_job()
+def test_leases_count_anew_when_the_server_is_opened(make_job: MakeJob) -> None:
+    job = make_job(timing=QueueTiming(lease_seconds=0.0))
     job.put(job.tickets(2))
-    monkeypatch.setattr("rljob_workers.transfer_queue.client.LEASE_SECONDS", 0.0)
     forward = job.client(Role.ACTOR_FWD)
     batch = forward.claim(LOG_PROBS.name, range(1), 4, timeout=0)
     assert isinstance(batch, Batch)
@@ -157,7 +152,7 @@ class QueueStewardOf:
     """Another coordinator of the same job."""
 
     def __init__(self, job: Job) -> None:
-        self._steward = QueueSteward(job.servers.endpoints, job.shape, timing=job.timing)
+        self._steward = QueueSteward(job.servers.endpoints, job.shape, timing=job.steward_timing)
 
     def __enter__(self) -> QueueSteward:
         return self._steward
@@ -176,9 +171,8 @@ def test_a_ticket_table_that_is_damaged_is_refused_before_anything_goes(make_job
     job.put(job.tickets(1))
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_server_with_too_many_clients_is_waited_for(make_job: MakeJob) -> None:
-    job = make_job()
+    job = make_job(timing=IMPATIENT)
     late = job.client(Role.ACTOR_FWD)
     with job.servers.control.admin() as admin:
         admin.config_set("maxclients", 1)  # who is connected stays

@@ -11,6 +11,7 @@ from rljob_api.names import Role, RolloutId
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import StorageFull
 from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, GroupRows, Ticket, Withheld
 from tests.integration.transfer_queue.job import Job, weight
 from tests.integration.transfer_queue.servers import Servers
@@ -18,15 +19,16 @@ from tests.integration.transfer_queue.world import LOG_PROBS, TRAIN
 
 MakeJob = Callable[..., Job]
 UNIT_BYTES = 64 << 20
+IMPATIENT = QueueTiming(patience_seconds=0.3)
+"""A put that finds no room gives up soon."""
 BATCH, ROW_BYTES = 32, 1 << 17
 PARTITION_BYTES = 2 * BATCH * ROW_BYTES
 """Rows are small against a partition: what a server needs for a moment beside its values must not decide a test."""
 
 
 @pytest.fixture
-def narrow(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
-    """Leaves room for so many more partitions; a put that finds none gives up soon."""
-    monkeypatch.setattr("rljob_workers.transfer_queue.client.PATIENCE_SECONDS", 0.3)
+def narrow(servers: Servers) -> Iterator[Callable[[float], None]]:
+    """Leaves room for so many more partitions."""
 
     def leave(partitions: float) -> None:
         for unit in servers.units:
@@ -82,7 +84,7 @@ def make_room(job: Job) -> str | None:
 def test_retained_rows_go_first_then_the_newest_groups_then_a_put_fails_by_name(
     make_job: MakeJob, narrow: Callable[[float], None]
 ) -> None:
-    job = make_job(batch=BATCH, staleness=1)
+    job = make_job(batch=BATCH, staleness=1, timing=IMPATIENT)
     assert put(job, job.tickets(BATCH)) == []
     job.derive(0)
     job.train(0)
@@ -126,7 +128,7 @@ def test_retained_rows_go_first_then_the_newest_groups_then_a_put_fails_by_name(
 def test_a_shortage_keeps_back_what_the_trainer_does_not_wait_for(
     make_job: MakeJob, narrow: Callable[[float], None]
 ) -> None:
-    job = make_job(batch=2, staleness=1)
+    job = make_job(batch=2, staleness=1, timing=IMPATIENT)
     first, second, third = job.tickets(3)
     narrow(0)
     job.steward.probe_units()
@@ -146,7 +148,7 @@ def test_a_shortage_is_known_also_where_nothing_more_may_be_issued(
     make_job: MakeJob, narrow: Callable[[float], None]
 ) -> None:
     """A full queue is when memory is short; what keeps tickets back then is not memory, but room must be made."""
-    job = make_job(batch=2, staleness=1)
+    job = make_job(batch=2, staleness=1, timing=IMPATIENT)
     job.tickets(4)
     narrow(0)
     job.steward.probe_units()

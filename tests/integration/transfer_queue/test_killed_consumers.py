@@ -10,6 +10,7 @@ import torch
 from rljob_api.names import Role
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, Exhausted
 from tests.integration.transfer_queue.job import Job, weight
 from tests.integration.transfer_queue.victims import Hear, Say, Victim, victim
@@ -17,14 +18,9 @@ from tests.integration.transfer_queue.world import LOG_PROBS, make_life
 
 MakeJob = Callable[..., Job]
 LONG_SECONDS = 60.0
-SHORT_LEASE_SECONDS = 0.2
+SHORT_LEASES = QueueTiming(lease_seconds=0.2)
 LATE, IN_TIME = 2.0, 1.0
 """The log-probs of the one whose lease is over, and those of the one who has it."""
-
-
-@pytest.fixture
-def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rljob_workers.transfer_queue.client.LEASE_SECONDS", SHORT_LEASE_SECONDS)
 
 
 def consume(job: Job, role: Role = Role.ACTOR_FWD) -> tuple[Callable[[Say, Hear], None], str]:
@@ -33,7 +29,7 @@ def consume(job: Job, role: Role = Role.ACTOR_FWD) -> tuple[Callable[[Say, Hear]
     job.steward.begin_life(life)
 
     def work(say: Say, hear: Hear) -> None:
-        queue = TransferQueueClient(job.servers.endpoints, job.shape, life)
+        queue = TransferQueueClient(job.servers.endpoints, job.shape, life, timing=job.timing)
         batch = queue.claim(LOG_PROBS.name, range(1), 100, timeout=LONG_SECONDS)
         assert isinstance(batch, Batch)
         say(f"claimed {batch.rows.tolist()}")
@@ -77,9 +73,8 @@ def trained_log_probs(job: Job) -> list[float]:
     return batch.columns["log_probs"].values.tolist()
 
 
-@pytest.mark.usefixtures("short_leases")
 def test_rows_of_a_killed_consumer_are_claimed_by_others_when_its_lease_is_over(make_job: MakeJob) -> None:
-    job = make_job(batch=2)
+    job = make_job(batch=2, timing=SHORT_LEASES)
     job.put(job.tickets(2))
     work, _ = consume(job)
     with victim(work) as process:
@@ -93,10 +88,9 @@ def test_rows_of_a_killed_consumer_are_claimed_by_others_when_its_lease_is_over(
     assert trained_log_probs(job) == [IN_TIME] * 4
 
 
-@pytest.mark.usefixtures("short_leases")
 @pytest.mark.parametrize("when", ["while another holds the rows", "after another has put them"])
 def test_a_consumer_that_slept_beyond_its_lease_commits_nothing(make_job: MakeJob, when: str) -> None:
-    job = make_job(batch=2)
+    job = make_job(batch=2, timing=SHORT_LEASES)
     job.put(job.tickets(2))
     work, _ = consume(job)
     with victim(work) as process:
@@ -148,9 +142,8 @@ def test_a_zombie_is_refused_and_its_bytes_are_swept(
     job.train(0)
 
 
-@pytest.mark.usefixtures("short_leases")
 def test_consumers_killed_one_after_another_lose_no_row_and_double_none(make_job: MakeJob) -> None:
-    job = make_job(batch=4, samples=4)
+    job = make_job(batch=4, samples=4, timing=SHORT_LEASES)
     job.put(job.tickets(4))
     kept: list[int] = []
     living: list[Victim] = []
@@ -175,7 +168,7 @@ def consume_some(job: Job, max_rows: int) -> Callable[[Say, Hear], None]:
     job.steward.begin_life(life)
 
     def work(say: Say, hear: Hear) -> None:
-        queue = TransferQueueClient(job.servers.endpoints, job.shape, life)
+        queue = TransferQueueClient(job.servers.endpoints, job.shape, life, timing=job.timing)
         batch = queue.claim(LOG_PROBS.name, range(1), max_rows, timeout=LONG_SECONDS)
         assert isinstance(batch, Batch)
         say(f"claimed {len(batch)}")

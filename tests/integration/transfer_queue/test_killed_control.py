@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from rljob_api.names import Role
 from rljob_api.wire.observation import ServerState
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import ControlUnreachable
+from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, NotReady, Withheld
 from tests.integration.transfer_queue.job import Job, weight
 from tests.integration.transfer_queue.servers import Servers
@@ -19,6 +22,7 @@ from tests.integration.transfer_queue.world import LOG_PROBS, REFERENCE, make_li
 
 MakeJob = Callable[..., Job]
 LONG_SECONDS = 60.0
+IMPATIENT = QueueTiming(patience_seconds=1.0, claim_patience_seconds=1.0, control_silence_seconds=1.0)
 
 
 def contents(servers: Servers) -> dict[bytes, object]:
@@ -117,15 +121,12 @@ def claimed(client: TransferQueueClient, task: str) -> Batch:
     return batch
 
 
-def test_what_a_server_that_hung_does_later_is_done_once(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_server_that_hung_does_later_is_done_once(make_job: MakeJob) -> None:
     """The commands of those who gave up stand in its sockets, and it runs them when it goes on."""
-    monkeypatch.setattr("rljob_workers.transfer_queue.control.connection.SILENCE_SECONDS", 0.2)
-    job = make_job(batch=2)
+    job = make_job(batch=2, timing=IMPATIENT)
     (ticket,) = job.tickets(1)
     forward = job.client(Role.ACTOR_FWD)
     assert isinstance(forward.claim(LOG_PROBS.name, range(1), 1, timeout=0), NotReady)
-    for name in ("client.PATIENCE_SECONDS", "client.CLAIM_PATIENCE_SECONDS"):
-        monkeypatch.setattr(f"rljob_workers.transfer_queue.{name}", 0.1)
     job.servers.control.stop()
     try:
         with pytest.raises(ControlUnreachable, match=r"has not answered for .*puts 1 groups of train_0"):
@@ -135,7 +136,6 @@ def test_what_a_server_that_hung_does_later_is_done_once(make_job: MakeJob, monk
         assert "has not answered" in answer.waiting_for
     finally:
         job.servers.control.resume()
-    monkeypatch.undo()
     assert job.put([ticket]) == [False]
     assert job.steward.stats().rows_ready["ref_log_probs"] == 2
     job.steward.end_life(job.incarnation(forward))
@@ -143,3 +143,31 @@ def test_what_a_server_that_hung_does_later_is_done_once(make_job: MakeJob, monk
     job.derive(0)
     job.train(0)
     assert job.rollout.claim_tickets(weight(0), 1, 0) is not Withheld.CLOSED
+
+
+def test_a_claim_whose_unit_goes_with_the_control_redis_is_answered(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be on one machine. The rows cannot be given back then, and come back when their lease is over."""
+    job = make_job(batch=2, timing=replace(IMPATIENT, lease_seconds=0.0))
+    job.put(job.tickets(2))
+    forward, servers = job.client(Role.ACTOR_FWD), (job.servers.control, *job.servers.units)
+    fetch = forward._access.units.fetch
+
+    def lose_and_fetch(*args: Any, **kwargs: Any) -> dict[str, Jagged]:
+        for server in servers:
+            server.kill()
+        return fetch(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(forward._access.units, "fetch", lose_and_fetch)
+        answer = forward.claim(LOG_PROBS.name, range(1), 100, timeout=0)
+    assert isinstance(answer, NotReady)
+    assert "storage unit" in answer.waiting_for
+    for server in servers:
+        server.start()
+    job.steward.open_server(0)
+    for index in job.steward.probe_units():
+        job.steward.declare_lost(index)
+    job.put(job.tickets(2))
+    claimed(forward, LOG_PROBS.name)

@@ -15,6 +15,7 @@ from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.control.rows import parse_chunk
 from rljob_workers.transfer_queue.errors import LeaseLost, StorageUnreachable
 from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, GroupRows, NotReady, Ticket
 from tests.integration.transfer_queue.job import Job, weight
 from tests.integration.transfer_queue.servers import Servers
@@ -25,11 +26,7 @@ BIG_ELEMENTS = 1 << 18
 """1 MiB a row: a group of two is spread over both units."""
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rljob_workers.transfer_queue.client.PATIENCE_SECONDS", 0.5)
-    monkeypatch.setattr("rljob_workers.transfer_queue.storage.PATIENCE_SECONDS", 0.2)
-    monkeypatch.setattr("rljob_workers.transfer_queue.resp.SILENCE_SECONDS", 0.2)
+IMPATIENT = QueueTiming(patience_seconds=2.0, unit_patience_seconds=0.5, unit_silence_seconds=0.5)
 
 
 @contextmanager
@@ -112,9 +109,8 @@ def test_a_unit_that_kept_its_rows_has_lost_none() -> None:
             keeping.stop()
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_put_goes_to_the_unit_that_answers(make_job: MakeJob) -> None:
-    job = make_job(batch=2)
+    job = make_job(batch=2, timing=IMPATIENT)
     tickets = job.tickets(2)
     with hung(job.servers, 0):
         assert put_big(job, tickets) == [True, True]
@@ -124,21 +120,19 @@ def test_a_put_goes_to_the_unit_that_answers(make_job: MakeJob) -> None:
     job.prove()
 
 
-@pytest.mark.usefixtures("impatient")
 def test_what_a_hung_unit_took_after_all_is_deleted_by_the_next_put(make_job: MakeJob) -> None:
-    job = make_job(batch=4)
+    job = make_job(batch=4, timing=IMPATIENT)
     tickets = job.tickets(4)
     with hung(job.servers, 0):
         assert put_big(job, tickets[:2]) == [True, True]
-    job.rollout._units._shunned_until[0] = 0.0
+    job.rollout._access.units._shunned_until[0] = 0.0
     assert put_big(job, tickets[2:]) == [True, True]
     named = {parse_chunk(line).key for _, _, line in job.steward._named_chunks("all")}
     assert {key.decode() for key in job.servers.unit_keys() if key.count(b":") == 2} == named
 
 
-@pytest.mark.usefixtures("impatient")
 def test_rows_of_a_hung_unit_are_waited_for_by_name_and_are_right_afterwards(make_job: MakeJob) -> None:
-    job = make_job(batch=2)
+    job = make_job(batch=2, timing=IMPATIENT)
     put_big(job, job.tickets(2))
     forward, reference = job.client(Role.ACTOR_FWD), job.client(Role.REFERENCE)
     with hung(job.servers, 1):
@@ -152,9 +146,8 @@ def test_rows_of_a_hung_unit_are_waited_for_by_name_and_are_right_afterwards(mak
         assert_right(job, claim(client, task.name))
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_put_gives_up_by_name_when_no_unit_answers_and_may_be_tried_again(make_job: MakeJob) -> None:
-    job = make_job(batch=2)
+    job = make_job(batch=2, timing=IMPATIENT)
     tickets = job.tickets(2)
     with hung(job.servers, 0, 1):
         with pytest.raises(StorageUnreachable, match=r"unit \d .*rollout-0.0 puts 2 groups of train_0.*Given up"):

@@ -8,15 +8,17 @@ from contextlib import contextmanager
 import pytest
 
 from rljob_api.names import Role
+from rljob_workers.transfer_queue.control.notices import Subscription
 from rljob_workers.transfer_queue.errors import LeaseLost
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.placement import StoredChunks
 from rljob_workers.transfer_queue.steward import LostRows
 from rljob_workers.transfer_queue.types import Batch, NotReady
 from tests.integration.transfer_queue.job import Job, weight
-from tests.integration.transfer_queue.world import ADVANTAGES, LOG_PROBS
+from tests.integration.transfer_queue.world import ADVANTAGES, LOG_PROBS, REFERENCE, TRAIN
 
 MakeJob = Callable[..., Job]
+LONG_SECONDS = 10.0
 
 
 @contextmanager
@@ -56,10 +58,10 @@ def test_derived_fields_are_computed_again_with_what_depends_on_them(make_job: M
     forward = job.client(Role.ACTOR_FWD)
     batch = forward.claim(LOG_PROBS.name, range(1), 2, timeout=0)
     assert isinstance(batch, Batch)
-    forward._units._shunned_until[0] = float("inf")
+    forward._access.units._shunned_until[0] = float("inf")
     job.put_derived(forward, batch, "log_probs")
     derived_elsewhere = job.client(Role.ADVANTAGES)
-    derived_elsewhere._units._shunned_until[0] = float("inf")
+    derived_elsewhere._access.units._shunned_until[0] = float("inf")
     group = derived_elsewhere.claim(ADVANTAGES.name, range(1), 2, timeout=0)
     assert isinstance(group, Batch)
     with only_unit(job, 0):
@@ -71,6 +73,28 @@ def test_derived_fields_are_computed_again_with_what_depends_on_them(make_job: M
     job.derive(0)
     job.train(0)
     job.publish(1)
+
+
+def test_who_has_claimed_rows_is_told_when_a_field_that_they_lost_is_there_again(make_job: MakeJob) -> None:
+    job = make_job(batch=1)
+    with only_unit(job, 0):
+        job.put(job.tickets(1))
+    for task, role in ((LOG_PROBS, Role.ACTOR_FWD), (REFERENCE, Role.REFERENCE), (ADVANTAGES, Role.ADVANTAGES)):
+        client = job.client(role)
+        client._access.units._shunned_until[0] = float("inf")
+        batch = client.claim(task.name, range(1), 2, timeout=0)
+        assert isinstance(batch, Batch)
+        job.put_derived(client, batch, task.writes[0])
+    assert isinstance(job.claim_training(0), Batch)
+    assert lose(job, 1).recomputed == 1
+    assert isinstance(job.claim_training(0), NotReady)
+    notices = Subscription(job.servers.control.url)
+    assert notices.listen(TRAIN.name)
+    job.derive(0)
+    notices.wait(LONG_SECONDS)
+    assert notices.noticed(TRAIN.name)
+    notices.close()
+    assert isinstance(job.claim_training(0), Batch)
 
 
 def test_rows_in_training_need_a_global_restart_and_go_with_it(make_job: MakeJob) -> None:
@@ -138,7 +162,7 @@ def test_a_put_whose_unit_came_back_empty_stores_its_bytes_again(
     job = make_job()
     first, second = job.tickets(2)
     job.put([first])
-    store, struck = job.rollout._units.store, list[int]()
+    store, struck = job.rollout._access.units.store, list[int]()
 
     def store_and_lose(columns: Mapping[str, Jagged], *, deadline: float, waiting: str) -> StoredChunks:
         stored = store(columns, deadline=deadline, waiting=waiting)
@@ -148,7 +172,7 @@ def test_a_put_whose_unit_came_back_empty_stores_its_bytes_again(
                 lose(job, index)
         return stored
 
-    monkeypatch.setattr(job.rollout._units, "store", store_and_lose)
+    monkeypatch.setattr(job.rollout._access.units, "store", store_and_lose)
     assert job.put([second]) == [True]
     assert struck
     assert job.put(job.tickets(1)) == [True]

@@ -23,7 +23,7 @@ def test_rows_of_a_unit_that_is_no_part_of_the_job_any_more_are_generated_again(
         job.put([ticket])
     endpoints = job.servers.endpoints
     fewer = endpoints.model_copy(update={"storage_units": endpoints.storage_units[:1]})
-    steward = QueueSteward(fewer, job.shape, timing=job.timing)
+    steward = QueueSteward(fewer, job.shape, timing=job.steward_timing)
     assert steward.open_server(0) is ServerState.OPEN
     restore = steward.raise_epoch(Epoch(2), "d2", "resumed with a unit less", None)
     assert restore.kept_groups == 2

@@ -22,6 +22,7 @@ from rljob_api.wire.identity import Life, RankKey
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import Fenced, LeaseLost
 from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, Exhausted, GroupRows, QueueShape, Task, TaskKind, Ticket, Withheld
 from tests.integration.children import die_with_tests
 from tests.integration.transfer_queue.job import Job, weight
@@ -47,9 +48,8 @@ SHAPE = QueueShape(
 
 
 @pytest.fixture
-def job(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
-    monkeypatch.setattr("rljob_workers.transfer_queue.client.LEASE_SECONDS", 1.0)
-    made = Job(servers, SHAPE)
+def job(servers: Servers) -> Iterator[Job]:
+    made = Job(servers, SHAPE, timing=QueueTiming(lease_seconds=1.0))
     yield made
     made.close()
 
@@ -105,9 +105,8 @@ def _forked(job: Job, life: Life, work: Callable[..., None], serial: int, log: P
         torch.set_num_threads(1)
         with log.open("w", buffering=1) as out:
             try:
-                work(
-                    TransferQueueClient(job.servers.endpoints, SHAPE, life), serial, lambda line: print(line, file=out)
-                )
+                queue = TransferQueueClient(job.servers.endpoints, SHAPE, life, timing=job.timing)
+                work(queue, serial, lambda line: print(line, file=out))
             except Fenced:
                 pass
             except BaseException as error:

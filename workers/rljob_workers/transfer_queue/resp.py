@@ -8,25 +8,19 @@ seconds). After any exception but `ErrorReply` the stream is out of step: close 
 from __future__ import annotations
 
 import select
-import socket
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
-
-from rljob_workers.keepalive import keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from rljob_workers.transfer_queue.address import ServerAddress
 
 _IOV_MAX = 1024
 """Linux takes at most so many buffers in one sendmsg."""
 _INLINE_BYTES = 4096
 """Smaller values are copied into one buffer with their neighbours: cheaper than a buffer each."""
 _READ_AHEAD_BYTES = 1 << 16
-_SAME_HOST_SEND_BUFFER_BYTES = 1 << 18
-"""Where the server is on this host. What is sent then stays in the processor's cache until it is received: half as fast
-again as the megabytes that the kernel would let pile up. A network needs those."""
 _MAX_BULK_BYTES = 512 << 20
 """The server's own limit; a longer one is no RESP."""
 _MAX_DEPTH = 8
@@ -43,37 +37,6 @@ class BrokenReply(Exception):
     """Not RESP, or the stream ended: the connection is of no more use."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnitAddress:
-    """Where one Redis is: a Unix socket path or host and port, and its password (never shown)."""
-
-    path: str | None
-    host: str
-    port: int
-    password: str | None = field(repr=False)
-
-    @classmethod
-    def parse(cls, url: str) -> UnitAddress:
-        """`unix://:password@/path/unit.sock` or `redis://:password@host:port/0`."""
-        parts = urlsplit(url)
-        password = unquote(parts.password) if parts.password else None
-        if parts.scheme == "unix" and parts.path:
-            return cls(unquote(parts.path), "", 0, password)
-        if parts.scheme == "redis" and parts.hostname and parts.path in ("", "/", "/0"):
-            return cls(None, parts.hostname, parts.port or 6379, password)
-        raise ValueError(
-            f"TransferQueue: a Redis server's URL has scheme {parts.scheme!r} and no usable address."
-            " Use unix://:password@/path or redis://:password@host:port/0."
-        )
-
-    def __str__(self) -> str:
-        return self.path or f"{self.host}:{self.port}"
-
-
-SILENCE_SECONDS = 2.0
-"""A server that takes and gives no byte for so long hangs, however much time the transfer as a whole may take."""
-
-
 class RespConnection:
     """One connection: queue commands, `flush`, then read one reply per command, in order.
 
@@ -84,15 +47,16 @@ class RespConnection:
 
     def __init__(
         self,
-        address: UnitAddress,
+        address: ServerAddress,
         *,
         deadline: float,
-        silence_seconds: float = SILENCE_SECONDS,
+        silence_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Connects and authenticates; raises OSError or ErrorReply (wrong password).
 
-        This and all that follows raises TimeoutError at the deadline, or when the server is silent for too long.
+        This and all that follows raises TimeoutError at the deadline, or when the server takes and gives no byte for
+        `silence_seconds`.
         """
         self._clock = clock
         self._silence_seconds = silence_seconds
@@ -101,7 +65,7 @@ class RespConnection:
         self._buffer = bytearray(_READ_AHEAD_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
-        self._socket = self._connect(address, deadline)
+        self._socket = address.connect(self._seconds_left(deadline))
         self._poll_in = select.poll()
         self._poll_in.register(self._socket, select.POLLIN)
         self._poll_out = select.poll()
@@ -273,31 +237,14 @@ class RespConnection:
             return count
 
     def _await(self, poll: select.poll, deadline: float) -> None:
-        left = deadline - self._clock()
-        if left <= 0 or not poll.poll(min(left, self._silence_seconds) * 1000):
+        if not poll.poll(self._seconds_left(deadline) * 1000):
             raise TimeoutError("no answer within the deadline")
 
-    def _connect(self, address: UnitAddress, deadline: float) -> socket.socket:
+    def _seconds_left(self, deadline: float) -> float:
         left = deadline - self._clock()
         if left <= 0:
-            raise TimeoutError("no time left to connect")
-        if address.path is None:
-            connection = socket.create_connection(
-                (address.host, address.port), timeout=min(left, self._silence_seconds)
-            )
-            keep_alive(connection)
-        else:
-            connection = socket.socket(socket.AF_UNIX)
-            connection.settimeout(left)
-            try:
-                connection.connect(address.path)
-            except BaseException:
-                connection.close()
-                raise
-        if address.path is not None or connection.getpeername()[0] == connection.getsockname()[0]:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SAME_HOST_SEND_BUFFER_BYTES)
-        connection.setblocking(False)
-        return connection
+            raise TimeoutError("no answer within the deadline")
+        return min(left, self._silence_seconds)
 
 
 def _size(text: bytes) -> int:

@@ -19,6 +19,7 @@ from rljob_workers.transfer_queue.errors import QueueError, RowsLost, StorageFul
 from rljob_workers.transfer_queue.pieces import SPREAD_BYTES, Piece, cut_columns, deal, row_table
 from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement, StoredChunks
 from rljob_workers.transfer_queue.reads import ChunkRead, plan_reads
+from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.units import Clock, Sleep, StorageUnit
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from rljob_workers.transfer_queue.jagged import Column, Jagged
     from rljob_workers.transfer_queue.resp import RespConnection
 
-PATIENCE_SECONDS = 2.0
-"""A put that one unit keeps waiting for so long goes to another: its rows are bound to no unit."""
 SLOW_BYTES_PER_SECOND = 50 << 20
 """A second more for so many bytes: a unit that takes them slowly is no unit that hangs."""
 SHUN_SECONDS = 5.0
@@ -62,15 +61,19 @@ class StorageUnits:
         incarnation: str,
         *,
         checksums: bool = False,
+        timing: QueueTiming = QueueTiming(),
         clock: Clock = time.monotonic,
         sleep: Sleep = time.sleep,
     ) -> None:
         """Connects when first used. `checksums`: of all bytes, written and, where there is one, checked."""
         self._checksums = checksums
         self._pool = BufferPool()
-        self._units = [StorageUnit(index, url, clock=clock, sleep=sleep) for index, url in enumerate(urls)]
+        self._units = [
+            StorageUnit(index, url, timing=timing, clock=clock, sleep=sleep) for index, url in enumerate(urls)
+        ]
         if not self._units:
             raise ValueError("TransferQueue: there is no storage unit. Set transferQueue.storageUnits to at least 1.")
+        self._timing = timing
         self._clock = clock
         self._sleep = sleep
         # Several of these may serve one life: the random part keeps their keys apart.
@@ -167,7 +170,7 @@ class StorageUnits:
 
         def write(unit: StorageUnit, share: list[Piece]) -> dict[Piece, ChunkRef]:
             num_bytes = sum(piece.num_bytes for piece in share)
-            until = min(deadline, began + PATIENCE_SECONDS + num_bytes / SLOW_BYTES_PER_SECOND)
+            until = min(deadline, began + self._timing.unit_patience_seconds + num_bytes / SLOW_BYTES_PER_SECOND)
             return self._write(unit, share, deadline if len(self._units) == 1 else until, waiting)
 
         shares = deal(pieces, self._preferred_units())

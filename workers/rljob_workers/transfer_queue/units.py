@@ -12,14 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from rljob_workers.transfer_queue.address import ServerAddress
 from rljob_workers.transfer_queue.errors import StorageUnreachable
-from rljob_workers.transfer_queue.resp import (
-    SILENCE_SECONDS,
-    BrokenReply,
-    ErrorReply,
-    RespConnection,
-    UnitAddress,
-)
+from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection
+from rljob_workers.transfer_queue.timing import QueueTiming
 
 GENERATION_KEY = b"rljob:generation"
 """Has no epoch in front, so that no sweep of chunks meets it."""
@@ -44,9 +40,18 @@ class UnitMemory:
 class StorageUnit:
     """A connection that is made anew when it breaks. One thread at a time."""
 
-    def __init__(self, index: int, url: str, *, clock: Clock = time.monotonic, sleep: Sleep = time.sleep) -> None:
+    def __init__(
+        self,
+        index: int,
+        url: str,
+        *,
+        timing: QueueTiming = QueueTiming(),
+        clock: Clock = time.monotonic,
+        sleep: Sleep = time.sleep,
+    ) -> None:
         self.index = index
-        self.address = UnitAddress.parse(url)
+        self.address = ServerAddress.parse(url)
+        self._silence_seconds = timing.unit_silence_seconds
         self._clock = clock
         self._sleep = sleep
         self._connection: RespConnection | None = None
@@ -65,8 +70,8 @@ class StorageUnit:
         """Runs `talk(connection, deadline)`, again on a new connection when one breaks: it must bear being repeated.
 
         Any exception closes the connection, since replies may be left on it. Raises StorageUnreachable at the deadline,
-        or when the unit is silent or away for SILENCE_SECONDS: a long deadline is for many bytes, not for waiting.
-        `waiting` says who waits for what, e.g. `actor-0.0 waits for rows of train_12`.
+        or when the unit is silent or away for too long: a long deadline is for many bytes, not for waiting. `waiting`
+        says who waits for what, e.g. `actor-0.0 waits for rows of train_12`.
         """
         began, away_since = self._clock(), None
         while True:
@@ -81,7 +86,7 @@ class StorageUnit:
             except (OSError, BrokenReply) as error:
                 self.close()
                 away_since = self._clock() if away_since is None else away_since
-                if self._clock() + RETRY_SECONDS >= min(deadline, away_since + SILENCE_SECONDS):
+                if self._clock() + RETRY_SECONDS >= min(deadline, away_since + self._silence_seconds):
                     raise self._unreachable(began, waiting, "cannot be reached") from error
                 self._sleep(RETRY_SECONDS)
             except BaseException:
@@ -168,7 +173,9 @@ class StorageUnit:
 
     def _connected(self, deadline: float) -> RespConnection:
         if self._connection is None:
-            self._connection = RespConnection(self.address, deadline=deadline, clock=self._clock)
+            self._connection = RespConnection(
+                self.address, deadline=deadline, silence_seconds=self._silence_seconds, clock=self._clock
+            )
         return self._connection
 
     def _unreachable(self, began: float, waiting: str, trouble: str) -> StorageUnreachable:

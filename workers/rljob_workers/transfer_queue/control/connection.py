@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from rljob_workers.transfer_queue.address import ServerAddress
 from rljob_workers.transfer_queue.control.library import Library
 from rljob_workers.transfer_queue.errors import (
     ControlUnreachable,
@@ -22,10 +23,9 @@ from rljob_workers.transfer_queue.errors import (
     QueueError,
     WrongEpoch,
 )
-from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection, UnitAddress
+from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection
+from rljob_workers.transfer_queue.timing import QueueTiming
 
-SILENCE_SECONDS = 5.0
-"""A server that is silent for so long is taken for gone: every function of ours ends within milliseconds."""
 RETRY_SECONDS = 0.02
 
 Clock = Callable[[], float]
@@ -56,14 +56,21 @@ class ControlConnection:
     """Calls functions of one library, through restarts of the server, until a deadline."""
 
     def __init__(
-        self, url: str, functions: Library, *, clock: Clock = time.monotonic, sleep: Sleep = time.sleep
+        self,
+        url: str,
+        functions: Library,
+        *,
+        timing: QueueTiming = QueueTiming(),
+        clock: Clock = time.monotonic,
+        sleep: Sleep = time.sleep,
     ) -> None:
         """Connects when first used."""
         self._functions = functions
+        self._silence_seconds = timing.control_silence_seconds
         self._clock = clock
         self._sleep = sleep
         self._run_id = b""
-        self._address = UnitAddress.parse(url)
+        self._address = ServerAddress.parse(url)
         self._connection: RespConnection | None = None
 
     def close(self) -> None:
@@ -100,7 +107,7 @@ class ControlConnection:
     def _connected(self, until: float) -> RespConnection:
         if self._connection is None:
             connection = RespConnection(
-                self._address, deadline=until, silence_seconds=SILENCE_SECONDS, clock=self._clock
+                self._address, deadline=until, silence_seconds=self._silence_seconds, clock=self._clock
             )
             try:
                 info = connection.call(b"INFO", b"server", deadline=until)
@@ -132,7 +139,7 @@ class ControlConnection:
         while True:
             try:
                 # A first answer is always waited for: some deadlines are only how long may be tried again.
-                return attempt(max(deadline, self._clock() + SILENCE_SECONDS))
+                return attempt(max(deadline, self._clock() + self._silence_seconds))
             except (OSError, BrokenReply) as error:
                 self.close()
                 trouble: QueueError = ControlUnreachable(self._unreachable(began, waiting, error))

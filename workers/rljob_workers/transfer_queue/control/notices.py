@@ -8,8 +8,10 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 
-from rljob_workers.transfer_queue.control.connection import SILENCE_SECONDS, Clock, Sleep
-from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection, UnitAddress
+from rljob_workers.transfer_queue.address import ServerAddress
+from rljob_workers.transfer_queue.control.connection import Clock, Sleep
+from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection
+from rljob_workers.transfer_queue.timing import QueueTiming
 
 POLL_SECONDS = 0.02
 
@@ -59,9 +61,17 @@ class Polling(Notices):
 class Subscription(Notices):
     """Redis pub/sub on one connection."""
 
-    def __init__(self, url: str, *, clock: Clock = time.monotonic, sleep: Sleep = time.sleep) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        timing: QueueTiming = QueueTiming(),
+        clock: Clock = time.monotonic,
+        sleep: Sleep = time.sleep,
+    ) -> None:
         """Connects when first used."""
-        self._address = UnitAddress.parse(url)
+        self._address = ServerAddress.parse(url)
+        self._silence_seconds = timing.control_silence_seconds
         self._clock = clock
         self._sleep = sleep
         self._connection: RespConnection | None = None
@@ -105,10 +115,10 @@ class Subscription(Notices):
             connection.close()
 
     def _subscribe(self, channel: str) -> None:
-        until = self._clock() + SILENCE_SECONDS
+        until = self._clock() + self._silence_seconds
         if self._connection is None:
             self._connection = RespConnection(
-                self._address, deadline=until, silence_seconds=SILENCE_SECONDS, clock=self._clock
+                self._address, deadline=until, silence_seconds=self._silence_seconds, clock=self._clock
             )
         self._connection.command(b"SUBSCRIBE", b"n:" + channel.encode())
         self._connection.flush(until)
@@ -126,7 +136,7 @@ class Subscription(Notices):
 
     def _read_one(self) -> None:
         assert self._connection is not None
-        reply = self._connection.read(self._clock() + SILENCE_SECONDS)
+        reply = self._connection.read(self._clock() + self._silence_seconds)
         if not isinstance(reply, list) or len(reply) != 3 or not isinstance(reply[1], bytes):
             raise BrokenReply(f"a notice was expected, {reply!r} came")
         kind, channel = reply[0], reply[1].decode(errors="replace").removeprefix("n:")

@@ -117,6 +117,8 @@ local function make_ready(r, task, first, count)
       if string.sub(states, i, i) == 'u' then fresh[#fresh + 1] = first + i - 1 end
     end
     set_state(r, task, runs_of(fresh), 'r')
+    -- Who claimed rows for training waits for what they lost since.
+    wake(task.name)
   end
   enlist(r, task, fresh)
 end

@@ -1,0 +1,83 @@
+"""A claim, asked once: the control Redis says which rows, and their bytes are fetched from the storage units.
+
+For `client`, which asks again where nothing was ready (`control.waits`). Rows whose bytes do not come are given back.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from rljob_api.names import RolloutId
+from rljob_workers.transfer_queue.control.connection import Argument
+from rljob_workers.transfer_queue.control.rows import ClaimedRows, parse_claim
+from rljob_workers.transfer_queue.control.waits import Answer
+from rljob_workers.transfer_queue.errors import ControlUnreachable, NotOpen, RowsLost, StorageUnreachable
+from rljob_workers.transfer_queue.life_access import LifeAccess
+from rljob_workers.transfer_queue.types import Batch, Claim, Exhausted, NotReady, Task
+
+EXPLAIN_SECONDS = 2.0
+"""How old the word may be which fields a training batch waits for."""
+LOST_ROWS_PAUSE_SECONDS = 0.1
+"""Before rows whose bytes are gone are asked for again; the coordinator has them made anew meanwhile."""
+
+
+class Claims:
+    """Those of one client."""
+
+    def __init__(self, access: LifeAccess) -> None:
+        self._access = access
+        self._explained: tuple[float, str, str] = (float("-inf"), "", "")
+        """When, of what, and what was missing for it."""
+
+    def ask(
+        self, name: str, task: Task, arguments: tuple[Argument, ...], deadline: float, what: str, lease: str | None
+    ) -> Answer[Claim]:
+        """Calls function `name` for `task`; `what` names the rows. Tried until `deadline` and a little longer."""
+        waiting = f"{self._access} waits for {what}"
+        until = self._beyond(deadline)
+        try:
+            reply = self._access.change(name, task.name, *arguments, deadline=until, waiting=waiting)
+        except (ControlUnreachable, NotOpen) as error:
+            return Answer(NotReady(str(error)), is_final=False, stands=False)
+        if reply[0] == b"E":
+            return Answer(Exhausted(), is_final=True)
+        if reply[0] == b"N":
+            return Answer(NotReady(what), is_final=False)
+        return self._fetch(parse_claim(reply[2:], reply[1], task.needs), lease, waiting)
+
+    def release(self, lease: str, num_rows: int, deadline: float | None = None) -> None:
+        """Hands a lease back; nothing if it ended already."""
+        self._access.change("release", lease, deadline=deadline, waiting=f"{self._access} releases {num_rows} rows")
+
+    def lacking(self, task: Task, rollout_id: RolloutId, what: str) -> str:
+        """Which fields `what` misses; looked up seldom, since the control Redis counts all rows of the partition."""
+        since, of, told = self._explained
+        now = self._access.clock()
+        if of == what and now < since + EXPLAIN_SECONDS:
+            return told
+        try:
+            lacking = self._access.control.read("lacking", task.name, rollout_id, deadline=now, waiting="")
+        except (ControlUnreachable, NotOpen):
+            return ""
+        missing = [f"{field} ({count} rows)" for field, count in zip(task.needs, lacking, strict=True) if count]
+        told = f"; missing: {', '.join(missing)}" if missing else ""
+        self._explained = (self._access.clock(), what, told)
+        return told
+
+    def _beyond(self, deadline: float) -> float:
+        return deadline + self._access.timing.claim_patience_seconds
+
+    def _fetch(self, claimed: ClaimedRows, lease: str | None, waiting: str) -> Answer[Claim]:
+        try:
+            columns = self._access.units.fetch(claimed.fields, deadline=self._access.deadline(), waiting=waiting)
+        except (StorageUnreachable, RowsLost) as error:
+            # Not waited for here: the caller beats, and asks again until the unit is back or the rows are made anew.
+            if lease is not None:
+                # Where the control Redis does not answer either, the lease ends by its time.
+                with suppress(ControlUnreachable, NotOpen):
+                    self.release(lease, len(claimed.rows), self._beyond(self._access.clock()))
+            self._access.sleep(LOST_ROWS_PAUSE_SECONDS)
+            return Answer(NotReady(str(error)), is_final=False, stands=False)
+        groups = claimed.rows // self._access.shape.samples_per_prompt
+        batch = Batch(RolloutId(claimed.rollout_id), claimed.rows, groups, claimed.oldest, columns, lease)
+        return Answer(batch, is_final=True)
