@@ -71,3 +71,23 @@ def test_compact_replies_are_cut_into_samples() -> None:
 def test_a_reply_with_samples_missing_counts_for_nothing() -> None:
     with pytest.raises(EngineGone, match="answered 1 samples, but 2 were asked for"):
         read_samples([reply()], [2], OLD, OLD)
+
+
+def test_a_sample_with_fewer_log_probs_than_tokens_counts_for_nothing() -> None:
+    with pytest.raises(EngineGone, match="answered 2 log-probs for 3 tokens"):
+        read_samples([reply() | {"output_ids": [7, 8, 9]}], [1], OLD, OLD)
+
+
+@pytest.mark.parametrize(("field", "what"), [("output_ids", "tokens"), ("log_probs", "log-probs")])
+def test_a_compact_reply_whose_arrays_differ_counts_for_nothing(field: str, what: str) -> None:
+    body = {
+        "lengths": [2],
+        "output_ids": [7, 8],
+        "log_probs": [-0.5, -1.5],
+        "finish_reasons": [0],
+        "finish_words": ["stop"],
+        "weight": {"lineage": 1, "version": 3},
+        "weight_versions": None,
+    }
+    with pytest.raises(EngineGone, match=f"answered 3 {what} for 2 tokens"):
+        read_compact(body | {field: [1, 2, 3]}, [1])

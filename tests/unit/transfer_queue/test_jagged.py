@@ -59,3 +59,10 @@ def test_parts_of_another_dtype_are_refused() -> None:
     numbers, halves = Jagged.from_rows([torch.arange(3)]), Jagged.from_rows([torch.ones(3)])
     with pytest.raises(ValueError, match=r"rows of torch.float32 \[\] cannot be joined to rows of torch.int64 \[\]"):
         join([numbers, halves])
+
+
+@pytest.mark.parametrize("end", [2, 4])
+def test_offsets_that_do_not_fit_their_values_are_refused_where_parts_are_joined(end: int) -> None:
+    right, wrong = Jagged.from_rows([torch.arange(3)]), Jagged(torch.arange(3), torch.tensor([0, end]))
+    with pytest.raises(ValueError, match=f"a column has 3 values, and its offsets go from 0 to {end}. Let offsets"):
+        join([right, wrong])

@@ -79,3 +79,11 @@ def test_a_row_that_no_server_takes_is_refused_by_name() -> None:
         ValueError, match=r"row 1 of images has 536870912 bytes, a value in Redis has at most 536870912\."
     ):
         cut_columns({"images": column}, 2, checksums=False)
+
+
+@pytest.mark.parametrize("offsets", [[0, 2], [0, 4], [1, 3]])
+def test_offsets_that_do_not_fit_their_values_are_refused_by_name(offsets: list[int]) -> None:
+    column = Jagged(torch.arange(3), torch.tensor(offsets))
+    first, last = offsets
+    with pytest.raises(ValueError, match=f"tokens has 3 values, and its offsets go from {first} to {last}. Let"):
+        cut_columns({"tokens": column}, 2, checksums=False)

@@ -107,7 +107,7 @@ _COPIED_BYTES = 1 << 18
 def join(parts: Sequence[Jagged]) -> Column:
     """The rows of all parts (at least one), in order; large ones are not copied.
 
-    Raises ValueError where dtypes or inner shapes differ.
+    Raises ValueError where dtypes or inner shapes differ, or where offsets do not fit their values.
     """
     first = parts[0].values
     if len(parts) == 1:
@@ -124,7 +124,20 @@ def join(parts: Sequence[Jagged]) -> Column:
 
 def _joined_lengths(parts: Sequence[Jagged]) -> torch.Tensor:
     # One `diff` for all: a put joins many groups, and each tensor operation costs more than its few numbers.
-    steps = torch.cat([part.offsets for part in parts]).diff()
+    offsets = torch.cat([part.offsets for part in parts])
+    ends = list(accumulate(part.offsets.numel() for part in parts))
+    _refuse_misfits(parts, offsets[[0, *ends[:-1]]], offsets[[end - 1 for end in ends]])
+    steps = offsets.diff()
     within = torch.ones_like(steps, dtype=torch.bool)
-    within[[end - 1 for end in accumulate(part.offsets.numel() for part in parts[:-1])]] = False
+    within[[end - 1 for end in ends[:-1]]] = False
     return steps[within]
+
+
+def _refuse_misfits(parts: Sequence[Jagged], first: torch.Tensor, last: torch.Tensor) -> None:
+    """`first` and `last` offset of each part: a row that reaches beyond its values would be read from another's."""
+    for begin, end, part in zip(first.tolist(), last.tolist(), parts, strict=True):
+        if begin != 0 or end != part.values.shape[0]:
+            raise ValueError(
+                f"TransferQueue: a column has {part.values.shape[0]} values, and its offsets go from {begin} to {end}."
+                " Let offsets begin at 0 and end at the number of values."
+            )

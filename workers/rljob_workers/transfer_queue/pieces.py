@@ -57,7 +57,7 @@ class Piece:
 def cut_columns(columns: Mapping[str, Column], num_units: int, *, checksums: bool) -> list[Piece]:
     """Cuts every field into runs of rows of at most `MAX_CHUNK_BYTES` (a longer row is a piece of its own).
 
-    Raises ValueError for a row that no server takes.
+    Raises ValueError for a row that no server takes, and where offsets do not fit their values.
     """
     total = sum(part.values.nbytes for column in columns.values() for part in column.parts)
     wanted = MAX_CHUNK_BYTES if total <= SPREAD_BYTES else -(-total // (2 * num_units))
@@ -69,7 +69,13 @@ def _cut(field: str, column: Column, limit: int, checksums: bool) -> list[Piece]
     values = column.parts[0].values
     inner_shape = tuple(values.shape[1:])
     dtype = str(values.dtype).removeprefix("torch.")
-    ends = column.offsets.numpy() * element_bytes(values.dtype, inner_shape)
+    offsets, num_values = column.offsets.numpy(), sum(part.values.shape[0] for part in column.parts)
+    if offsets[0] != 0 or offsets[-1] != num_values:
+        raise ValueError(
+            f"TransferQueue: {field} has {num_values} values, and its offsets go from {offsets[0]} to {offsets[-1]}."
+            " Let offsets begin at 0 and end at the number of values."
+        )
+    ends = offsets * element_bytes(values.dtype, inner_shape)
     edges = _edges(ends, limit)
     pieces = []
     for (first, last), payload in zip(itertools.pairwise(edges), _payloads(column.parts, ends[edges]), strict=True):

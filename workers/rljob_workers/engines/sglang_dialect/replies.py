@@ -22,6 +22,8 @@ def read_compact(body: Any, num_samples: Sequence[int]) -> list[Generation]:  # 
     lengths: list[int] = body["lengths"]
     _check_count(len(lengths), num_samples)
     tokens, log_probs, words = body["output_ids"], body["log_probs"], body["finish_words"]
+    _check_lengths(len(tokens), sum(lengths), "tokens")
+    _check_lengths(len(log_probs), sum(lengths), "log-probs")
     uniform = body["weight"]
     weight = _weight(uniform) if uniform else None
     given = body["weight_versions"]
@@ -49,6 +51,7 @@ def _read_sample(reply: dict[str, Any], before: WeightId | None, after: WeightId
     meta = reply["meta_info"]
     triples = meta["output_token_logprobs"]
     tokens = reply.get("output_ids") or [token for _, token, *_ in triples]
+    _check_lengths(len(triples), len(tokens), "log-probs")
     given = meta.get("weight_versions")
     spans = _bounds(before, after, len(tokens)) if given is None else _spans(given)
     return Sample(tokens, [value for value, *_ in triples], meta["finish_reason"]["type"], spans)
@@ -72,6 +75,11 @@ def _weight(given: dict[str, int]) -> WeightId:
 def _check_count(found: int, num_samples: Sequence[int]) -> None:
     if found != sum(num_samples):
         raise EngineGone(f"The engine answered {found} samples, but {sum(num_samples)} were asked for. None counts.")
+
+
+def _check_lengths(found: int, num_tokens: int, what: str) -> None:
+    if found != num_tokens:
+        raise EngineGone(f"The engine answered {found} {what} for {num_tokens} tokens. None counts.")
 
 
 def _grouped(samples: Iterable[Sample], num_samples: Sequence[int]) -> list[Generation]:
