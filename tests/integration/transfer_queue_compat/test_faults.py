@@ -106,8 +106,9 @@ def test_a_claim_whose_rows_are_cleared_before_its_answer_is_repeated(make_clien
     client.put(rows(4), partition_id="p")
 
     def lost(name: str, *arguments: Any, what: str) -> Any:
-        call(name, *arguments, what=what)
-        other.clear_partition("p")
+        if name == "claim":
+            call(name, *arguments, what=what)
+            other.clear_partition("p")
         return call(name, *arguments, what=what)
 
     control.call = lost  # type: ignore[method-assign]
