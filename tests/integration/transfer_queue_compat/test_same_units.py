@@ -143,17 +143,15 @@ def test_a_unit_that_was_started_anew_is_taken_under_names_that_are_known(
     assert far.get_data(far.get_meta(["x"], 2, "p", task_name="t"))["x"].tolist() == [10, 11]
 
 
-@pytest.mark.parametrize("attempt", range(5))
-def test_first_clients_that_race_agree(join: Join, servers: Servers, attempt: int) -> None:
-    """Half of them name another order: all of one order go on, all of the other are refused."""
-    clients = [join(*(servers.units if number % 2 else reversed(servers.units))) for number in range(8)]
+def put_at_once(clients: list[TransferQueueClient]) -> list[Any]:
+    """Four rows of each: the batch, or what it was refused with."""
     begin = threading.Barrier(len(clients))
     outcomes: dict[int, Any] = {}
 
     def put(number: int) -> None:
         begin.wait(60)
         try:
-            outcomes[number] = clients[number].put(rows(4, 10 * number), partition_id="p")
+            outcomes[number] = clients[number].put(rows(4, 4 * number), partition_id="p")
         except QueueError as error:
             outcomes[number] = str(error)
 
@@ -162,13 +160,35 @@ def test_first_clients_that_race_agree(join: Join, servers: Servers, attempt: in
         thread.start()
     for thread in threads:
         thread.join(60)
-    refused = {number for number, outcome in outcomes.items() if isinstance(outcome, str)}
+    return [outcomes[number] for number in range(len(clients))]
+
+
+def assert_everybody_reads(clients: list[TransferQueueClient], batches: dict[int, Any]) -> None:
+    for number, batch in batches.items():
+        for client in clients:
+            assert client.get_data(batch)["x"].tolist() == list(range(4 * number, 4 * number + 4))
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_first_clients_that_race_agree(join: Join, servers: Servers, attempt: int) -> None:
+    """Half of them name another order: all of one order go on, all of the other are refused."""
+    clients = [join(*(servers.units if number % 2 else reversed(servers.units))) for number in range(8)]
+    outcomes = put_at_once(clients)
+    refused = {number for number, outcome in enumerate(outcomes) if isinstance(outcome, str)}
     assert refused in ({0, 2, 4, 6}, {1, 3, 5, 7}), outcomes
     assert all(CURE in outcomes[number] for number in refused)
-    for number in set(outcomes) - refused:
-        for reader in set(outcomes) - refused:
-            found = clients[reader].get_data(outcomes[number])["x"].tolist()
-            assert found == list(range(10 * number, 10 * number + 4))
+    others = [number for number in range(8) if number not in refused]
+    assert_everybody_reads([clients[number] for number in others], {number: outcomes[number] for number in others})
+
+
+def test_clients_that_find_units_empty_at_once_agree(join: Join, servers: Servers) -> None:
+    clients = [join() for _ in range(4)]
+    put_at_once(clients)
+    for unit in servers.units:
+        unit.kill()
+        unit.start()
+    outcomes = put_at_once(clients)
+    assert_everybody_reads([*clients, join()], dict(enumerate(outcomes)))
 
 
 def test_a_unit_that_was_away_at_first_is_met_when_it_is_back(
