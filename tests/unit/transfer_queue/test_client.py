@@ -100,6 +100,6 @@ def test_nothing_is_left_of_no_partitions(queue: TransferQueueClient) -> None:
     assert queue.claim("score", range(0), 1, timeout=0) == Exhausted()
 
 
-def test_a_bare_claim_of_no_tickets_is_not_sent(queue: TransferQueueClient) -> None:
+def test_the_return_of_no_tickets_asks_nobody(queue: TransferQueueClient) -> None:
     queue.return_tickets([], killed=False)
     assert queue.seen_seq == 0
