@@ -62,6 +62,11 @@ def _headlines(stats: QueueStats) -> Iterator[str]:
     if stats.leases:
         oldest = stats.leases[0]
         yield f"oldest lease: {oldest.holder}, {oldest.rows} rows of {oldest.partition}, {oldest.age_seconds:.1f} s"
+    if stats.dropped_retained_rows or stats.dropped_unclaimed_rows:
+        yield (
+            f"dropped, since storage was full: {stats.dropped_retained_rows} rows kept for a restore,"
+            f" {stats.dropped_unclaimed_rows} generated again"
+        )
     yield f"garbage: {stats.garbage_chunks} chunks, {stats.garbage_partitions} partitions"
 
 
@@ -98,7 +103,10 @@ def _lease_table(stats: QueueStats) -> Table:
 
 
 def _unit_table(units: Sequence[UnitStats]) -> Table:
-    table = _table("unit", "generation:", "used:", "high water:", "limit:", "keys:")
+    some_lost = any(unit.lost_chunks for unit in units)
+    table = _table(
+        "unit", "generation:", "used:", "high water:", "limit:", "keys:", *(["lost chunks:"] if some_lost else [])
+    )
     for unit in units:
         generation = "-" if unit.generation is None else str(unit.generation)
         if not unit.answers:
@@ -106,7 +114,8 @@ def _unit_table(units: Sequence[UnitStats]) -> Table:
             table.add_row(str(unit.unit), generation, silent)
             continue
         sizes = (_bytes(size) for size in (unit.used_bytes, unit.high_water_bytes, unit.limit_bytes))
-        table.add_row(str(unit.unit), generation, *sizes, "-" if unit.keys is None else str(unit.keys))
+        counts = ("-" if unit.keys is None else str(unit.keys), *([str(unit.lost_chunks)] if some_lost else []))
+        table.add_row(str(unit.unit), generation, *sizes, *counts)
     return table
 
 

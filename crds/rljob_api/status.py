@@ -144,6 +144,8 @@ class TrainingStatus(ApiModel):
     tokens_per_second: float | None = None
     staleness: StalenessStatus = StalenessStatus()
     queue_depth: int = 0
+    rows_dropped: int = 0
+    """Rows that went when storage was full, as told last."""
     reward: float | None = None
     last_report_time: Time | None = None
 

@@ -43,6 +43,14 @@ class PodObservation(ApiModel):
     ranks: list[RankObservation]
 
 
+class RoomMade(ApiModel):
+    """What went since storage was full, as it was told last."""
+
+    rows: int
+    """That went so in all, since the control state began; another number means that something new is told."""
+    message: str
+
+
 class QueueObservation(ApiModel):
     """Counts of the queue."""
 
@@ -57,6 +65,8 @@ class QueueObservation(ApiModel):
     """Unix time of the drain that is in force."""
     drained_until: float | None = None
     """Unix time at which the last drain was taken back."""
+    room: RoomMade | None = None
+    """None: storage was never so full that rows had to go."""
 
 
 class ServerState(StrEnum):
@@ -103,6 +113,10 @@ class EventKind(StrEnum):
     PUBLISHED = "Published"
     RECORDED = "CheckpointRecorded"
     UNIT_LOST = "StorageUnitLost"
+    ROWS_LOST = "RowsLost"
+    """A storage unit that was not restarted no longer has some of its chunks."""
+    ROWS_DROPPED = "RowsDropped"
+    """Storage was full, and rows went to make room."""
     PROMPT_SET_ASIDE = "PromptSetAside"
     STATE_LOST = "ControlStateLost"
     POD_CHANGED = "PodChanged"

@@ -68,7 +68,7 @@ class LeaseStats(ApiModel):
     holder: str
     rows: int
     age_seconds: float
-    """Since the coordinator saw it first; it looks twice a second, and begins anew when it was restarted."""
+    """Since its claim."""
     expires_in_seconds: float
     """Unless a beat renews it."""
 
@@ -100,6 +100,12 @@ class UnitStats(ApiModel):
     high_water_bytes: int | None = None
     """From here on no ticket is given."""
     keys: int | None = None
+    received_bytes: int | None = None
+    """On its connections, since it was started: what was put, and the commands."""
+    sent_bytes: int | None = None
+    """What was read, and the answers."""
+    lost_chunks: int = 0
+    """That it no longer had though it was not restarted, since the control state began."""
 
 
 class QueueStats(ApiModel):
@@ -128,6 +134,10 @@ class QueueStats(ApiModel):
     garbage_chunks: int
     """Chunks that nothing names any more and whose bytes are still there."""
     garbage_partitions: int
+    dropped_retained_rows: int = 0
+    """Kept for a restore only, and dropped when storage was full; since the control state began."""
+    dropped_unclaimed_rows: int = 0
+    """Dropped when storage was full, and generated again."""
 
 
 class WeightSpan(ApiModel):

@@ -7,7 +7,15 @@ from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, Even
 from rljob_operator.adapters.views import PodView
 from rljob_operator.adapters.work_queue import Urgency
 
-_ALARMS = frozenset({EventKind.FAILURE_REPORTED, EventKind.UNIT_LOST, EventKind.PROMPT_SET_ASIDE, EventKind.STATE_LOST})
+_ALARMS = frozenset(
+    {
+        EventKind.FAILURE_REPORTED,
+        EventKind.UNIT_LOST,
+        EventKind.ROWS_LOST,
+        EventKind.PROMPT_SET_ASIDE,
+        EventKind.STATE_LOST,
+    }
+)
 """Events of the coordinator that something may have to be restarted for."""
 
 

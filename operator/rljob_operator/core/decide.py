@@ -27,6 +27,7 @@ from rljob_operator.core.progress import refresh
 from rljob_operator.core.readiness import settled
 from rljob_operator.core.requested import requested
 from rljob_operator.core.restart import restart
+from rljob_operator.core.room import room_made
 from rljob_operator.core.scaling import scaled
 from rljob_operator.core.spec_change import spec_change
 from rljob_operator.core.stall import stalled
@@ -66,8 +67,9 @@ def _moved(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobSt
             status, told = entered(observed, status, now)  # the wish may have been taken back meanwhile
             status = refresh(observed, status, now)
             events += told
-    status, told = withheld(observed, status, now)
-    events += told
+    for policy in (withheld, room_made):
+        status, told = policy(observed, status, now)
+        events += told
     if not _rests(status):
         settle = settled if stopping(observed, status) else _scaled_and_settled
         status, told = settle(observed, status, now)

@@ -38,6 +38,8 @@ class Reason(StrEnum):
     """Somebody drains the queue: no ticket is given, and the job is not stalled for that."""
     TICKETS_GIVEN = "TicketsGiven"
     """The drain was taken back."""
+    ROWS_DROPPED = "RowsDropped"
+    """Storage was full, and rows went to make room. Nothing is restarted."""
     ROWS_LOST = "RowsLost"
     """Rows that training had claimed are gone."""
     CONTROL_STATE_LOST = "ControlStateLost"

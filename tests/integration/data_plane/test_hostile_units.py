@@ -139,16 +139,17 @@ ASKED: dict[str, Callable[[StorageUnit, float], object]] = {
     "delete": lambda unit, until: unit.delete(["1:a:0"], deadline=until),
     "present": lambda unit, until: unit.present(["1:a:0", "1:a:1"], deadline=until),
     "num_keys": lambda unit, until: unit.num_keys(deadline=until),
-    "memory": lambda unit, until: unit.memory(deadline=until),
-    "scan": lambda unit, until: next(unit.scan(deadline=until)),
+    "use": lambda unit, until: unit.use(deadline=until),
+    "scan": lambda unit, until: next(unit.scan(deadline=lambda: until)),
 }
+USE = b"used_memory:100\r\nmaxmemory:200\r\ntotal_net_input_bytes:5\r\ntotal_net_output_bytes:6"
 ANSWERS = {
     "generation": b"$1\r\n4\r\n",
     "mark": b"+OK\r\n$1\r\n4\r\n",
     "delete": b":1\r\n",
     "present": b":1\r\n:0\r\n",
     "num_keys": b":3\r\n",
-    "memory": b"$31\r\nused_memory:100\r\nmaxmemory:200\r\n",
+    "use": b"$%d\r\n%s\r\n" % (len(USE), USE),
     "scan": b"*2\r\n$2\r\n17\r\n*2\r\n$5\r\n1:a:0\r\n$5\r\n1:\xff:1\r\n",
 }
 

@@ -35,20 +35,24 @@ def test_a_sweep_sees_every_chunk_and_never_the_mark(
     stored = [units.store({"a": Jagged.scalars(torch.zeros(1))}, deadline=soon()) for _ in range(700)]
     keys = {placement.chunks[0].key for put in stored for placement in put.fields.values()}
     unit = StorageUnit(0, servers[0].url)
-    assert {key for page in unit.scan(deadline=soon()) for key in page} == keys
+    assert {key for page in unit.scan(deadline=soon) for key in page} == keys
     assert unit.delete(sorted(keys), deadline=soon()) == 700
     assert unit.delete(sorted(keys), deadline=soon()) == 0
     assert unit.generation(deadline=soon()) == 1
     unit.close()
 
 
-def test_memory_is_told_in_bytes(servers: list[UnitServer], connect: Callable[..., StorageUnits], soon: Soon) -> None:
+def test_memory_and_traffic_are_told_in_bytes(
+    servers: list[UnitServer], connect: Callable[..., StorageUnits], soon: Soon
+) -> None:
     unit = StorageUnit(0, servers[0].url)
-    before = unit.memory(deadline=soon())
+    before = unit.use(deadline=soon())
     connect(servers[0]).store({"a": Jagged.scalars(torch.zeros(2_000_000))}, deadline=soon())
-    after = unit.memory(deadline=soon())
+    after = unit.use(deadline=soon())
     assert before.limit == after.limit == 1 << 28
     assert after.used - before.used >= 8_000_000
+    assert after.received - before.received >= 8_000_000
+    assert after.sent > before.sent
     unit.close()
 
 

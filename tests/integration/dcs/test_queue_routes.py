@@ -15,8 +15,9 @@ from rljob_workers.dcs.session import RankSession
 from rljob_workers.roles.tasks import GENERATED_FIELDS, queue_shape
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.types import Batch, GroupRows, Ticket, Withheld
+from rljob_workers.transfer_queue.types import Batch, GroupRows, NotReady, Ticket, Withheld
 from tests.integration.dcs.world import World, eventually
+from tests.integration.transfer_queue.servers import Server
 
 HELD = WeightId(lineage=Lineage(1), version=WeightVersion(0))
 
@@ -92,6 +93,9 @@ def test_metrics_show_the_queue_without_a_series_per_partition(world: World, rol
     assert 'rljob_queue_rows{job="test",task="actor_log_probs",state="ready"} 2.0' in text
     assert 'rljob_queue_withheld{job="test",reason="Draining"} 0.0' in text
     assert 'rljob_queue_unit_answers{job="test",unit="0"} 1.0' in text
+    assert "# TYPE rljob_queue_unit_received_bytes_total counter" in text
+    assert 'rljob_queue_unit_lost_chunks_total{job="test",unit="1"} 0.0' in text
+    assert 'rljob_queue_dropped_rows_total{job="test",kind="unclaimed"} 0.0' in text
     assert "train_0" not in text
 
 
@@ -159,13 +163,43 @@ def test_a_drain_is_told_once_and_outlives_the_coordinator_and_the_epoch(world: 
     assert (world.status().queue.drained_until or 0) >= state.draining_since
 
 
-def test_a_lease_is_as_old_as_it_was_seen(world: World, rollout: Rollout) -> None:
+def test_a_lease_is_as_old_as_its_claim_also_for_a_coordinator_that_has_only_begun(
+    world: World, rollout: Rollout
+) -> None:
     rollout.put(rollout.tickets(1))
     forward = world.rank(Role.ACTOR_FWD)
     queue = TransferQueueClient(world.endpoints, queue_shape(world.job.spec), forward.life)
     try:
         assert isinstance(queue.claim("actor_log_probs", range(1), 2, timeout=0), Batch)
-        eventually(lambda: stats(world).leases[0].age_seconds > 0, "a lease that was seen twice")
-        assert [lease.holder for lease in stats(world).leases] == ["actor_fwd-0.0"]
+        before = eventually(lambda: stats(world).leases[0].age_seconds, "a lease that has an age")
+        world.restart()
+        (lease,) = stats(world).leases
+        assert lease.holder == "actor_fwd-0.0"
+        assert lease.age_seconds > before
     finally:
         queue.close()
+
+
+def test_a_unit_that_loses_a_chunk_is_named_and_counted(world: World, rollout: Rollout) -> None:
+    rollout.put(rollout.tickets(1))
+    (index,) = (index for index, unit in enumerate(world.servers.units) if delete_chunks(unit))
+    forward = world.rank(Role.ACTOR_FWD)
+    queue = TransferQueueClient(world.endpoints, queue_shape(world.job.spec), forward.life)
+    try:
+        answer = queue.claim("actor_log_probs", range(1), 2, timeout=0)
+        assert isinstance(answer, NotReady)
+        (event,) = eventually(lambda: world.told(EventKind.ROWS_LOST), "RowsLost")
+        assert event.message.startswith(f"Storage unit {index} no longer has chunks (")
+        assert "of train_0, though it was not restarted" in event.message
+        assert "1 generated again" in event.message
+        assert [unit.lost_chunks > 0 for unit in stats(world).units] == [index == 0, index == 1]
+        rollout.put(rollout.tickets(1))
+        assert isinstance(queue.claim("actor_log_probs", range(1), 2, timeout=5), Batch)
+    finally:
+        queue.close()
+
+
+def delete_chunks(unit: Server) -> int:
+    """By hand; gives how many there were."""
+    with unit.admin() as admin:
+        return sum(admin.unlink(key) for key in admin.keys("1:*"))

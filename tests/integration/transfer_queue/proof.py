@@ -7,27 +7,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import redis
 import torch
 
 from rljob_workers.transfer_queue.chunks import HEADER_BYTES
 from rljob_workers.transfer_queue.control.library import shape_fields
-from rljob_workers.transfer_queue.control.rows import CHUNK_ID_BYTES, ROW, parse_chunk
+from rljob_workers.transfer_queue.control.rows import CHUNK_ID_BYTES, ROW
 from rljob_workers.transfer_queue.placement import ChunkRef
 from rljob_workers.transfer_queue.types import ClaimPolicy, QueueShape, Task, TaskKind
+from tests.integration.transfer_queue.control_keys import Control
 from tests.integration.transfer_queue.servers import Servers
 
-_UNPACK = """
-local out, all = {}, redis.call('HGETALL', KEYS[1])
-for i = 1, #all, 2 do out[#out + 1] = {all[i], cmsgpack.unpack(all[i + 1])} end
-return out
-"""
 _LETTERS = {"unready": "ur", "ready": "r", "leased": "c", "consumed": "d"}
 
 
@@ -37,91 +30,6 @@ def breaches(servers: Servers, shape: QueueShape) -> list[str]:
         control = Control(admin, shape)
         found = [*_rows(control), *_groups(control), *_capacity(control), *_tickets(control), *_left_over(control)]
         return [*found, *_bytes(control, servers)]
-
-
-@dataclass
-class Control:
-    """The keys of the control Redis, read when they are asked for."""
-
-    admin: redis.Redis
-    shape: QueueShape
-    _records: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    @cached_property
-    def meta(self) -> dict[str, bytes]:
-        return {name.decode(): value for name, value in self.hash("q:meta").items()}
-
-    def number(self, name: str) -> int:
-        return int(self.meta.get(name, b"0"))
-
-    @cached_property
-    def partitions(self) -> list[int]:
-        return self.places("q:partitions")
-
-    @cached_property
-    def live(self) -> set[str]:
-        return {name.decode() for name in self.hash("q:live")}
-
-    @cached_property
-    def units(self) -> dict[int, int]:
-        return {int(unit): int(generation) for unit, generation in self.hash("q:units").items()}
-
-    @cached_property
-    def dead(self) -> list[ChunkRef]:
-        lines: Any = self.admin.lrange("q:dead", 0, -1)
-        return [parse_chunk(line) for line in lines]
-
-    def hash(self, key: str) -> dict[bytes, bytes]:
-        found: Any = self.admin.hgetall(key)
-        return dict(found)
-
-    def places(self, key: str) -> list[int]:
-        found: Any = self.admin.zrange(key, 0, -1)
-        return [int(place) for place in found]
-
-    def packed(self, key: str) -> dict[str, Any]:
-        """A hash of packed lists."""
-        if key not in self._records:
-            found: Any = self.admin.eval(_UNPACK, 1, key)
-            self._records[key] = {name.decode(): record for name, record in found}
-        return self._records[key]
-
-    def string(self, key: str) -> bytes:
-        found: Any = self.admin.get(key)
-        return bytes(found or b"")
-
-    def chunks(self, r: int) -> dict[bytes, ChunkRef]:
-        return {name: parse_chunk(line) for name, line in self.hash(f"p:{r}:chunks").items()}
-
-    def masks(self, r: int) -> Any:
-        return np.frombuffer(self.string(f"p:{r}:mask"), "<u4")
-
-    def mask_of(self, fields: Iterable[str]) -> int:
-        order = shape_fields(self.shape)
-        return sum(1 << order.index(name) for name in set(fields))
-
-    def groups(self, r: int) -> dict[int, Any]:
-        """Group -> [state, attempt, prompt, ticket, rejected prompts]."""
-        return {int(group): record for group, record in self.packed(f"p:{r}:groups").items()}
-
-    def listed(self, r: int, task: Task) -> list[int]:
-        """Rows on the task's ready list."""
-        found: Any = self.admin.lrange(f"p:{r}:q:{task.name}", 0, -1)
-        entries = [int(entry) for entry in found]
-        if task.policy is not ClaimPolicy.GROUP:
-            return entries
-        num = self.shape.samples_per_prompt
-        return [group * num + index for group in entries for index in range(num)]
-
-    def leased(self, r: int, task: Task) -> list[int]:
-        """Rows under a lease of the task, once for every lease."""
-        leases = self.packed("q:lease").values()
-        mine = [packed for name, at, _, packed in leases if (name.decode(), at) == (task.name, r)]
-        return [row for packed in mine for row in np.frombuffer(packed, "<u4").tolist()]
-
-    def batched(self, r: int, task: Task) -> list[int]:
-        """Rows of the training batches that were claimed."""
-        return [row for packed in self.hash(f"p:{r}:b:{task.name}").values() for row in np.frombuffer(packed, "<u4")]
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
@@ -282,11 +190,11 @@ def _left_over(control: Control) -> list[str]:
     leases: Any = control.admin.zrange("q:leases", 0, -1)
     if {name.decode() for name in leases} != set(control.packed("q:lease")):
         found.append(f"leases {sorted(control.packed('q:lease'))} and those that expire differ: {leases}")
-    owners = {owner.decode() for _, _, owner, _ in control.packed("q:lease").values()}
+    owners = {owner.decode() for _, _, owner, _, _ in control.packed("q:lease").values()}
     if not owners <= control.live:
         found.append(f"leases of {owners - control.live}, who are not live")
     training = {task.name for task in control.shape.tasks if task.kind is TaskKind.TRAINING}
-    if any(name.decode() in training for name, _, _, _ in control.packed("q:lease").values()):
+    if any(name.decode() in training for name, *_ in control.packed("q:lease").values()):
         found.append("a training task has a lease")
     return found
 

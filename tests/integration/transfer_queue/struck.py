@@ -18,9 +18,10 @@ from rljob_workers.transfer_queue.control.library import shape_fields
 from rljob_workers.transfer_queue.control.rows import CHUNK_ID_BYTES, ROW
 from rljob_workers.transfer_queue.errors import Fenced
 from rljob_workers.transfer_queue.steward import QueueSteward, StewardTiming
-from tests.integration.transfer_queue.machine import FIFO, GROUP, INDEX, SHAPE, Member, QueueMachine, picked, put
+from tests.integration.transfer_queue.company import FIFO, GROUP, INDEX, SHAPE, Member, picked
+from tests.integration.transfer_queue.control_keys import Control
+from tests.integration.transfer_queue.machine import QueueMachine, put
 from tests.integration.transfer_queue.model import Row
-from tests.integration.transfer_queue.proof import Control
 
 SMALL_FAULTS = ("time_passes", "a_beat", "a_zombie_speaks", "another_coordinator", "a_sweep")
 GREAT_FAULTS = ("the_job_restarts", "a_unit_comes_back_empty", "the_control_redis_is_killed")

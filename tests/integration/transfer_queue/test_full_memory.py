@@ -9,18 +9,19 @@ import torch
 
 from rljob_api.names import Role, RolloutId
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.errors import StorageFull
+from rljob_workers.transfer_queue.control.rows import parse_chunk
+from rljob_workers.transfer_queue.errors import LeaseLost, StorageFull
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.timing import QueueTiming
-from rljob_workers.transfer_queue.types import Batch, GroupRows, Ticket, Withheld
+from rljob_workers.transfer_queue.types import Batch, Exhausted, GroupRows, NotReady, Ticket, Withheld
 from tests.integration.transfer_queue.job import Job, weight
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.world import LOG_PROBS, TRAIN
 
 MakeJob = Callable[..., Job]
 UNIT_BYTES = 64 << 20
-IMPATIENT = QueueTiming(patience_seconds=0.3)
-"""A put that finds no room gives up soon."""
+IMPATIENT = QueueTiming(patience_seconds=3)
+"""A put that finds no room gives up soon, but not before a server has given back what large commands took: 2 s."""
 BATCH, ROW_BYTES = 32, 1 << 17
 PARTITION_BYTES = 2 * BATCH * ROW_BYTES
 """Rows are small against a partition: what a server needs for a moment beside its values must not decide a test."""
@@ -78,7 +79,7 @@ def make_room(job: Job) -> str | None:
     relief = job.steward.relieve()
     job.steward.sweep()
     job.prove()
-    return relief
+    return None if relief is None else str(relief)
 
 
 def test_retained_rows_go_first_then_the_newest_groups_then_a_put_fails_by_name(
@@ -96,7 +97,7 @@ def test_retained_rows_go_first_then_the_newest_groups_then_a_put_fails_by_name(
     assert put(job, tickets[:BATCH]) == []
     refused = put(job, tickets[BATCH:])
     assert refused
-    assert make_room(job) == "rows of train_0, kept for a restore, were dropped"
+    assert make_room(job) == f"{2 * BATCH} rows ({BATCH} groups) of train_0, kept for a restore, were dropped"
     assert put(job, refused) == []
 
     forward = job.client(Role.ACTOR_FWD)
@@ -104,11 +105,11 @@ def test_retained_rows_go_first_then_the_newest_groups_then_a_put_fails_by_name(
     narrow(0.1)
     with pytest.raises(StorageFull, match=r"actor_fwd-0.0 puts log_probs of 4 rows of train_1"):
         put_log_probs(forward, batches)
-    assert make_room(job) == f"{BATCH} groups of train_2 were dropped and are generated again"
+    assert make_room(job) == f"{2 * BATCH} rows ({BATCH} groups) of train_2 were dropped and are generated again"
     put_log_probs(forward, batches)
 
     # The trainer's own partition is never dropped: what finds no room now is told, and nothing waits for ever.
-    narrow(0)
+    narrow(0.05)
     assert make_room(job) is None
     reissued = job.tickets(BATCH, weight(1))
     assert [ticket.rollout_id for ticket in reissued] == [2] * BATCH
@@ -121,7 +122,7 @@ def test_retained_rows_go_first_then_the_newest_groups_then_a_put_fails_by_name(
     job.derive(1, weight(1))
     job.train(1)
     job.publish(2)
-    assert make_room(job) == "rows of train_1, kept for a restore, were dropped"
+    assert make_room(job) == f"{2 * BATCH} rows ({BATCH} groups) of train_1, kept for a restore, were dropped"
     assert put(job, reissued) == []
 
 
@@ -166,3 +167,26 @@ def test_room_that_cannot_be_made_ends_no_lease(make_job: MakeJob) -> None:
     held = claim(forward, LOG_PROBS.name, 0)
     assert job.steward.relieve() is None
     job.put_derived(forward, held, "log_probs")
+
+
+def test_a_lease_on_rows_that_go_to_make_room_ends(make_job: MakeJob) -> None:
+    job = make_job(batch=2)
+    job.step(0)
+    # Published, and one of its derived fields is made again.
+    with job.servers.control.admin() as admin:
+        lines = admin.hgetall("p:0:chunks")
+    line = next(line for line in lines.values() if b"|log_probs|" in line)
+    chunk = parse_chunk(line)
+    job.servers.units[chunk.unit].admin().delete(chunk.key)
+    job.actor._access.change("report_missed", 0, chunk.unit, waiting="a test")
+    (lost,) = job.steward.upkeep.declare_missing()
+    assert lost.loss.recomputed
+    forward = job.client(Role.ACTOR_FWD)
+    held = claim(forward, LOG_PROBS.name, 0)
+    assert job.steward.upkeep.drop_retained() is not None
+    with pytest.raises(LeaseLost):
+        forward.put(held, {"log_probs": Jagged.from_rows([torch.zeros(2)] * len(held))}, weight=weight(1))
+    forward.release(held)
+    assert isinstance(forward.claim(LOG_PROBS.name, range(1), 100, timeout=0), NotReady | Exhausted)
+    job.steward.sweep()
+    job.prove()

@@ -15,6 +15,7 @@ from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.control.rows import parse_chunk
 from rljob_workers.transfer_queue.errors import LeaseLost, StorageUnreachable
 from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.transfer_queue.losses import LostRows
 from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, GroupRows, NotReady, Ticket
 from tests.integration.transfer_queue.job import Job, weight
@@ -91,6 +92,28 @@ def test_rows_of_a_killed_unit_are_made_again(make_job: MakeJob) -> None:
     assert_right(job, claim(reference, REFERENCE.name))
 
 
+@pytest.mark.parametrize("num_units", [1, 2])
+def test_a_unit_that_was_away_when_the_job_began_is_used_once_it_is_there(num_units: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="rlj-") as folder:
+        servers = Servers(Path(folder), num_units)
+        servers.start()
+        late = servers.units[-1]
+        late.kill()
+        job = Job(servers, make_shape(batch=2))
+        try:
+            late.start()
+            assert job.steward.probe_units() == [num_units - 1]
+            assert job.steward.declare_lost(num_units - 1) == LostRows()
+            assert job.steward.probe_units() == []
+            assert put_big(job, job.tickets(2)) == [True, True]
+            with late.admin() as admin:
+                assert admin.dbsize() > 1
+            job.prove()
+        finally:
+            job.close()
+            servers.stop()
+
+
 def test_a_unit_that_kept_its_rows_has_lost_none() -> None:
     """Ours keep nothing on disk; where one does, its mark is there after a kill, and so are the rows."""
     with tempfile.TemporaryDirectory(prefix="rlj-") as folder:
@@ -127,7 +150,7 @@ def test_what_a_hung_unit_took_after_all_is_deleted_by_the_next_put(make_job: Ma
         assert put_big(job, tickets[:2]) == [True, True]
     job.rollout._access.units._shunned_until[0] = 0.0
     assert put_big(job, tickets[2:]) == [True, True]
-    named = {parse_chunk(line).key for _, _, line in job.steward._named_chunks("all")}
+    named = {parse_chunk(line).key for _, _, line in job.steward.sweeper.named("all")}
     assert {key.decode() for key in job.servers.unit_keys() if key.count(b":") == 2} == named
 
 

@@ -11,8 +11,8 @@ from rljob_api.names import Role
 from rljob_workers.transfer_queue.control.notices import Subscription
 from rljob_workers.transfer_queue.errors import LeaseLost
 from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.transfer_queue.losses import LostRows
 from rljob_workers.transfer_queue.placement import StoredChunks
-from rljob_workers.transfer_queue.steward import LostRows
 from rljob_workers.transfer_queue.types import Batch, NotReady
 from tests.integration.transfer_queue.job import Job, weight
 from tests.integration.transfer_queue.world import ADVANTAGES, LOG_PROBS, REFERENCE, TRAIN
@@ -201,8 +201,8 @@ def test_room_is_made_from_rows_kept_for_a_restore_then_from_the_newest_groups(m
     job = make_job(batch=1, staleness=1)
     job.step(0)
     job.put(job.tickets(2, weight(1)), weight(1))
-    assert job.steward.relieve() == "rows of train_0, kept for a restore, were dropped"
-    assert job.steward.relieve() == "1 groups of train_2 were dropped and are generated again"
+    assert str(job.steward.relieve()) == "2 rows (1 groups) of train_0, kept for a restore, were dropped"
+    assert str(job.steward.relieve()) == "2 rows (1 groups) of train_2 were dropped and are generated again"
     # train_1 is what the trainer waits for: dropping it would make no progress.
     assert job.steward.relieve() is None
     assert [ticket.rollout_id for ticket in job.tickets(5, weight(1))] == [2]

@@ -29,7 +29,7 @@ def test_rows_of_a_unit_that_is_no_part_of_the_job_any_more_are_generated_again(
     assert restore.kept_groups == 2
     steward.sweep()
     assert steward.check() == []
-    named = [line for _, _, line in steward._named_chunks("all")]
+    named = [line for _, _, line in steward.sweeper.named("all")]
     assert all(line.startswith(b"0|") for line in named)
     steward.close()
 

@@ -177,7 +177,7 @@ def test_kill_counts_survive_a_global_restart(make_job: MakeJob) -> None:
 def test_memory_above_the_mark_stops_new_tickets_and_no_put(make_job: MakeJob) -> None:
     job = make_job()
     first, second = job.tickets(2)
-    job.steward._change("memory", 1, waiting="a test")
+    job.steward._by.change("memory", 1, waiting="a test")
     assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.MEMORY
     assert job.put([first]) == [True]
     job.rollout.return_tickets([second], killed=False)

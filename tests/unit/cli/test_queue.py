@@ -1,172 +1,26 @@
-"""`rljob queue` without a job: what it prints of what it is told, what it refuses, and how it waits for a drain."""
+"""`rljob queue` without a job: what it refuses, and what it makes of the coordinator's answers."""
 
 from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from rljob_api.base import ApiModel
-from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED, Lineage, WeightVersion
+from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED
 from rljob_api.wire.identity import Endpoints
-from rljob_api.wire.queue import (
-    DrainState,
-    QueueCheck,
-    QueuePeek,
-    QueueRow,
-    RowState,
-    RowValues,
-    TicketHolder,
-    UnitStats,
-    WeightSpan,
-)
+from rljob_api.wire.queue import QueueCheck, QueuePeek
 from rljob_cli.main import cli
-from rljob_cli.queue_access import Coordinator, NoAnswer, QueueProblem
-from rljob_cli.queue_drain import drain, give_again
-from rljob_cli.queue_tables import peek_text, stats_text
-from tests.unit.transfer_queue.test_draining import FORWARD, TRAIN, lease, make_stats, partition, rows
+from rljob_cli.queue_access import QueueProblem
+from tests.unit.cli.scripted import Scripted
 
 COMMANDS = ["stats", "peek", "check", "drain"]
 
 
 def rljob(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["queue", *arguments])
-
-
-# --- what is printed
-
-
-def make_unit(**figures: int) -> UnitStats:
-    return UnitStats(unit=0, generation=2, answers=True).model_copy(update=figures)
-
-
-def test_stats_are_lines_for_the_job_and_tables_for_rows_leases_and_units() -> None:
-    stats = make_stats(
-        partition(3, rows(FORWARD, ready=2, claimed=2), rows(TRAIN, unready=4), put=2, groups_issued=2),
-        leases=(lease(FORWARD, "actor_fwd-0.0"),),
-        tickets_in_work=2,
-        holders=[TicketHolder(holder="rollout-1.0", tickets=2)],
-        units=[
-            make_unit(used_bytes=3 << 20, limit_bytes=2 << 30, high_water_bytes=17 << 26, keys=9),
-            UnitStats(unit=1, generation=None, answers=False),
-            UnitStats(unit=2, generation=1, answers=None),
-        ],
-        garbage_chunks=4,
-    )
-    assert stats_text(stats).splitlines() == [
-        "test: epoch 1, lineage 1, seq 7; published version 3, recorded 2",
-        "tickets: 2 in work (rollout-1.0 2), 0 returned; 4 of 8 groups issued",
-        "withheld: Draining (somebody drains the queue)",
-        "draining since 1970-01-01T00:00:01.000000Z; `rljob queue drain --off` gives tickets again",
-        "oldest lease: actor_fwd-0.0, 2 rows of train_3, 1.0 s",
-        "garbage: 4 chunks, 0 partitions",
-        "",
-        "partition  groups           task             unready  ready  claimed  done  batches",
-        "train_3    2 put, 2 issued  actor_log_probs        0      2        2     0        0",
-        "                            actor_train            4      0        0     0        0",
-        "",
-        "lease of       task             partition  rows    age  ends in",
-        "actor_fwd-0.0  actor_log_probs  train_3       2  1.0 s   29.0 s",
-        "",
-        "unit  generation             used  high water    limit  keys",
-        "0              2          3.0 MiB     1.1 GiB  2.0 GiB     9",
-        "1              -  does not answer",
-        "2              1    not asked yet",
-    ]
-
-
-def test_an_empty_queue_is_shown_without_leases() -> None:
-    quiet = make_stats(withheld=None, draining_since=None, recorded=None)
-    assert stats_text(quiet).splitlines()[:3] == [
-        "test: epoch 1, lineage 1, seq 7; published version 3, recorded none",
-        "tickets: 0 in work, 0 returned; 4 of 8 groups issued",
-        "garbage: 0 chunks, 0 partitions",
-    ]
-    assert "lease" not in stats_text(quiet)
-
-
-def make_row(**changes: object) -> QueueRow:
-    weight = WeightSpan(lineage=Lineage(1), version=WeightVersion(2))
-    row = QueueRow(
-        partition="train_3",
-        row=5,
-        group=2,
-        group_state="put",
-        lengths={"tokens": 7, "rewards": 1},
-        states={FORWARD: RowState.DONE, TRAIN: RowState.READY},
-        oldest=weight,
-        newest=weight,
-    )
-    return row.model_copy(update=changes)
-
-
-@pytest.mark.parametrize(
-    ("row", "expected"),
-    [
-        pytest.param(
-            make_row(),
-            [
-                "train_3 row 5 (group 2, put): actor_log_probs done, actor_train ready",
-                "  has tokens[7], rewards[1]; made by v2@1",
-            ],
-            id="fields with their lengths, states by task, the weight",
-        ),
-        pytest.param(
-            make_row(newest=WeightSpan(lineage=Lineage(1), version=WeightVersion(3))),
-            [
-                "train_3 row 5 (group 2, put): actor_log_probs done, actor_train ready",
-                "  has tokens[7], rewards[1]; made by v2@1 to v3@1",
-            ],
-            id="tokens of several weights",
-        ),
-        pytest.param(
-            make_row(field=RowValues(length=7, shape=[], dtype="int32", values=[1, 2])),
-            [
-                "train_3 row 5 (group 2, put): actor_log_probs done, actor_train ready",
-                "  has tokens[7], rewards[1]; made by v2@1",
-                "  int32: [1, 2, ...]",
-            ],
-            id="the first values of a field",
-        ),
-        pytest.param(
-            make_row(field=RowValues(length=1, shape=[2], dtype="bfloat16", values=[0.5, None])),
-            [
-                "train_3 row 5 (group 2, put): actor_log_probs done, actor_train ready",
-                "  has tokens[7], rewards[1]; made by v2@1",
-                "  bfloat16[2]: [0.5, nan or inf]",
-            ],
-            id="all values of a short row",
-        ),
-        pytest.param(
-            make_row(field=RowValues(length=7, shape=[], dtype="int32", values=None)),
-            [
-                "train_3 row 5 (group 2, put): actor_log_probs done, actor_train ready",
-                "  has tokens[7], rewards[1]; made by v2@1",
-                "  int32: its bytes are gone",
-            ],
-            id="bytes that are gone",
-        ),
-        pytest.param(
-            make_row(group_state="issued", lengths={}, oldest=None, newest=None, states={TRAIN: RowState.UNREADY}),
-            ["train_3 row 5 (group 2, issued): actor_train unready"],
-            id="a row that is being generated",
-        ),
-    ],
-)
-def test_a_row_is_shown(row: QueueRow, expected: list[str]) -> None:
-    assert peek_text(QueuePeek(rows=[row], more=False)).splitlines() == expected
-
-
-def test_rows_that_are_not_shown_are_told() -> None:
-    assert peek_text(QueuePeek(rows=[make_row()], more=True)).endswith("... and more: see --first and --limit.")
-    assert peek_text(QueuePeek(rows=[], more=False)) == "There is no such row."
-
-
-# --- what is refused
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -247,31 +101,6 @@ def test_every_command_teaches_with_examples(command: str) -> None:
     assert "the folder of a run on this machine" in done.output
 
 
-# --- answers and the drain
-
-
-class Scripted(Coordinator):
-    """Gives these answers, one after the other."""
-
-    def __init__(self, *answers: ApiModel | tuple[int, bytes] | NoAnswer, ended: bool = False) -> None:
-        self.answers = list(answers)
-        self.asked: list[tuple[str, str]] = []
-        self.ended = ended
-
-    def has_ended(self) -> bool:
-        return self.ended
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def _send(self, method: str, path: str, query: Mapping[str, str], body: ApiModel | None) -> tuple[int, bytes]:
-        self.asked.append((method, path))
-        answer = self.answers.pop(0)
-        if isinstance(answer, NoAnswer):
-            raise answer
-        return answer if isinstance(answer, tuple) else (200, answer.model_dump_json().encode())
-
-
 @pytest.mark.parametrize(
     ("answer", "exit_code", "sentence"),
     [
@@ -299,68 +128,3 @@ def test_a_broken_queue_ends_the_check_with_1(monkeypatch: pytest.MonkeyPatch) -
         EXIT_FAILED,
         {"holds": False, "partitions": 2, "broken": ["train_3: a chunk is gone"]},
     )
-
-
-class Told:
-    """What a drain says; its waits cost no time."""
-
-    def __init__(self) -> None:
-        self.kinds: list[str] = []
-        self.sentences: list[str] = []
-        self.now = 0.0
-
-    def say(self, kind: str, sentence: str, facts: dict[str, object]) -> None:
-        self.kinds.append(kind)
-        self.sentences.append(sentence)
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-    def drain(self, coordinator: Coordinator, seconds: float = 10) -> None:
-        drain(coordinator, self.say, seconds, clock=lambda: self.now, sleep=self.sleep)
-
-
-def state(*waits: str, stays: tuple[str, ...] = (), since: float | None = 1.0) -> DrainState:
-    return DrainState(draining_since=since, waits=list(waits), stays=list(stays))
-
-
-def test_a_drain_says_what_it_waits_for_whenever_that_changes() -> None:
-    told = Told()
-    told.drain(Scripted(state("a"), state("a"), state("b"), state(stays=("train_4 stays",))))
-    assert told.kinds == ["drain", "progress", "progress", "stays", "result"]
-    assert told.sentences[1:4] == ["waiting: a", "waiting: b", "train_4 stays"]
-
-
-def test_a_drain_that_takes_too_long_names_what_it_waits_for() -> None:
-    told = Told()
-    with pytest.raises(
-        QueueProblem, match=r"was not drained within 1 s: 3 tickets are in work\. Tickets stay withheld"
-    ):
-        told.drain(Scripted(*[state("3 tickets are in work")] * 9), seconds=1)
-
-
-def test_a_coordinator_that_is_restarted_is_asked_again() -> None:
-    told = Told()
-    told.drain(Scripted(state("a"), NoAnswer("away"), NoAnswer("away"), state()))
-    assert told.kinds[-1] == "result"
-
-
-def test_a_coordinator_that_stays_away_is_named_at_the_deadline() -> None:
-    with pytest.raises(NoAnswer, match="away"):
-        Told().drain(Scripted(state("a"), *[NoAnswer("away")] * 9), seconds=2)
-
-
-def test_a_job_that_ends_meanwhile_is_told() -> None:
-    with pytest.raises(QueueProblem, match=r"The job ended before its queue was drained\."):
-        Told().drain(Scripted(state("a"), NoAnswer("away"), ended=True))
-
-
-def test_a_drain_that_somebody_takes_back_is_told() -> None:
-    with pytest.raises(QueueProblem, match="Somebody took the drain back before the queue was drained"):
-        Told().drain(Scripted(state("a"), state("a", since=None)))
-
-
-def test_giving_tickets_again_waits_for_nothing() -> None:
-    told, coordinator = Told(), Scripted(state(since=None))
-    give_again(coordinator, told.say)
-    assert (told.kinds, coordinator.asked) == (["result"], [("PUT", "/v1/queue/drain")])

@@ -62,11 +62,13 @@ def test_every_metric_is_named_and_no_other() -> None:
         "limitBytes": 1,
         "highWaterBytes": 1,
         "keys": 1,
+        "receivedBytes": 1,
+        "sentBytes": 1,
     }
     stats = make_stats(leases=(lease("actor_log_probs", "actor_fwd-0.0"),))
     stats = type(stats).model_validate({**stats.model_dump(), "units": [unit]})
     made = {name for name, _, _ in queue_samples(stats)}
-    labels = {"job", "role", "replica", "rank", "task", "state", "reason", "unit", "rljob_queue_", "/metrics"}
+    labels = {"job", "role", "replica", "rank", "task", "state", "reason", "unit", "kind", "rljob_queue_", "/metrics"}
     page = {name for name in named("Metrics", r"[\w/]+") if name not in labels}
     ranks = {name for name in page if name.startswith("rljob_rank_")}
     assert {f"rljob_queue_{name}" for name in page - ranks} == made

@@ -8,6 +8,8 @@ COUNTERS = frozenset(
         "groups_lost",
         "queue_claims",
         "queue_rows",
+        "queue_got_bytes",
+        "queue_put_bytes",
         "queue_wait_seconds",
         *(f"withheld_{reason.value.lower()}" for reason in Withheld),
     }

@@ -82,6 +82,7 @@ class _Rank:
             self.context.life,
             waiting=self.spec.transfer_queue.polling_mode,
             checksums=self.spec.transfer_queue.checksums,
+            counters=self.session.counters,
         )
         self.session.follow_seq(lambda: queue.seen_seq)
         return queue

@@ -72,12 +72,19 @@ class Claims:
             columns = self._access.units.fetch(claimed.fields, deadline=self._access.deadline(), waiting=waiting)
         except (StorageUnreachable, RowsLost) as error:
             # Not waited for here: the caller beats, and asks again until the unit is back or the rows are made anew.
-            if lease is not None:
-                # Where the control Redis does not answer either, the lease ends by its time.
-                with suppress(ControlUnreachable, NotOpen):
-                    self.release(lease, len(claimed.rows), self._beyond(self._access.clock()))
+            # Where the control Redis does not answer either, the lease ends by its time.
+            with suppress(ControlUnreachable, NotOpen):
+                until = self._beyond(self._access.clock())
+                if isinstance(error, RowsLost):
+                    # An empty unit the coordinator sees by itself; of single chunks it hears from who reads them.
+                    self._access.change(
+                        "report_missed", claimed.rollout_id, *error.units, deadline=until, waiting=waiting
+                    )
+                if lease is not None:
+                    self.release(lease, len(claimed.rows), until)
             self._access.sleep(LOST_ROWS_PAUSE_SECONDS)
             return Answer(NotReady(str(error)), is_final=False, stands=False)
+        self._access.count("queue_got_bytes", sum(column.values.nbytes for column in columns.values()))
         groups = claimed.rows // self._access.shape.samples_per_prompt
         batch = Batch(RolloutId(claimed.rollout_id), claimed.rows, groups, claimed.oldest, columns, lease)
         return Answer(batch, is_final=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
 from rljob_api.names import RolloutId, partition_name
 from rljob_api.spec import Waiting
@@ -62,15 +62,28 @@ class TransferQueueClient:
         *,
         waiting: Waiting = Waiting.NOTIFY,
         checksums: bool = False,
+        counters: MutableMapping[str, float] | None = None,
         timing: QueueTiming = QueueTiming(),
         clock: Clock = time.monotonic,
         sleep: Sleep = time.sleep,
     ) -> None:
-        """Connects when first used. The life must have begun (`QueueSteward.begin_life`)."""
+        """Connects when first used. The life must have begun (`QueueSteward.begin_life`).
+
+        `counters`: where the bytes that were put and got are counted.
+        """
         self._shape = shape
         self._timing = timing
         self._tasks = {task.name: task for task in shape.tasks}
-        self._access = LifeAccess(endpoints, shape, life, checksums=checksums, timing=timing, clock=clock, sleep=sleep)
+        self._access = LifeAccess(
+            endpoints,
+            shape,
+            life,
+            checksums=checksums,
+            counters={} if counters is None else counters,
+            timing=timing,
+            clock=clock,
+            sleep=sleep,
+        )
         self._commits = Commits(self._access)
         self._claims = Claims(self._access)
         self._notices: Notices = (

@@ -49,7 +49,9 @@ class Commits:
             try:
                 packed = arguments(store)
                 failpoint("queue.between_bytes_and_commit")
-                return self._access.change(name, *packed, deadline=deadline, waiting=waiting)
+                reply = self._access.change(name, *packed, deadline=deadline, waiting=waiting)
+                self._access.count("queue_put_bytes", sum(chunk.num_bytes for chunk in self._stored))
+                return reply
             except (StaleUnit, StorageFull, StorageUnreachable) as error:
                 self.take_back()
                 if not isinstance(error, StaleUnit) or self._access.clock() >= deadline:

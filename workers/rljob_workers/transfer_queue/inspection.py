@@ -37,6 +37,9 @@ class UnitFigures:
     limit_bytes: int
     """0: none."""
     keys: int
+    received_bytes: int
+    """On its connections, since it was started."""
+    sent_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +60,12 @@ class _Whole:
     tickets_returned: int
     garbage_chunks: int
     garbage_partitions: int
+    dropped_retained: int
+    dropped_unclaimed: int
     partitions: Sequence[bytes]
     holders: Sequence[Any]
     units: Sequence[bytes]
+    lost_chunks: Sequence[bytes]
 
 
 class QueueInspection:
@@ -70,11 +76,6 @@ class QueueInspection:
         self._access = access
         self._figures = figures
         self._high_water = high_water
-        self._first_seen: dict[str, float] = {}
-
-    def watch(self) -> None:
-        """Notes which leases there are: a lease is as old as it has been seen. To be called twice a second or so."""
-        self._leases()
 
     def stats(self, job: str) -> QueueStats:
         """Everything that is counted.
@@ -102,9 +103,11 @@ class QueueInspection:
             partitions=partitions,
             tasks=[_task_stats(task, partitions, leases) for task in self._access.shape.tasks],
             leases=leases,
-            units=list(self._units(whole.units)),
+            units=list(self._units(_by_unit(whole.units), _by_unit(whole.lost_chunks))),
             garbage_chunks=whole.garbage_chunks,
             garbage_partitions=whole.garbage_partitions,
+            dropped_retained_rows=whole.dropped_retained,
+            dropped_unclaimed_rows=whole.dropped_unclaimed,
         )
 
     def partitions(self) -> list[RolloutId]:
@@ -115,10 +118,6 @@ class QueueInspection:
     def _leases(self) -> list[LeaseStats]:
         """Oldest first."""
         reply = self._access.read("inspect_leases", waiting=_WAITING)
-        now = self._access.clock()
-        listed = [reply[at : at + 6] for at in range(0, len(reply), 6)]
-        names = [lease.decode() for lease, *_ in listed]
-        self._first_seen = {name: self._first_seen.get(name, now) for name in names}
         leases = [
             LeaseStats(
                 lease=lease.decode(),
@@ -126,10 +125,10 @@ class QueueInspection:
                 partition=partition_name(RolloutId(rollout_id)),
                 holder=_holder(life),
                 rows=rows,
-                age_seconds=round(now - self._first_seen[lease.decode()], 3),
+                age_seconds=age / 1000,
                 expires_in_seconds=left / 1000,
             )
-            for lease, task, rollout_id, life, rows, left in listed
+            for lease, task, rollout_id, life, rows, age, left in (reply[at : at + 7] for at in range(0, len(reply), 7))
         ]
         return sorted(leases, key=lambda lease: -lease.age_seconds)
 
@@ -155,8 +154,7 @@ class QueueInspection:
             tasks=[_task_rows(task, sums) for task, sums in zip(shape.tasks, counts, strict=True)],
         )
 
-    def _units(self, generations: Sequence[bytes]) -> Iterator[UnitStats]:
-        marks = {int(unit): int(mark) for unit, mark in zip(generations[::2], generations[1::2], strict=True)}
+    def _units(self, marks: Mapping[int, int], lost: Mapping[int, int]) -> Iterator[UnitStats]:
         for unit in self._access.units:
             said = self._figures.get(unit.index)
             limit = said.limit_bytes if said is not None and said.limit_bytes else None
@@ -168,7 +166,14 @@ class QueueInspection:
                 limit_bytes=limit,
                 high_water_bytes=None if limit is None else int(limit * self._high_water),
                 keys=None if said is None else said.keys,
+                received_bytes=None if said is None else said.received_bytes,
+                sent_bytes=None if said is None else said.sent_bytes,
+                lost_chunks=lost.get(unit.index, 0),
             )
+
+
+def _by_unit(pairs: Sequence[bytes]) -> dict[int, int]:
+    return {int(unit): int(figure) for unit, figure in zip(pairs[::2], pairs[1::2], strict=True)}
 
 
 def unix_seconds(milliseconds: bytes) -> float | None:

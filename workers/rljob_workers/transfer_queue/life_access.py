@@ -5,6 +5,7 @@ For `client`, `claims` and `commits`, from one thread. Knows no call by name.
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from typing import Any
 
 from rljob_api.failpoints import failpoint
@@ -26,6 +27,7 @@ class LifeAccess:
         life: Life,
         *,
         checksums: bool,
+        counters: MutableMapping[str, float],
         timing: QueueTiming,
         clock: Clock,
         sleep: Sleep,
@@ -50,6 +52,7 @@ class LifeAccess:
         )
         self.seen_seq = 0
         """Highest seq that any answer has shown."""
+        self._counters = counters
         self._calls = 0
 
     def __str__(self) -> str:
@@ -63,6 +66,10 @@ class LifeAccess:
     def deadline(self) -> float:
         """For one change, or one put with its bytes, that begins now."""
         return self.clock() + self.timing.patience_seconds
+
+    def count(self, name: str, number: int) -> None:
+        """Adds to a counter of this rank."""
+        self._counters[name] = self._counters.get(name, 0) + number
 
     def change(self, name: str, *args: Argument, waiting: str, deadline: float | None = None) -> list[Any]:
         """Calls a function that changes something, in this life's name; repeated until there is an answer."""

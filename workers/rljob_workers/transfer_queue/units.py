@@ -22,6 +22,8 @@ GENERATION_KEY = b"rljob:generation"
 RETRY_SECONDS = 0.02
 """Between two attempts to connect: a unit is back in less than a second after its process is started."""
 _KEYS_PER_COMMAND = 512
+_USE = (b"used_memory", b"maxmemory", b"total_net_input_bytes", b"total_net_output_bytes")
+"""As INFO names them."""
 
 T = TypeVar("T")
 Clock = Callable[[], float]
@@ -29,12 +31,15 @@ Sleep = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class UnitMemory:
+class UnitUse:
     """Bytes."""
 
     used: int
     limit: int
     """0: none."""
+    received: int
+    """On its connections, since it was started."""
+    sent: int
 
 
 class StorageUnit:
@@ -153,13 +158,16 @@ class StorageUnit:
             waiting="its number of keys was asked for",
         )
 
-    def scan(self, *, deadline: float) -> Iterator[list[str]]:
-        """Pages of the keys of all chunks; a key that comes or goes meanwhile may be on a page or not, or on two."""
+    def scan(self, *, deadline: Callable[[], float]) -> Iterator[list[str]]:
+        """Pages of the keys of all chunks; a key that comes or goes meanwhile may be on a page or not, or on two.
+
+        `deadline` gives that of the next page: how many there are nobody knows.
+        """
         cursor = b"0"
         while True:
             following, keys = self.exchange(
                 lambda connection, until, at=cursor: _scan_page(connection, at, until),  # type: ignore[misc]  # mypy knows no default here
-                deadline=deadline,
+                deadline=deadline(),
                 waiting="a sweep asked for its keys",
             )
             yield keys
@@ -167,9 +175,9 @@ class StorageUnit:
                 return
             cursor = following
 
-    def memory(self, *, deadline: float) -> UnitMemory:
-        """What the unit uses and may use."""
-        return self.exchange(_read_memory, deadline=deadline, waiting="its memory figures were asked for")
+    def use(self, *, deadline: float) -> UnitUse:
+        """What the unit uses and may use, and what has passed through it."""
+        return self.exchange(_read_use, deadline=deadline, waiting="its memory figures were asked for")
 
     def _connected(self, deadline: float) -> RespConnection:
         if self._connection is None:
@@ -192,15 +200,16 @@ def _read_generation(connection: RespConnection, deadline: float) -> int | None:
     return int(reply)
 
 
-def _read_memory(connection: RespConnection, deadline: float) -> UnitMemory:
-    reply = connection.call(b"INFO", b"memory", deadline=deadline)
+def _read_use(connection: RespConnection, deadline: float) -> UnitUse:
+    reply = connection.call(b"INFO", b"memory", b"stats", deadline=deadline)
     figures = (
         dict(line.split(b":", 1) for line in reply.splitlines() if b":" in line) if isinstance(reply, bytes) else {}
     )
-    used, limit = figures.get(b"used_memory", b""), figures.get(b"maxmemory", b"")
-    if not (used.isdigit() and limit.isdigit()):
-        raise BrokenReply(f"the memory figures are {used[:40]!r} of {limit[:40]!r}")
-    return UnitMemory(int(used), int(limit))
+    found = [figures.get(name, b"") for name in _USE]
+    if not all(figure.isdigit() for figure in found):
+        said = ", ".join(f"{name.decode()} {figure[:40]!r}" for name, figure in zip(_USE, found, strict=True))
+        raise BrokenReply(f"the memory figures are {said}")
+    return UnitUse(*map(int, found))
 
 
 def _scan_page(connection: RespConnection, cursor: bytes, deadline: float) -> tuple[bytes, list[str]]:

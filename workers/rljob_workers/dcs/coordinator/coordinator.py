@@ -7,7 +7,6 @@ it knows no HTTP.
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 from pathlib import Path
 
 from rljob_api.names import Role
@@ -17,7 +16,6 @@ from rljob_api.wire.observation import CoordinatorStatus, EventKind, EventPage, 
 from rljob_api.wire.ranks import Beat, BeatAnswer, RankHello, RankWelcome
 from rljob_api.wire.weights import CheckpointRecord
 from rljob_workers.data.places import place_of
-from rljob_workers.dcs.coordinator.bell import Topic
 from rljob_workers.dcs.coordinator.epochs import Epochs, SavedState
 from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.jobs import note_job_to_come, runs_alike
@@ -28,17 +26,15 @@ from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.queue_room import QueueRoom
 from rljob_workers.dcs.coordinator.refusals import bad_request, not_open
 from rljob_workers.dcs.coordinator.server_state import ServerGate
+from rljob_workers.dcs.coordinator.storage_care import StorageCare
 from rljob_workers.dcs.coordinator.weights import Weights
-from rljob_workers.transfer_queue.steward import LostRows, SetAside
-from rljob_workers.transfer_queue.types import Withheld
+from rljob_workers.transfer_queue.steward import SetAside
 
 BEAT_INTERVAL_SECONDS = 0.5
 EVENT_PAGE = 500
 """Most events of one answer."""
 STATS_SECONDS = 0.2
 """Counts of the queue are read anew after this long."""
-SHORTAGE_SECONDS = 10.0
-"""A shortage of memory that lasts so long does not pass by training going on."""
 
 _NO_COUNTS = QueueObservation(groups_issued=0, groups_capacity=0, rows_ready={}, withheld=None)
 
@@ -57,10 +53,10 @@ class Coordinator:
         self.meetings = Meetings(ground, self.epochs)
         self.gate = ServerGate(ground, self.epochs, self.pods)
         self.queue = QueueRoom(ground, self.epochs, self.gate, self._count_anew)
+        self.storage = StorageCare(ground, self.epochs, self.progress)
         self._observer = Observer(ground, self.epochs, self.pods, self.weights, self.progress)
         self._counts = _NO_COUNTS
         self._counted_at = float("-inf")
-        self._short_since: float | None = None
 
     # --- supervisor ------------------------------------------------------------------------------------------------
 
@@ -139,12 +135,10 @@ class Coordinator:
     # --- background ------------------------------------------------------------------------------------------------
 
     def look_after_units(self) -> None:
-        """Finds storage units that came back empty and has their rows made again; makes room if memory is short."""
+        """Finds what storage units have lost, and makes room if memory is short."""
         if self.gate.state is not ServerState.OPEN or self.epochs.current.restore.epoch == 0:
             return
-        for unit in self._ground.steward.probe_units():
-            self._ground.steward.declare_lost(unit, partial(self._tell_loss, unit))
-        self._make_room()
+        self.storage.look()
 
     def look_after_prompts(self) -> None:
         """Tells of prompts that were set aside; a group that has no draw left fails the job by name."""
@@ -181,31 +175,6 @@ class Coordinator:
                 f"{where} has no draw left (rollout.maxAttempts). {message}",
             )
 
-    def _tell_loss(self, unit: int, loss: LostRows) -> None:
-        message = f"Storage unit {unit} came back without its rows: {loss}."
-        self._tell(EventKind.UNIT_LOST, message)
-        if loss.needs_global_restart:
-            cause = f"unit/{unit}/{self._ground.store.last_event}"
-            self.progress.report_found(FailureKind.ROWS_LOST, Role.ACTOR, cause, message)
-
-    def _make_room(self) -> None:
-        """After a long shortage of memory rows go, in the order of the contract; a short one passes by itself."""
-        now = self._ground.clock()
-        if not self._ground.steward.short_of_memory:
-            self._short_since = None
-            return
-        if self._short_since is None:
-            self._short_since = now
-        if now - self._short_since < SHORTAGE_SECONDS:
-            return
-        steward = self._ground.steward
-        # Generated groups go only for somebody who needs the room: a ticket, or a put that will not fit.
-        if steward.nearly_full or self._observed_counts().withheld == Withheld.MEMORY:
-            steward.relieve()
-        else:
-            steward.drop_retained()
-        self._short_since = now
-
     def _count_anew(self) -> None:
         """What was counted last is not true any more."""
         self._counted_at = float("-inf")
@@ -215,12 +184,7 @@ class Coordinator:
         if self.gate.state is ServerState.OPEN and now - self._counted_at >= STATS_SECONDS:
             self._counts = self._ground.steward.stats()
             self._counted_at = now
-        return self._counts
-
-    def _tell(self, kind: EventKind, message: str) -> None:
-        epoch = self.epochs.current.restore.epoch
-        self._ground.store.commit([], [self._ground.event(kind, epoch, message)])
-        self._ground.ring(Topic.EVENTS)
+        return self._counts.model_copy(update={"room": self.storage.room()})
 
     def _newer_state(self) -> SavedState | None:
         """The saved state where the control Redis may know less; None where it does not."""

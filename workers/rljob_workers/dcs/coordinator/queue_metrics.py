@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rljob_api.wire.queue import QueueStats, RowState
+from rljob_workers.transfer_queue.losses import Given
 from rljob_workers.transfer_queue.types import Withheld
 
 Labels = tuple[tuple[str, str], ...]
@@ -25,6 +26,9 @@ def queue_samples(stats: QueueStats) -> Iterator[Sample]:
         yield "rljob_queue_withheld", (("reason", reason.value),), float(stats.withheld == reason)
     yield "rljob_queue_garbage_chunks", (), float(stats.garbage_chunks)
     yield "rljob_queue_garbage_partitions", (), float(stats.garbage_partitions)
+    dropped = {Given.RETAINED: stats.dropped_retained_rows, Given.UNCLAIMED: stats.dropped_unclaimed_rows}
+    for given, rows in dropped.items():
+        yield "rljob_queue_dropped_rows_total", (("kind", given.value),), float(rows)
     yield from _task_samples(stats)
     yield from _unit_samples(stats)
 
@@ -54,6 +58,8 @@ def _unit_samples(stats: QueueStats) -> Iterator[Sample]:
             yield "rljob_queue_unit_answers", label, float(unit.answers)
         figures = {"used_bytes": unit.used_bytes, "limit_bytes": unit.limit_bytes, "keys": unit.keys}
         figures["high_water_bytes"] = unit.high_water_bytes
+        figures |= {"received_bytes_total": unit.received_bytes, "sent_bytes_total": unit.sent_bytes}
+        figures["lost_chunks_total"] = unit.lost_chunks
         for name, value in figures.items():
             if value is not None:
                 yield f"rljob_queue_unit_{name}", label, float(value)

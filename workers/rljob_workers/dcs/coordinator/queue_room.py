@@ -21,6 +21,8 @@ from rljob_workers.transfer_queue.peeking import Look
 
 STATS_SECONDS = 1.0
 """For scrapes; whoever asks for the counts gets new ones."""
+STATS_SHARE = 0.02
+"""Largest share of the thread's time that scrapes may take: of a very large queue the figures get older instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +48,21 @@ class QueueRoom:
         self._epochs = epochs
         self._gate = gate
         self._scraped: QueueStats | None = None
-        self._scraped_at = float("-inf")
-
-    def watch(self) -> None:
-        """Sees leases come and go, so that it is known how old they are."""
-        if self._gate.state is ServerState.OPEN:
-            self._ground.steward.inspection.watch()
+        self._scraped_until = float("-inf")
 
     def stats(self) -> QueueStats:
         """As of now."""
         return self._ground.steward.inspection.stats(self._ground.job.metadata.name)
 
     def scraped(self) -> QueueStats | None:
-        """A second old at most; None while the control Redis is not open."""
+        """A second old, or as old as their cost allows; None while the control Redis is not open."""
         if self._gate.state is not ServerState.OPEN:
             return None
-        now = self._ground.clock()
-        if self._scraped is None or now - self._scraped_at >= STATS_SECONDS:
-            self._scraped, self._scraped_at = self.stats(), now
+        began = self._ground.clock()
+        if self._scraped is None or began >= self._scraped_until:
+            self._scraped = self.stats()
+            now = self._ground.clock()
+            self._scraped_until = now + max(STATS_SECONDS, (now - began) / STATS_SHARE)
         return self._scraped
 
     def check_steps(self) -> tuple[int, Iterator[Callable[[], list[str]]]]:

@@ -11,7 +11,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import redis
@@ -41,9 +40,10 @@ OPENING_LOOK_SECONDS = 0.02
 TIMING = StewardTiming(patience_seconds=0.3)
 """The one thread must not wait long inside a call: what opens a restarted server runs in it too."""
 UNITS_SECONDS = 0.5
-UNITS_SHARE = 0.1
-"""Largest share of the thread's time that storage units which do not answer may take."""
 SWEEP_SECONDS = 2.0
+CARE_SHARE = 0.1
+"""Largest share of the thread's time that each may take: units which do not answer, and sweeps of a hundred thousand
+chunks."""
 
 _ONCE = Retry(NoBackoff(), 0)
 """The one thread must not sleep in a client: whoever asked asks again, and the watch looks often."""
@@ -150,14 +150,14 @@ async def _tend_units(desk: Desk) -> None:
         began = time.monotonic()
         await _try(desk, desk.coordinator.look_after_units)
         await _try(desk, desk.coordinator.look_after_prompts)
-        await _try(desk, desk.coordinator.queue.watch)
-        await asyncio.sleep(max(UNITS_SECONDS, (time.monotonic() - began) / UNITS_SHARE))
+        await asyncio.sleep(max(UNITS_SECONDS, (time.monotonic() - began) / CARE_SHARE))
 
 
 async def _sweep(desk: Desk) -> None:
     while True:
-        await asyncio.sleep(SWEEP_SECONDS)
-        await _try(desk, partial(desk.coordinator.sweep))
+        began = time.monotonic()
+        await _try(desk, desk.coordinator.sweep)
+        await asyncio.sleep(max(SWEEP_SECONDS, (time.monotonic() - began) / CARE_SHARE))
 
 
 async def _try(desk: Desk, duty: Callable[[], None]) -> None:

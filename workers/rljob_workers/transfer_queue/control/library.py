@@ -12,7 +12,21 @@ from importlib import resources
 
 from rljob_workers.transfer_queue.types import QueueShape, Task, TaskKind
 
-_PARTS = ("state", "rows", "tickets", "deal", "claims", "lives", "drain", "restore", "lost", "observe", "inspect")
+_PARTS = (
+    "state",
+    "rows",
+    "tickets",
+    "puts",
+    "deal",
+    "claims",
+    "lives",
+    "drain",
+    "restore",
+    "lost",
+    "room",
+    "observe",
+    "inspect",
+)
 """Files of `lua/`, in the order in which they build on each other."""
 
 

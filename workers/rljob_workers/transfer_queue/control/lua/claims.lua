@@ -95,7 +95,7 @@ rank_call('claim', function(args, owner)
   if not r then return {is_exhausted(task, first, last) and 'E' or 'N'}, changed end
   local rows, id = pop_rows(r, task, tonumber(args[4])), args[5]
   set_state(r, task, runs_of(rows), 'c')
-  redis.call('HSET', LEASE, id, cmsgpack.pack({task.name, r, owner, pack_rows(rows)}))
+  redis.call('HSET', LEASE, id, cmsgpack.pack({task.name, r, owner, pack_rows(rows), now}))
   redis.call('ZADD', LEASES, now + tonumber(args[6]), id)
   return batch_answer(r, task, rows), {'B', id}
 end, function(record, args)
@@ -165,9 +165,10 @@ local function deal(r, task, rows, size)
   return dealt
 end
 
-local function share_of(rows, rank, size)
-  local share, mine = #rows / size, {}
-  for i = 1, share do mine[i] = rows[rank * share + i] end
+-- The rows of one rank in the packed rows of all.
+local function share_of(packed, rank, size)
+  local bytes = #packed / size
+  local mine = unpack_rows(string.sub(packed, rank * bytes + 1, (rank + 1) * bytes))
   table.sort(mine)
   return mine
 end
@@ -192,20 +193,21 @@ local function sorted_runs(rows)
   return runs_of(sorted)
 end
 
+-- The packed rows of all ranks; nil where there are too few yet.
 local function training_batch(r, task, index, num_rows, size)
   local kept = redis.call('HGET', key(r, 'b:' .. task.name), index)
-  if kept then return unpack_rows(kept), nil end
+  if kept then return kept, nil end
   if listed_rows(r, task) < num_rows then return nil, nil end
   -- Read and dealt first, taken then: who fails in between has changed nothing.
   local entries = task.policy == 'Group' and num_rows / SHAPE.samples or num_rows
   local taken = rows_of(task, redis.call('LRANGE', key(r, 'q:' .. task.name), 0, entries - 1))
   local runs = sorted_runs(taken)
-  local rows = deal(r, task, taken, size)
+  local packed = pack_rows(deal(r, task, taken, size))
   redis.call('LTRIM', key(r, 'q:' .. task.name), entries, -1)
   withdraw_if_empty(r, task)
-  redis.call('HSET', key(r, 'b:' .. task.name), index, pack_rows(rows))
+  redis.call('HSET', key(r, 'b:' .. task.name), index, packed)
   set_state(r, task, runs, 'c')
-  return rows, true
+  return packed, true
 end
 
 rank_call('claim_training', function(args)
@@ -215,12 +217,12 @@ rank_call('claim_training', function(args)
     refuse('MISMATCH', num_rows .. ' rows cannot be dealt evenly to ' .. size .. ' ranks with policy ' .. task.policy)
   end
   if redis.call('HEXISTS', key(r, 'b:' .. task.name), index) == 0 and is_exhausted(task, r, r) then return {'E'} end
-  local rows, changed = training_batch(r, task, index, num_rows, size)
-  if not rows then return {'N', listed_rows(r, task)} end
-  if #rows ~= num_rows then
-    refuse('MISMATCH', 'batch ' .. index .. ' of train_' .. r .. ' was claimed with ' .. #rows .. ' rows, not ' .. num_rows)
+  local packed, changed = training_batch(r, task, index, num_rows, size)
+  if not packed then return {'N', listed_rows(r, task)} end
+  if #packed ~= 4 * num_rows then
+    refuse('MISMATCH', 'batch ' .. index .. ' of train_' .. r .. ' was claimed with ' .. #packed / 4 .. ' rows, not ' .. num_rows)
   end
-  local mine = share_of(rows, rank, size)
+  local mine = share_of(packed, rank, size)
   if not all_cover(r, task, mine) then return {'N', 0}, changed and {'N', 0} end
   return batch_answer(r, task, mine), changed and {'B', pack_rows(mine)}
 end, function(record, args)

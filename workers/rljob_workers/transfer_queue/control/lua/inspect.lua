@@ -2,7 +2,7 @@
 
 local LEASES_AT_ONCE = 1000
 
--- Where the queue is, what keeps tickets back, who has some, the partitions, the lives and the units.
+-- Where the queue is, what keeps tickets back, who has some, what went for room, the partitions, the lives and the units.
 read_call('inspect', function()
   local lives, holders = redis.call('HGETALL', LIVE), {}
   for i = 1, #lives, 2 do
@@ -16,14 +16,16 @@ read_call('inspect', function()
     meta_number('epoch'), meta_number('lineage'), meta_number('seq'), meta_number('published'),
     tonumber(meta('recorded') or -1), groups_issued(), SHAPE.batch * (SHAPE.staleness + 1), withheld_now() or '',
     meta('draining') or '', meta('drained_until') or '', redis.call('HLEN', TICKETS), redis.call('ZCARD', AGAIN),
-    redis.call('LLEN', DEAD), redis.call('ZCARD', GARBAGE),
-    redis.call('ZRANGE', PARTITIONS, 0, -1), holders, redis.call('HGETALL', UNITS),
+    redis.call('LLEN', DEAD), redis.call('ZCARD', GARBAGE), meta_number('dropped_retained'), meta_number('dropped_unclaimed'),
+    redis.call('ZRANGE', PARTITIONS, 0, -1), holders, redis.call('HGETALL', UNITS), redis.call('HGETALL', LOST_CHUNKS),
   }
 end)
 
+-- By runs, since rows next to each other are mostly in one state.
 local function count(states, letter)
-  local _, number = string.gsub(states, letter, '')
-  return number
+  if not string.find(states, letter, 1, true) then return 0 end
+  local others = string.gsub(states, letter .. '+', '')
+  return #states - #others
 end
 
 -- Partition, first group, number of groups: group states (u: never issued), then for each task unready, ready, claimed
@@ -35,7 +37,7 @@ read_call('inspect_groups', function(args)
     local names = {}
     for group = from, math.min(from + 999, last) do names[#names + 1] = group end
     for _, packed in ipairs(redis.call('HMGET', key(r, 'groups'), unpack(names))) do
-      states[#states + 1] = packed and cmsgpack.unpack(packed)[1] or 'u'
+      states[#states + 1] = packed and group_state(packed) or 'u'
     end
   end
   answer[1] = table.concat(states)
@@ -47,7 +49,7 @@ read_call('inspect_groups', function(args)
   return answer
 end)
 
--- Lease, task, partition, life, rows, ms until it ends; those that end first come first.
+-- Lease, task, partition, life, rows, ms since its claim, ms until it ends; those that end first come first.
 read_call('inspect_leases', function()
   local answer, now = {}, now_ms()
   local listed = redis.call('ZRANGE', LEASES, 0, LEASES_AT_ONCE - 1, 'WITHSCORES')
@@ -60,6 +62,7 @@ read_call('inspect_leases', function()
       answer[#answer + 1] = tonumber(l[2])
       answer[#answer + 1] = redis.call('HGET', LIVE, l[3]) or ''
       answer[#answer + 1] = #l[4] / 4
+      answer[#answer + 1] = math.max(now - l[5], 0)
       answer[#answer + 1] = tonumber(listed[i + 1]) - now
     end
   end
@@ -101,7 +104,7 @@ read_call('inspect_rows', function(args)
   local runs, groups = runs_of(rows), {}
   for i, row in ipairs(rows) do
     local packed = redis.call('HGET', key(r, 'groups'), math.floor(row / SHAPE.samples))
-    groups[i] = packed and cmsgpack.unpack(packed)[1] or 'u'
+    groups[i] = packed and group_state(packed) or 'u'
   end
   local answer = {pack_rows(rows), gather_padded(key(r, 'mask'), runs, 4), gather_padded(key(r, 'weights'), runs, WEIGHT_BYTES),
                   table.concat(groups)}

@@ -1,4 +1,4 @@
--- Rows whose bytes are gone, garbage, and what goes first when memory is short.
+-- Rows whose bytes are gone, and garbage.
 
 local function training_touched(r, group)
   for _, task in ipairs(SHAPE.tasks) do
@@ -69,59 +69,52 @@ local function lose_partition(r, published, report)
   if touched then settle(r) end
 end
 
+-- What the losses in these partitions mean: `first`, then groups recomputed, reissued, absent, and in training.
+local function lose_partitions(partitions, first)
+  local report, published = {recomputed = 0, absent = 0, reissued = 0, restart = 0}, meta_number('published')
+  for _, r in ipairs(partitions) do lose_partition(tonumber(r), published, report) end
+  return {first, report.recomputed, report.reissued, report.absent, report.restart}
+end
+
 -- Storage unit, least generation: its generation rises, and what it held in earlier ones is lost.
 steward_call('declare_lost', function(args)
   local generation = math.max(tonumber(redis.call('HGET', UNITS, args[1]) or '0') + 1, tonumber(args[2]))
   redis.call('HSET', UNITS, args[1], generation)
-  local report, published = {recomputed = 0, absent = 0, reissued = 0, restart = 0}, meta_number('published')
-  for _, r in ipairs(redis.call('ZRANGE', PARTITIONS, 0, -1)) do lose_partition(tonumber(r), published, report) end
-  return {generation, report.recomputed, report.reissued, report.absent, report.restart}, true
+  return lose_partitions(redis.call('ZRANGE', PARTITIONS, 0, -1), generation), true
 end, true)
 
-steward_call('memory', function(args)
-  if (meta('memory') or '0') == args[1] then return {} end
-  redis.call('HSET', META, 'memory', args[1])
-  wake('tickets')
+-- Partition, storage units that have kept their marks and on which a reader did not find chunks that it was told of.
+rank_call('report_missed', function(args)
+  local r, changed = args[1], nil
+  if redis.call('ZSCORE', PARTITIONS, r) == false then return {} end
+  for i = 2, #args do
+    if redis.call('SADD', MISSED, r .. ':' .. args[i]) == 1 then changed = true end
+  end
+  return {}, changed
+end)
+
+-- No unit was ever marked with this generation: a chunk of it is lost, like one of a unit that came back empty.
+local NO_GENERATION = 0
+
+-- Partition, storage unit, ids of chunks that it no longer has. Gives how many it has lost so in all, and the report.
+steward_call('declare_missing', function(args)
+  local r, unit = args[1], args[2]
+  for i = 3, #args do
+    local descriptor = redis.call('HGET', key(r, 'chunks'), args[i])
+    if chunk_is_here(descriptor) then
+      local lost = string.gsub(descriptor, '^(%d+)|%d+|', '%1|' .. NO_GENERATION .. '|')
+      redis.call('HSET', key(r, 'chunks'), args[i], lost)
+      redis.call('HINCRBY', LOST_CHUNKS, unit, 1)
+    end
+  end
+  local known = redis.call('ZSCORE', PARTITIONS, r) ~= false
+  return lose_partitions(known and {r} or {}, tonumber(redis.call('HGET', LOST_CHUNKS, unit) or '0')), true
+end)
+
+-- What a reader reported was looked after, and told.
+steward_call('forget_missed', function(args)
+  redis.call('SREM', MISSED, args[1])
   return {}, true
-end)
-
--- Rows of published partitions are kept for a restore only: the oldest such partition goes. Gives its number.
-steward_call('drop_retained', function()
-  local published = meta_number('published')
-  for _, r in ipairs(redis.call('ZRANGE', PARTITIONS, meta_number('recorded'), '(' .. published, 'BYSCORE')) do
-    local dropped = false
-    for _, name in ipairs(redis.call('HKEYS', key(r, 'groups'))) do
-      local g = load_group(r, tonumber(name))
-      if g.state == 'p' then
-        mark_absent(r, tonumber(name), g)
-        dropped = true
-      end
-    end
-    if dropped then
-      settle(r)
-      return {tonumber(r)}, true
-    end
-  end
-  return {}
-end)
-
--- The unclaimed groups of the newest partition go and are issued again. Gives partition and number of groups.
-steward_call('drop_newest', function()
-  local published = meta_number('published')
-  for _, name in ipairs(redis.call('ZRANGE', PARTITIONS, '+inf', '(' .. published, 'BYSCORE', 'REV')) do
-    local r, unclaimed = tonumber(name), {}
-    for _, group in ipairs(redis.call('HKEYS', key(r, 'groups'))) do
-      local g = load_group(r, tonumber(group))
-      if g.state == 'p' and not training_touched(r, tonumber(group)) then unclaimed[#unclaimed + 1] = tonumber(group) end
-    end
-    if #unclaimed > 0 then
-      end_leases(function(lease) return lease.r == r end)
-      for _, group in ipairs(unclaimed) do reissue_group(r, group, load_group(r, group)) end
-      settle(r)
-      return {r, #unclaimed}, true
-    end
-  end
-  return {}
 end)
 
 -- Up to so many descriptors of chunks that nothing refers to any more, and the partitions that are done with.

@@ -35,6 +35,10 @@ read_call('lives', function() return redis.call('HKEYS', LIVE) end)
 
 read_call('aside', function() return redis.call('LRANGE', ASIDE, 0, -1) end)
 
+read_call('dropped', function() return redis.call('LRANGE', DROPPED, 0, -1) end)
+
+read_call('missed', function() return redis.call('SMEMBERS', MISSED) end)
+
 -- Every chunk that a partition names (the one that is given, else each), with `all` also one that waits to be collected:
 -- r, id, descriptor.
 read_call('chunks', function(args)
@@ -66,16 +70,23 @@ read_call('ticket_table', function()
   return {meta_number('cursor'), redis.call('ZRANGE', FRONT, 0, -1), cjson.encode(draws), redis.call('HGETALL', KILLS)}
 end)
 
--- Task, partition: how many rows are ready, and per needed field how many rows lack it.
+local function rows_put(r)
+  local rows = 0
+  for _, packed in ipairs(redis.call('HVALS', key(r, 'groups'))) do
+    if group_state(packed) == 'p' then rows = rows + SHAPE.samples end
+  end
+  return rows
+end
+
+-- Task, partition: per needed field how many rows lack it. From counts and from groups: many ask while they wait.
 read_call('lacking', function(args)
-  local task, r = SHAPE.task[args[1]], args[2]
-  local answer, mask = {}, redis.call('GET', key(r, 'mask')) or string.rep('\0', 4 * SHAPE.rows)
-  for _, name in ipairs(task.need_fields) do
-    local lacking = 0
-    for i = 1, #mask, 4 do
-      if bit.band(struct.unpack('<I4', mask, i), SHAPE.bit[name]) == 0 then lacking = lacking + 1 end
+  local task, r, answer = SHAPE.task[args[1]], args[2], {}
+  for i, name in ipairs(task.need_fields) do
+    local maker
+    for _, one in ipairs(SHAPE.tasks) do
+      if bit.band(one.writes, SHAPE.bit[name]) ~= 0 then maker = one.name end
     end
-    answer[#answer + 1] = lacking
+    answer[i] = SHAPE.rows - (maker and tonumber(redis.call('HGET', key(r, 'done'), maker) or '0') or rows_put(r))
   end
   return answer
 end)

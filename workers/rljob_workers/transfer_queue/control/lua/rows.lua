@@ -15,6 +15,9 @@ local function save_group(r, group, g)
   redis.call('HSET', key(r, 'groups'), group, cmsgpack.pack({g.state, g.attempt, g.prompt, g.ticket, g.rejected}))
 end
 
+-- The state alone, where thousands of records are looked at: a letter behind the heads of the list and of its first text.
+local function group_state(packed) return string.sub(packed, 3, 3) end
+
 local function make_partition(r)
   if redis.call('ZADD', PARTITIONS, 'NX', r, r) == 0 then return end
   redis.call('SET', key(r, 'mask'), string.rep('\0', 4 * SHAPE.rows))
@@ -75,8 +78,15 @@ local function set_state(r, task, runs, letter)
   for _, run in ipairs(runs) do redis.call('SETRANGE', name, run[1], string.rep(letter, run[2])) end
 end
 
+-- A list cut into lists of at most 1000 entries, which a command takes at once: Lua's stack has room for 8000.
+local function portions(values)
+  local cut = {}
+  for i = 1, #values, 1000 do cut[#cut + 1] = {unpack(values, i, math.min(i + 999, #values))} end
+  return cut
+end
+
 local function push_all(name, values)
-  for i = 1, #values, 2000 do redis.call('RPUSH', name, unpack(values, i, math.min(i + 1999, #values))) end
+  for _, some in ipairs(portions(values)) do redis.call('RPUSH', name, unpack(some)) end
 end
 
 -- Puts rows that just became ready on the task's list; for Group, groups whose rows are all ready.
@@ -208,14 +218,29 @@ local function keep_chunks(r, chunks, counts)
   end
 end
 
+-- Takes `counts` (chunk id -> rows) off their chunks; those that nothing refers to any more are garbage.
 local function release_chunks(r, counts)
-  for id, count in pairs(counts) do
-    if redis.call('HINCRBY', key(r, 'refs'), id, -count) <= 0 then
-      local descriptor = redis.call('HGET', key(r, 'chunks'), id)
-      if descriptor then redis.call('RPUSH', DEAD, descriptor) end
-      redis.call('HDEL', key(r, 'refs'), id)
-      redis.call('HDEL', key(r, 'chunks'), id)
+  local ids, left, gone = {}, {}, {}
+  for id in pairs(counts) do ids[#ids + 1] = id end
+  for _, some in ipairs(portions(ids)) do
+    local refs = redis.call('HMGET', key(r, 'refs'), unpack(some))
+    for i, id in ipairs(some) do
+      local rest = tonumber(refs[i] or '0') - counts[id]
+      if rest > 0 then
+        left[#left + 1] = id
+        left[#left + 1] = rest
+      else
+        gone[#gone + 1] = id
+      end
     end
+  end
+  for _, some in ipairs(portions(left)) do redis.call('HSET', key(r, 'refs'), unpack(some)) end
+  for _, some in ipairs(portions(gone)) do
+    for _, descriptor in ipairs(redis.call('HMGET', key(r, 'chunks'), unpack(some))) do
+      if descriptor then redis.call('RPUSH', DEAD, descriptor) end
+    end
+    redis.call('HDEL', key(r, 'refs'), unpack(some))
+    redis.call('HDEL', key(r, 'chunks'), unpack(some))
   end
 end
 
@@ -237,9 +262,8 @@ local function placement(r, rows, fields)
     answer[#answer + 1] = metas
   end
   answer[#answer + 1] = table.concat(ids)
-  for i = 1, #ids, 1000 do
-    local found = redis.call('HMGET', key(r, 'chunks'), unpack(ids, i, math.min(i + 999, #ids)))
-    for _, descriptor in ipairs(found) do answer[#answer + 1] = descriptor or '' end
+  for _, some in ipairs(portions(ids)) do
+    for _, descriptor in ipairs(redis.call('HMGET', key(r, 'chunks'), unpack(some))) do answer[#answer + 1] = descriptor or '' end
   end
   return answer
 end

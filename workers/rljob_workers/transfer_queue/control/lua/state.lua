@@ -5,7 +5,7 @@ local META, ALIVE, LIVE, RANKS, CALLS = 'q:meta', 'q:alive', 'q:live', 'q:ranks'
 local PARTITIONS, UNITS, DEAD, GARBAGE = 'q:partitions', 'q:units', 'q:dead', 'q:garbage'
 local LEASES, LEASE = 'q:leases', 'q:lease'
 local TICKETS, AGAIN, OPEN, FRONT, KILLS = 'q:tickets', 'q:again', 'q:open', 'q:front', 'q:kills'
-local ASIDE = 'q:aside'
+local ASIDE, DROPPED, MISSED, LOST_CHUNKS = 'q:aside', 'q:dropped', 'q:missed', 'q:lost_chunks'
 local ROW_BYTES, WEIGHT_BYTES, ID_BYTES = 28, 16, 12
 
 local function key(r, part) return 'p:' .. r .. ':' .. part end

@@ -1,0 +1,227 @@
+"""The coordinator's care of storage, turn by turn: what it makes room for, what it tells, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+import torch
+
+from rljob_api.names import Epoch, Lineage, Role, WeightVersion
+from rljob_api.wire.epochs import EpochRequest
+from rljob_api.wire.identity import Life, RankKey, WeightId
+from rljob_api.wire.observation import CoordinatorEvent, EventKind, RoomMade, ServerState
+from rljob_workers.dcs.coordinator.coordinator import Coordinator
+from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.queue_room import STATS_SECONDS, STATS_SHARE
+from rljob_workers.dcs.coordinator.storage_care import SHORTAGE_SECONDS, TELL_SECONDS
+from rljob_workers.dcs.coordinator.store import Store
+from rljob_workers.roles.tasks import GENERATED_FIELDS, queue_shape
+from rljob_workers.transfer_queue.client import TransferQueueClient
+from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.transfer_queue.steward import QueueSteward
+from rljob_workers.transfer_queue.types import GroupRows, Withheld
+from tests.integration.dcs.world import job
+from tests.integration.transfer_queue.servers import Servers
+
+HELD = WeightId(lineage=Lineage(1), version=WeightVersion(0))
+UNIT_BYTES = 64 << 20
+
+
+class Desk:
+    """A coordinator in this process, whose clock stands still unless it is told to go on."""
+
+    def __init__(self, servers: Servers, folder: Path) -> None:
+        self.servers = servers
+        self.folder = folder
+        self.now = 0.0
+        self.pace = 0.0
+        """Seconds that pass with each look at the clock."""
+        self.job = job()
+        self.begin()
+        self.coordinator.raise_epoch(EpochRequest(epoch=Epoch(1), decision_id="d1", reason="a test"))
+        life = Life(key=RankKey(role=Role.ROLLOUT, replica=0), epoch=Epoch(1), generation=0, incarnation="abcdefabcdef")
+        self.steward.begin_life(life)
+        self.queue = TransferQueueClient(servers.endpoints, queue_shape(self.job.spec), life)
+
+    def begin(self) -> None:
+        """Anew, as after a death."""
+        self.store = Store(redis.Redis.from_url(self.servers.endpoints.control_redis))
+        self.steward = QueueSteward(self.servers.endpoints, queue_shape(self.job.spec))
+        ground = Ground(
+            job=self.job,
+            store=self.store,
+            steward=self.steward,
+            clock=self._clock,
+            wall=lambda: 1.0,
+            ring=lambda _: None,
+            begin_anew=lambda _: None,
+        )
+        self.coordinator = Coordinator(ground, self.folder)
+        self.coordinator.gate.look()
+        assert self.coordinator.gate.state is ServerState.OPEN
+
+    def _clock(self) -> float:
+        self.now += self.pace
+        return self.now
+
+    def close(self) -> None:
+        self.limit(UNIT_BYTES)
+        self.queue.close()
+        self.steward.close()
+
+    def put_a_rollout(self) -> None:
+        """Whole, of the next rollout that has a ticket."""
+        self.put_groups(self.job.spec.rollout.batch_size)
+
+    def put_groups(self, number: int) -> None:
+        """Of the next tickets."""
+        tickets = self.queue.claim_tickets(HELD, number, 0)
+        assert isinstance(tickets, list), tickets
+        rows = [torch.arange(3, dtype=torch.int32)] * self.job.spec.rollout.samples_per_prompt
+        kinds = dict.fromkeys(GENERATED_FIELDS, torch.float32) | {"tokens": torch.int32}
+        columns = {field: Jagged.from_rows([row.to(kind) for row in rows]) for field, kind in kinds.items()}
+        weights = [HELD] * len(rows)
+        assert all(self.queue.put_groups([GroupRows(ticket, columns, weights, weights) for ticket in tickets]))
+
+    def limit(self, num_bytes: int) -> None:
+        for unit in self.servers.units:
+            with unit.admin() as admin:
+                admin.config_set("maxmemory", num_bytes)
+
+    def run_short(self) -> None:
+        """The units are above their high-water mark, and have room for a put."""
+        for unit in self.servers.units:
+            with unit.admin() as admin:
+                admin.config_set("maxmemory", 0)
+                for number in range(96):
+                    admin.set(f"filler{number}", bytes(1 << 20))
+                admin.config_set("maxmemory", int(admin.info("memory")["used_memory"] / 0.88))
+
+    def fill(self) -> None:
+        """The units have no room left, whatever goes."""
+        for unit in self.servers.units:
+            with unit.admin() as admin:
+                admin.config_set("maxmemory", int(admin.info("memory")["used_memory"]) // 2)
+
+    def look(self, seconds: float = 0.0) -> None:
+        """One turn, so much later than the last."""
+        self.now += seconds
+        self.coordinator.look_after_units()
+
+    def told(self, kind: EventKind) -> list[CoordinatorEvent]:
+        return [event for event in self.coordinator.events(0).events if event.kind is kind]
+
+    def room(self) -> RoomMade | None:
+        return self.coordinator.status().queue.room
+
+
+@pytest.fixture
+def desk(shared_servers: Servers, tmp_path: Path) -> Iterator[Desk]:
+    shared_servers.wipe()
+    desk = Desk(shared_servers, tmp_path)
+    yield desk
+    desk.close()
+
+
+FIRST = (
+    "Storage was full: 4 rows (2 groups) of train_1 were dropped and are generated again."
+    " Raise transferQueue.storageBytes (1073741824 for each unit) or transferQueue.storageUnits (2)."
+)
+
+
+def test_what_goes_is_told_at_once_and_then_in_sums(desk: Desk) -> None:
+    desk.put_a_rollout()
+    desk.put_a_rollout()
+    desk.fill()
+    desk.look()
+    assert desk.room() is None
+    desk.look(SHORTAGE_SECONDS)
+    assert [event.message for event in desk.told(EventKind.ROWS_DROPPED)] == [FIRST]
+    assert desk.room() == RoomMade(rows=4, message=FIRST)
+
+    # Generated again twice, and dropped each time: one more event, when its time has come.
+    for _ in range(2):
+        desk.limit(UNIT_BYTES)
+        desk.look()
+        desk.put_a_rollout()
+        desk.fill()
+        desk.look()
+        desk.look(SHORTAGE_SECONDS)
+    assert len(desk.told(EventKind.ROWS_DROPPED)) == 1
+    desk.limit(UNIT_BYTES)
+    desk.look(TELL_SECONDS)
+    last = desk.told(EventKind.ROWS_DROPPED)[1:]
+    assert [event.message.partition(" were")[0] for event in last] == [
+        "Storage was full: 8 rows (4 groups) of train_1",
+    ]
+    assert desk.room() == RoomMade(rows=12, message=last[0].message)
+    desk.look(TELL_SECONDS)
+    assert len(desk.told(EventKind.ROWS_DROPPED)) == 2
+    stats = desk.coordinator.queue.stats()
+    assert (stats.dropped_retained_rows, stats.dropped_unclaimed_rows) == (0, 12)
+
+
+def test_groups_that_a_put_has_room_beside_stay_however_long_memory_is_short(desk: Desk) -> None:
+    desk.put_a_rollout()
+    desk.put_groups(1)
+    desk.run_short()
+    for _ in range(3):
+        desk.look(SHORTAGE_SECONDS)
+    assert desk.steward.short_of_memory
+    assert desk.steward.stats().withheld == Withheld.MEMORY
+    assert desk.told(EventKind.ROWS_DROPPED) == []
+    assert desk.coordinator.queue.stats().dropped_unclaimed_rows == 0
+
+
+def test_a_coordinator_that_died_before_it_told_is_followed_by_one_that_tells(desk: Desk) -> None:
+    desk.put_a_rollout()
+    desk.put_a_rollout()
+    assert desk.steward.relieve() is not None
+    desk.steward.close()
+    desk.begin()
+    desk.look()
+    assert [event.message for event in desk.told(EventKind.ROWS_DROPPED)] == [FIRST]
+
+
+def test_a_coordinator_that_died_after_it_told_is_followed_by_one_that_tells_only_what_is_new(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.put_a_rollout()
+    desk.put_a_rollout()
+    assert desk.steward.relieve() is not None
+
+    def die(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(desk.steward.upkeep, "forget_dropped", die)
+    with pytest.raises(KeyboardInterrupt):
+        desk.look()
+    assert desk.steward.upkeep.dropped()
+    desk.put_a_rollout()
+    assert desk.steward.relieve() is not None
+    desk.steward.close()
+    desk.begin()
+    assert desk.room() == RoomMade(rows=4, message=FIRST)
+    desk.look()
+    assert [event.message for event in desk.told(EventKind.ROWS_DROPPED)] == [FIRST, FIRST]
+    room = desk.room()
+    assert room is not None
+    assert room.rows == 8
+    assert desk.steward.upkeep.dropped() == []
+
+
+def test_scrapes_of_a_queue_that_takes_long_to_count_get_older_figures(desk: Desk) -> None:
+    room = desk.coordinator.queue
+    first = room.scraped()
+    desk.now += STATS_SECONDS
+    assert room.scraped() is not first
+    desk.pace, desk.now = 1.0, desk.now + STATS_SECONDS
+    slow = room.scraped()
+    desk.pace = 0.0
+    desk.now += 1 / STATS_SHARE - 1
+    assert room.scraped() is slow
+    desk.now += 1
+    assert room.scraped() is not slow

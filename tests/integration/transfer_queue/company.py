@@ -1,0 +1,159 @@
+"""The members of a job beside `model.Model`, under hypothesis: one control Redis on a lossy line, two units.
+
+For `producers` and `machine`, which add the rules. After every rule each row must be in the same state on both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
+
+from rljob_api.names import Epoch, Lineage, Role, WeightVersion
+from rljob_api.wire.identity import Endpoints, Life, WeightId
+from rljob_api.wire.observation import ServerState
+from rljob_workers.transfer_queue.client import TransferQueueClient
+from rljob_workers.transfer_queue.steward import QueueSteward, StewardTiming
+from rljob_workers.transfer_queue.types import Batch, ClaimPolicy, QueueShape, Task, TaskKind, Ticket
+from tests.integration.transfer_queue.control_keys import Control
+from tests.integration.transfer_queue.lossy import LossyLine
+from tests.integration.transfer_queue.model import Model, Row
+from tests.integration.transfer_queue.proof import breaches
+from tests.integration.transfer_queue.servers import Servers
+from tests.integration.transfer_queue.world import make_life
+
+FIFO = Task("score", TaskKind.FORWARD, ("tokens",), ("scores",))
+GROUP = Task("rank", TaskKind.FORWARD, ("rewards", "scores"), ("ranks",), ClaimPolicy.GROUP)
+TRAIN = Task("train", TaskKind.TRAINING, ("tokens", "scores", "ranks"))
+SHAPE = QueueShape(
+    batch_size=4,
+    samples_per_prompt=2,
+    max_staleness=1,
+    num_rollouts=8,
+    max_prompt_kills=9,
+    max_attempts=1000,
+    generated_fields=("tokens", "rewards"),
+    tasks=(FIFO, GROUP, TRAIN),
+)
+INDEX = st.integers(0, 7)
+T = TypeVar("T")
+
+
+class Names:
+    """In the place of `secrets.token_hex`: different every time, and the same in every replay of an example."""
+
+    def begin_again(self) -> None:
+        self._count = 0
+
+    def __call__(self, num_bytes: int) -> str:
+        self._count += 1
+        return hashlib.sha256(b"%d" % self._count).hexdigest()[: 2 * num_bytes]
+
+
+@dataclass
+class Member:
+    """One rank: its life, its client, and what it has in work."""
+
+    life: Life
+    queue: TransferQueueClient
+    tickets: list[Ticket]
+    batches: list[tuple[Task, Batch]]
+
+
+class Company(RuleBasedStateMachine):
+    """Two producers, two consumers, one trainer, one coordinator."""
+
+    def __init__(self, servers: Servers, line: LossyLine, names: Names, dealing: ClaimPolicy) -> None:
+        super().__init__()
+        self.train = replace(TRAIN, policy=dealing)
+        self.shape = replace(SHAPE, tasks=(FIFO, GROUP, self.train))
+        names.begin_again()
+        self.servers, self.line = servers, line
+        servers.wipe()
+        line.losses = 0
+        self.admin = servers.control.admin()
+        endpoints = servers.endpoints
+        self.endpoints: Endpoints = endpoints.model_copy(update={"control_redis": line.url})
+        self.model = Model(self.shape)
+        self.steward = QueueSteward(self.endpoints, self.shape, timing=StewardTiming(unlisted_seconds=0))
+        self.epoch = self.calls = self.steps = self.struck_at = 0
+        self.trained: dict[int, list[list[Row]]] = {}
+        """Batches of the partition that is trained: the rows of each rank."""
+        self.over: set[str] = set()
+        """Leases whose time is over, and that no claim has met yet."""
+        self.zombies: list[Member] = []
+        self.members: list[Member] = []
+
+    def teardown(self) -> None:
+        try:
+            self.line.losses = 0
+            while (swept := self.steward.sweep()).chunks or swept.orphans:
+                pass
+            assert self.steward.check() == []
+            assert breaches(self.servers, self.shape) == []
+        finally:
+            self.admin.close()
+            self.steward.close()
+            for member in [*self.members, *self.zombies]:
+                member.queue.close()
+
+    # --- members -----------------------------------------------------------------------------------------------------
+
+    @initialize()
+    def begin(self) -> None:
+        assert self.steward.open_server(0) is ServerState.OPEN
+        self.next_epoch()
+
+    def next_epoch(self) -> None:
+        self.epoch += 1
+        self.over.clear()
+        self.trained.clear()
+        self.zombies += self.members
+        self.model.restore()
+        point = self.steward.raise_epoch(Epoch(self.epoch), f"d{self.epoch}", "a rule", None)
+        assert point.version == self.model.recorded
+        kept = sum(group.state == "put" for group in self.model.groups.values())
+        assert point.kept_groups == kept
+        roles = (Role.ROLLOUT, Role.ROLLOUT, Role.ACTOR_FWD, Role.ACTOR_FWD, Role.ACTOR)
+        self.members = [self.new_member(role, place) for place, role in enumerate(roles)]
+
+    def new_member(self, role: Role, replica: int) -> Member:
+        life = make_life(role, self.epoch, replica)
+        self.steward.begin_life(life)
+        return Member(life, TransferQueueClient(self.endpoints, self.shape, life), [], [])
+
+    @property
+    def trainer(self) -> Member:
+        return self.members[4]
+
+    def held_weight(self, version: int) -> WeightId:
+        return WeightId(lineage=Lineage(self.epoch), version=WeightVersion(max(version, 0)))
+
+    # --- what must agree ---------------------------------------------------------------------------------------------
+
+    @invariant()
+    def every_row_is_where_the_model_has_it(self) -> None:
+        self.steps += 1
+        control = Control(self.admin, self.shape)
+        for task in self.shape.tasks:
+            found: dict[str, set[Row]] = {letter: set() for letter in ("ready", "u", "r", "c", "d")}
+            for r in control.partitions:
+                found["ready"] |= {(r, row) for row in control.listed(r, task)}
+                for row, letter in enumerate(control.string(f"p:{r}:s:{task.name}").decode()):
+                    found[letter].add((r, row))
+            assert found["ready"] == self.model.ready(task), task.name
+            assert found["r"] == self.model.complete(task), task.name
+            assert found["c"] == set(self.model.held[task.name]), task.name
+            assert found["d"] == self.model.done[task.name], task.name
+
+    def rows_of(self, batch: Batch) -> list[Row]:
+        return [(int(batch.rollout_id), row) for row in batch.rows.tolist()]
+
+
+def picked(things: list[T], indices: Sequence[int]) -> list[T]:
+    """The things at `indices`, counted around, each once."""
+    return [things[index] for index in sorted({index % len(things) for index in indices})] if things else []

@@ -1,0 +1,92 @@
+"""What producers do in the state machine: tickets, groups, and what becomes of tickets that are let go.
+
+For `machine`. Every rule does one thing on the queue and on the model, and compares the answers.
+"""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.transfer_queue.types import GroupRows, Ticket
+from tests.integration.transfer_queue.company import INDEX, SHAPE, Company, Member, picked
+from tests.integration.transfer_queue.model import Group, Place
+
+
+class Producers(Company):
+    """The two that generate."""
+
+    @rule(who=st.integers(0, 1), limit=st.integers(1, 4), behind=st.integers(0, 1))
+    def claim_tickets(self, who: int, limit: int, behind: int) -> None:
+        member, held = self.members[who], self.held_weight(self.model.published - behind)
+        answer = member.queue.claim_tickets(held, limit, 0)
+        tickets = answer if isinstance(answer, list) else []
+        places = [(int(ticket.rollout_id), ticket.group) for ticket in tickets]
+        assert places == self.model.next_places(held.version, limit), answer
+        for place, ticket in zip(places, tickets, strict=True):
+            self.take(place, ticket)
+        member.tickets += tickets
+
+    def take(self, place: Place, ticket: Ticket) -> None:
+        known = self.model.groups.get(place)
+        if known is None:
+            assert ticket.prompt_index not in {group.prompt for group in self.model.groups.values()}
+            known = self.model.groups[place] = Group(ticket.attempt, ticket.prompt_index, "work")
+            assert ticket.attempt == 0
+        assert (ticket.attempt, ticket.prompt_index) == (known.attempt, known.prompt)
+        known.state = "work"
+
+    @precondition(lambda self: any(member.tickets for member in self.members))
+    @rule(who=st.integers(0, 1), which=st.lists(INDEX, min_size=1, max_size=3), behind=st.integers(0, 1))
+    def put_groups(self, who: int, which: list[int], behind: int) -> None:
+        member, version = self.members[who], max(self.model.published - behind, 0)
+        tickets = picked(member.tickets, which)
+        verdicts = member.queue.put_groups([self.group(ticket, version) for ticket in tickets])
+        expected = [ticket.rollout_id - version <= SHAPE.max_staleness for ticket in tickets]
+        assert verdicts == expected
+        for ticket, accepted in zip(tickets, verdicts, strict=True):
+            place = (int(ticket.rollout_id), ticket.group)
+            member.tickets.remove(ticket)
+            self.model.groups[place].state = "waiting"
+            if accepted:
+                self.model.generate(place, version, ticket.id)
+
+    def group(self, ticket: Ticket, version: int) -> GroupRows:
+        num = SHAPE.samples_per_prompt
+        tokens = [torch.full((1 + index,), ticket.id, dtype=torch.int32) for index in range(num)]
+        columns = {"tokens": Jagged.from_rows(tokens), "rewards": Jagged.scalars(torch.ones(num))}
+        made_by = [self.held_weight(version)] * num
+        return GroupRows(ticket, columns, made_by, made_by)
+
+    @rule(who=st.integers(0, 1))
+    def generate_all(self, who: int) -> None:
+        """Several rules at once, so that random orders come far."""
+        self.claim_tickets(who, 4, 0)
+        self.put_groups(who, [0, 1, 2, 3], 0)
+
+    @precondition(lambda self: any(member.tickets for member in self.members))
+    @rule(who=st.integers(0, 1), which=INDEX, how=st.sampled_from(["return", "redraw", "unlisted"]))
+    def let_go(self, who: int, which: int, how: str) -> None:
+        member = self.members[who]
+        for ticket in picked(member.tickets, [which]):
+            place = (int(ticket.rollout_id), ticket.group)
+            member.tickets.remove(ticket)
+            self.model.groups[place].state = "waiting"
+            if how == "return":
+                member.queue.return_tickets([ticket], killed=False)
+            elif how == "unlisted":
+                for _ in range(2):
+                    self.beat(member)
+            else:
+                drawn = member.queue.redraw(ticket, "a rule")
+                assert drawn.prompt_index not in {group.prompt for group in self.model.groups.values()}
+                self.model.groups[place] = Group(ticket.attempt + 1, drawn.prompt_index, "work")
+                self.take(place, drawn)
+                member.tickets.append(drawn)
+
+    def beat(self, member: Member) -> None:
+        leases = [batch.lease for _, batch in member.batches if batch.lease is not None]
+        self.steward.beat(member.life.incarnation, [ticket.id for ticket in member.tickets], leases)
+        self.over -= set(leases)

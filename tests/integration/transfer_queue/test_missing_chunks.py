@@ -1,0 +1,155 @@
+"""A unit that loses single chunks and keeps its mark: readers report it, and their rows are treated like lost ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rljob_api.names import Role, RolloutId
+from rljob_workers.transfer_queue.control.rows import parse_chunk
+from rljob_workers.transfer_queue.losses import LostChunks, LostRows
+from rljob_workers.transfer_queue.types import Batch, NotReady
+from tests.integration.transfer_queue.job import Job, weight
+from tests.integration.transfer_queue.world import LOG_PROBS, TRAIN
+
+MakeJob = Callable[..., Job]
+
+
+def delete_chunk(job: Job, field: str) -> int:
+    """By hand, one chunk of a field; gives the unit that had it."""
+    chunks = [parse_chunk(line) for _, _, line in job.steward.sweeper.named("kept")]
+    chunk = next(chunk for chunk in chunks if chunk.field == field)
+    with job.servers.units[chunk.unit].admin() as admin:
+        assert admin.unlink(chunk.key) == 1
+    return chunk.unit
+
+
+def claim(job: Job) -> Batch | NotReady:
+    answer = job.client(Role.ACTOR_FWD).claim(LOG_PROBS.name, range(1), 100, timeout=0)
+    assert isinstance(answer, Batch | NotReady), answer
+    return answer
+
+
+def claim_training(job: Job) -> Batch | NotReady:
+    answer = job.actor.claim_training(TRAIN.name, RolloutId(0), 0, 4, 0, 1, timeout=0)
+    assert isinstance(answer, Batch | NotReady), answer
+    return answer
+
+
+def lost(unit: int, field: str, **groups: int) -> LostChunks:
+    return LostChunks(unit, RolloutId(0), (field,), 1, LostRows(**groups))
+
+
+def test_a_group_whose_tokens_are_missing_is_generated_again(make_job: MakeJob) -> None:
+    job = make_job(batch=2)
+    job.put(job.tickets(2))
+    unit = delete_chunk(job, "tokens")
+    assert job.steward.upkeep.declare_missing() == []
+    answer = claim(job)
+    assert isinstance(answer, NotReady)
+    assert f"storage unit {unit} (" in answer.waiting_for
+    assert "no longer has 1 chunks (tokens)" in answer.waiting_for
+    (found,) = job.steward.upkeep.declare_missing()
+    assert (found.unit, found.fields, found.num_chunks) == (unit, ("tokens",), 1)
+    assert found.loss.reissued >= 1
+    assert job.steward.upkeep.declare_missing() == []
+    assert [one.lost_chunks for one in job.steward.inspection.stats("test").units] == [int(unit == 0), int(unit == 1)]
+    job.steward.sweep()
+    job.put(job.tickets(2))
+    batch = claim(job)
+    assert isinstance(batch, Batch)
+    assert len(batch) == 4
+    job.prove()
+
+
+def test_results_that_are_missing_are_computed_again(make_job: MakeJob) -> None:
+    job = make_job(batch=2)
+    job.put(job.tickets(2))
+    job.derive(0)
+    unit = delete_chunk(job, "log_probs")
+    assert isinstance(claim_training(job), NotReady)
+    assert job.steward.upkeep.declare_missing() == [lost(unit, "log_probs", recomputed=2)]
+    job.derive(0)
+    job.steward.sweep()
+    job.prove()
+
+
+def test_missing_rows_of_a_training_batch_need_a_restart_and_are_generated_again_by_it(make_job: MakeJob) -> None:
+    job = make_job(batch=2)
+    job.put(job.tickets(2))
+    job.derive(0)
+    unit = delete_chunk(job, "tokens")
+    assert isinstance(claim_training(job), NotReady)
+    expected = [lost(unit, "tokens", needs_global_restart=2)]
+    assert job.steward.upkeep.declare_missing() == expected
+    # Readers go on asking until the restart: it is the same loss, and counted once.
+    assert isinstance(claim_training(job), NotReady)
+    (again,) = job.steward.upkeep.declare_missing()
+    assert (again.num_chunks, again.fields, again.loss) == (1, (), expected[0].loss)
+    job.raise_epoch(2)
+    job.rollout = job.client(Role.ROLLOUT)
+    job.put(job.tickets(2))
+    assert isinstance(claim(job), Batch)
+    job.steward.sweep()
+    job.prove()
+
+
+def test_a_unit_that_came_back_empty_is_not_called_short_of_single_chunks(make_job: MakeJob) -> None:
+    job = make_job(batch=2)
+    job.put(job.tickets(2))
+    unit = delete_chunk(job, "tokens")
+    assert isinstance(claim(job), NotReady)
+    job.servers.empty_unit(unit)
+    assert job.steward.upkeep.declare_missing() == []
+    assert job.steward.probe_units() == [unit]
+    assert job.steward.declare_lost(unit).reissued >= 1
+    assert job.steward.upkeep.declare_missing() == []
+    assert sum(one.lost_chunks for one in job.steward.inspection.stats("test").units) == 0
+
+
+def test_a_unit_that_is_away_is_looked_at_when_it_is_back(make_job: MakeJob) -> None:
+    job = make_job(batch=2)
+    job.put(job.tickets(2))
+    unit = delete_chunk(job, "tokens")
+    assert isinstance(claim(job), NotReady)
+    job.servers.units[unit].kill()
+    assert job.steward.upkeep.declare_missing() == []
+    job.servers.units[unit].start()
+    assert job.steward.probe_units() == [unit]
+    assert job.steward.declare_lost(unit).reissued >= 1
+    job.steward.sweep()
+    job.prove()
+
+
+def test_a_loss_is_found_again_by_whoever_follows_one_that_died_before_it_told(make_job: MakeJob) -> None:
+    job = make_job(batch=2)
+    job.put(job.tickets(2))
+    job.derive(0)
+    unit = delete_chunk(job, "tokens")
+    assert isinstance(claim_training(job), NotReady)
+
+    def die(_: LostChunks) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        job.steward.upkeep.declare_missing(die)
+    told: list[LostChunks] = []
+    job.steward.upkeep.declare_missing(told.append)
+    assert [(one.unit, one.num_chunks, one.loss.needs_global_restart) for one in told] == [(unit, 1, 2)]
+    job.steward.upkeep.declare_missing(told.append)
+    assert len(told) == 1
+
+
+def test_rows_of_a_published_rollout_are_marked_absent(make_job: MakeJob) -> None:
+    job = make_job(batch=2)
+    job.put(job.tickets(2))
+    job.derive(0)
+    job.train(0)
+    job.publish(1)
+    unit = delete_chunk(job, "tokens")
+    job.rollout._access.change("report_missed", 0, unit, waiting="a reader that was late")
+    assert job.steward.upkeep.declare_missing() == [lost(unit, "tokens", absent=2)]
+    job.put(job.tickets(1, weight(1)), weight(1))
+    job.steward.sweep()
+    job.prove()

@@ -1,0 +1,137 @@
+"""Care of the storage units: what they lost is told and made again; room is made when memory stays short, and told.
+
+Called by the coordinator in its thread. What is lost or may go is the queue's to say; restarts are the supervisor's.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from rljob_api.names import Role, partition_name
+from rljob_api.wire.failures import FailureKind
+from rljob_api.wire.observation import CoordinatorEvent, EventKind, RoomMade
+from rljob_workers.dcs.coordinator.bell import Topic
+from rljob_workers.dcs.coordinator.epochs import Epochs
+from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.progress import Progress
+from rljob_workers.dcs.coordinator.store import Change, Table
+from rljob_workers.transfer_queue.losses import Dropped, LostChunks, LostRows, told_together
+from rljob_workers.transfer_queue.sweeping import CHUNKS_AT_ONCE
+
+SHORTAGE_SECONDS = 10.0
+"""A shortage of memory that lasts so long does not pass by training going on."""
+TELL_SECONDS = 60.0
+"""What goes to make room is told this often at most, and then all of it in one sentence."""
+
+_ROOM = "room"
+_LOG = logging.getLogger("rljob.coordinator")
+
+
+class StorageCare:
+    """Losses, and room."""
+
+    def __init__(self, ground: Ground, epochs: Epochs, progress: Progress) -> None:
+        self._ground = ground
+        self._epochs = epochs
+        self._progress = progress
+        self._short_since: float | None = None
+        self._told_at = float("-inf")
+
+    def look(self) -> None:
+        """Finds units that came back empty or lost chunks, and has their rows made again; makes room."""
+        steward = self._ground.steward
+        for unit in steward.probe_units():
+            steward.declare_lost(unit, partial(self._tell_loss, unit))
+        steward.upkeep.declare_missing(self._tell_missing)
+        self._make_room()
+        self._tell_room()
+
+    def room(self) -> RoomMade | None:
+        """What was told last."""
+        text = self._ground.store.get(Table.STATE, _ROOM)
+        return None if text is None else RoomMade.model_validate_json(text)
+
+    # --- losses ----------------------------------------------------------------------------------------------------
+
+    def _tell_loss(self, unit: int, loss: LostRows) -> None:
+        message = f"Storage unit {unit} came back without its rows: {loss}."
+        self._ground.store.commit([], [self._event(EventKind.UNIT_LOST, message)])
+        self._ground.ring(Topic.EVENTS)
+        if loss.needs_global_restart:
+            self._report(f"unit/{unit}/{self._ground.store.last_event}", message)
+
+    def _tell_missing(self, lost: LostChunks) -> None:
+        """Once, though readers ask again for rows that only a restart brings back."""
+        where = f"{lost.unit}/{lost.rollout_id}/{lost.num_chunks}"
+        fields = f" ({', '.join(lost.fields)})" if lost.fields else ""
+        message = (
+            f"Storage unit {lost.unit} no longer has chunks{fields} of {partition_name(lost.rollout_id)}, though it was"
+            f" not restarted ({lost.num_chunks} so far): {lost.loss}."
+            " Let nothing but this job delete or evict its keys."
+        )
+        event = self._event(EventKind.ROWS_LOST, message)
+        self._ground.tell_once(f"lost:{lost.unit}/{lost.rollout_id}", where, event)
+        if lost.loss.needs_global_restart:
+            self._report(f"chunks/{where}", message)
+
+    def _report(self, cause: str, message: str) -> None:
+        self._progress.report_found(FailureKind.ROWS_LOST, Role.ACTOR, cause, message)
+
+    # --- room ------------------------------------------------------------------------------------------------------
+
+    def _make_room(self) -> None:
+        """After a long shortage of memory rows go, in the order of the contract; a short one passes by itself."""
+        now, steward = self._ground.clock(), self._ground.steward
+        if not steward.short_of_memory:
+            self._short_since = None
+            return
+        if self._short_since is None:
+            self._short_since = now
+        if now - self._short_since < SHORTAGE_SECONDS:
+            return
+        if steward.sweep().chunks >= CHUNKS_AT_ONCE:
+            return  # there is more garbage than that: room comes by itself
+        # Generated groups go only where a put may not fit. For the sake of tickets they would go again and again.
+        if steward.nearly_full:
+            steward.relieve()
+        else:
+            steward.drop_retained()
+        self._short_since = now
+
+    def _tell_room(self) -> None:
+        """The first time at once, then what has gone since; also where a coordinator died before it told."""
+        upkeep, now = self._ground.steward.upkeep, self._ground.clock()
+        if now - self._told_at < TELL_SECONDS:
+            return
+        listed = upkeep.dropped()
+        if not listed:
+            return
+        if news := _untold(listed, self.room()):
+            room = RoomMade(rows=news[-1].total_rows, message=self._sentence(news))
+            change = Change(Table.STATE, _ROOM, room.model_dump_json())
+            self._ground.store.commit([change], [self._event(EventKind.ROWS_DROPPED, room.message)])
+            self._ground.ring(Topic.EVENTS)
+        upkeep.forget_dropped(len(listed))
+        self._told_at = now
+
+    def _sentence(self, dropped: list[Dropped]) -> str:
+        queue = self._ground.job.spec.transfer_queue
+        return (
+            f"Storage was full: {told_together(dropped)}. Raise transferQueue.storageBytes ({queue.storage_bytes} for"
+            f" each unit) or transferQueue.storageUnits ({queue.storage_units})."
+        )
+
+    def _event(self, kind: EventKind, message: str) -> CoordinatorEvent:
+        _LOG.warning("%s: %s", kind.value, message)
+        return self._ground.event(kind, self._epochs.current.restore.epoch, message)
+
+
+def _untold(listed: list[Dropped], told: RoomMade | None) -> list[Dropped]:
+    """A coordinator that died between telling and forgetting has told the first of them.
+
+    Numbers begin anew with an empty control Redis.
+    """
+    if told is None or listed[-1].total_rows < told.rows:
+        return listed
+    return [one for one in listed if one.total_rows > told.rows]

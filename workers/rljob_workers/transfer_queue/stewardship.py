@@ -1,0 +1,82 @@
+"""The steward's own call on the control Redis: its name, its numbered changes, what it has seen of the server.
+
+For the rooms of the coordinator's side of the queue (`steward`, `upkeep`, `sweeping`), which share one. Decides
+nothing. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from rljob_api.wire.observation import ServerState
+from rljob_workers.transfer_queue.control.connection import Argument
+from rljob_workers.transfer_queue.read_access import ReadAccess
+from rljob_workers.transfer_queue.units import StorageUnit
+
+
+class Stewardship:
+    """One steward as the control Redis knows it; a later one fences it."""
+
+    def __init__(self, access: ReadAccess) -> None:
+        self.access = access
+        self.lost = False
+        """The server lost a tail of its state, and no epoch has been raised since."""
+        self.openings = 0
+        """How often a server was opened: what an earlier one had committed, a later one may have lost."""
+        self._name = f"steward-{secrets.token_hex(6)}"
+        self._calls = 0
+        self._seen_seq = 0
+
+    @property
+    def units(self) -> Sequence[StorageUnit]:
+        """All storage units of the job."""
+        return self.access.units
+
+    def deadline(self) -> float:
+        """For one call that begins now."""
+        return self.access.deadline()
+
+    def read(self, name: str, *args: Argument, waiting: str) -> list[Any]:
+        """Looks; changes nothing."""
+        return self.access.read(name, *args, waiting=waiting)
+
+    def change(self, name: str, *args: Argument, waiting: str) -> list[Any]:
+        """One numbered change: sent again after a lost answer, it is made once."""
+        with self.access.lock:
+            self._calls += 1
+            reply = self.access.control.change(
+                name, self._name, self._calls, *args, deadline=self.deadline(), waiting=waiting
+            )
+            self._seen_seq = max(self._seen_seq, reply[0])
+            return reply[1:]
+
+    def take_over(self, seen_seq: int, lease_milliseconds: int) -> ServerState:
+        """Becomes the steward; opens the server unless it lost a tail that somebody has seen."""
+        with self.access.lock:
+            self.openings += 1
+            reply = self.access.control.change(
+                "open",
+                self._name,
+                max(seen_seq, self._seen_seq),
+                lease_milliseconds,
+                deadline=self.deadline(),
+                waiting="the coordinator opens the control Redis",
+            )
+            self._calls = 0
+            # From here on it counts what this server says: a tail that was lost is lost.
+            self._seen_seq = reply[0]
+            state = ServerState(reply[1].decode())
+            self.lost = state is ServerState.LOST
+            return state
+
+    def run_id(self, waiting: str) -> str:
+        """Of the server that answers now."""
+        with self.access.lock:
+            return self.access.control.run_id(deadline=self.deadline(), waiting=waiting)
+
+    def known_generations(self) -> dict[int, int]:
+        """Unit -> the mark that it should have."""
+        reply = self.read("units", waiting="the coordinator looks after storage")
+        return {int(unit): int(generation) for unit, generation in zip(reply[::2], reply[1::2], strict=True)}
