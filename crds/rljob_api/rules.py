@@ -31,10 +31,10 @@ def _slices_reach_all_ranks(job: spec.RLJobSpec) -> bool:
 
 def _groups_reach_all_ranks(job: spec.RLJobSpec) -> bool:
     training = job.training
-    if training.claim_policy != "Group" or not _slices_reach_all_ranks(job):
-        return True
-    share = training.iters_per_train_update * job.roles.actor.replicas * job.rollout.samples_per_prompt
-    return training.global_batch_size % share == 0
+    shares = training.iters_per_train_update * job.roles.actor.replicas
+    if training.claim_policy != "Group" or training.global_batch_size % shares:
+        return True  # rules of their own say that rows do not reach all ranks
+    return training.global_batch_size % (shares * job.rollout.samples_per_prompt) == 0
 
 
 def _answers_have_labels(job: spec.RLJobSpec) -> bool:

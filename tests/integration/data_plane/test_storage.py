@@ -60,7 +60,7 @@ def chunks_of(stored: StoredChunks) -> list[ChunkRef]:
 def _keys(server: UnitServer, deadline: float) -> set[str]:
     unit = StorageUnit(0, server.url)
     try:
-        return {key for page in unit.scan(deadline=deadline) for key in page}
+        return {key for page in unit.scan(deadline=lambda: deadline) for key in page}
     finally:
         unit.close()
 

@@ -12,6 +12,7 @@ import pytest
 from rljob_api.names import Role
 from rljob_api.wire.launchers import LauncherPoll
 from rljob_api.wire.observation import EventKind, ServerState
+from rljob_workers.dcs.errors import CoordinatorRefused
 from rljob_workers.dcs.launcher_client import LauncherClient
 from tests.integration.dcs.world import World, eventually
 
@@ -136,13 +137,32 @@ def test_a_unit_that_comes_back_empty_is_told(world: World, launchers: list[Poll
     assert "Storage unit 1 came back without its rows" in event.message
 
 
-def test_a_fresh_control_redis_takes_over_the_record_file(world: World) -> None:
+def write_record(world: World, tickets: str | None) -> Path:
+    """A checkpoint of a job whose control state is gone; gives where its table of draws is, or would be."""
     folder = Path(world.endpoints.run_dir) / "checkpoints"
     (folder / "7-e3-aaaaaaaaaaaa").mkdir(parents=True)
+    path = folder / "7-e3-aaaaaaaaaaaa" / "tickets.json"
+    if tickets is not None:
+        path.write_text(tickets)
     (folder / "record.json").write_text(
         '{"id":{"lineage":3,"version":7},"epoch":3,"folder":"7-e3-aaaaaaaaaaaa","checksums":{},'
         '"ancestry":{"1":4,"3":-1}}'
     )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("tickets", "wrong"),
+    [(None, "is missing"), ('{"cursor": 3', "is not the table of draws of a checkpoint"), ("{}", "is not the table")],
+)
+def test_a_checkpoint_without_its_table_of_draws_is_refused(world: World, tickets: str | None, wrong: str) -> None:
+    path = write_record(world, tickets)
+    with pytest.raises(CoordinatorRefused, match=f"{path} {wrong}"):
+        world.raise_epoch(4)
+
+
+def test_a_fresh_control_redis_takes_over_the_record_file(world: World) -> None:
+    write_record(world, '{"cursor": 3, "front": [], "draws": [], "kills": {}}')
     restore = world.raise_epoch(4)
     assert (restore.version, restore.folder) == (7, "7-e3-aaaaaaaaaaaa")
     assert world.status().recorded == 7

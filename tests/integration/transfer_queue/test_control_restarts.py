@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -74,14 +75,13 @@ def test_a_lost_tail_is_noticed_and_stays_noticed_until_a_restore(make_job: Make
     seen = job.rollout.seen_seq
     job.servers.restart_control(mark)
     assert job.steward.open_server(seen) is ServerState.LOST
-    with QueueStewardOf(job) as later:
-        assert later.open_server(0) is ServerState.LOST
-        point = later.raise_epoch(Epoch(2), "d2", "the tail is lost", None)
-        assert (point.version, point.kept_groups) == (0, 0)
-        # Launchers outlive the restore and still say what they saw before it.
-        assert later.open_server(seen) is ServerState.OPEN
-        assert later.sweep().orphans > 0
-    job.steward.open_server(0)
+    replace_steward(job).close()
+    assert job.steward.open_server(0) is ServerState.LOST
+    point = job.steward.raise_epoch(Epoch(2), "d2", "the tail is lost", None)
+    assert (point.version, point.kept_groups) == (0, 0)
+    # Launchers outlive the restore and still say what they saw before it.
+    assert job.steward.open_server(seen) is ServerState.OPEN
+    assert job.steward.sweep().orphans > 0
 
 
 def test_with_a_lost_tail_only_rows_whose_bytes_exist_are_kept(make_job: MakeJob) -> None:
@@ -108,10 +108,11 @@ def test_an_empty_server_takes_over_record_and_ticket_table(make_job: MakeJob) -
     table = job.rollout.ticket_table()
     record = job.steward.record(job.lives[job.actor], weight(1), "1-e1", {}, "r")
     job.servers.wipe()
-    with QueueStewardOf(job) as steward:
-        assert steward.open_server(job.rollout.seen_seq) is ServerState.LOST
-        point = steward.raise_epoch(Epoch(2), "d2", "wiped", record, tickets=table)
-        assert (point.version, point.folder, steward.published()) == (1, "1-e1", 1)
+    replace_steward(job).close()
+    steward = job.steward
+    assert steward.open_server(job.rollout.seen_seq) is ServerState.LOST
+    point = steward.raise_epoch(Epoch(2), "d2", "wiped", record, tickets=table)
+    assert (point.version, point.folder, steward.published()) == (1, "1-e1", 1)
     job.steward.open_server(0)
     job.epoch = 2
     job.rollout = job.client(Role.ROLLOUT)
@@ -132,11 +133,28 @@ def test_leases_count_anew_when_the_server_is_opened(make_job: MakeJob) -> None:
 
 def test_a_later_steward_fences_an_earlier_one(make_job: MakeJob) -> None:
     job = make_job()
-    with QueueStewardOf(job) as later:
-        later.open_server(0)
-        with pytest.raises(Fenced, match="another coordinator has taken over"):
-            job.steward.end_life("0" * 12)
+    earlier = replace_steward(job)
     job.steward.open_server(0)
+    with pytest.raises(Fenced, match="another coordinator has taken over"):
+        earlier.end_life("0" * 12)
+    job.servers.sync_control()
+    job.servers.restart_control()
+    with pytest.raises(Fenced, match="another coordinator has taken over"):
+        earlier.open_server(0)
+    job.steward.open_server(0)
+    earlier.close()
+
+
+def test_a_change_that_comes_after_its_steward_has_opened_again_is_refused(make_job: MakeJob) -> None:
+    job = make_job()
+    name, calls = job.steward._by._name, job.steward._by._calls
+    job.steward.open_server(0)
+    with pytest.raises(Fenced, match=f"call {calls} of {name} comes after its call {calls + 1}"):
+        job.steward._control.change(
+            "end_life", name, calls, job.lives[job.actor].incarnation, deadline=time.monotonic() + 5, waiting="a test"
+        )
+    job.put(job.tickets(1))
+    job.derive(0)
 
 
 def test_jobs_of_another_shape_have_functions_of_their_own(servers: Servers) -> None:
@@ -148,25 +166,26 @@ def test_jobs_of_another_shape_have_functions_of_their_own(servers: Servers) -> 
     second.close()
 
 
-class QueueStewardOf:
-    """Another coordinator of the same job."""
-
-    def __init__(self, job: Job) -> None:
-        self._steward = QueueSteward(job.servers.endpoints, job.shape, timing=job.steward_timing)
-
-    def __enter__(self) -> QueueSteward:
-        return self._steward
-
-    def __exit__(self, *_: object) -> None:
-        self._steward.close()
+def replace_steward(job: Job) -> QueueSteward:
+    """Another coordinator of the same job; gives the earlier one's."""
+    earlier, job.steward = job.steward, QueueSteward(job.servers.endpoints, job.shape, timing=job.steward_timing)
+    return earlier
 
 
-def test_a_ticket_table_that_is_damaged_is_refused_before_anything_goes(make_job: MakeJob) -> None:
+@pytest.mark.parametrize(
+    ("tickets", "wrong"),
+    [(b'{"cursor": 3, "fro', "is no JSON"), (b"null", "is none"), (b'{"cursor": 3}', "is none"), (None, "is missing")],
+)
+def test_a_ticket_table_that_is_damaged_is_refused_before_anything_goes(
+    make_job: MakeJob, tickets: bytes | None, wrong: str
+) -> None:
     job = make_job(batch=2)
+    job.step(0)
+    record = job.steward.record(job.lives[job.actor], weight(1), "1-e1", {}, "r")
     job.put(job.tickets(1))
     before = job.steward.stats()
-    with pytest.raises(Mismatch, match="the ticket table of the checkpoint is no JSON: epoch 2 cannot be restored"):
-        job.steward.raise_epoch(Epoch(2), "d2", "a test", None, tickets=b'{"cursor": 3, "fro')
+    with pytest.raises(Mismatch, match=f"the ticket table of the checkpoint {wrong}: epoch 2 cannot be restored"):
+        job.steward.raise_epoch(Epoch(2), "d2", "a test", record, tickets=tickets)
     assert job.steward.stats() == before
     job.put(job.tickets(1))
 

@@ -27,6 +27,7 @@ class Stewardship:
         """How often a server was opened: what an earlier one had committed, a later one may have lost."""
         self._name = f"steward-{secrets.token_hex(6)}"
         self._calls = 0
+        self._term = 0
         self._seen_seq = 0
 
     @property
@@ -53,21 +54,26 @@ class Stewardship:
             return reply[1:]
 
     def take_over(self, seen_seq: int, lease_milliseconds: int) -> ServerState:
-        """Becomes the steward; opens the server unless it lost a tail that somebody has seen."""
+        """Becomes the steward; opens the server unless it lost a tail that somebody has seen.
+
+        Raises Fenced where a later steward did so since.
+        """
         with self.access.lock:
+            self._calls += 1
             self.openings += 1
             reply = self.access.control.change(
                 "open",
                 self._name,
                 max(seen_seq, self._seen_seq),
                 lease_milliseconds,
+                self._term,
+                self._calls,
                 deadline=self.deadline(),
                 waiting="the coordinator opens the control Redis",
             )
-            self._calls = 0
             # From here on it counts what this server says: a tail that was lost is lost.
             self._seen_seq = reply[0]
-            state = ServerState(reply[1].decode())
+            state, self._term = ServerState(reply[1].decode()), reply[2]
             self.lost = state is ServerState.LOST
             return state
 

@@ -114,7 +114,7 @@ class BytesPlane:
         for unit in self._marks.admitted():
             suspects = [
                 key
-                for page in unit.scan(deadline=deadline)
+                for page in unit.scan(deadline=lambda: deadline)
                 for key in page
                 if key.startswith(f"{_EPOCH}:") and key not in needed
             ]

@@ -28,6 +28,7 @@ from rljob_workers.dcs.coordinator.refusals import bad_request, not_open
 from rljob_workers.dcs.coordinator.server_state import ServerGate
 from rljob_workers.dcs.coordinator.storage_care import StorageCare
 from rljob_workers.dcs.coordinator.weights import Weights
+from rljob_workers.transfer_queue.control.tickets import is_table_of_draws
 from rljob_workers.transfer_queue.steward import SetAside
 
 BEAT_INTERVAL_SECONDS = 0.5
@@ -206,4 +207,8 @@ class Coordinator:
                 f"{path} is not a checkpoint record ({error}). Restore it, or delete it to begin anew."
             ) from error
         tickets = self._checkpoint_dir / record.folder / "tickets.json"
-        return SavedState(record, tickets.read_bytes() if tickets.exists() else None)
+        table = tickets.read_bytes() if tickets.exists() else None
+        if table is None or not is_table_of_draws(table):
+            wrong = "is missing" if table is None else "is not the table of draws of a checkpoint"
+            raise bad_request(f"{tickets} {wrong}. Restore it, or delete {path} to begin anew.")
+        return SavedState(record, table)

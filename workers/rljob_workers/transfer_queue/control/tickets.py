@@ -1,6 +1,6 @@
 """The binary form of tickets in answers of the control Redis, and the table of draws as a checkpoint keeps it.
 
-Pure. For `client`.
+Pure. For `client`, and for the coordinator, which reads the table of a checkpoint.
 """
 
 from __future__ import annotations
@@ -36,3 +36,13 @@ def table_of_draws(cursor: int, front: Sequence[bytes], draws: bytes, kills: Seq
             "kills": counts,
         }
     )
+
+
+def is_table_of_draws(text: bytes) -> bool:
+    """Whether a file of a checkpoint is what `table_of_draws` writes."""
+    try:
+        table = orjson.loads(text)
+    except ValueError:
+        return False
+    kinds = {"cursor": int, "front": list, "draws": list, "kills": dict}
+    return isinstance(table, dict) and all(isinstance(table.get(name), kind) for name, kind in kinds.items())

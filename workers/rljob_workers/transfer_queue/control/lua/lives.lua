@@ -16,20 +16,31 @@ local function renew_leases(milliseconds)
   for _, id in ipairs(redis.call('ZRANGE', LEASES, 0, -1)) do redis.call('ZADD', LEASES, 'XX', 'GT', expiry, id) end
 end
 
--- Run id of this server, name of the steward, highest seq that a live launcher has seen, milliseconds of a lease.
-redis.register_function('open' .. SUFFIX, function(_, args)
-  local previous = meta('steward')
+-- The steward's first term is above all others; later it shows the one that it has. Its earlier calls are refused from
+-- here on, though it has given them up: one may still be under way.
+local function admit_steward(name, term, call)
+  local current, previous = meta_number('term'), meta('steward')
+  if term == 0 then term = current + 1 end
+  if term < current then refuse_replaced(name) end
   if previous then redis.call('HDEL', CALLS, previous) end
-  redis.call('HSET', META, 'steward', args[2])
+  redis.call('HSET', CALLS, name, struct.pack('<d', call) .. cmsgpack.pack({}))
+  redis.call('HSET', META, 'steward', name, 'term', term)
+  return term
+end
+
+-- Run id of this server, name of the steward, highest seq that a live launcher has seen, milliseconds of a lease, term of
+-- the steward (0: none yet), call number.
+redis.register_function('open' .. SUFFIX, function(_, args)
+  local term = admit_steward(args[2], tonumber(args[5]), tonumber(args[6]))
   if meta('lost') or meta_number('seq') < tonumber(args[3]) then
     -- Sticky: what is changed on the way to the restore must not make the lost tail look whole. The restore goes on
     -- counting above what was seen, since launchers that saw it live on.
     redis.call('HSET', META, 'lost', math.max(meta_number('lost'), tonumber(args[3])))
-    return {meta_number('seq'), 'ControlStateLost'}
+    return {meta_number('seq'), 'ControlStateLost', term}
   end
   redis.call('HSET', META, 'run', args[1])
   renew_leases(tonumber(args[4]))
-  return {redis.call('HINCRBY', META, 'seq', 1), 'Open'}
+  return {redis.call('HINCRBY', META, 'seq', 1), 'Open', term}
 end)
 
 steward_call('begin_life', function(args)

@@ -5,21 +5,14 @@ local function return_draws(g)
   for _, prompt in ipairs(g.rejected) do redis.call('ZADD', FRONT, prompt, prompt) end
 end
 
--- Takes the bits of `dropped` from a row and counts its chunks down.
-local function drop_fields(r, row, mask, dropped, counts)
-  for _, name in ipairs(SHAPE.fields) do
-    local field = SHAPE.bit[name]
-    if bit.band(mask, field) ~= 0 and bit.band(dropped, field) ~= 0 then
-      local at = row * ROW_BYTES
-      local id = redis.call('GETRANGE', key(r, 'f:' .. name), at, at + ID_BYTES - 1)
-      counts[id] = (counts[id] or 0) + 1
-    end
-  end
-  return bit.band(mask, bit.bnot(dropped))
+-- What one field says of a group's rows: 28 bytes each.
+local function group_metas(r, group, name)
+  return redis.call('GETRANGE', key(r, 'f:' .. name), group * SHAPE.samples * ROW_BYTES, (group + 1) * SHAPE.samples * ROW_BYTES - 1)
 end
 
 -- `dropped` and everything that is derived from it, over one round of tasks in the order of the pipeline until it is stable.
 local function with_dependants(dropped)
+  if dropped == 0 then return 0 end
   local before
   repeat
     before = dropped
@@ -28,21 +21,6 @@ local function with_dependants(dropped)
     end
   until dropped == before
   return dropped
-end
-
--- The fields of `row` that must go: bytes lost, or made by a dead version.
-local function bad_fields(r, row, mask, lost)
-  local bad = 0
-  for _, name in ipairs(SHAPE.fields) do
-    if bit.band(mask, SHAPE.bit[name]) ~= 0 then
-      local packed = redis.call('GETRANGE', key(r, 'f:' .. name), row * ROW_BYTES, (row + 1) * ROW_BYTES - 1)
-      local lineage, version = struct.unpack('<i4i4', packed, 21)
-      if lost[string.sub(packed, 1, ID_BYTES)] or (lineage > 0 and not is_alive(lineage, version)) then
-        bad = bit.bor(bad, SHAPE.bit[name])
-      end
-    end
-  end
-  return bad
 end
 
 -- Chunk ids of partition r whose bytes are gone: of an older generation of their unit, or named in `missing`.
@@ -63,12 +41,40 @@ local function group_written()
   return bits
 end
 
+-- Whether a producing weight (lineage 0: none) is alive. A group has few of them and many rows: each is looked up once.
+local function maker_judge()
+  local known = {}
+  return function(packed)
+    if known[packed] == nil then
+      local lineage, version = struct.unpack('<i4i4', packed)
+      known[packed] = lineage <= 0 or is_alive(lineage, version)
+    end
+    return known[packed]
+  end
+end
+
+-- Per row of the group: the fields that must go, since their bytes are lost or a dead version made them.
+local function bad_fields(r, group, lost, masks)
+  local bad, stands = {}, maker_judge()
+  for j = 0, SHAPE.samples - 1 do bad[j] = 0 end
+  for _, name in ipairs(SHAPE.fields) do
+    local field, metas = SHAPE.bit[name], group_metas(r, group, name)
+    for j = 0, SHAPE.samples - 1 do
+      local at = j * ROW_BYTES
+      if bit.band(masks[j], field) ~= 0 and
+        (lost[string.sub(metas, at + 1, at + ID_BYTES)] or not stands(string.sub(metas, at + 21, at + ROW_BYTES))) then
+        bad[j] = bit.bor(bad[j], field)
+      end
+    end
+  end
+  return bad
+end
+
 -- Per row of the group: what must go, with dependants. Gives the list and the union.
 local function bad_rows(r, group, lost, masks)
-  local bad, all = {}, 0
+  local bad, all = bad_fields(r, group, lost, masks), 0
   for j = 0, SHAPE.samples - 1 do
-    local row = group * SHAPE.samples + j
-    bad[j] = with_dependants(bad_fields(r, row, masks[j], lost))
+    bad[j] = with_dependants(bad[j])
     all = bit.bor(all, bad[j])
   end
   local shared = bit.band(all, group_written())
@@ -82,10 +88,24 @@ local function group_masks(r, group)
   return masks
 end
 
+-- Takes the bits of `bad` from the group's rows and counts their chunks down.
 local function drop_from_group(r, group, masks, bad)
-  local counts, packed = {}, {}
+  local counts, packed, dropped = {}, {}, 0
   for j = 0, SHAPE.samples - 1 do
-    packed[j + 1] = struct.pack('<I4', drop_fields(r, group * SHAPE.samples + j, masks[j], bad[j], counts))
+    packed[j + 1] = struct.pack('<I4', bit.band(masks[j], bit.bnot(bad[j])))
+    dropped = bit.bor(dropped, bit.band(masks[j], bad[j]))
+  end
+  for _, name in ipairs(SHAPE.fields) do
+    local field = SHAPE.bit[name]
+    if bit.band(dropped, field) ~= 0 then
+      local metas = group_metas(r, group, name)
+      for j = 0, SHAPE.samples - 1 do
+        if bit.band(masks[j], bad[j], field) ~= 0 then
+          local id = string.sub(metas, j * ROW_BYTES + 1, j * ROW_BYTES + ID_BYTES)
+          counts[id] = (counts[id] or 0) + 1
+        end
+      end
+    end
   end
   redis.call('SETRANGE', key(r, 'mask'), group * SHAPE.samples * 4, table.concat(packed))
   release_chunks(r, counts)
@@ -100,9 +120,14 @@ end
 local function tokens_stand(r, group, version)
   local n = SHAPE.samples
   local weights = redis.call('GETRANGE', key(r, 'weights'), group * n * WEIGHT_BYTES, (group + 1) * n * WEIGHT_BYTES - 1)
+  local last
   for i = 1, #weights, WEIGHT_BYTES do
-    local oldest_lineage, oldest, newest_lineage, newest = struct.unpack('<i4i4i4i4', weights, i)
-    if newest > version or not (is_alive(oldest_lineage, oldest) and is_alive(newest_lineage, newest)) then return false end
+    local span = string.sub(weights, i, i + WEIGHT_BYTES - 1)
+    if span ~= last then
+      local oldest_lineage, oldest, newest_lineage, newest = struct.unpack('<i4i4i4i4', span)
+      if newest > version or not (is_alive(oldest_lineage, oldest) and is_alive(newest_lineage, newest)) then return false end
+      last = span
+    end
   end
   return true
 end
@@ -175,7 +200,7 @@ end
 -- The table that the checkpoint carries: cursor, returned prompts, draws of partitions that are not done, kill counts.
 local function adopt_table(text, version)
   forget_rows()
-  local saved = text ~= '' and cjson.decode(text) or {cursor = 0, front = {}, draws = {}, kills = {}}
+  local saved = cjson.decode(text)
   redis.call('HSET', META, 'cursor', saved.cursor, 'next', version * SHAPE.batch)
   for _, prompt in ipairs(saved.front) do redis.call('ZADD', FRONT, prompt, prompt) end
   for _, draw in ipairs(saved.draws) do
@@ -184,6 +209,14 @@ local function adopt_table(text, version)
     end
   end
   for prompt, kills in pairs(saved.kills) do redis.call('HSETNX', KILLS, prompt, kills) end
+end
+
+local function refuse_bad_table(text, epoch)
+  local is_json, saved = pcall(cjson.decode, text)
+  if is_json and type(saved) == 'table' and type(saved.cursor) == 'number' and type(saved.front) == 'table'
+    and type(saved.draws) == 'table' and type(saved.kills) == 'table' then return end
+  refuse('MISMATCH', 'the ticket table of the checkpoint ' .. (text == '' and 'is missing' or is_json and 'is none' or 'is no JSON')
+    .. ': epoch ' .. epoch .. ' cannot be restored from it. Put the tickets.json of its folder back')
 end
 
 -- Takes over a record that is newer than what this server knows (its tail, or all of it, was lost).
@@ -233,11 +266,7 @@ steward_call('raise_epoch', function(args, _, all)
   if meta('run') ~= args[3] and all[#all] ~= 'force' then
     refuse('NOTOPEN', 'the control Redis was started anew and the coordinator has not opened it')
   end
-  for place, name in pairs({[4] = 'record', [5] = 'ticket table'}) do
-    if args[place] ~= '' and not pcall(cjson.decode, args[place]) then
-      refuse('MISMATCH', 'the ' .. name .. ' of the checkpoint is no JSON: epoch ' .. epoch .. ' cannot be restored from it')
-    end
-  end
+  if args[4] ~= '' then refuse_bad_table(args[5], epoch) end
   local missing = {}
   for i = 6, #args - 1 do missing[args[i]] = true end
   fence()

@@ -103,13 +103,15 @@ local function rank_call(name, body, replay)
   end, 5, body, replay)
 end
 
+local function refuse_replaced(steward)
+  refuse('FENCED', 'another coordinator has taken over; this one (' .. steward .. ') must stop')
+end
+
 -- A call of the coordinator: run id, the steward's name, call number. A steward that was replaced is fenced.
 local function steward_call(name, body, admit_closed)
   register(name, function(all)
     if not admit_closed then require_open(all[1]) end
-    if meta('steward') ~= all[2] then
-      refuse('FENCED', 'another coordinator has taken over; this one (' .. all[2] .. ') must stop')
-    end
+    if meta('steward') ~= all[2] then refuse_replaced(all[2]) end
     return all[2], tonumber(all[3])
   end, 4, body)
 end
