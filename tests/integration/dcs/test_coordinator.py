@@ -21,15 +21,15 @@ from tests.integration.dcs.world import World, eventually
 
 def test_it_is_ready_when_the_control_redis_is_open(world: World) -> None:
     url = world.endpoints.coordinator
-    eventually(lambda: httpx.get(f"{url}/readyz").status_code == 200, "readiness")
-    assert httpx.get(f"{url}/healthz").text == "ok"
+    eventually(lambda: httpx.get(f"{url}/readyz", timeout=60).status_code == 200, "readiness")
+    assert httpx.get(f"{url}/healthz", timeout=60).text == "ok"
     assert world.status().server is ServerState.OPEN
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong"])
 def test_without_the_token_nothing_is_told(world: World, token: str | None) -> None:
     headers = {} if token is None else {"X-RLJob-Token": token}
-    answer = httpx.get(f"{world.endpoints.coordinator}/v1/status", headers=headers)
+    answer = httpx.get(f"{world.endpoints.coordinator}/v1/status", headers=headers, timeout=60)
     assert answer.status_code == 401
     assert "X-RLJob-Token is missing or wrong" in answer.text
 

@@ -13,7 +13,7 @@ from rljob_api.wire.epochs import DesiredState, PodOrder, PodPhase
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import LauncherAnswer, LauncherPoll
 from rljob_api.wire.observation import EventKind
-from rljob_workers.dcs.errors import LifeOver
+from rljob_workers.dcs.errors import CoordinatorUnreachable, LifeOver
 from rljob_workers.dcs.launcher_client import LauncherClient, PendingOrder
 from tests.integration.dcs.world import World, eventually
 
@@ -141,6 +141,33 @@ def test_another_pod_carries_a_number_that_was_free_for_a_while(world: World, cl
     answer = world.poll(client, None)
     assert answer is not None
     assert answer.order is None, "it came back by itself, and the table decides"
+
+
+def test_a_new_pod_waits_for_its_orders_while_those_in_force_are_of_a_pod_that_is_gone(world: World) -> None:
+    """As when a job is resumed: its launchers may be there before the supervisor has ordered anything."""
+    gone, new = world.hello(Role.ACTOR), world.hello(Role.ACTOR).model_copy(update={"pod_uid": "new"})
+
+    def order(epoch: int, uid: str) -> None:
+        pods = [PodOrder(pod=gone.pod, epoch=Epoch(epoch), generation=0, phase=PodPhase.RUN, pod_uid=uid)]
+        world.call("PUT", "/v1/desired", DesiredState(epoch=Epoch(epoch), pods=pods, replicas={}))
+
+    world.raise_epoch(1)
+    order(1, gone.pod_uid)
+    impatient, client = LauncherClient(world.endpoints, patience_seconds=0.5), world.launcher_client()
+    client.register(gone)
+    with pytest.raises(LifeOver, match="is pod uid-actor-0 by order, and launcher"):
+        impatient.register(new)
+    world.restart()
+    world.status()
+    with pytest.raises(CoordinatorUnreachable, match="of pod new must wait for other orders"):
+        impatient.register(new)
+    world.raise_epoch(2)
+    order(2, "new")
+    impatient.register(new)
+    with pytest.raises(LifeOver, match="was replaced by a later one"):
+        client.register(gone)
+    impatient.close()
+    client.close()
 
 
 def test_a_rank_that_lived_shows_that_its_launcher_took_the_order(world: World, client: LauncherClient) -> None:

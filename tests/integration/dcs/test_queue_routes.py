@@ -62,12 +62,12 @@ def drain(world: World, tickets: Tickets) -> DrainState:
 
 
 def get(world: World, path: str) -> httpx.Response:
-    return httpx.get(world.endpoints.coordinator + path, headers={"X-RLJob-Token": world.endpoints.token})
+    return httpx.get(world.endpoints.coordinator + path, headers={"X-RLJob-Token": world.endpoints.token}, timeout=60)
 
 
 def test_without_the_token_nothing_of_the_queue_is_told(world: World) -> None:
     for path in ("/v1/queue", "/v1/queue/rows", "/v1/queue/check", "/v1/queue/drain"):
-        assert httpx.get(world.endpoints.coordinator + path).status_code == 401
+        assert httpx.get(world.endpoints.coordinator + path, timeout=60).status_code == 401
     assert httpx.put(world.endpoints.coordinator + "/v1/queue/drain", json={"tickets": "Give"}).status_code == 401
 
 

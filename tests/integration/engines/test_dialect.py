@@ -165,8 +165,8 @@ def test_malformed_control_calls_get_a_sentence(http: httpx.Client, path: str, b
 
 
 def test_the_server_tells_what_it_is(http: httpx.Client) -> None:
-    assert http.get("/health").status_code == 200
-    assert http.get("/health_generate").status_code == 200
+    assert http.get("/health", timeout=60).status_code == 200
+    assert http.get("/health_generate", timeout=60).status_code == 200
     info = http.get("/get_model_info").json()
     assert (info["weight_version"], info["lineage"], info["incarnation"]) == ("3", 2, INCARNATION)
     assert http.get("/model_info").json() == info
@@ -177,8 +177,8 @@ def test_the_server_tells_what_it_is(http: httpx.Client) -> None:
 
 def test_health_generate_is_503_before_weights_come() -> None:
     with open_listener() as listener, engine_process(listener, tiny_model()):
-        assert httpx.get(f"{url_of(listener)}/health").status_code == 200
-        assert httpx.get(f"{url_of(listener)}/health_generate").status_code == 503
+        assert httpx.get(f"{url_of(listener)}/health", timeout=60).status_code == 200
+        assert httpx.get(f"{url_of(listener)}/health_generate", timeout=60).status_code == 503
 
 
 class Background:

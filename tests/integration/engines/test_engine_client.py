@@ -53,7 +53,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 
 def running_samples(url: str) -> int:
-    return int(httpx.get(f"{url}/get_server_info").json()["num_running_reqs"])
+    return int(httpx.get(f"{url}/get_server_info", timeout=60).json()["num_running_reqs"])
 
 
 def hf_log_probs(weights: Path, prompt: list[int], output: list[int]) -> torch.Tensor:
@@ -194,7 +194,7 @@ def test_abort_all_ends_a_pause_that_a_dead_rank_left(
     engine: SglangDialectEngine, server_url: str, first_weights: Path
 ) -> None:
     engine.update_weights(first_weights, FIRST, deadline=soon())
-    httpx.post(f"{server_url}/pause_generation", json={"mode": "retract"}).raise_for_status()
+    httpx.post(f"{server_url}/pause_generation", json={"mode": "retract"}, timeout=60).raise_for_status()
     engine.abort_all()
     assert engine.generate([[1]], [params()], deadline=soon())
 
@@ -203,12 +203,12 @@ def test_a_deadline_ends_the_wait_and_the_request(
     engine: SglangDialectEngine, server_url: str, first_weights: Path
 ) -> None:
     engine.update_weights(first_weights, FIRST, deadline=soon())
-    httpx.post(f"{server_url}/pause_generation", json={"mode": "retract"}).raise_for_status()
+    httpx.post(f"{server_url}/pause_generation", json={"mode": "retract"}, timeout=60).raise_for_status()
     with pytest.raises(EngineTimeout, match=r"POST /generate of the engine at .* was not answered within the deadline"):
         engine.generate([[1]], [params()], deadline=time.monotonic() + 0.3)
 
     def has_nothing_waiting() -> bool:
-        return int(httpx.get(f"{server_url}/get_server_info").json()["num_waiting_reqs"]) == 0
+        return int(httpx.get(f"{server_url}/get_server_info", timeout=60).json()["num_waiting_reqs"]) == 0
 
     wait_until(has_nothing_waiting, "the disconnected request to be aborted")
     engine.abort_all()
@@ -263,7 +263,7 @@ def test_ends_on_sigterm_though_a_request_runs(first_weights: Path) -> None:
     ):
         url = url_of(listener)
         engine.update_weights(first_weights, FIRST, deadline=soon())
-        httpx.post(f"{url}/pause_generation", json={"mode": "retract"}).raise_for_status()
+        httpx.post(f"{url}/pause_generation", json={"mode": "retract"}, timeout=60).raise_for_status()
         failures: list[Exception] = []
 
         def generate() -> None:
@@ -273,7 +273,7 @@ def test_ends_on_sigterm_though_a_request_runs(first_weights: Path) -> None:
                 failures.append(error)
 
         def is_waiting() -> bool:
-            return int(httpx.get(f"{url}/get_server_info").json()["num_waiting_reqs"]) > 0
+            return int(httpx.get(f"{url}/get_server_info", timeout=60).json()["num_waiting_reqs"]) > 0
 
         thread = threading.Thread(target=generate)
         thread.start()

@@ -50,7 +50,7 @@ class Claims:
         self._access.change("release", lease, deadline=deadline, waiting=f"{self._access} releases {num_rows} rows")
 
     def lacking(self, task: Task, rollout_id: RolloutId, what: str) -> str:
-        """Which fields `what` misses; looked up seldom, since the control Redis goes over all groups of the partition."""
+        """Which fields `what` misses; looked up seldom, since it goes over all groups of the partition."""
         since, of, told = self._explained
         now = self._access.clock()
         if of == what and now < since + EXPLAIN_SECONDS:

@@ -23,7 +23,7 @@ from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.jobs import job_in_force
 from rljob_workers.dcs.coordinator.opening import Word
 from rljob_workers.dcs.coordinator.readiness import RankStanding, readiness_mark
-from rljob_workers.dcs.coordinator.refusals import Refused, fenced, not_found, wrong_epoch
+from rljob_workers.dcs.coordinator.refusals import Refused, fenced, not_found, not_open, wrong_epoch
 from rljob_workers.dcs.coordinator.store import Change, Table
 
 MAX_ENDED_LAUNCHERS = 1000
@@ -93,7 +93,7 @@ class Pods:
         store = self._ground.store
         if hello.launcher in store.rows(Table.ENDED_LAUNCHERS):
             raise fenced(f"Launcher {hello.launcher} of {hello.pod} was replaced by a later one. Exit.")
-        self._check_uid(hello)
+        self._require_order(hello)
         self.seen_seq = max(self.seen_seq, hello.seen_seq)
         earlier = self._launcher_of(hello.pod)
         changes = [Change(Table.PODS, str(hello.pod), hello.model_dump_json())]
@@ -143,6 +143,23 @@ class Pods:
         if order.epoch != self._epochs.current.restore.epoch:
             return None  # an order of the epoch before: its own is on the way
         return job_in_force(self._ground.store.rows(Table.STATE))
+
+    def _require_order(self, hello: LauncherHello) -> None:
+        """A new pod may come before the orders that name it: those in force may be of pods that are gone."""
+        order = self._epochs.order_of(hello.pod)
+        current = self._launcher_of(hello.pod)
+        is_carried = (
+            order is not None
+            and current is not None
+            and current.pod_uid == order.pod_uid
+            and self.heard_at(current.launcher) is not None
+        )
+        if order is not None and order.pod_uid not in ("", hello.pod_uid) and not is_carried:
+            raise not_open(
+                f"{hello.pod} is pod {order.pod_uid} by order, which this coordinator has not heard of yet; launcher"
+                f" {hello.launcher} of pod {hello.pod_uid} must wait for other orders."
+            )
+        self._check_uid(hello)
 
     def _check_uid(self, hello: LauncherHello) -> None:
         """Only the ordered pod may carry a replica; orders without a uid (one machine) are anybody's."""
