@@ -81,6 +81,7 @@ FULL = RLJobStatus(
         tokens_per_second=21000.0,
         staleness=StalenessStatus(current=1, max=1),
         queue_depth=32,
+        rows_dropped=4,
         reward=0.875,
         last_report_time=1763740850.0,
     ),
