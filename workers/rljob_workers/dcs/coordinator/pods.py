@@ -147,14 +147,10 @@ class Pods:
     def _require_order(self, hello: LauncherHello) -> None:
         """A new pod may come before the orders that name it: those in force may be of pods that are gone."""
         order = self._epochs.order_of(hello.pod)
+        if order is None or order.pod_uid in ("", hello.pod_uid):
+            return
         current = self._launcher_of(hello.pod)
-        is_carried = (
-            order is not None
-            and current is not None
-            and current.pod_uid == order.pod_uid
-            and self.heard_at(current.launcher) is not None
-        )
-        if order is not None and order.pod_uid not in ("", hello.pod_uid) and not is_carried:
+        if current is None or current.pod_uid != order.pod_uid or self.heard_at(current.launcher) is None:
             raise not_open(
                 f"{hello.pod} is pod {order.pod_uid} by order, which this coordinator has not heard of yet; launcher"
                 f" {hello.launcher} of pod {hello.pod_uid} must wait for other orders."
