@@ -23,7 +23,7 @@ local function admit_steward(name, term, call)
   if term == 0 then term = current + 1 end
   if term < current then refuse_replaced(name) end
   if previous then redis.call('HDEL', CALLS, previous) end
-  redis.call('HSET', CALLS, name, struct.pack('<d', call) .. cmsgpack.pack({}))
+  keep_answer(name, call, {})
   redis.call('HSET', META, 'steward', name, 'term', term)
   return term
 end

@@ -55,8 +55,13 @@ local function earlier_answer(client, call)
   return nil
 end
 
-local function finish(client, call, record)
+-- Earlier calls of this client are refused from here on, and this one gets the same answer again.
+local function keep_answer(client, call, record)
   redis.call('HSET', CALLS, client, struct.pack('<d', call) .. cmsgpack.pack(record))
+end
+
+local function finish(client, call, record)
+  keep_answer(client, call, record)
   return redis.call('HINCRBY', META, 'seq', 1)
 end
 
