@@ -136,8 +136,13 @@ def _joined_lengths(parts: Sequence[Jagged]) -> torch.Tensor:
 def _refuse_misfits(parts: Sequence[Jagged], first: torch.Tensor, last: torch.Tensor) -> None:
     """`first` and `last` offset of each part: a row that reaches beyond its values would be read from another's."""
     for begin, end, part in zip(first.tolist(), last.tolist(), parts, strict=True):
-        if begin != 0 or end != part.values.shape[0]:
-            raise ValueError(
-                f"TransferQueue: a column has {part.values.shape[0]} values, and its offsets go from {begin} to {end}."
-                " Let offsets begin at 0 and end at the number of values."
-            )
+        refuse_misfit("a column", part.values.shape[0], begin, end)
+
+
+def refuse_misfit(what: str, num_values: int, first: int, last: int) -> None:
+    """Raises ValueError where `first` and `last` offset are not the borders of the values."""
+    if first != 0 or last != num_values:
+        raise ValueError(
+            f"TransferQueue: {what} has {num_values} values, and its offsets go from {first} to {last}."
+            " Let offsets begin at 0 and end at the number of values."
+        )

@@ -22,6 +22,7 @@ from rljob_workers.transfer_queue.chunks import (
     payload_checksum,
     raw_bytes,
 )
+from rljob_workers.transfer_queue.jagged import refuse_misfit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,11 +71,7 @@ def _cut(field: str, column: Column, limit: int, checksums: bool) -> list[Piece]
     inner_shape = tuple(values.shape[1:])
     dtype = str(values.dtype).removeprefix("torch.")
     offsets, num_values = column.offsets.numpy(), sum(part.values.shape[0] for part in column.parts)
-    if offsets[0] != 0 or offsets[-1] != num_values:
-        raise ValueError(
-            f"TransferQueue: {field} has {num_values} values, and its offsets go from {offsets[0]} to {offsets[-1]}."
-            " Let offsets begin at 0 and end at the number of values."
-        )
+    refuse_misfit(field, num_values, int(offsets[0]), int(offsets[-1]))
     ends = offsets * element_bytes(values.dtype, inner_shape)
     edges = _edges(ends, limit)
     pieces = []
