@@ -7,7 +7,7 @@ the job is decided anew from a fresh read.
 import time
 from typing import Any
 
-from rljob_api.status import RLJobStatus
+from rljob_api.status import RLJobStatus, TrainingStatus
 from rljob_operator.adapters.api import Api, Json
 from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.errors import ApiConflict, ApiNotFound
@@ -75,20 +75,18 @@ class StatusWriter:
 
 
 def decisive(status: RLJobStatus) -> RLJobStatus:
-    """The part of a status that must be written before anything else is done: all but progress."""
+    """The part of a status that must be written before anything else is done: all but progress.
+
+    What an event is remembered by belongs to it: until that is written, every turn would tell the event again.
+    """
     roles = [
         role.model_copy(
             update={"pods": [pod.model_copy(update={"engine_pid": None, "ranks": []}) for pod in role.pods]}
         )
         for role in status.roles
     ]
-    return status.model_copy(
-        update={
-            "training": type(status.training)(checkpoint=None),
-            "infrastructure": [],
-            "roles": roles,
-        }
-    )
+    training = TrainingStatus(rows_dropped=status.training.rows_dropped)
+    return status.model_copy(update={"training": training, "roles": roles})
 
 
 def merge_patch(old: Json, new: Json) -> Json:

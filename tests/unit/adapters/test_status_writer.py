@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.names import Role
-from rljob_api.status import PodStatus, RLJobStatus, RoleStatus, TrainingStatus
+from rljob_api.status import PodStatus, ProcessStatus, RLJobStatus, RoleStatus, TrainingStatus
 from rljob_operator.adapters.api import Api
 from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.resources import RLJOBS
@@ -36,6 +36,22 @@ def test_what_an_order_follows_from_is_decisive() -> None:
         return RLJobStatus(roles=[RoleStatus(name=Role.ACTOR, replicas=1, ready=1, failures=0, pods=[pod])])
 
     assert decisive(status(0)) != decisive(status(1))
+
+
+@pytest.mark.parametrize(
+    "remembered",
+    [
+        pytest.param(
+            RLJobStatus(infrastructure=[ProcessStatus(name="control", restarts=1)]), id="InfrastructureRestarted"
+        ),
+        pytest.param(RLJobStatus(training=TrainingStatus(rows_dropped=32)), id="RowsDropped"),
+    ],
+)
+def test_what_an_event_is_remembered_by_is_decisive(remembered: RLJobStatus) -> None:
+    """Else each turn tells the event again, until progress is written at last."""
+    before = RLJobStatus(infrastructure=[ProcessStatus(name="control", restarts=0)])
+
+    assert decisive(before) != decisive(remembered)
 
 
 @given(OBJECTS, OBJECTS)
