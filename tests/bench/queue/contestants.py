@@ -108,7 +108,7 @@ class _OurSide(Side):
     def clear(self, turn: int) -> None:
         super().clear(turn)
         self._job.publish(turn + 1)
-        self._job.steward.sweep()
+        self._job.steward.sweeper.sweep()
 
     def script_seconds(self) -> float | None:
         return self._job.servers.script_seconds()

@@ -146,7 +146,7 @@ class _Pipeline:
         self._job.publish(version)
         self.clocks.published = version
         if version % SWEEP_EVERY == 0:
-            self._job.steward.sweep()
+            self._job.steward.sweeper.sweep()
 
     def _memory(self) -> dict[str, float]:
         return {

@@ -170,7 +170,7 @@ def test_groups_that_a_put_has_room_beside_stay_however_long_memory_is_short(des
     desk.run_short()
     for _ in range(3):
         desk.look(SHORTAGE_SECONDS)
-    assert desk.steward.short_of_memory
+    assert desk.steward.upkeep.short_of_memory
     assert desk.steward.stats().withheld == Withheld.MEMORY
     assert desk.told(EventKind.ROWS_DROPPED) == []
     assert desk.coordinator.queue.stats().dropped_unclaimed_rows == 0
@@ -179,7 +179,7 @@ def test_groups_that_a_put_has_room_beside_stay_however_long_memory_is_short(des
 def test_a_coordinator_that_died_before_it_told_is_followed_by_one_that_tells(desk: Desk) -> None:
     desk.put_a_rollout()
     desk.put_a_rollout()
-    assert desk.steward.relieve() is not None
+    assert desk.steward.upkeep.relieve() is not None
     desk.steward.close()
     desk.begin()
     desk.look()
@@ -191,7 +191,7 @@ def test_a_coordinator_that_died_after_it_told_is_followed_by_one_that_tells_onl
 ) -> None:
     desk.put_a_rollout()
     desk.put_a_rollout()
-    assert desk.steward.relieve() is not None
+    assert desk.steward.upkeep.relieve() is not None
 
     def die(_: int) -> None:
         raise KeyboardInterrupt
@@ -201,7 +201,7 @@ def test_a_coordinator_that_died_after_it_told_is_followed_by_one_that_tells_onl
         desk.look()
     assert desk.steward.upkeep.dropped()
     desk.put_a_rollout()
-    assert desk.steward.relieve() is not None
+    assert desk.steward.upkeep.relieve() is not None
     desk.steward.close()
     desk.begin()
     assert desk.room() == RoomMade(rows=4, message=FIRST)

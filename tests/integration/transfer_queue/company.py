@@ -91,7 +91,7 @@ class Company(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             self.line.losses = 0
-            while (swept := self.steward.sweep()).chunks or swept.orphans:
+            while (swept := self.steward.sweeper.sweep()).chunks or swept.orphans:
                 pass
             assert self.steward.check() == []
             assert breaches(self.servers, self.shape) == []

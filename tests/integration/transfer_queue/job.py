@@ -137,7 +137,7 @@ class Job:
 
     def prove(self) -> None:
         """Nothing is broken, and after a sweep no byte is left over."""
-        while (swept := self.steward.sweep()).chunks or swept.orphans:
+        while (swept := self.steward.sweeper.sweep()).chunks or swept.orphans:
             pass
         self.check()
         assert breaches(self.servers, self.shape) == []

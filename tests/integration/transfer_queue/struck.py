@@ -89,8 +89,8 @@ class StruckMachine(QueueMachine):
         unit = which % len(self.servers.units)
         lost = fields_on(Control(self.admin, self.shape), unit)
         self.servers.empty_unit(unit)
-        assert self.steward.probe_units() == [unit]
-        loss = self.steward.declare_lost(unit)
+        assert self.steward.upkeep.probe() == [unit]
+        loss = self.steward.upkeep.declare_lost(unit)
         assert bool(loss.needs_global_restart) is self.model.lose(lost)
         self.over = {lease for lease in self.over if any(self.model.holding(task, lease) for task in (FIFO, GROUP))}
         if loss.needs_global_restart:
@@ -109,7 +109,7 @@ class StruckMachine(QueueMachine):
         self.over.clear()
 
     def a_sweep(self, _which: int) -> None:
-        self.steward.sweep()
+        self.steward.sweeper.sweep()
 
 
 def fields_on(control: Control, unit: int) -> dict[Row, set[str]]:

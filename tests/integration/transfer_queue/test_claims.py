@@ -160,12 +160,12 @@ def test_records_only_grow_and_make_garbage_of_what_is_before_them(make_job: Mak
     with pytest.raises(Incomplete, match="version 1 is not published yet"):
         job.record(1)
     job.step(0)
-    assert job.steward.sweep().partitions == 0
+    assert job.steward.sweeper.sweep().partitions == 0
     job.record(1)
     job.record(1)
-    swept = job.steward.sweep()
+    swept = job.steward.sweeper.sweep()
     assert (swept.partitions, swept.chunks > 0) == (1, True)
-    assert job.steward.sweep().partitions == 0
+    assert job.steward.sweeper.sweep().partitions == 0
     with pytest.raises(Incomplete, match="not newer than the recorded version 1"):
         job.steward.record(job.lives[job.actor], weight(1), "1", {}, "another call")
 

@@ -81,7 +81,7 @@ def test_a_lost_tail_is_noticed_and_stays_noticed_until_a_restore(make_job: Make
     assert (point.version, point.kept_groups) == (0, 0)
     # Launchers outlive the restore and still say what they saw before it.
     assert job.steward.open_server(seen) is ServerState.OPEN
-    assert job.steward.sweep().orphans > 0
+    assert job.steward.sweeper.sweep().orphans > 0
 
 
 def test_with_a_lost_tail_only_rows_whose_bytes_exist_are_kept(make_job: MakeJob) -> None:

@@ -149,8 +149,8 @@ def test_bytes_of_ended_lives_that_nothing_names_are_swept(make_job: MakeJob) ->
     life = job.incarnation(job.rollout)
     with job.servers.units[0].admin() as admin:
         admin.set(f"1:{life}:left", b"bytes without a commit")
-        assert job.steward.sweep().orphans == 0
+        assert job.steward.sweeper.sweep().orphans == 0
         begin_epoch(job, 2)
-        assert job.steward.sweep().orphans == 1
+        assert job.steward.sweeper.sweep().orphans == 1
         assert admin.exists(f"1:{life}:left") == 0
     job.check()

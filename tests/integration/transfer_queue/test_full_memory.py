@@ -76,8 +76,8 @@ def claim(client: TransferQueueClient, task: str, rollout: int, rows: int = 100)
 
 
 def make_room(job: Job) -> str | None:
-    relief = job.steward.relieve()
-    job.steward.sweep()
+    relief = job.steward.upkeep.relieve()
+    job.steward.sweeper.sweep()
     job.prove()
     return None if relief is None else str(relief)
 
@@ -132,16 +132,16 @@ def test_a_shortage_keeps_back_what_the_trainer_does_not_wait_for(
     job = make_job(batch=2, staleness=1, timing=IMPATIENT)
     first, second, third = job.tickets(3)
     narrow(0)
-    job.steward.probe_units()
-    assert job.steward.short_of_memory
+    job.steward.upkeep.probe()
+    assert job.steward.upkeep.short_of_memory
     assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.MEMORY
     job.rollout.return_tickets([second, third], killed=False)
     assert [(ticket.rollout_id, ticket.group) for ticket in job.tickets(5)] == [(0, 1)]
     assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.MEMORY
     assert put(job, [first]) == [first]
     narrow(5)
-    job.steward.probe_units()
-    assert not job.steward.short_of_memory
+    job.steward.upkeep.probe()
+    assert not job.steward.upkeep.short_of_memory
     assert [(ticket.rollout_id, ticket.group) for ticket in job.tickets(5)] == [(1, 0), (1, 1)]
 
 
@@ -152,10 +152,10 @@ def test_a_shortage_is_known_also_where_nothing_more_may_be_issued(
     job = make_job(batch=2, staleness=1, timing=IMPATIENT)
     job.tickets(4)
     narrow(0)
-    job.steward.probe_units()
+    job.steward.upkeep.probe()
     assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.STALENESS
     assert job.steward.stats().withheld == Withheld.STALENESS
-    assert job.steward.short_of_memory
+    assert job.steward.upkeep.short_of_memory
 
 
 def test_room_that_cannot_be_made_ends_no_lease(make_job: MakeJob) -> None:
@@ -165,7 +165,7 @@ def test_room_that_cannot_be_made_ends_no_lease(make_job: MakeJob) -> None:
     job.actor.claim_training(TRAIN.name, RolloutId(1), 0, 4, 0, 1, timeout=0)
     forward = job.client(Role.ACTOR_FWD)
     held = claim(forward, LOG_PROBS.name, 0)
-    assert job.steward.relieve() is None
+    assert job.steward.upkeep.relieve() is None
     job.put_derived(forward, held, "log_probs")
 
 
@@ -188,5 +188,5 @@ def test_a_lease_on_rows_that_go_to_make_room_ends(make_job: MakeJob) -> None:
         forward.put(held, {"log_probs": Jagged.from_rows([torch.zeros(2)] * len(held))}, weight=weight(1))
     forward.release(held)
     assert isinstance(forward.claim(LOG_PROBS.name, range(1), 100, timeout=0), NotReady | Exhausted)
-    job.steward.sweep()
+    job.steward.sweeper.sweep()
     job.prove()

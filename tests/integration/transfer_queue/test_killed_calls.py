@@ -66,7 +66,7 @@ def test_a_group_is_put_whole_or_not_at_all(
     job.steward.suspect(incarnation)
     job.steward.end_life(incarnation)
     assert job.steward.stats().rows_ready["actor_log_probs"] == (4 if committed else 0)
-    assert (job.steward.sweep().orphans > 0) is not committed
+    assert (job.steward.sweeper.sweep().orphans > 0) is not committed
     job.rollout = job.client(Role.ROLLOUT)
     (ticket,) = job.tickets(1)
     assert (ticket.rollout_id, ticket.alone) == ((1, False) if committed else (0, True))
@@ -108,7 +108,7 @@ def test_results_are_put_whole_or_their_rows_come_back(
     assert job.steward.stats().rows_ready["actor_log_probs"] == 0
     job.steward.end_life(incarnation)
     assert job.steward.stats().rows_ready["actor_log_probs"] == (0 if committed else 4)
-    assert (job.steward.sweep().orphans > 0) is not committed
+    assert (job.steward.sweeper.sweep().orphans > 0) is not committed
     job.prove()
     job.derive(0)
     job.train(0)

@@ -136,7 +136,7 @@ def test_a_zombie_is_refused_and_its_bytes_are_swept(
         process.resume()
         process.tell("go")
         assert process.heard().startswith("Fenced: ")
-    assert job.steward.sweep().orphans > 0
+    assert job.steward.sweeper.sweep().orphans > 0
     job.put(job.tickets(1))
     job.derive(0)
     job.train(0)

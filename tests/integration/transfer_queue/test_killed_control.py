@@ -107,7 +107,7 @@ def test_every_kind_of_call_goes_on_after_a_kill(make_job: MakeJob) -> None:
         lambda: job.train(0),
         lambda: job.publish(1),
         lambda: job.record(1),
-        lambda: job.steward.sweep(),
+        lambda: job.steward.sweeper.sweep(),
     ]
     for call in calls:
         kill_and_open(job)
@@ -167,7 +167,7 @@ def test_a_claim_whose_unit_goes_with_the_control_redis_is_answered(
     for server in servers:
         server.start()
     job.steward.open_server(0)
-    for index in job.steward.probe_units():
-        job.steward.declare_lost(index)
+    for index in job.steward.upkeep.probe():
+        job.steward.upkeep.declare_lost(index)
     job.put(job.tickets(2))
     claimed(forward, LOG_PROBS.name)

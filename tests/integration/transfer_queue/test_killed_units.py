@@ -81,8 +81,8 @@ def test_rows_of_a_killed_unit_are_made_again(make_job: MakeJob) -> None:
     assert isinstance(answer, NotReady)
     assert "storage unit 1" in answer.waiting_for
     job.servers.units[1].start()
-    assert job.steward.probe_units() == [1]
-    assert job.steward.declare_lost(1).reissued == 2
+    assert job.steward.upkeep.probe() == [1]
+    assert job.steward.upkeep.declare_lost(1).reissued == 2
     with pytest.raises(LeaseLost):
         job.put_derived(forward, held, "log_probs")
     job.prove()
@@ -102,9 +102,9 @@ def test_a_unit_that_was_away_when_the_job_began_is_used_once_it_is_there(num_un
         job = Job(servers, make_shape(batch=2))
         try:
             late.start()
-            assert job.steward.probe_units() == [num_units - 1]
-            assert job.steward.declare_lost(num_units - 1) == LostRows()
-            assert job.steward.probe_units() == []
+            assert job.steward.upkeep.probe() == [num_units - 1]
+            assert job.steward.upkeep.declare_lost(num_units - 1) == LostRows()
+            assert job.steward.upkeep.probe() == []
             assert put_big(job, job.tickets(2)) == [True, True]
             with late.admin() as admin:
                 assert admin.dbsize() > 1
@@ -124,7 +124,7 @@ def test_a_unit_that_kept_its_rows_has_lost_none() -> None:
             put_big(job, job.tickets(2))
             keeping.units[0].kill()
             keeping.units[0].start()
-            assert job.steward.probe_units() == []
+            assert job.steward.upkeep.probe() == []
             assert_right(job, claim(job.client(Role.ACTOR_FWD)))
             job.prove()
             job.close()

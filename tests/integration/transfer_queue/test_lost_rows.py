@@ -28,15 +28,15 @@ def only_unit(job: Job, index: int) -> Iterator[None]:
     other.kill()
     yield
     other.start()
-    job.steward.declare_lost(1 - index)
+    job.steward.upkeep.declare_lost(1 - index)
 
 
 def lose(job: Job, index: int) -> LostRows:
     job.servers.empty_unit(index)
-    assert job.steward.probe_units() == [index]
-    loss = job.steward.declare_lost(index)
-    assert job.steward.probe_units() == []
-    assert job.steward.declare_lost(index) == LostRows()
+    assert job.steward.upkeep.probe() == [index]
+    loss = job.steward.upkeep.declare_lost(index)
+    assert job.steward.upkeep.probe() == []
+    assert job.steward.upkeep.declare_lost(index) == LostRows()
     return loss
 
 
@@ -131,7 +131,7 @@ def test_a_claim_whose_bytes_are_gone_says_so_and_gives_the_rows_back(make_job: 
     assert "no longer has" in answer.waiting_for
     assert job.steward.stats().rows_ready["actor_log_probs"] == 4
     for index in (0, 1):
-        job.steward.declare_lost(index)
+        job.steward.upkeep.declare_lost(index)
 
 
 def test_a_claim_waits_for_a_unit_that_hangs_in_turns_and_gives_the_rows_back(make_job: MakeJob) -> None:
@@ -191,9 +191,9 @@ def test_a_loss_that_was_not_told_is_found_again(make_job: MakeJob) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        job.steward.declare_lost(0, die)
-    assert job.steward.declare_lost(0).needs_global_restart == 1
-    assert job.steward.declare_lost(0) == LostRows()
+        job.steward.upkeep.declare_lost(0, die)
+    assert job.steward.upkeep.declare_lost(0).needs_global_restart == 1
+    assert job.steward.upkeep.declare_lost(0) == LostRows()
     job.raise_epoch(2)
 
 
@@ -201,8 +201,8 @@ def test_room_is_made_from_rows_kept_for_a_restore_then_from_the_newest_groups(m
     job = make_job(batch=1, staleness=1)
     job.step(0)
     job.put(job.tickets(2, weight(1)), weight(1))
-    assert str(job.steward.relieve()) == "2 rows (1 groups) of train_0, kept for a restore, were dropped"
-    assert str(job.steward.relieve()) == "2 rows (1 groups) of train_2 were dropped and are generated again"
+    assert str(job.steward.upkeep.relieve()) == "2 rows (1 groups) of train_0, kept for a restore, were dropped"
+    assert str(job.steward.upkeep.relieve()) == "2 rows (1 groups) of train_2 were dropped and are generated again"
     # train_1 is what the trainer waits for: dropping it would make no progress.
-    assert job.steward.relieve() is None
+    assert job.steward.upkeep.relieve() is None
     assert [ticket.rollout_id for ticket in job.tickets(5, weight(1))] == [2]

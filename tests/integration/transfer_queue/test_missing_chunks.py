@@ -55,7 +55,7 @@ def test_a_group_whose_tokens_are_missing_is_generated_again(make_job: MakeJob) 
     assert found.loss.reissued >= 1
     assert job.steward.upkeep.declare_missing() == []
     assert [one.lost_chunks for one in job.steward.inspection.stats("test").units] == [int(unit == 0), int(unit == 1)]
-    job.steward.sweep()
+    job.steward.sweeper.sweep()
     job.put(job.tickets(2))
     batch = claim(job)
     assert isinstance(batch, Batch)
@@ -71,7 +71,7 @@ def test_results_that_are_missing_are_computed_again(make_job: MakeJob) -> None:
     assert isinstance(claim_training(job), NotReady)
     assert job.steward.upkeep.declare_missing() == [lost(unit, "log_probs", recomputed=2)]
     job.derive(0)
-    job.steward.sweep()
+    job.steward.sweeper.sweep()
     job.prove()
 
 
@@ -91,7 +91,7 @@ def test_missing_rows_of_a_training_batch_need_a_restart_and_are_generated_again
     job.rollout = job.client(Role.ROLLOUT)
     job.put(job.tickets(2))
     assert isinstance(claim(job), Batch)
-    job.steward.sweep()
+    job.steward.sweeper.sweep()
     job.prove()
 
 
@@ -102,8 +102,8 @@ def test_a_unit_that_came_back_empty_is_not_called_short_of_single_chunks(make_j
     assert isinstance(claim(job), NotReady)
     job.servers.empty_unit(unit)
     assert job.steward.upkeep.declare_missing() == []
-    assert job.steward.probe_units() == [unit]
-    assert job.steward.declare_lost(unit).reissued >= 1
+    assert job.steward.upkeep.probe() == [unit]
+    assert job.steward.upkeep.declare_lost(unit).reissued >= 1
     assert job.steward.upkeep.declare_missing() == []
     assert sum(one.lost_chunks for one in job.steward.inspection.stats("test").units) == 0
 
@@ -116,9 +116,9 @@ def test_a_unit_that_is_away_is_looked_at_when_it_is_back(make_job: MakeJob) -> 
     job.servers.units[unit].kill()
     assert job.steward.upkeep.declare_missing() == []
     job.servers.units[unit].start()
-    assert job.steward.probe_units() == [unit]
-    assert job.steward.declare_lost(unit).reissued >= 1
-    job.steward.sweep()
+    assert job.steward.upkeep.probe() == [unit]
+    assert job.steward.upkeep.declare_lost(unit).reissued >= 1
+    job.steward.sweeper.sweep()
     job.prove()
 
 
@@ -151,5 +151,5 @@ def test_rows_of_a_published_rollout_are_marked_absent(make_job: MakeJob) -> Non
     job.rollout._access.change("report_missed", 0, unit, waiting="a reader that was late")
     assert job.steward.upkeep.declare_missing() == [lost(unit, "tokens", absent=2)]
     job.put(job.tickets(1, weight(1)), weight(1))
-    job.steward.sweep()
+    job.steward.sweeper.sweep()
     job.prove()

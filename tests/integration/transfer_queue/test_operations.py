@@ -26,7 +26,7 @@ MakeJob = Callable[..., Job]
 def test_stats_count_rows_by_partition_task_and_state_and_say_who_has_what(make_job: MakeJob) -> None:
     job = make_job(batch=4, samples=2)
     job.put(job.tickets(3)[:2])
-    job.steward.probe_units()
+    job.steward.upkeep.probe()
     forward = job.client(Role.ACTOR_FWD)
     batch = forward.claim(LOG_PROBS.name, range(1), 3, timeout=0)
     assert isinstance(batch, Batch)
@@ -140,9 +140,9 @@ def test_bytes_that_are_gone_are_shown_as_gone(make_job: MakeJob) -> None:
     broken = job.steward.check()
     assert broken
     assert all("is not on storage unit" in line for line in broken)
-    job.steward.probe_units()
+    job.steward.upkeep.probe()
     for unit in range(2):
-        job.steward.declare_lost(unit)
+        job.steward.upkeep.declare_lost(unit)
 
 
 def test_a_drained_queue_gives_no_ticket_until_that_is_taken_back(make_job: MakeJob) -> None:
@@ -236,7 +236,7 @@ def test_a_proof_of_a_queue_at_work_finds_nothing_broken(make_job: MakeJob) -> N
         for rollout in range(40):
             job.step(rollout)
             job.record(rollout + 1)
-            job.steward.sweep()
+            job.steward.sweeper.sweep()
     finally:
         ended.set()
         proving.join()

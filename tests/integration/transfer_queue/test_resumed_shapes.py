@@ -27,7 +27,7 @@ def test_rows_of_a_unit_that_is_no_part_of_the_job_any_more_are_generated_again(
     assert steward.open_server(0) is ServerState.OPEN
     restore = steward.raise_epoch(Epoch(2), "d2", "resumed with a unit less", None)
     assert restore.kept_groups == 2
-    steward.sweep()
+    steward.sweeper.sweep()
     assert steward.check() == []
     named = [line for _, _, line in steward.sweeper.named("all")]
     assert all(line.startswith(b"0|") for line in named)
@@ -55,5 +55,5 @@ def test_rows_of_another_layout_are_generated_again_from_the_same_prompts(make_j
     assert [(ticket.group, ticket.prompt_index) for ticket in again] == [(0, 0), (1, 1)]
     assert job.put(again) == [True, True]
     assert held[0].prompt_index == job.tickets(1)[0].prompt_index
-    job.steward.sweep()
+    job.steward.sweeper.sweep()
     assert job.steward.check() == []

@@ -182,5 +182,5 @@ def test_memory_above_the_mark_stops_new_tickets_and_no_put(make_job: MakeJob) -
     assert job.put([first]) == [True]
     job.rollout.return_tickets([second], killed=False)
     assert places(job.tickets(5)) == places([second])
-    job.steward.probe_units()
+    job.steward.upkeep.probe()
     assert job.tickets(1)

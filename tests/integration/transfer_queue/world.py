@@ -159,7 +159,7 @@ class World:
 
     def proof(self) -> list[str]:
         """What is broken, after a sweep."""
-        self.steward.sweep()
+        self.steward.sweeper.sweep()
         return [*self.steward.check(), *breaches(self.servers, self.shape)]
 
     def act(self) -> None:
@@ -213,9 +213,9 @@ class World:
         """A storage unit comes back empty; what only a restart can mend is restarted."""
         self.history.faults["unit"] += 1
         self.servers.empty_unit(index)
-        if self.steward.probe_units() != [index]:
+        if self.steward.upkeep.probe() != [index]:
             self.history.broken.append("the probe did not find the empty unit")
-        loss = self.steward.declare_lost(index)
+        loss = self.steward.upkeep.declare_lost(index)
         if loss.needs_global_restart:
             self.restart("rows in training were lost")
 
@@ -443,7 +443,7 @@ class World:
                 leases = [forward.batch.lease] if forward.batch and forward.batch.lease else []
                 self.steward.beat(forward.life.incarnation, [], leases)
         elif choice < 0.8:
-            self.steward.sweep()
+            self.steward.sweeper.sweep()
         elif self.zombies:
             self._zombie_speaks(self.random.choice(self.zombies))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import orjson
@@ -23,11 +23,10 @@ from rljob_workers.transfer_queue.control.connection import Clock, ControlConnec
 from rljob_workers.transfer_queue.control.library import library
 from rljob_workers.transfer_queue.inspection import QueueInspection, UnitFigures, unix_seconds
 from rljob_workers.transfer_queue.invariants import QueueInvariants
-from rljob_workers.transfer_queue.losses import Dropped, LostRows
 from rljob_workers.transfer_queue.peeking import QueuePeeking
 from rljob_workers.transfer_queue.read_access import ReadAccess
 from rljob_workers.transfer_queue.stewardship import Stewardship
-from rljob_workers.transfer_queue.sweeping import Sweeper, Swept
+from rljob_workers.transfer_queue.sweeping import Sweeper
 from rljob_workers.transfer_queue.types import QueueShape
 from rljob_workers.transfer_queue.units import StorageUnit
 from rljob_workers.transfer_queue.upkeep import StorageUpkeep
@@ -231,38 +230,6 @@ class QueueSteward:
     def give_tickets(self) -> None:
         """Ends `withhold_tickets`. Twice is once."""
         self._by.change("drain", 0, waiting="tickets are to be given again")
-
-    # --- storage: see `upkeep` and `sweeping` ----------------------------------------------------------------------
-
-    def probe_units(self) -> list[int]:
-        """Units that came back without their rows; sets or lifts the high-water mark, too. Skips unreachable ones."""
-        return self.upkeep.probe()
-
-    @property
-    def short_of_memory(self) -> bool:
-        """Whether a unit was above its high-water mark when `probe_units` looked last."""
-        return self.upkeep.short_of_memory
-
-    @property
-    def nearly_full(self) -> bool:
-        """Whether a unit had hardly any room left when `probe_units` looked last."""
-        return self.upkeep.nearly_full
-
-    def declare_lost(self, unit: int, tell: Callable[[LostRows], None] | None = None) -> LostRows:
-        """What a unit held before it lost its mark is lost; then marks it, once `tell` has told of it."""
-        return self.upkeep.declare_lost(unit, tell)
-
-    def drop_retained(self) -> Dropped | None:
-        """Makes room at the cost of a restore: rows of the oldest published partition go; None if there are none."""
-        return self.upkeep.drop_retained()
-
-    def relieve(self) -> Dropped | None:
-        """Makes room: rows that are kept only for a restore go first, then the newest unclaimed groups; else None."""
-        return self.upkeep.relieve()
-
-    def sweep(self) -> Swept:
-        """Deletes bytes that nothing names: of dropped rows, of partitions before the record, of ended lives."""
-        return self.sweeper.sweep()
 
     # --- what is known -------------------------------------------------------------------------------------------
 

@@ -154,7 +154,7 @@ class Coordinator:
     def sweep(self) -> None:
         """Deletes bytes that nothing names any more."""
         if self.gate.state is ServerState.OPEN:
-            self._ground.steward.sweep()
+            self._ground.steward.sweeper.sweep()
 
     def _tell_set_aside(self, aside: SetAside) -> None:
         """Once, also where a coordinator died between telling and forgetting."""

@@ -40,10 +40,10 @@ class StorageCare:
 
     def look(self) -> None:
         """Finds units that came back empty or lost chunks, and has their rows made again; makes room."""
-        steward = self._ground.steward
-        for unit in steward.probe_units():
-            steward.declare_lost(unit, partial(self._tell_loss, unit))
-        steward.upkeep.declare_missing(self._tell_missing)
+        upkeep = self._ground.steward.upkeep
+        for unit in upkeep.probe():
+            upkeep.declare_lost(unit, partial(self._tell_loss, unit))
+        upkeep.declare_missing(self._tell_missing)
         self._make_room()
         self._tell_room()
 
@@ -83,20 +83,21 @@ class StorageCare:
     def _make_room(self) -> None:
         """After a long shortage of memory rows go, in the order of the contract; a short one passes by itself."""
         now, steward = self._ground.clock(), self._ground.steward
-        if not steward.short_of_memory:
+        upkeep = steward.upkeep
+        if not upkeep.short_of_memory:
             self._short_since = None
             return
         if self._short_since is None:
             self._short_since = now
         if now - self._short_since < SHORTAGE_SECONDS:
             return
-        if steward.sweep().chunks >= CHUNKS_AT_ONCE:
+        if steward.sweeper.sweep().chunks >= CHUNKS_AT_ONCE:
             return  # there is more garbage than that: room comes by itself
         # Generated groups go only where a put may not fit. For the sake of tickets they would go again and again.
-        if steward.nearly_full:
-            steward.relieve()
+        if upkeep.nearly_full:
+            upkeep.relieve()
         else:
-            steward.drop_retained()
+            upkeep.drop_retained()
         self._short_since = now
 
     def _tell_room(self) -> None:
