@@ -149,9 +149,7 @@ class Reconciler:
         pods = self._world.cache.pods(key)
         if not any(pod.component == COMPONENT_COORDINATOR and pod.ready and not pod.deleting for pod in pods):
             return None
-        coordinator = await self._world.coordinators.of(key, token)
-        coordinator.listen()
-        return coordinator
+        return await self._world.coordinators.of(key, token)
 
     async def _act(self, decision: Decision, scene: Scene) -> bool:
         """In order; True if the coordinator refused or did not answer, which ended it."""

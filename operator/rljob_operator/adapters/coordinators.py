@@ -8,7 +8,7 @@ import logging
 import random
 from collections.abc import Callable
 
-from rljob_api.wire.observation import CoordinatorStatus, EventKind
+from rljob_api.wire.observation import CoordinatorStatus, EventKind, ServerState
 from rljob_operator.adapters.coordinator import Access
 from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.urgency import urgency_of_events, urgency_of_status
@@ -40,38 +40,24 @@ class Coordinator:
         self._wake = wake
         self._metrics = metrics
         self._after = 0
-        self._asked: asyncio.Task[CoordinatorStatus] | None = None
+        self._asked: asyncio.Task[CoordinatorStatus | None] | None = None
         self._listening: asyncio.Task[None] | None = None
 
     async def status(self) -> CoordinatorStatus | None:
-        """What it sees; None if it does not say so soon, then its answer wakes the job."""
+        """What it sees; None if it does not say so soon, then its answer wakes the job.
+
+        From its first answer on it is listened to: what happened before is in the answer, and whatever happens after it
+        and may need a decision wakes the job.
+        """
         if self._asked is None:
-            self._asked = asyncio.create_task(self.link.status())
+            self._asked = asyncio.create_task(self._ask())
         asked = self._asked
         await asyncio.wait({asked}, timeout=PATIENCE_SECONDS)
         if not asked.done():
             asked.add_done_callback(self._answered_late)
             return None
         self._asked = None
-        try:
-            seen = asked.result()
-        except CoordinatorError as error:
-            self._metrics.coordinator_requests.labels("status", type(error).__name__).inc()
-            return None
-        self._metrics.coordinator_requests.labels("status", "ok").inc()
-        # A coordinator that lost a tail of its state numbers events again from below.
-        self._after = min(self._after, seen.last_event)
-        return seen
-
-    def _answered_late(self, asked: asyncio.Task[CoordinatorStatus]) -> None:
-        if asked.cancelled():
-            return
-        self._wake(Urgency.PROGRESS if asked.exception() else urgency_of_status(asked.result()))
-
-    def listen(self) -> None:
-        """Wakes the job whenever something happens that may need a decision."""
-        if self._listening is None or self._listening.done():
-            self._listening = asyncio.create_task(self._listen())
+        return asked.result()
 
     async def close(self) -> None:
         """Asks and listens no more."""
@@ -79,6 +65,30 @@ class Coordinator:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _answered_late(self, asked: asyncio.Task[CoordinatorStatus | None]) -> None:
+        if asked.cancelled():
+            return
+        seen = None if asked.exception() else asked.result()
+        self._wake(Urgency.PROGRESS if seen is None else urgency_of_status(seen))
+
+    async def _ask(self) -> CoordinatorStatus | None:
+        try:
+            seen = await self.link.status()
+        except CoordinatorError as error:
+            self._metrics.coordinator_requests.labels("status", type(error).__name__).inc()
+            return None
+        self._metrics.coordinator_requests.labels("status", "ok").inc()
+        if seen.server is not ServerState.OPENING:  # it may not have read yet what has happened
+            self._listen_after(seen.last_event)
+        return seen
+
+    def _listen_after(self, last_event: int) -> None:
+        if self._listening is None or self._listening.done():
+            self._after = last_event
+            self._listening = asyncio.create_task(self._listen())
+        # A coordinator that lost a tail of its state numbers events again from below.
+        self._after = min(self._after, last_event)
 
     async def _listen(self) -> None:
         failures = 0

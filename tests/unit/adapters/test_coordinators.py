@@ -1,14 +1,14 @@
-"""What a coordinator's events wake its job for, and what is asked of it."""
+"""The coordinators of all jobs: who is woken by what they tell, and what is asked of them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
 from rljob_api.names import Role
 from rljob_api.status import RLJobStatus
-from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, EventKind, EventPage
-from rljob_operator.adapters.coordinators import WAIT_SECONDS, Coordinators
+from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, EventKind, EventPage, ServerState
+from rljob_operator.adapters.coordinators import WAIT_SECONDS, Coordinator, Coordinators
 from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.views import JobKey
 from rljob_operator.adapters.work_queue import Urgency
@@ -19,29 +19,52 @@ from tests.unit.core.worlds import REPLICAS, START, key, make_coordinator, make_
 KEY = JobKey("ns", "job")
 
 
-class Pages:
-    """A coordinator that answers with these pages, then is silent."""
+class Answers:
+    """A coordinator that gives these statuses and these pages, each in their order, then is silent. None: an error."""
 
-    def __init__(self, pages: Sequence[EventPage | CoordinatorStatus | None]) -> None:
+    def __init__(self, statuses: Sequence[CoordinatorStatus | None], pages: Sequence[EventPage | None] = ()) -> None:
+        self._statuses = list(statuses)
         self._pages = list(pages)
-        self.asked: list[str] = []
+        self.asked_for_status = 0
+        self.asked_for_events: list[str] = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
-        self.is_over = asyncio.Event()
+        self.is_told = asyncio.Event()
+        """Set when there is no page left."""
 
     def to(self, job: JobKey, token: str) -> Transport:
         return self
 
     async def send(self, method: str, path: str, body: str | None, timeout: float) -> bytes:
-        self.asked.append(path)
-        await self.may_answer.wait()
-        if not self._pages:
-            self.is_over.set()
-            await asyncio.Event().wait()
-        page = self._pages.pop(0)
-        if page is None:
+        answer: CoordinatorStatus | EventPage | None
+        if path == "/v1/status":
+            self.asked_for_status += 1
+            await self.may_answer.wait()
+            answer = self._statuses.pop(0)
+        else:
+            self.asked_for_events.append(path)
+            if not self._pages:
+                self.is_told.set()
+                await asyncio.Event().wait()
+            answer = self._pages.pop(0)
+        if answer is None:
             raise CoordinatorUnreachable("it is away")
-        return page.model_dump_json().encode()
+        return answer.model_dump_json().encode()
+
+    def listened_after(self) -> list[int]:
+        return [int(path.split("after=")[1].split("&")[0]) for path in self.asked_for_events]
+
+
+class Woken:
+    """Who is woken."""
+
+    def __init__(self) -> None:
+        self.urgencies: list[Urgency] = []
+        self.at_all = asyncio.Event()
+
+    def wake(self, key: JobKey, urgency: Urgency) -> None:
+        self.urgencies.append(urgency)
+        self.at_all.set()
 
 
 def page(*kinds: EventKind, first: int = 1) -> EventPage:
@@ -49,33 +72,98 @@ def page(*kinds: EventKind, first: int = 1) -> EventPage:
     return EventPage(events=told, oldest=1)
 
 
-def listened(*pages: EventPage | None) -> tuple[list[Urgency], list[str]]:
-    async def listen() -> tuple[list[Urgency], list[str]]:
-        urgencies: list[Urgency] = []
-        access = Pages(pages)
-        coordinators = Coordinators(access, lambda key, urgency: urgencies.append(urgency), Metrics())
-        (await coordinators.of(KEY, "token")).listen()
-        await asyncio.wait_for(access.is_over.wait(), 30)
-        await coordinators.close_all()
-        return urgencies, access.asked
+def status(last_event: int = 0, failures: int = 0, server: ServerState = ServerState.OPEN) -> CoordinatorStatus:
+    job, _ = begin(RLJobStatus(), REPLICAS, START)
+    failed = [make_failure(job, key(Role.ACTOR))] * failures
+    return make_coordinator(job, (), failures=failed, last_event=last_event, server=server)
 
-    return asyncio.run(listen())
+
+def with_coordinator(
+    make: Callable[[], Answers], test: Callable[[Coordinator, Answers, Woken], Awaitable[None]]
+) -> Woken:
+    async def run() -> Woken:
+        answers, woken = make(), Woken()
+        coordinators = Coordinators(answers, woken.wake, Metrics())
+        try:
+            await asyncio.wait_for(test(await coordinators.of(KEY, "token"), answers, woken), 10)
+        finally:
+            await coordinators.close_all()
+        return woken
+
+    return asyncio.run(run())
+
+
+def listened(*pages: EventPage | None) -> tuple[list[Urgency], Answers]:
+    made: list[Answers] = []
+
+    async def listen(coordinator: Coordinator, answers: Answers, woken: Woken) -> None:
+        made.append(answers)
+        await coordinator.status()
+        await answers.is_told.wait()
+
+    woken = with_coordinator(lambda: Answers([status()], pages), listen)
+    return woken.urgencies, made[0]
 
 
 def test_a_failure_among_steps_is_an_alarm_and_steps_alone_are_progress() -> None:
     steps = page(EventKind.PUBLISHED, EventKind.STEP_TRAINED)
     failure = page(EventKind.STEP_TRAINED, EventKind.FAILURE_REPORTED, first=3)
-    urgencies, asked = listened(steps, failure)
+    urgencies, answers = listened(steps, failure)
 
     assert urgencies == [Urgency.PROGRESS, Urgency.ALARM]
-    assert [path.split("after=")[1].split("&")[0] for path in asked] == ["0", "2", "4"]
+    assert answers.listened_after() == [0, 2, 4]
 
 
 def test_where_nothing_happens_nobody_is_woken() -> None:
-    urgencies, asked = listened(page(), None, page())
+    urgencies, answers = listened(page(), None, page())
     assert urgencies == []
-    waits = [float(path.split("wait=")[1].split("&")[0]) for path in asked]
+    waits = [float(path.split("wait=")[1].split("&")[0]) for path in answers.asked_for_events]
     assert all(0 < wait <= WAIT_SECONDS for wait in waits)
+
+
+def test_what_was_told_before_the_first_status_is_not_asked_for() -> None:
+    async def test(coordinator: Coordinator, answers: Answers, woken: Woken) -> None:
+        assert await coordinator.status() is not None
+        await answers.is_told.wait()
+        assert answers.listened_after() == [7, 8], "the status says what came of the first seven"
+        assert woken.urgencies == [Urgency.ALARM]
+
+    after_the_status = page(EventKind.FAILURE_REPORTED, first=8)
+    with_coordinator(lambda: Answers([status(last_event=7)], [after_the_status]), test)
+
+
+def test_nobody_listens_before_there_is_a_status() -> None:
+    async def test(coordinator: Coordinator, answers: Answers, woken: Woken) -> None:
+        assert await coordinator.status() is None
+        assert answers.asked_for_events == []
+        assert await coordinator.status() is not None
+        await answers.is_told.wait()
+        assert answers.listened_after() == [7]
+
+    with_coordinator(lambda: Answers([None, status(last_event=7)]), test)
+
+
+def test_a_coordinator_that_has_not_read_its_state_yet_is_not_asked_for_all_that_ever_happened() -> None:
+    async def test(coordinator: Coordinator, answers: Answers, woken: Woken) -> None:
+        for _ in range(3):
+            assert await coordinator.status() is not None
+        await answers.is_told.wait()
+        assert answers.listened_after() == [7, 7]
+
+    opening, opened = status(server=ServerState.OPENING), status(last_event=7)
+    with_coordinator(lambda: Answers([opening, opened, opening], [None]), test)
+
+
+def test_a_coordinator_that_numbers_its_events_again_from_below_is_heard() -> None:
+    async def test(coordinator: Coordinator, answers: Answers, woken: Woken) -> None:
+        for _ in range(2):
+            await coordinator.status()
+        await answers.is_told.wait()
+        assert answers.listened_after() == [7, 3, 4]
+        assert woken.urgencies == [Urgency.ALARM]
+
+    statuses = [status(last_event=7), status(last_event=3)]
+    with_coordinator(lambda: Answers(statuses, [None, page(EventKind.FAILURE_REPORTED, first=4)]), test)
 
 
 @pytest.mark.parametrize(
@@ -85,26 +173,29 @@ def test_an_answer_that_comes_late_is_an_alarm_only_if_it_tells_of_a_failure(
     monkeypatch: pytest.MonkeyPatch, failures: int | None, expected: Urgency
 ) -> None:
     """None: it is an error."""
+
+    async def test(coordinator: Coordinator, answers: Answers, woken: Woken) -> None:
+        answers.may_answer.clear()
+        assert await coordinator.status() is None
+        answers.may_answer.set()
+        await woken.at_all.wait()
+        assert await coordinator.status() == answer
+        assert woken.urgencies == [expected]
+
     monkeypatch.setattr("rljob_operator.adapters.coordinators.PATIENCE_SECONDS", 0.0)
-    job, _ = begin(RLJobStatus(), REPLICAS, START)
-    failed = [make_failure(job, key(Role.ACTOR))] * (failures or 0)
-    answer = None if failures is None else make_coordinator(job, (), failures=failed)
-    assert asyncio.run(woken_late(answer)) == [expected]
+    answer = None if failures is None else status(failures=failures)
+    with_coordinator(lambda: Answers([answer]), test)
 
 
-async def woken_late(answer: CoordinatorStatus | None) -> list[Urgency]:
-    woken: list[Urgency] = []
-    is_woken = asyncio.Event()
+def test_an_answer_that_comes_late_is_listened_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the next turn, which may be far away: an alarm would bring it."""
 
-    def wake(key: JobKey, urgency: Urgency) -> None:
-        woken.append(urgency)
-        is_woken.set()
+    async def test(coordinator: Coordinator, answers: Answers, woken: Woken) -> None:
+        answers.may_answer.clear()
+        assert await coordinator.status() is None
+        answers.may_answer.set()
+        await answers.is_told.wait()
+        assert answers.listened_after() == [7]
 
-    access = Pages([answer])
-    access.may_answer.clear()
-    coordinator = await Coordinators(access, wake, Metrics()).of(KEY, "token")
-    assert await coordinator.status() is None
-    access.may_answer.set()
-    await asyncio.wait_for(is_woken.wait(), 30)
-    assert (await coordinator.status() is None) == (answer is None)
-    return woken
+    monkeypatch.setattr("rljob_operator.adapters.coordinators.PATIENCE_SECONDS", 0.0)
+    with_coordinator(lambda: Answers([status(last_event=7)]), test)
