@@ -6,6 +6,7 @@ A turn waits for an answer only so long; a later one finds it. A coordinator tha
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable
 
 from rljob_api.wire.observation import CoordinatorStatus, EventKind, ServerState
@@ -17,7 +18,8 @@ from rljob_operator.adapters.work_queue import Urgency
 from rljob_operator.coordinator_link import CoordinatorError, CoordinatorLink
 
 PATIENCE_SECONDS = 1.0
-"""A coordinator that takes longer to answer does not keep a turn from what can be decided without it."""
+"""A coordinator that takes longer to answer does not keep a turn from what can be decided without it. It is not waited
+for again before it has been faster: where many are out of reach, their turns would leave none for the others."""
 
 WAIT_SECONDS = 30.0
 """How long a question for events is held open; the coordinator allows no more. While nothing happens but steps, it is
@@ -41,6 +43,7 @@ class Coordinator:
         self._metrics = metrics
         self._after = 0
         self._asked: asyncio.Task[CoordinatorStatus | None] | None = None
+        self._is_prompt = True
         self._listening: asyncio.Task[None] | None = None
 
     async def status(self) -> CoordinatorStatus | None:
@@ -49,12 +52,8 @@ class Coordinator:
         From its first answer on it is listened to: what happened before is in the answer, and whatever happens after it
         and may need a decision wakes the job.
         """
-        if self._asked is None:
-            self._asked = asyncio.create_task(self._ask())
-        asked = self._asked
-        await asyncio.wait({asked}, timeout=PATIENCE_SECONDS)
+        asked = self._asked or await self._begin()
         if not asked.done():
-            asked.add_done_callback(self._answered_late)
             return None
         self._asked = None
         return asked.result()
@@ -66,6 +65,17 @@ class Coordinator:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def _begin(self) -> asyncio.Task[CoordinatorStatus | None]:
+        """A new question, and some time for its answer."""
+        asked = self._asked = asyncio.create_task(self._ask())
+        try:
+            if self._is_prompt:
+                await asyncio.wait({asked}, timeout=PATIENCE_SECONDS)
+        finally:
+            if not asked.done():
+                asked.add_done_callback(self._answered_late)
+        return asked
+
     def _answered_late(self, asked: asyncio.Task[CoordinatorStatus | None]) -> None:
         if asked.cancelled():
             return
@@ -73,11 +83,14 @@ class Coordinator:
         self._wake(Urgency.PROGRESS if seen is None else urgency_of_status(seen))
 
     async def _ask(self) -> CoordinatorStatus | None:
+        asked_at = time.monotonic()
         try:
             seen = await self.link.status()
         except CoordinatorError as error:
             self._metrics.coordinator_requests.labels("status", type(error).__name__).inc()
             return None
+        finally:
+            self._is_prompt = time.monotonic() - asked_at <= PATIENCE_SECONDS
         self._metrics.coordinator_requests.labels("status", "ok").inc()
         if seen.server is not ServerState.OPENING:  # it may not have read yet what has happened
             self._listen_after(seen.last_event)

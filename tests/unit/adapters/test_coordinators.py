@@ -17,6 +17,8 @@ from rljob_operator.core import begin
 from tests.unit.core.worlds import REPLICAS, START, key, make_coordinator, make_failure
 
 KEY = JobKey("ns", "job")
+PATIENCE = "rljob_operator.adapters.coordinators.PATIENCE_SECONDS"
+FOR_EVER = 3600.0
 
 
 class Answers:
@@ -182,7 +184,7 @@ def test_an_answer_that_comes_late_is_an_alarm_only_if_it_tells_of_a_failure(
         assert await coordinator.status() == answer
         assert woken.urgencies == [expected]
 
-    monkeypatch.setattr("rljob_operator.adapters.coordinators.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(PATIENCE, 0.0)
     answer = None if failures is None else status(failures=failures)
     with_coordinator(lambda: Answers([answer]), test)
 
@@ -197,5 +199,71 @@ def test_an_answer_that_comes_late_is_listened_from(monkeypatch: pytest.MonkeyPa
         await answers.is_told.wait()
         assert answers.listened_after() == [7]
 
-    monkeypatch.setattr("rljob_operator.adapters.coordinators.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(PATIENCE, 0.0)
     with_coordinator(lambda: Answers([status(last_event=7)]), test)
+
+
+@pytest.mark.parametrize("failures", [0, None], ids=str)
+def test_a_question_that_is_open_keeps_no_later_turn_waiting(
+    monkeypatch: pytest.MonkeyPatch, failures: int | None
+) -> None:
+    """None: it ends in an error."""
+
+    async def test(coordinator: Coordinator, answers: Answers, woken: Woken) -> None:
+        answers.may_answer.clear()
+        monkeypatch.setattr(PATIENCE, 0.0)
+        assert await coordinator.status() is None
+        monkeypatch.setattr(PATIENCE, FOR_EVER)
+        for _ in range(3):
+            assert await coordinator.status() is None
+        answers.may_answer.set()
+        await woken.at_all.wait()
+        assert await coordinator.status() == answer
+        assert answers.asked_for_status == 1
+        assert woken.urgencies == [Urgency.PROGRESS], "once for each question, however often it was asked about"
+
+    answer = None if failures is None else status(failures=failures)
+    with_coordinator(lambda: Answers([answer]), test)
+
+
+def test_one_that_was_slow_is_waited_for_again_only_after_it_was_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(coordinator: Coordinator, answers: Answers, woken: Woken) -> None:
+        answers.may_answer.clear()
+        monkeypatch.setattr(PATIENCE, 0.0)
+        assert await coordinator.status() is None
+        answers.may_answer.set()
+        await woken.at_all.wait()
+        assert await coordinator.status() is None, "it could not be reached, which took it too long"
+
+        woken.at_all.clear()
+        monkeypatch.setattr(PATIENCE, FOR_EVER)
+        assert await coordinator.status() is None
+        await woken.at_all.wait()
+        assert await coordinator.status() == status()
+
+        answers.may_answer.clear()
+        waiting = asyncio.create_task(coordinator.status())
+        await asyncio.sleep(0)
+        answers.may_answer.set()
+        assert await waiting == status()
+        assert len(woken.urgencies) == 2
+
+    with_coordinator(lambda: Answers([None, status(), status()]), test)
+
+
+def test_a_turn_that_is_given_up_while_it_waits_leaves_a_question_that_wakes_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(coordinator: Coordinator, answers: Answers, woken: Woken) -> None:
+        answers.may_answer.clear()
+        turn = asyncio.create_task(coordinator.status())
+        while not answers.asked_for_status:
+            await asyncio.sleep(0)
+        turn.cancel()
+        await asyncio.wait({turn})
+        answers.may_answer.set()
+        await woken.at_all.wait()
+        assert await coordinator.status() == status()
+
+    monkeypatch.setattr(PATIENCE, FOR_EVER)
+    with_coordinator(lambda: Answers([status()]), test)
