@@ -23,7 +23,8 @@ RISE_SECONDS = 5.0
 
 FIRST_DELAY_SECONDS = 0.1
 LONGEST_DELAY_SECONDS = 30.0
-"""Back-off of a key whose turns fail: doubled from the first to the longest."""
+"""Back-off of a key whose turns fail: doubled from the first to the longest. A server that names a longer time, as
+something in front of it may, is not believed: it would silence alarms, too."""
 
 
 class Urgency(Enum):
@@ -107,6 +108,7 @@ class WorkQueue(Generic[K]):
         """The turn failed: it is due again after a delay that doubles, which is returned."""
         refused = self._refused.get(key)
         count = 0 if refused is None else refused.count
+        at_least = min(LONGEST_DELAY_SECONDS, at_least)
         delay = max(at_least, min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(count, 16)))
         not_before = {Urgency.ALARM: now + at_least, Urgency.PROGRESS: now + delay}
         self._refused[key] = _Refused(count + 1, not_before)

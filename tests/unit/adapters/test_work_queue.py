@@ -1,5 +1,8 @@
 """The work queue, by example and by random schedules."""
 
+import math
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -153,6 +156,17 @@ def test_a_server_that_says_when_to_come_back_is_obeyed() -> None:
     queue.take(0.0)
 
     assert queue.failed("a", 0.0, at_least=7.0) == 7.0
+
+
+@pytest.mark.parametrize("said", [3600.0, math.inf, math.nan])
+def test_no_word_of_a_server_silences_an_alarm_for_longer_than_the_longest_delay(said: float) -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a", 0.0, PROGRESS)
+    queue.take(0.0)
+
+    assert queue.failed("a", 0.0, at_least=said) == LONGEST_DELAY_SECONDS
+    queue.add("a", 0.01, ALARM)
+    assert taken(queue, LONGEST_DELAY_SECONDS) == "a"
 
 
 def test_progress_does_not_hurry_what_fails_nor_hide_that_it_is_an_alarm() -> None:
