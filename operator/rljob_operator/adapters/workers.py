@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic
 
-from rljob_operator.adapters.errors import ApiRefused, LeaseLost
+from rljob_operator.adapters.errors import AdapterError, ApiRefused, LeaseLost
 from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.work_queue import ALL, K, Taken, Urgency, WorkQueue
 
@@ -133,4 +133,4 @@ class Workers(Generic[K]):
         _log.warning("%s: %s; again in %.1f s", key, text, delay, exc_info=None if expected else error)
 
 
-_EXPECTED = (ApiRefused, LeaseLost, OSError, TimeoutError)
+_EXPECTED = (AdapterError, OSError, TimeoutError)

@@ -4,6 +4,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
+import pytest
+
+from rljob_operator.adapters.errors import ApiUnreachable, LeaseLost, refusal
 from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.work_queue import Urgency
 from rljob_operator.adapters.workers import ALARM_SHARE, Look, Workers
@@ -18,10 +21,13 @@ class Turns:
         self.begun: list[str] = []
         self.release = asyncio.Event()
         self.answers: dict[str, Look] = {}
+        self.errors: dict[str, Exception] = {}
 
     async def turn(self, key: str) -> Look | None:
         self.begun.append(key)
         await self.release.wait()
+        if key in self.errors:
+            raise self.errors.pop(key)
         return self.answers.pop(key, None)
 
 
@@ -92,3 +98,28 @@ def test_what_a_turn_wants_to_see_again_it_sees() -> None:
         await until(lambda: turns.begun == ["a", "a"])
 
     with_workers(test)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_a_defect"),
+    [
+        pytest.param(ApiUnreachable("no answer"), False, id="the API server is away"),
+        pytest.param(refusal("patch", 409, "Conflict", "somebody else was first"), False, id="the API server says no"),
+        pytest.param(LeaseLost("not renewed"), False, id="another replica leads"),
+        pytest.param(TimeoutError(), False, id="the turn took too long"),
+        pytest.param(KeyError("spec"), True, id="a defect"),
+    ],
+)
+def test_only_a_defect_is_logged_with_where_it_happened(
+    caplog: pytest.LogCaptureFixture, error: Exception, is_a_defect: bool
+) -> None:
+    async def test(workers: Workers[str], turns: Turns) -> None:
+        turns.release.set()
+        turns.errors["a"] = error
+        workers.wake("a", Urgency.ALARM)
+        await until(lambda: turns.begun == ["a", "a"])
+
+    with_workers(test)
+    [record] = caplog.records
+    assert record.getMessage().startswith("a: ")
+    assert bool(record.exc_info) == is_a_defect
