@@ -14,9 +14,10 @@ from rljob_api.status import ConditionType
 from rljob_operator.adapters.accept import Accepted, Refused, is_ours
 from rljob_operator.adapters.actions import Actions, Scene
 from rljob_operator.adapters.api import Api, Json
-from rljob_operator.adapters.apply import Delta, carry_out, difference
+from rljob_operator.adapters.apply import Delta, Refusal, carry_out, difference
 from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.coordinators import Coordinator, Coordinators
+from rljob_operator.adapters.errors import ApiConflict, ApiNotFound
 from rljob_operator.adapters.events import Events
 from rljob_operator.adapters.infrastructure_facts import Ends
 from rljob_operator.adapters.job_secrets import Absent, Held, JobSecrets
@@ -41,6 +42,9 @@ INVALID_SPEC = "InvalidSpec"
 
 RESTORED = "SecretRestored"
 RESTORED_MESSAGE = "the job's Secret was gone; it has been made again with the same content"
+
+REFUSED = "ObjectRefused"
+"""The API server does not take an object of the job: a quota, an admission webhook."""
 
 RETRY_SECONDS = 0.2
 """After a refusal of the coordinator everything is observed and decided anew."""
@@ -126,16 +130,19 @@ class Reconciler:
         early = await self._writer.write(key, raw, status, decision.status)
         self._clock.persisted(key, decision.events, seen_at)
         try:
-            delta = Delta()
+            delta, refusals = Delta(), list[Refusal]()
             if not _is_ending(decision):
                 wanted = self._manifests.of(key, job, owner, generation, decision.status)
                 delta = difference(wanted, self._world.cache.owned(key), owner.uid)
-                await carry_out(self._world.api, self._world.cache, key, delta)
+                refusals = await carry_out(self._world.api, self._world.cache, key, delta)
             scene = Scene(key, owner.uid, job, decision.status, sight.pods, members, coordinator)
             refused = await self._act(decision, scene)
             await self._actions.bury(key, scene.pods)
         finally:
             await self._tell(key, raw, job, decision)
+        if refusals:
+            await self._tell_refused(key, raw, refusals)
+            raise refusals[-1].error  # the last one says when to ask again
         if delta.waits:
             return Look(now + REMAINS_SECONDS)
         if refused:
@@ -145,9 +152,10 @@ class Reconciler:
         return Look(decision.look_again_at if early is None else min(now + early, decision.look_again_at))
 
     async def _coordinator(self, key: JobKey, token: str) -> Coordinator | None:
-        """The coordinator, if there is a pod of it that takes requests."""
+        """The coordinator, if there is a pod of it that takes requests. Nobody listens where there is none."""
         pods = self._world.cache.pods(key)
         if not any(pod.component == COMPONENT_COORDINATOR and pod.ready and not pod.deleting for pod in pods):
+            await self._world.coordinators.close(key)
             return None
         return await self._world.coordinators.of(key, token)
 
@@ -174,6 +182,12 @@ class Reconciler:
         if any(event.reason is Reason.ACCEPTED for event in decision.events):
             for sentence in warnings(job):
                 await self._events.tell(key, raw, warning("Durability", sentence))
+
+    async def _tell_refused(self, key: JobKey, raw: Json, refusals: list[Refusal]) -> None:
+        """One that somebody has to do something about: what only came too early is asked for again."""
+        for refusal in refusals:
+            if refusal.error.retry_after == 0 and not isinstance(refusal.error, ApiConflict | ApiNotFound):
+                await self._warn(key, raw, REFUSED, f"{refusal}; it is asked for again, and the rest goes on")
 
     async def _refuse(self, key: JobKey, raw: Json, problems: tuple[str, ...]) -> None:
         """Says what is wrong with the spec; what runs already is left as it is. A new generation is looked at anew."""

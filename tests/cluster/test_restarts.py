@@ -226,6 +226,27 @@ def test_the_control_redis_keeps_its_state_when_its_pod_is_deleted(subject: Subj
     assert_no_restart(subject, before, after)
 
 
+def test_an_object_that_the_cluster_refuses_keeps_nothing_else_from_being_done(subject: Subject) -> None:
+    kubectl, name = subject.job.kubectl, subject.job.name
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
+    kubectl.apply({**quota, "spec": {"hard": {"count/poddisruptionbudgets.policy": "0"}}})
+    kubectl.wait_for("resourcequota", "none", "to be in force", lambda found: found.get("status", {}).get("hard"))
+    kubectl.delete("poddisruptionbudget", name)
+    told = subject.job.wait_event("ObjectRefused", seconds=PATIENCE_SECONDS)
+    assert f"PodDisruptionBudget {name} was refused" in told["note"]
+    assert "exceeded quota: none" in told["note"]
+    before = subject.standing()
+
+    rank_of(Role.ACTOR)(subject)
+    subject.await_told(RANK_EXITED, GLOBAL, before)
+    subject.wait_ready()
+
+    after = subject.since(before)
+    assert after.restarts - before.restarts == 1, subject.job.said()
+    kubectl.delete("resourcequota", "none")
+    kubectl.wait_for("poddisruptionbudget", name, "to be back", bool, seconds=PATIENCE_SECONDS)
+
+
 def assert_no_restart(subject: Subject, before: Standing, after: Standing) -> None:
     assert after.num_restarts() == before.num_restarts(), subject.job.said()
     same = [(one.epoch, one.restarts, one.counted, one.failures, one.pods) for one in (before, after)]

@@ -5,15 +5,16 @@ then another version of the operator built it, and an upgrade must not roll the 
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from rljob_api.cluster import ANNOTATION_APPLIED, ANNOTATION_BUILT_FOR
 from rljob_operator.adapters.api import Api, Json
 from rljob_operator.adapters.cache import Cache
-from rljob_operator.adapters.errors import ApiConflict, ApiNotFound
+from rljob_operator.adapters.errors import ApiConflict, ApiNotFound, ApiRefused
 from rljob_operator.adapters.resources import resource_of
 from rljob_operator.adapters.views import JobKey, OwnedView, view_owned
 
@@ -37,6 +38,18 @@ class Delta:
     """Objects of an earlier job of the same name are still there: the garbage collector has to come first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An object that the API server did not take."""
+
+    what: str
+    """Kind and name."""
+    error: ApiRefused
+
+    def __str__(self) -> str:
+        return f"{self.what} was refused: {self.error.message}"
+
+
 def difference(wanted: Sequence[Json], there: Mapping[tuple[str, str], OwnedView], owner_uid: str) -> Delta:
     """What has to be written so that `there` becomes `wanted`. Pure."""
     apply: list[Json] = []
@@ -54,23 +67,51 @@ def difference(wanted: Sequence[Json], there: Mapping[tuple[str, str], OwnedView
     return Delta(tuple(apply), tuple(scale), tuple(_unwanted(names, there, owner_uid)), waits)
 
 
-async def carry_out(api: Api, cache: Cache, key: JobKey, delta: Delta) -> None:
-    """Writes the difference. What was written is known at once; what was deleted is gone when the watch says so."""
-    for manifest in delta.apply:
-        kind, name = manifest["kind"], manifest["metadata"]["name"]
-        written = await api.apply(resource_of(kind), key.namespace, name, manifest)
-        cache.put_owned(key, view_owned(kind, written), quietly=True)
-        _log.info("%s: applied %s %s", key, kind, name)
-    for view, replicas in delta.scale:
-        body = {"metadata": {"uid": view.uid}, "spec": {"replicas": replicas}}
-        written = await api.merge(resource_of(view.kind), key.namespace, view.name, body)
-        cache.put_owned(key, view_owned(view.kind, written), quietly=True)
-        _log.info("%s: scaled %s %s to %d", key, view.kind, view.name, replicas)
-    for view in delta.delete:
-        options = {"preconditions": {"uid": view.uid}, "propagationPolicy": "Background"}
-        with suppress(ApiNotFound, ApiConflict):  # it is gone already, or another one has its name
-            await api.delete(resource_of(view.kind), key.namespace, view.name, options)
-        _log.info("%s: deleted %s %s, which is no longer wanted", key, view.kind, view.name)
+async def carry_out(api: Api, cache: Cache, key: JobKey, delta: Delta) -> list[Refusal]:
+    """Writes the difference. What was written is known at once; what was deleted is gone when the watch says so.
+
+    An object that is refused (by a quota, a webhook) does not keep the others from being written. A server that asks
+    for time gets it.
+    """
+    writes: Iterator[tuple[str, Awaitable[None]]] = chain(
+        ((_named(each), _applied(api, cache, key, each)) for each in delta.apply),
+        ((f"{view.kind} {view.name}", _scaled(api, cache, key, view, n)) for view, n in delta.scale),
+        ((f"{view.kind} {view.name}", _deleted(api, key, view)) for view in delta.delete),
+    )
+    refusals: list[Refusal] = []
+    for what, write in writes:
+        try:
+            await write
+        except ApiRefused as error:
+            refusals.append(Refusal(what, error))
+            if error.retry_after > 0:
+                break
+    return refusals
+
+
+def _named(manifest: Json) -> str:
+    return f"{manifest['kind']} {manifest['metadata']['name']}"
+
+
+async def _applied(api: Api, cache: Cache, key: JobKey, manifest: Json) -> None:
+    kind = manifest["kind"]
+    written = await api.apply(resource_of(kind), key.namespace, manifest["metadata"]["name"], manifest)
+    cache.put_owned(key, view_owned(kind, written), quietly=True)
+    _log.info("%s: applied %s", key, _named(manifest))
+
+
+async def _scaled(api: Api, cache: Cache, key: JobKey, view: OwnedView, replicas: int) -> None:
+    body = {"metadata": {"uid": view.uid}, "spec": {"replicas": replicas}}
+    written = await api.merge(resource_of(view.kind), key.namespace, view.name, body)
+    cache.put_owned(key, view_owned(view.kind, written), quietly=True)
+    _log.info("%s: scaled %s %s to %d", key, view.kind, view.name, replicas)
+
+
+async def _deleted(api: Api, key: JobKey, view: OwnedView) -> None:
+    options = {"preconditions": {"uid": view.uid}, "propagationPolicy": "Background"}
+    with suppress(ApiNotFound, ApiConflict):  # it is gone already, or another one has its name
+        await api.delete(resource_of(view.kind), key.namespace, view.name, options)
+    _log.info("%s: deleted %s %s, which is no longer wanted", key, view.kind, view.name)
 
 
 def leaves_alone(manifest: Json, known: OwnedView) -> bool:

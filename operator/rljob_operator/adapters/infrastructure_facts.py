@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from rljob_api.cluster import COMPONENT_CONTROL, COMPONENT_COORDINATOR, COMPONENT_STORAGE
 from rljob_api.status import RLJobStatus
-from rljob_operator.adapters.pod_facts import CRASH_LOOP, exit_code, last_words
+from rljob_operator.adapters.pod_facts import CRASH_LOOP, exit_code, last_words, waits_for
 from rljob_operator.adapters.views import JobKey, PodView
 from rljob_operator.core import ProcessFact
 
@@ -81,4 +81,13 @@ def _fact(key: JobKey, name: str, pod: PodView, told: int | None, ends: Ends) ->
         num_restarts=pod.restarts,
         exit_code=exit_code(end),
         last_words=last_words(pod, end),
+        down_since=None if pod.started else max(pod.created_at, end.finished_at if end is not None else 0.0),
+        reason=waits_for(pod),
+        waits_for="" if pod.started else _waits_for(pod),
     )
+
+
+def _waits_for(pod: PodView) -> str:
+    """What keeps it from running; of one that crashes again and again, also how it ended."""
+    said = last_words(pod, pod.last_end if pod.waiting == CRASH_LOOP else None)
+    return ": ".join(filter(None, (waits_for(pod), said))) or "it has not started"

@@ -13,6 +13,7 @@ from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.errors import ApiConflict, ApiNotFound
 from rljob_operator.adapters.resources import RLJOBS
 from rljob_operator.adapters.views import JobKey
+from rljob_operator.core.backoff import has_recorded
 
 PROGRESS_SECONDS = 15.0
 """Progress alone is written this often at most: at a thousand jobs every write is felt by everybody."""
@@ -74,10 +75,11 @@ class StatusWriter:
                 self._cache.drop_job(known)
 
 
-def decisive(status: RLJobStatus) -> RLJobStatus:
+def decisive(status: RLJobStatus) -> tuple[object, ...]:
     """The part of a status that must be written before anything else is done: all but progress.
 
-    What an event is remembered by belongs to it: until that is written, every turn would tell the event again.
+    What an event is remembered by belongs to it, else every turn would tell the event again; and of progress what a
+    later turn could not find out any more: the highest staleness, and that a checkpoint ended a row of restarts.
     """
     roles = [
         role.model_copy(
@@ -85,8 +87,9 @@ def decisive(status: RLJobStatus) -> RLJobStatus:
         )
         for role in status.roles
     ]
-    training = TrainingStatus(rows_dropped=status.training.rows_dropped)
-    return status.model_copy(update={"training": training, "roles": roles})
+    training = status.training
+    rest = status.model_copy(update={"training": TrainingStatus(), "roles": roles})
+    return rest, training.rows_dropped, training.staleness.max, has_recorded(status)
 
 
 def merge_patch(old: Json, new: Json) -> Json:

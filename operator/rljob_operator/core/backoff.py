@@ -6,10 +6,13 @@ from rljob_api.status import RLJobStatus
 
 def consecutive(status: RLJobStatus) -> int:
     """The n of the global restart that is being decided: 1 again once a checkpoint was recorded after the last one."""
-    recorded = status.training.checkpoint
-    before = status.restart.checkpoint
-    advanced = recorded is not None and (before is None or recorded > before)
-    return 1 if advanced else status.restart.consecutive + 1
+    return 1 if has_recorded(status) else status.restart.consecutive + 1
+
+
+def has_recorded(status: RLJobStatus) -> bool:
+    """Whether a checkpoint was recorded after the last global restart."""
+    recorded, before = status.training.checkpoint, status.restart.checkpoint
+    return recorded is not None and (before is None or recorded > before)
 
 
 def delay_seconds(spec: BackoffSpec, n: int) -> float:

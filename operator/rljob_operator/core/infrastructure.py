@@ -55,6 +55,16 @@ def due_at(process: ProcessFact, now: float) -> float:
     return recent[-1] + min(2.0 ** (len(recent) - FREE_ENDS - 1), 16.0)
 
 
+def down(processes: Sequence[ProcessFact]) -> list[str]:
+    """Those whose pods do not run, each with what its platform says."""
+    return [f"{process.name} ({process.waits_for})" for process in processes if process.down_since is not None]
+
+
+def is_away(processes: Sequence[ProcessFact], now: float, limit: float) -> bool:
+    """Whether one has not run for longer than `limit` seconds: a job without it only looks well."""
+    return any(process.down_since is not None and now - process.down_since > limit for process in processes)
+
+
 def _recent(process: ProcessFact, now: float) -> list[float]:
     return [at for at in process.exits if at > now - WINDOW_SECONDS]
 

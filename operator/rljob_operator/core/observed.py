@@ -78,6 +78,12 @@ class ProcessFact:
     num_restarts: int = 0
     exit_code: int | None = None
     last_words: str = ""
+    down_since: float | None = None
+    """Unix time since when its pod does not run; None while it does, and where it is no pod's."""
+    reason: str = ""
+    """The platform's word for what keeps it from running: ImagePullBackOff, Unschedulable ..."""
+    waits_for: str = ""
+    """The platform's sentence for that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Orders: which actions bring the world to what the status says. Level-triggered: asked again, it answers again.
 
-The order of the actions is the order of the contract: processes that everything needs, the epoch, what pods shall do,
-pods themselves, and last the failures that may be forgotten because the status remembers them.
+The order of the actions is the order of the contract: processes that everything needs, the failures that may be
+forgotten because the status remembers them (else they would be told again, as those of an earlier life, whenever what
+comes after is refused), the epoch, what pods shall do, and pods themselves.
 """
 
 from collections.abc import Iterator
@@ -44,10 +45,10 @@ def orders(observed: Observed, status: RLJobStatus, now: float) -> tuple[Action,
     if is_true(status, ConditionType.SUSPENDED):
         return _acknowledgements(observed)
     return (
+        *_acknowledgements(observed),
         *_epoch_and_desired(observed, status, now),
         *(_replacements(observed, status) if terminal(status) is None else ()),
         *_marks(observed, status),
-        *_acknowledgements(observed),
     )
 
 

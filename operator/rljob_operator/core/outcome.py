@@ -85,7 +85,7 @@ def _restarted(observed: Observed, status: RLJobStatus, verdict: RestartGlobal, 
             "handled_request": _asked(observed) or status.restart.handled_request,
         }
     )
-    late = {cause.pod for cause in verdict.causes if cause.unregistered}
+    late = {cause.pod for cause in verdict.causes if cause.unregistered and not cause.lost}  # a lost one is replaced
 
     def anew(key: PodKey, pod: PodStatus) -> PodStatus:
         again = pod.model_copy(update={"generation": 0, "ready": False})

@@ -20,6 +20,11 @@ def refresh(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
     return status.model_copy(update=update)
 
 
+def has_advanced(before: int | None, step: int | None) -> bool:
+    """Whether a step was trained in between. A restore takes the step back, and that is no progress."""
+    return step is not None and (before is None or step > before)
+
+
 def _opened(restart: RestartStatus, seen: CoordinatorStatus, now: float) -> RestartStatus:
     opened = max(restart.opened, min(seen.epoch, restart.epoch))
     at = now if opened == restart.epoch and restart.opened < opened else restart.opened_at
@@ -35,7 +40,7 @@ def _training(old: TrainingStatus, seen: CoordinatorStatus, num_rollouts: int, n
         "checkpoint_folder": seen.recorded_folder,
         "queue_depth": seen.queue.groups_issued,
     }
-    if seen.step != old.step:
+    if has_advanced(old.step, seen.step):
         update["last_report_time"] = now
     report = seen.last_step
     if report is not None:

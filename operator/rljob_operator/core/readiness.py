@@ -5,8 +5,10 @@ from rljob_api.status import Condition, ConditionType, RLJobStatus
 from rljob_api.wire.identity import PodKey
 from rljob_operator.core.conditions import find, is_true, with_condition
 from rljob_operator.core.decision import Event
+from rljob_operator.core.infrastructure import down, is_away
 from rljob_operator.core.observed import Observed, PodState
 from rljob_operator.core.opening import held
+from rljob_operator.core.progress import has_advanced
 from rljob_operator.core.reasons import Reason
 from rljob_operator.core.roster import all_ready, staying
 from rljob_operator.core.scaling import is_scaling
@@ -18,19 +20,19 @@ STARTING = "Starting"
 
 def settled(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
     """Ready once every pod is, in an epoch that is open; Stalled no longer once a step was trained."""
-    if status.training.step != observed.status.training.step and is_true(status, ConditionType.STALLED):
+    if has_advanced(observed.status.training.step, status.training.step) and is_true(status, ConditionType.STALLED):
         message = f"step {status.training.step} was trained"
         status = with_condition(status, ConditionType.STALLED, now, true=False, reason="StepTrained", message=message)
     old = find(status, ConditionType.READY)
+    away = is_away(observed.infrastructure, now, observed.policy.heartbeat_timeout_seconds)
     ready = status.restart.opened == status.restart.epoch and all_ready(status)
-    if ready:
+    if ready and not away:
         return (status, ()) if old is not None and old.status == "True" else _became_ready(status, now)
     if old is not None and old.status == "False" and not observed.on_cluster:
         return status, ()
     message = _waits_for(observed, status, now)
-    return with_condition(
-        status, ConditionType.READY, now, true=False, reason=_why_not_ready(observed, status, old), message=message
-    ), ()
+    why = Reason.INFRASTRUCTURE_DOWN.value if ready else _why_not_ready(observed, status, old)
+    return with_condition(status, ConditionType.READY, now, true=False, reason=why, message=message), ()
 
 
 def _why_not_ready(observed: Observed, status: RLJobStatus, old: Condition | None) -> str:
@@ -39,8 +41,9 @@ def _why_not_ready(observed: Observed, status: RLJobStatus, old: Condition | Non
     joining = all(key.role is Role.ROLLOUT for key, pod in staying(status) if not pod.ready)
     if observed.on_cluster and was_well and joining:
         return Reason.SCALING.value
+    said = [process.reason for process in observed.infrastructure if process.reason]
     kept = [fact for key, pod in staying(status) if not pod.ready and (fact := observed.fact(key)) is not None]
-    said = [fact.reason for fact in kept if fact.state is PodState.PENDING and fact.reason]
+    said += [fact.reason for fact in kept if fact.state is PodState.PENDING and fact.reason]
     if said:
         return said[0]
     return "Restarting" if is_true(status, ConditionType.RESTARTING) else STARTING
@@ -51,11 +54,12 @@ def _waits_for(observed: Observed, status: RLJobStatus, now: float) -> str:
         why = held(observed, status, now) if observed.on_cluster else None
         return "the epoch is not open yet" + (f": {why}" if why else "") + _pending(observed, status)
     waiting = [_named(observed, key) for key, pod in staying(status) if not pod.ready]
-    return "waiting for " + ", ".join(waiting)
+    return "waiting for " + ", ".join([*down(observed.infrastructure), *waiting])
 
 
 def _pending(observed: Observed, status: RLJobStatus) -> str:
-    told = [name for key, pod in staying(status) if (name := _named(observed, key)) != str(key)]
+    told = down(observed.infrastructure)
+    told += [name for key, pod in staying(status) if (name := _named(observed, key)) != str(key)]
     return f"; waiting for {', '.join(told)}" if told else ""
 
 
@@ -69,6 +73,9 @@ def _named(observed: Observed, key: PodKey) -> str:
 def _became_ready(status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
     took = now - max(pod.ordered_at for _, pod in staying(status))
     message = f"every role is ready in epoch {status.restart.epoch}, {took:.2f} s after it was ordered"
+    old = find(status, ConditionType.READY)
+    if old is not None and old.reason == Reason.INFRASTRUCTURE_DOWN:
+        message = f"every role is ready in epoch {status.restart.epoch}, and the infrastructure runs again"
     reason = Reason.READY.value
     status = with_condition(status, ConditionType.READY, now, true=True, reason=reason, message=message)
     if find(status, ConditionType.RESTARTING) is not None:

@@ -56,6 +56,8 @@ class Reason(StrEnum):
     """A failure of a life that has already been restarted. Does not count."""
     INFRASTRUCTURE_RESTARTED = "InfrastructureRestarted"
     """A process of the infrastructure died and is started again. Does not count."""
+    INFRASTRUCTURE_DOWN = "InfrastructureDown"
+    """A process of the infrastructure does not come back: the job waits for it and is not Ready."""
     INFRASTRUCTURE_FAILING = "InfrastructureFailing"
     """A process of the infrastructure dies again and again: the job fails."""
     MAX_GLOBAL_RESTARTS = "MaxGlobalRestartsExceeded"

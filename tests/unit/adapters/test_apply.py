@@ -1,12 +1,17 @@
 """What has to be written so that a job's objects are as they should be."""
 
-from typing import Any
+import asyncio
+from typing import Any, cast
 
 import pytest
 
 from rljob_api.cluster import ANNOTATION_APPLIED, ANNOTATION_BUILT_FOR
-from rljob_operator.adapters.apply import Delta, difference
-from rljob_operator.adapters.views import OwnedView
+from rljob_operator.adapters.api import Api
+from rljob_operator.adapters.apply import Delta, carry_out, difference
+from rljob_operator.adapters.cache import Cache
+from rljob_operator.adapters.errors import ApiRefused, refusal
+from rljob_operator.adapters.resources import Resource
+from rljob_operator.adapters.views import JobKey, OwnedView
 
 param = pytest.param
 ME, OTHER = "uid-1", "uid-0"
@@ -106,3 +111,39 @@ def told(delta: Delta) -> list[str]:
         *(f"delete {view.kind} {view.name}" for view in delta.delete),
         *(["waits"] if delta.waits else []),
     ]
+
+
+class Server:
+    """Refuses objects of these kinds, and is asked for the rest."""
+
+    def __init__(self, **refused: ApiRefused) -> None:
+        self.refused = refused
+        self.asked: list[str] = []
+
+    async def apply(self, resource: Resource, namespace: str, name: str, body: Any) -> Any:
+        self.asked.append(f"{body['kind']} {name}")
+        if body["kind"] in self.refused:
+            raise self.refused[body["kind"]]
+        return {"metadata": {"name": name, "uid": f"uid-of-{name}", "resourceVersion": "1"}}
+
+
+def written(server: Server, *kinds: str) -> list[str]:
+    delta = Delta(apply=tuple(manifest(kind) for kind in kinds))
+    cache = Cache(lambda key, cause: None)
+    return [str(each) for each in asyncio.run(carry_out(cast(Api, server), cache, JobKey("ns", "job"), delta))]
+
+
+def test_an_object_that_is_refused_keeps_no_other_from_being_written() -> None:
+    server = Server(NetworkPolicy=refusal("PATCH", 403, "Forbidden", "exceeded quota: q"))
+
+    refused = written(server, "Service", "NetworkPolicy", "Deployment")
+
+    assert refused == ["NetworkPolicy a was refused: exceeded quota: q"]
+    assert server.asked == ["Service a", "NetworkPolicy a", "Deployment a"]
+
+
+def test_a_server_that_asks_for_time_is_asked_nothing_more() -> None:
+    server = Server(Service=refusal("PATCH", 429, "TooManyRequests", "too many requests", retry_after=2.0))
+
+    assert written(server, "ConfigMap", "Service", "Deployment") == ["Service a was refused: too many requests"]
+    assert server.asked == ["ConfigMap a", "Service a"]

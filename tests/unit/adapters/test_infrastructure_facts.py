@@ -52,6 +52,45 @@ def test_ends_are_remembered_over_the_lives_that_the_api_server_forgets() -> Non
     assert fact.exits == ()
 
 
+@pytest.mark.parametrize(
+    ("pod", "since", "reason", "said"),
+    [
+        param(make(running()), None, "", "", id="it runs"),
+        param(make(running(), started=False), NOW_SECONDS, "", "its first process starts", id="it starts"),
+        param(
+            make(None, phase="Pending", conditions={"PodScheduled": ("False", "Unschedulable", "unbound claims")}),
+            NOW_SECONDS,
+            "Unschedulable",
+            "Unschedulable: unbound claims",
+            id="no node takes it",
+        ),
+        param(
+            make(waiting("ImagePullBackOff", "no such image"), phase="Pending"),
+            NOW_SECONDS,
+            "ImagePullBackOff",
+            "ImagePullBackOff: no such image",
+            id="its image is not there",
+        ),
+        param(
+            make(waiting("CrashLoopBackOff", "back-off 10s"), 4, last=terminated(1, message="Bad config")),
+            NOW_SECONDS,
+            "CrashLoopBackOff",
+            "CrashLoopBackOff: Bad config",
+            id="it crashes again and again",
+        ),
+        param(
+            make(waiting("ContainerCreating"), phase="Pending"), NOW_SECONDS, "", "it has not started", id="it waits"
+        ),
+    ],
+)
+def test_what_does_not_run_is_named_with_the_reason_of_its_platform(
+    pod: Any, since: float | None, reason: str, said: str
+) -> None:
+    (fact,) = infrastructure_facts(KEY, [view_pod(pod)], remembers(0), Ends())
+
+    assert (fact.down_since, fact.reason, fact.waits_for) == (since, reason, said)
+
+
 def test_units_have_numbers_workers_are_left_out_and_what_goes_is_passed_over() -> None:
     unit = make_pod(running(), component="storage", name="job-storage-1", uid="s1")
     going = make_pod(running(), component="coordinator", name="job-coordinator-x", uid="c0", deleting=True)

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.names import Role
-from rljob_api.status import PodStatus, ProcessStatus, RLJobStatus, RoleStatus, TrainingStatus
+from rljob_api.status import (
+    PodStatus,
+    ProcessStatus,
+    RestartStatus,
+    RLJobStatus,
+    RoleStatus,
+    StalenessStatus,
+    TrainingStatus,
+)
 from rljob_operator.adapters.api import Api
 from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.resources import RLJOBS
@@ -52,6 +60,24 @@ def test_what_an_event_is_remembered_by_is_decisive(remembered: RLJobStatus) -> 
     before = RLJobStatus(infrastructure=[ProcessStatus(name="control", restarts=0)])
 
     assert decisive(before) != decisive(remembered)
+
+
+def test_a_higher_staleness_is_decisive_and_a_lower_one_is_not() -> None:
+    """The step after it would be all that is ever written."""
+
+    def status(highest: int, current: int = 0) -> RLJobStatus:
+        return RLJobStatus(training=TrainingStatus(staleness=StalenessStatus(current=current, max=highest)))
+
+    assert decisive(status(1)) != decisive(status(2))
+    assert decisive(status(2, 0)) == decisive(status(2, 2))
+
+
+def test_the_first_checkpoint_after_a_restart_is_decisive_since_it_ends_the_row_of_restarts() -> None:
+    def status(recorded: int) -> RLJobStatus:
+        return RLJobStatus(training=TrainingStatus(checkpoint=recorded), restart=RestartStatus(checkpoint=4))
+
+    assert decisive(status(4)) != decisive(status(5))
+    assert decisive(status(5)) == decisive(status(6))
 
 
 @given(OBJECTS, OBJECTS)

@@ -12,7 +12,7 @@ from rljob_api.wire.launchers import RankProcess
 from rljob_api.wire.observation import CoordinatorStatus, PodObservation, RankObservation
 from rljob_api.wire.ranks import RankState
 from rljob_operator.core import Decision, Observed, PodEnding, PodFact, PodState, Wishes, decide
-from rljob_operator.core.conditions import is_true
+from rljob_operator.core.conditions import find, is_true
 from rljob_operator.core.decision import (
     AcknowledgeFailures,
     CreatePod,
@@ -22,6 +22,7 @@ from rljob_operator.core.decision import (
     RaiseEpoch,
     SetDesired,
 )
+from rljob_operator.core.observed import ProcessFact
 from rljob_operator.core.replicas import Candidate, assign
 from tests.unit.core.worlds import REPLICAS, START, make_coordinator, make_policy
 
@@ -80,6 +81,9 @@ class Cluster:
     """Then nobody can talk to the coordinator."""
     answers: bool = True
     """Whether the coordinator does."""
+    refuses: bool = False
+    """Whether it refuses all but the acknowledgement of failures."""
+    infrastructure: list[ProcessFact] = field(default_factory=list)
 
     def turn(self, seconds: float = 1.0) -> Decision:
         """Observes, decides, persists, applies, acts."""
@@ -89,6 +93,8 @@ class Cluster:
         self.status = decision.status
         self._apply()
         for action in decision.actions:
+            if self.refuses and not isinstance(action, AcknowledgeFailures):
+                break
             self._act(action)
         self._obey()
         return decision
@@ -113,6 +119,7 @@ class Cluster:
             status=self.status,
             coordinator=coordinator,
             pods=facts,
+            infrastructure=tuple(self.infrastructure),
             wishes=self.wishes,
             secret_is_lost=self.secret_is_lost,
             scale_selector="role=rollout",
@@ -135,6 +142,12 @@ class Cluster:
         """Names of a role's replicas."""
         found = [entry for entry in self.status.roles if entry.name is role]
         return [pod.name for entry in found for pod in entry.pods]
+
+    def message(self, kind: ConditionType) -> str:
+        """The sentence of a condition."""
+        condition = find(self.status, kind)
+        assert condition is not None
+        return condition.message
 
     def end(self, pod: Pod, ending: PodEnding) -> None:
         """The cluster takes a pod away."""
@@ -205,7 +218,13 @@ class Cluster:
                 pod.order = orders[pod.uid]
 
     def _coordinator(self) -> CoordinatorStatus:
-        seen = [self._seen(pod) for pod in self.pods if pod.order is not None]
+        orders = {order.pod_uid: order for order in self.desired.pods} if self.desired is not None else {}
+        seen = [self._seen(pod, pod.order) for pod in self.pods if pod.order is not None]
+        deaf = [pod for pod in self.pods if pod.deaf and pod.order is None and pod.uid in orders]
+        seen += [
+            self._seen(pod, orders[pod.uid]).model_copy(update={"carried": None, "processes": [], "ranks": []})
+            for pod in deaf
+        ]
         return make_coordinator(
             self.status,
             seen,
@@ -217,9 +236,7 @@ class Cluster:
             recorded=self.recorded,
         )
 
-    def _seen(self, pod: Pod) -> PodObservation:
-        order = pod.order
-        assert order is not None
+    def _seen(self, pod: Pod, order: PodOrder) -> PodObservation:
         runs = order.phase is PodPhase.RUN
         incarnation = f"{int(pod.uid[1:]):04x}{order.epoch:04x}{order.generation:04x}"
         life = {"rank": 0, "pid": 7, "incarnation": incarnation, "epoch": order.epoch, "generation": order.generation}

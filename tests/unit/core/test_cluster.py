@@ -26,13 +26,6 @@ from tests.unit.core.cluster import Cluster, make_cluster
 from tests.unit.core.worlds import actions_of, make_policy
 
 
-def message_of(world: Cluster, kind: ConditionType) -> str:
-    """The sentence of a condition."""
-    condition = find(world.status, kind)
-    assert condition is not None
-    return condition.message
-
-
 def test_a_new_job_is_accepted_and_begins_epoch_1() -> None:
     world = Cluster()
     decision = world.turn()
@@ -228,7 +221,7 @@ def test_the_new_epoch_waits_for_pods_of_an_older_template_which_go_without_coun
     assert not actions_of(world.turn(), RaiseEpoch)
     world.end(world.pod(Role.ACTOR), PodEnding.OUTDATED)
     assert not actions_of(world.turn(), RaiseEpoch)
-    assert "pods of an older template are still there" in message_of(world, ConditionType.READY)
+    assert "pods of an older template are still there" in world.message(ConditionType.READY)
     world.settle()
     world.wish(outdated=False)
     assert actions_of(world.turn(), RaiseEpoch)
@@ -438,7 +431,7 @@ def test_ready_names_pending_pods_with_the_reason_of_their_platform() -> None:
     for pod in world.pods:
         pod.words = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
     world.turn()
-    assert "actor-0 (0/1 nodes are available: 1 Insufficient nvidia.com/gpu.)" in message_of(world, ConditionType.READY)
+    assert "actor-0 (0/1 nodes are available: 1 Insufficient nvidia.com/gpu.)" in world.message(ConditionType.READY)
 
 
 def test_the_reason_is_the_platforms_word_then_none_then_that_of_the_last_restart() -> None:

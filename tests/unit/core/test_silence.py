@@ -144,6 +144,15 @@ def test_a_step_ends_the_stall() -> None:
     assert not is_true(after.status, ConditionType.STALLED)
 
 
+def test_a_restore_that_takes_the_step_back_does_not_end_the_stall() -> None:
+    observed = make_running(make_policy(stallTimeoutSeconds=60))
+    decision = decide(observed, START + 70)
+    for step in (1, None):
+        after = decide(with_coordinator(carried_out(observed, decision), step=step), START + 71)
+        assert is_true(after.status, ConditionType.STALLED)
+        assert after.status.training.last_report_time == decision.status.training.last_report_time
+
+
 def test_a_lost_pod_gets_an_order_that_it_cannot_have_taken_before_it_is_replaced() -> None:
     observed = with_fact(make_running(), REFERENCE, state=PodState.EXITED, exit_code=-9)
     decision = decide(observed, NOW)
