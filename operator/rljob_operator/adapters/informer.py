@@ -93,8 +93,8 @@ class Informer:
         return time.monotonic() - self._alive_at
 
     async def run(self) -> None:
-        """Until cancelled."""
-        failures = 0
+        """Until cancelled. Watches that tell nothing before they end, however they end, come later and later."""
+        fruitless = 0
         version = ""
         while True:
             cause = "ended"
@@ -102,15 +102,15 @@ class Informer:
                 if not version:
                     version = await self._list()
                 async for reached in self._watch(version):
-                    version, failures = reached, 0
+                    version, fruitless = reached, 0
             except ApiGone:
                 cause, version = "gone", ""
             except _TROUBLE as error:
                 cause = type(error).__name__
-                failures += 1
                 _log.warning("watch of %s: %s", self.name, str(error) or cause)
             self._metrics.watch_restarts.labels(self._resource.plural, cause).inc()
-            await asyncio.sleep(_pause(failures))
+            await asyncio.sleep(_pause(fruitless))
+            fruitless += 1
 
     async def _list(self) -> str:
         objects: list[Json] = []
@@ -172,7 +172,7 @@ def _error(what: str, code: int, reason: str, message: str) -> ApiRefused:
     return kind(what, code, reason, message)
 
 
-def _pause(failures: int) -> float:
+def _pause(fruitless: int) -> float:
     """Jittered, so that not all watches of all replicas come back at the same moment."""
     shortest, longest = RETRY_SECONDS
-    return min(longest, shortest * 2.0 ** min(failures, 16)) * random.uniform(0.5, 1.0)
+    return min(longest, shortest * 2.0 ** min(fruitless, 16)) * random.uniform(0.5, 1.0)
