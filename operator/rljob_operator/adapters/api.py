@@ -78,10 +78,6 @@ class Api:
         path = resource.path(namespace, name, subresource)
         return await self._write("patch", "PATCH", resource, path, body, MERGE, _manager())
 
-    async def replace(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
-        """A whole object, as read before and changed."""
-        return await self._write("update", "PUT", resource, resource.path(namespace, name), body)
-
     async def delete(self, resource: Resource, namespace: str, name: str, options: Json) -> Json:
         """Deletion with these DeleteOptions."""
         return await self._write("delete", "DELETE", resource, resource.path(namespace, name), options)

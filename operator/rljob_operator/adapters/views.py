@@ -62,7 +62,6 @@ class PodView:
     """Where a pod is placed is no news: nothing is decided on it."""
     ready: bool
     """Of the coordinator. Of other pods it is not asked: the coordinator knows better, and tells."""
-    address: str = field(compare=False)
     disruption: str
     """Reason of the condition DisruptionTarget."""
     disruption_message: str
@@ -131,7 +130,6 @@ def view_pod(raw: Raw) -> PodView:
         grace_seconds=metadata.get("deletionGracePeriodSeconds", 0),
         node=(raw.get("spec") or {}).get("nodeName", ""),
         ready=component == COMPONENT_COORDINATOR and bool(_true(conditions, "Ready")),
-        address=status.get("podIP", ""),
         disruption=disruption.get("reason", ""),
         disruption_message=disruption.get("message", ""),
         unscheduled=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
