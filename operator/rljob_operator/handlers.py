@@ -11,12 +11,7 @@ import kopf
 
 from rljob_api.cluster import API_GROUP
 from rljob_operator.adapters.cache import Cache
-
-SILENCE_SECONDS = 100.0
-"""The API server sends a bookmark about once a minute: a stream that is silent for longer is dead."""
-
-SERVER_SECONDS = 300
-"""An integer: the API server takes no other."""
+from rljob_operator.adapters.informer import PAGE, SERVER_SECONDS, SILENCE_SECONDS
 
 
 class _NoDifferences(kopf.DiffBaseStorage):
@@ -46,7 +41,7 @@ def registry(cache: Cache) -> kopf.OperatorRegistry:
         settings.peering.standalone = True
         settings.watching.inactivity_timeout = SILENCE_SECONDS
         settings.watching.server_timeout = SERVER_SECONDS
-        settings.watching.chunk_size = 500
+        settings.watching.chunk_size = PAGE
 
     @kopf.on.login(registry=made)
     def login(**kwargs: Any) -> kopf.ConnectionInfo | None:  # noqa: ANN401 - kopf's own

@@ -24,7 +24,7 @@ PAGE = 500
 """Objects a page of the first list: more would be a peak of memory here and there."""
 
 SERVER_SECONDS = 300
-"""How long the API server holds a watch before it ends it."""
+"""How long the API server holds a watch before it ends it. An integer: it takes no other."""
 
 SILENCE_SECONDS = 100.0
 """The API server sends a bookmark about once a minute: a stream that is silent for longer is dead."""
