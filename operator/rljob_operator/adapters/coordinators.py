@@ -21,6 +21,9 @@ PATIENCE_SECONDS = 1.0
 """A coordinator that takes longer to answer does not keep a turn from what can be decided without it. It is not waited
 for again before it has been faster: where many are out of reach, their turns would leave none for the others."""
 
+FIRST_PATIENCE_SECONDS = 0.2
+"""The same for one that was never asked: when an operator begins, that is all of them."""
+
 WAIT_SECONDS = 30.0
 """How long a question for events is held open; the coordinator allows no more. While nothing happens but steps, it is
 how old the status gets. A little less each time, so that the jobs do not all write theirs at the same moment."""
@@ -43,7 +46,7 @@ class Coordinator:
         self._metrics = metrics
         self._after = 0
         self._asked: asyncio.Task[CoordinatorStatus | None] | None = None
-        self._is_prompt = True
+        self._patience = FIRST_PATIENCE_SECONDS
         self._listening: asyncio.Task[None] | None = None
 
     async def status(self) -> CoordinatorStatus | None:
@@ -69,8 +72,8 @@ class Coordinator:
         """A new question, and some time for its answer."""
         asked = self._asked = asyncio.create_task(self._ask())
         try:
-            if self._is_prompt:
-                await asyncio.wait({asked}, timeout=PATIENCE_SECONDS)
+            if self._patience:
+                await asyncio.wait({asked}, timeout=self._patience)
         finally:
             if not asked.done():
                 asked.add_done_callback(self._answered_late)
@@ -90,7 +93,7 @@ class Coordinator:
             self._metrics.coordinator_requests.labels("status", type(error).__name__).inc()
             return None
         finally:
-            self._is_prompt = time.monotonic() - asked_at <= PATIENCE_SECONDS
+            self._patience = PATIENCE_SECONDS if time.monotonic() - asked_at <= PATIENCE_SECONDS else 0.0
         self._metrics.coordinator_requests.labels("status", "ok").inc()
         if seen.server is not ServerState.OPENING:  # it may not have read yet what has happened
             self._listen_after(seen.last_event)

@@ -18,6 +18,7 @@ from tests.unit.core.worlds import REPLICAS, START, key, make_coordinator, make_
 
 KEY = JobKey("ns", "job")
 PATIENCE = "rljob_operator.adapters.coordinators.PATIENCE_SECONDS"
+FIRST_PATIENCE = "rljob_operator.adapters.coordinators.FIRST_PATIENCE_SECONDS"
 FOR_EVER = 3600.0
 
 
@@ -184,7 +185,7 @@ def test_an_answer_that_comes_late_is_an_alarm_only_if_it_tells_of_a_failure(
         assert await coordinator.status() == answer
         assert woken.urgencies == [expected]
 
-    monkeypatch.setattr(PATIENCE, 0.0)
+    monkeypatch.setattr(FIRST_PATIENCE, 0.0)
     answer = None if failures is None else status(failures=failures)
     with_coordinator(lambda: Answers([answer]), test)
 
@@ -199,7 +200,7 @@ def test_an_answer_that_comes_late_is_listened_from(monkeypatch: pytest.MonkeyPa
         await answers.is_told.wait()
         assert answers.listened_after() == [7]
 
-    monkeypatch.setattr(PATIENCE, 0.0)
+    monkeypatch.setattr(FIRST_PATIENCE, 0.0)
     with_coordinator(lambda: Answers([status(last_event=7)]), test)
 
 
@@ -211,9 +212,6 @@ def test_a_question_that_is_open_keeps_no_later_turn_waiting(
 
     async def test(coordinator: Coordinator, answers: Answers, woken: Woken) -> None:
         answers.may_answer.clear()
-        monkeypatch.setattr(PATIENCE, 0.0)
-        assert await coordinator.status() is None
-        monkeypatch.setattr(PATIENCE, FOR_EVER)
         for _ in range(3):
             assert await coordinator.status() is None
         answers.may_answer.set()
@@ -222,6 +220,8 @@ def test_a_question_that_is_open_keeps_no_later_turn_waiting(
         assert answers.asked_for_status == 1
         assert woken.urgencies == [Urgency.PROGRESS], "once for each question, however often it was asked about"
 
+    monkeypatch.setattr(FIRST_PATIENCE, 0.0)
+    monkeypatch.setattr(PATIENCE, FOR_EVER)
     answer = None if failures is None else status(failures=failures)
     with_coordinator(lambda: Answers([answer]), test)
 
@@ -229,7 +229,6 @@ def test_a_question_that_is_open_keeps_no_later_turn_waiting(
 def test_one_that_was_slow_is_waited_for_again_only_after_it_was_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(coordinator: Coordinator, answers: Answers, woken: Woken) -> None:
         answers.may_answer.clear()
-        monkeypatch.setattr(PATIENCE, 0.0)
         assert await coordinator.status() is None
         answers.may_answer.set()
         await woken.at_all.wait()
@@ -248,6 +247,8 @@ def test_one_that_was_slow_is_waited_for_again_only_after_it_was_fast(monkeypatc
         assert await waiting == status()
         assert len(woken.urgencies) == 2
 
+    monkeypatch.setattr(FIRST_PATIENCE, 0.0)
+    monkeypatch.setattr(PATIENCE, 0.0)
     with_coordinator(lambda: Answers([None, status(), status()]), test)
 
 
@@ -265,5 +266,5 @@ def test_a_turn_that_is_given_up_while_it_waits_leaves_a_question_that_wakes_the
         await woken.at_all.wait()
         assert await coordinator.status() == status()
 
-    monkeypatch.setattr(PATIENCE, FOR_EVER)
+    monkeypatch.setattr(FIRST_PATIENCE, FOR_EVER)
     with_coordinator(lambda: Answers([status()]), test)
