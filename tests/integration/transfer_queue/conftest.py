@@ -30,8 +30,14 @@ def make_job(servers: Servers) -> Iterator[Callable[..., Job]]:
     """Jobs whose invariants and bytes are proven when the test is over."""
     jobs: list[Job] = []
 
-    def make(shape: QueueShape | None = None, *, timing: QueueTiming = QueueTiming(), **options: Any) -> Job:
-        jobs.append(Job(servers, shape or make_shape(**options), timing=timing))
+    def make(
+        shape: QueueShape | None = None,
+        *,
+        timing: QueueTiming = QueueTiming(),
+        checksums: bool = False,
+        **options: Any,
+    ) -> Job:
+        jobs.append(Job(servers, shape or make_shape(**options), timing=timing, checksums=checksums))
         return jobs[-1]
 
     yield make

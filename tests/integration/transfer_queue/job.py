@@ -29,12 +29,18 @@ class Job:
     """A steward and one client; epoch 1 is open."""
 
     def __init__(
-        self, servers: Servers, shape: QueueShape | None = None, *, timing: QueueTiming = QueueTiming()
+        self,
+        servers: Servers,
+        shape: QueueShape | None = None,
+        *,
+        timing: QueueTiming = QueueTiming(),
+        checksums: bool = False,
     ) -> None:
+        """`timing` and `checksums`: of all clients."""
         self.servers = servers
         self.shape = shape or make_shape()
         self.timing = timing
-        """Of all clients."""
+        self.checksums = checksums
         self.steward_timing = StewardTiming(unlisted_seconds=0)
         self.clients: list[TransferQueueClient] = []
         self.lives: dict[TransferQueueClient, Life] = {}
@@ -67,7 +73,9 @@ class Job:
     def client(self, role: Role, replica: int = 0, waiting: Waiting = Waiting.NOTIFY) -> TransferQueueClient:
         life = make_life(role, self.epoch, replica)
         self.steward.begin_life(life)
-        client = TransferQueueClient(self.servers.endpoints, self.shape, life, waiting=waiting, timing=self.timing)
+        client = TransferQueueClient(
+            self.servers.endpoints, self.shape, life, waiting=waiting, checksums=self.checksums, timing=self.timing
+        )
         self.clients.append(client)
         self.lives[client] = life
         return client

@@ -100,10 +100,14 @@ def _take(
     connection: RespConnection, read: ChunkRead, has_header: bool, until: float, known: set[str]
 ) -> list[ChunkRef]:
     """The chunk if it is not there. Takes all replies of this read unless it raises."""
-    if read.whole:
-        return [] if _take_whole(connection, read, until) else [read.chunk]
-    there = not has_header or _take_header_alone(connection, read, until, known)
-    return [] if _take_parts(connection, read, until) and there else [read.chunk]
+    try:
+        if read.whole:
+            return [] if _take_whole(connection, read, until) else [read.chunk]
+        there = not has_header or _take_header_alone(connection, read, until, known)
+        return [] if _take_parts(connection, read, until) and there else [read.chunk]
+    except CorruptChunk as error:
+        error.chunk = read.chunk
+        raise
 
 
 def _take_whole(connection: RespConnection, read: ChunkRead, until: float) -> bool:

@@ -155,8 +155,11 @@ def decode_header(data: bytes | bytearray | memoryview) -> ChunkHeader:
     if version != FORMAT_VERSION:
         raise CorruptChunk(f"TransferQueue: a chunk has format version {version}, known is {FORMAT_VERSION}")
     (seal,) = _SEAL.unpack(bytes(data[_BODY.size : HEADER_BYTES]))
-    if seal != xxhash.xxh3_64_intdigest(body):
-        raise CorruptChunk("TransferQueue: a chunk's header does not match its checksum")
+    found = xxhash.xxh3_64_intdigest(body)
+    if seal != found:
+        raise CorruptChunk(
+            f"TransferQueue: a chunk's header does not match its checksum ({found:x}, stored is {seal:x})"
+        )
     dtype = _DTYPES.get(code)
     if dtype is None or flags & ~_HAS_CHECKSUM or num_inner > MAX_INNER_DIMS or zero or any(inner[num_inner:]):
         raise CorruptChunk(
@@ -193,8 +196,14 @@ def verify_payload(header: ChunkHeader, payload: memoryview) -> None:
         raise CorruptChunk(
             f"TransferQueue: a chunk has {payload.nbytes} payload bytes, its header says {header.num_bytes} bytes"
         )
-    if header.checksum is not None and payload_checksum([payload]) != header.checksum:
-        raise CorruptChunk(f"TransferQueue: a chunk's {payload.nbytes} payload bytes do not match their checksum")
+    if header.checksum is None:
+        return
+    found = payload_checksum([payload])
+    if found != header.checksum:
+        raise CorruptChunk(
+            f"TransferQueue: a chunk's {payload.nbytes} payload bytes do not match their checksum ({found:x}, stored is"
+            f" {header.checksum:x})"
+        )
 
 
 def decode_chunk(data: bytes | bytearray | memoryview) -> tuple[ChunkHeader, torch.Tensor]:

@@ -11,7 +11,14 @@ from rljob_api.names import RolloutId
 from rljob_workers.transfer_queue.control.connection import Argument
 from rljob_workers.transfer_queue.control.rows import ClaimedRows, parse_claim
 from rljob_workers.transfer_queue.control.waits import Answer
-from rljob_workers.transfer_queue.errors import ControlUnreachable, NotOpen, RowsLost, StorageUnreachable
+from rljob_workers.transfer_queue.damage import fetch_undamaged
+from rljob_workers.transfer_queue.errors import (
+    ControlUnreachable,
+    CorruptChunk,
+    NotOpen,
+    RowsLost,
+    StorageUnreachable,
+)
 from rljob_workers.transfer_queue.life_access import LifeAccess
 from rljob_workers.transfer_queue.types import Batch, Claim, Exhausted, NotReady, Task
 
@@ -69,8 +76,10 @@ class Claims:
 
     def _fetch(self, claimed: ClaimedRows, lease: str | None, waiting: str) -> Answer[Claim]:
         try:
-            columns = self._access.units.fetch(claimed.fields, deadline=self._access.deadline(), waiting=waiting)
-        except (StorageUnreachable, RowsLost) as error:
+            columns = fetch_undamaged(self._access, claimed.fields, deadline=self._access.deadline(), waiting=waiting)
+        except (StorageUnreachable, RowsLost, CorruptChunk) as error:
+            if isinstance(error, CorruptChunk) and error.chunk is None:
+                raise  # no reading cures what the control state says
             # Not waited for here: the caller beats, and asks again until the unit is back or the rows are made anew.
             # Where the control Redis does not answer either, the lease ends by its time.
             with suppress(ControlUnreachable, NotOpen):

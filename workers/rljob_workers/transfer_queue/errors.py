@@ -12,7 +12,7 @@ QueueError
 ├── NotOpen              the control Redis was restarted and is not open yet: retried inside, raised at the deadline
 ├── ControlUnreachable   control Redis does not answer within the deadline (who waited for what)
 ├── StorageUnreachable   a storage unit does not answer within the deadline
-├── RowsLost             bytes of claimed rows are gone (a unit came back empty): reported to the coordinator
+├── RowsLost             bytes of claimed rows are gone, or damaged and deleted: reported to the coordinator
 ├── StorageFull          no unit has room for an issued ticket's rows within the deadline
 └── CorruptChunk         bytes do not match their header, length or checksum
 """
@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rljob_workers.transfer_queue.placement import ChunkRef
 
 
 class QueueError(Exception):
@@ -86,4 +88,8 @@ class StorageFull(QueueError):
 
 
 class CorruptChunk(QueueError):
-    """Bytes are not what their header says."""
+    """Bytes are not what their header says; `chunk` is the one that they were read from, where they were."""
+
+    def __init__(self, message: str, chunk: ChunkRef | None = None) -> None:
+        super().__init__(message)
+        self.chunk = chunk
