@@ -49,9 +49,6 @@ REFUSED = "ObjectRefused"
 RETRY_SECONDS = 0.2
 """After a refusal of the coordinator everything is observed and decided anew."""
 
-UNANSWERED_SECONDS = 1.0
-"""A coordinator that should answer and did not is asked again: nothing announces that it does."""
-
 REMAINS_SECONDS = 1.0
 """How often it is looked whether the garbage collector is done with an earlier job of the same name."""
 
@@ -147,8 +144,8 @@ class Reconciler:
             return Look(now + REMAINS_SECONDS)
         if refused:
             return Look(now + RETRY_SECONDS, Urgency.ALARM)
-        if coordinator is not None and seen is None:
-            return Look(min(now + UNANSWERED_SECONDS, decision.look_again_at))
+        if coordinator is not None and seen is None and not _stops(decision):
+            return Look(min(now + coordinator.ask_again_seconds, decision.look_again_at))
         return Look(decision.look_again_at if early is None else min(now + early, decision.look_again_at))
 
     async def _coordinator(self, key: JobKey, token: str) -> Coordinator | None:
@@ -169,7 +166,7 @@ class Reconciler:
             return True
         if any(isinstance(action, SetDesired | RaiseEpoch) for action in decision.actions):
             self._clock.told(scene.key)
-        if any(isinstance(action, Stop) for action in decision.actions):
+        if _stops(decision):
             await self._world.coordinators.close(scene.key)
         return False
 
@@ -226,6 +223,11 @@ class Reconciler:
         ):
             memory.forget(key)
         await self._world.coordinators.close(key)
+
+
+def _stops(decision: Decision) -> bool:
+    """Whether nothing is asked of the coordinator any more."""
+    return any(isinstance(action, Stop) for action in decision.actions)
 
 
 def _is_ending(decision: Decision) -> bool:

@@ -30,6 +30,10 @@ how old the status gets. A little less each time, so that the jobs do not all wr
 
 RETRY_SECONDS = (0.2, 10.0)
 
+ASK_AGAIN_SECONDS = (1.0, 30.0)
+"""When a job whose coordinator did not answer is looked at again unasked: later each time, since a pod that comes back is
+announced, and there may be many that do not."""
+
 _QUIET = (EventKind.STEP_TRAINED, EventKind.PUBLISHED)
 """Nothing is decided on these, and there are many of them: they only make the status due, and only end a question when
 its time is over."""
@@ -48,6 +52,14 @@ class Coordinator:
         self._asked: asyncio.Task[CoordinatorStatus | None] | None = None
         self._patience = FIRST_PATIENCE_SECONDS
         self._listening: asyncio.Task[None] | None = None
+        self._unanswered = 0
+        """Questions in a row."""
+
+    @property
+    def ask_again_seconds(self) -> float:
+        """In how long to look unasked, where there was no answer. While a question is open its end wakes the job."""
+        shortest, longest = ASK_AGAIN_SECONDS
+        return longest if self._asked else min(longest, shortest * 2.0 ** min(self._unanswered - 1, 16))
 
     async def status(self) -> CoordinatorStatus | None:
         """What it sees; None if it does not say so soon, then its answer wakes the job.
@@ -91,10 +103,12 @@ class Coordinator:
             seen = await self.link.status()
         except CoordinatorError as error:
             self._metrics.coordinator_requests.labels("status", type(error).__name__).inc()
+            self._unanswered += 1
             return None
         finally:
             self._patience = PATIENCE_SECONDS if time.monotonic() - asked_at <= PATIENCE_SECONDS else 0.0
         self._metrics.coordinator_requests.labels("status", "ok").inc()
+        self._unanswered = 0
         if seen.server is not ServerState.OPENING:  # it may not have read yet what has happened
             self._listen_after(seen.last_event)
         return seen

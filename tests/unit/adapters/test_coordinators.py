@@ -268,3 +268,14 @@ def test_a_turn_that_is_given_up_while_it_waits_leaves_a_question_that_wakes_the
 
     monkeypatch.setattr(FIRST_PATIENCE, FOR_EVER)
     with_coordinator(lambda: Answers([status()]), test)
+
+
+def test_one_that_does_not_answer_is_asked_later_and_later_until_it_does() -> None:
+    async def test(coordinator: Coordinator, answers: Answers, woken: Woken) -> None:
+        waits = []
+        for _ in range(5):
+            if await coordinator.status() is None:
+                waits.append(coordinator.ask_again_seconds)
+        assert waits == [1.0, 2.0, 4.0, 1.0]
+
+    with_coordinator(lambda: Answers([None, None, None, status(), None]), test)
