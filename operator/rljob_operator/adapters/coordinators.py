@@ -31,8 +31,8 @@ how old the status gets. A little less each time, so that the jobs do not all wr
 RETRY_SECONDS = (0.2, 10.0)
 
 ASK_AGAIN_SECONDS = (1.0, 30.0)
-"""When a job whose coordinator did not answer is looked at again unasked: later each time, since a pod that comes back is
-announced, and there may be many that do not."""
+"""When a job whose coordinator did not answer is looked at again unasked: later each time, since a pod that comes back
+is announced, and there may be many that do not."""
 
 _QUIET = (EventKind.STEP_TRAINED, EventKind.PUBLISHED)
 """Nothing is decided on these, and there are many of them: they only make the status due, and only end a question when
