@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from rljob_api.names import Role
 from rljob_api.wire.observation import ServerState
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.errors import ControlUnreachable
+from rljob_workers.transfer_queue.errors import ControlUnreachable, Fenced, StorageUnreachable
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, NotReady, Withheld
@@ -138,18 +137,91 @@ def test_what_a_server_that_hung_does_later_is_done_once(make_job: MakeJob) -> N
         job.servers.control.resume()
     assert job.put([ticket]) == [False]
     assert job.steward.stats().rows_ready["ref_log_probs"] == 2
-    job.steward.end_life(job.incarnation(forward))
+    # What the claim that was given up took comes with the next one, long before its lease is over.
+    batch = forward.claim(LOG_PROBS.name, range(1), 100, timeout=0)
+    assert isinstance(batch, Batch)
+    assert batch.rows.tolist() == [2 * ticket.group, 2 * ticket.group + 1]
+    job.put_derived(forward, batch, "log_probs")
     job.put(job.tickets(1))
     job.derive(0)
     job.train(0)
     assert job.rollout.claim_tickets(weight(0), 1, 0) is not Withheld.CLOSED
 
 
+@pytest.mark.parametrize("given_up", [1, 3])
+def test_rows_that_a_hung_server_gave_to_claims_that_were_given_up_come_with_the_next_one(
+    make_job: MakeJob, given_up: int
+) -> None:
+    job = make_job(batch=2, timing=IMPATIENT)
+    forward = job.client(Role.ACTOR_FWD)
+    job.put(job.tickets(2))
+    held = forward.claim(LOG_PROBS.name, range(1), 1, timeout=0)
+    assert isinstance(held, Batch)
+    job.servers.control.stop()
+    try:
+        for _ in range(given_up):
+            assert isinstance(forward.claim(LOG_PROBS.name, range(1), 1, timeout=0), NotReady)
+    finally:
+        job.servers.control.resume()
+    rest = forward.claim(LOG_PROBS.name, range(1), 100, timeout=0)
+    assert isinstance(rest, Batch)
+    assert (held.rows.tolist(), rest.rows.tolist()) == ([0], [1, 2, 3])
+    for batch in (held, rest):
+        job.put_derived(forward, batch, "log_probs")
+
+
+def test_a_claim_that_was_given_up_and_comes_after_a_later_one_takes_nothing(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the later one found nothing."""
+    job = make_job(batch=2)
+    forward = job.client(Role.ACTOR_FWD)
+    control, sent = forward._access.control, []
+
+    def lose(name: str, *args: Any, **_: Any) -> list[Any]:
+        sent.append((name, args))
+        raise ControlUnreachable("a test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(control, "change", lose)
+        assert isinstance(forward.claim(LOG_PROBS.name, range(1), 100, timeout=0), NotReady)
+    ((name, args),) = sent
+    late = TransferQueueClient(job.servers.endpoints, job.shape, job.lives[forward])
+    assert isinstance(forward.claim(LOG_PROBS.name, range(1), 99, timeout=0), NotReady)
+    job.put(job.tickets(2))
+    with pytest.raises(Fenced, match=r"call 1 of \w+ comes after its call 2"):
+        late._access.control.change(name, *args, deadline=0.0, waiting="a test")
+    late.close()
+    assert len(claimed(forward, LOG_PROBS.name)) == 2
+
+
+def test_rows_whose_bytes_did_not_come_and_that_could_not_be_given_back_come_with_the_next_claim(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(batch=2, timing=IMPATIENT)
+    job.put(job.tickets(2))
+    forward = job.client(Role.ACTOR_FWD)
+
+    def lose_both(*_: Any, **__: Any) -> dict[str, Jagged]:
+        job.servers.sync_control()
+        job.servers.control.kill()
+        raise StorageUnreachable("a test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(forward._access.units, "fetch", lose_both)
+        assert isinstance(forward.claim(LOG_PROBS.name, range(1), 100, timeout=0), NotReady)
+    job.servers.control.start()
+    job.steward.open_server(0)
+    batch = forward.claim(LOG_PROBS.name, range(1), 100, timeout=0)
+    assert isinstance(batch, Batch)
+    assert batch.rows.tolist() == [0, 1, 2, 3]
+
+
 def test_a_claim_whose_unit_goes_with_the_control_redis_is_answered(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They may be on one machine. The rows cannot be given back then, and come back when their lease is over."""
-    job = make_job(batch=2, timing=replace(IMPATIENT, lease_seconds=0.0))
+    """They may be on one machine. The rows cannot be given back then."""
+    job = make_job(batch=2, timing=IMPATIENT)
     job.put(job.tickets(2))
     forward, servers = job.client(Role.ACTOR_FWD), (job.servers.control, *job.servers.units)
     fetch = forward._access.units.fetch

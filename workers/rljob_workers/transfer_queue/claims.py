@@ -5,6 +5,7 @@ For `client`, which asks again where nothing was ready (`control.waits`). Rows w
 
 from __future__ import annotations
 
+import secrets
 from contextlib import suppress
 
 from rljob_api.names import RolloutId
@@ -35,17 +36,32 @@ class Claims:
         self._access = access
         self._explained: tuple[float, str, str] = (float("-inf"), "", "")
         """When, of what, and what was missing for it."""
+        self._unheard: list[str] = []
+        """Leases that we may have without knowing: the next claim ends them."""
 
-    def ask(
+    def ask_rows(self, task: Task, partitions: range, max_rows: int, deadline: float, what: str) -> Answer[Claim]:
+        """Rows of a forward task, under a new lease; `what` names them. Tried until `deadline` and a little longer."""
+        lease, lease_ms = secrets.token_hex(8), int(self._access.timing.lease_seconds * 1000)
+        arguments: tuple[Argument, ...] = (partitions[0], partitions[-1], max_rows, lease, lease_ms, *self._unheard)
+        # A server that hangs may do later what we gave up by then.
+        self._unheard.append(lease)
+        return self._ask("claim", task, arguments, deadline, what, lease)
+
+    def ask_batch(self, task: Task, arguments: tuple[Argument, ...], deadline: float, what: str) -> Answer[Claim]:
+        """A share of a training batch, likewise."""
+        return self._ask("claim_training", task, arguments, deadline, what, None)
+
+    def _ask(
         self, name: str, task: Task, arguments: tuple[Argument, ...], deadline: float, what: str, lease: str | None
     ) -> Answer[Claim]:
-        """Calls function `name` for `task`; `what` names the rows. Tried until `deadline` and a little longer."""
         waiting = f"{self._access} waits for {what}"
         until = self._beyond(deadline)
         try:
             reply = self._access.change(name, task.name, *arguments, deadline=until, waiting=waiting)
         except (ControlUnreachable, NotOpen) as error:
             return Answer(NotReady(str(error)), is_final=False, stands=False)
+        if lease is not None:
+            self._unheard.clear()
         if reply[0] == b"E":
             return Answer(Exhausted(), is_final=True)
         if reply[0] == b"N":
@@ -81,7 +97,9 @@ class Claims:
             if isinstance(error, CorruptChunk) and error.chunk is None:
                 raise  # no reading cures what the control state says
             # Not waited for here: the caller beats, and asks again until the unit is back or the rows are made anew.
-            # Where the control Redis does not answer either, the lease ends by its time.
+            # Where the control Redis does not answer either, the next claim ends the lease.
+            if lease is not None:
+                self._unheard.append(lease)
             with suppress(ControlUnreachable, NotOpen):
                 until = self._beyond(self._access.clock())
                 if isinstance(error, RowsLost):
@@ -91,6 +109,7 @@ class Claims:
                     )
                 if lease is not None:
                     self.release(lease, len(claimed.rows), until)
+                    self._unheard.remove(lease)
             self._access.sleep(LOST_ROWS_PAUSE_SECONDS)
             return Answer(NotReady(str(error)), is_final=False, stands=False)
         self._access.count("queue_got_bytes", sum(column.values.nbytes for column in columns.values()))

@@ -7,7 +7,6 @@ models and no coordinator.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
@@ -192,9 +191,7 @@ class TransferQueueClient:
         what = f"rows of train_{partitions[0]} to train_{partitions[-1]} for {task}"
 
         def ask(deadline: float) -> Answer[Claim]:
-            lease = secrets.token_hex(8)
-            arguments = (partitions[0], partitions[-1], max_rows, lease, int(self._timing.lease_seconds * 1000))
-            return self._claims.ask("claim", consumer, arguments, deadline, what, lease)
+            return self._claims.ask_rows(consumer, partitions, max_rows, deadline, what)
 
         return self._waits.first_final(task, (partitions, max_rows), ask, timeout)
 
@@ -260,7 +257,7 @@ class TransferQueueClient:
         arguments = (rollout_id, batch_index, num_rows, dp_rank, dp_size)
 
         def ask(deadline: float) -> Answer[Claim]:
-            return self._claims.ask("claim_training", consumer, arguments, deadline, what, None)
+            return self._claims.ask_batch(consumer, arguments, deadline, what)
 
         answer = self._waits.first_final(task, arguments, ask, timeout)
         if isinstance(answer, NotReady) and answer.waiting_for == what:

@@ -61,6 +61,16 @@ local function end_expired(now)
   return #expired > 0
 end
 
+-- Ends leases that their claimer heard nothing of, by their ids from args[first] on; true if there are any. The call counts
+-- as a change then, so that a claim of one of them that comes after it is refused.
+local function end_unheard(args, first, owner)
+  for i = first, #args do
+    local lease = load_lease(args[i])
+    if lease and lease.owner == owner then end_lease(lease) end
+  end
+  return #args >= first
+end
+
 -- Once its last entry was taken, a partition is offered no more.
 local function withdraw_if_empty(r, task)
   if redis.call('EXISTS', key(r, 'q:' .. task.name)) == 0 then redis.call('ZREM', 'q:ready:' .. task.name, r) end
@@ -87,10 +97,11 @@ local function batch_answer(r, task, rows, lease)
   return answer
 end
 
+-- Task, first and last partition, most rows, lease, its ms, then leases of earlier claims that got no answer.
 rank_call('claim', function(args, owner)
   local task, first, last = SHAPE.task[args[1]], tonumber(args[2]), tonumber(args[3])
-  local now = now_ms()
-  local changed = end_expired(now) or nil
+  local now, unheard = now_ms(), end_unheard(args, 7, owner)
+  local changed = end_expired(now) or unheard or nil
   local r = tonumber(redis.call('ZRANGE', 'q:ready:' .. task.name, first, last, 'BYSCORE', 'LIMIT', 0, 1)[1])
   if not r then return {is_exhausted(task, first, last) and 'E' or 'N'}, changed end
   local rows, id = pop_rows(r, task, tonumber(args[4])), args[5]
