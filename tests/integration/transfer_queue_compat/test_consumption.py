@@ -245,3 +245,20 @@ def test_batches_of_partitions_beyond_a_page(make_client: MakeClient) -> None:
     assert client.get_data(found)["x"].tolist() == list(range(900))
     assert len(set(found.global_indexes)) == 900
     assert isinstance(found, BatchMeta)
+
+
+def test_groups_of_any_size_are_dealt(make_client: MakeClient) -> None:
+    """More rows than one command of a script takes."""
+    size = 9000
+    client = make_client(SeqlenBalancedSampler(size, dp_size=2))
+    meta = client.put(numbers(4 * size), partition_id="p")
+    lengths = [3] * size + [1] * size + [1] * size + [3] * size
+    meta.update_custom_meta([{"total_lengths": length} for length in lengths])
+    client.set_custom_meta(meta)
+    shares = [
+        client.get_meta(["x"], 2 * size, "p", task_name="t", sampling_config={"dp_rank": rank, "batch_index": 0})
+        for rank in range(2)
+    ]
+    assert [sum(each["total_lengths"] for each in share.custom_meta) for share in shares] == [4 * size] * 2
+    assert sorted(row for share in shares for row in share.global_indexes) == list(range(4 * size))
+    assert client.check_consumption_status("t", "p")

@@ -45,18 +45,22 @@ local function release_field(p, field, run, produced)
   end)
 end
 
+-- Calls `visit(document)` for each place, '' where there is none; 1000 are read at once, since Lua's stack has room for 8000.
+local function each_document(p, first, count, visit)
+  for start = first, first + count - 1, 1000 do
+    local places = {}
+    for place = start, math.min(start + 999, first + count - 1) do places[#places + 1] = place end
+    for _, document in ipairs(redis.call('HMGET', key(p, 'docs'), unpack(places))) do visit(document or '') end
+  end
+end
+
 local function documents(p, runs)
-  local name, parts = key(p, 'docs'), {}
-  if redis.call('EXISTS', name) == 0 then return '' end
+  local parts = {}
+  if redis.call('EXISTS', key(p, 'docs')) == 0 then return '' end
   for _, run in ipairs(runs) do
-    for first = run[1], run[1] + run[2] - 1, 1000 do
-      local places = {}
-      for place = first, math.min(first + 999, run[1] + run[2] - 1) do places[#places + 1] = place end
-      for _, document in ipairs(redis.call('HMGET', name, unpack(places))) do
-        document = document or ''
-        parts[#parts + 1] = struct.pack('<I4', #document) .. document
-      end
-    end
+    each_document(p, run[1], run[2], function(document)
+      parts[#parts + 1] = struct.pack('<I4', #document) .. document
+    end)
   end
   return table.concat(parts)
 end

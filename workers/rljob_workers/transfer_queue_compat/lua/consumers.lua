@@ -103,7 +103,7 @@ local function consumer(p, task, size, fields)
   return c
 end
 
--- The next `want` units that are ready, lowest places first, as runs of units.
+-- The next `want` units that are ready, lowest places first, as runs of units, and the place behind them.
 local function next_units(p, c, want)
   local at, runs, found = tonumber(redis.call('HGET', key(p, 'n:' .. c.id), 'at')), {}, 0
   local window, first = math.max(want, 64), at
@@ -118,8 +118,7 @@ local function next_units(p, c, want)
     first, window = first + #flags, math.min(window * 4, 65536)
   end
   local last = runs[#runs]
-  redis.call('HSET', key(p, 'n:' .. c.id), 'at', last[1] + last[2])
-  return runs
+  return runs, last[1] + last[2]
 end
 
 local function consume(p, task, runs)
@@ -138,7 +137,7 @@ local function rows_of(units, size)
 end
 
 local function length_of(document)
-  local fine, found = pcall(cjson.decode, document or '')
+  local fine, found = pcall(cjson.decode, document)
   return fine and type(found) == 'table' and tonumber(found.total_lengths) or 1
 end
 
@@ -147,9 +146,8 @@ local function deal(p, units, size, ranks)
   local groups, shares = {}, {}
   for _, run in ipairs(units) do
     for group = run[1], run[1] + run[2] - 1 do
-      local total, places = 0, {}
-      for place = group * size, (group + 1) * size - 1 do places[#places + 1] = place end
-      for _, document in ipairs(redis.call('HMGET', key(p, 'docs'), unpack(places))) do total = total + length_of(document) end
+      local total = 0
+      each_document(p, group * size, size, function(document) total = total + length_of(document) end)
       groups[#groups + 1] = {group, total}
     end
   end
@@ -200,10 +198,11 @@ changing('claim', function(args)
   local units = want / size * math.max(ranks, 1)
   local ready = tonumber(redis.call('HGET', key(p, 'n:' .. c.id), 'ready'))
   if ready < units then return {'N', ready * size} end
-  local taken = next_units(p, c, units)
-  local runs = rows_of(taken, size)
+  local taken, behind = next_units(p, c, units)
+  local runs, shares = rows_of(taken, size), ranks > 0 and deal(p, taken, size, ranks) or {}
+  redis.call('HSET', key(p, 'n:' .. c.id), 'at', behind)
   if ranks > 0 then
-    for other, share in ipairs(deal(p, taken, size, ranks)) do
+    for other, share in ipairs(shares) do
       redis.call('HSET', batches, (other - 1) .. ':' .. index, pack_runs(share))
       if tostring(other - 1) == rank then runs = share end
     end
