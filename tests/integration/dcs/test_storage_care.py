@@ -20,8 +20,10 @@ from rljob_workers.dcs.coordinator.storage_care import SHORTAGE_SECONDS, TELL_SE
 from rljob_workers.dcs.coordinator.store import Store
 from rljob_workers.roles.tasks import GENERATED_FIELDS, queue_shape
 from rljob_workers.transfer_queue.client import TransferQueueClient
+from rljob_workers.transfer_queue.control.rows import parse_chunk
 from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.steward import QueueSteward
+from rljob_workers.transfer_queue.naming import Named
+from rljob_workers.transfer_queue.steward import QueueSteward, StewardTiming
 from rljob_workers.transfer_queue.types import GroupRows, Withheld
 from tests.integration.dcs.world import job
 from tests.integration.transfer_queue.servers import Servers
@@ -40,6 +42,7 @@ class Desk:
         self.pace = 0.0
         """Seconds that pass with each look at the clock."""
         self.job = job()
+        self.timing = StewardTiming()
         self.begin()
         self.coordinator.raise_epoch(EpochRequest(epoch=Epoch(1), decision_id="d1", reason="a test"))
         life = Life(key=RankKey(role=Role.ROLLOUT, replica=0), epoch=Epoch(1), generation=0, incarnation="abcdefabcdef")
@@ -49,7 +52,7 @@ class Desk:
     def begin(self) -> None:
         """Anew, as after a death."""
         self.store = Store(redis.Redis.from_url(self.servers.endpoints.control_redis))
-        self.steward = QueueSteward(self.servers.endpoints, queue_shape(self.job.spec))
+        self.steward = QueueSteward(self.servers.endpoints, queue_shape(self.job.spec), timing=self.timing)
         ground = Ground(
             job=self.job,
             store=self.store,
@@ -162,6 +165,33 @@ def test_what_goes_is_told_at_once_and_then_in_sums(desk: Desk) -> None:
     assert len(desk.told(EventKind.ROWS_DROPPED)) == 2
     stats = desk.coordinator.queue.stats()
     assert (stats.dropped_retained_rows, stats.dropped_unclaimed_rows) == (0, 12)
+
+
+def test_room_is_made_while_a_unit_hangs(desk: Desk) -> None:
+    desk.steward.close()
+    desk.timing = StewardTiming(patience_seconds=0.3)
+    desk.begin()
+    desk.put_a_rollout()
+    desk.put_groups(1)
+    desk.put_groups(1)
+    assert desk.steward.upkeep.relieve() is not None
+    desk.put_a_rollout()
+    desk.fill()
+    hung, full = desk.servers.units
+    hung.stop()
+    try:
+        desk.look()
+        desk.look(SHORTAGE_SECONDS)
+        # Of what went before there was garbage on both units, of what goes now there is some yet.
+        desk.coordinator.sweep()
+    finally:
+        hung.resume()
+    assert len(desk.told(EventKind.ROWS_DROPPED)) == 1
+    with full.admin() as admin, desk.servers.control.admin() as control:
+        assert {parse_chunk(line).unit for line in control.lrange("q:dead:0", 0, -1)} == {0}
+        named = {parse_chunk(line).key.encode() for _, line in desk.steward.sweeper.named(Named.ALL)}
+        assert control.llen("q:dead:1") == 0
+        assert set(admin.scan_iter(match="*:*:*")) <= named
 
 
 def test_groups_that_a_put_has_room_beside_stay_however_long_memory_is_short(desk: Desk) -> None:

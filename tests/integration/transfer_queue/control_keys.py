@@ -54,8 +54,9 @@ class Control:
 
     @cached_property
     def dead(self) -> list[ChunkRef]:
-        lines: Any = self.admin.lrange("q:dead", 0, -1)
-        return [parse_chunk(line) for line in lines]
+        keys: Any = self.admin.keys("q:dead:*")
+        lists: list[Any] = [self.admin.lrange(key, 0, -1) for key in keys]
+        return [parse_chunk(line) for lines in lists for line in lines]
 
     def hash(self, key: str) -> dict[bytes, bytes]:
         found: Any = self.admin.hgetall(key)

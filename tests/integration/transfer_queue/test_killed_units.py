@@ -16,6 +16,7 @@ from rljob_workers.transfer_queue.control.rows import parse_chunk
 from rljob_workers.transfer_queue.errors import LeaseLost, StorageUnreachable
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.losses import LostRows
+from rljob_workers.transfer_queue.naming import Named
 from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, GroupRows, NotReady, Ticket
 from tests.integration.transfer_queue.job import Job, weight
@@ -150,7 +151,7 @@ def test_what_a_hung_unit_took_after_all_is_deleted_by_the_next_put(make_job: Ma
         assert put_big(job, tickets[:2]) == [True, True]
     job.rollout._access.units._shunned_until[0] = 0.0
     assert put_big(job, tickets[2:]) == [True, True]
-    named = {parse_chunk(line).key for _, _, line in job.steward.sweeper.named("all")}
+    named = {parse_chunk(line).key for _, line in job.steward.sweeper.named(Named.ALL)}
     assert {key.decode() for key in job.servers.unit_keys() if key.count(b":") == 2} == named
 
 

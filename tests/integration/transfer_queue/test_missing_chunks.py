@@ -9,6 +9,7 @@ import pytest
 from rljob_api.names import Role, RolloutId
 from rljob_workers.transfer_queue.control.rows import parse_chunk
 from rljob_workers.transfer_queue.losses import LostChunks, LostRows
+from rljob_workers.transfer_queue.naming import Named
 from rljob_workers.transfer_queue.types import Batch, NotReady
 from tests.integration.transfer_queue.job import Job, weight
 from tests.integration.transfer_queue.world import LOG_PROBS, TRAIN
@@ -18,7 +19,7 @@ MakeJob = Callable[..., Job]
 
 def delete_chunk(job: Job, field: str) -> int:
     """By hand, one chunk of a field; gives the unit that had it."""
-    chunks = [parse_chunk(line) for _, _, line in job.steward.sweeper.named("kept")]
+    chunks = [parse_chunk(line) for _, line in job.steward.sweeper.named(Named.KEPT)]
     chunk = next(chunk for chunk in chunks if chunk.field == field)
     with job.servers.units[chunk.unit].admin() as admin:
         assert admin.unlink(chunk.key) == 1

@@ -41,7 +41,7 @@ def busy_job(servers: Servers) -> Job:
         pytest.param(lambda a: a.zrem("q:ready:actor_log_probs", 0), "set of ready partitions", id="not offered"),
         pytest.param(lambda a: a.hincrby("p:0:refs", a.hkeys("p:0:refs")[0], 1), "chunks and their counts", id="refs"),
         pytest.param(lambda a: a.setrange("p:0:f:tokens", 16, b"\xff" * 4), "tokens of row 0 lies in", id="too far"),
-        pytest.param(lambda a: a.rpush("q:dead", a.hvals("p:0:chunks")[0]), "is named 2 times", id="dead and named"),
+        pytest.param(lambda a: a.rpush("q:dead:0", a.hvals("p:0:chunks")[0]), "is named 2 times", id="dead and named"),
         pytest.param(lambda a: a.zadd("q:open", {"0": 0}), "are not made of issued", id="issued and open"),
         pytest.param(lambda a: a.hincrby("q:meta", "next", 1), "are not made of issued", id="a place is nowhere"),
         pytest.param(lambda a: a.zadd("q:front", {"0": 0}), "prompt 0 is drawn 2 times", id="a prompt is drawn twice"),

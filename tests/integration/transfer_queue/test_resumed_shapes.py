@@ -9,6 +9,7 @@ import pytest
 
 from rljob_api.names import Epoch
 from rljob_api.wire.observation import ServerState
+from rljob_workers.transfer_queue.naming import Named
 from rljob_workers.transfer_queue.steward import QueueSteward
 from rljob_workers.transfer_queue.types import QueueShape
 from tests.integration.transfer_queue.job import Job
@@ -29,7 +30,7 @@ def test_rows_of_a_unit_that_is_no_part_of_the_job_any_more_are_generated_again(
     assert restore.kept_groups == 2
     steward.sweeper.sweep()
     assert steward.check() == []
-    named = [line for _, _, line in steward.sweeper.named("all")]
+    named = [line for _, line in steward.sweeper.named(Named.ALL)]
     assert all(line.startswith(b"0|") for line in named)
     steward.close()
 

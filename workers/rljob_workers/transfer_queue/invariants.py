@@ -13,6 +13,7 @@ from rljob_api.names import RolloutId, partition_name
 from rljob_workers.transfer_queue.control.connection import Argument
 from rljob_workers.transfer_queue.control.library import shape_fields
 from rljob_workers.transfer_queue.control.rows import parse_chunk
+from rljob_workers.transfer_queue.naming import Named, chunks_of
 from rljob_workers.transfer_queue.placement import ChunkRef
 from rljob_workers.transfer_queue.read_access import ReadAccess
 
@@ -68,6 +69,5 @@ class QueueInvariants:
         """By key, the chunks of a partition that should be on their unit: of the unit's present generation."""
         marks = self._access.read("units", waiting=_WAITING)
         known = {int(unit): int(mark) for unit, mark in zip(marks[::2], marks[1::2], strict=True)}
-        reply = self._access.read("chunks", "kept", rollout_id, waiting=_WAITING)
-        chunks = map(parse_chunk, reply[2::3])
+        chunks = [parse_chunk(line) for _, line in chunks_of(self._access, Named.KEPT, rollout_id, _WAITING)]
         return {chunk.key: chunk for chunk in chunks if known.get(chunk.unit) == chunk.unit_generation}

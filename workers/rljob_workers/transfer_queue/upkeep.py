@@ -6,7 +6,7 @@ For the steward only. Says what it did; whom to tell, and when room must be made
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from rljob_api.names import RolloutId
 from rljob_workers.transfer_queue.chunks import MAX_CHUNK_BYTES
@@ -14,6 +14,7 @@ from rljob_workers.transfer_queue.control.rows import parse_chunk
 from rljob_workers.transfer_queue.errors import StorageUnreachable
 from rljob_workers.transfer_queue.inspection import UnitFigures
 from rljob_workers.transfer_queue.losses import Dropped, Given, LostChunks, LostRows
+from rljob_workers.transfer_queue.naming import Named, chunks_of
 from rljob_workers.transfer_queue.placement import ChunkRef
 from rljob_workers.transfer_queue.stewardship import Stewardship
 
@@ -137,8 +138,8 @@ class StorageUpkeep:
         generation = self._by.known_generations().get(unit)
         named = {
             chunk_id: chunk
-            for chunk_id, chunk in self._named(rollout_id)
-            if chunk.unit == unit and chunk.unit_generation == generation
+            for chunk_id, line in chunks_of(self._by.access, Named.KEPT, rollout_id, _LOOKS)
+            if (chunk := parse_chunk(line)).unit == unit and chunk.unit_generation == generation
         }
         if not named or unit >= len(self._by.units):
             return {}
@@ -152,11 +153,6 @@ class StorageUpkeep:
             return None
         there = set(present)
         return {chunk_id: chunk for chunk_id, chunk in named.items() if chunk.key not in there}
-
-    def _named(self, rollout_id: RolloutId) -> Iterator[tuple[bytes, ChunkRef]]:
-        reply = self._by.read("chunks", "kept", rollout_id, waiting=_LOOKS)
-        for chunk_id, line in zip(reply[1::3], reply[2::3], strict=True):
-            yield chunk_id, parse_chunk(line)
 
     # --- room ----------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ Called by the coordinator in its thread. What is lost or may go is the queue's t
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from functools import partial
 
 from rljob_api.names import Role, partition_name
@@ -16,8 +17,8 @@ from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.store import Change, Table
+from rljob_workers.transfer_queue.errors import StorageUnreachable
 from rljob_workers.transfer_queue.losses import Dropped, LostChunks, LostRows, told_together
-from rljob_workers.transfer_queue.sweeping import CHUNKS_AT_ONCE
 
 SHORTAGE_SECONDS = 10.0
 """A shortage of memory that lasts so long does not pass by training going on."""
@@ -42,7 +43,8 @@ class StorageCare:
         """Finds units that came back empty or lost chunks, and has their rows made again; makes room."""
         upkeep = self._ground.steward.upkeep
         for unit in upkeep.probe():
-            upkeep.declare_lost(unit, partial(self._tell_loss, unit))
+            with suppress(StorageUnreachable):  # it went away again: a later look finds it
+                upkeep.declare_lost(unit, partial(self._tell_loss, unit))
         upkeep.declare_missing(self._tell_missing)
         self._make_room()
         self._tell_room()
@@ -91,8 +93,8 @@ class StorageCare:
             self._short_since = now
         if now - self._short_since < SHORTAGE_SECONDS:
             return
-        if steward.sweeper.sweep().chunks >= CHUNKS_AT_ONCE:
-            return  # there is more garbage than that: room comes by itself
+        if steward.sweeper.sweep().has_more:
+            return  # room comes by itself
         # Generated groups go only where a put may not fit. For the sake of tickets they would go again and again.
         if upkeep.nearly_full:
             upkeep.relieve()

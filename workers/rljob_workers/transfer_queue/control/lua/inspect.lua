@@ -4,7 +4,7 @@ local LEASES_AT_ONCE = 1000
 
 -- Where the queue is, what keeps tickets back, who has some, what went for room, the partitions, the lives and the units.
 read_call('inspect', function()
-  local lives, holders = redis.call('HGETALL', LIVE), {}
+  local lives, holders, num_dead = redis.call('HGETALL', LIVE), {}, 0
   for i = 1, #lives, 2 do
     local held = redis.call('SCARD', tickets_of(lives[i]))
     if held > 0 then
@@ -12,11 +12,12 @@ read_call('inspect', function()
       holders[#holders + 1] = held
     end
   end
+  for _, unit in ipairs(redis.call('HKEYS', UNITS)) do num_dead = num_dead + redis.call('LLEN', dead_on(unit)) end
   return {
     meta_number('epoch'), meta_number('lineage'), meta_number('seq'), meta_number('published'),
     tonumber(meta('recorded') or -1), groups_issued(), SHAPE.batch * (SHAPE.staleness + 1), withheld_now() or '',
     meta('draining') or '', meta('drained_until') or '', redis.call('HLEN', TICKETS), redis.call('ZCARD', AGAIN),
-    redis.call('LLEN', DEAD), redis.call('ZCARD', GARBAGE), meta_number('dropped_retained'), meta_number('dropped_unclaimed'),
+    num_dead, redis.call('ZCARD', GARBAGE), meta_number('dropped_retained'), meta_number('dropped_unclaimed'),
     redis.call('ZRANGE', PARTITIONS, 0, -1), holders, redis.call('HGETALL', UNITS), redis.call('HGETALL', LOST_CHUNKS),
   }
 end)

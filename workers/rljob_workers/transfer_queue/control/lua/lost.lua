@@ -117,22 +117,62 @@ steward_call('forget_missed', function(args)
   return {}, true
 end)
 
--- Up to so many descriptors of chunks that nothing refers to any more, and the partitions that are done with.
+-- A page of garbage, of so many lines and partitions at most. Units that are away: their lists stay.
+-- Gives (unit, descriptors of chunks that nothing refers to any more)... and (partition that is done with, (chunk id,
+-- descriptor)...)...
 read_call('garbage', function(args)
-  local answer = {redis.call('LRANGE', DEAD, 0, tonumber(args[1]) - 1), {}}
-  for _, r in ipairs(redis.call('ZRANGE', GARBAGE, 0, -1)) do
-    answer[2][#answer[2] + 1] = tonumber(r)
-    answer[#answer + 1] = redis.call('HVALS', key(r, 'chunks'))
+  local left, away, dead, retired = tonumber(args[1]), {}, {}, {}
+  for i = 2, #args do away[args[i]] = true end
+  for _, unit in ipairs(redis.call('HKEYS', UNITS)) do
+    local lines = (left > 0 and not away[unit]) and redis.call('LRANGE', dead_on(unit), 0, left - 1) or {}
+    if #lines > 0 then
+      dead[#dead + 1] = unit
+      dead[#dead + 1] = lines
+      left = left - #lines
+    end
   end
-  return answer
+  for _, r in ipairs(left > 0 and redis.call('ZRANGE', GARBAGE, 0, left - 1) or {}) do
+    if left <= 0 then break end
+    local chunks = redis.call('HRANDFIELD', key(r, 'chunks'), left, 'WITHVALUES')
+    retired[#retired + 1] = r
+    retired[#retired + 1] = chunks
+    left = left - #chunks / 2 - 1
+  end
+  return {dead, retired}
 end)
 
--- Their bytes are deleted: number of dead chunks from the front of the list, then partitions.
-steward_call('collected', function(args)
-  if tonumber(args[1]) > 0 then redis.call('LPOP', DEAD, args[1]) end
-  for i = 2, #args do
-    drop_partition(args[i])
-    redis.call('ZREM', GARBAGE, args[i])
+-- Chunks of a partition that is done with: on units that are away they wait for these, the others are deleted.
+local function forget_garbage(r, ids, away)
+  if #ids == 0 then return end
+  for _, descriptor in ipairs(redis.call('HMGET', key(r, 'chunks'), unpack(ids))) do
+    if descriptor and away[descriptor_unit(descriptor)] then discard(descriptor) end
   end
-  return {}, true
+  redis.call('HDEL', key(r, 'chunks'), unpack(ids))
+  redis.call('HDEL', key(r, 'refs'), unpack(ids))
+end
+
+-- The bytes of a page are deleted: how many lists, (unit, number of descriptors from the front of its list)..., how many
+-- units are away, these, (partition, how many chunk ids, these)... Gives how many partitions are gone with it.
+steward_call('collected', function(args)
+  local at, away, gone = 2, {}, 0
+  for _ = 1, tonumber(args[1]) do
+    redis.call('LPOP', dead_on(args[at]), args[at + 1])
+    at = at + 2
+  end
+  for _ = 1, tonumber(args[at]) do
+    at = at + 1
+    away[args[at]] = true
+  end
+  at = at + 1
+  while at <= #args do
+    local r, last = args[at], at + 1 + tonumber(args[at + 1])
+    forget_garbage(r, {unpack(args, at + 2, last)}, away)
+    if redis.call('EXISTS', key(r, 'chunks')) == 0 then
+      drop_partition(r)
+      redis.call('ZREM', GARBAGE, r)
+      gone = gone + 1
+    end
+    at = last + 1
+  end
+  return {gone}, true
 end)

@@ -39,21 +39,24 @@ read_call('dropped', function() return redis.call('LRANGE', DROPPED, 0, -1) end)
 
 read_call('missed', function() return redis.call('SMEMBERS', MISSED) end)
 
--- Every chunk that a partition names (the one that is given, else each), with `all` also one that waits to be collected:
--- r, id, descriptor.
-read_call('chunks', function(args)
-  local answer = {}
+-- Partitions with rows, with `all` also those that wait to be collected.
+read_call('partitions', function(args)
+  local found = {}
   for _, where in ipairs(args[1] == 'all' and {PARTITIONS, GARBAGE} or {PARTITIONS}) do
-    for _, r in ipairs(redis.call('ZRANGE', where, args[2] or '-inf', args[2] or '+inf', 'BYSCORE')) do
-      local all = redis.call('HGETALL', key(r, 'chunks'))
-      for i = 1, #all, 2 do
-        answer[#answer + 1] = tonumber(r)
-        answer[#answer + 1] = all[i]
-        answer[#answer + 1] = all[i + 1]
-      end
-    end
+    for _, r in ipairs(redis.call('ZRANGE', where, 0, -1)) do found[#found + 1] = tonumber(r) end
   end
-  return answer
+  return found
+end)
+
+local CHUNKS_AT_ONCE = 1000
+
+-- Partition, cursor: a page of the chunks that it names, of one that waits to be collected only with `all`.
+-- Gives the next page's cursor ('0': there is none), then id and descriptor of each.
+read_call('chunks', function(args)
+  if args[1] ~= 'all' and redis.call('ZSCORE', PARTITIONS, args[2]) == false then return {'0'} end
+  local page = redis.call('HSCAN', key(args[2], 'chunks'), args[3], 'COUNT', CHUNKS_AT_ONCE)
+  table.insert(page[2], 1, page[1])
+  return page[2]
 end)
 
 read_call('ticket_table', function()

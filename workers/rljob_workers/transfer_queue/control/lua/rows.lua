@@ -207,13 +207,19 @@ local function count_refs(counts, metas)
   end
 end
 
+-- Nothing names the chunk: its bytes go with a later sweep.
+local function discard(descriptor)
+  local unit = descriptor_unit(descriptor)
+  redis.call('RPUSH', dead_on(unit), descriptor)
+end
+
 local function keep_chunks(r, chunks, counts)
   for id, descriptor in pairs(chunks) do
     if counts[id] then
       redis.call('HSET', key(r, 'chunks'), id, descriptor)
       redis.call('HINCRBY', key(r, 'refs'), id, counts[id])
     else
-      redis.call('RPUSH', DEAD, descriptor)
+      discard(descriptor)
     end
   end
 end
@@ -237,7 +243,7 @@ local function release_chunks(r, counts)
   for _, some in ipairs(portions(left)) do redis.call('HSET', key(r, 'refs'), unpack(some)) end
   for _, some in ipairs(portions(gone)) do
     for _, descriptor in ipairs(redis.call('HMGET', key(r, 'chunks'), unpack(some))) do
-      if descriptor then redis.call('RPUSH', DEAD, descriptor) end
+      if descriptor then discard(descriptor) end
     end
     redis.call('HDEL', key(r, 'refs'), unpack(some))
     redis.call('HDEL', key(r, 'chunks'), unpack(some))

@@ -2,13 +2,16 @@
 -- SHAPE and SUFFIX stand above (written by `library.py`).
 
 local META, ALIVE, LIVE, RANKS, CALLS = 'q:meta', 'q:alive', 'q:live', 'q:ranks', 'q:calls'
-local PARTITIONS, UNITS, DEAD, GARBAGE = 'q:partitions', 'q:units', 'q:dead', 'q:garbage'
+local PARTITIONS, UNITS, GARBAGE = 'q:partitions', 'q:units', 'q:garbage'
 local LEASES, LEASE = 'q:leases', 'q:lease'
 local TICKETS, AGAIN, OPEN, FRONT, KILLS = 'q:tickets', 'q:again', 'q:open', 'q:front', 'q:kills'
 local ASIDE, DROPPED, MISSED, LOST_CHUNKS = 'q:aside', 'q:dropped', 'q:missed', 'q:lost_chunks'
 local ROW_BYTES, WEIGHT_BYTES, ID_BYTES = 28, 16, 12
 
 local function key(r, part) return 'p:' .. r .. ':' .. part end
+
+-- Chunks on a unit that nothing refers to any more. A list for each: one that is away keeps only its own waiting.
+local function dead_on(unit) return 'q:dead:' .. unit end
 
 local function refuse(code, message) error({err = code .. ' ' .. message}) end
 
