@@ -53,7 +53,7 @@ def make_client(servers: Servers, names: Names) -> Iterator[MakeClient]:
     for client in clients:
         client.close()
     assert stored_chunks(servers) == 0
-    assert control_keys(servers) <= {"tq:numbers", "tq:config", "tq:units"}
+    assert control_keys(servers) <= {"tq:numbers", "tq:config", "tq:units", "tq:swept"}
 
 
 def stored_chunks(servers: Servers) -> int:

@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -81,3 +83,60 @@ def test_killed_with_rows_in_hand(make_client: MakeClient, servers: Servers, tmp
         client.reset_consumption("p", "t")
     expected = [0, 1] if how == "reset" else [2, 3]
     assert client.get_data(client.get_meta(["x"], 2, "p", task_name="t"))["x"].tolist() == expected
+
+
+def test_bytes_that_were_swept_while_their_client_slept_are_put_again(
+    make_client: MakeClient, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, other = make_client(), make_client()
+    control, commits = client.calls.session.control, 0
+    change = control.change
+
+    def sleep_before(name: str, *arguments: Any, what: str) -> list[Any]:
+        nonlocal commits
+        if name == "put":
+            commits += 1
+            if commits == 1:
+                assert other.calls.session.sweep(0) > 2
+                assert stored_chunks(servers) == 0
+        return change(name, *arguments, what=what)
+
+    monkeypatch.setattr(control, "change", sleep_before)
+    big = torch.arange(4 << 20, dtype=torch.int32).reshape(8, -1)
+    data = TensorDict({"x": torch.arange(8), "y": big}, batch_size=[8])
+    for expected in (2, 3):
+        meta = client.put(data.select("x") if expected == 3 else data, partition_id="p")
+        assert commits == expected
+    found = client.get_data(client.get_meta(["x", "y"], 8, "p", task_name="t"))
+    assert found["x"].tolist() == list(range(8))
+    assert torch.equal(torch.stack(list(found["y"])), big)
+    assert client.get_data(meta)["x"].tolist() == list(range(8))
+    assert other.calls.session.sweep(0) == 0
+
+
+def test_bytes_that_are_committed_while_a_sweep_looks_at_them_stay(
+    make_client: MakeClient, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, other = make_client(), make_client()
+    sweeper, putter = other.calls.session, client.calls.session.control
+    call, change = sweeper.control.call, putter.change
+    waiting: list[Callable[[], Any]] = []
+
+    def commit_before(name: str, *arguments: Any, what: str) -> Any:
+        if name == "condemn" and waiting:
+            waiting.pop()()
+        return call(name, *arguments, what=what)
+
+    def sweep_before(name: str, *arguments: Any, what: str) -> list[Any]:
+        if name != "put":
+            return change(name, *arguments, what=what)
+        reply: list[list[Any]] = []
+        waiting.append(lambda: reply.append(change(name, *arguments, what=what)))
+        assert sweeper.sweep(0) == 0
+        return reply[0]
+
+    monkeypatch.setattr(sweeper.control, "call", commit_before)
+    monkeypatch.setattr(putter, "change", sweep_before)
+    meta = client.put(TensorDict({"x": torch.arange(4)}, batch_size=[4]), partition_id="p")
+    assert client.get_data(meta)["x"].tolist() == [0, 1, 2, 3]
+    assert stored_chunks(servers) == 1

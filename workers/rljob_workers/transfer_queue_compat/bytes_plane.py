@@ -7,7 +7,7 @@ not the queue's own: `unit_marks` says which those are.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
@@ -106,11 +106,10 @@ class BytesPlane:
             with suppress(StorageUnreachable):
                 self._units.delete([chunk for chunk in chunks if chunk.unit == unit], deadline=deadline)
 
-    def sweep(self, lines: Iterable[bytes], idle_seconds: int, *, deadline: float) -> int:
-        """Deletes chunks that are not among `lines` and were not touched for so long."""
-        needed = {parse_chunk(line).key for line in lines}
-        swept = 0
+    def idle(self, needed: Set[str], idle_seconds: int, *, deadline: float) -> dict[int, list[str]]:
+        """Unit -> keys of chunks that are not among `needed` and were not touched for so long."""
         self._marks.check(deadline)
+        found: dict[int, list[str]] = {}
         for unit in self._marks.admitted():
             suspects = [
                 key
@@ -118,8 +117,16 @@ class BytesPlane:
                 for key in page
                 if key.startswith(f"{_EPOCH}:") and key not in needed
             ]
-            swept += unit.delete(_idle(unit, suspects, idle_seconds, deadline), deadline=deadline)
-        return swept
+            found[unit.index] = _idle(unit, suspects, idle_seconds, deadline)
+        return found
+
+    def discard(self, keys: Mapping[int, Sequence[str]], *, deadline: float) -> int:
+        """Deletes chunks of each unit; returns how many there were."""
+        discarded = 0
+        for unit, of_unit in keys.items():
+            self._marks.require(unit, deadline)
+            discarded += self._singles[unit].delete(of_unit, deadline=deadline)
+        return discarded
 
     def _require_named(self, chunks: Sequence[ChunkRef]) -> None:
         beyond = [chunk for chunk in chunks if chunk.unit >= len(self._singles)]

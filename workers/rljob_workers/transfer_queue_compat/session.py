@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rljob_api.failpoints import failpoint
-from rljob_workers.transfer_queue.control.connection import Argument, StaleUnit
+from rljob_workers.transfer_queue.control.connection import Argument, BytesSwept, StaleUnit
 from rljob_workers.transfer_queue.control.rows import ChunkIds
 from rljob_workers.transfer_queue.errors import Mismatch, StorageFull
+from rljob_workers.transfer_queue_compat import orphans
 from rljob_workers.transfer_queue_compat.bytes_plane import BytesPlane
 from rljob_workers.transfer_queue_compat.columns import Column
 from rljob_workers.transfer_queue_compat.control_plane import ControlPlane
@@ -40,7 +41,7 @@ from rljob_workers.transfer_queue_compat.settings import Servers, expected_rows
 from rljob_workers.transfer_queue_compat.values import encode_document
 
 ORPHAN_SECONDS = 120
-"""Bytes without a commit that are older will never get one: a put gives up before."""
+"""Bytes without a commit that are older get none: a put gives up before, and one that slept stores them again."""
 TRASH_CHUNKS = 1000
 """Deleted at once."""
 _CLEANS = "deletes bytes of cleared rows"
@@ -225,8 +226,7 @@ class Session:
     def sweep(self, idle_seconds: int) -> int:
         """Deletes bytes that no row needs and nobody touched for so long: their clients died while they put."""
         with self.control.turn():
-            lines = self.control.call("chunks", what="sweeps")
-            return self._bytes.sweep(lines, idle_seconds, deadline=self.control.deadline())
+            return orphans.sweep(self.control, self._bytes, idle_seconds)
 
     def _bytes_clean(self) -> None:
         """What is in the trash: ours, and of clients that died while they cleared, or of units that were away."""
@@ -255,6 +255,9 @@ class Session:
                 try:
                     numbers, placed = self._commit_once(partition, rows, num_rows, columns, documents)
                     break
+                except BytesSwept:
+                    # This client slept between bytes and commit; what it stores now is young.
+                    until = self.control.deadline()
                 except StaleUnit:
                     # A unit came back empty between bytes and commit, or it is not the one that others mean.
                     if time.monotonic() >= until:
@@ -274,7 +277,7 @@ class Session:
         failpoint("queue.between_bytes_and_commit")
         try:
             reply = self.control.change("put", *arguments, what=what)
-        except (Mismatch, StaleUnit):
+        except (BytesSwept, Mismatch, StaleUnit):
             self._bytes.forget(placed, deadline=self.control.deadline())
             raise
         return unpack_runs(reply[0]), placed

@@ -37,6 +37,10 @@ class StaleUnit(QueueError):
     """A storage unit came back empty between the bytes and their commit: store them again. Inside the queue only."""
 
 
+class BytesSwept(QueueError):
+    """Bytes waited for their commit for so long that they were swept: store them again. Inside the adapter only."""
+
+
 _REFUSALS: dict[str, type[QueueError]] = {
     "FENCED": Fenced,
     "STALECALL": Fenced,
@@ -45,6 +49,7 @@ _REFUSALS: dict[str, type[QueueError]] = {
     "INCOMPLETE": Incomplete,
     "MISMATCH": Mismatch,
     "STALEUNIT": StaleUnit,
+    "SWEPT": BytesSwept,
 }
 _NOT_YET = ("LOADING", "BUSY", "NOAUTH", "WRONGPASS")
 """Answers of a server that is not ready for us, or not yet."""

@@ -13,6 +13,37 @@ local function read_field(args, at)
   return field, at + 3 + 2 * count
 end
 
+-- A key is that of a client, its connections and a number that only grows: `0:INCARNATION:RANDOM` and the number.
+-- `tq:swept`: the former -> the highest number that was given up for lost; none up to it is committed from then on.
+local SWEPT = 'tq:swept'
+
+local function number_of_key(name)
+  local writer, digits = string.match(name, '^(%d+:%x+:%x%x%x%x%x%x%x%x)(%x+)$')
+  return writer, digits and tonumber(digits, 16)
+end
+
+-- Keys of chunks that are about to be deleted, unless they are named by now.
+repeatable('condemn', function(keys)
+  for _, name in ipairs(keys) do
+    local writer, number = number_of_key(name)
+    if writer and number > tonumber(redis.call('HGET', SWEPT, writer) or '-1') then redis.call('HSET', SWEPT, writer, number) end
+  end
+  return {}
+end)
+
+-- Bytes of a commit were not swept since they were stored: their client may have slept for any time.
+local function require_unswept(fields)
+  if redis.call('EXISTS', SWEPT) == 0 then return end
+  for _, field in ipairs(fields) do
+    for _, line in ipairs(field.lines) do
+      local writer, number = number_of_key(string.match(line, '[^|]*$'))
+      if writer and number <= tonumber(redis.call('HGET', SWEPT, writer) or '-1') then
+        error({err = 'SWEPT these bytes waited for their commit for so long that they were swept. Put them again'})
+      end
+    end
+  end
+end
+
 -- unit|generation|field|rows|dtype|shape|bytes|key; the field may hold anything but a bar.
 local function rows_in(line) return tonumber(string.match(line, '^%d+|%d+|[^|]*|(%d+)|')) end
 

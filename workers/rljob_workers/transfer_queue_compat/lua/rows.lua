@@ -71,6 +71,7 @@ changing('put', function(args)
   local fields, at = {}, 6
   while at <= #args do fields[#fields + 1], at = read_field(args, at) end
   require_in_force(fields)
+  require_unswept(fields)
   if args[2] == '' then
     p = make_partition(name, tonumber(args[4]))
     runs = new_places(p, count)
