@@ -116,7 +116,7 @@ class StorageUnits:
             if round_troubles and self._clock() + FULL_RETRY_SECONDS >= deadline:
                 self._take_back(placed.values())
                 raise _combined(troubles, self._clock() - began)
-            if len(round_troubles) == len(self._units):
+            if round_troubles and not self._good_units():
                 self._sleep(FULL_RETRY_SECONDS)
         return StoredChunks({field: _placement(field, column, pieces, placed) for field, column in columns.items()})
 
@@ -190,9 +190,15 @@ class StorageUnits:
         """Units that are not shunned, the next in turn first; where all are, those shunned longest ago first."""
         turn = next(self._turns)
         indices = [(turn + step) % len(self._units) for step in range(len(self._units))]
+        good = self._good_units()
+        if good:
+            return [index for index in indices if index in good]
+        return sorted(indices, key=lambda index: self._shunned_until[index])
+
+    def _good_units(self) -> set[int]:
+        """Those that are not shunned."""
         now = self._clock()
-        good = [index for index in indices if self._shunned_until[index] <= now]
-        return good or sorted(indices, key=lambda index: self._shunned_until[index])
+        return {index for index, until in enumerate(self._shunned_until) if until <= now}
 
     def _write(self, unit: StorageUnit, pieces: list[Piece], until: float, waiting: str) -> dict[Piece, ChunkRef]:
         left_behind = self._left_behind[unit.index]
