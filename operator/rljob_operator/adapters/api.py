@@ -4,6 +4,7 @@ Built on the official client's asyncio side for configuration, credentials and c
 out: turning every answer into them costs several times what the answer itself does.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -100,11 +101,15 @@ class Api:
     async def watch(
         self, resource: Resource, namespace: str | None, query: Mapping[str, str], accept: str, silence_seconds: float
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """The stream of a watch; a stream that is silent for too long raises TimeoutError."""
+        """The stream of a watch; a stream that is silent for too long raises TimeoutError.
+
+        So does one that does not begin as soon as any other answer: it was asked for on a connection that is dead.
+        """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence_seconds)
         path = resource.path(namespace)
         started = time.perf_counter()
-        response = await self._open("GET", path, query, None, "", accept, timeout, {})
+        async with asyncio.timeout(REQUEST_SECONDS):
+            response = await self._open("GET", path, query, None, "", accept, timeout, {})
         self._count("watch", resource, response.status, started)
         try:
             if response.status != 200:
