@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from rljob_workers.transfer_queue.pieces import SPREAD_BYTES
 from rljob_workers.transfer_queue.storage import StorageUnits
 from rljob_workers.transfer_queue.units import StorageUnit
 from tests.integration.data_plane.unit_server import UnitServer
@@ -27,6 +26,6 @@ def test_an_exception_of_one_unit_waits_for_the_others(
         return share
 
     with pytest.raises(MemoryError, match="of unit 0"):
-        connect(*servers)._side_by_side(work, {0: ["of unit 0"], 1: ["of unit 1"]}, SPREAD_BYTES + 1)
+        connect(*servers)._side_by_side.at_once(work, {0: ["of unit 0"], 1: ["of unit 1"]})
     was_raised.set()
     assert ended_late == [False]

@@ -22,6 +22,7 @@ from rljob_workers.transfer_queue.jagged import Jagged, JaggedParts
 from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement, StoredChunks
 from rljob_workers.transfer_queue.resp import RespConnection
 from rljob_workers.transfer_queue.storage import StorageUnits
+from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.units import StorageUnit
 from tests.integration.data_plane.unit_server import UnitServer
 
@@ -196,6 +197,26 @@ def test_a_deleted_chunk_is_lost_and_the_connection_goes_on(
         units.fetch(picked(stored, rows), deadline=soon())
     kept = {"kept": picked(stored, rows)["kept"]}
     assert_same(units.fetch(kept, deadline=soon()), {"kept": columns["kept"]}, rows)
+
+
+def test_a_unit_that_hangs_keeps_no_chunk_on_the_others_and_loses_its_own_when_it_is_back(
+    servers: list[UnitServer], connect: Connect, soon: Soon
+) -> None:
+    units = connect(*servers)
+    chunks = [chunk for _ in servers for chunk in chunks_of(units.store(make_columns([4, 5]), deadline=soon()))]
+    assert {chunk.unit for chunk in chunks} == {0, 1}
+    hung = chunks[0].unit
+    servers[hung].pause()
+    try:
+        # No longer than the one that hangs is waited for.
+        num_deleted = units.delete(chunks, deadline=soon(QueueTiming().unit_silence_seconds))
+    finally:
+        servers[hung].resume()
+    assert num_deleted == sum(chunk.unit != hung for chunk in chunks)
+    assert _keys(servers[1 - hung], soon()) == set()
+    stored = [units.store(make_columns([4]), deadline=soon()) for _ in servers]
+    named = {chunk.key for put in stored for chunk in chunks_of(put)}
+    assert _keys(servers[0], soon()) | _keys(servers[1], soon()) == named
 
 
 def test_a_put_goes_to_another_unit_when_one_is_dead(servers: list[UnitServer], connect: Connect, soon: Soon) -> None:

@@ -6,7 +6,6 @@ For `client`. Between the two nothing is visible: who dies there leaves bytes th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from rljob_api.failpoints import failpoint
@@ -60,7 +59,6 @@ class Commits:
                 self._access.units.close()
 
     def take_back(self) -> None:
-        """Deletes bytes that were not taken; what a unit that is away keeps of them goes with this life."""
+        """Deletes bytes that were not taken; what a unit that is away keeps of them goes when it is back."""
         deadline = self._access.clock() + self._access.timing.claim_patience_seconds
-        with suppress(StorageUnreachable):
-            self._access.units.delete(self._stored, deadline=deadline)
+        self._access.units.delete(self._stored, deadline=deadline)

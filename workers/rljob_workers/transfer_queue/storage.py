@@ -10,20 +10,20 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 from rljob_workers.transfer_queue.buffers import BufferPool
 from rljob_workers.transfer_queue.chunk_io import read_chunks, write_chunks
 from rljob_workers.transfer_queue.errors import QueueError, RowsLost, StorageFull, StorageUnreachable
-from rljob_workers.transfer_queue.pieces import SPREAD_BYTES, Piece, cut_columns, deal, row_table
+from rljob_workers.transfer_queue.pieces import Piece, cut_columns, deal, row_table
 from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement, StoredChunks
 from rljob_workers.transfer_queue.reads import ChunkRead, plan_reads
+from rljob_workers.transfer_queue.side_by_side import SideBySide
 from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.units import Clock, Sleep, StorageUnit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from rljob_api.names import Epoch
     from rljob_workers.transfer_queue.jagged import Column, Jagged
@@ -37,8 +37,6 @@ FULL_RETRY_SECONDS = 0.05
 KNOWN_CHUNKS = 1 << 14
 """So many keys are remembered at most."""
 
-S = TypeVar("S")
-T = TypeVar("T")
 Trouble: TypeAlias = StorageFull | StorageUnreachable
 """What another unit, or waiting, may cure."""
 
@@ -85,16 +83,14 @@ class StorageUnits:
         self._known: list[set[str]] = [set() for _ in urls]
         """Per unit, chunks whose header was seen."""
         self._shunned_until = [float("-inf")] * len(self._units)
-        self._threads: ThreadPoolExecutor | None = None
+        self._side_by_side = SideBySide(self._units)
 
     def __len__(self) -> int:
         return len(self._units)
 
     def close(self) -> None:
         """Ends connections and threads; may be called twice."""
-        if self._threads is not None:
-            self._threads.shutdown()
-            self._threads = None
+        self._side_by_side.close()
         for unit in self._units:
             unit.close()
 
@@ -141,7 +137,7 @@ class StorageUnits:
                 known.clear()
 
         num_bytes = sum(chunk.wanted_bytes for reads in by_unit.values() for chunk in reads)
-        outcomes = self._side_by_side(read, by_unit, num_bytes)
+        outcomes = self._side_by_side.run(read, by_unit, num_bytes)
         lost = [chunk for outcome in outcomes.values() if isinstance(outcome, list) for chunk in outcome]
         if lost:
             raise self._rows_lost(lost, waiting)
@@ -151,11 +147,23 @@ class StorageUnits:
         return columns
 
     def delete(self, chunks: Sequence[ChunkRef], *, deadline: float) -> int:
-        """Deletes chunks that no commit names (a put that came too late); returns how many there were."""
-        by_unit: dict[int, list[str]] = {}
+        """Deletes chunks that are good for nothing (of a put that came too late); returns how many there were.
+
+        From all units at the same time: one that is away takes none from the others. What it has is deleted when it is
+        back.
+        """
+        by_unit: dict[int, list[ChunkRef]] = {}
         for chunk in chunks:
-            by_unit.setdefault(chunk.unit, []).append(chunk.key)
-        return sum(self._units[unit].delete(keys, deadline=deadline) for unit, keys in by_unit.items())
+            by_unit.setdefault(chunk.unit, []).append(chunk)
+
+        def delete(unit: StorageUnit, share: list[ChunkRef]) -> int:
+            return unit.delete([chunk.key for chunk in share], deadline=deadline)
+
+        outcomes = self._side_by_side.at_once(delete, by_unit)
+        self._take_back(
+            chunk for unit, share in by_unit.items() if not isinstance(outcomes[unit], int) for chunk in share
+        )
+        return sum(outcome for outcome in outcomes.values() if isinstance(outcome, int))
 
     def _take_back(self, chunks: Iterable[ChunkRef]) -> None:
         """Deletes what was stored of a put that failed; what a unit that is away keeps is deleted when it is back."""
@@ -174,7 +182,7 @@ class StorageUnits:
             return self._write(unit, share, deadline if len(self._units) == 1 else until, waiting)
 
         shares = deal(pieces, self._preferred_units())
-        outcomes = self._side_by_side(write, shares, sum(piece.num_bytes for piece in pieces))
+        outcomes = self._side_by_side.run(write, shares, sum(piece.num_bytes for piece in pieces))
         troubles: dict[int, Trouble] = {}
         for index, outcome in outcomes.items():
             if isinstance(outcome, dict):
@@ -240,36 +248,6 @@ class StorageUnits:
             piece.inner_shape,
             piece.num_bytes,
         )
-
-    def _side_by_side(
-        self, work: Callable[[StorageUnit, list[S]], T], shares: Mapping[int, list[S]], num_bytes: int
-    ) -> dict[int, T | QueueError]:
-        """Runs `work` for every unit's share, in a thread per unit where the bytes are worth it.
-
-        Raises what is no QueueError when all have ended.
-        """
-
-        def one(index: int) -> T | QueueError:
-            try:
-                return work(self._units[index], shares[index])
-            except QueueError as error:
-                return error
-
-        if len(shares) <= 1 or num_bytes <= SPREAD_BYTES:
-            return {index: one(index) for index in shares}
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(len(self._units), thread_name_prefix="rljob-storage")
-        begun: dict[int, Future[T | QueueError]] = {}
-        try:
-            for index in shares:
-                begun[index] = self._threads.submit(one, index)
-            wait(begun.values())
-        finally:
-            # Behind an exception no thread may go on: the next call uses the same connections and buffers.
-            for outcome in begun.values():
-                outcome.cancel()
-            wait(begun.values())
-        return {index: outcome.result() for index, outcome in begun.items()}
 
     def _rows_lost(self, lost: Sequence[ChunkRef], waiting: str) -> RowsLost:
         units = sorted({chunk.unit for chunk in lost})
