@@ -136,6 +136,7 @@ def read_all(connection: RespConnection) -> None:
 ASKED: dict[str, Callable[[StorageUnit, float], object]] = {
     "generation": lambda unit, until: unit.generation(deadline=until),
     "mark": lambda unit, until: unit.mark(3, deadline=until),
+    "raise_mark": lambda unit, until: unit.raise_mark(3, deadline=until),
     "delete": lambda unit, until: unit.delete(["1:a:0"], deadline=until),
     "present": lambda unit, until: unit.present(["1:a:0", "1:a:1"], deadline=until),
     "num_keys": lambda unit, until: unit.num_keys(deadline=until),
@@ -146,6 +147,7 @@ USE = b"used_memory:100\r\nmaxmemory:200\r\ntotal_net_input_bytes:5\r\ntotal_net
 ANSWERS = {
     "generation": b"$1\r\n4\r\n",
     "mark": b"+OK\r\n$1\r\n4\r\n",
+    "raise_mark": b"$1\r\n4\r\n",
     "delete": b":1\r\n",
     "present": b":1\r\n:0\r\n",
     "num_keys": b":3\r\n",

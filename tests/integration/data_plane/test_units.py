@@ -28,6 +28,18 @@ def test_a_mark_stays_until_the_server_is_gone(servers: list[UnitServer], soon: 
     unit.close()
 
 
+def test_a_mark_is_raised_and_never_lowered(servers: list[UnitServer], soon: Soon) -> None:
+    unit = StorageUnit(0, servers[0].url)
+    assert unit.raise_mark(10, deadline=soon()) == 10
+    assert unit.raise_mark(9, deadline=soon()) == 10
+    assert unit.generation(deadline=soon()) == 10
+    servers[0].kill()
+    servers[0].start(generation=None)
+    assert unit.raise_mark(3, deadline=soon()) == 3
+    assert unit.generation(deadline=soon()) == 3
+    unit.close()
+
+
 def test_a_sweep_sees_every_chunk_and_never_the_mark(
     servers: list[UnitServer], connect: Callable[..., StorageUnits], soon: Soon
 ) -> None:

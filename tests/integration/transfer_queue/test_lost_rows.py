@@ -8,12 +8,16 @@ from contextlib import contextmanager
 import pytest
 
 from rljob_api.names import Role
+from rljob_api.wire.observation import ServerState
 from rljob_workers.transfer_queue.control.notices import Subscription
 from rljob_workers.transfer_queue.errors import LeaseLost
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.losses import LostRows
 from rljob_workers.transfer_queue.placement import StoredChunks
+from rljob_workers.transfer_queue.steward import QueueSteward
 from rljob_workers.transfer_queue.types import Batch, NotReady
+from rljob_workers.transfer_queue.units import GENERATION_KEY, StorageUnit
+from tests.integration.transfer_queue.control_keys import Control
 from tests.integration.transfer_queue.job import Job, weight
 from tests.integration.transfer_queue.world import ADVANTAGES, LOG_PROBS, REFERENCE, TRAIN
 
@@ -195,6 +199,62 @@ def test_a_loss_that_was_not_told_is_found_again(make_job: MakeJob) -> None:
     assert job.steward.upkeep.declare_lost(0).needs_global_restart == 1
     assert job.steward.upkeep.declare_lost(0) == LostRows()
     job.raise_epoch(2)
+
+
+def later_steward(job: Job) -> QueueSteward:
+    steward = QueueSteward(job.servers.endpoints, job.shape, timing=job.steward_timing)
+    assert steward.open_server(0) is ServerState.OPEN
+    return steward
+
+
+def use_all_units(job: Job) -> None:
+    """Each ticket's bytes go to the next unit."""
+    assert [job.put([ticket]) for ticket in job.tickets(4)] == [[True]] * 4
+
+
+def test_a_unit_with_an_older_mark_than_the_queue_knows_is_lost_once(make_job: MakeJob) -> None:
+    job = make_job(batch=4)
+    job.put(job.tickets(1))
+    with job.servers.control.admin() as admin:
+        admin.hset("q:units", mapping={"0": 6, "1": 6})
+    for unit in job.servers.units:
+        with unit.admin() as admin:
+            admin.set(GENERATION_KEY, 5)
+    assert job.steward.upkeep.probe() == [0, 1]
+    losses = [job.steward.upkeep.declare_lost(index) for index in (0, 1)]
+    assert sum(loss.reissued for loss in losses) == 1
+    assert job.steward.upkeep.probe() == []
+    use_all_units(job)
+
+
+def test_a_replaced_stewards_late_mark_does_not_lower_that_of_its_successor(make_job: MakeJob) -> None:
+    job = make_job(batch=4)
+    earlier = job.steward
+    job.servers.empty_unit(0)
+
+    def replace(_: LostRows) -> None:
+        job.steward = later_steward(job)
+        job.steward.upkeep.declare_lost(0)
+
+    earlier.upkeep.declare_lost(0, replace)
+    earlier.close()
+    assert job.steward.upkeep.probe() == []
+    use_all_units(job)
+
+
+def test_a_replaced_stewards_mark_gives_way_to_that_of_its_successor(make_job: MakeJob) -> None:
+    job = make_job(batch=4)
+    job.servers.empty_unit(0)
+    unit = StorageUnit(0, job.servers.units[0].url)
+
+    def mark_late(_: LostRows) -> None:
+        known = Control(job.servers.control.admin(), job.shape).units[0]
+        assert unit.raise_mark(known - 1, deadline=float("inf")) == known - 1
+
+    job.steward.upkeep.declare_lost(0, mark_late)
+    unit.close()
+    assert job.steward.upkeep.probe() == []
+    use_all_units(job)
 
 
 def test_room_is_made_from_rows_kept_for_a_restore_then_from_the_newest_groups(make_job: MakeJob) -> None:

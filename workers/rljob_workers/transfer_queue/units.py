@@ -21,6 +21,11 @@ GENERATION_KEY = b"rljob:generation"
 """Has no epoch in front, so that no sweep of chunks meets it."""
 RETRY_SECONDS = 0.02
 """Between two attempts to connect: a unit is back in less than a second after its process is started."""
+_RAISE_MARK = b"""
+local found = tonumber(redis.call('GET', KEYS[1]) or '-1')
+if found < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) end
+return redis.call('GET', KEYS[1])
+"""
 _KEYS_PER_COMMAND = 512
 _USE = (b"used_memory", b"maxmemory", b"total_net_input_bytes", b"total_net_output_bytes")
 """As INFO names them."""
@@ -123,6 +128,19 @@ class StorageUnit:
 
         return self.exchange(talk, deadline=deadline, waiting="its generation mark was asked for")
 
+    def raise_mark(self, generation: int, *, deadline: float) -> int:
+        """Marks the unit unless its mark is as high or higher; returns the generation in force.
+
+        A steward that was replaced may come late: whoever comes last, the highest mark stands.
+        """
+
+        def talk(connection: RespConnection, until: float) -> int:
+            reply = connection.call(b"EVAL", _RAISE_MARK, b"1", GENERATION_KEY, b"%d" % generation, deadline=until)
+            found = _generation_of(reply)
+            return generation if found is None else found
+
+        return self.exchange(talk, deadline=deadline, waiting="its generation mark was set")
+
     def delete(self, keys: Sequence[str], *, deadline: float) -> int:
         """Deletes chunks; returns how many there were. Keys that are gone already do not matter."""
 
@@ -192,7 +210,10 @@ class StorageUnit:
 
 
 def _read_generation(connection: RespConnection, deadline: float) -> int | None:
-    reply = connection.call(b"GET", GENERATION_KEY, deadline=deadline)
+    return _generation_of(connection.call(b"GET", GENERATION_KEY, deadline=deadline))
+
+
+def _generation_of(reply: object) -> int | None:
     if reply is None:
         return None
     if not isinstance(reply, bytes) or not reply.isdigit():

@@ -78,7 +78,7 @@ class StorageUpkeep:
         return self._nearly
 
     def declare_lost(self, unit: int, tell: Callable[[LostRows], None] | None = None) -> LostRows:
-        """What unit `unit` held before it lost its mark is lost; then marks it. Nothing if it still has its mark.
+        """What unit `unit` held under another mark is lost; then marks it. Nothing if it has the mark that it should.
 
         `tell` makes the loss known before the mark: who dies between the two finds the same loss again.
         """
@@ -91,7 +91,7 @@ class StorageUpkeep:
             loss = LostRows(*groups)
             if tell is not None:
                 tell(loss)
-            storage.mark(generation, deadline=self._by.deadline())
+            storage.raise_mark(generation, deadline=self._by.deadline())
             return loss
 
     def renew_units(self) -> None:
