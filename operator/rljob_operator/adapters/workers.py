@@ -106,11 +106,14 @@ class Workers(Generic[K]):
     async def _work(self, taken: Taken[K]) -> None:
         started = time.monotonic()
         result = "ok"
+        limit = asyncio.timeout(TURN_SECONDS)
         try:
-            again = await asyncio.wait_for(self._turn(taken.key), TURN_SECONDS)
+            async with limit:
+                again = await self._turn(taken.key)
         except Exception as error:  # the edge of a loop that must live
             result = "error"
-            self._failed(taken.key, error)
+            too_long = TimeoutError(f"a turn was given up, since it took longer than {TURN_SECONDS:g} s")
+            self._failed(taken.key, too_long if limit.expired() else error)
         else:
             self._queue.done(taken.key)
             if again is not None:

@@ -123,3 +123,16 @@ def test_only_a_defect_is_logged_with_where_it_happened(
     [record] = caplog.records
     assert record.getMessage().startswith("a: ")
     assert bool(record.exc_info) == is_a_defect
+
+
+def test_a_turn_that_takes_too_long_is_given_up_with_a_sentence_and_taken_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("rljob_operator.adapters.workers.TURN_SECONDS", 0.1)
+
+    async def test(workers: Workers[str], turns: Turns) -> None:
+        workers.wake("slow", Urgency.ALARM)
+        await until(lambda: len(turns.begun) == 2)
+
+    with_workers(test)
+    assert "slow: a turn was given up, since it took longer than 0.1 s; again in" in caplog.text
