@@ -191,6 +191,7 @@ def test_a_unit_that_loses_a_chunk_is_named_and_counted(world: World, rollout: R
         (event,) = eventually(lambda: world.told(EventKind.ROWS_LOST), "RowsLost")
         assert event.message.startswith(f"Storage unit {index} no longer has chunks (")
         assert "of train_0, though it was not restarted" in event.message
+        assert event.message.endswith("says that they were damaged, check the memory of that server.")
         assert "1 generated again" in event.message
         assert [unit.lost_chunks > 0 for unit in stats(world).units] == [index == 0, index == 1]
         rollout.put(rollout.tickets(1))

@@ -70,7 +70,8 @@ class StorageCare:
         message = (
             f"Storage unit {lost.unit} no longer has chunks{fields} of {partition_name(lost.rollout_id)}, though it was"
             f" not restarted ({lost.num_chunks} so far): {lost.loss}."
-            " Let nothing but this job delete or evict its keys."
+            " Let nothing but this job delete or evict its keys; where a reader's log says that they were damaged,"
+            " check the memory of that server."
         )
         event = self._event(EventKind.ROWS_LOST, message)
         self._ground.tell_once(f"lost:{lost.unit}/{lost.rollout_id}", where, event)
