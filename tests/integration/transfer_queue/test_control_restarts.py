@@ -120,6 +120,24 @@ def test_an_empty_server_takes_over_record_and_ticket_table(make_job: MakeJob) -
     assert [(ticket.rollout_id, ticket.prompt_index) for ticket in tickets] == [(1, 2), (1, 3)]
 
 
+def test_garbage_goes_with_the_rows_that_a_lost_tail_takes(make_job: MakeJob) -> None:
+    job = make_job(batch=1)
+    job.step(0)
+    job.record(1)
+    mark = job.servers.sync_control()
+    job.step(1)
+    table = job.rollout.ticket_table()
+    record = job.steward.record(job.lives[job.actor], weight(2), "2-e1", {}, "r")
+    seen = max(client.seen_seq for client in job.clients)
+    job.servers.restart_control(mark)
+    assert job.steward.open_server(seen) is ServerState.LOST
+    point = job.steward.raise_epoch(Epoch(2), "d2", "the tail is lost", record, tickets=table)
+    assert (point.version, point.kept_groups) == (2, 0)
+    assert job.steward.sweeper.sweep().orphans > 0
+    with job.servers.control.admin() as admin:
+        assert admin.keys("p:*") == []
+
+
 def test_leases_count_anew_when_the_server_is_opened(make_job: MakeJob) -> None:
     job = make_job(timing=QueueTiming(lease_seconds=0.0))
     job.put(job.tickets(2))

@@ -193,7 +193,9 @@ local function open_lineage(lineage, version, ancestry)
 end
 
 local function forget_rows()
-  for _, r in ipairs(redis.call('ZRANGE', PARTITIONS, 0, -1)) do drop_partition(r) end
+  for _, where in ipairs({PARTITIONS, GARBAGE}) do
+    for _, r in ipairs(redis.call('ZRANGE', where, 0, -1)) do drop_partition(r) end
+  end
   redis.call('DEL', OPEN, FRONT, GARBAGE)
 end
 
