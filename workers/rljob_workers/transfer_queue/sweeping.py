@@ -18,7 +18,7 @@ from rljob_workers.transfer_queue.units import StorageUnit
 
 CHUNKS_AT_ONCE = 1000
 """In one call: each ends within milliseconds."""
-PAGES_AT_ONCE = 32
+PAGES_AT_ONCE = 16
 """In one sweep: who sweeps has other things to do, too."""
 _WAITING = "a sweep"
 
@@ -29,7 +29,7 @@ class Swept:
 
     chunks: int
     orphans: int
-    """Chunks of ended lives that no commit names."""
+    """Chunks of ended lives that no commit names; looked for when there is no more garbage."""
     partitions: int
     has_more: bool
     """Garbage that the next sweep can delete."""
@@ -72,7 +72,9 @@ class Sweeper:
                 num_partitions += gone
                 if not page.is_full():
                     break
-            return Swept(num_chunks, self._sweep_orphans(away), num_partitions, page.is_full())
+            if page.is_full():
+                return Swept(num_chunks, 0, num_partitions, has_more=True)
+            return Swept(num_chunks, self._sweep_orphans(away), num_partitions, has_more=False)
 
     def missing_chunks(self) -> list[bytes]:
         """Ids of chunks that the control state names and no unit has. Raises StorageUnreachable: all must be asked."""
