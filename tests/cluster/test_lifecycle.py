@@ -182,7 +182,8 @@ def test_a_job_that_waits_says_for_what_and_ends_at_its_deadline(stage: Stage) -
 
     def named() -> bool:
         said = message(other, "Ready")
-        return "nvidia.com/gpu" in said and "localhost/none:1" in said
+        roles = ("coordinator", "actor-0", "reference-0")
+        return "nvidia.com/gpu" in said and "localhost/none:1" in said and all(f"{role} (" in said for role in roles)
 
     other.wait("what keeps it from running to be named", named, seconds=PATIENCE_SECONDS)
     other.change({"activeDeadlineSeconds": 1})
