@@ -9,6 +9,7 @@ from pathlib import Path
 from rljob_api.names import EXIT_FAILED, EXIT_SUCCEEDED
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase
+from rljob_operator.local import stop_signals
 from rljob_operator.local.run_folder import RunFolder
 from rljob_operator.local.summary import summary
 from rljob_operator.local.supervisor import Outcome, Supervisor
@@ -36,12 +37,13 @@ def run_job(job: RLJob, out: Path, *, fresh: bool, output: str, resume: str) -> 
 
 def _supervise(job: RLJob, folder: RunFolder, view: View, resume: str) -> int:
     started = time.monotonic()
-    view.open(job, str(folder.path))
     # What is loaded by now lives to the end: a full collection in the middle of a restart would cost tens of ms.
     gc.freeze()
     try:
-        folder.write_manifest(job)
-        outcome = asyncio.run(_run(job, folder, view))
+        with stop_signals.held_back():
+            view.open(job, str(folder.path))
+            folder.write_manifest(job)
+            outcome = asyncio.run(_run(job, folder, view))
     except OSError as error:
         if error.errno not in _FULL:
             raise

@@ -4,7 +4,6 @@ Everything that is decided is decided by `core`; here is only how it is observed
 """
 
 import asyncio
-import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ from rljob_operator.core import (
     decide,
 )
 from rljob_operator.core.conditions import terminal
+from rljob_operator.local import stop_signals
 from rljob_operator.local.coordinator_transport import LocalTransport
 from rljob_operator.local.infrastructure import Infrastructure
 from rljob_operator.local.journal import Journal
@@ -93,7 +93,7 @@ class Supervisor:
 
     async def run(self) -> Outcome:
         """Until the job is over; leaves no process behind."""
-        self._listen_to_signals()
+        stop_signals.follow(self._interrupt)
         async with LocalTransport(self._services.endpoints) as transport:
             self._link = link = CoordinatorLink(transport)
             self._listener = Listener(link, self._journal, self._wake.set)
@@ -229,11 +229,6 @@ class Supervisor:
         if str(error) != self._last_refusal:
             self._journal.note(time.time(), type(error).__name__, str(error))
         self._last_refusal = str(error)
-
-    def _listen_to_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._interrupt)
 
     def _interrupt(self) -> None:
         """The first time drains, the second time kills."""

@@ -9,6 +9,10 @@ import pytest
 from .job import RunningJob, at_leisure, kill, make_manifest
 
 
+def _the_folder_is_told(job: RunningJob) -> None:
+    job.wait_for("the first line", lambda: "files are in" in job.output())
+
+
 def _endpoints_are_written(job: RunningJob) -> None:
     job.wait_for("endpoints.json", (job.out / "endpoints.json").exists)
 
@@ -42,6 +46,7 @@ def _coordinator_is_gone(job: RunningJob) -> None:
 
 
 MOMENTS = (
+    _the_folder_is_told,
     _endpoints_are_written,
     _coordinator_runs,
     _pods_start,
