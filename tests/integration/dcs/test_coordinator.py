@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -63,21 +65,18 @@ def test_an_epoch_with_another_job_is_refused_with_a_sentence_until_the_coordina
     world: World,
 ) -> None:
     world.begin()
-    url = world.endpoints.coordinator
+    url = urlsplit(world.endpoints.coordinator)
     headers = {"X-RLJob-Token": world.endpoints.token, "Content-Type": "application/json"}
-    polls: list[httpx.Response] = []
-    poll = threading.Thread(
-        target=lambda: polls.append(httpx.get(f"{url}/v1/events?after=99&wait=20", headers=headers, timeout=30))
-    )
-    poll.start()
+    poll = HTTPConnection(url.netloc, timeout=30)
+    poll.request("GET", "/v1/events?after=99&wait=20", headers=headers)
     other = world.job.model_copy(update={"spec": world.job.spec.model_copy(update={"suspend": True})})
     request = EpochRequest(epoch=Epoch(2), decision_id="d2", reason="a test", job=other)
-    refused = httpx.post(f"{url}/v1/epoch", content=request.model_dump_json(), headers=headers, timeout=30)
-    poll.join(30)
+    refused = httpx.post(f"{url.geturl()}/v1/epoch", content=request.model_dump_json(), headers=headers, timeout=30)
 
     assert (refused.status_code, refused.json()["reason"]) == (503, "NotOpen")
     assert refused.json()["message"] == "The coordinator begins anew with the job of epoch 2. Ask again."
-    assert [answer.status_code for answer in polls] == [503]
+    assert poll.getresponse().status == 503
+    poll.close()
     world.call("POST", "/v1/epoch", request)
     assert world.status().epoch == 2
     assert "Traceback" not in world.log.read_text()

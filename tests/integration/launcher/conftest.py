@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -109,7 +110,7 @@ class ParentProcess:
     def close(self) -> None:
         self.control.close()
         for pid in self.pids:
-            if is_running(pid):
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
         self.process.wait(PATIENCE_SECONDS)
 
