@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -100,11 +99,9 @@ class BytesPlane:
         return [chunk.unit not in away for chunk in chunks]
 
     def forget(self, stored: Mapping[str, Places], *, deadline: float) -> None:
-        """What was stored and is not committed; what lies on a unit that is away is swept one day."""
+        """Deletes what was stored and is not committed; a unit that is away loses it when it is back, or in a sweep."""
         chunks = [chunk for places in stored.values() for chunk in places.placement.chunks]
-        for unit in {chunk.unit for chunk in chunks}:
-            with suppress(StorageUnreachable):
-                self._units.delete([chunk for chunk in chunks if chunk.unit == unit], deadline=deadline)
+        self._units.delete(chunks, deadline=deadline)
 
     def idle(self, needed: Set[str], idle_seconds: int, *, deadline: float) -> dict[int, list[str]]:
         """Unit -> keys of chunks that are not among `needed` and were not touched for so long."""
