@@ -17,7 +17,6 @@ from rljob_operator.adapters.api import Api, Json
 from rljob_operator.adapters.apply import Delta, Refusal, carry_out, difference
 from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.coordinators import Coordinator, Coordinators
-from rljob_operator.adapters.errors import ApiConflict, ApiNotFound
 from rljob_operator.adapters.events import Events
 from rljob_operator.adapters.infrastructure_facts import Ends
 from rljob_operator.adapters.job_secrets import Absent, Held, JobSecrets
@@ -45,6 +44,9 @@ RESTORED_MESSAGE = "the job's Secret was gone; it has been made again with the s
 
 REFUSED = "ObjectRefused"
 """The API server does not take an object of the job: a quota, an admission webhook."""
+
+REFUSED_SECONDS = 10.0
+"""How often it is asked whether it takes it now."""
 
 RETRY_SECONDS = 0.2
 """After a refusal of the coordinator everything is observed and decided anew."""
@@ -139,14 +141,18 @@ class Reconciler:
             await self._tell(key, raw, job, decision)
         if refusals:
             await self._tell_refused(key, raw, refusals)
-            raise refusals[-1].error  # the last one says when to ask again
+        soonest = [decision.look_again_at]
+        if refusals:
+            soonest.append(now + REFUSED_SECONDS)
         if delta.waits:
-            return Look(now + REMAINS_SECONDS)
+            soonest.append(now + REMAINS_SECONDS)
         if refused:
             return Look(now + RETRY_SECONDS, Urgency.ALARM)
         if coordinator is not None and seen is None and not _stops(decision):
-            return Look(min(now + coordinator.ask_again_seconds, decision.look_again_at))
-        return Look(decision.look_again_at if early is None else min(now + early, decision.look_again_at))
+            soonest.append(now + coordinator.ask_again_seconds)
+        if early is not None:
+            soonest.append(now + early)
+        return Look(min(soonest))
 
     async def _coordinator(self, key: JobKey, token: str) -> Coordinator | None:
         """The coordinator, if there is a pod of it that takes requests. Nobody listens where there is none."""
@@ -181,10 +187,13 @@ class Reconciler:
                 await self._events.tell(key, raw, warning("Durability", sentence))
 
     async def _tell_refused(self, key: JobKey, raw: Json, refusals: list[Refusal]) -> None:
-        """One that somebody has to do something about: what only came too early is asked for again."""
+        """Those that somebody has to do something about. Raises where the next turn may fare better all the same."""
         for refusal in refusals:
-            if refusal.error.retry_after == 0 and not isinstance(refusal.error, ApiConflict | ApiNotFound):
+            if not refusal.passes:
                 await self._warn(key, raw, REFUSED, f"{refusal}; it is asked for again, and the rest goes on")
+        for refusal in refusals:
+            if refusal.passes:
+                raise refusal.error
 
     async def _refuse(self, key: JobKey, raw: Json, problems: tuple[str, ...]) -> None:
         """Says what is wrong with the spec; what runs already is left as it is. A new generation is looked at anew."""

@@ -25,6 +25,8 @@ _KEPT_KINDS = frozenset({"Secret", "PersistentVolumeClaim"})
 
 _WITH_PODS = frozenset({"Deployment", "StatefulSet"})
 
+_POLICY = "NetworkPolicy "
+
 
 @dataclass(frozen=True, slots=True)
 class Delta:
@@ -49,6 +51,11 @@ class Refusal:
     def __str__(self) -> str:
         return f"{self.what} was refused: {self.error.message}"
 
+    @property
+    def passes(self) -> bool:
+        """Whether it came only too early, or somebody else was faster: the next turn knows more."""
+        return self.error.retry_after > 0 or isinstance(self.error, ApiConflict | ApiNotFound)
+
 
 def difference(wanted: Sequence[Json], there: Mapping[tuple[str, str], OwnedView], owner_uid: str) -> Delta:
     """What has to be written so that `there` becomes `wanted`. Pure."""
@@ -70,15 +77,19 @@ def difference(wanted: Sequence[Json], there: Mapping[tuple[str, str], OwnedView
 async def carry_out(api: Api, cache: Cache, key: JobKey, delta: Delta) -> list[Refusal]:
     """Writes the difference. What was written is known at once; what was deleted is gone when the watch says so.
 
-    An object that is refused (by a quota, a webhook) does not keep the others from being written. A server that asks
-    for time gets it.
+    An object that is refused (by a quota, a webhook) does not keep the others from being written; but nothing with pods
+    is made while a policy that protects them is refused. A server that asks for time gets it.
     """
+    refusals: list[Refusal] = []
+
+    def protected(manifest: Json) -> bool:
+        return manifest["kind"] not in _WITH_PODS or not any(each.what.startswith(_POLICY) for each in refusals)
+
     writes: Iterator[tuple[str, Awaitable[None]]] = chain(
-        ((_named(each), _applied(api, cache, key, each)) for each in delta.apply),
+        ((_named(each), _applied(api, cache, key, each)) for each in delta.apply if protected(each)),
         ((f"{view.kind} {view.name}", _scaled(api, cache, key, view, n)) for view, n in delta.scale),
         ((f"{view.kind} {view.name}", _deleted(api, key, view)) for view in delta.delete),
     )
-    refusals: list[Refusal] = []
     for what, write in writes:
         try:
             await write

@@ -5,7 +5,7 @@ of its restarts. So every end is told once, and one that ends again and again is
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rljob_api.cluster import COMPONENT_CONTROL, COMPONENT_COORDINATOR, COMPONENT_STORAGE
 from rljob_api.status import RLJobStatus
@@ -20,18 +20,31 @@ MAX_ENDS = 20
 
 
 class Ends:
-    """When the processes of the jobs ended: the API server remembers only the last end of each.
+    """When the processes of the jobs ended: the API server remembers only the last end of each, and none reliably.
 
     Lost with the operator; then a process that does not stay up is noticed later, and not less surely.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self._seen: dict[tuple[JobKey, str], tuple[str, tuple[float, ...]]] = {}
+        self._down: dict[tuple[JobKey, str], float] = {}
 
     def forget(self, key: JobKey) -> None:
         """The job is gone."""
-        for entry in [entry for entry in self._seen if entry[0] == key]:
-            del self._seen[entry]
+        for entry in [entry for entry in {**self._seen, **self._down} if entry[0] == key]:
+            self._seen.pop(entry, None)
+            self._down.pop(entry, None)
+
+    def down_since(self, key: JobKey, name: str, pod: PodView) -> float | None:
+        """When it was first seen not to run, or None.
+
+        A kubelet that is started again says that of all its pods, until it has looked: their own times say nothing.
+        """
+        if pod.started:
+            self._down.pop((key, name), None)
+            return None
+        return self._down.setdefault((key, name), self._clock())
 
     def of(self, key: JobKey, name: str, pod: PodView) -> tuple[float, ...]:
         """Its ends, oldest first, with the one that is seen now."""
@@ -43,7 +56,7 @@ class Ends:
             ends = known[1]
         else:
             end = pod.last_end
-            ends = (*known[1], end.finished_at if end is not None else time.time())[-MAX_ENDS:]
+            ends = (*known[1], end.finished_at if end is not None else self._clock())[-MAX_ENDS:]
         self._seen[key, name] = (life, ends)
         return ends
 
@@ -81,7 +94,7 @@ def _fact(key: JobKey, name: str, pod: PodView, told: int | None, ends: Ends) ->
         num_restarts=pod.restarts,
         exit_code=exit_code(end),
         last_words=last_words(pod, end),
-        down_since=None if pod.started else max(pod.created_at, end.finished_at if end is not None else 0.0),
+        down_since=ends.down_since(key, name, pod),
         reason=waits_for(pod),
         waits_for="" if pod.started else _waits_for(pod),
     )

@@ -5,7 +5,7 @@ from rljob_operator.core.conditions import find, is_true
 from rljob_operator.core.drain import is_draining
 from rljob_operator.core.readiness import STARTING
 from rljob_operator.core.reasons import Reason
-from rljob_operator.core.scaling import is_scaling
+from rljob_operator.core.scaling import is_scaling, is_without_infrastructure
 from rljob_operator.core.withheld import is_told
 
 _BY_CONDITION = (
@@ -31,7 +31,7 @@ def phase(status: RLJobStatus) -> Phase:
     for kind, word in _WHILE_RUNNING:
         if is_true(status, kind):
             return word
-    if is_scaling(status):
+    if is_scaling(status) or is_without_infrastructure(status):
         return Phase.RUNNING
     return Phase.STARTING if status.restart.epoch > 0 else Phase.PENDING
 

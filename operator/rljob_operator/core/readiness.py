@@ -73,10 +73,10 @@ def _named(observed: Observed, key: PodKey) -> str:
 def _became_ready(status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
     took = now - max(pod.ordered_at for _, pod in staying(status))
     message = f"every role is ready in epoch {status.restart.epoch}, {took:.2f} s after it was ordered"
-    old = find(status, ConditionType.READY)
+    old, reason = find(status, ConditionType.READY), Reason.READY.value
     if old is not None and old.reason == Reason.INFRASTRUCTURE_DOWN:
         message = f"every role is ready in epoch {status.restart.epoch}, and the infrastructure runs again"
-    reason = Reason.READY.value
+        reason = Reason.INFRASTRUCTURE_RESTARTED.value
     status = with_condition(status, ConditionType.READY, now, true=True, reason=reason, message=message)
     if find(status, ConditionType.RESTARTING) is not None:
         status = with_condition(status, ConditionType.RESTARTING, now, true=False, reason=reason, message=message)

@@ -39,8 +39,17 @@ def scaled(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobSt
 
 def is_scaling(status: RLJobStatus) -> bool:
     """Whether the job runs, and only replicas that have joined it are not ready."""
+    return _unready_for(status, Reason.SCALING)
+
+
+def is_without_infrastructure(status: RLJobStatus) -> bool:
+    """Whether every role is ready, and something that they need does not come back."""
+    return _unready_for(status, Reason.INFRASTRUCTURE_DOWN)
+
+
+def _unready_for(status: RLJobStatus, reason: Reason) -> bool:
     ready = find(status, ConditionType.READY)
-    return ready is not None and ready.status == "False" and ready.reason == Reason.SCALING.value
+    return ready is not None and ready.status == "False" and ready.reason == reason.value
 
 
 def is_owed(observed: Observed, status: RLJobStatus) -> bool:
@@ -150,7 +159,8 @@ def _runs(observed: Observed, replica: int) -> bool:
 
 
 def _is_restarting(status: RLJobStatus) -> bool:
-    return not is_true(status, ConditionType.READY) and not is_scaling(status)
+    runs = is_true(status, ConditionType.READY) or is_scaling(status) or is_without_infrastructure(status)
+    return not runs
 
 
 def _with_role(status: RLJobStatus, role: RoleStatus) -> RLJobStatus:

@@ -31,7 +31,9 @@ def stalled(observed: Observed, status: RLJobStatus, now: float) -> RestartGloba
 def stalls_at(observed: Observed, status: RLJobStatus) -> float:
     """When the job will be stalled, counted from the last step, restart, readiness and end of a drain."""
     ready = find(status, ConditionType.READY)
-    since_ready = seconds(ready.last_transition_time) if ready is not None and ready.status == "True" else 0.0
+    # What comes and goes again would put a stall off for ever: only the roles' readiness counts.
+    is_counted = ready is not None and ready.status == "True" and ready.reason == Reason.READY
+    since_ready = seconds(ready.last_transition_time) if ready is not None and is_counted else 0.0
     last_step = status.training.last_report_time or 0.0
     since_epoch = max(
         status.restart.decided_at or 0.0, status.restart.backoff_until or 0.0, status.restart.opened_at or 0.0

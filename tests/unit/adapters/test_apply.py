@@ -134,12 +134,12 @@ def written(server: Server, *kinds: str) -> list[str]:
 
 
 def test_an_object_that_is_refused_keeps_no_other_from_being_written() -> None:
-    server = Server(NetworkPolicy=refusal("PATCH", 403, "Forbidden", "exceeded quota: q"))
+    server = Server(PodDisruptionBudget=refusal("PATCH", 403, "Forbidden", "exceeded quota: q"))
 
-    refused = written(server, "Service", "NetworkPolicy", "Deployment")
+    refused = written(server, "Service", "PodDisruptionBudget", "Deployment")
 
-    assert refused == ["NetworkPolicy a was refused: exceeded quota: q"]
-    assert server.asked == ["Service a", "NetworkPolicy a", "Deployment a"]
+    assert refused == ["PodDisruptionBudget a was refused: exceeded quota: q"]
+    assert server.asked == ["Service a", "PodDisruptionBudget a", "Deployment a"]
 
 
 def test_a_server_that_asks_for_time_is_asked_nothing_more() -> None:
@@ -147,3 +147,10 @@ def test_a_server_that_asks_for_time_is_asked_nothing_more() -> None:
 
     assert written(server, "ConfigMap", "Service", "Deployment") == ["Service a was refused: too many requests"]
     assert server.asked == ["ConfigMap a", "Service a"]
+
+
+def test_nothing_with_pods_is_made_while_a_policy_is_refused() -> None:
+    server = Server(NetworkPolicy=refusal("PATCH", 403, "Forbidden", "denied by a webhook"))
+
+    assert len(written(server, "NetworkPolicy", "ConfigMap", "StatefulSet", "Deployment")) == 1
+    assert server.asked == ["NetworkPolicy a", "ConfigMap a"]

@@ -53,42 +53,57 @@ def test_ends_are_remembered_over_the_lives_that_the_api_server_forgets() -> Non
 
 
 @pytest.mark.parametrize(
-    ("pod", "since", "reason", "said"),
+    ("pod", "is_down", "reason", "said"),
     [
-        param(make(running()), None, "", "", id="it runs"),
-        param(make(running(), started=False), NOW_SECONDS, "", "its first process starts", id="it starts"),
+        param(make(running()), False, "", "", id="it runs"),
+        param(make(running(), started=False), True, "", "its first process starts", id="it starts"),
         param(
             make(None, phase="Pending", conditions={"PodScheduled": ("False", "Unschedulable", "unbound claims")}),
-            NOW_SECONDS,
+            True,
             "Unschedulable",
             "Unschedulable: unbound claims",
             id="no node takes it",
         ),
         param(
             make(waiting("ImagePullBackOff", "no such image"), phase="Pending"),
-            NOW_SECONDS,
+            True,
             "ImagePullBackOff",
             "ImagePullBackOff: no such image",
             id="its image is not there",
         ),
         param(
             make(waiting("CrashLoopBackOff", "back-off 10s"), 4, last=terminated(1, message="Bad config")),
-            NOW_SECONDS,
+            True,
             "CrashLoopBackOff",
             "CrashLoopBackOff: Bad config",
             id="it crashes again and again",
         ),
-        param(
-            make(waiting("ContainerCreating"), phase="Pending"), NOW_SECONDS, "", "it has not started", id="it waits"
-        ),
+        param(make(waiting("ContainerCreating"), phase="Pending"), True, "", "it has not started", id="it waits"),
     ],
 )
 def test_what_does_not_run_is_named_with_the_reason_of_its_platform(
-    pod: Any, since: float | None, reason: str, said: str
+    pod: Any, is_down: bool, reason: str, said: str
 ) -> None:
     (fact,) = infrastructure_facts(KEY, [view_pod(pod)], remembers(0), Ends())
 
-    assert (fact.down_since, fact.reason, fact.waits_for) == (since, reason, said)
+    assert (fact.down_since is not None, fact.reason, fact.waits_for) == (is_down, reason, said)
+
+
+def test_it_is_down_from_the_first_sight_of_that_until_it_runs() -> None:
+    clock = iter(range(100, 200))
+    ends = Ends(lambda: float(next(clock)))
+    lives = [running(), running(), terminated(1), waiting("CrashLoopBackOff"), running(), terminated(1)]
+    starts = [False, False, False, False, True, False]
+    seen = [
+        infrastructure_facts(KEY, [view_pod(make(state, started=started))], remembers(0), ends)[0].down_since
+        for state, started in zip(lives, starts, strict=True)
+    ]
+
+    first, last = seen[0], seen[5]
+    assert first is not None
+    assert last is not None
+    assert seen == [first, first, first, first, None, last]
+    assert last > first
 
 
 def test_units_have_numbers_workers_are_left_out_and_what_goes_is_passed_over() -> None:

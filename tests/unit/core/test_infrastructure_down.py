@@ -2,11 +2,13 @@
 
 import pytest
 
+from rljob_api.names import Role
 from rljob_api.status import ConditionType, Phase
 from rljob_operator.core import PodState, Reason
 from rljob_operator.core.conditions import find, is_true
 from rljob_operator.core.observed import ProcessFact
 from tests.unit.core.cluster import Cluster, make_cluster
+from tests.unit.core.worlds import make_policy
 
 CRASH = "CrashLoopBackOff: back-off 5m0s restarting failed container"
 
@@ -39,7 +41,7 @@ def test_a_job_whose_infrastructure_does_not_come_back_is_not_ready_until_it_doe
     assert ready is not None
     assert (ready.status, ready.reason) == ("False", Reason.INFRASTRUCTURE_DOWN)
     assert ready.message == f"waiting for {name} ({CRASH})"
-    assert world.status.reason == "InfrastructureDown"
+    assert (world.status.phase, world.status.reason) == (Phase.RUNNING, "InfrastructureDown")
 
     world.answers, world.infrastructure = True, [ProcessFact(name, None, alive=True)]
     (event,) = world.turn().events
@@ -48,3 +50,30 @@ def test_a_job_whose_infrastructure_does_not_come_back_is_not_ready_until_it_doe
         "every role is ready in epoch 1, and the infrastructure runs again",
     )
     assert (world.status.phase, world.status.restart.epoch) == (Phase.RUNNING, 1)
+
+
+def test_infrastructure_that_comes_and_goes_does_not_put_a_stall_off() -> None:
+    world = make_cluster(policy=make_policy(stallTimeoutSeconds=600))
+    told: list[Reason] = []
+    for _ in range(4):
+        world.infrastructure = [away("storage-0", world.now, "CrashLoopBackOff", CRASH)]
+        told += [event.reason for seconds in (1, 100, 100) for event in world.turn(seconds).events]
+        world.infrastructure = [ProcessFact("storage-0", None, alive=True)]
+        told += [event.reason for event in world.turn().events]
+        if Reason.STALLED in told:
+            break
+
+    assert told.count(Reason.STALLED) == 1
+    assert told.count(Reason.READY) >= 2
+
+
+def test_rollouts_that_are_wanted_join_while_infrastructure_is_down() -> None:
+    world = make_cluster()
+    world.infrastructure = [away("storage-0", world.now, "CrashLoopBackOff", CRASH)]
+    world.turn(60)
+    world.replicas[Role.ROLLOUT] += 1
+
+    events = [event.reason for _ in range(3) for event in world.turn().events]
+
+    assert events == [Reason.SCALED_UP]
+    assert len(world.roster(Role.ROLLOUT)) == world.replicas[Role.ROLLOUT]
