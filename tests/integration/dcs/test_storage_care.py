@@ -169,7 +169,7 @@ def test_what_goes_is_told_at_once_and_then_in_sums(desk: Desk) -> None:
 
 def test_room_is_made_while_a_unit_hangs(desk: Desk) -> None:
     desk.steward.close()
-    desk.timing = StewardTiming(patience_seconds=0.3)
+    desk.timing = StewardTiming(patience_seconds=2.0)
     desk.begin()
     desk.put_a_rollout()
     desk.put_groups(1)

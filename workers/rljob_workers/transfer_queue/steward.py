@@ -90,7 +90,7 @@ class QueueSteward:
         access = ReadAccess(self._control, self._units, shape, threading.RLock(), clock, timing.patience_seconds)
         self._by = Stewardship(access)
         self.upkeep = StorageUpkeep(self._by, figures, high_water=timing.high_water, nearly_full=timing.nearly_full)
-        self.sweeper = Sweeper(self._by)
+        self.sweeper = Sweeper(self._by, figures)
         self.inspection = QueueInspection(access, figures, timing.high_water)
         self.peeking = QueuePeeking(access)
         self.invariants = QueueInvariants(access)

@@ -6,12 +6,13 @@ lives without a commit. A unit that does not answer is passed by: what it has wa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rljob_workers.transfer_queue.control.connection import Argument
 from rljob_workers.transfer_queue.control.rows import parse_chunk
 from rljob_workers.transfer_queue.errors import StorageUnreachable
+from rljob_workers.transfer_queue.inspection import UnitFigures
 from rljob_workers.transfer_queue.naming import Named, chunks_of, partitions
 from rljob_workers.transfer_queue.stewardship import Stewardship
 from rljob_workers.transfer_queue.units import StorageUnit
@@ -54,8 +55,10 @@ class _Page:
 class Sweeper:
     """Compares what the control state names with what the storage units have."""
 
-    def __init__(self, stewardship: Stewardship) -> None:
+    def __init__(self, stewardship: Stewardship, figures: Mapping[int, UnitFigures | None]) -> None:
+        """`figures`: unit -> what it said last, None where it did not answer: that one is not waited for again."""
         self._by = stewardship
+        self._figures = figures
         self._openings = 0
         self._settled: dict[int, set[str]] = {}
         """Unit -> keys of ended lives that this server had committed: no orphans, and never any more."""
@@ -63,7 +66,7 @@ class Sweeper:
     def sweep(self) -> Swept:
         """Deletes bytes that nothing names: of dropped rows, of partitions before the record, of ended lives."""
         with self._by.access.lock:
-            away: set[int] = set()
+            away = {unit for unit, said in self._figures.items() if said is None}
             num_chunks = num_partitions = 0
             for _ in range(PAGES_AT_ONCE):
                 page = self._garbage(away)
