@@ -139,10 +139,9 @@ class Reconciler:
             await self._actions.bury(key, scene.pods)
         finally:
             await self._tell(key, raw, job, decision)
-        if refusals:
-            await self._tell_refused(key, raw, refusals)
         soonest = [decision.look_again_at]
         if refusals:
+            await self._tell_refused(key, raw, refusals)
             soonest.append(now + REFUSED_SECONDS)
         if delta.waits:
             soonest.append(now + REMAINS_SECONDS)

@@ -25,8 +25,6 @@ _KEPT_KINDS = frozenset({"Secret", "PersistentVolumeClaim"})
 
 _WITH_PODS = frozenset({"Deployment", "StatefulSet"})
 
-_POLICY = "NetworkPolicy "
-
 
 @dataclass(frozen=True, slots=True)
 class Delta:
@@ -44,12 +42,12 @@ class Delta:
 class Refusal:
     """An object that the API server did not take."""
 
-    what: str
-    """Kind and name."""
+    kind: str
+    name: str
     error: ApiRefused
 
     def __str__(self) -> str:
-        return f"{self.what} was refused: {self.error.message}"
+        return f"{self.kind} {self.name} was refused: {self.error.message}"
 
     @property
     def passes(self) -> bool:
@@ -83,32 +81,32 @@ async def carry_out(api: Api, cache: Cache, key: JobKey, delta: Delta) -> list[R
     refusals: list[Refusal] = []
 
     def protected(manifest: Json) -> bool:
-        return manifest["kind"] not in _WITH_PODS or not any(each.what.startswith(_POLICY) for each in refusals)
+        return manifest["kind"] not in _WITH_PODS or not any(each.kind == "NetworkPolicy" for each in refusals)
 
-    writes: Iterator[tuple[str, Awaitable[None]]] = chain(
-        ((_named(each), _applied(api, cache, key, each)) for each in delta.apply if protected(each)),
-        ((f"{view.kind} {view.name}", _scaled(api, cache, key, view, n)) for view, n in delta.scale),
-        ((f"{view.kind} {view.name}", _deleted(api, key, view)) for view in delta.delete),
+    writes: Iterator[tuple[str, str, Awaitable[None]]] = chain(
+        (
+            (each["kind"], each["metadata"]["name"], _applied(api, cache, key, each))
+            for each in delta.apply
+            if protected(each)
+        ),
+        ((view.kind, view.name, _scaled(api, cache, key, view, n)) for view, n in delta.scale),
+        ((view.kind, view.name, _deleted(api, key, view)) for view in delta.delete),
     )
-    for what, write in writes:
+    for kind, name, write in writes:
         try:
             await write
         except ApiRefused as error:
-            refusals.append(Refusal(what, error))
+            refusals.append(Refusal(kind, name, error))
             if error.retry_after > 0:
                 break
     return refusals
 
 
-def _named(manifest: Json) -> str:
-    return f"{manifest['kind']} {manifest['metadata']['name']}"
-
-
 async def _applied(api: Api, cache: Cache, key: JobKey, manifest: Json) -> None:
-    kind = manifest["kind"]
-    written = await api.apply(resource_of(kind), key.namespace, manifest["metadata"]["name"], manifest)
+    kind, name = manifest["kind"], manifest["metadata"]["name"]
+    written = await api.apply(resource_of(kind), key.namespace, name, manifest)
     cache.put_owned(key, view_owned(kind, written), quietly=True)
-    _log.info("%s: applied %s", key, _named(manifest))
+    _log.info("%s: applied %s %s", key, kind, name)
 
 
 async def _scaled(api: Api, cache: Cache, key: JobKey, view: OwnedView, replicas: int) -> None:

@@ -4,7 +4,7 @@ from rljob_api.names import Epoch
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_api.times import seconds
 from rljob_api.wire.observation import RankObservation, ServerState
-from rljob_operator.core.conditions import find
+from rljob_operator.core.conditions import find, is_true
 from rljob_operator.core.observed import Observed, PodState
 from rljob_operator.core.reasons import Reason
 from rljob_operator.core.roster import pods, staying
@@ -21,7 +21,7 @@ def stalled(observed: Observed, status: RLJobStatus, now: float) -> RestartGloba
         return None  # it does not know yet whether the queue drains
     if now < stalls_at(observed, status):
         return None
-    if not _was_ready(status) and (_somebody_is_busy(observed) or _is_pending(observed, status)):
+    if not is_true(status, ConditionType.READY) and (_somebody_is_busy(observed) or _is_pending(observed, status)):
         return None
     still = now - stalls_at(observed, status) + limit
     message = f"no step was trained in {still:.0f} s (stallTimeoutSeconds {limit}): {_who_waits(observed, status)}"
@@ -32,8 +32,9 @@ def stalls_at(observed: Observed, status: RLJobStatus) -> float:
     """When the job will be stalled, counted from the last step, restart, readiness and end of a drain."""
     ready = find(status, ConditionType.READY)
     # What comes and goes again would put a stall off for ever: only the roles' readiness counts.
-    is_counted = ready is not None and ready.status == "True" and ready.reason == Reason.READY
-    since_ready = seconds(ready.last_transition_time) if ready is not None and is_counted else 0.0
+    since_ready = 0.0
+    if ready is not None and ready.status == "True" and ready.reason == Reason.READY:
+        since_ready = seconds(ready.last_transition_time)
     last_step = status.training.last_report_time or 0.0
     since_epoch = max(
         status.restart.decided_at or 0.0, status.restart.backoff_until or 0.0, status.restart.opened_at or 0.0
@@ -41,11 +42,6 @@ def stalls_at(observed: Observed, status: RLJobStatus) -> float:
     drained = observed.coordinator.queue.drained_until if observed.coordinator is not None else None
     since = max(last_step, since_epoch, since_ready, drained or 0.0)
     return since + observed.policy.stall_timeout_seconds
-
-
-def _was_ready(status: RLJobStatus) -> bool:
-    ready = find(status, ConditionType.READY)
-    return ready is not None and ready.status == "True"
 
 
 def _is_pending(observed: Observed, status: RLJobStatus) -> bool:
