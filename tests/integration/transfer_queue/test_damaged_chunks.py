@@ -15,8 +15,9 @@ from rljob_workers.transfer_queue.losses import LostChunks, LostRows
 from rljob_workers.transfer_queue.placement import ChunkRef
 from rljob_workers.transfer_queue.types import Batch, NotReady
 from tests.integration.transfer_queue.control_keys import Control
+from tests.integration.transfer_queue.first_claims import claim, claim_training
 from tests.integration.transfer_queue.job import Job
-from tests.integration.transfer_queue.world import LOG_PROBS, TRAIN
+from tests.integration.transfer_queue.world import LOG_PROBS
 
 MakeJob = Callable[..., Job]
 FIRST_VALUE = HEADER_BYTES
@@ -40,18 +41,6 @@ def flip(job: Job, field: str, at: int = FIRST_VALUE) -> ChunkRef:
 def is_there(job: Job, chunk: ChunkRef) -> bool:
     with job.servers.units[chunk.unit].admin() as admin:
         return bool(admin.exists(chunk.key))
-
-
-def claim(job: Job) -> Batch | NotReady:
-    answer = job.client(Role.ACTOR_FWD).claim(LOG_PROBS.name, range(1), 100, timeout=0)
-    assert isinstance(answer, Batch | NotReady), answer
-    return answer
-
-
-def claim_training(job: Job) -> Batch | NotReady:
-    answer = job.actor.claim_training(TRAIN.name, RolloutId(0), 0, 4, 0, 1, timeout=0)
-    assert isinstance(answer, Batch | NotReady), answer
-    return answer
 
 
 def lost(chunk: ChunkRef, **groups: int) -> LostChunks:

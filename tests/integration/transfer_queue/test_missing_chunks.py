@@ -11,8 +11,8 @@ from rljob_workers.transfer_queue.control.rows import parse_chunk
 from rljob_workers.transfer_queue.losses import LostChunks, LostRows
 from rljob_workers.transfer_queue.naming import Named
 from rljob_workers.transfer_queue.types import Batch, NotReady
+from tests.integration.transfer_queue.first_claims import claim, claim_training
 from tests.integration.transfer_queue.job import Job, weight
-from tests.integration.transfer_queue.world import LOG_PROBS, TRAIN
 
 MakeJob = Callable[..., Job]
 
@@ -24,18 +24,6 @@ def delete_chunk(job: Job, field: str) -> int:
     with job.servers.units[chunk.unit].admin() as admin:
         assert admin.unlink(chunk.key) == 1
     return chunk.unit
-
-
-def claim(job: Job) -> Batch | NotReady:
-    answer = job.client(Role.ACTOR_FWD).claim(LOG_PROBS.name, range(1), 100, timeout=0)
-    assert isinstance(answer, Batch | NotReady), answer
-    return answer
-
-
-def claim_training(job: Job) -> Batch | NotReady:
-    answer = job.actor.claim_training(TRAIN.name, RolloutId(0), 0, 4, 0, 1, timeout=0)
-    assert isinstance(answer, Batch | NotReady), answer
-    return answer
 
 
 def lost(unit: int, field: str, **groups: int) -> LostChunks:

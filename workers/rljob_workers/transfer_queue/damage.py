@@ -77,7 +77,7 @@ def _lost(access: LifeAccess, damaged: list[_Damage], waiting: str) -> RowsLost:
     first, more = damaged[0], len(damaged) - 1
     others = f" ({more} more of {', '.join(sorted({one.chunk.field for one in damaged}))})" if more else ""
     return RowsLost(
-        f"TransferQueue: {access.unit_name(first.chunk.unit)} keeps chunk {first.chunk.key} of {first.chunk.field}"
+        f"TransferQueue: {access.units.name_of(first.chunk.unit)} keeps chunk {first.chunk.key} of {first.chunk.field}"
         f" damaged{others}, as two readings say: {first.what}; {waiting}. It is deleted, and the coordinator"
         " decides what is computed or generated again. Check the memory of that server.",
         sorted({one.chunk.unit for one in damaged}),

@@ -15,7 +15,6 @@ from rljob_workers.transfer_queue.control.library import library
 from rljob_workers.transfer_queue.storage import StorageUnits
 from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import QueueShape
-from rljob_workers.transfer_queue.units import StorageUnit
 
 
 class LifeAccess:
@@ -51,7 +50,6 @@ class LifeAccess:
             clock=clock,
             sleep=sleep,
         )
-        self._unit_urls = endpoints.storage_units
         self.seen_seq = 0
         """Highest seq that any answer has shown."""
         self._counters = counters
@@ -59,10 +57,6 @@ class LifeAccess:
 
     def __str__(self) -> str:
         return str(self.life.key)
-
-    def unit_name(self, index: int) -> str:
-        """A storage unit as errors name it."""
-        return str(StorageUnit(index, self._unit_urls[index]))
 
     def close(self) -> None:
         """Ends all connections; may be called twice."""

@@ -88,6 +88,10 @@ class StorageUnits:
     def __len__(self) -> int:
         return len(self._units)
 
+    def name_of(self, index: int) -> str:
+        """A unit as errors name it."""
+        return str(self._units[index])
+
     def close(self) -> None:
         """Ends connections and threads; may be called twice."""
         self._side_by_side.close()
@@ -252,7 +256,7 @@ class StorageUnits:
     def _rows_lost(self, lost: Sequence[ChunkRef], waiting: str) -> RowsLost:
         units = sorted({chunk.unit for chunk in lost})
         fields = ", ".join(sorted({chunk.field for chunk in lost}))
-        names = ", ".join(str(self._units[index]) for index in units)
+        names = ", ".join(map(self.name_of, units))
         return RowsLost(
             f"TransferQueue: {names} no longer has {len(lost)} chunks ({fields}), the first is {lost[0].key};"
             f" {waiting}. The coordinator decides what is computed or generated again.",
