@@ -240,6 +240,10 @@ class RunningJob:
         self.wait_gone()
         return report
 
+    def assert_epoch(self, epoch: int) -> None:
+        """The job is in this epoch: it was restarted so often and no oftener."""
+        assert self.epoch() == epoch, f"epoch {self.epoch()}, not {epoch}\n{self._said()}"
+
     def _said(self) -> str:
         events = "\n".join(json.dumps(event) for event in self.events()[-15:])
         logs = "\n".join(f"== {path.name}\n{path.read_text()[-800:]}" for path in sorted(self.out.glob("logs/*.log")))

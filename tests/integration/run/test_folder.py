@@ -75,5 +75,5 @@ def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> Non
         job.rewrite(make_manifest(tmp_path, rollout={"numRollouts": done + 3}))
         job.start()
         job.assert_succeeded()
-        assert job.epoch() == epoch + 1
+        job.assert_epoch(epoch + 1)
         assert job.status()["training"]["checkpoint"] == done + 3

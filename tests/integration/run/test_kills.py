@@ -41,7 +41,7 @@ def test_what_may_die_alone_comes_back_alone(tmp_path: Path) -> None:
             kill(job.infrastructure_pid(name))
             job.wait_for(f"another {name}", lambda killed=name: job.infrastructure_restarts(killed) == 1)  # type: ignore[misc] # bound per turn
         assert job.assert_succeeded().epochs == 1
-        assert job.epoch() == 1
+        job.assert_epoch(1)
 
 
 def test_a_killed_storage_unit_comes_back_empty_and_its_rows_are_made_again(tmp_path: Path) -> None:

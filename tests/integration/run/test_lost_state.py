@@ -47,7 +47,7 @@ def test_a_tail_that_launchers_saw_is_named_and_restarts_the_job_from_its_record
         assert "from the last recorded checkpoint" in event["message"]
         report = job.assert_succeeded()
         assert report.epochs == 2
-        assert job.epoch() == epoch + 1
+        job.assert_epoch(epoch + 1)
         assert drawn_prompts(job) == _all_groups(job)
 
 

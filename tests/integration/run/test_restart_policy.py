@@ -18,11 +18,11 @@ def test_the_third_failure_of_reference_is_global(tmp_path: Path) -> None:
                 "reference to be ready in place",
                 lambda wanted=generation: job.pod("reference")["generation"] == wanted and job.ready(),  # type: ignore[misc] # bound per turn
             )
-        assert job.epoch() == epoch
+        job.assert_epoch(epoch)
         kill(job.rank_pid("reference"))
         job.wait_for_event("RankExited", role="reference", scope="Global")
         job.assert_succeeded()
-        assert job.epoch() == epoch + 1
+        job.assert_epoch(epoch + 1)
 
 
 def test_more_global_restarts_than_allowed_fail_the_job_with_the_reason(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_reward_that_cannot_work_fails_the_job_at_once_with_its_sentence(
         (event,) = [event for event in job.events() if event["reason"] == "ConfigurationError"]
         assert event["message"].startswith("rollout-0: rollout.reward.custom.function: graders:score ")
         assert sentence in event["message"]
-        assert job.epoch() == 1
+        job.assert_epoch(1)
         job.wait_gone()
 
 
