@@ -28,6 +28,8 @@ class Door:
         url = urlsplit(found[1])
         self._target = (url.hostname or "127.0.0.1", url.port or 443)
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._lock = threading.Lock()
+        """Else a connection that comes while the door is shut could stay open."""
         self._is_shut = False
         self._pairs: list[_Pair] = []
         kubeconfig = folder / "door.kubeconfig"
@@ -37,7 +39,8 @@ class Door:
 
     def shut(self) -> None:
         """Resets all connections, and every new one at once."""
-        self._is_shut = True
+        with self._lock:
+            self._is_shut = True
         self._reset_all()
 
     def open(self) -> None:
@@ -46,8 +49,9 @@ class Door:
 
     def silence(self) -> None:
         """The connections of now stay open for ever and nothing comes through any more; new ones are let through."""
-        for pair in self._pairs:
-            pair.is_silent = True
+        with self._lock:
+            for pair in self._pairs:
+                pair.is_silent = True
 
     def __enter__(self) -> "Door":
         threading.Thread(target=self._accept, daemon=True).start()
@@ -72,10 +76,16 @@ class Door:
                 _reset(near)
                 continue
             far.settimeout(None)
-            self._pairs.append(_Pair(near, far))
+            with self._lock:
+                if not self._is_shut:
+                    self._pairs.append(_Pair(near, far))
+                    continue
+            for end in (near, far):
+                _reset(end)
 
     def _reset_all(self) -> None:
-        pairs, self._pairs = self._pairs, []
+        with self._lock:
+            pairs, self._pairs = self._pairs, []
         for pair in pairs:
             pair.reset()
 
