@@ -22,7 +22,7 @@ from rljob_operator.adapters.api import Api
 from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.coordinator import Access, ProxyAccess
 from rljob_operator.adapters.coordinators import Coordinators
-from rljob_operator.adapters.errors import ApiNotFound, ApiRefused
+from rljob_operator.adapters.errors import AdapterError, ApiNotFound
 from rljob_operator.adapters.informer import Informer
 from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.resources import OWNED, POD_MONITORS, PODS, RLJOBS, SECRETS
@@ -222,13 +222,12 @@ class Lives:
 
     async def _work(self, reconciler: Reconciler, api: Api, cache: Cache, life: Life, holds: Holds) -> None:
         while True:
-            raw = await self._read(api, cache)
-            if holds(raw):
-                life.reached = True
-                return
             try:
+                if holds(await self._read(api, cache)):
+                    life.reached = True
+                    return
                 again = await reconciler.turn(self._key)
-            except (ApiRefused, CoordinatorError):
+            except (AdapterError, CoordinatorError):
                 again = None  # as the operator's workers do: later once more
             due = (again.at if again is not None else time.time() + _LOOK_SECONDS) - time.time()
             await asyncio.sleep(min(max(0.02, due), _LOOK_SECONDS))
