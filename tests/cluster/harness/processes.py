@@ -13,6 +13,8 @@ from pathlib import Path
 from tests.cluster.harness.kubectl import Kubectl, Object
 
 _PROC = Path("/proc")
+_START_TICK = 19
+"""Field of `stat`, counted from the one after the command's name."""
 
 
 class Kind(StrEnum):
@@ -32,6 +34,12 @@ class Process:
     pid: int
     """On this machine."""
     kind: Kind
+
+    @property
+    def life(self) -> tuple[int, int]:
+        """Its number, and the machine's tick at which it began: numbers come round."""
+        fields = (_PROC / str(self.pid) / "stat").read_text().rpartition(")")[2].split()
+        return self.pid, int(fields[_START_TICK])
 
     def kill(self) -> None:
         """SIGKILL."""

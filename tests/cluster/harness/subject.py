@@ -34,8 +34,8 @@ class Standing:
     """Role -> failures since the last global restart."""
     pods: dict[str, str]
     """Role -> uid of its pod."""
-    ranks: dict[str, int]
-    """Role -> its rank's process, as this machine numbers it."""
+    ranks: dict[str, tuple[int, int]]
+    """Role -> its rank's process: its number on this machine, and when it began."""
     told: Counter[tuple[str, str]]
     """(reason, action) -> how often."""
 
@@ -125,5 +125,5 @@ class Subject:
             state = "runs" if ended is None else f"has ended with {ended}"
             raise AssertionError(f"{error}\nThe operator {state}; its log:\n{self.operator.tail()}") from None
 
-    def _rank(self, pod: Object) -> int:
-        return processes.the(processes.within(pod, "worker"), Kind.RANK).pid
+    def _rank(self, pod: Object) -> tuple[int, int]:
+        return processes.the(processes.within(pod, "worker"), Kind.RANK).life
