@@ -126,8 +126,7 @@ def test_a_replica_that_drains_goes_on_when_it_is_wanted_again(job: ClusterJob) 
             lambda: [pod["draining"] for pod in rollouts(job.status())] == [False, True],
             seconds=PATIENCE_SECONDS,
         )
-        marked = [pod for pod in job.pods(role=ROLLOUT) if DELETION_COST in pod["metadata"].get("annotations", {})]
-        assert [pod["metadata"]["name"] for pod in marked] in ([], [job.pod_of(ROLLOUT, 1)])
+        assert marked_pods(job) in ([], [job.pod_of(ROLLOUT, 1)])
         scale(job, 2)
         job.wait(
             "rollout-1 to be wanted again",
@@ -141,8 +140,7 @@ def test_a_replica_that_drains_goes_on_when_it_is_wanted_again(job: ClusterJob) 
 
     assert standing(job, without="rollout-1") == before, job.said()
     assert uids(job) == pods
-    for pod in job.pods(role=ROLLOUT):
-        assert DELETION_COST not in pod["metadata"].get("annotations", {})
+    job.wait("no pod to be marked", lambda: not marked_pods(job))
 
 
 def test_the_highest_replica_drains_and_its_pod_goes(job: ClusterJob) -> None:
@@ -190,7 +188,7 @@ def test_nobody_joins_during_a_restart_and_then_it_is_done(job: ClusterJob) -> N
 
 def test_after_all_this_the_job_succeeds_exactly_once_and_leaves_after_its_time(job: ClusterJob) -> None:
     epoch = job.epoch()
-    last = trained_steps(job.kubectl, job.name) + 10
+    last = trained_steps(job.kubectl, job.name) + 30  # it trains on until the operator has seen this
     job.change({"rollout": {"numRollouts": last}, "ttlSecondsAfterFinished": 3600})
     job.wait("the epoch with fewer rollouts", lambda: job.epoch() == epoch + 1, seconds=PATIENCE_SECONDS)
 
@@ -207,6 +205,12 @@ def test_after_all_this_the_job_succeeds_exactly_once_and_leaves_after_its_time(
     job.change({"ttlSecondsAfterFinished": 1})
     job.kubectl.wait_gone("rljob", job.name, seconds=PATIENCE_SECONDS)
     job.kubectl.wait("everything of it to go", lambda: not job.kubectl.all(KINDS, LABEL_JOB), seconds=PATIENCE_SECONDS)
+
+
+def marked_pods(job: ClusterJob) -> list[str]:
+    """Those that the Deployment shall take first when it shrinks."""
+    pods = job.pods(role=ROLLOUT)
+    return [pod["metadata"]["name"] for pod in pods if DELETION_COST in pod["metadata"].get("annotations", {})]
 
 
 def uids(job: ClusterJob) -> set[str]:
