@@ -22,6 +22,8 @@ from tests.cluster.harness.rljob import ClusterJob, make_job, slowed
 KINDS = (
     "rljob,secret,configmap,service,persistentvolumeclaim,deployment,statefulset,networkpolicy,poddisruptionbudget,pod"
 )
+PATIENT = {"heartbeatTimeoutSeconds": 60}
+"""Nothing here is found by its silence, and a process of a busy machine that was silent for a while must not be."""
 INFRASTRUCTURE = (COMPONENT_CONTROL, COMPONENT_COORDINATOR, COMPONENT_STORAGE)
 PATIENCE_SECONDS = 240.0
 
@@ -34,7 +36,8 @@ class Stage:
     def __init__(self, kubectl: Kubectl, operator: OperatorProcess) -> None:
         self.kubectl = kubectl
         self.operator = operator
-        self.job = ClusterJob(kubectl, slowed(make_job(rollout={"numRollouts": 1_000_000}), "slower"))
+        manifest = make_job(rollout={"numRollouts": 1_000_000}, restartPolicy=PATIENT)
+        self.job = ClusterJob(kubectl, slowed(manifest, "slower"))
 
     def owned(self, name: str) -> list[Object]:
         """What there is of a job."""
