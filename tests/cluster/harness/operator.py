@@ -1,6 +1,7 @@
 """The operator as a process of this machine, which a test starts, stops, freezes and kills.
 
-It serves only the namespaces that it is given and holds a lease of its own, so that others do not meet it.
+It serves only the namespaces that it is given, so that others do not meet it. Without a lease, unless a test gives it
+one: on a busy machine it would lose that now and then, and nobody starts it again.
 """
 
 import signal
@@ -101,7 +102,7 @@ def _defaults(cluster: Cluster, namespace: str) -> dict[str, Any]:
     return {
         "workloads": workload_options(),
         "namespaces": [namespace],
-        "lease": {"name": "rljob-operator", "namespace": namespace},
+        "lease": None,
         "coordinatorAccess": "Service" if cluster.node is not None else "Proxy",
         "healthPort": 0,
         "metricsPort": 0,
