@@ -7,5 +7,9 @@ root=$(realpath -m "$root")
 version=v1.20.0
 bin=$root/kube-score-$version
 # A module of its own: it needs another minor version of Kubernetes' libraries.
-[ -e "$bin/kube-score" ] || (cd / && CGO_ENABLED=0 GOBIN=$bin go install -trimpath -ldflags "-s -w" github.com/zegl/kube-score/cmd/kube-score@$version) >&2
+# It is there as a whole or not at all, whoever else builds it and whenever a build is cut off.
+if [ ! -e "$bin/kube-score" ]; then
+  (cd / && CGO_ENABLED=0 GOBIN=$bin/$$ go install -trimpath -ldflags "-s -w" github.com/zegl/kube-score/cmd/kube-score@$version) >&2
+  mv "$bin/$$/kube-score" "$bin/"; rmdir "$bin/$$"
+fi
 exec "$bin/kube-score" "$@"

@@ -15,8 +15,6 @@ exec 9>"$root/lock"; flock 9
 in_first() { nsenter -t "$(cat "$run/init.pid")" -m -n -p -- "$@"; }
 choose "$2"
 
-lives() { [ -e "$dir/init.pid" ] && [ "$(readlink "/proc/$(cat "$dir/init.pid")/exe")" = "$(readlink -f "$root/bin/tiny")" ]; }
-
 lose() {
   lives || return 0
   # Its network first: the ends of its connections must not be told.

@@ -10,22 +10,25 @@ run=$root/run pki=$root/run/pki log=$root/run/log
 cg=rljob-$(printf %s "$root" | sha256sum | cut -c1-8) # the name of its cgroups
 first=10.200.0.1 pods=10.244.0.0/16                   # the first node's address; all nodes' pods
 t0=${EPOCHREALTIME/[.,]/}
+set -E # nothing fails without a word, in a function neither
+trap 'echo "cluster: ${BASH_SOURCE[0]##*/}, line $LINENO: ended with $?: $BASH_COMMAND" >&2' ERR
 say() { printf 'cluster: %s after %s s\n' "$*" "$(((${EPOCHREALTIME/[.,]/} - t0) / 100000))" | sed -E 's/([0-9]) s$/.\1 s/' >&2; }
 kc() { "$root/bin/kubectl" --kubeconfig "$run/admin.kubeconfig" "$@"; }
-wait_for() { # wait_for NAME TEST... : up to 60 s, else the log's end and exit
+wait_for() { # wait_for NAME TEST... : up to 60 s, and while NAME runs; else the log's end and exit
   local end=$((SECONDS + 60))
   until "${@:2}" >/dev/null 2>&1; do
-    if [ $SECONDS -ge $end ]; then echo "cluster: $1 did not become ready:" >&2; tail -5 "$log/$1.log" >&2; exit 1; fi
+    if [ $SECONDS -ge $end ] || ! kill -0 "$(cat "$run/pid/$1")" 2>/dev/null; then echo "cluster: $1 did not become ready:" >&2; tail -5 "$log/$1.log" >&2; exit 1; fi
     sleep 0.1
   done
 }
 
 # --- keys -------------------------------------------------------------------
 ec="-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 3650"
+ssl() { openssl "$@" 2>"$log/openssl.log" || { cat "$log/openssl.log" >&2; exit 1; }; }
 cert() { # cert NAME SUBJECT [EXTRA...]
   # shellcheck disable=SC2086
-  openssl req -x509 $ec -CA "$pki/ca.crt" -CAkey "$pki/ca.key" -keyout "$pki/$1.key" -out "$pki/$1.crt" -subj "$2" \
-    -addext basicConstraints=critical,CA:FALSE -addext extendedKeyUsage=serverAuth,clientAuth "${@:3}" 2>/dev/null
+  ssl req -x509 $ec -CA "$pki/ca.crt" -CAkey "$pki/ca.key" -keyout "$pki/$1.key" -out "$pki/$1.crt" -subj "$2" \
+    -addext basicConstraints=critical,CA:FALSE -addext extendedKeyUsage=serverAuth,clientAuth "${@:3}"
 }
 kubeconfig() { # kubeconfig NAME SERVER FILE
   cat >"$3" <<K
@@ -51,25 +54,30 @@ start() { # start NAME COMMAND... : in the node, its output to a log
   "$here/daemon.sh" start "$1"
 }
 child() { # child PID: its first child, waited for
-  local found
-  for _ in $(seq 250); do
-    found=$(cat "/proc/$1/task/$1/children" 2>/dev/null || true)
-    if [ -n "$found" ]; then echo "${found%% *}"; return; fi
+  local found end=$((SECONDS + 60))
+  until found=$(cat "/proc/$1/task/$1/children" 2>/dev/null) && [ -n "$found" ]; do
+    if [ $SECONDS -ge $end ] || [ ! -e "/proc/$1" ]; then echo "cluster: process $1 has started nothing" >&2; exit 1; fi
     sleep 0.02
   done
-  echo "cluster: process $1 has started nothing" >&2; exit 1
+  echo "${found%% *}"
+}
+lives() { # whether the node's first process runs
+  [ -e "$dir/init.pid" ] && [ "$(readlink "/proc/$(cat "$dir/init.pid")/exe")" = "$(readlink -f "$root/bin/tiny")" ]
 }
 make_namespaces() { # make_namespaces [NSENTER...]: the node's, held by its first process; they end with it
   mkdir -p "$dir"/{cni,kubelet,logpods} "$images"
   mkdir -p /var/lib/kubelet /var/lib/cni /var/log/pods /var/log/containers /run/netns /run/containerd /etc/cni
-  local tiny holder init
+  local tiny holder init end=$((SECONDS + 60))
   tiny=$(readlink -f "$root/bin/tiny")
   setsid "$@" unshare --fork --kill-child --mount --pid --net --mount-proc "$tiny" >/dev/null 2>&1 9>&- </dev/null &
   holder=$!; echo "$holder" >"$dir/holder.pid"
   [ $# = 0 ] || holder=$(child "$holder") # nsenter's child is unshare
   init=$(child "$holder")
-  for _ in $(seq 100); do [ "$(readlink "/proc/$init/exe")" = "$tiny" ] && break; sleep 0.02; done
   echo "$init" >"$dir/init.pid"
+  until lives; do # before that its mounts are not yet its own
+    if [ $SECONDS -ge $end ] || [ ! -e "/proc/$init" ]; then echo "cluster: process $init has not become $tiny" >&2; exit 1; fi
+    sleep 0.02
+  done
   in_node bash -euc "
     mount --make-rshared /
     for d in /run/netns /run/containerd /var/lib/cni; do mount -t tmpfs tmpfs \$d; done
