@@ -105,9 +105,9 @@ def test_closing_lets_a_put_end(make_client: MakeClient) -> None:
 def test_closing_ends_a_call_that_no_server_answers(
     make_client: MakeClient, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rljob_workers.transfer_queue_compat.control_plane.PATIENCE_SECONDS", 0.5)
     client = make_client()
     client.put(rows(2), partition_id="p")
+    monkeypatch.setattr("rljob_workers.transfer_queue_compat.control_plane.PATIENCE_SECONDS", 0.5)
     servers.control.kill()
     try:
         found: list[Exception] = []
