@@ -179,10 +179,7 @@ def test_rows_are_cleared_also_while_a_unit_is_away(client: TransferQueueClient,
     client.clear_partition("nowhere")
 
 
-def test_memory_that_is_full_is_named_and_comes_back(
-    make_client: MakeClient, servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rljob_workers.transfer_queue_compat.control_plane.PATIENCE_SECONDS", 1.0)
+def test_memory_that_is_full_is_named_and_comes_back(make_client: MakeClient, servers: Servers) -> None:
     client = make_client()
     big = TensorDict({"x": torch.ones(24, 1 << 18)}, batch_size=[24])
     parts = [f"p{number}" for number in range(8)]
