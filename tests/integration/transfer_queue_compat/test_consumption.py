@@ -211,7 +211,8 @@ def test_balanced_ranks_get_whole_groups_of_near_length(make_client: MakeClient)
     assert [sum(each["total_lengths"] for each in share.custom_meta) for share in shares] == [18, 20]
 
 
-def test_waits_for_rows_that_come(make_client: MakeClient) -> None:
+def test_waits_for_rows_that_come(make_client: MakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TQ_CONTROLLER_GET_METADATA_TIMEOUT", "60")
     waiting, putting = make_client(polling=False), make_client()
     found: list[Any] = []
     thread = threading.Thread(

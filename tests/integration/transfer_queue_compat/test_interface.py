@@ -98,7 +98,9 @@ def test_every_call_has_an_asynchronous_twin(config: dict[str, Any]) -> None:
     assert asyncio.run(work()) == [0, 1, 2]
 
 
-def test_calls_that_wait_hold_up_no_other(config: dict[str, Any]) -> None:
+def test_calls_that_wait_hold_up_no_other(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TQ_CONTROLLER_GET_METADATA_TIMEOUT", "60")
+
     async def work() -> list[list[int]]:
         client = tq.get_client()
         waiting = [asyncio.create_task(client.async_get_meta(["x"], 4, "p", task_name=f"t{n}")) for n in range(12)]
