@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,12 @@ def blocks(kind: str) -> list[str]:
     return [body for found, body in _BLOCK.findall(PAGE) if found == kind]
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+def reserve_port(until: ExitStack) -> int:
+    """A port that nobody else is given `until` then; a server that asks for it by its number may listen on it."""
+    one = until.enter_context(socket.socket())
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    one.bind(("127.0.0.1", 0))
+    return int(one.getsockname()[1])
 
 
 @pytest.fixture
@@ -40,12 +43,12 @@ def ports() -> Iterator[dict[str, int]]:
     commands = [line.removeprefix("$ ") for body in blocks("console") for line in body.splitlines()]
     found: dict[str, int] = {}
     started: list[subprocess.Popen[bytes]] = []
-    with tempfile.TemporaryDirectory(prefix="rlj-") as folder:
+    with tempfile.TemporaryDirectory(prefix="rlj-") as folder, ExitStack() as reserved:
         try:
             for command in commands:
                 program, option, port, *rest = shlex.split(command)
                 assert (program, option) == ("redis-server", "--port")
-                found[port] = free_port()
+                found[port] = reserve_port(reserved)
                 data = Path(folder) / port
                 data.mkdir()
                 words = [str(find_server()), option, str(found[port]), *rest, "--dir", str(data)]

@@ -1,8 +1,9 @@
 """Health: a sentence for what a restart would cure, and how old the watches are."""
 
 import asyncio
+import socket
 
-from aiohttp import ClientSession, test_utils
+from aiohttp import ClientSession
 
 from rljob_operator.adapters.health import LAG_LIMIT_SECONDS, WATCH_LIMIT_SECONDS, Checks, HealthServer
 from rljob_operator.adapters.metrics import Metrics
@@ -34,10 +35,14 @@ def test_a_dead_watch_and_a_job_without_turns_are_told() -> None:
 
 def test_the_age_of_a_kind_is_that_of_its_oldest_watch() -> None:
     async def scraped() -> str:
-        port = test_utils.unused_port()
         checks = Checks(watches=[WatchOfAge("pods in a", 70), WatchOfAge("pods in b", 3)])
-        server = HealthServer(checks, Metrics(), 0, port)
-        await server.start()
+        with socket.socket() as reserved:
+            # Until the server listens there, nobody else is given the port.
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind(("127.0.0.1", 0))
+            port = reserved.getsockname()[1]
+            server = HealthServer(checks, Metrics(), 0, port)
+            await server.start()
         try:
             async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}/metrics") as answer:
                 return await answer.text()

@@ -59,18 +59,18 @@ def test_endpoints_that_are_damaged_are_named(tmp_path: Path) -> None:
 
 
 def test_a_coordinator_that_is_gone_is_named(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    endpoints = Endpoints(
-        job="test",
-        coordinator=f"http://127.0.0.1:{port}",
-        token="t",
-        control_redis="unix://:p@/none",
-        storage_units=[],
-        run_dir=str(tmp_path),
-        weights_dir=str(tmp_path),
-    )
-    done = rljob("stats", make_folder(tmp_path, endpoints.model_dump_json()))
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen: nobody else gets the port meanwhile
+        endpoints = Endpoints(
+            job="test",
+            coordinator=f"http://127.0.0.1:{nobody.getsockname()[1]}",
+            token="t",
+            control_redis="unix://:p@/none",
+            storage_units=[],
+            run_dir=str(tmp_path),
+            weights_dir=str(tmp_path),
+        )
+        done = rljob("stats", make_folder(tmp_path, endpoints.model_dump_json()))
     assert (done.exit_code, done.stdout) == (EXIT_FAILED, "")
     assert done.stderr.startswith(f"The coordinator of the run in {tmp_path} does not answer (")
     assert done.stderr.endswith("See whether `rljob run` still runs there.\n")
