@@ -2,7 +2,8 @@
 
 import select
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -86,6 +87,15 @@ class Served:
             poller.poll(20)
             self.server.turn(RUNS)
 
+    def turns_until(self, holds: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 60
+        while not holds():
+            assert time.monotonic() < deadline
+            self.turns(1)
+
+    def serves(self, count: int) -> bool:
+        return len(self.server._clients) == count
+
 
 @pytest.fixture
 def served() -> Iterator[Served]:
@@ -94,6 +104,10 @@ def served() -> Iterator[Served]:
     for client in served.clients:
         client.close()
     served.server.close()
+
+
+def is_answered(client: socket.socket) -> bool:
+    return bool(select.select([client], [], [], 0)[0])
 
 
 def answer(client: socket.socket) -> bytes:
@@ -107,23 +121,23 @@ def test_a_request_in_pieces_is_answered(served: Served) -> None:
     client = served.connect(b"GET /livez HT")
     served.turns()
     client.sendall(b"TP/1.1\r\nHost: here\r\n\r\n")
-    served.turns()
+    served.turns_until(lambda: is_answered(client))
     assert answer(client).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
 @pytest.mark.parametrize("data", [b"\x16\x03\x01\r\n\r\n", b"POST /livez HTTP/1.1\r\n\r\n", b"x" * 9000])
 def test_what_is_no_question_is_refused(served: Served, data: bytes) -> None:
     client = served.connect(data)
-    served.turns()
+    served.turns_until(lambda: is_answered(client))
     with_answer = client.recv(4096)
     assert with_answer.startswith(b"HTTP/1.1 400 ")
 
 
 def test_a_silent_client_is_dropped_in_the_end(served: Served) -> None:
     client = served.connect()
-    served.turns()
+    served.turns_until(lambda: served.serves(1))
     served.clock.now = CLIENT_SECONDS
-    served.turns()
+    served.turns_until(lambda: served.serves(0))
     assert client.recv(1) == b""
 
 
@@ -131,16 +145,16 @@ def test_a_client_that_went_away_is_forgotten(served: Served) -> None:
     served.connect(b"GET /met").close()
     served.turns()
     client = served.connect(b"GET /metrics HTTP/1.1\r\n\r\n")
-    served.turns()
+    served.turns_until(lambda: is_answered(client))
     assert answer(client).endswith(b"metrics\n")
 
 
 def test_more_clients_than_places_wait_and_are_answered(served: Served) -> None:
     silent = [served.connect() for _ in range(MAX_CLIENTS)]
-    served.turns()
+    served.turns_until(lambda: served.serves(MAX_CLIENTS))
     late = served.connect(b"GET /livez HTTP/1.1\r\n\r\n")
     served.turns()
     served.clock.now = CLIENT_SECONDS
-    served.turns()
+    served.turns_until(lambda: is_answered(late))
     assert answer(late).startswith(b"HTTP/1.1 200")
     assert len(silent) == MAX_CLIENTS
