@@ -22,6 +22,13 @@ FIRST_PATIENCE = "rljob_operator.adapters.coordinators.FIRST_PATIENCE_SECONDS"
 FOR_EVER = 3600.0
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who answers is waited for, however slow the machine; a test of one that is slow says so."""
+    for name in (PATIENCE, FIRST_PATIENCE):
+        monkeypatch.setattr(name, FOR_EVER)
+
+
 class Answers:
     """A coordinator that gives these statuses and these pages, each in their order, then is silent. None: an error."""
 
@@ -32,6 +39,8 @@ class Answers:
         self.asked_for_events: list[str] = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
+        self.may_tell = asyncio.Event()
+        self.may_tell.set()
         self.is_told = asyncio.Event()
         """Set when there is no page left."""
 
@@ -46,6 +55,7 @@ class Answers:
             answer = self._statuses.pop(0)
         else:
             self.asked_for_events.append(path)
+            await self.may_tell.wait()
             if not self._pages:
                 self.is_told.set()
                 await asyncio.Event().wait()
@@ -159,8 +169,10 @@ def test_a_coordinator_that_has_not_read_its_state_yet_is_not_asked_for_all_that
 
 def test_a_coordinator_that_numbers_its_events_again_from_below_is_heard() -> None:
     async def test(coordinator: Coordinator, answers: Answers, woken: Woken) -> None:
+        answers.may_tell.clear()
         for _ in range(2):
             await coordinator.status()
+        answers.may_tell.set()
         await answers.is_told.wait()
         assert answers.listened_after() == [7, 3, 4]
         assert woken.urgencies == [Urgency.ALARM]
