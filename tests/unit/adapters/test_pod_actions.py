@@ -9,7 +9,7 @@ from rljob_operator.adapters.api import Api
 from rljob_operator.adapters.pod_actions import PodActions
 from rljob_operator.adapters.views import JobKey, view_pod
 from tests.unit.adapters.fake_api import ApiOfAnswers
-from tests.unit.adapters.objects import make_pod, running
+from tests.unit.adapters.objects import NOW_SECONDS, make_pod, running
 
 KEY = JobKey("ns", "job")
 NODE, POD, OTHER = "/api/v1/nodes/node0", "/api/v1/namespaces/ns/pods/lost", "/api/v1/namespaces/ns/pods/waits"
@@ -22,6 +22,12 @@ GIVEN_UP = make_pod(running(), name="lost", component="control", deleting=True, 
 WAITS = make_pod(
     name="waits", uid="u2", phase="Pending", conditions={"PodScheduled": ("False", "Unschedulable", "no node")}
 )
+
+
+@pytest.fixture(autouse=True)
+def an_hour_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this machine's clock says, the time of pods that are being deleted is over."""
+    monkeypatch.setattr("rljob_operator.adapters.pod_actions.time.time", lambda: NOW_SECONDS + 3600)
 
 
 @pytest.mark.parametrize(
