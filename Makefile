@@ -46,7 +46,7 @@ test-integration: install ## Tests with a real Redis and real processes
 	$(PYTEST) $(SIDE_BY_SIDE) tests/integration
 
 test-cluster: install ## Tests on a real Kubernetes: that of KUBECONFIG, else the one of `make cluster`
-	@[ -n "$${KUBECONFIG:-}" ] || scripts/cluster-packages
+	@[ -n "$${KUBECONFIG:-}" ] || $(MAKE) --no-print-directory cluster-build # no test has minutes for that
 	$(PYTEST) $(SIDE_BY_SIDE) tests/cluster --ignore=tests/cluster/test_lost_node.py
 	$(PYTEST) tests/cluster/test_lost_node.py # alone: pods of other tests would be lost with the node
 
