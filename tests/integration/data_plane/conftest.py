@@ -12,6 +12,7 @@ import pytest
 
 from rljob_api.names import Epoch
 from rljob_workers.transfer_queue.storage import StorageUnits
+from rljob_workers.transfer_queue.timing import QueueTiming
 from tests.integration.data_plane.unit_server import UnitServer
 
 INCARNATION = "0123456789ab"
@@ -40,15 +41,16 @@ def servers(folder: Path) -> Iterator[list[UnitServer]]:
 @pytest.fixture
 def tcp_server(folder: Path) -> Iterator[UnitServer]:
     """A unit on a TCP port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = UnitServer(folder, "tcp", port=port)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.kill()
+    with socket.socket() as held:
+        # It never listens: nobody else is given the port, and the server, which sets the same option, may listen there.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        server = UnitServer(folder, "tcp", port=held.getsockname()[1])
+        try:
+            server.start()
+            yield server
+        finally:
+            server.kill()
 
 
 @pytest.fixture
@@ -56,8 +58,9 @@ def connect() -> Iterator[Callable[..., StorageUnits]]:
     """Makes `StorageUnits` over servers and closes them."""
     made: list[StorageUnits] = []
 
-    def connect_to(*servers: UnitServer, checksums: bool = False) -> StorageUnits:
-        made.append(StorageUnits([server.url for server in servers], Epoch(3), INCARNATION, checksums=checksums))
+    def connect_to(*servers: UnitServer, checksums: bool = False, timing: QueueTiming = QueueTiming()) -> StorageUnits:
+        urls = [server.url for server in servers]
+        made.append(StorageUnits(urls, Epoch(3), INCARNATION, checksums=checksums, timing=timing))
         return made[-1]
 
     yield connect_to

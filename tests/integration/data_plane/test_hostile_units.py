@@ -59,7 +59,7 @@ class Liar:
         self._listener.close()
 
     def connection(self) -> RespConnection:
-        return RespConnection(ServerAddress(str(self.path), "", 0, None), deadline=soon(), silence_seconds=2.0)
+        return RespConnection(ServerAddress(str(self.path), "", 0, None), deadline=soon(), silence_seconds=SOON_SECONDS)
 
     def _serve(self) -> None:
         while True:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 
 from rljob_operator.local.embedded_redis import find_server, storage_command
+from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.units import StorageUnit
 from tests.integration.children import die_with_tests
 
 PASSWORD = "p@ss/w:rd"
 QUOTED_PASSWORD = "p%40ss%2Fw%3Ard"
+STARTS_WITHIN_SECONDS = 30.0
+"""Longer than clients wait for a unit that is away."""
 
 
 class UnitServer:
@@ -31,18 +35,19 @@ class UnitServer:
         return f"unix://:{QUOTED_PASSWORD}@{self._socket}"
 
     def start(self, *, generation: int | None = 1) -> None:
-        """Starts it empty and, as the coordinator does, marks it."""
+        """Starts it empty, waits until it answers and, as the coordinator does, marks it."""
         assert self._process is None
         command = storage_command(find_server(), self._socket.parent, self._socket, PASSWORD, self._max_bytes)
         command[command.index("--port") + 1] = str(self._port)
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=die_with_tests)
+        with closing(self._unit()) as unit:
+            unit.generation(deadline=time.monotonic() + STARTS_WITHIN_SECONDS)
         if generation is not None:
             self.mark(generation)
 
     def mark(self, generation: int) -> None:
-        unit = StorageUnit(0, self.url)
-        unit.mark(generation, deadline=time.monotonic() + 30)
-        unit.close()
+        with closing(self._unit()) as unit:
+            unit.mark(generation, deadline=time.monotonic() + STARTS_WITHIN_SECONDS)
 
     def kill(self) -> None:
         if self._process is not None:
@@ -57,3 +62,6 @@ class UnitServer:
     def resume(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
+
+    def _unit(self) -> StorageUnit:
+        return StorageUnit(0, self.url, timing=QueueTiming(unit_silence_seconds=STARTS_WITHIN_SECONDS))
