@@ -19,7 +19,8 @@ from tests.integration.transfer_queue.world import LOG_PROBS, make_shape
 MakeJob = Callable[..., Job]
 
 
-IMPATIENT = QueueTiming(patience_seconds=0.1, claim_patience_seconds=0.1)
+IMPATIENT = QueueTiming(patience_seconds=3.0, claim_patience_seconds=0.1)
+"""A put must have stored its bytes by then, also on a busy machine. A first answer is waited for longer."""
 
 
 def test_a_restarted_server_is_refused_until_it_is_opened(make_job: MakeJob) -> None:

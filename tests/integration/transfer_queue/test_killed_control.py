@@ -21,7 +21,7 @@ from tests.integration.transfer_queue.world import LOG_PROBS, REFERENCE, make_li
 
 MakeJob = Callable[..., Job]
 LONG_SECONDS = 60.0
-IMPATIENT = QueueTiming(patience_seconds=1.0, claim_patience_seconds=1.0, control_silence_seconds=1.0)
+IMPATIENT = QueueTiming(patience_seconds=2.0, claim_patience_seconds=2.0, control_silence_seconds=2.0)
 
 
 def contents(servers: Servers) -> dict[bytes, object]:

@@ -28,7 +28,9 @@ BIG_ELEMENTS = 1 << 18
 """1 MiB a row: a group of two is spread over both units."""
 
 
-IMPATIENT = QueueTiming(patience_seconds=2.0, unit_patience_seconds=0.5, unit_silence_seconds=0.5)
+IMPATIENT = QueueTiming(patience_seconds=4.0)
+KEEPING = ("--appendonly", "yes", "--appenddirname", "unit", "--appendfsync", "no")
+"""Without a sync that is under way, behind which writes would wait while they are answered already."""
 
 
 @contextmanager
@@ -118,7 +120,7 @@ def test_a_unit_that_was_away_when_the_job_began_is_used_once_it_is_there(num_un
 def test_a_unit_that_kept_its_rows_has_lost_none() -> None:
     """Ours keep nothing on disk; where one does, its mark is there after a kill, and so are the rows."""
     with tempfile.TemporaryDirectory(prefix="rlj-") as folder:
-        keeping = Servers(Path(folder), 1, unit_options=("--appendonly", "yes", "--appenddirname", "unit"))
+        keeping = Servers(Path(folder), 1, unit_options=KEEPING)
         keeping.start()
         try:
             job = Job(keeping, make_shape(batch=2))
@@ -134,7 +136,7 @@ def test_a_unit_that_kept_its_rows_has_lost_none() -> None:
 
 
 def test_a_put_goes_to_the_unit_that_answers(make_job: MakeJob) -> None:
-    job = make_job(batch=2, timing=IMPATIENT)
+    job = make_job(batch=2)
     tickets = job.tickets(2)
     with hung(job.servers, 0):
         assert put_big(job, tickets) == [True, True]
@@ -145,7 +147,7 @@ def test_a_put_goes_to_the_unit_that_answers(make_job: MakeJob) -> None:
 
 
 def test_what_a_hung_unit_took_after_all_is_deleted_by_the_next_put(make_job: MakeJob) -> None:
-    job = make_job(batch=4, timing=IMPATIENT)
+    job = make_job(batch=4)
     tickets = job.tickets(4)
     with hung(job.servers, 0):
         assert put_big(job, tickets[:2]) == [True, True]
@@ -156,7 +158,7 @@ def test_what_a_hung_unit_took_after_all_is_deleted_by_the_next_put(make_job: Ma
 
 
 def test_rows_of_a_hung_unit_are_waited_for_by_name_and_are_right_afterwards(make_job: MakeJob) -> None:
-    job = make_job(batch=2, timing=IMPATIENT)
+    job = make_job(batch=2)
     put_big(job, job.tickets(2))
     forward, reference = job.client(Role.ACTOR_FWD), job.client(Role.REFERENCE)
     with hung(job.servers, 1):
