@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import redis
 import yaml
 
 from rljob_api.spec import RLJob
@@ -34,10 +35,11 @@ LEISURE = f"""
 import time
 from pathlib import Path
 
-def exact_match(answers, /):
-    if not Path(__file__).with_name("{HURRY}").exists():
-        time.sleep(0.1)
-    return [float(answer.response == answer.label) for answer in answers]
+def character_match(answers, /):
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until and not Path(__file__).with_name("{HURRY}").exists():
+        time.sleep(0.02)
+    return [sum(a == b for a, b in zip(answer.response, answer.label)) / len(answer.label) for answer in answers]
 """
 
 
@@ -66,7 +68,7 @@ def make_manifest(folder: Path, **changes: dict[str, Any]) -> dict[str, Any]:
         "training": {"globalBatchSize": 32, "microBatchSize": 16, "optimizer": {"learningRate": 1e-3}},
         "roles": {"reference": {}},
         "checkpoint": {"everySteps": 2},
-        "restartPolicy": {"heartbeatTimeoutSeconds": 5, "stallTimeoutSeconds": 60},
+        "restartPolicy": {"stallTimeoutSeconds": 60},
         "telemetry": {"sampleLog": True},
     }
     for section, values in changes.items():
@@ -74,13 +76,13 @@ def make_manifest(folder: Path, **changes: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "test"}, "spec": spec}
 
 
-def at_leisure(manifest: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The same job at ten rollouts a second, until the test waits for its end.
+def at_leisure(manifest: dict[str, Any], folder: Path, seconds: float = 0.25) -> dict[str, Any]:
+    """The same job at one rollout in `seconds`, until the test waits for its end.
 
     It lasts for what is done to it, on a fast machine too, and costs a slow one no more steps than that takes.
     """
-    (folder / "leisure.py").write_text(LEISURE)
-    reward = {"custom": {"function": "leisure:exact_match", "path": str(folder)}}
+    (folder / "leisure.py").write_text(LEISURE.replace("SECONDS", f"{seconds}"))
+    reward = {"custom": {"function": "leisure:character_match", "path": str(folder)}}
     spec = manifest["spec"]
     return {**manifest, "spec": {**spec, "rollout": {**spec["rollout"], "reward": reward}}}
 
@@ -166,11 +168,15 @@ class RunningJob:
     def rank_pid(self, role: str, replica: int = 0) -> int:
         """Pid of rank 0 of a pod, once it lives: meanwhile the status may name one that a restart has ended."""
 
-        def pid() -> int:
-            return int(self.pod(role, replica)["ranks"][0]["pid"] or 0)
+        found: list[int] = []
 
-        self.wait_for(f"a living rank of {role}-{replica}", lambda: _lives(pid()))
-        return pid()
+        def lives() -> bool:
+            found[:] = [rank["pid"] for rank in self.pod(role, replica)["ranks"][:1]]
+            found[:] = [pid for pid in found if pid and _lives(pid)]
+            return bool(found)
+
+        self.wait_for(f"a living rank of {role}-{replica}", lives)
+        return found[0]
 
     def infrastructure_pid(self, name: str) -> int:
         """Pid of `coordinator`, `control`, `storage-0`, `parent` ..."""
@@ -179,6 +185,18 @@ class RunningJob:
     def infrastructure_restarts(self, name: str) -> int:
         """How often one of them was started again."""
         return next(int(row["restarts"]) for row in self.status()["infrastructure"] if row["name"] == name)
+
+    def control(self) -> redis.Redis:
+        """A connection to the control Redis; close it."""
+        return redis.Redis.from_url(json.loads((self.out / "endpoints.json").read_bytes())["controlRedis"])
+
+    def write_at_once(self) -> None:
+        """What the control Redis answers from now on is in its file: a kill loses nothing of it.
+
+        As it is started it writes nothing while its disk is being synced: killed then, it loses a tail.
+        """
+        with self.control() as control:
+            control.config_set("appendfsync", "no")
 
     def ready(self) -> bool:
         """Whether every pod of every role is ready."""
@@ -261,12 +279,17 @@ def _all_pids() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
+def _state(pid: int) -> str:
+    """The letter of the process; Z also where there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
 def _lives(pid: int) -> bool:
     """Whether there is such a process that is more than an exit code."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    return _state(pid) != "Z"
 
 
 def _environment(pid: int) -> list[bytes]:
@@ -291,5 +314,7 @@ def kill(pid: int) -> None:
 
 
 def stop(pid: int) -> None:
-    """SIGSTOP: alive, and deaf."""
+    """SIGSTOP: alive, and deaf from when this returns."""
     os.kill(pid, signal.SIGSTOP)
+    while _state(pid) not in ("T", "Z"):
+        time.sleep(0.001)

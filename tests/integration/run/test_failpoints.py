@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from .job import RunningJob, kill, make_manifest
+from .job import RunningJob, at_leisure, kill, make_manifest
 
 WINDOWS = [
     pytest.param("queue.after_script", 40, id="after a script ran and before its reply was used"),
@@ -33,7 +33,7 @@ def test_a_supervisor_that_dies_in_the_window_goes_on_when_started_again(tmp_pat
     marks = tmp_path / "failpoints"
     marks.mkdir()
     env = {"RLJOB_FAILPOINTS": f"{name}={count}", "RLJOB_FAILPOINTS_DIR": str(marks)}
-    with RunningJob(tmp_path, make_manifest(tmp_path), env) as job:
+    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path), tmp_path), env) as job:
         if count == 2:
             job.wait_for_step(1)
             kill(job.rank_pid("actor"))
@@ -50,7 +50,7 @@ def test_a_coordinator_that_dies_with_an_epoch_half_raised_is_asked_again(tmp_pa
     marks = tmp_path / "failpoints"
     marks.mkdir()
     env = {"RLJOB_FAILPOINTS": f"coordinator.epoch_raised={count}", "RLJOB_FAILPOINTS_DIR": str(marks)}
-    with RunningJob(tmp_path, make_manifest(tmp_path), env) as job:
+    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path), tmp_path), env) as job:
         if count == 2:
             job.wait_for_step(1)
             kill(job.rank_pid("actor"))

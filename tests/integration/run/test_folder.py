@@ -2,7 +2,6 @@
 
 import json
 import signal
-from contextlib import suppress
 from pathlib import Path
 
 from rljob_operator.local.run_folder import memory_path
@@ -12,7 +11,9 @@ from .job import RunningJob, at_leisure, kill, make_manifest
 
 def test_a_job_trains_to_its_end_and_is_then_finished(tmp_path: Path) -> None:
     manifest = make_manifest(tmp_path, rollout={"numRollouts": 5}, telemetry={"sampleLog": False})
-    with RunningJob(tmp_path, manifest, options=["--audit"]) as job:
+    # Nothing is trained before it is Ready: else a job as short as this may be over before its supervisor has looked.
+    with RunningJob(tmp_path, at_leisure(manifest, tmp_path, seconds=30), options=["--audit"]) as job:
+        job.wait_for_event("Ready")
         job.assert_succeeded()
         assert job.status()["phase"] == "Succeeded"
         assert [line["step"] for line in job.metrics()] == [0, 1, 2, 3, 4]
@@ -30,9 +31,7 @@ def test_a_full_disk_stops_the_run_with_a_sentence_and_it_goes_on_when_there_is_
     with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path), tmp_path)) as job:
         job.wait_for_step(3)
         beside = job.out / ".status.json.new"
-        while job.process.poll() is None:  # where the status is written next, until it is
-            with suppress(FileExistsError):
-                beside.symlink_to("/dev/full")
+        job.wait_for("a full disk", lambda: _is_full(beside))
         assert job.finish() == 1
         assert f"{job.out} cannot be written: No space left on device" in job.output()
         assert "Traceback" not in job.output()
@@ -77,3 +76,12 @@ def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> Non
         job.assert_succeeded()
         job.assert_epoch(epoch + 1)
         assert job.status()["training"]["checkpoint"] == done + 3
+
+
+def _is_full(beside: Path) -> bool:
+    """Whether what is written to this path next finds no space; not while something is written there."""
+    try:
+        beside.symlink_to("/dev/full")
+    except FileExistsError:
+        return False
+    return True

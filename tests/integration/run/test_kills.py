@@ -7,6 +7,8 @@ from .job import RunningJob, at_leisure, kill, make_manifest, stop
 GLOBAL_ROLES = ("actor", "rollout", "actor_fwd")
 IN_PLACE_ROLES = ("reference", "advantages")
 LONG = {"numRollouts": 100}
+SHORT_PATIENCE = {"heartbeatTimeoutSeconds": 5}
+"""Where silence is what the test is about. Else the default: a busy machine is silent for a while, too."""
 
 
 def test_every_death_in_a_role_of_the_gradients_path_restarts_the_job(tmp_path: Path) -> None:
@@ -36,6 +38,7 @@ def test_what_may_die_alone_comes_back_alone(tmp_path: Path) -> None:
             assert {name: job.rank_pid(name) for name in others} == others
         kill(int(job.pod("rollout")["enginePid"]))
         job.wait_for_event("EngineExited", role="rollout")
+        job.write_at_once()
         for name in ("coordinator", "control"):
             job.wait_for_step(job.step() + 2)
             kill(job.infrastructure_pid(name))
@@ -45,7 +48,7 @@ def test_what_may_die_alone_comes_back_alone(tmp_path: Path) -> None:
 
 
 def test_a_killed_storage_unit_comes_back_empty_and_its_rows_are_made_again(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, make_manifest(tmp_path)) as job:
+    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path), tmp_path)) as job:
         job.wait_for_step(2)
         kill(job.infrastructure_pid("storage-0"))
         job.wait_for_event("InfrastructureRestarted")
@@ -53,7 +56,7 @@ def test_a_killed_storage_unit_comes_back_empty_and_its_rows_are_made_again(tmp_
 
 
 def test_a_killed_run_leaves_nothing_and_goes_on_when_it_is_started_again(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, make_manifest(tmp_path)) as job:
+    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path), tmp_path)) as job:
         job.wait_for_step(3)
         epoch = job.epoch()
         kill(job.process.pid)
@@ -65,7 +68,8 @@ def test_a_killed_run_leaves_nothing_and_goes_on_when_it_is_started_again(tmp_pa
 
 
 def test_a_rank_that_is_stopped_is_found_named_and_restarted(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path, rollout=LONG), tmp_path)) as job:
+    manifest = make_manifest(tmp_path, rollout=LONG, restartPolicy=SHORT_PATIENCE)
+    with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
         for role, scope in [
             *((role, "InPlace") for role in IN_PLACE_ROLES),
             *((role, "Global") for role in GLOBAL_ROLES),

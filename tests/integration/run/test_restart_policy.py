@@ -59,7 +59,8 @@ def test_a_rollout_in_place_restarts_alone_while_the_others_never_stop(tmp_path:
 
 
 def test_two_data_parallel_ranks_train_the_same_job(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, make_manifest(tmp_path, roles={"actor": {"replicas": 2}})) as job:
+    manifest = make_manifest(tmp_path, roles={"actor": {"replicas": 2}})
+    with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
         job.wait_for_step(2)
         kill(job.rank_pid("actor", 1))
         job.wait_for_event("RankExited", role="actor", scope="Global")

@@ -62,7 +62,8 @@ def test_a_group_that_has_no_draw_left_fails_the_job_by_name(tmp_path: Path) -> 
 
 
 def test_a_reward_that_sleeps_for_ever_stalls_the_job_which_says_who_waits(tmp_path: Path) -> None:
-    manifest = with_reward(tmp_path, SLEEPS_ONCE, restartPolicy={"stallTimeoutSeconds": 15})
+    policy = {"heartbeatTimeoutSeconds": 10, "stallTimeoutSeconds": 15}
+    manifest = with_reward(tmp_path, SLEEPS_ONCE, restartPolicy=policy)
     with RunningJob(tmp_path, manifest) as job:
 
         def stalls() -> list[dict[str, Any]]:
@@ -75,7 +76,7 @@ def test_a_reward_that_sleeps_for_ever_stalls_the_job_which_says_who_waits(tmp_p
         assert "stallTimeoutSeconds 15" in event["message"]
         assert "actor-0.0 waits for batch 0 (32 rows) of train_" in event["message"]
         assert "rollout-0.0 is at work" in event["message"]
-        assert job.assert_succeeded().epochs == before + 2
+        assert job.assert_succeeded().epochs == len(stalls()) + 1
         conditions = {condition["type"]: condition for condition in job.status()["conditions"]}
         assert conditions["Stalled"]["status"] == "False"
 
