@@ -12,7 +12,7 @@ import signal
 import socket
 import uuid
 from collections import Counter
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -29,7 +29,7 @@ from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.census import Census
 from rljob_operator.adapters.coordinator import Access, ProxyAccess, ServiceAccess
 from rljob_operator.adapters.coordinators import Coordinators
-from rljob_operator.adapters.errors import LeaseLost
+from rljob_operator.adapters.errors import ApiRefused, ApiUnreachable, LeaseLost
 from rljob_operator.adapters.health import Checks, HealthServer, Watch
 from rljob_operator.adapters.informer import Informer
 from rljob_operator.adapters.lease import Lease
@@ -45,6 +45,9 @@ from rljob_operator.reconcile import Reconciler, World, phase_of
 
 CONNECTIONS = 256
 """Watches and turns at the same time, and a long poll for each job where coordinators are reached by the proxy."""
+
+ASK_AGAIN_SECONDS = 1.0
+"""Before an API server that gave no answer is asked again what it has."""
 
 KEEP_ALIVE_SECONDS = 60
 """A coordinator closes a connection that is idle for 75 s."""
@@ -89,16 +92,20 @@ class OperatorProcess:
     async def _lead(self, api: Api, stack: AsyncExitStack, stopping: asyncio.Event) -> bool:
         if self._options.lease is not None:
             self._lease = lease = Lease(api, self._options.lease, self._lease_namespace, self._identity)
-            if not await _unless(stopping, lease.acquire()):
+            if not await _unless(stopping, asyncio.create_task(lease.acquire())):
                 return True
             stack.push_async_callback(lease.release)
         self._metrics.leader.set(1)
+        platform = asyncio.create_task(_platform(api))
+        if not await _unless(stopping, platform):
+            return True
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=_to_coordinators(), trust_env=False))
-        return await self._work(api, session, stopping)
+        return await self._work(api, platform.result(), session, stopping)
 
-    async def _work(self, api: Api, session: aiohttp.ClientSession, stopping: asyncio.Event) -> bool:
+    async def _work(
+        self, api: Api, platform: Platform, session: aiohttp.ClientSession, stopping: asyncio.Event
+    ) -> bool:
         cache = Cache(lambda key, urgency: workers.wake(key, urgency))
-        platform = Platform(pod_monitors=await api.exists(POD_MONITORS.api_version))
         coordinators = Coordinators(
             self._access(api, session),
             wake=lambda key, urgency: workers.wake(key, urgency),
@@ -242,14 +249,24 @@ async def _configuration() -> Configuration:
     return configuration
 
 
+async def _platform(api: Api) -> Platform:
+    """What the cluster has, once it says so."""
+    while True:
+        try:
+            return Platform(pod_monitors=await api.exists(POD_MONITORS.api_version))
+        except (ApiUnreachable, ApiRefused) as error:
+            _log.warning("cannot begin yet: %s; asked again in %g s", error, ASK_AGAIN_SECONDS)
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
+
+
 async def _all_listed(watches: list[Informer]) -> None:
     for watch in watches:
         await watch.synced.wait()
 
 
-async def _unless(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Whether `work` was done before the signal came."""
-    doing, waiting = asyncio.create_task(work), asyncio.create_task(stopping.wait())
+async def _unless(stopping: asyncio.Event, doing: asyncio.Task[Any]) -> bool:
+    """Whether this was done before the signal came. What was not is cancelled."""
+    waiting = asyncio.create_task(stopping.wait())
     await asyncio.wait({doing, waiting}, return_when=asyncio.FIRST_COMPLETED)
     done = doing.done()
     if done:
