@@ -18,6 +18,7 @@ from tests.cluster.harness.kubectl import Kubectl, Object
 from tests.cluster.harness.machine import REPOSITORY, Cluster
 
 BUILD_SECONDS = 3600
+pytestmark = pytest.mark.timeout(BUILD_SECONDS + 900)  # the first test of an image builds it
 # What was imported has its byte code in the image: nothing can write it later.
 COMPILED = (
     "import pathlib, sys; late = [name for name, module in sys.modules.items()"
@@ -77,7 +78,7 @@ def test_the_worker_image_runs_a_job_by_itself(worker_image: str, kubectl: Kubec
     ]
     mounts = [{"name": "job", "mountPath": "/job"}, {"name": "memory", "mountPath": "/dev/shm"}]
     command = "rljob run /job/job.yaml --out /tmp/out --output json"
-    said = _run(kubectl, worker_image, command, volumes=volumes, mounts=mounts, seconds=300)
+    said = _run(kubectl, worker_image, command, volumes=volumes, mounts=mounts)
     assert '"phase":"Succeeded"' in said.splitlines()[-1].replace(" ", "")
 
 
@@ -101,7 +102,7 @@ def test_a_job_of_built_images_succeeds(
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump(values))
     scope = ["--kubeconfig", cluster.kubeconfig, "--namespace", kubectl.namespace]
-    install = ("--values", str(file), "--wait", "--timeout", "120s", "--take-ownership")
+    install = ("--values", str(file), "--wait", "--timeout", "240s", "--take-ownership")
     helm("install", "rl", str(CHART), *scope, *install)
     try:
         kubectl.apply(_short_job("built", prompts="data/reverse-digits.jsonl"))
@@ -138,7 +139,7 @@ def _run(
     *commands: str,
     volumes: list[Object] | None = None,
     mounts: list[Object] | None = None,
-    seconds: float = 120,
+    seconds: float = 300,
 ) -> str:
     """What the commands print, one after the other, in a pod as restricted as Kubernetes has a word for."""
     container = {

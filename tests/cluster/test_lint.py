@@ -43,7 +43,7 @@ def _lint(text: str, excused: dict[str, str]) -> None:
     arguments += [f"--ignore-test={check}" for check in excused]
     arguments += [f"--enable-optional-test={check}" for check in WANTED]
     done = subprocess.run(
-        [str(LINTER), *arguments, "-"], input=text, capture_output=True, text=True, timeout=380, check=False
+        [str(LINTER), *arguments, "-"], input=text, capture_output=True, text=True, timeout=800, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -3,7 +3,6 @@ is left when the job is deleted. No pod has to run for that.
 """
 
 import json
-from pathlib import Path
 
 import pytest
 import yaml
@@ -12,10 +11,10 @@ from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
 from rljob_operator.build import Manifest, Owner, Platform, manifests, secret
 from rljob_operator.options import OperatorOptions
+from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.kubectl import Kubectl
 from tests.unit.build.jobs import EXAMPLES, RICH_OPTIONS, quickstart, rich
 
-CRD = Path(__file__).parents[2] / "crds" / "rljob.dev_rljobs.yaml"
 _JOBS = [
     pytest.param(quickstart(), OperatorOptions(), id="quickstart"),
     pytest.param(rich(), RICH_OPTIONS, id="rich"),
@@ -69,8 +68,7 @@ def _pod(owner: Manifest) -> Manifest:
 
 
 def test_applying_again_changes_nothing_and_deletion_leaves_nothing(kubectl: Kubectl) -> None:
-    kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
-    kubectl("wait", "--for=condition=Established", "crd/rljobs.rljob.dev", "--timeout=60s")
+    install_definition(kubectl.kubeconfig)
     given = yaml.safe_load((EXAMPLES / "quickstart.yaml").read_text())
     # Another controller's: no operator that serves this namespace shall touch it.
     kubectl.apply({**given, "spec": {**given["spec"], "managedBy": "example.org/none"}})
@@ -84,7 +82,8 @@ def test_applying_again_changes_nothing_and_deletion_leaves_nothing(kubectl: Kub
     assert changed == set(), "an object is not as it was applied: the API server fills in or orders something anew"
     kubectl.delete("rljob", "quickstart")
     kinds = sorted({found["kind"] for found in objects})
-    kubectl.wait("nothing of the job to be left", lambda: _left(kubectl, kinds) == [])
+    # The garbage collector looks for new kinds, such as RLJob may be, every 30 s.
+    kubectl.wait("nothing of the job to be left", lambda: _left(kubectl, kinds) == [], seconds=180)
 
 
 def _versions(kubectl: Kubectl, objects: list[Manifest]) -> dict[str, int]:

@@ -65,14 +65,18 @@ def test_the_quickstart_succeeds_by_the_commands_of_its_page(
     # An event comes after the status that it tells of.
     kubectl.wait("the event Succeeded", lambda: "all 240 rollouts are trained" in kubectl(*others[-1]))
     told = kubectl(*others[-1]).partition("\nEvents:\n")[2]
-    assert re.findall(r"^  \w+ +(Accepted|Ready|Succeeded) ", told, re.MULTILINE) == ["Accepted", "Ready", "Succeeded"]
+    reasons = re.findall(r"^  \w+ +(Accepted|Ready|Succeeded) ", told, re.MULTILINE)
+    # It is Ready more than once where a busy machine lets a probe of its infrastructure wait.
+    assert list(dict.fromkeys(reasons)) == ["Accepted", "Ready", "Succeeded"]
 
 
 def test_a_running_job_does_not_notice_what_becomes_of_its_operator(
     kubectl: Kubectl, release: Release, gate: Path, tmp_path: Path
 ) -> None:
     pods = release.install()
-    job = ClusterJob(kubectl, slowed(make_job(rollout={"numRollouts": 300}), "gated", gate)).apply()
+    # It is to outlast all that is done to the operator, and no rank is to be called hung while others have the machine.
+    manifest = make_job(rollout={"numRollouts": 600}, restartPolicy={"heartbeatTimeoutSeconds": 60})
+    job = ClusterJob(kubectl, slowed(manifest, "gated", gate)).apply()
     job.wait_step(0, seconds=SECONDS)
     before = _made(kubectl)
     _look_at_its_queue(job)
@@ -88,7 +92,7 @@ def test_a_running_job_does_not_notice_what_becomes_of_its_operator(
     assert _made(kubectl) == before
 
     kubectl.delete("pod", leader, force=True)
-    release.wait_for_leader(newer - {leader})
+    release.wait_for_leader_after(leader)
     _trains_on(job)
     assert _made(kubectl) == before
 
@@ -160,7 +164,8 @@ def _look_at_its_queue(job: ClusterJob) -> None:
     assert queue("drain", "--timeout", "500") == {"kind": "result", "drained": True}
     stats = queue("stats")
     assert (stats["job"], stats["ticketsInWork"], stats["withheld"]) == (job.name, 0, "Draining")
-    assert all(unit["answers"] for unit in stats["units"])
+    # Each is asked again and again, and one that is late is told of until then.
+    job.wait("all units to answer", lambda: all(unit["answers"] for unit in queue("stats")["units"]))
     assert queue("drain", "--off") == {"kind": "result", "tickets": "Give"}
 
 

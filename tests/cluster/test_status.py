@@ -66,7 +66,7 @@ def test_kubectl_waits_for_a_condition(kubectl: Kubectl) -> None:
     apply_job(kubectl, {})
     done = FULL.conditions[0].model_copy(update={"type": ConditionType.SUCCEEDED, "status": "True"})
     write_status(kubectl, FULL.model_copy(update={"conditions": [done]}))
-    kubectl("wait", "--for=condition=Succeeded", "rlj/demo", "--timeout=10s")
+    kubectl("wait", "--for=condition=Succeeded", "rlj/demo", "--timeout=60s")
 
 
 def test_the_scale_subresource_reports_replicas_and_selector(kubectl: Kubectl) -> None:

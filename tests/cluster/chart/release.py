@@ -42,6 +42,8 @@ class Release:
     def uninstall(self) -> None:
         """Returns when the operator's pods are gone."""
         self("uninstall", RELEASE, *self.scope, *_IN_TIME)
+        # Helm waits for the Deployment alone.
+        self.kubectl.wait("the operator's pods to be gone", lambda: not self.kubectl.all("pods", _PODS))
 
     def gone(self) -> None:
         """Takes away what may still be there."""
@@ -56,7 +58,9 @@ class Release:
             raise AssertionError(f"{error}\n{self.kubectl.describe()}\nThe operator said last:\n{said}") from error
 
     def pods(self) -> set[str]:
-        """Names of the operator's pods, those that are to stay."""
+        """Names of the operator's pods, those that are to stay, once the others are told to go."""
+        # Helm waits for new ones and not for that.
+        self.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=240s", seconds=300)
         found = self.kubectl.all("pods", _PODS)
         return {pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]}
 
@@ -68,6 +72,15 @@ class Release:
             return [pod for pod in among if holder.startswith(pod)]
 
         return leader(self.kubectl.wait_for("lease", OPERATOR, f"to be held by one of {among}", leader))[0]
+
+    def wait_for_leader_after(self, gone: str) -> None:
+        """Returns once another than the pod that is gone leads; which one, nobody can know."""
+
+        def led(lease: Object) -> bool:
+            holder = lease["spec"].get("holderIdentity") or gone
+            return not holder.startswith(gone)
+
+        self.kubectl.wait_for("lease", OPERATOR, f"to be held by another than {gone}", led)
 
     def _given(self) -> tuple[str, ...]:
         return ("--values", str(self._values), *_IN_TIME)
