@@ -14,6 +14,8 @@ def install_definition(kubeconfig: str) -> None:
     kubectl = Kubectl(kubeconfig)
     kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd_text())
     kubectl.wait_for("crd", f"{PLURAL}.{GROUP}", "to be established", _is_established)
+    # By this kubectl knows what an RLJob is; the API server says it a moment later than that it is established.
+    kubectl.wait("RLJobs to be known by name", lambda: PLURAL in kubectl("api-resources", f"--api-group={GROUP}"))
 
 
 def apply_job(kubectl: Kubectl, changes: dict[str, Any]) -> None:
