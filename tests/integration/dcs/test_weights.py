@@ -20,11 +20,9 @@ from rljob_api.wire.weights import Stream, WeightOffer
 from rljob_workers.dcs.errors import CorruptWeights, LifeOver, WeightDead, WeightIncomplete, WeightTimeout
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.dcs.weights import StagedWeights, WeightPublisher, WeightReceiver, build_publisher, build_receiver
-from rljob_workers.dcs.weights.pulling import monotonic_terms, pull
+from rljob_workers.dcs.weights.pulling import PullTerms, monotonic_terms, pull
 from rljob_workers.dcs.weights.serving import ChunkServer, ServedWeight
-from tests.integration.dcs.world import World, eventually
-
-PATIENCE_SECONDS = 30.0
+from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually
 
 
 def weight(version: int, lineage: int = 1) -> WeightId:
@@ -270,6 +268,22 @@ def _send_and_die(connection: object, descriptor: int, start: int, length: int) 
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+PULSE_SECONDS = 10.0
+"""More than a source may be silent."""
+
+
+def terms_of_pulses(token: str, pulses: int) -> PullTerms:
+    """Over after so many pulses, a chunk or a round each: no try is cut off because this machine is slow."""
+    heard: list[None] = []
+    return PullTerms(
+        token,
+        pulses * PULSE_SECONDS,
+        lambda: len(heard) * PULSE_SECONDS,
+        sleep=lambda _: None,
+        pulse=lambda: heard.append(None),
+    )
+
+
 @pytest.fixture
 def sources(tmp_path: Path) -> Iterator[Sources]:
     sources = Sources(tmp_path, 1 << 16, 8)
@@ -295,7 +309,7 @@ def test_only_corrupt_sources_are_an_error_that_says_so(sources: Sources, tmp_pa
     path = tmp_path / "weights.safetensors"
     address = sources.corrupt(5)
     with pytest.raises(CorruptWeights, match=r"5 of 8 chunks came.*chunk 5 does not match its checksum"):
-        pull(sources.offer(), path, monotonic_terms("token", 0.3, lambda: None), iter(lambda: [address], None))
+        pull(sources.offer(), path, terms_of_pulses("token", 5 + 3), iter(lambda: [address], None))
     assert list(tmp_path.glob("weights*")) == []
 
 
@@ -303,7 +317,7 @@ def test_a_wrong_token_is_refused(sources: Sources, tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     address = sources.good()
     with pytest.raises(WeightTimeout, match="wrong token"):
-        pull(sources.offer(), path, monotonic_terms("other", 0.3, lambda: None), iter(lambda: [address], None))
+        pull(sources.offer(), path, terms_of_pulses("other", 3), iter(lambda: [address], None))
 
 
 def test_no_source_at_all_is_an_error_by_name(sources: Sources, tmp_path: Path) -> None:
