@@ -21,7 +21,8 @@ class PollingLauncher:
     """A launcher that polls and does nothing else, telling of a seq."""
 
     def __init__(self, world: World, role: Role) -> None:
-        self.seen_seq = 0
+        self._seen_seq = 0
+        self._heard_seq = -1
         self._client: LauncherClient = world.launcher_client()
         self._stop = threading.Event()
         hello = world.hello(role)
@@ -29,6 +30,11 @@ class PollingLauncher:
         world.launchers[str(hello.pod)] = hello
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
+
+    def tell(self, seq: int) -> None:
+        """Tells of `seq` from here on; returns once the coordinator has heard it."""
+        self._seen_seq = seq
+        eventually(lambda: self._heard_seq == seq, "a poll that tells of the seq")
 
     def stop(self) -> None:
         self._stop.set()
@@ -38,12 +44,13 @@ class PollingLauncher:
     def _run(self) -> None:
         order = None
         while not self._stop.is_set():
-            poll = LauncherPoll(carried=order, ranks=[], seen_seq=self.seen_seq, wait_seconds=0.5)
+            poll = LauncherPoll(carried=order, ranks=[], seen_seq=self._seen_seq, wait_seconds=0.5)
             pending = self._client.begin_poll(poll)
             while not pending.ready():
                 time.sleep(0.002)
             answer = pending.result()
-            order = order if answer is None else answer.order
+            if answer is not None:
+                order, self._heard_seq = answer.order, poll.seen_seq
 
 
 @pytest.fixture
@@ -63,7 +70,7 @@ def seq(world: World) -> int:
 def test_a_restart_of_the_whole_server_is_opened_again(world: World, launchers: list[PollingLauncher]) -> None:
     rank = world.rank(Role.ACTOR)
     rank.ready()
-    launchers[0].seen_seq = seq(world)
+    launchers[0].tell(seq(world))
     before = world.status()
     world.servers.restart_control()
     rank.ready()
@@ -77,7 +84,7 @@ def test_a_lost_tail_is_named_and_cured_by_an_epoch(world: World, launchers: lis
     length = world.servers.sync_control()
     rank = world.rank(Role.ACTOR)
     rank.ready()
-    launchers[1].seen_seq = seq(world) + 1
+    launchers[1].tell(seq(world) + 1)
     eventually(lambda: world.status().server is ServerState.OPEN, "an open server")
     world.servers.restart_control(length)
     eventually(lambda: world.status().server is ServerState.LOST, "ControlStateLost")
@@ -103,7 +110,7 @@ def test_a_lost_tail_is_found_by_a_coordinator_that_died_with_it(
 ) -> None:
     length = world.servers.sync_control()
     world.rank(Role.ACTOR).ready()
-    launchers[1].seen_seq = seq(world) + 1
+    launchers[1].tell(seq(world) + 1)
     world.kill()
     world.servers.restart_control(length)
     world.start()

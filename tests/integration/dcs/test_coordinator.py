@@ -18,7 +18,7 @@ from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, EventPage, ServerState
 from rljob_api.wire.ranks import StepReport
 from rljob_workers.dcs.errors import LifeOver
-from tests.integration.dcs.world import World, eventually
+from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually
 
 
 def test_it_is_ready_when_the_control_redis_is_open(world: World) -> None:
@@ -53,9 +53,9 @@ def test_an_epoch_that_reached_only_the_queue_is_opened_by_the_repeated_decision
     raising = threading.Thread(target=lambda: world.raise_epoch(1, "a"))
     raising.start()
     assert world.process is not None
-    world.process.wait(30)
+    world.process.wait(PATIENCE_SECONDS)
     world.start()
-    raising.join(30)
+    raising.join(PATIENCE_SECONDS)
     assert not raising.is_alive()
     assert world.status().epoch == 1
     assert len(world.told(EventKind.EPOCH_OPENED)) == 1
@@ -67,11 +67,11 @@ def test_an_epoch_with_another_job_is_refused_with_a_sentence_until_the_coordina
     world.begin()
     url = urlsplit(world.endpoints.coordinator)
     headers = {"X-RLJob-Token": world.endpoints.token, "Content-Type": "application/json"}
-    poll = HTTPConnection(url.netloc, timeout=30)
+    poll = HTTPConnection(url.netloc, timeout=60)
     poll.request("GET", "/v1/events?after=99&wait=20", headers=headers)
     other = world.job.model_copy(update={"spec": world.job.spec.model_copy(update={"suspend": True})})
     request = EpochRequest(epoch=Epoch(2), decision_id="d2", reason="a test", job=other)
-    refused = httpx.post(f"{url.geturl()}/v1/epoch", content=request.model_dump_json(), headers=headers, timeout=30)
+    refused = httpx.post(f"{url.geturl()}/v1/epoch", content=request.model_dump_json(), headers=headers, timeout=60)
 
     assert (refused.status_code, refused.json()["reason"]) == (503, "NotOpen")
     assert refused.json()["message"] == "The coordinator begins anew with the job of epoch 2. Ask again."
@@ -286,11 +286,12 @@ def test_a_rendezvous_is_found_by_those_of_the_same_epoch_and_generation(world: 
     time.sleep(0.05)
     meeting = Rendezvous(group="actor", epoch=1, generation=0, address="127.0.0.1:99")
     world.call("PUT", "/v1/rendezvous/actor", meeting)
-    waiting.join(30)
+    waiting.join(60)
     assert Rendezvous.model_validate_json(found[0]) == meeting
     answer = httpx.get(
         f"{world.endpoints.coordinator}/v1/rendezvous/actor?epoch=1&generation=1",
         headers={"X-RLJob-Token": world.endpoints.token},
+        timeout=60,
     )
     assert answer.status_code == 404
     world.raise_epoch(2)
@@ -305,12 +306,12 @@ def _reading(world: World, path: str) -> Iterator[list[CoordinatorEvent]]:
     reader = threading.Thread(target=lambda: heard.extend(EventPage.model_validate_json(_get(world, path)).events))
     reader.start()
     yield heard
-    reader.join(30)
+    reader.join(60)
 
 
 def _get(world: World, path: str) -> bytes:
     headers = {"X-RLJob-Token": world.endpoints.token}
-    return httpx.get(world.endpoints.coordinator + path, headers=headers, timeout=30).content
+    return httpx.get(world.endpoints.coordinator + path, headers=headers, timeout=60).content
 
 
 def test_a_reader_hears_of_what_it_called_quiet_with_the_next_event_that_is_not(world: World) -> None:

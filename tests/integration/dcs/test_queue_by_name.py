@@ -45,7 +45,8 @@ class ApiServer(ThreadingHTTPServer):
         if self.refuses is not None:
             return self.refusal(*self.refuses)
         headers.pop("Authorization", None)  # as the proxy does
-        answer = httpx.request(method, self.coordinator + path.removeprefix(PROXY), headers=headers, content=body)
+        url = self.coordinator + path.removeprefix(PROXY)
+        answer = httpx.request(method, url, headers=headers, content=body, timeout=60)
         return answer.status_code, answer.content
 
     @staticmethod
