@@ -20,7 +20,7 @@ from tests.integration.engines.engine_process import (
 @pytest.fixture(scope="module")
 def server_url() -> Iterator[str]:
     """A server of `talkative_model()`; tests share it and may find it with any weights, or none."""
-    with open_listener() as listener, engine_process(listener, talkative_model()):
+    with open_listener() as listener, engine_process(listener, talkative_model(), halting=True):
         yield url_of(listener)
 
 

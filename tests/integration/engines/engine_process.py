@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rljob_api.spec import Architecture, ModelConfig, ModelSpec, TokenizerConfig
-from rljob_workers.engines.torch_engine.scheduler import Limits
-from rljob_workers.engines.torch_engine.server import serve
+from rljob_workers.engines.torch_engine import server
+from rljob_workers.engines.torch_engine.commands import EngineCommands
+from rljob_workers.engines.torch_engine.geometry import Geometry
+from rljob_workers.engines.torch_engine.requests import Batch
+from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
@@ -18,8 +22,9 @@ from rljob_workers.models.tokenizers import build_tokenizer
 _SPAWNER = multiprocessing.get_context("forkserver")
 _SPAWNER.set_forkserver_preload(["rljob_workers.engines.torch_engine.server"])
 
-
 DIGITS = "0123456789=+"
+STEPS_AT_ONCE = 200
+"""More than any generation takes that nobody interrupts."""
 
 
 def tiny_model(
@@ -69,13 +74,49 @@ def url_of(listener: socket.socket) -> str:
     return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
+class HaltingCommands(EngineCommands):
+    """A long generation halts on its way until it is interrupted: it cannot end before a slow test comes to that."""
+
+    def __init__(self, scheduler: Scheduler, geometry: Geometry) -> None:
+        super().__init__(scheduler, geometry)
+        self._steps_left = STEPS_AT_ONCE
+
+    @property
+    def can_step(self) -> bool:
+        return self._steps_left > 0 and super().can_step
+
+    def step(self) -> None:
+        self._steps_left -= 1
+        super().step()
+
+    def generate(self, batch: Batch) -> None:
+        self._steps_left = STEPS_AT_ONCE
+        super().generate(batch)
+
+    def resume(self) -> None:
+        self._steps_left = sys.maxsize
+        super().resume()
+
+
+def serve_halting(listener: socket.socket, model: ModelSpec, incarnation: str, *, limits: Limits | None) -> None:
+    """The engine's entry, in its process, with those commands."""
+    server.EngineCommands = HaltingCommands  # type: ignore[attr-defined]
+    server.serve(listener, model, incarnation, limits=limits)
+
+
 @contextmanager
 def engine_process(
-    listener: socket.socket, model: ModelSpec, incarnation: str = "0123456789ab", limits: Limits | None = None
+    listener: socket.socket,
+    model: ModelSpec,
+    incarnation: str = "0123456789ab",
+    limits: Limits | None = None,
+    *,
+    halting: bool = False,
 ) -> Iterator[multiprocessing.process.BaseProcess]:
-    """A server on `listener` that is killed at the end."""
+    """A server on `listener` that is killed at the end; `halting`: for generations that are to be interrupted."""
+    target = serve_halting if halting else server.serve
     process = _SPAWNER.Process(
-        target=serve, args=(listener, model, incarnation), kwargs={"limits": limits}, daemon=True
+        target=target, args=(listener, model, incarnation), kwargs={"limits": limits}, daemon=True
     )
     process.start()
     try:

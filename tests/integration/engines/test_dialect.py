@@ -21,7 +21,7 @@ def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     weights = write_weights(tmp_path_factory.mktemp("weights"), tiny_model())
     with (
         open_listener() as listener,
-        engine_process(listener, tiny_model(), INCARNATION),
+        engine_process(listener, tiny_model(), INCARNATION, halting=True),
         httpx.Client(base_url=url_of(listener), timeout=60) as client,
     ):
         update = {"model_path": str(weights), "weight_version": "3", "lineage": 2}

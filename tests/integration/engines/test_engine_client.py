@@ -224,7 +224,7 @@ def test_killed_while_it_generates_is_gone_and_its_successor_must_be_loaded(firs
             except EngineGone as error:
                 failures.append(error)
 
-        with engine_process(listener, talkative_model(), "aaaaaaaaaaaa") as process:
+        with engine_process(listener, talkative_model(), "aaaaaaaaaaaa", halting=True) as process:
             engine.update_weights(first_weights, FIRST, deadline=soon())
             thread = threading.Thread(target=generate)
             thread.start()
