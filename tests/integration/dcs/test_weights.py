@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -318,6 +319,23 @@ def test_a_wrong_token_is_refused(sources: Sources, tmp_path: Path) -> None:
     address = sources.good()
     with pytest.raises(WeightTimeout, match="wrong token"):
         pull(sources.offer(), path, terms_of_pulses("other", 3), iter(lambda: [address], None))
+
+
+def test_a_try_that_the_deadline_cuts_short_hides_no_reason(sources: Sources, tmp_path: Path) -> None:
+    heard: list[None] = []
+    terms = PullTerms(
+        "other",
+        time.monotonic() + PULSE_SECONDS + 0.3,
+        lambda: time.monotonic() + len(heard) * PULSE_SECONDS,
+        sleep=lambda _: None,
+        pulse=lambda: heard.append(None),
+    )
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(WeightTimeout, match=r"1 times, .*wrong token"),
+    ):
+        rounds = [[sources.good()], [f"127.0.0.1:{silent.getsockname()[1]}"]]
+        pull(sources.offer(), tmp_path / "weights.safetensors", terms, rounds)
 
 
 def test_no_source_at_all_is_an_error_by_name(sources: Sources, tmp_path: Path) -> None:
