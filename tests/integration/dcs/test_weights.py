@@ -330,12 +330,10 @@ def test_a_try_that_the_deadline_cuts_short_hides_no_reason(sources: Sources, tm
         sleep=lambda _: None,
         pulse=lambda: heard.append(None),
     )
-    with (
-        socket.create_server(("127.0.0.1", 0)) as silent,
-        pytest.raises(WeightTimeout, match=r"1 times, .*wrong token"),
-    ):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
         rounds = [[sources.good()], [f"127.0.0.1:{silent.getsockname()[1]}"]]
-        pull(sources.offer(), tmp_path / "weights.safetensors", terms, rounds)
+        with pytest.raises(WeightTimeout, match=r"failed 1 times, .*wrong token"):
+            pull(sources.offer(), tmp_path / "weights.safetensors", terms, rounds)
 
 
 def test_no_source_at_all_is_an_error_by_name(sources: Sources, tmp_path: Path) -> None:
