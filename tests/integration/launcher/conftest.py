@@ -28,8 +28,11 @@ from rljob_api.wire.processes import (
 )
 from tests.integration.launcher.coordinator_double import TOKEN, CoordinatorDouble
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 """Never measured: how long a condition may take before the test says which one did not come."""
+
+IMPORT_SECONDS = 300.0
+"""Never measured either: a parent is told of once it has imported everything, a container serves its probes then."""
 
 T = TypeVar("T")
 
@@ -65,7 +68,7 @@ class ParentProcess:
         """Continued before the end, so that none that a test has stopped stays."""
         self._received = b""
         self.control, theirs = socket.socketpair()
-        self.control.settimeout(PATIENCE_SECONDS)
+        self.control.settimeout(IMPORT_SECONDS)
         with theirs, (folder / "parent.log").open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, *command, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdout=log, stderr=log

@@ -31,12 +31,19 @@ from tests.integration.launcher.conftest import eventually
 BODIES = str(Path(__file__).with_name("pod_bodies.py"))
 PASSWORD = "a secret"
 TOKEN = "token"
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+def hold_port() -> socket.socket:
+    """A port that the system gives nobody else until this is closed; who is told its number may listen there."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    return holder
+
+
+def number_of(holder: socket.socket) -> int:
+    return int(holder.getsockname()[1])
 
 
 class Container:
@@ -45,7 +52,8 @@ class Container:
     def __init__(self, folder: Path, uid: str, environment: dict[str, str], command: list[str]) -> None:
         self.folder = folder
         self.uid = uid
-        self.port = free_port()
+        self.holder = hold_port()
+        self.port = number_of(self.holder)
         self.log = folder / "output.log"
         self._environment = environment
         self._command = command
@@ -98,7 +106,8 @@ class Pods:
         self.folder = folder
         self.job = manifest or job()
         program = find_server()
-        ports = [free_port(), free_port(), free_port()]
+        self._holders = [hold_port() for _ in range(4)]
+        *ports, self.coordinator_port = map(number_of, self._holders)
         self._servers = [
             [*control_command(program, folder, folder / "control.sock", PASSWORD), "--appendfsync", "no"],
             *(storage_command(program, folder, folder / f"u{unit}.sock", PASSWORD, 64 << 20) for unit in (0, 1)),
@@ -108,7 +117,6 @@ class Pods:
             for command, port in zip(self._servers, ports, strict=True)
         ]
         urls = [f"redis://:{PASSWORD.replace(' ', '%20')}@localhost:{port}/0" for port in ports]
-        self.coordinator_port = free_port()
         self.endpoints = Endpoints(
             job="test",
             coordinator=f"http://localhost:{self.coordinator_port}",
@@ -226,4 +234,6 @@ class Pods:
                 child.send_signal(signal.SIGCONT)
                 child.kill()
                 child.wait()
+        for holder in (*self._holders, *(container.holder for container in self.containers)):
+            holder.close()
         self.client.close()

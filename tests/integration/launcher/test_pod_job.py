@@ -12,7 +12,7 @@ from rljob_api.names import Role
 from rljob_api.spec import RLJob
 from rljob_api.wire.epochs import PodPhase
 from rljob_api.wire.identity import PodKey
-from tests.integration.launcher.conftest import eventually
+from tests.integration.launcher.conftest import IMPORT_SECONDS, eventually
 from tests.integration.launcher.pods import Container, Pods
 from tests.integration.run.job import make_manifest
 
@@ -20,9 +20,6 @@ FIRST, LATE = PodKey(role=Role.ROLLOUT, replica=0), PodKey(role=Role.ROLLOUT, re
 ACTOR = PodKey(role=Role.ACTOR, replica=0)
 ADVANTAGES = PodKey(role=Role.ADVANTAGES, replica=0)
 PODS = [FIRST, ACTOR, PodKey(role=Role.ACTOR_FWD, replica=0), ADVANTAGES]
-
-IMPORT_SECONDS = 300.0
-"""Five containers import everything at once, each for itself."""
 
 
 @pytest.fixture
@@ -92,7 +89,8 @@ def test_a_job_of_containers_grows_shrinks_loses_a_rank_and_ends(pods: Pods) -> 
 
     pods.order(1, {**uids, LATE: late.uid}, draining=LATE)
     eventually("the late replica's rank to leave", lambda: exit_codes(pods, LATE) == [0])
-    assert late.probe("/readyz") == (503, "the pod drains\n")
+    # The rank may have heard of the drain, and left, before its launcher did.
+    eventually("the late pod to know that it drains", lambda: late.probe("/readyz") == (503, "the pod drains\n"))
     trains_on(pods)
     late.signal(signal.SIGTERM)
     assert late.wait() == 143
