@@ -12,6 +12,9 @@ import pytest
 from rljob_api.wire.failures import FailureKind
 from tests.integration.launcher.conftest import ROLLOUT, Machine, eventually, is_running
 
+SILENCE_SECONDS = 3
+"""How long an engine may be silent: longer than a busy machine lets a process wait that has done nothing wrong."""
+
 
 def who_answers(url: str) -> list[str]:
     with urllib.request.urlopen(url, timeout=60) as answer:
@@ -63,7 +66,7 @@ def test_an_engine_that_dies_again_and_again_comes_back_again(machine: Machine) 
     assert len({failure.id for failure in machine.coordinator.failures}) == 4
 
 
-@pytest.mark.parametrize("machine", [1], indirect=True)
+@pytest.mark.parametrize("machine", [SILENCE_SECONDS], indirect=True)
 def test_a_stopped_engine_is_found_named_and_replaced(machine: Machine) -> None:
     machine.spawn(ROLLOUT)
     machine.coordinator.order(ROLLOUT)
@@ -76,14 +79,16 @@ def test_a_stopped_engine_is_found_named_and_replaced(machine: Machine) -> None:
     eventually("the stopped engine to be gone", lambda: not is_running(engine.pid))
 
 
-@pytest.mark.parametrize("machine", [1], indirect=True)
+@pytest.mark.parametrize("machine", [SILENCE_SECONDS], indirect=True)
 def test_a_launcher_that_was_stopped_itself_does_not_blame_its_engine(machine: Machine) -> None:
     launcher = machine.spawn(ROLLOUT)
     machine.coordinator.order(ROLLOUT)
     engine = machine.engine(ROLLOUT)
-    for _ in range(5):
+    for _ in range(3):
         os.kill(launcher, signal.SIGSTOP)
-        eventually("the launcher to be stopped for longer than the engine may be silent", Stopwatch(1.2))
+        eventually(
+            "the launcher to be stopped for longer than the engine may be silent", Stopwatch(SILENCE_SECONDS + 0.5)
+        )
         os.kill(launcher, signal.SIGCONT)
         before = machine.coordinator.state(ROLLOUT)
         machine.poll(ROLLOUT, "the next poll", functools.partial(operator.is_not, before))
