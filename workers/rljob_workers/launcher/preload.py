@@ -9,6 +9,8 @@ import gc
 import importlib
 import os
 import warnings
+from contextlib import suppress
+from pathlib import Path
 
 THREAD_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """OpenBLAS (in NumPy) starts its pool when it is imported, and a pool does not survive a fork. Ranks set torch's own
@@ -81,7 +83,7 @@ def require_single_thread() -> None:
 def thread_names() -> list[str]:
     """Names of this process's threads, by the system's count (Python knows only its own)."""
     names = []
-    for task in os.scandir("/proc/self/task"):
-        with open(f"{task.path}/comm") as comm:  # noqa: PTH123 -- a file of /proc, opened by its path as listed
-            names.append(comm.read().strip())
+    for task in os.listdir("/proc/self/task"):  # noqa: PTH208 -- of /proc
+        with suppress(OSError):  # it has just ended
+            names.append(Path(f"/proc/self/task/{task}/comm").read_text().strip())
     return names
