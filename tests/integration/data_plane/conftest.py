@@ -16,6 +16,8 @@ from rljob_workers.transfer_queue.timing import QueueTiming
 from tests.integration.data_plane.unit_server import UnitServer
 
 INCARNATION = "0123456789ab"
+PATIENT = QueueTiming(unit_silence_seconds=30.0)
+"""A unit that answers is waited for, however busy the machine; a put still leaves one that hangs after a moment."""
 
 
 @pytest.fixture
@@ -58,9 +60,9 @@ def connect() -> Iterator[Callable[..., StorageUnits]]:
     """Makes `StorageUnits` over servers and closes them."""
     made: list[StorageUnits] = []
 
-    def connect_to(*servers: UnitServer, checksums: bool = False, timing: QueueTiming = QueueTiming()) -> StorageUnits:
+    def connect_to(*servers: UnitServer, checksums: bool = False) -> StorageUnits:
         urls = [server.url for server in servers]
-        made.append(StorageUnits(urls, Epoch(3), INCARNATION, checksums=checksums, timing=timing))
+        made.append(StorageUnits(urls, Epoch(3), INCARNATION, checksums=checksums, timing=PATIENT))
         return made[-1]
 
     yield connect_to

@@ -13,7 +13,7 @@ import pytest
 from rljob_workers.transfer_queue.address import ServerAddress
 from rljob_workers.transfer_queue.resp import BrokenReply, RespConnection
 
-SILENCE_SECONDS, PAUSE_SECONDS = 2.5, 0.3
+SILENCE_SECONDS, PAUSE_SECONDS = 3.5, 0.4
 """Far apart: a sender that a busy machine holds up between two pieces is not silent either."""
 BODY = bytes(range(256)) * 3072
 

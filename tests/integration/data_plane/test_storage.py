@@ -241,7 +241,7 @@ def test_a_put_goes_to_another_unit_when_one_hangs(servers: list[UnitServer], co
 def test_a_fetch_waits_for_a_unit_that_hangs_and_goes_on(
     servers: list[UnitServer], connect: Connect, soon: Soon
 ) -> None:
-    units = connect(servers[0], timing=QueueTiming(unit_silence_seconds=30.0))
+    units = connect(servers[0])
     columns = make_columns([5, 6])
     stored = units.store(columns, deadline=soon())
     servers[0].pause()

@@ -7,7 +7,7 @@ import pytest
 
 from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import QueueShape
-from tests.integration.transfer_queue.job import Job
+from tests.integration.transfer_queue.job import PATIENT, Job
 from tests.integration.transfer_queue.servers import Servers, running_servers
 from tests.integration.transfer_queue.world import make_shape
 
@@ -33,7 +33,7 @@ def make_job(servers: Servers) -> Iterator[Callable[..., Job]]:
     def make(
         shape: QueueShape | None = None,
         *,
-        timing: QueueTiming = QueueTiming(),
+        timing: QueueTiming = PATIENT,
         checksums: bool = False,
         **options: Any,
     ) -> Job:

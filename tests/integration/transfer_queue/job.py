@@ -20,6 +20,9 @@ from tests.integration.transfer_queue.proof import breaches
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.world import ADVANTAGES, LOG_PROBS, REFERENCE, TRAIN, make_life, make_shape
 
+PATIENT = QueueTiming(unit_silence_seconds=30.0)
+"""A unit that answers is waited for, however busy the machine; a put still leaves one that hangs after a moment."""
+
 
 def weight(version: int, lineage: int = 1) -> WeightId:
     return WeightId(lineage=Lineage(lineage), version=WeightVersion(version))
@@ -33,7 +36,7 @@ class Job:
         servers: Servers,
         shape: QueueShape | None = None,
         *,
-        timing: QueueTiming = QueueTiming(),
+        timing: QueueTiming = PATIENT,
         checksums: bool = False,
     ) -> None:
         """`timing` and `checksums`: of all clients."""

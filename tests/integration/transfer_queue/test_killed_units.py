@@ -73,7 +73,7 @@ def claim(client: TransferQueueClient, task: str = LOG_PROBS.name) -> object:
 
 
 def test_rows_of_a_killed_unit_are_made_again(make_job: MakeJob) -> None:
-    job = make_job(batch=2)
+    job = make_job(batch=2, timing=QueueTiming())
     assert put_big(job, job.tickets(2)) == [True, True]
     forward = job.client(Role.ACTOR_FWD)
     held = claim(forward)
@@ -158,7 +158,7 @@ def test_what_a_hung_unit_took_after_all_is_deleted_by_the_next_put(make_job: Ma
 
 
 def test_rows_of_a_hung_unit_are_waited_for_by_name_and_are_right_afterwards(make_job: MakeJob) -> None:
-    job = make_job(batch=2)
+    job = make_job(batch=2, timing=QueueTiming())
     put_big(job, job.tickets(2))
     forward, reference = job.client(Role.ACTOR_FWD), job.client(Role.REFERENCE)
     with hung(job.servers, 1):

@@ -15,6 +15,7 @@ from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.losses import LostRows
 from rljob_workers.transfer_queue.placement import StoredChunks
 from rljob_workers.transfer_queue.steward import QueueSteward
+from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, NotReady
 from rljob_workers.transfer_queue.units import GENERATION_KEY, StorageUnit
 from tests.integration.transfer_queue.control_keys import Control
@@ -139,7 +140,7 @@ def test_a_claim_whose_bytes_are_gone_says_so_and_gives_the_rows_back(make_job: 
 
 
 def test_a_claim_waits_for_a_unit_that_hangs_in_turns_and_gives_the_rows_back(make_job: MakeJob) -> None:
-    job = make_job()
+    job = make_job(timing=QueueTiming())
     job.put(job.tickets(2))
     client = job.client(Role.ACTOR_FWD)
     hung = [unit._process.pid for unit in job.servers.units if unit._process is not None]
