@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-MAX_CHUNK_BYTES = 4 << 20
-"""Payload of one chunk: larger values stall a unit's other clients, smaller ones cost a command each."""
-
 MAGIC = b"RLQC"
 FORMAT_VERSION = 1
 MAX_INNER_DIMS = 4

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from rljob_workers.transfer_queue.chunks import (
     HEADER_BYTES,
-    MAX_CHUNK_BYTES,
     ChunkHeader,
     element_bytes,
     encode_header,
@@ -23,6 +22,7 @@ from rljob_workers.transfer_queue.chunks import (
     raw_bytes,
 )
 from rljob_workers.transfer_queue.jagged import refuse_misfit
+from rljob_workers.transfer_queue.placement import MAX_CHUNK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+MAX_CHUNK_BYTES = 4 << 20
+"""Payload of one chunk: larger values stall a unit's other clients, smaller ones cost a command each."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkRef:

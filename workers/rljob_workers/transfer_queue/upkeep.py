@@ -9,13 +9,12 @@ import struct
 from collections.abc import Callable
 
 from rljob_api.names import RolloutId
-from rljob_workers.transfer_queue.chunks import MAX_CHUNK_BYTES
 from rljob_workers.transfer_queue.control.rows import parse_chunk
 from rljob_workers.transfer_queue.errors import StorageUnreachable
 from rljob_workers.transfer_queue.inspection import UnitFigures
 from rljob_workers.transfer_queue.losses import Dropped, Given, LostChunks, LostRows
 from rljob_workers.transfer_queue.naming import Named, chunks_of
-from rljob_workers.transfer_queue.placement import ChunkRef
+from rljob_workers.transfer_queue.placement import MAX_CHUNK_BYTES, ChunkRef
 from rljob_workers.transfer_queue.stewardship import Stewardship
 
 _NEEDED_BYTES = 2 * MAX_CHUNK_BYTES
