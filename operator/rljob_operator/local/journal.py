@@ -69,7 +69,7 @@ class Journal:
         self._view.event(line)
 
     def hear(self, event: CoordinatorEvent, queue: QueueObservation | None) -> None:
-        """An event of the coordinator; told twice, it is written once."""
+        """An event of the coordinator. A step that is told twice is written once."""
         line = step_line(event, queue) if event.kind is EventKind.STEP_TRAINED else None
         if line is not None and self._folder.append_step(line):
             self._view.step(line)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from rljob_api.wire.observation import CoordinatorEvent, EventKind, QueueObservation
+from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, EventKind, QueueObservation, ServerState
 from rljob_operator.coordinator_link import CoordinatorError, CoordinatorLink
 from rljob_operator.local.journal import Journal
 
@@ -21,7 +21,8 @@ class Listener:
         self._link = link
         self._journal = journal
         self._wake = wake
-        self._after = 0
+        self.after = 0
+        """The last event that was heard."""
         self.queue: QueueObservation | None = None
 
     async def run(self) -> None:
@@ -34,17 +35,21 @@ class Listener:
 
     async def catch_up(self, wait_seconds: float) -> bool:
         """Reads one page; whether there was anything on it."""
-        page = await self._link.events(self._after, wait_seconds)
+        page = await self._link.events(self.after, wait_seconds)
         for event in page.events:
             self._hear(event)
         return bool(page.events)
 
-    def seen(self, last_event: int) -> None:
-        """The coordinator's newest event: if that is below ours, its numbers began again from below."""
-        self._after = min(self._after, last_event)
+    def seen(self, status: CoordinatorStatus, after: int) -> None:
+        """What the coordinator said, asked when `after` was the last event here.
+
+        If its newest event is below that, its numbers began again from below.
+        """
+        if status.server is not ServerState.OPENING and status.last_event < after:
+            self.after = status.last_event
 
     def _hear(self, event: CoordinatorEvent) -> None:
-        self._after = event.id
+        self.after = event.id
         self._journal.hear(event, self.queue)
         if event.kind not in _QUIET:
             self._wake()

@@ -87,6 +87,7 @@ class Supervisor:
         self._journal = Journal(folder, view, status)
         self._journal.begin(status, event)
         self._asked: asyncio.Task[CoordinatorStatus] | None = None
+        self._asked_after = 0
         self._interrupted_at: float | None = None
         self._killed = False
         self._last_refusal = ""
@@ -163,7 +164,7 @@ class Supervisor:
         if self._asked is None:
             if not self._infrastructure.is_alive(COORDINATOR):
                 return None
-            self._asked = asyncio.create_task(self._link.status())
+            self._asked, self._asked_after = asyncio.create_task(self._link.status()), self._listener.after
         asked = self._asked
         await asyncio.wait({asked}, timeout=STATUS_PATIENCE_SECONDS)
         if self._asked is not asked:  # it ended while it was asked
@@ -181,7 +182,7 @@ class Supervisor:
             return None
         self._watchdog.heard(COORDINATOR)
         self._listener.queue = status.queue
-        self._listener.seen(status.last_event)
+        self._listener.seen(status, self._asked_after)
         return status
 
     async def _carry_out(self, action: Action) -> None:
