@@ -17,13 +17,11 @@ DRAIN_LIMIT_SECONDS = 60.0
 
 def drain(observed: Observed, status: RLJobStatus, now: float) -> Drain | Interrupt | Suspend | None:
     """Draining while an actor still has something to save, then the interruption or the suspension."""
+    if not stopping(observed, status):
+        return None
     if observed.interrupted_at is not None:
         why = _drained(observed, status, now, observed.interrupted_at)
         return Drain() if why is None else Interrupt(why)
-    if not stopping(observed, status):
-        return None
-    if _may_be_saving_unseen(observed, status) and now < _suspending_since(status, now) + DRAIN_LIMIT_SECONDS:
-        return Drain(ConditionType.SUSPENDED)
     why = _drained(observed, status, now, _suspending_since(status, now))
     return Drain(ConditionType.SUSPENDED) if why is None else Suspend(why)
 
@@ -62,7 +60,7 @@ def _drained(observed: Observed, status: RLJobStatus, now: float, since: float) 
     """Why nobody is waited for any more; None while an actor saves."""
     if now >= since + DRAIN_LIMIT_SECONDS:
         return f"the actor had not saved after {DRAIN_LIMIT_SECONDS:.0f} s"
-    return None if _saving(observed, status) else "stopped"
+    return None if _saving(observed, status) or _may_be_saving_unseen(observed, status) else "stopped"
 
 
 def _may_be_saving_unseen(observed: Observed, status: RLJobStatus) -> bool:

@@ -125,6 +125,12 @@ def test_an_interrupted_job_stops_once_the_actor_has_saved() -> None:
     assert phases(saved, NOW + 1) == {PodPhase.DONE}
 
 
+def test_an_actor_that_nobody_sees_for_a_moment_is_waited_for() -> None:
+    observed = replace(make_running(), interrupted_at=NOW, coordinator=None)
+    assert decide(observed, NOW).status.phase is Phase.DRAINING
+    assert decide(observed, NOW + DRAIN_LIMIT_SECONDS).status.phase is Phase.INTERRUPTED
+
+
 def test_an_actor_that_does_not_save_in_time_is_not_waited_for() -> None:
     observed = replace(make_running(), interrupted_at=NOW)
     decision = decide(observed, NOW + DRAIN_LIMIT_SECONDS)
