@@ -15,6 +15,7 @@ from rljob_api.wire.identity import Life, RankKey, WeightId
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, RoomMade, ServerState
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
 from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.opening import ON_ONE_MACHINE
 from rljob_workers.dcs.coordinator.queue_room import STATS_SECONDS, STATS_SHARE
 from rljob_workers.dcs.coordinator.storage_care import SHORTAGE_SECONDS, TELL_SECONDS
 from rljob_workers.dcs.coordinator.store import Store
@@ -62,7 +63,7 @@ class Desk:
             ring=lambda _: None,
             begin_anew=lambda _: None,
         )
-        self.coordinator = Coordinator(ground, self.folder)
+        self.coordinator = Coordinator(ground, self.folder, ON_ONE_MACHINE)
         self.coordinator.gate.look()
         assert self.coordinator.gate.state is ServerState.OPEN
 

@@ -128,6 +128,8 @@ def _launcher_routes(app: FastAPI, desk: Desk) -> None:
 
     @app.post("/v1/launchers")
     async def register(hello: LauncherHello) -> Response:
+        coordinator.pods.hear_hello(hello)
+        desk.bell.ring(Topic.SERVER)
         await desk.do_when_open(partial(coordinator.pods.register_launcher, hello))
         return _json(None)
 

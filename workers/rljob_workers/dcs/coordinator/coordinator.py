@@ -21,6 +21,7 @@ from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.jobs import note_job_to_come, runs_alike
 from rljob_workers.dcs.coordinator.meetings import Meetings
 from rljob_workers.dcs.coordinator.observation import Observer
+from rljob_workers.dcs.coordinator.opening import OpeningPatience
 from rljob_workers.dcs.coordinator.pods import Pods
 from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.queue_room import QueueRoom
@@ -43,7 +44,7 @@ _NO_COUNTS = QueueObservation(groups_issued=0, groups_capacity=0, rows_ready={},
 class Coordinator:
     """Every request, as a method; every background duty too."""
 
-    def __init__(self, ground: Ground, checkpoint_dir: Path) -> None:
+    def __init__(self, ground: Ground, checkpoint_dir: Path, opening: OpeningPatience) -> None:
         self._ground = ground
         self._checkpoint_dir = checkpoint_dir
         self.job_name = ground.job.metadata.name
@@ -52,7 +53,7 @@ class Coordinator:
         self.weights = Weights(ground, self.epochs, self.pods)
         self.progress = Progress(ground, self.epochs, self.pods)
         self.meetings = Meetings(ground, self.epochs)
-        self.gate = ServerGate(ground, self.epochs, self.pods)
+        self.gate = ServerGate(ground, self.epochs, self.pods, opening)
         self.queue = QueueRoom(ground, self.epochs, self.gate, self._count_anew)
         self.storage = StorageCare(ground, self.epochs, self.progress)
         self._observer = Observer(ground, self.epochs, self.pods, self.weights, self.progress)

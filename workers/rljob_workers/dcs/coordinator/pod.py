@@ -33,9 +33,10 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"{error}\n")
         return EXIT_BAD_MANIFEST
     listener = open_listener(options.host, options.port)  # callers wait in its backlog while the rest is imported
+    from rljob_workers.dcs.coordinator.opening import ACROSS_MACHINES
     from rljob_workers.dcs.coordinator.serving import serve_job
 
-    serve_job(listener, pod.endpoints, job)
+    serve_job(listener, pod.endpoints, job, ACROSS_MACHINES)
     return EXIT_SUCCEEDED
 
 

@@ -72,6 +72,8 @@ class Pods:
         """Incarnation -> last beat."""
         self.polls: dict[str, HeardPoll] = {}
         """Launcher -> last poll."""
+        self._hellos: dict[str, Word] = {}
+        """Pod -> when somebody wished to be its launcher."""
         self._registered: dict[str, float] = {}
         self.seen_seq = 0
         """Highest seq of the control Redis that anyone alive has told."""
@@ -84,9 +86,18 @@ class Pods:
         return {pod: LauncherHello.model_validate_json(text) for pod, text in rows.items()}
 
     def words(self) -> dict[str, Word]:
-        """What each launcher said last about the control Redis."""
-        heard = list(self.polls.items())  # the event loop adds to it meanwhile
-        return {launcher: Word(one.at, one.poll.seen_seq) for launcher, one in heard}
+        """What each launcher said last about the control Redis; of a pod with a later one, what that one said."""
+        carried = self.launchers()
+        said = {carried[pod].launcher: word for pod, word in list(self._hellos.items()) if pod in carried}
+        for launcher, one in list(self.polls.items()):  # the event loop adds to both meanwhile
+            if launcher not in said or said[launcher].at < one.at:
+                said[launcher] = Word(one.at, one.poll.seen_seq)
+        return said
+
+    def hear_hello(self, hello: LauncherHello) -> None:
+        """Notes who wishes to be let in. Needs no Redis, as `hear_poll`."""
+        self._hellos[str(hello.pod)] = Word(self._ground.clock(), hello.seen_seq)
+        self.seen_seq = max(self.seen_seq, hello.seen_seq)
 
     def register_launcher(self, hello: LauncherHello) -> None:
         """Takes a launcher in; an earlier one of its pod, and its ranks, are over from here on."""
@@ -94,7 +105,6 @@ class Pods:
         if hello.launcher in store.rows(Table.ENDED_LAUNCHERS):
             raise fenced(f"Launcher {hello.launcher} of {hello.pod} was replaced by a later one. Exit.")
         self._require_order(hello)
-        self.seen_seq = max(self.seen_seq, hello.seen_seq)
         earlier = self._launcher_of(hello.pod)
         changes = [Change(Table.PODS, str(hello.pod), hello.model_dump_json())]
         if earlier is not None and earlier.launcher != hello.launcher:

@@ -12,7 +12,7 @@ from rljob_workers.dcs.coordinator.bell import Topic
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.jobs import job_to_work_by, runs_alike
-from rljob_workers.dcs.coordinator.opening import Closed, launchers_awaited
+from rljob_workers.dcs.coordinator.opening import Closed, OpeningPatience, launchers_awaited
 from rljob_workers.dcs.coordinator.pods import Pods
 from rljob_workers.dcs.coordinator.refusals import not_open
 from rljob_workers.dcs.coordinator.store import Change, Table
@@ -20,15 +20,21 @@ from rljob_workers.dcs.coordinator.store import Change, Table
 _RUN_ID = "run_id"
 _SEQ_FLOOR = "seq_floor"
 
+LONGEST_LOOK_SECONDS = 0.2
+"""More of the time between two looks does not count as waiting: whoever was held up so long has heard nobody in it."""
+
 
 class ServerGate:
     """The state of the control Redis, as far as this coordinator may use it."""
 
-    def __init__(self, ground: Ground, epochs: Epochs, pods: Pods) -> None:
+    def __init__(self, ground: Ground, epochs: Epochs, pods: Pods, patience: OpeningPatience) -> None:
         self._ground = ground
+        self._patience = patience
         self._epochs = epochs
         self._pods = pods
         self._closed = Closed(since=ground.clock(), coordinator_is_new=True)
+        self._looked_at = ground.clock()
+        self._waited = 0.0
         self._run_id: str | None = None
         self.state = ServerState.OPENING
         self.waiting_for = "the control Redis"
@@ -57,6 +63,7 @@ class ServerGate:
         """The connection was lost: whatever answers next may be a restarted server."""
         if self.state is not ServerState.OPENING:
             self._closed = Closed(since=self._ground.clock(), coordinator_is_new=False)
+            self._waited = 0.0
         self.state = ServerState.OPENING
         self.waiting_for = f"the control Redis ({why})"
         self._run_id = None
@@ -64,6 +71,9 @@ class ServerGate:
 
     def look(self) -> None:
         """Notices a restart; opens the server when that is safe. Raises redis' or the queue's connection errors."""
+        now = self._ground.clock()
+        self._waited += min(now - self._looked_at, LONGEST_LOOK_SECONDS)
+        self._looked_at = now
         run_id = self._ground.steward.server_run_id()
         if self._run_id is not None and run_id != self._run_id:
             self.close("it was restarted")
@@ -100,7 +110,7 @@ class ServerGate:
 
     def _awaits_launchers(self) -> bool:
         registered = frozenset(hello.launcher for hello in self._pods.launchers().values())
-        awaited = launchers_awaited(self._closed, registered, self._pods.words(), self._ground.clock())
+        awaited = launchers_awaited(self._closed, registered, self._pods.words(), self._waited, self._patience)
         self.waiting_for = "the word of launchers " + ", ".join(awaited)
         return bool(awaited)
 

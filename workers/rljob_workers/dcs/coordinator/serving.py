@@ -27,6 +27,7 @@ from rljob_workers.dcs.coordinator.bell import Bell, Topic
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
 from rljob_workers.dcs.coordinator.desk import Desk
 from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.opening import ON_ONE_MACHINE, OpeningPatience
 from rljob_workers.dcs.coordinator.refusals import Refused
 from rljob_workers.dcs.coordinator.store import Store
 from rljob_workers.keepalive import redis_options
@@ -54,24 +55,26 @@ _LOG = logging.getLogger("rljob.coordinator")
 def serve(listener: socket.socket, endpoints_file: Path, manifest: Path) -> None:
     """Serves until the process is ended."""
     endpoints = Endpoints.model_validate_json(endpoints_file.read_bytes())
-    serve_job(listener, lambda _: endpoints, RLJob.model_validate_json(manifest.read_bytes()))
+    serve_job(listener, lambda _: endpoints, RLJob.model_validate_json(manifest.read_bytes()), ON_ONE_MACHINE)
 
 
-def serve_job(listener: socket.socket, endpoints_of: Callable[[RLJob], Endpoints], job: RLJob) -> None:
+def serve_job(
+    listener: socket.socket, endpoints_of: Callable[[RLJob], Endpoints], job: RLJob, opening: OpeningPatience
+) -> None:
     """Serves until SIGTERM or SIGINT. An epoch with another job makes everything anew, on the same socket."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _ended)  # uvicorn raises the signal again once it has shut down
     following: RLJob | None = job
     while following is not None:
-        following = asyncio.run(_serve(listener, endpoints_of(following), following))
+        following = asyncio.run(_serve(listener, endpoints_of(following), following, opening))
 
 
 def _ended(*_: object) -> None:
     """The process leaves by itself: its server was told too."""
 
 
-async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob) -> RLJob | None:
+async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob, opening: OpeningPatience) -> RLJob | None:
     """Serves one job; the one to serve next, or None at the end."""
     loop = asyncio.get_running_loop()
     bell = Bell(loop)
@@ -92,7 +95,7 @@ async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob) -> R
         ring=bell.ring,
         begin_anew=begin_anew,
     )
-    desk = Desk(Coordinator(ground, checkpoint_dir(job, endpoints)), bell)
+    desk = Desk(Coordinator(ground, checkpoint_dir(job, endpoints), opening), bell)
     config = uvicorn.Config(
         build_app(desk, endpoints.token),
         log_level="warning",

@@ -1,0 +1,125 @@
+"""Coordinator and control Redis come back together, a tail of the state lost: whose word opens the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from rljob_api.names import Role
+from rljob_api.wire.launchers import LauncherHello, LauncherPoll
+from rljob_api.wire.observation import ServerState
+from rljob_workers.dcs.coordinator.coordinator import Coordinator
+from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.opening import ACROSS_MACHINES, ON_ONE_MACHINE, OpeningPatience
+from rljob_workers.dcs.coordinator.server_state import LONGEST_LOOK_SECONDS
+from rljob_workers.dcs.coordinator.store import Store
+from rljob_workers.roles.tasks import queue_shape
+from rljob_workers.transfer_queue.steward import QueueSteward
+from tests.integration.dcs.world import World, job
+
+
+class Successor:
+    """A coordinator in this process, after the one of the world died. Its clock goes on only when it is told to."""
+
+    def __init__(self, world: World, patience: OpeningPatience) -> None:
+        self.now = 0.0
+        endpoints = world.endpoints
+        self.steward = QueueSteward(endpoints, queue_shape(job().spec))
+        self.connection = redis.Redis.from_url(endpoints.control_redis)
+        ground = Ground(
+            job=job(),
+            store=Store(self.connection),
+            steward=self.steward,
+            clock=lambda: self.now,
+            wall=lambda: 1.0,
+            ring=lambda _: None,
+            begin_anew=lambda _: None,
+        )
+        self.coordinator = Coordinator(ground, Path(endpoints.run_dir), patience)
+
+    def look(self, after: float = 0.0) -> ServerState:
+        self.now += after
+        self.coordinator.gate.look()
+        return self.coordinator.gate.state
+
+    def look_for(self, seconds: float) -> ServerState:
+        """Undisturbed."""
+        for _ in range(round(seconds / LONGEST_LOOK_SECONDS)):
+            self.look(LONGEST_LOOK_SECONDS)
+        return self.coordinator.gate.state
+
+    def close(self) -> None:
+        self.steward.close()
+        self.connection.close()
+
+
+@pytest.fixture
+def launchers(world: World) -> list[LauncherHello]:
+    """Two that live; coordinator and Redis died, and what the actor's rank did last is lost."""
+    world.begin()
+    launchers = [world.register(Role.ACTOR), world.register(Role.ADVANTAGES)]
+    length = world.servers.sync_control()
+    world.rank(Role.ACTOR).ready()
+    world.kill()
+    world.servers.restart_control(length)
+    return launchers
+
+
+@pytest.fixture
+def successor(world: World, launchers: list[LauncherHello]) -> Iterator[Callable[[OpeningPatience], Successor]]:
+    made: list[Successor] = []
+
+    def make(patience: OpeningPatience) -> Successor:
+        made.append(Successor(world, patience))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+Make = Callable[[OpeningPatience], Successor]
+FAR = 1 << 40
+"""A seq that the server has not reached."""
+
+
+def poll(seen_seq: int) -> LauncherPoll:
+    return LauncherPoll(carried=None, ranks=[], seen_seq=seen_seq, wait_seconds=0)
+
+
+def test_who_was_held_up_has_not_waited_and_still_hears_of_the_loss(
+    launchers: list[LauncherHello], successor: Make
+) -> None:
+    one = successor(ON_ONE_MACHINE)
+    assert one.look() is ServerState.OPENING
+    assert one.look(after=60) is ServerState.OPENING
+    one.coordinator.pods.hear_poll(launchers[0].launcher, poll(FAR))
+    assert one.look() is ServerState.OPENING, "the other launcher may live, too"
+    assert one.look_for(ON_ONE_MACHINE.silent_one_seconds) is ServerState.LOST
+
+
+def test_where_nobody_speaks_a_run_is_resumed(successor: Make) -> None:
+    one = successor(ON_ONE_MACHINE)
+    assert one.look_for(ON_ONE_MACHINE.all_silent_seconds + LONGEST_LOOK_SECONDS) is ServerState.OPEN
+
+
+def test_across_machines_a_word_may_come_late(launchers: list[LauncherHello], successor: Make) -> None:
+    one = successor(ACROSS_MACHINES)
+    assert one.look_for(10) is ServerState.OPENING
+    for launcher in launchers:
+        one.coordinator.pods.hear_poll(launcher.launcher, poll(FAR))
+    assert one.look() is ServerState.LOST
+
+
+def test_nobody_waits_for_launchers_whose_pods_have_others_now(
+    world: World, launchers: list[LauncherHello], successor: Make
+) -> None:
+    one = successor(ACROSS_MACHINES)
+    assert one.look_for(1) is ServerState.OPENING
+    one.coordinator.pods.hear_hello(world.hello(Role.ACTOR))
+    assert one.look() is ServerState.OPENING
+    one.coordinator.pods.hear_hello(world.hello(Role.ADVANTAGES))
+    assert one.look() is ServerState.OPEN
