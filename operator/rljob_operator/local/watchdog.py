@@ -16,8 +16,8 @@ from rljob_operator.local.pods import Pods
 PROBE_INTERVAL_SECONDS = 2.0
 SILENCE_LIMIT_SECONDS = 15.0
 """An answer of these servers takes a millisecond, on a slow disk that is being synced some seconds."""
-PARENT_LIMIT_SECONDS = 120.0
-"""For its imports: 4 s with byte code, 12 s without, more on a machine that swaps."""
+START_LIMIT_SECONDS = 120.0
+"""To the first answer, for imports: the parent's take 4 s with byte code, 12 s without, more where memory is short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,16 @@ class RedisProbe:
     password: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Life:
+    """A process, and how long it may be silent."""
+
+    pid: int
+    heard_at: float
+    """Monotonic seconds; before its first answer, when it was seen first."""
+    limit_seconds: float
+
+
 class Watchdog:
     """Asks every Redis for a PONG; is told when the coordinator has answered."""
 
@@ -38,25 +48,31 @@ class Watchdog:
         pods: Pods,
         probes: tuple[RedisProbe, ...],
         tell: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._infrastructure = infrastructure
         self._pods = pods
         self._probes = probes
         self._tell = tell
-        self._heard: dict[str, tuple[int, float]] = {}
+        self._clock = clock
+        self._known: dict[str, _Life] = {}
 
     def heard(self, name: str) -> None:
         """This process has answered just now."""
-        self._heard[name] = (self._infrastructure.process(name).pid, time.monotonic())
+        self._known[name] = _Life(self._infrastructure.process(name).pid, self._clock(), SILENCE_LIMIT_SECONDS)
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await asyncio.gather(*(self._probe(probe) for probe in self._probes))
-            for name in (*(probe.name for probe in self._probes), "coordinator"):
-                self._judge(name)
-            self._judge_parent()
+            await self.look()
             await asyncio.sleep(PROBE_INTERVAL_SECONDS)
+
+    async def look(self) -> None:
+        """Asks all of them, and kills who has been silent for too long."""
+        await asyncio.gather(*(self._probe(probe) for probe in self._probes))
+        for name in (*(probe.name for probe in self._probes), "coordinator"):
+            self._judge(name)
+        self._judge_parent()
 
     async def _probe(self, probe: RedisProbe) -> None:
         if not self._infrastructure.is_alive(probe.name):
@@ -67,22 +83,22 @@ class Watchdog:
             self.heard(probe.name)
 
     def _judge(self, name: str) -> None:
-        """A process that was started anew gets its whole limit anew."""
+        """A process that was started anew has the time of a start anew."""
         if not self._infrastructure.is_alive(name):
             return
-        pid = self._infrastructure.process(name).pid
-        known, at = self._heard.get(name, (0, 0.0))
-        if known != pid:
-            self.heard(name)
-        elif time.monotonic() - at > SILENCE_LIMIT_SECONDS:
-            self._kill(name, f"{name} (process {pid}) has not answered in {SILENCE_LIMIT_SECONDS:.0f} s; it is killed")
+        pid, now = self._infrastructure.process(name).pid, self._clock()
+        life = self._known.get(name)
+        if life is None or life.pid != pid:
+            self._known[name] = _Life(pid, now, START_LIMIT_SECONDS)
+        elif now - life.heard_at > life.limit_seconds:
+            self._kill(name, f"{name} (process {pid}) has not answered in {life.limit_seconds:.0f} s; it is killed")
 
     def _judge_parent(self) -> None:
         if not self._infrastructure.is_alive("parent"):
             return
         pods, now = self._pods, time.time()
         if pods.parent_ready_at is None:
-            since, limit = pods.parent_started_at, PARENT_LIMIT_SECONDS
+            since, limit = pods.parent_started_at, START_LIMIT_SECONDS
         else:
             since, limit = max(pods.oldest_pending() or now, pods.parent_ready_at), SILENCE_LIMIT_SECONDS
         if now - since > limit:

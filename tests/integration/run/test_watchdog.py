@@ -1,0 +1,35 @@
+"""How long what serves the ranks may be silent: longest until its first answer, since its imports take long."""
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from rljob_operator.local.infrastructure import Infrastructure
+from rljob_operator.local.pods import Pods
+from rljob_operator.local.watchdog import SILENCE_LIMIT_SECONDS, START_LIMIT_SECONDS, Watchdog
+
+
+@pytest.mark.parametrize("has_answered", [False, True])
+def test_a_process_that_still_starts_is_given_the_time_of_a_start(has_answered: bool) -> None:
+    asyncio.run(watch_a_silent_coordinator(has_answered))
+
+
+async def watch_a_silent_coordinator(has_answered: bool) -> None:
+    now, told = [0.0], list[str]()
+    infrastructure = Infrastructure(ended=lambda _: None, last_words=lambda _: "")
+    await infrastructure.start({"coordinator": lambda: asyncio.create_subprocess_exec("sleep", "300")})
+    no_parent = cast(Pods, None)
+    watchdog = Watchdog(infrastructure, no_parent, (), told.append, clock=lambda: now[0])
+    await watchdog.look()
+    if has_answered:
+        watchdog.heard("coordinator")
+    limit = SILENCE_LIMIT_SECONDS if has_answered else START_LIMIT_SECONDS
+    now[0] = limit
+    await watchdog.look()
+    assert told == []
+    now[0] = limit + 1
+    await watchdog.look()
+    process = infrastructure.process("coordinator")
+    assert told == [f"coordinator (process {process.pid}) has not answered in {limit:.0f} s; it is killed"]
+    await asyncio.wait_for(process.wait(), 60)
