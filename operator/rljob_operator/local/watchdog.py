@@ -16,6 +16,8 @@ from rljob_operator.local.pods import Pods
 PROBE_INTERVAL_SECONDS = 2.0
 SILENCE_LIMIT_SECONDS = 15.0
 """An answer of these servers takes a millisecond, on a slow disk that is being synced some seconds."""
+LONGEST_LOOK_SECONDS = 2 * PROBE_INTERVAL_SECONDS
+"""More of the time between two looks is nobody's silence: this process was held up itself, as by Ctrl-Z."""
 START_LIMIT_SECONDS = 120.0
 """To the first answer, for imports: the parent's take 4 s with byte code, 12 s without, more where memory is short."""
 
@@ -29,14 +31,13 @@ class RedisProbe:
     password: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Life:
-    """A process, and how long it may be silent."""
+    """A process, how long it may be silent, and how long it has been."""
 
     pid: int
-    heard_at: float
-    """Monotonic seconds; before its first answer, when it was seen first."""
     limit_seconds: float
+    silent_seconds: float = 0.0
 
 
 class Watchdog:
@@ -56,10 +57,11 @@ class Watchdog:
         self._tell = tell
         self._clock = clock
         self._known: dict[str, _Life] = {}
+        self._looked_at = clock()
 
     def heard(self, name: str) -> None:
         """This process has answered just now."""
-        self._known[name] = _Life(self._infrastructure.process(name).pid, self._clock(), SILENCE_LIMIT_SECONDS)
+        self._known[name] = _Life(self._infrastructure.process(name).pid, SILENCE_LIMIT_SECONDS)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -70,8 +72,11 @@ class Watchdog:
     async def look(self) -> None:
         """Asks all of them, and kills who has been silent for too long."""
         await asyncio.gather(*(self._probe(probe) for probe in self._probes))
+        now = self._clock()
+        passed = min(now - self._looked_at, LONGEST_LOOK_SECONDS)
+        self._looked_at = now
         for name in (*(probe.name for probe in self._probes), "coordinator"):
-            self._judge(name)
+            self._judge(name, passed)
         self._judge_parent()
 
     async def _probe(self, probe: RedisProbe) -> None:
@@ -82,15 +87,16 @@ class Watchdog:
                 await _ping(probe)
             self.heard(probe.name)
 
-    def _judge(self, name: str) -> None:
+    def _judge(self, name: str, passed: float) -> None:
         """A process that was started anew has the time of a start anew."""
         if not self._infrastructure.is_alive(name):
             return
-        pid, now = self._infrastructure.process(name).pid, self._clock()
-        life = self._known.get(name)
+        pid, life = self._infrastructure.process(name).pid, self._known.get(name)
         if life is None or life.pid != pid:
-            self._known[name] = _Life(pid, now, START_LIMIT_SECONDS)
-        elif now - life.heard_at > life.limit_seconds:
+            self._known[name] = _Life(pid, START_LIMIT_SECONDS)
+            return
+        life.silent_seconds += passed
+        if life.silent_seconds > life.limit_seconds:
             self._kill(name, f"{name} (process {pid}) has not answered in {life.limit_seconds:.0f} s; it is killed")
 
     def _judge_parent(self) -> None:

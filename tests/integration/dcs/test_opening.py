@@ -123,3 +123,22 @@ def test_nobody_waits_for_launchers_whose_pods_have_others_now(
     assert one.look() is ServerState.OPENING
     one.coordinator.pods.hear_hello(world.hello(Role.ADVANTAGES))
     assert one.look() is ServerState.OPEN
+
+
+def test_a_coordinator_that_was_held_up_calls_nobody_silent(launchers: list[LauncherHello], successor: Make) -> None:
+    one = successor(ON_ONE_MACHINE)
+    for launcher in launchers:
+        one.coordinator.pods.hear_poll(launcher.launcher, poll(0))
+    assert one.look() is ServerState.OPEN
+
+    def ages() -> list[float]:
+        return [pod.poll_age_seconds for pod in one.coordinator.status().pods]
+
+    one.now += 4
+    assert ages() == [4, 4]
+    one.now += 60
+    assert ages() == [0, 0]
+    one.look()
+    assert ages() == [0, 0]
+    one.look(after=3)
+    assert ages() == [3, 3]

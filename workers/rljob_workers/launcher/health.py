@@ -13,6 +13,9 @@ from collections.abc import Callable
 _REQUEST = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
 _STATUS_LINE = b"HTTP/1."
 
+LONGEST_TURN_SECONDS = 1.0
+"""More of the time between two turns is no silence of the engine: the launcher was held up itself."""
+
 
 class HealthProbe:
     """One question at a time. Any status is an answer: an engine that waits for weights is not dead."""
@@ -24,14 +27,12 @@ class HealthProbe:
         self._connection: socket.socket | None = None
         self._asked = False
         self._due = 0.0
-        self._unanswered_since: float | None = None
+        self._turned_at = clock()
+        self._is_waiting = False
+        self.silence_seconds = 0.0
+        """How long a question has been without an answer. Nobody is silent who was not asked."""
         self.answered = False
         """Whether this life of the engine has answered yet."""
-
-    @property
-    def silence_seconds(self) -> float:
-        """How long a question has been without an answer. Nobody is silent who was not asked."""
-        return 0.0 if self._unanswered_since is None else self._clock() - self._unanswered_since
 
     def fileno(self) -> int:
         """For select; -1 when no answer is awaited."""
@@ -40,13 +41,17 @@ class HealthProbe:
     def reset(self) -> None:
         """Forgets everything: a new life of the engine begins."""
         self.close()
-        self._unanswered_since = None
+        self._heard()
         self.answered = False
-        self._due = self._clock()
+        self._due = self._turned_at = self._clock()
 
     def turn(self) -> None:
         """Asks if it is time, collects the answer if it is there. Never waits."""
-        if self._connection is None and self._clock() >= self._due:
+        now = self._clock()
+        if self._is_waiting:
+            self.silence_seconds += min(now - self._turned_at, LONGEST_TURN_SECONDS)
+        self._turned_at = now
+        if self._connection is None and now >= self._due:
             self._connect()
         if self._connection is not None:
             self._converse(self._connection)
@@ -61,8 +66,7 @@ class HealthProbe:
     def _connect(self) -> None:
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         self._connection = connection
-        if self._unanswered_since is None:
-            self._unanswered_since = self._clock()
+        self._is_waiting = True
         if connection.connect_ex(self._address) not in (0, errno.EINPROGRESS):
             self._again()
 
@@ -72,13 +76,16 @@ class HealthProbe:
                 connection.send(_REQUEST)
                 self._asked = True
             if connection.recv(4096).startswith(_STATUS_LINE):
-                self._unanswered_since = None
+                self._heard()
                 self.answered = True
             self._again()
         except BlockingIOError:
             return
         except OSError:
             self._again()
+
+    def _heard(self) -> None:
+        self._is_waiting, self.silence_seconds = False, 0.0
 
     def _again(self) -> None:
         self.close()

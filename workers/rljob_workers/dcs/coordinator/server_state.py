@@ -23,6 +23,9 @@ _SEQ_FLOOR = "seq_floor"
 LONGEST_LOOK_SECONDS = 0.2
 """More of the time between two looks does not count as waiting: whoever was held up so long has heard nobody in it."""
 
+HELD_UP_SECONDS = 5.0
+"""Between two looks: whoever did not look for so long was stopped, as when its container or its machine is frozen."""
+
 
 class ServerGate:
     """The state of the control Redis, as far as this coordinator may use it."""
@@ -39,12 +42,17 @@ class ServerGate:
         self.state = ServerState.OPENING
         self.waiting_for = "the control Redis"
         """Who or what opening waits for, in words."""
-        self._opened_at = ground.clock()
+        self._hears_since = ground.clock()
 
     @property
     def silence_counts_from(self) -> float:
-        """Who had to wait for the control Redis could not speak: silence counts from its opening."""
-        return self._ground.clock() if self.state is ServerState.OPENING else self._opened_at
+        """Who had to wait for the control Redis could not speak: silence counts from its opening.
+
+        Nor could this coordinator hear anybody while it was held up itself.
+        """
+        now = self._ground.clock()
+        is_deaf = self.state is ServerState.OPENING or now - self._looked_at > HELD_UP_SECONDS
+        return now if is_deaf else self._hears_since
 
     def require_open(self) -> None:
         """Raises unless the control Redis is open."""
@@ -73,6 +81,8 @@ class ServerGate:
         """Notices a restart; opens the server when that is safe. Raises redis' or the queue's connection errors."""
         now = self._ground.clock()
         self._waited += min(now - self._looked_at, LONGEST_LOOK_SECONDS)
+        if now - self._looked_at > HELD_UP_SECONDS:
+            self._hears_since = now
         self._looked_at = now
         run_id = self._ground.steward.server_run_id()
         if self._run_id is not None and run_id != self._run_id:
@@ -100,7 +110,7 @@ class ServerGate:
             return
         self.state = self._ground.steward.open_server(self._seen_seq())
         self._run_id = run_id
-        self._opened_at = self._ground.clock()
+        self._hears_since = self._ground.clock()
         if self.state is ServerState.LOST:
             self._tell_loss()
             return

@@ -1,0 +1,29 @@
+"""An engine's silence is what its launcher has waited for, not what passed while the launcher itself was stopped."""
+
+import socket
+
+from rljob_workers.launcher.health import LONGEST_TURN_SECONDS, HealthProbe
+
+
+def test_a_launcher_that_was_stopped_has_not_waited() -> None:
+    now = 0.0
+    with socket.create_server(("127.0.0.1", 0)) as engine:
+        probe = HealthProbe(engine.getsockname(), 1.0, lambda: now)
+        probe.reset()
+        probe.turn()
+        now = 1000.0
+        probe.turn()
+        assert probe.silence_seconds == LONGEST_TURN_SECONDS
+        for _ in range(10):
+            now += 0.5
+            probe.turn()
+        assert probe.silence_seconds == LONGEST_TURN_SECONDS + 10 * 0.5
+
+        connection, _ = engine.accept()
+        with connection:
+            assert connection.recv(4096).startswith(b"GET /health")
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        while not probe.answered:
+            probe.turn()
+        assert probe.silence_seconds == 0
+        probe.close()
