@@ -9,12 +9,13 @@ import pytest
 import redis
 
 from rljob_api.names import Role
+from rljob_api.wire.epochs import PodPhase
 from rljob_api.wire.launchers import LauncherHello, LauncherPoll
 from rljob_api.wire.observation import ServerState
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
 from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.hearing import TICK_SECONDS
 from rljob_workers.dcs.coordinator.opening import ACROSS_MACHINES, ON_ONE_MACHINE, OpeningPatience
-from rljob_workers.dcs.coordinator.server_state import LONGEST_LOOK_SECONDS
 from rljob_workers.dcs.coordinator.store import Store
 from rljob_workers.roles.tasks import queue_shape
 from rljob_workers.transfer_queue.steward import QueueSteward
@@ -42,13 +43,14 @@ class Successor:
 
     def look(self, after: float = 0.0) -> ServerState:
         self.now += after
+        self.coordinator.gate.hearing.tick()
         self.coordinator.gate.look()
         return self.coordinator.gate.state
 
     def look_for(self, seconds: float) -> ServerState:
         """Undisturbed."""
-        for _ in range(round(seconds / LONGEST_LOOK_SECONDS)):
-            self.look(LONGEST_LOOK_SECONDS)
+        for _ in range(round(seconds / TICK_SECONDS)):
+            self.look(TICK_SECONDS)
         return self.coordinator.gate.state
 
     def close(self) -> None:
@@ -103,7 +105,7 @@ def test_who_was_held_up_has_not_waited_and_still_hears_of_the_loss(
 
 def test_where_nobody_speaks_a_run_is_resumed(successor: Make) -> None:
     one = successor(ON_ONE_MACHINE)
-    assert one.look_for(ON_ONE_MACHINE.all_silent_seconds + LONGEST_LOOK_SECONDS) is ServerState.OPEN
+    assert one.look_for(ON_ONE_MACHINE.all_silent_seconds + TICK_SECONDS) is ServerState.OPEN
 
 
 def test_across_machines_a_word_may_come_late(launchers: list[LauncherHello], successor: Make) -> None:
@@ -123,6 +125,29 @@ def test_nobody_waits_for_launchers_whose_pods_have_others_now(
     assert one.look() is ServerState.OPENING
     one.coordinator.pods.hear_hello(world.hello(Role.ADVANTAGES))
     assert one.look() is ServerState.OPEN
+
+
+def test_who_was_told_to_end_is_not_waited_for(world: World) -> None:
+    world.begin()
+    world.register(Role.ACTOR)
+    world.order(1, phase=PodPhase.DONE)
+    world.kill()
+    world.servers.restart_control()
+    one = Successor(world, ACROSS_MACHINES)
+    assert one.look() is ServerState.OPEN
+    one.close()
+
+
+def test_the_word_of_a_launcher_that_was_replaced_is_not_that_of_its_successor(world: World) -> None:
+    world.begin()
+    replaced = world.register(Role.ACTOR)
+    world.register(Role.ACTOR)
+    world.kill()
+    world.servers.restart_control()
+    one = Successor(world, ACROSS_MACHINES)
+    one.coordinator.pods.hear_hello(replaced)
+    assert one.look() is ServerState.OPENING
+    one.close()
 
 
 def test_a_coordinator_that_was_held_up_calls_nobody_silent(launchers: list[LauncherHello], successor: Make) -> None:

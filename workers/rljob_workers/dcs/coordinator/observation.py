@@ -64,6 +64,7 @@ class Observer:
             launcher_pid=hello.pid,
             container_restart_count=hello.container_restart_count,
             poll_age_seconds=self._age(self._pods.heard_at(hello.launcher), silent_since),
+            is_heard=heard is not None,
             carried=None if heard is None else heard.poll.carried,
             processes=[] if heard is None else heard.poll.ranks,
             engine=None if heard is None else heard.poll.engine,

@@ -72,8 +72,8 @@ class Pods:
         """Incarnation -> last beat."""
         self.polls: dict[str, HeardPoll] = {}
         """Launcher -> last poll."""
-        self._hellos: dict[str, Word] = {}
-        """Pod -> when somebody wished to be its launcher."""
+        self._hellos: dict[str, tuple[str, Word]] = {}
+        """Pod -> who wished to be its launcher last, and when."""
         self._registered: dict[str, float] = {}
         self.seen_seq = 0
         """Highest seq of the control Redis that anyone alive has told."""
@@ -87,8 +87,9 @@ class Pods:
 
     def words(self) -> dict[str, Word]:
         """What each launcher said last about the control Redis; of a pod with a later one, what that one said."""
-        carried = self.launchers()
-        said = {carried[pod].launcher: word for pod, word in list(self._hellos.items()) if pod in carried}
+        carried, ended = self.launchers(), self._ground.store.rows(Table.ENDED_LAUNCHERS)
+        hellos = [(pod, word) for pod, (launcher, word) in list(self._hellos.items()) if launcher not in ended]
+        said = {carried[pod].launcher: word for pod, word in hellos if pod in carried}
         for launcher, one in list(self.polls.items()):  # the event loop adds to both meanwhile
             if launcher not in said or said[launcher].at < one.at:
                 said[launcher] = Word(one.at, one.poll.seen_seq)
@@ -96,7 +97,7 @@ class Pods:
 
     def hear_hello(self, hello: LauncherHello) -> None:
         """Notes who wishes to be let in. Needs no Redis, as `hear_poll`."""
-        self._hellos[str(hello.pod)] = Word(self._ground.clock(), hello.seen_seq)
+        self._hellos[str(hello.pod)] = hello.launcher, Word(self._ground.clock(), hello.seen_seq)
         self.seen_seq = max(self.seen_seq, hello.seen_seq)
 
     def register_launcher(self, hello: LauncherHello) -> None:

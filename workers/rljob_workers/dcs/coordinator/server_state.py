@@ -7,10 +7,13 @@ said how far they had seen it; never restarts anything.
 from __future__ import annotations
 
 from rljob_api.names import Epoch
+from rljob_api.wire.epochs import PodOrder, PodPhase
+from rljob_api.wire.launchers import LauncherHello
 from rljob_api.wire.observation import EventKind, ServerState
 from rljob_workers.dcs.coordinator.bell import Topic
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.hearing import Hearing
 from rljob_workers.dcs.coordinator.jobs import job_to_work_by, runs_alike
 from rljob_workers.dcs.coordinator.opening import Closed, OpeningPatience, launchers_awaited
 from rljob_workers.dcs.coordinator.pods import Pods
@@ -19,12 +22,6 @@ from rljob_workers.dcs.coordinator.store import Change, Table
 
 _RUN_ID = "run_id"
 _SEQ_FLOOR = "seq_floor"
-
-LONGEST_LOOK_SECONDS = 0.2
-"""More of the time between two looks does not count as waiting: whoever was held up so long has heard nobody in it."""
-
-HELD_UP_SECONDS = 5.0
-"""Between two looks: whoever did not look for so long was stopped, as when its container or its machine is frozen."""
 
 
 class ServerGate:
@@ -36,23 +33,23 @@ class ServerGate:
         self._epochs = epochs
         self._pods = pods
         self._closed = Closed(since=ground.clock(), coordinator_is_new=True)
-        self._looked_at = ground.clock()
-        self._waited = 0.0
+        self.hearing = Hearing(ground.clock)
+        self._closed_at_heard = 0.0
         self._run_id: str | None = None
         self.state = ServerState.OPENING
         self.waiting_for = "the control Redis"
         """Who or what opening waits for, in words."""
-        self._hears_since = ground.clock()
+        self._opened_at = ground.clock()
 
     @property
     def silence_counts_from(self) -> float:
         """Who had to wait for the control Redis could not speak: silence counts from its opening.
 
-        Nor could this coordinator hear anybody while it was held up itself.
+        Nor could this coordinator hear anybody while it was stopped itself.
         """
-        now = self._ground.clock()
-        is_deaf = self.state is ServerState.OPENING or now - self._looked_at > HELD_UP_SECONDS
-        return now if is_deaf else self._hears_since
+        if self.state is ServerState.OPENING:
+            return self._ground.clock()
+        return max(self._opened_at, self.hearing.since)
 
     def require_open(self) -> None:
         """Raises unless the control Redis is open."""
@@ -71,7 +68,7 @@ class ServerGate:
         """The connection was lost: whatever answers next may be a restarted server."""
         if self.state is not ServerState.OPENING:
             self._closed = Closed(since=self._ground.clock(), coordinator_is_new=False)
-            self._waited = 0.0
+            self._closed_at_heard = self.hearing.seconds
         self.state = ServerState.OPENING
         self.waiting_for = f"the control Redis ({why})"
         self._run_id = None
@@ -79,11 +76,6 @@ class ServerGate:
 
     def look(self) -> None:
         """Notices a restart; opens the server when that is safe. Raises redis' or the queue's connection errors."""
-        now = self._ground.clock()
-        self._waited += min(now - self._looked_at, LONGEST_LOOK_SECONDS)
-        if now - self._looked_at > HELD_UP_SECONDS:
-            self._hears_since = now
-        self._looked_at = now
         run_id = self._ground.steward.server_run_id()
         if self._run_id is not None and run_id != self._run_id:
             self.close("it was restarted")
@@ -110,7 +102,7 @@ class ServerGate:
             return
         self.state = self._ground.steward.open_server(self._seen_seq())
         self._run_id = run_id
-        self._hears_since = self._ground.clock()
+        self._opened_at = self._ground.clock()
         if self.state is ServerState.LOST:
             self._tell_loss()
             return
@@ -119,8 +111,12 @@ class ServerGate:
         self._ground.ring(Topic.ORDERS)
 
     def _awaits_launchers(self) -> bool:
-        registered = frozenset(hello.launcher for hello in self._pods.launchers().values())
-        awaited = launchers_awaited(self._closed, registered, self._pods.words(), self._waited, self._patience)
+        orders = {str(order.pod): order for order in self._epochs.desired.pods}
+        at_work = frozenset(
+            hello.launcher for pod, hello in self._pods.launchers().items() if _has_work(hello, orders.get(pod))
+        )
+        waited = self.hearing.seconds - self._closed_at_heard
+        awaited = launchers_awaited(self._closed, at_work, self._pods.words(), waited, self._patience)
         self.waiting_for = "the word of launchers " + ", ".join(awaited)
         return bool(awaited)
 
@@ -145,3 +141,8 @@ class ServerGate:
         epoch: Epoch = self._epochs.current.restore.epoch
         event = self._ground.event(EventKind.STATE_LOST, epoch, message)
         self._ground.tell_once("lost", f"{self._run_id}", event)
+
+
+def _has_work(hello: LauncherHello, order: PodOrder | None) -> bool:
+    """Whether a launcher carries a pod of the job: not one that was replaced, has left, or is done."""
+    return order is not None and order.phase is not PodPhase.DONE and order.pod_uid in ("", hello.pod_uid)

@@ -27,6 +27,7 @@ from rljob_workers.dcs.coordinator.bell import Bell, Topic
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
 from rljob_workers.dcs.coordinator.desk import Desk
 from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.hearing import TICK_SECONDS
 from rljob_workers.dcs.coordinator.opening import ON_ONE_MACHINE, OpeningPatience
 from rljob_workers.dcs.coordinator.refusals import Refused
 from rljob_workers.dcs.coordinator.store import Store
@@ -109,7 +110,7 @@ async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob, open
     def leave() -> None:
         server.should_exit = True
 
-    duties = [asyncio.create_task(duty) for duty in (_watch(desk), _tend_units(desk), _sweep(desk))]
+    duties = [asyncio.create_task(duty) for duty in (_tick(desk), _watch(desk), _tend_units(desk), _sweep(desk))]
     try:
         # A copy, since the server closes its socket: callers wait in the backlog of ours meanwhile.
         await server.serve(sockets=[listener.dup()])
@@ -134,6 +135,13 @@ class _Server(uvicorn.Server):
         """The end, in uvicorn's words."""
         self._desk.leave()
         await super().shutdown(sockets)
+
+
+async def _tick(desk: Desk) -> None:
+    """In the loop, which hears: the thread may be busy meanwhile."""
+    while True:
+        desk.coordinator.gate.hearing.tick()
+        await asyncio.sleep(TICK_SECONDS)
 
 
 async def _watch(desk: Desk) -> None:
