@@ -37,6 +37,8 @@ class PodObservation(ApiModel):
     launcher_pid: int
     container_restart_count: int
     poll_age_seconds: float
+    is_heard: bool = True
+    """Whether it has reported to this coordinator; if not, what it carries and runs is not known."""
     carried: PodOrder | None
     processes: list[RankProcess]
     engine: EngineProcess | None

@@ -8,7 +8,7 @@ from rljob_api.wire.ranks import RankState
 from rljob_operator.core.conditions import find
 from rljob_operator.core.observed import Observed
 from rljob_operator.core.reasons import Reason
-from rljob_operator.core.roster import pods
+from rljob_operator.core.roster import is_known, pods
 from rljob_operator.core.verdicts import Drain, Interrupt, Suspend
 
 DRAIN_LIMIT_SECONDS = 60.0
@@ -64,9 +64,10 @@ def _drained(observed: Observed, status: RLJobStatus, now: float, since: float) 
 
 
 def _may_be_saving_unseen(observed: Observed, status: RLJobStatus) -> bool:
-    """A coordinator that does not answer for a moment must not cost what the actor has trained."""
-    ready = any(pod.ready for key, pod in pods(status) if key.role is Role.ACTOR)
-    return observed.coordinator is None and ready and status.restart.opened == status.restart.epoch
+    """A coordinator that does not answer for a moment, or is new, must not cost what the actor has trained."""
+    actors = [(key, pod) for key, pod in pods(status) if key.role is Role.ACTOR]
+    unseen = any(pod.ready and not is_known(observed, key, pod) for key, pod in actors)
+    return unseen and status.restart.opened == status.restart.epoch
 
 
 def _saving(observed: Observed, status: RLJobStatus) -> bool:

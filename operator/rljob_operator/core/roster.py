@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from rljob_api.names import Role
 from rljob_api.status import ConditionType, PodStatus, RankStatus, RLJobStatus, RoleStatus
 from rljob_api.wire.identity import PodKey
-from rljob_api.wire.observation import PodObservation
+from rljob_api.wire.observation import PodObservation, ServerState
 from rljob_api.wire.ranks import RankState
 from rljob_operator.core.conditions import is_true
 from rljob_operator.core.observed import Observed, PodFact, PodState
@@ -77,6 +77,14 @@ def enrol(observed: Observed, status: RLJobStatus) -> RLJobStatus:
     return with_pods(status, lambda key, pod: _seen(observed, status, key, pod))
 
 
+def is_known(observed: Observed, key: PodKey, pod: PodStatus) -> bool:
+    """Whether the coordinator can say what this life of the pod does now: it answers, and has heard of it itself."""
+    if observed.coordinator is None or observed.coordinator.server is ServerState.OPENING:
+        return False
+    seen = observed.seen(key, pod.life)
+    return seen is None or seen.is_heard
+
+
 def all_ready(status: RLJobStatus) -> bool:
     """Whether every pod that stays is ready."""
     return bool(status.roles) and all(pod.ready for _, pod in staying(status))
@@ -88,7 +96,7 @@ def _seen(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus) 
         pod = _with_new_life(observed, pod, fact)
     pid = fact.launcher_pid if fact is not None and fact.state is PodState.RUNNING else None
     update: dict[str, object] = {"launcher_pid": pid}
-    if observed.coordinator is not None:  # while it does not answer, what it said last is the best that is known
+    if is_known(observed, key, pod):  # while it is not, what was said last is the best that is known
         seen = observed.seen(key, pod.life) if pod.life else None
         ready = seen is not None and _is_ready(status, pod, seen)
         update |= {

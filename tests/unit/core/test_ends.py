@@ -1,6 +1,8 @@
 """Ends of a job: success, failure, interruption; and what is no end: lost control state, dead infrastructure."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -125,10 +127,41 @@ def test_an_interrupted_job_stops_once_the_actor_has_saved() -> None:
     assert phases(saved, NOW + 1) == {PodPhase.DONE}
 
 
-def test_an_actor_that_nobody_sees_for_a_moment_is_waited_for() -> None:
-    observed = replace(make_running(), interrupted_at=NOW, coordinator=None)
-    assert decide(observed, NOW).status.phase is Phase.DRAINING
+def with_a_new_coordinator(observed: Observed, **fields: Any) -> Observed:
+    """It knows the pods from its store, and no launcher has reported to it yet."""
+    assert observed.coordinator is not None
+    unheard: dict[str, Any] = {"is_heard": False, "carried": None, "processes": [], "engine": None}
+    pods = [pod.model_copy(update=unheard) for pod in observed.coordinator.pods]
+    return with_coordinator(observed, pods=pods, **fields)
+
+
+UNSEEN = [
+    pytest.param(lambda observed: replace(observed, coordinator=None), id="the coordinator does not answer"),
+    pytest.param(with_a_new_coordinator, id="no launcher has reported to it yet"),
+    pytest.param(
+        lambda observed: with_coordinator(observed, server=ServerState.OPENING, pods=[], epoch=0),
+        id="it has not read its state yet",
+    ),
+]
+
+
+@pytest.mark.parametrize("unseen", UNSEEN)
+def test_an_actor_that_nobody_sees_for_a_moment_is_waited_for(unseen: Callable[[Observed], Observed]) -> None:
+    observed = unseen(replace(make_running(), interrupted_at=NOW))
+    draining = decide(observed, NOW)
+    assert draining.status.phase is Phase.DRAINING
+    assert decide(replace(observed, status=draining.status), NOW + 1).status.phase is Phase.DRAINING
     assert decide(observed, NOW + DRAIN_LIMIT_SECONDS).status.phase is Phase.INTERRUPTED
+
+
+@pytest.mark.parametrize("unseen", UNSEEN)
+def test_pods_that_nobody_sees_for_a_moment_stay_ready(unseen: Callable[[Observed], Observed]) -> None:
+    observed = make_running()
+    decision = decide(unseen(observed), NOW)
+    assert [(role.name, role.ready) for role in decision.status.roles] == [
+        (role.name, role.ready) for role in observed.status.roles
+    ]
+    assert not decision.events
 
 
 def test_an_actor_that_does_not_save_in_time_is_not_waited_for() -> None:
