@@ -5,7 +5,7 @@ A stopped or wedged server ends nothing and reports nothing: without this everyt
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from rljob_operator.local.pods import Pods
 PROBE_INTERVAL_SECONDS = 2.0
 SILENCE_LIMIT_SECONDS = 15.0
 """An answer of these servers takes a millisecond, on a slow disk that is being synced some seconds."""
-LONGEST_LOOK_SECONDS = 2 * PROBE_INTERVAL_SECONDS
+LONGEST_PAUSE_SECONDS = 2 * PROBE_INTERVAL_SECONDS
 """More of the time between two looks is nobody's silence: this process was held up itself, as by Ctrl-Z."""
 START_LIMIT_SECONDS = 120.0
 """To the first answer, for imports: the parent's take 4 s with byte code, 12 s without, more where memory is short."""
@@ -32,12 +32,13 @@ class RedisProbe:
 
 
 @dataclass(slots=True)
-class _Life:
-    """A process, how long it may be silent, and how long it has been."""
+class _Silence:
+    """What an answer is awaited to, how long it may take, and how long it has."""
 
-    pid: int
+    question: Hashable
+    """A server's pid: it is asked again and again. Of the parent also what it has to do."""
     limit_seconds: float
-    silent_seconds: float = 0.0
+    seconds: float = 0.0
 
 
 class Watchdog:
@@ -56,12 +57,12 @@ class Watchdog:
         self._probes = probes
         self._tell = tell
         self._clock = clock
-        self._known: dict[str, _Life] = {}
+        self._known: dict[str, _Silence] = {}
         self._looked_at = clock()
 
     def heard(self, name: str) -> None:
         """This process has answered just now."""
-        self._known[name] = _Life(self._infrastructure.process(name).pid, SILENCE_LIMIT_SECONDS)
+        self._known[name] = _Silence(self._infrastructure.process(name).pid, SILENCE_LIMIT_SECONDS)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -73,11 +74,11 @@ class Watchdog:
         """Asks all of them, and kills who has been silent for too long."""
         await asyncio.gather(*(self._probe(probe) for probe in self._probes))
         now = self._clock()
-        passed = min(now - self._looked_at, LONGEST_LOOK_SECONDS)
+        passed = min(now - self._looked_at, LONGEST_PAUSE_SECONDS)
         self._looked_at = now
         for name in (*(probe.name for probe in self._probes), "coordinator"):
             self._judge(name, passed)
-        self._judge_parent()
+        self._judge_parent(passed)
 
     async def _probe(self, probe: RedisProbe) -> None:
         if not self._infrastructure.is_alive(probe.name):
@@ -88,27 +89,35 @@ class Watchdog:
             self.heard(probe.name)
 
     def _judge(self, name: str, passed: float) -> None:
-        """A process that was started anew has the time of a start anew."""
+        """A coordinator that was started anew has the time of a start anew: it has much to import."""
         if not self._infrastructure.is_alive(name):
             return
-        pid, life = self._infrastructure.process(name).pid, self._known.get(name)
-        if life is None or life.pid != pid:
-            self._known[name] = _Life(pid, START_LIMIT_SECONDS)
-            return
-        life.silent_seconds += passed
-        if life.silent_seconds > life.limit_seconds:
-            self._kill(name, f"{name} (process {pid}) has not answered in {life.limit_seconds:.0f} s; it is killed")
+        pid = self._infrastructure.process(name).pid
+        limit = START_LIMIT_SECONDS if name == "coordinator" else SILENCE_LIMIT_SECONDS
+        if silence := self._silence(name, pid, limit, passed):
+            self._kill(name, f"{name} (process {pid}) has not answered in {silence:.0f} s; it is killed")
 
-    def _judge_parent(self) -> None:
+    def _judge_parent(self, passed: float) -> None:
+        """It owes its start, and then whatever pod it was told to begin."""
         if not self._infrastructure.is_alive("parent"):
             return
-        pods, now = self._pods, time.time()
-        if pods.parent_ready_at is None:
-            since, limit = pods.parent_started_at, START_LIMIT_SECONDS
-        else:
-            since, limit = max(pods.oldest_pending() or now, pods.parent_ready_at), SILENCE_LIMIT_SECONDS
-        if now - since > limit:
-            self._kill("parent", f"the preloaded parent has not answered in {limit:.0f} s; it is killed")
+        started, pending = self._pods.parent_ready_at, self._pods.oldest_pending()
+        if started is not None and pending is None:
+            self._known.pop("parent", None)
+            return
+        question = (self._infrastructure.process("parent").pid, started, pending if started else None)
+        limit = START_LIMIT_SECONDS if started is None else SILENCE_LIMIT_SECONDS
+        if silence := self._silence("parent", question, limit, passed):
+            self._kill("parent", f"the preloaded parent has not answered in {silence:.0f} s; it is killed")
+
+    def _silence(self, name: str, question: Hashable, limit: float, passed: float) -> float | None:
+        """The limit, where it is over. A new question has its whole limit."""
+        silence = self._known.get(name)
+        if silence is None or silence.question != question:
+            self._known[name] = _Silence(question, limit)
+            return None
+        silence.seconds += passed
+        return silence.limit_seconds if silence.seconds > silence.limit_seconds else None
 
     def _kill(self, name: str, message: str) -> None:
         self._tell(message)

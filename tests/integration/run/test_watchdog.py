@@ -7,7 +7,7 @@ import pytest
 
 from rljob_operator.local.infrastructure import Infrastructure
 from rljob_operator.local.pods import Pods
-from rljob_operator.local.watchdog import LONGEST_LOOK_SECONDS, SILENCE_LIMIT_SECONDS, START_LIMIT_SECONDS, Watchdog
+from rljob_operator.local.watchdog import LONGEST_PAUSE_SECONDS, SILENCE_LIMIT_SECONDS, START_LIMIT_SECONDS, Watchdog
 
 
 @pytest.mark.parametrize("has_answered", [False, True])
@@ -27,7 +27,7 @@ async def watch_a_silent_coordinator(has_answered: bool) -> None:
     limit = SILENCE_LIMIT_SECONDS if has_answered else START_LIMIT_SECONDS
     now[0] = 10 * limit  # this process was stopped, and could hear nobody
     await watchdog.look()
-    for _ in range(round(limit) - round(LONGEST_LOOK_SECONDS)):
+    for _ in range(round(limit) - round(LONGEST_PAUSE_SECONDS)):
         now[0] += 1
         await watchdog.look()
     assert told == []
