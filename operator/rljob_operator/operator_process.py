@@ -14,6 +14,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, cast
 
@@ -96,14 +97,21 @@ class OperatorProcess:
                 return True
             stack.push_async_callback(lease.release)
         self._metrics.leader.set(1)
+        keeping = [asyncio.create_task(lease.keep(), name="lease") for lease in (self._lease,) if lease is not None]
+        stack.push_async_callback(_cancel, set(keeping))
         platform = asyncio.create_task(_platform(api))
-        if not await _unless(stopping, platform):
-            return True
+        if not await _unless(stopping, platform, *keeping):
+            return self._verdict(set(), keeping, stopping)
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=_to_coordinators(), trust_env=False))
-        return await self._work(api, platform.result(), session, stopping)
+        return await self._work(api, platform.result(), session, keeping, stopping)
 
     async def _work(
-        self, api: Api, platform: Platform, session: aiohttp.ClientSession, stopping: asyncio.Event
+        self,
+        api: Api,
+        platform: Platform,
+        session: aiohttp.ClientSession,
+        keeping: list[asyncio.Task[None]],
+        stopping: asyncio.Event,
     ) -> bool:
         cache = Cache(lambda key, urgency: workers.wake(key, urgency))
         coordinators = Coordinators(
@@ -117,9 +125,10 @@ class OperatorProcess:
         census = Census(api, cache, self._options.namespaces)
         self._fill_checks(workers, [*watches, census], cache)
         tasks = {asyncio.create_task(watch.run(), name=f"watch of {watch.name}") for watch in watches}
-        lost: list[asyncio.Task[Any]] = [asyncio.create_task(workers.lease_lost.wait(), name="write without the lease")]
-        if self._lease is not None:
-            lost.append(asyncio.create_task(self._lease.keep(), name="lease"))
+        lost: list[asyncio.Task[Any]] = [
+            *keeping,
+            asyncio.create_task(workers.lease_lost.wait(), name="write without the lease"),
+        ]
         ends = {*lost, asyncio.create_task(stopping.wait(), name="signal")}
         try:
             await _first_of({asyncio.create_task(_all_listed(watches)), *tasks, *ends})
@@ -136,7 +145,9 @@ class OperatorProcess:
             await _cancel({*tasks, *ends})
             await coordinators.close_all()
 
-    def _verdict(self, tasks: set[asyncio.Task[Any]], lost: list[asyncio.Task[Any]], stopping: asyncio.Event) -> bool:
+    def _verdict(
+        self, tasks: set[asyncio.Task[Any]], lost: Sequence[asyncio.Task[Any]], stopping: asyncio.Event
+    ) -> bool:
         if any(task.done() for task in lost):
             _log.error("this replica has lost the lease: it ends, and another one goes on")
             return False
@@ -254,9 +265,14 @@ async def _platform(api: Api) -> Platform:
     while True:
         try:
             return Platform(pod_monitors=await api.exists(POD_MONITORS.api_version))
-        except (ApiUnreachable, ApiRefused) as error:
-            _log.warning("cannot begin yet: %s; asked again in %g s", error, ASK_AGAIN_SECONDS)
-            await asyncio.sleep(ASK_AGAIN_SECONDS)
+        except ApiRefused as error:
+            if error.status < HTTPStatus.INTERNAL_SERVER_ERROR and error.status != HTTPStatus.TOO_MANY_REQUESTS:
+                raise
+            trouble: Exception = error
+        except ApiUnreachable as error:
+            trouble = error
+        _log.warning("cannot begin yet: %s; asked again in %g s", trouble, ASK_AGAIN_SECONDS)
+        await asyncio.sleep(ASK_AGAIN_SECONDS)
 
 
 async def _all_listed(watches: list[Informer]) -> None:
@@ -264,10 +280,10 @@ async def _all_listed(watches: list[Informer]) -> None:
         await watch.synced.wait()
 
 
-async def _unless(stopping: asyncio.Event, doing: asyncio.Task[Any]) -> bool:
-    """Whether this was done before the signal came. What was not is cancelled."""
+async def _unless(stopping: asyncio.Event, doing: asyncio.Task[Any], *ends: asyncio.Task[Any]) -> bool:
+    """Whether this was done before the signal or one of the ends came. If not it is cancelled."""
     waiting = asyncio.create_task(stopping.wait())
-    await asyncio.wait({doing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({doing, waiting, *ends}, return_when=asyncio.FIRST_COMPLETED)
     done = doing.done()
     if done:
         doing.result()
