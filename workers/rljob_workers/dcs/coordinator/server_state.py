@@ -34,7 +34,7 @@ class ServerGate:
         self._pods = pods
         self._closed = Closed(since=ground.clock(), coordinator_is_new=True)
         self.hearing = Hearing(ground.clock)
-        self._closed_at_heard = 0.0
+        self._seconds_at_closing = 0.0
         self._run_id: str | None = None
         self.state = ServerState.OPENING
         self.waiting_for = "the control Redis"
@@ -68,7 +68,7 @@ class ServerGate:
         """The connection was lost: whatever answers next may be a restarted server."""
         if self.state is not ServerState.OPENING:
             self._closed = Closed(since=self._ground.clock(), coordinator_is_new=False)
-            self._closed_at_heard = self.hearing.seconds
+            self._seconds_at_closing = self.hearing.seconds
         self.state = ServerState.OPENING
         self.waiting_for = f"the control Redis ({why})"
         self._run_id = None
@@ -115,7 +115,7 @@ class ServerGate:
         at_work = frozenset(
             hello.launcher for pod, hello in self._pods.launchers().items() if _has_work(hello, orders.get(pod))
         )
-        waited = self.hearing.seconds - self._closed_at_heard
+        waited = self.hearing.seconds - self._seconds_at_closing
         awaited = launchers_awaited(self._closed, at_work, self._pods.words(), waited, self._patience)
         self.waiting_for = "the word of launchers " + ", ".join(awaited)
         return bool(awaited)
