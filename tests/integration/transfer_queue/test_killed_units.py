@@ -106,7 +106,9 @@ def test_a_unit_that_was_away_when_the_job_began_is_used_once_it_is_there(num_un
         try:
             late.start()
             assert job.steward.upkeep.probe() == [num_units - 1]
-            assert job.steward.upkeep.declare_lost(num_units - 1) == LostRows()
+            told: list[LostRows] = []
+            assert job.steward.upkeep.declare_lost(num_units - 1, told.append) == LostRows()
+            assert told == []
             assert job.steward.upkeep.probe() == []
             assert put_big(job, job.tickets(2)) == [True, True]
             with late.admin() as admin:

@@ -83,12 +83,12 @@ class StorageUpkeep:
         """
         with self._by.access.lock:
             storage = self._by.units[unit]
-            mark = storage.generation(deadline=self._by.deadline())
-            if mark is not None and mark == self._by.known_generations().get(unit):
+            mark, known = storage.generation(deadline=self._by.deadline()), self._by.known_generations().get(unit)
+            if mark is not None and mark == known:
                 return LostRows()
             generation, *groups = self._by.change("declare_lost", unit, mark or 0, waiting=f"{storage} came back empty")
             loss = LostRows(*groups)
-            if tell is not None:
+            if tell is not None and known is not None:  # else it is met for the first time: nothing was put there
                 tell(loss)
             storage.raise_mark(generation, deadline=self._by.deadline())
             return loss
