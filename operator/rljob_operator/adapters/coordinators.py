@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from rljob_api.wire.observation import CoordinatorStatus, EventKind, ServerState
+from rljob_operator.adapters.backoff import backoff_seconds
 from rljob_operator.adapters.coordinator import Access
 from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.urgency import urgency_of_events, urgency_of_status
@@ -58,8 +59,7 @@ class Coordinator:
     @property
     def ask_again_seconds(self) -> float:
         """In how long to look unasked, where there was no answer. While a question is open its end wakes the job."""
-        shortest, longest = ASK_AGAIN_SECONDS
-        return longest if self._asked else min(longest, shortest * 2.0 ** min(self._unanswered - 1, 16))
+        return ASK_AGAIN_SECONDS[1] if self._asked else backoff_seconds(self._unanswered, *ASK_AGAIN_SECONDS)
 
     async def status(self) -> CoordinatorStatus | None:
         """What it sees; None if it does not say so soon, then its answer wakes the job.
@@ -128,7 +128,7 @@ class Coordinator:
             except CoordinatorError as error:
                 failures += 1
                 self._metrics.coordinator_requests.labels("events", type(error).__name__).inc()
-                await asyncio.sleep(_pause(failures))
+                await asyncio.sleep(backoff_seconds(failures, *RETRY_SECONDS) * random.uniform(0.7, 1.0))
                 continue
             failures = 0
             self._metrics.coordinator_requests.labels("events", "ok").inc()
@@ -167,8 +167,3 @@ class Coordinators:
         """Before the process ends."""
         for key in list(self._known):
             await self.close(key)
-
-
-def _pause(failures: int) -> float:
-    shortest, longest = RETRY_SECONDS
-    return min(longest, shortest * 2.0 ** min(failures - 1, 16)) * random.uniform(0.7, 1.0)

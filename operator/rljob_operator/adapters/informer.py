@@ -16,6 +16,7 @@ import aiohttp
 import orjson
 
 from rljob_operator.adapters.api import METADATA_ONLY, Api, Json
+from rljob_operator.adapters.backoff import backoff_seconds
 from rljob_operator.adapters.errors import ApiGone, ApiRefused, ApiUnreachable
 from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.resources import Resource
@@ -109,8 +110,9 @@ class Informer:
                 cause = type(error).__name__
                 _log.warning("watch of %s: %s", self.name, str(error) or cause)
             self._metrics.watch_restarts.labels(self._resource.plural, cause).inc()
-            await asyncio.sleep(_pause(fruitless))
             fruitless += 1
+            # Jittered, so that not all watches of all replicas come back at the same moment.
+            await asyncio.sleep(backoff_seconds(fruitless, *RETRY_SECONDS) * random.uniform(0.5, 1.0))
 
     async def _list(self) -> str:
         objects: list[Json] = []
@@ -170,9 +172,3 @@ async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 def _error(what: str, code: int, reason: str, message: str) -> ApiRefused:
     kind = ApiGone if code == 410 else ApiRefused
     return kind(what, code, reason, message)
-
-
-def _pause(fruitless: int) -> float:
-    """Jittered, so that not all watches of all replicas come back at the same moment."""
-    shortest, longest = RETRY_SECONDS
-    return min(longest, shortest * 2.0 ** min(fruitless, 16)) * random.uniform(0.5, 1.0)

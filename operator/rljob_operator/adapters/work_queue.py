@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
 
+from rljob_operator.adapters.backoff import backoff_seconds
+
 K = TypeVar("K", bound=Hashable)
 
 SPACING_SECONDS = 0.02
@@ -107,11 +109,11 @@ class WorkQueue(Generic[K]):
     def failed(self, key: K, now: float, at_least: float = 0.0) -> float:
         """The turn failed: it is due again after a delay that doubles, which is returned."""
         refused = self._refused.get(key)
-        count = 0 if refused is None else refused.count
+        count = 1 if refused is None else refused.count + 1
         at_least = min(LONGEST_DELAY_SECONDS, at_least)
-        delay = max(at_least, min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(count, 16)))
+        delay = max(at_least, backoff_seconds(count, FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS))
         not_before = {Urgency.ALARM: now + at_least, Urgency.PROGRESS: now + delay}
-        self._refused[key] = _Refused(count + 1, not_before)
+        self._refused[key] = _Refused(count, not_before)
         work = self._working.pop(key)
         is_alarm = work.is_alarm or Urgency.ALARM in work.again
         self.add(key, now + delay, Urgency.ALARM if is_alarm else Urgency.PROGRESS)
