@@ -112,11 +112,11 @@ bench-queue: install ## The queue beside its peer; ARGS="--only w1,w3 --rounds 3
 	$(BIN)/python -m tests.bench.queue $(ARGS)
 
 bench-restart: install ## Seconds from a killed rank to all roles ready again
-	$(BIN)/python tests/bench/restart.py
+	$(BIN)/python -m tests.bench.restart
 
 bench-cluster-restart: install ## The same on a real Kubernetes, with the chain's parts
 	@scripts/cluster-packages
-	$(BIN)/python tests/bench/cluster_restart.py
+	$(BIN)/python -m tests.bench.cluster_restart
 
 bench-operator: install cluster-build ## What the operator costs at 200 jobs of 9 pretended pods, on a real API server
 	env -u KUBECONFIG $(BIN)/python -m tests.bench.operator_scale --jobs 200

@@ -1,6 +1,6 @@
 """Seconds from SIGKILL of a rank to the coordinator's word that every role is ready again, on a real Kubernetes.
 
-    make bench-cluster-restart       or       python tests/bench/cluster_restart.py --kills 100 --roles reference,actor
+    make bench-cluster-restart       or       python -m tests.bench.cluster_restart --kills 100 --roles reference,actor
 
 A tiny model, mechanism Process. Every step of the chain is told apart by the coordinator's clock, which is this
 machine's: death -> reported by the launcher -> (operator) -> epoch open -> (fork, restore) -> every role ready.
@@ -23,8 +23,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from rljob_api.cluster import COORDINATOR_PORT, coordinator_name, secret_name
 from rljob_api.names import Role

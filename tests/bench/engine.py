@@ -1,6 +1,6 @@
 """The torch engine beside transformers' continuous batching, and by itself on the shapes that rollouts have.
 
-    python tests/bench/engine.py [--threads 2] [--rounds 5]
+    python -m tests.bench.engine [--threads 2] [--rounds 5]
 
 Both sides run in one process, in turns, on the same random weights and prompts with log-probs; the best round of each
 counts. The rollout shapes run over HTTP against a server process with one thread, as `rljob run` has it.
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -26,8 +25,6 @@ import transformers
 from transformers import GenerationConfig, Qwen3Config
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.spec import ModelConfig, ModelSpec, TokenizerConfig

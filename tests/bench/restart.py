@@ -1,6 +1,6 @@
 """Seconds from SIGKILL of a rank to the coordinator's word that every role is ready again, over many kills.
 
-    make bench-restart       or       python tests/bench/restart.py --kills 20
+    make bench-restart       or       python -m tests.bench.restart --kills 20
 
 A tiny model on this machine: what is measured is the product's own share (death seen, decided, persisted, told, forked,
 restored), not the loading of weights.
@@ -16,8 +16,6 @@ import tempfile
 import time
 from datetime import datetime
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.integration.run.job import RunningJob, kill, make_manifest
 
