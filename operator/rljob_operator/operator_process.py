@@ -91,14 +91,15 @@ class OperatorProcess:
             return await self._lead(api, stack, stopping)
 
     async def _lead(self, api: Api, stack: AsyncExitStack, stopping: asyncio.Event) -> bool:
+        keeping: list[asyncio.Task[None]] = []
         if self._options.lease is not None:
             self._lease = lease = Lease(api, self._options.lease, self._lease_namespace, self._identity)
             if not await _unless(stopping, asyncio.create_task(lease.acquire())):
                 return True
             stack.push_async_callback(lease.release)
+            keeping.append(asyncio.create_task(lease.keep(), name="lease"))
+            stack.push_async_callback(_cancel, set(keeping))
         self._metrics.leader.set(1)
-        keeping = [asyncio.create_task(lease.keep(), name="lease") for lease in (self._lease,) if lease is not None]
-        stack.push_async_callback(_cancel, set(keeping))
         platform = asyncio.create_task(_platform(api))
         if not await _unless(stopping, platform, *keeping):
             return self._verdict(set(), keeping, stopping)
@@ -265,14 +266,11 @@ async def _platform(api: Api) -> Platform:
     while True:
         try:
             return Platform(pod_monitors=await api.exists(POD_MONITORS.api_version))
-        except ApiRefused as error:
-            if error.status < HTTPStatus.INTERNAL_SERVER_ERROR and error.status != HTTPStatus.TOO_MANY_REQUESTS:
+        except (ApiRefused, ApiUnreachable) as error:
+            if isinstance(error, ApiRefused) and error.status < 500 and error.status != HTTPStatus.TOO_MANY_REQUESTS:
                 raise
-            trouble: Exception = error
-        except ApiUnreachable as error:
-            trouble = error
-        _log.warning("cannot begin yet: %s; asked again in %g s", trouble, ASK_AGAIN_SECONDS)
-        await asyncio.sleep(ASK_AGAIN_SECONDS)
+            _log.warning("cannot begin yet: %s; asked again in %g s", error, ASK_AGAIN_SECONDS)
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
 
 
 async def _all_listed(watches: list[Informer]) -> None:

@@ -274,7 +274,7 @@ def test_connections_that_break_or_go_silent_lose_nothing(
         lease = {**LEASE, "namespace": namespace}
         with OperatorProcess(door.cluster, namespace, tmp_path / "b", lease=lease) as operator:
             apply_suspended(kubectl, "led")
-            wait_suspended(kubectl, "led")  # one that only begins ends without the API server, whatever its lease
+            wait_suspended(kubectl, "led")  # it leads, and is at work
             door.shut()
             kubectl.wait("the operator to end", lambda: operator.exit_code is not None, seconds=120)
             assert operator.exit_code == 1

@@ -28,7 +28,6 @@ class Pods:
         self._facts: dict[PodKey, PodFact] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._reader: asyncio.Task[None] | None = None
-        self.parent_started_at = 0.0
         self.parent_ready_at: float | None = None
         """Unix time in seconds; None while it imports. What was asked of it before waits from here on."""
 
@@ -37,7 +36,6 @@ class Pods:
         ours, theirs = socket.socketpair()
         argv = [sys.executable, "-m", "rljob_workers.launcher.parent", "--fd", str(theirs.fileno())]
         self.parent_ready_at = None
-        self.parent_started_at = time.time()
         process = await processes.start(argv, self._folder.log("parent"), pass_fds=(theirs.fileno(),))
         theirs.close()
         reader, self._writer = await asyncio.open_connection(sock=ours)
