@@ -11,7 +11,7 @@ set -euo pipefail
 usage() { echo "usage: node.sh add|lose|remove nodeN (node1 to node9)" >&2; exit 2; }
 [[ $# = 2 && $2 =~ ^node[1-9]$ ]] || usage
 [ -e "$run/init.pid" ] || { echo "node.sh: the cluster is not up: run up.sh" >&2; exit 1; }
-exec 9>"$root/lock"; flock -w 600 9 || { echo "node.sh: somebody has been at work on the cluster for 10 minutes, see: fuser $root/lock" >&2; exit 1; }
+lock
 in_first() { nsenter -t "$(cat "$run/init.pid")" -m -n -p -- "$@"; }
 choose "$2"
 

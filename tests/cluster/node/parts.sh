@@ -14,6 +14,10 @@ set -E # nothing fails without a word, in a function neither
 trap 'echo "cluster: ${BASH_SOURCE[0]##*/}, line $LINENO: ended with $?: $BASH_COMMAND" >&2' ERR
 say() { printf 'cluster: %s after %s s\n' "$*" "$(((${EPOCHREALTIME/[.,]/} - t0) / 100000))" | sed -E 's/([0-9]) s$/.\1 s/' >&2; }
 kc() { "$root/bin/kubectl" --kubeconfig "$run/admin.kubeconfig" "$@"; }
+lock() { # one at a time: whoever starts the cluster or adds a node is waited for
+  exec 9>"$root/lock"
+  flock -w 600 9 || { echo "${0##*/}: somebody has been at work on the cluster for 10 minutes, see: fuser $root/lock" >&2; exit 1; }
+}
 wait_for() { # wait_for NAME TEST... : up to 60 s, and while NAME runs; else the log's end and exit
   local end=$((SECONDS + 60))
   until "${@:2}" >/dev/null 2>&1; do

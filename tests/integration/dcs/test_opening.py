@@ -6,20 +6,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import redis
 
 from rljob_api.names import Role
 from rljob_api.wire.epochs import PodPhase
 from rljob_api.wire.launchers import LauncherHello, LauncherPoll
 from rljob_api.wire.observation import ServerState
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
-from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.hearing import TICK_SECONDS
 from rljob_workers.dcs.coordinator.opening import ACROSS_MACHINES, ON_ONE_MACHINE, OpeningPatience
-from rljob_workers.dcs.coordinator.store import Store
-from rljob_workers.roles.tasks import queue_shape
-from rljob_workers.transfer_queue.steward import QueueSteward
-from tests.integration.dcs.world import World, job
+from rljob_workers.transfer_queue.steward import StewardTiming
+from tests.integration.dcs.world import World, ground_here, job
 
 
 class Successor:
@@ -27,19 +23,9 @@ class Successor:
 
     def __init__(self, world: World, patience: OpeningPatience) -> None:
         self.now = 0.0
-        endpoints = world.endpoints
-        self.steward = QueueSteward(endpoints, queue_shape(job().spec))
-        self.connection = redis.Redis.from_url(endpoints.control_redis)
-        ground = Ground(
-            job=job(),
-            store=Store(self.connection),
-            steward=self.steward,
-            clock=lambda: self.now,
-            wall=lambda: 1.0,
-            ring=lambda _: None,
-            begin_anew=lambda _: None,
-        )
-        self.coordinator = Coordinator(ground, Path(endpoints.run_dir), patience)
+        ground = ground_here(world.endpoints, job(), lambda: self.now, StewardTiming())
+        self.steward = ground.steward
+        self.coordinator = Coordinator(ground, Path(world.endpoints.run_dir), patience)
 
     def look(self, after: float = 0.0) -> ServerState:
         self.now += after
@@ -52,10 +38,6 @@ class Successor:
         for _ in range(round(seconds / TICK_SECONDS)):
             self.look(TICK_SECONDS)
         return self.coordinator.gate.state
-
-    def close(self) -> None:
-        self.steward.close()
-        self.connection.close()
 
 
 @pytest.fixture
@@ -70,8 +52,11 @@ def launchers(world: World) -> list[LauncherHello]:
     return launchers
 
 
+Make = Callable[[OpeningPatience], Successor]
+
+
 @pytest.fixture
-def successor(world: World, launchers: list[LauncherHello]) -> Iterator[Callable[[OpeningPatience], Successor]]:
+def successor(world: World) -> Iterator[Make]:
     made: list[Successor] = []
 
     def make(patience: OpeningPatience) -> Successor:
@@ -80,10 +65,9 @@ def successor(world: World, launchers: list[LauncherHello]) -> Iterator[Callable
 
     yield make
     for one in made:
-        one.close()
+        one.steward.close()
 
 
-Make = Callable[[OpeningPatience], Successor]
 FAR = 1 << 40
 """A seq that the server has not reached."""
 
@@ -103,6 +87,7 @@ def test_who_was_held_up_has_not_waited_and_still_hears_of_the_loss(
     assert one.look_for(ON_ONE_MACHINE.silent_one_seconds) is ServerState.LOST
 
 
+@pytest.mark.usefixtures("launchers")
 def test_where_nobody_speaks_a_run_is_resumed(successor: Make) -> None:
     one = successor(ON_ONE_MACHINE)
     assert one.look_for(ON_ONE_MACHINE.all_silent_seconds + TICK_SECONDS) is ServerState.OPEN
@@ -127,27 +112,25 @@ def test_nobody_waits_for_launchers_whose_pods_have_others_now(
     assert one.look() is ServerState.OPEN
 
 
-def test_who_was_told_to_end_is_not_waited_for(world: World) -> None:
+def test_who_was_told_to_end_is_not_waited_for(world: World, successor: Make) -> None:
     world.begin()
     world.register(Role.ACTOR)
     world.order(1, phase=PodPhase.DONE)
     world.kill()
     world.servers.restart_control()
-    one = Successor(world, ACROSS_MACHINES)
+    one = successor(ACROSS_MACHINES)
     assert one.look() is ServerState.OPEN
-    one.close()
 
 
-def test_the_word_of_a_launcher_that_was_replaced_is_not_that_of_its_successor(world: World) -> None:
+def test_the_word_of_a_launcher_that_was_replaced_is_not_that_of_its_successor(world: World, successor: Make) -> None:
     world.begin()
     replaced = world.register(Role.ACTOR)
     world.register(Role.ACTOR)
     world.kill()
     world.servers.restart_control()
-    one = Successor(world, ACROSS_MACHINES)
+    one = successor(ACROSS_MACHINES)
     one.coordinator.pods.hear_hello(replaced)
     assert one.look() is ServerState.OPENING
-    one.close()
 
 
 def test_a_coordinator_that_was_held_up_calls_nobody_silent(launchers: list[LauncherHello], successor: Make) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import redis
 import torch
 
 from rljob_api.names import Epoch, Lineage, Role, WeightVersion
@@ -14,19 +13,17 @@ from rljob_api.wire.epochs import EpochRequest
 from rljob_api.wire.identity import Life, RankKey, WeightId
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, RoomMade, ServerState
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
-from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.opening import ON_ONE_MACHINE
 from rljob_workers.dcs.coordinator.queue_room import STATS_SECONDS, STATS_SHARE
 from rljob_workers.dcs.coordinator.storage_care import SHORTAGE_SECONDS, TELL_SECONDS
-from rljob_workers.dcs.coordinator.store import Store
 from rljob_workers.roles.tasks import GENERATED_FIELDS, queue_shape
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.control.rows import parse_chunk
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.naming import Named
-from rljob_workers.transfer_queue.steward import QueueSteward, StewardTiming
+from rljob_workers.transfer_queue.steward import StewardTiming
 from rljob_workers.transfer_queue.types import GroupRows, Withheld
-from tests.integration.dcs.world import job
+from tests.integration.dcs.world import ground_here, job
 from tests.integration.transfer_queue.servers import Servers
 
 HELD = WeightId(lineage=Lineage(1), version=WeightVersion(0))
@@ -52,17 +49,8 @@ class Desk:
 
     def begin(self) -> None:
         """Anew, as after a death."""
-        self.store = Store(redis.Redis.from_url(self.servers.endpoints.control_redis))
-        self.steward = QueueSteward(self.servers.endpoints, queue_shape(self.job.spec), timing=self.timing)
-        ground = Ground(
-            job=self.job,
-            store=self.store,
-            steward=self.steward,
-            clock=self._clock,
-            wall=lambda: 1.0,
-            ring=lambda _: None,
-            begin_anew=lambda _: None,
-        )
+        ground = ground_here(self.servers.endpoints, self.job, self._clock, self.timing)
+        self.steward = ground.steward
         self.coordinator = Coordinator(ground, self.folder, ON_ONE_MACHINE)
         self.coordinator.gate.look()
         assert self.coordinator.gate.state is ServerState.OPEN

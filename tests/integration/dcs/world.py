@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import redis
+
 from rljob_api.names import Epoch, Role
 from rljob_api.spec import RLJob
 from rljob_api.wire.epochs import DesiredState, EpochRequest, PodOrder, PodPhase, RestorePoint
@@ -23,8 +25,12 @@ from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
 from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, EventKind, EventPage
 from rljob_workers.dcs.client import CoordinatorClient
 from rljob_workers.dcs.context import RankContext, SeqSink
+from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.store import Store
 from rljob_workers.dcs.launcher_client import LauncherClient
 from rljob_workers.dcs.session import RankSession
+from rljob_workers.roles.tasks import queue_shape
+from rljob_workers.transfer_queue.steward import QueueSteward, StewardTiming
 from tests.integration.transfer_queue.servers import Servers
 
 PATIENCE_SECONDS = 120.0
@@ -46,6 +52,19 @@ def job(chunk_bytes: int = 1 << 16, keep: int = 2) -> RLJob:
                 "checkpoint": {"keep": keep},
             },
         }
+    )
+
+
+def ground_here(endpoints: Endpoints, manifest: RLJob, clock: Callable[[], float], timing: StewardTiming) -> Ground:
+    """What a coordinator within the test's process stands on. Nobody is rung; its steward is the test's to close."""
+    return Ground(
+        job=manifest,
+        store=Store(redis.Redis.from_url(endpoints.control_redis)),
+        steward=QueueSteward(endpoints, queue_shape(manifest.spec), timing=timing),
+        clock=clock,
+        wall=lambda: 1.0,
+        ring=lambda _: None,
+        begin_anew=lambda _: None,
     )
 
 
