@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Literal
 
 import click
+from pydantic import ValidationError
 
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED
+from rljob_api.problems import first_problem
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase, RLJobStatus
 from rljob_cli.audit import AuditReport, read_lines
@@ -35,8 +37,14 @@ def audit(folder: Path, output: Literal["text", "json"]) -> None:
     if missing is not None:
         click.echo(missing, err=True)
         raise click.exceptions.Exit(EXIT_BAD_MANIFEST)
-    job = RLJob.model_validate_json((folder / "job.json").read_bytes())
-    status = RLJobStatus.model_validate_json((folder / "status.json").read_bytes())
+    try:
+        job = RLJob.model_validate_json((folder / "job.json").read_bytes())
+        status = RLJobStatus.model_validate_json((folder / "status.json").read_bytes())
+    except ValidationError as error:
+        click.echo(
+            f"{folder} was written by another version of rljob: {first_problem(error)}. Audit it with that.", err=True
+        )
+        raise click.exceptions.Exit(EXIT_BAD_MANIFEST) from error
     report = audited(read_lines(folder / "samples.jsonl"), job.spec, steps=_proven_steps(job, status))
     click.echo(_json(report) if output == "json" else _text(report, job))
     raise click.exceptions.Exit(EXIT_FAILED if report.problems else 0)

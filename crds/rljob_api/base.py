@@ -1,11 +1,14 @@
-"""The base of every API model: camelCase outside, snake_case inside, frozen, unknown fields refused."""
+"""The bases of API models: camelCase outside, snake_case inside, frozen. They differ in what unknown fields come to."""
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+
+OPEN = Field(union_mode="left_to_right")
+"""For a field `Annotated[SomeEnum | str, OPEN]`: a word of another version that the enum lacks stays a word."""
 
 
 class ApiModel(BaseModel):
-    """A value of the API. Dump with `by_alias=True` (the default here) to get the YAML spelling."""
+    """A value that a user wrote: unknown fields are refused. Dump with `by_alias=True` (the default here) for YAML."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -15,3 +18,15 @@ class ApiModel(BaseModel):
         serialize_by_alias=True,
         use_attribute_docstrings=True,
     )
+
+
+class StatusModel(ApiModel):
+    """A part of the status. Another version of the operator may have written it: what is not known here is kept."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class WireModel(ApiModel):
+    """A message between processes of which each may be of another version: what is not known here is left out."""
+
+    model_config = ConfigDict(extra="ignore")

@@ -1,6 +1,6 @@
-"""What pydantic found wrong with a manifest, said as field, value, bound and cure.
+"""What pydantic found wrong, said as a sentence. Of a manifest: field, value, bound and cure.
 
-Pure. Called by `manifest.py`, and by nobody else.
+Pure. Called by whoever reads what somebody else wrote.
 """
 
 import difflib
@@ -48,6 +48,12 @@ _FORMS = {
 def sentences(error: ValidationError) -> list[str]:
     """One sentence for each problem, in the order of the fields."""
     return [sentence for details in error.errors(include_url=False) for sentence in _sentences_of(details)]
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first problem of a status or message, and where it is. No user wrote it, so there is no cure to name."""
+    details = error.errors(include_url=False)[0]
+    return f"{_path(details['loc'])}: {details['msg']}"
 
 
 def _sentences_of(details: ErrorDetails) -> Iterable[str]:

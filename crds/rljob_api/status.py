@@ -1,8 +1,15 @@
-"""The status of an RLJob. Conditions are authoritative; `phase` is derived for display."""
+"""The status of an RLJob. Conditions are authoritative; `phase` is derived for display.
+
+Operators of several versions read and write it, one after another: words may be added to phases and condition types,
+and fields to every object, and an operator keeps those that it does not know.
+"""
 
 from enum import StrEnum
+from typing import Annotated
 
-from rljob_api.base import ApiModel
+from pydantic import WithJsonSchema
+
+from rljob_api.base import OPEN, StatusModel
 from rljob_api.names import Epoch, Role
 from rljob_api.times import Time
 
@@ -39,10 +46,17 @@ class ConditionType(StrEnum):
     """False while the job drains, true once it has stopped. A new start removes it."""
 
 
-class Condition(ApiModel):
+ANY_WORD = WithJsonSchema({"type": "string"})
+"""In the CRD any word is taken, so that neither an older nor a newer operator is kept from writing."""
+
+AnyPhase = Annotated[Phase | str, OPEN, ANY_WORD]
+AnyConditionType = Annotated[ConditionType | str, OPEN, ANY_WORD]
+
+
+class Condition(StatusModel):
     """As metav1.Condition."""
 
-    type: ConditionType
+    type: AnyConditionType
     status: str
     reason: str
     message: str
@@ -50,14 +64,14 @@ class Condition(ApiModel):
     observed_generation: int = 0
 
 
-class RankStatus(ApiModel):
+class RankStatus(StatusModel):
     """A rank's process (local runs only)."""
 
     rank: int
     pid: int
 
 
-class PodStatus(ApiModel):
+class PodStatus(StatusModel):
     """One replica of a role."""
 
     name: str
@@ -80,10 +94,11 @@ class PodStatus(ApiModel):
     """How often in a row its ranks did not begin in time. After the second time the pod is replaced."""
 
 
-class RoleStatus(ApiModel):
+class RoleStatus(StatusModel):
     """One role."""
 
-    name: Role
+    name: Annotated[Role, ANY_WORD]
+    """An operator that does not know the role cannot take care of the job, and says so."""
     replicas: int
     ready: int
     failures: int
@@ -93,7 +108,7 @@ class RoleStatus(ApiModel):
     pods: list[PodStatus] = []
 
 
-class RestartStatus(ApiModel):
+class RestartStatus(StatusModel):
     """The persisted memory of the restart policy."""
 
     epoch: Epoch = Epoch(0)
@@ -122,14 +137,14 @@ class RestartStatus(ApiModel):
     """Id of the last spec.restartRequest that was carried out."""
 
 
-class StalenessStatus(ApiModel):
+class StalenessStatus(StatusModel):
     """r minus the oldest version, of the last step and over the job."""
 
     current: int = 0
     max: int = 0
 
 
-class TrainingStatus(ApiModel):
+class TrainingStatus(StatusModel):
     """Progress."""
 
     step: int | None = None
@@ -150,7 +165,7 @@ class TrainingStatus(ApiModel):
     last_report_time: Time | None = None
 
 
-class ProcessStatus(ApiModel):
+class ProcessStatus(StatusModel):
     """An infrastructure process: coordinator, control, storage-0 ..."""
 
     name: str
@@ -159,7 +174,7 @@ class ProcessStatus(ApiModel):
     restarts: int = 0
 
 
-class ScalingStatus(ApiModel):
+class ScalingStatus(StatusModel):
     """What the scale subresource reports."""
 
     replicas: int = 0
@@ -170,10 +185,10 @@ class ScalingStatus(ApiModel):
     """Rollout replicas that are wanted."""
 
 
-class RLJobStatus(ApiModel):
+class RLJobStatus(StatusModel):
     """`status` of the resource, and `status.json` of a run folder."""
 
-    phase: Phase = Phase.PENDING
+    phase: AnyPhase = Phase.PENDING
     reason: str = ""
     """Why the phase is what it is, or while all is well the reason of the last restart: one stable word."""
     observed_generation: int = 0

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from pydantic import ValidationError
 
 from rljob_api.base import ApiModel
+from rljob_api.problems import first_problem
 from rljob_api.wire.epochs import DesiredState, EpochRequest, RestorePoint
 from rljob_api.wire.failures import FailureAcknowledgement
 from rljob_api.wire.observation import CoordinatorStatus, EventKind, EventPage
@@ -56,8 +57,12 @@ class CoordinatorLink:
         return _understood(EventPage, await self._send("GET", path, timeout=wait_seconds + ANSWER_SECONDS))
 
     async def raise_epoch(self, request: EpochRequest) -> RestorePoint:
-        """Fences every earlier epoch; the same request succeeds again."""
-        return _understood(RestorePoint, await self._send("POST", "/v1/epoch", request.model_dump_json()))
+        """Fences every earlier epoch; the same request succeeds again.
+
+        Fields that have their defaults are left out, since a coordinator of an earlier version may not know them.
+        """
+        body = request.model_dump_json(exclude_defaults=True)
+        return _understood(RestorePoint, await self._send("POST", "/v1/epoch", body))
 
     async def set_desired(self, desired: DesiredState) -> None:
         """What every pod shall do."""
@@ -80,8 +85,5 @@ def _understood(kind: type[A], answer: bytes) -> A:
     try:
         return kind.model_validate_json(answer)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise CoordinatorRefused(
-            f"the coordinator's {kind.__name__} is not understood: {where}: {first['msg']}"
-        ) from error
+        problem = first_problem(error)
+        raise CoordinatorRefused(f"the coordinator's {kind.__name__} is not understood: {problem}") from error

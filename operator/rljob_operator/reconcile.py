@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from rljob_api.cluster import COMPONENT_COORDINATOR
 from rljob_api.spec import RLJob
-from rljob_api.status import ConditionType
-from rljob_operator.adapters.accept import Accepted, Refused, is_ours
+from rljob_api.status import Condition, ConditionType, RLJobStatus
+from rljob_api.times import timestamp
+from rljob_operator.adapters.accept import Accepted, Refused, Unreadable, is_ours
 from rljob_operator.adapters.actions import Actions, Scene
 from rljob_operator.adapters.api import Api, Json
 from rljob_operator.adapters.apply import Delta, Refusal, carry_out, difference
@@ -38,6 +39,9 @@ from rljob_operator.options import OperatorOptions
 
 INVALID_SPEC = "InvalidSpec"
 """Reason of Accepted=False: the API server took the spec, but it cannot work."""
+
+STATUS_UNREADABLE = "StatusUnreadable"
+"""Reason of Accepted=False: what the job has done so far is not understood, so nothing is begun."""
 
 RESTORED = "SecretRestored"
 RESTORED_MESSAGE = "the job's Secret was gone; it has been made again with the same content"
@@ -91,25 +95,27 @@ class Reconciler:
         if raw is None or "deletionTimestamp" in raw["metadata"] or not is_ours(raw):
             await self._forget(key)
             return None
-        job = self._accepted.job(key, raw)
+        job, status = self._accepted.job(key, raw), self._accepted.status(key, raw)
         try:
-            if isinstance(job, Refused):
-                await self._refuse(key, raw, job.problems)
+            if isinstance(status, Unreadable):
+                await self._stop(key, raw, status)
                 return None
-            return await self._bring_on(key, raw, job)
+            if isinstance(job, Refused):
+                await self._refuse(key, raw, status, job.problems)
+                return None
+            return await self._bring_on(key, raw, job, status)
         except Overtaken:
             return Look(time.time(), Urgency.ALARM)
 
-    async def _bring_on(self, key: JobKey, raw: Json, job: RLJob) -> Look | None:
+    async def _bring_on(self, key: JobKey, raw: Json, job: RLJob, status: RLJobStatus) -> Look | None:
         seen_at = time.monotonic()
         owner = Owner(namespace=key.namespace, uid=raw["metadata"]["uid"])
-        status = self._accepted.status(key, raw)
         generation: int = raw["metadata"].get("generation", 1)
         there = self._world.cache.owned(key)
         try:
             current = self._manifests.of(key, job, owner, generation, status)
         except ValueError as error:
-            await self._refuse(key, raw, tuple(str(error).splitlines()))
+            await self._refuse(key, raw, status, tuple(str(error).splitlines()))
             return None
         pods, has_begun = self._world.cache.pods(key), status.restart.epoch > 0
         held = await self._secrets.of(key, job, owner, pods, has_begun=has_begun)
@@ -194,9 +200,8 @@ class Reconciler:
             if refusal.passes:
                 raise refusal.error
 
-    async def _refuse(self, key: JobKey, raw: Json, problems: tuple[str, ...]) -> None:
+    async def _refuse(self, key: JobKey, raw: Json, status: RLJobStatus, problems: tuple[str, ...]) -> None:
         """Says what is wrong with the spec; what runs already is left as it is. A new generation is looked at anew."""
-        status = self._accepted.status(key, raw)
         message = "\n".join(problems)
         generation: int = raw["metadata"].get("generation", 1)
         new = with_condition(
@@ -211,6 +216,24 @@ class Reconciler:
             return
         await self._writer.write(key, raw, status, new)
         await self._warn(key, raw, INVALID_SPEC, message)
+
+    async def _stop(self, key: JobKey, raw: Json, status: Unreadable) -> None:
+        """Says that nothing is done for a job whose status cannot be read. What runs already is left as it is."""
+        message = (
+            f"the status is not one that this operator knows: {status.problem}; nothing is begun or restarted for this"
+            " job. Run the operator's version that wrote it, or mend the status; if its progress may be lost, delete"
+            " the job and apply it again"
+        )
+        condition = Condition(
+            type=ConditionType.ACCEPTED,
+            status="False",
+            reason=STATUS_UNREADABLE,
+            message=message,
+            last_transition_time=timestamp(time.time()),
+            observed_generation=raw["metadata"].get("generation", 1),
+        )
+        if await self._writer.write_condition(key, raw, condition):
+            await self._warn(key, raw, STATUS_UNREADABLE, message)
 
     async def _warn(self, key: JobKey, raw: Json, reason: str, message: str) -> None:
         """Of something that is no decision of the core."""

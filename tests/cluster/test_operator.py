@@ -3,6 +3,7 @@
 Jobs here are suspended, so that no pod of theirs costs anything; what runs is tested elsewhere.
 """
 
+import json
 import re
 import socket
 import subprocess
@@ -180,6 +181,37 @@ def test_a_spec_that_cannot_work_is_said_so_once_and_a_cure_is_taken_up(
 
     kubectl.merge("rljob", "bad", {"spec": {"roles": {"actor": {"template": None}}}})
     wait_condition(kubectl, "bad", "Accepted")
+
+
+def test_a_status_of_another_version_begins_nothing_anew(
+    cluster: Cluster, kubectl: Kubectl, namespace: str, tmp_path: Path
+) -> None:
+    """A job that has succeeded stays so, whatever a later version wrote beside it; what cannot be read is said."""
+    done = {"reason": "Succeeded", "message": "all is trained", "lastTransitionTime": "2026-11-22T10:00:00Z"}
+    succeeded = {"type": "Succeeded", "status": "True", "severity": "Info", **done}
+    later = {"type": "Rebalanced", "status": "True", **done}
+    newer = {"phase": "Rebalancing", "frontier": {"x": 1}, "conditions": [succeeded, later], "restart": {"epoch": 3}}
+    judge = {"name": "judge", "replicas": 1, "ready": 1, "failures": 0}
+    for name, roles in (("newer", []), ("unreadable", [judge])):
+        kubectl.apply(make_job(name, suspend=False))
+        status = json.dumps({"status": {**newer, "roles": roles}})
+        kubectl("patch", "rljob", name, "--subresource=status", "--type=merge", "-p", status)
+    with OperatorProcess(cluster, namespace, tmp_path / "operator"):
+        read = wait_condition(kubectl, "newer", "Accepted")
+        unread = wait_condition(kubectl, "unreadable", "Accepted", "False")
+        kubectl.wait("an event", lambda: "StatusUnreadable" in reasons(kubectl))
+
+    assert read["status"]["restart"]["epoch"] == unread["status"]["restart"]["epoch"] == 3
+    assert condition(read, "Succeeded")["severity"] == "Info"
+    assert condition(read, "Rebalanced") == later
+    assert read["status"]["frontier"] == {"x": 1}
+    assert read["status"]["phase"] == "Succeeded"
+    refused = condition(unread, "Accepted")
+    assert refused["reason"] == unread["status"]["reason"] == "StatusUnreadable"
+    assert "roles[0].name" in refused["message"]
+    assert condition(unread, "Succeeded") == succeeded
+    assert unread["status"]["phase"] == "Rebalancing"
+    assert not kubectl.all(KINDS, f"{LABEL_JOB}=unreadable")
 
 
 def test_a_job_of_another_controller_is_left_alone(kubectl: Kubectl, operator: OperatorProcess) -> None:

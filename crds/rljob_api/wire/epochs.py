@@ -4,13 +4,13 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from rljob_api.base import ApiModel
+from rljob_api.base import WireModel
 from rljob_api.names import Epoch, Lineage, WeightVersion
 from rljob_api.spec import RLJob
 from rljob_api.wire.identity import PodKey
 
 
-class EpochRequest(ApiModel):
+class EpochRequest(WireModel):
     """`POST /v1/epoch`: sets the epoch if it is greater; the same epoch and decision succeed again."""
 
     epoch: Epoch
@@ -20,7 +20,7 @@ class EpochRequest(ApiModel):
     """The job as it is from this epoch on; None: as before. Stored durably along with the epoch."""
 
 
-class RestorePoint(ApiModel):
+class RestorePoint(WireModel):
     """What an epoch starts from."""
 
     epoch: Epoch
@@ -43,7 +43,7 @@ class PodPhase(StrEnum):
     """Stop ranks and engine; the launcher exits 0."""
 
 
-class PodOrder(ApiModel):
+class PodOrder(WireModel):
     """The wanted state of one pod. Level-triggered: a launcher compares it with what it runs."""
 
     pod: PodKey
@@ -55,7 +55,7 @@ class PodOrder(ApiModel):
     `GET /v1/replicas/{pod_uid}` for its `PodKey`, and another pod's launcher is refused."""
 
 
-class DesiredState(ApiModel):
+class DesiredState(WireModel):
     """`PUT /v1/desired`: all pods. Refused when its epoch is not the coordinator's."""
 
     epoch: Epoch

@@ -1,10 +1,11 @@
 """Failure reports: durable in the coordinator, with an id, until the supervisor has acted and acknowledged."""
 
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field
 
-from rljob_api.base import ApiModel
+from rljob_api.base import OPEN, WireModel
 from rljob_api.names import Epoch
 from rljob_api.wire.identity import PodKey
 
@@ -24,12 +25,13 @@ class FailureKind(StrEnum):
     """A role reports a failure of the job that no process died of (e.g. maxAttempts exceeded)."""
 
 
-class Failure(ApiModel):
+class Failure(WireModel):
     """`POST /v1/failures`. The id is made from the cause, so that one cause reported twice is one failure."""
 
     id: str = Field(min_length=1, max_length=128)
     """`{pod_uid}/{container_restart_count}/{incarnation}` for a rank's death."""
-    kind: FailureKind
+    kind: Annotated[FailureKind | str, OPEN]
+    """One that the reader does not know asks nothing of it."""
     pod: PodKey
     rank: int | None = None
     epoch: Epoch
@@ -45,7 +47,7 @@ class Failure(ApiModel):
     """Unix time in seconds."""
 
 
-class FailureAcknowledgement(ApiModel):
+class FailureAcknowledgement(WireModel):
     """`POST /v1/failures/acknowledge`: the status remembers these, the coordinator may forget them.
 
     Unknown ids are fine: an acknowledgement may be sent twice.

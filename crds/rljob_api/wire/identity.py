@@ -2,11 +2,11 @@
 
 from pydantic import Field
 
-from rljob_api.base import ApiModel
+from rljob_api.base import WireModel
 from rljob_api.names import Epoch, Lineage, Role, WeightVersion
 
 
-class PodKey(ApiModel):
+class PodKey(WireModel):
     """One replica of a role."""
 
     role: Role
@@ -16,7 +16,7 @@ class PodKey(ApiModel):
         return f"{self.role.value}-{self.replica}"
 
 
-class RankKey(ApiModel):
+class RankKey(WireModel):
     """One process slot of a pod."""
 
     role: Role
@@ -32,7 +32,7 @@ class RankKey(ApiModel):
         return f"{self.role.value}-{self.replica}.{self.rank}"
 
 
-class Life(ApiModel):
+class Life(WireModel):
     """One life of a rank. `incarnation` is unique (12 hex digits, drawn by the launcher before the fork)."""
 
     key: RankKey
@@ -42,7 +42,7 @@ class Life(ApiModel):
     incarnation: str = Field(pattern=r"^[0-9a-f]{12}$")
 
 
-class WeightId(ApiModel):
+class WeightId(WireModel):
     """A weight: version 6 trained again in a later lineage is not the lost version 6."""
 
     lineage: Lineage
@@ -52,7 +52,7 @@ class WeightId(ApiModel):
         return f"v{self.version}@{self.lineage}"
 
 
-class Endpoints(ApiModel):
+class Endpoints(WireModel):
     """Where the job's services are, with their secrets. Written with mode 0600, never logged."""
 
     job: str
@@ -70,7 +70,7 @@ class Endpoints(ApiModel):
     """Where other pods of the job reach this one; what a rank serves (weights, meeting points) listens there."""
 
 
-class Refusal(ApiModel):
+class Refusal(WireModel):
     """Body of an error answer of the coordinator."""
 
     reason: str

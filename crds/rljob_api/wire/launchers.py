@@ -4,14 +4,14 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from rljob_api.base import ApiModel
+from rljob_api.base import WireModel
 from rljob_api.names import Epoch
 from rljob_api.spec import RLJob
 from rljob_api.wire.epochs import PodOrder
 from rljob_api.wire.identity import PodKey
 
 
-class LauncherHello(ApiModel):
+class LauncherHello(WireModel):
     """`POST /v1/launchers`: registers one life of a launcher; a later life of the same pod fences the earlier."""
 
     pod: PodKey
@@ -23,7 +23,7 @@ class LauncherHello(ApiModel):
     seen_seq: int = 0
 
 
-class RankProcess(ApiModel):
+class RankProcess(WireModel):
     """A rank as its launcher sees it."""
 
     rank: int
@@ -43,7 +43,7 @@ class EngineState(StrEnum):
     RESTARTING = "Restarting"
 
 
-class EngineProcess(ApiModel):
+class EngineProcess(WireModel):
     """The engine server of a rollout pod; it outlives restarts of the rank."""
 
     pid: int
@@ -52,7 +52,7 @@ class EngineProcess(ApiModel):
     state: EngineState
 
 
-class LauncherPoll(ApiModel):
+class LauncherPoll(WireModel):
     """`POST /v1/launchers/{launcher}/poll`: state of the pod; long-polls for an order other than `carried`."""
 
     carried: PodOrder | None
@@ -64,7 +64,7 @@ class LauncherPoll(ApiModel):
     wait_seconds: float = Field(default=1.0, ge=0, le=30)
 
 
-class LauncherAnswer(ApiModel):
+class LauncherAnswer(WireModel):
     """The wanted state (equal to `carried` when nothing changed); None: not known yet, poll again."""
 
     order: PodOrder | None
@@ -75,7 +75,7 @@ class LauncherAnswer(ApiModel):
     """What the order's epoch runs with; only where the poll's `carried` is of another epoch (or none)."""
 
 
-class ReplicaAnswer(ApiModel):
+class ReplicaAnswer(WireModel):
     """`GET /v1/replicas/{pod_uid}?wait=SECONDS`: which replica the pod is; None: not told yet, ask again."""
 
     pod: PodKey | None

@@ -1,8 +1,9 @@
 """What the supervisor (or operator) reads: `/v1/status` and `/v1/events`."""
 
 from enum import StrEnum
+from typing import Annotated
 
-from rljob_api.base import ApiModel
+from rljob_api.base import OPEN, WireModel
 from rljob_api.names import Epoch, Lineage, WeightVersion
 from rljob_api.wire.epochs import DesiredState, PodOrder
 from rljob_api.wire.failures import Failure
@@ -11,7 +12,7 @@ from rljob_api.wire.launchers import EngineProcess, RankProcess
 from rljob_api.wire.ranks import Busy, RankState, StepReport
 
 
-class RankObservation(ApiModel):
+class RankObservation(WireModel):
     """A registered rank."""
 
     rank: int
@@ -28,7 +29,7 @@ class RankObservation(ApiModel):
     holds: WeightId | None
 
 
-class PodObservation(ApiModel):
+class PodObservation(WireModel):
     """A pod as its launcher reports it."""
 
     pod: PodKey
@@ -45,7 +46,7 @@ class PodObservation(ApiModel):
     ranks: list[RankObservation]
 
 
-class RoomMade(ApiModel):
+class RoomMade(WireModel):
     """What went since storage was full, as it was told last."""
 
     rows: int
@@ -53,7 +54,7 @@ class RoomMade(ApiModel):
     message: str
 
 
-class QueueObservation(ApiModel):
+class QueueObservation(WireModel):
     """Counts of the queue."""
 
     groups_issued: int
@@ -80,7 +81,7 @@ class ServerState(StrEnum):
     """A tail of the control state is lost: only a global restart from the record file opens it."""
 
 
-class CoordinatorStatus(ApiModel):
+class CoordinatorStatus(WireModel):
     """`GET /v1/status`."""
 
     server: ServerState
@@ -127,11 +128,11 @@ class EventKind(StrEnum):
     TICKETS_GIVEN = "TicketsGiven"
 
 
-class CoordinatorEvent(ApiModel):
+class CoordinatorEvent(WireModel):
     """One of `GET /v1/events?after=ID&wait=SECONDS` (ids grow by one, kept in the control Redis, newest 10000)."""
 
     id: int
-    kind: EventKind
+    kind: Annotated[EventKind | str, OPEN]
     at: float
     epoch: Epoch
     message: str
@@ -141,7 +142,7 @@ class CoordinatorEvent(ApiModel):
     """For RoleReady and PodChanged."""
 
 
-class EventPage(ApiModel):
+class EventPage(WireModel):
     """Answer of `/v1/events`."""
 
     events: list[CoordinatorEvent]

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from rljob_api.base import ApiModel
+from rljob_api.base import WireModel
 from rljob_api.wire.identity import PodKey
 
 
-class SpawnLauncher(ApiModel):
+class SpawnLauncher(WireModel):
     """Fork a launcher for this pod."""
 
     kind: Literal["SpawnLauncher"] = "SpawnLauncher"
@@ -24,14 +24,14 @@ class SpawnLauncher(ApiModel):
     """Path of the `Endpoints` file (JSON, mode 0600)."""
 
 
-class ParentReady(ApiModel):
+class ParentReady(WireModel):
     """Sent once, when the heavy libraries are imported."""
 
     kind: Literal["ParentReady"] = "ParentReady"
     pid: int
 
 
-class LauncherSpawned(ApiModel):
+class LauncherSpawned(WireModel):
     """The launcher runs."""
 
     kind: Literal["LauncherSpawned"] = "LauncherSpawned"
@@ -39,7 +39,7 @@ class LauncherSpawned(ApiModel):
     pid: int
 
 
-class LauncherExited(ApiModel):
+class LauncherExited(WireModel):
     """The launcher is gone; -9 for SIGKILL."""
 
     kind: Literal["LauncherExited"] = "LauncherExited"

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from rljob_api.base import ApiModel
+from rljob_api.base import WireModel
 from rljob_api.names import Epoch, Lineage, WeightVersion
 
 MAX_PEEK_ROWS = 64
@@ -22,7 +22,7 @@ class RowState(StrEnum):
     DONE = "done"
 
 
-class TaskRows(ApiModel):
+class TaskRows(WireModel):
     """Rows of one partition as one task sees them."""
 
     task: str
@@ -34,7 +34,7 @@ class TaskRows(ApiModel):
     """Training batches that were fixed; 0 for a forward task."""
 
 
-class PartitionStats(ApiModel):
+class PartitionStats(WireModel):
     """One partition: its groups, and its rows by task and state."""
 
     partition: str
@@ -51,7 +51,7 @@ class PartitionStats(ApiModel):
     tasks: list[TaskRows]
 
 
-class TicketHolder(ApiModel):
+class TicketHolder(WireModel):
     """A life with tickets in work."""
 
     holder: str
@@ -59,7 +59,7 @@ class TicketHolder(ApiModel):
     tickets: int
 
 
-class LeaseStats(ApiModel):
+class LeaseStats(WireModel):
     """Rows that a forward task works on."""
 
     lease: str
@@ -73,7 +73,7 @@ class LeaseStats(ApiModel):
     """Unless a beat renews it."""
 
 
-class TaskStats(ApiModel):
+class TaskStats(WireModel):
     """What is in work of one task."""
 
     task: str
@@ -86,7 +86,7 @@ class TaskStats(ApiModel):
     """Training batches in the partitions that the queue has."""
 
 
-class UnitStats(ApiModel):
+class UnitStats(WireModel):
     """One storage unit, as it answered last."""
 
     unit: int
@@ -108,7 +108,7 @@ class UnitStats(ApiModel):
     """That it no longer had though it was not restarted, since the control state began."""
 
 
-class QueueStats(ApiModel):
+class QueueStats(WireModel):
     """`GET /v1/queue`."""
 
     job: str
@@ -140,14 +140,14 @@ class QueueStats(ApiModel):
     """Dropped when storage was full, and generated again."""
 
 
-class WeightSpan(ApiModel):
+class WeightSpan(WireModel):
     """The weights behind a row."""
 
     lineage: Lineage
     version: WeightVersion
 
 
-class RowValues(ApiModel):
+class RowValues(WireModel):
     """The first values of one row of one field."""
 
     length: int
@@ -159,7 +159,7 @@ class RowValues(ApiModel):
     """None where the bytes are gone."""
 
 
-class QueueRow(ApiModel):
+class QueueRow(WireModel):
     """A row as it lies in the queue."""
 
     partition: str
@@ -177,7 +177,7 @@ class QueueRow(ApiModel):
     """Of the field that was asked for, where the row has it."""
 
 
-class QueuePeek(ApiModel):
+class QueuePeek(WireModel):
     """`GET /v1/queue/rows`: rows in their order, none of them claimed."""
 
     rows: list[QueueRow]
@@ -185,7 +185,7 @@ class QueuePeek(ApiModel):
     """Whether there are more such rows than were asked for."""
 
 
-class QueueCheck(ApiModel):
+class QueueCheck(WireModel):
     """`GET /v1/queue/check`."""
 
     partitions: int
@@ -200,13 +200,13 @@ class Tickets(StrEnum):
     WITHHOLD = "Withhold"
 
 
-class DrainRequest(ApiModel):
+class DrainRequest(WireModel):
     """`PUT /v1/queue/drain`. The same twice is once."""
 
     tickets: Tickets
 
 
-class DrainState(ApiModel):
+class DrainState(WireModel):
     """Answer of `PUT` and `GET /v1/queue/drain`."""
 
     draining_since: float | None

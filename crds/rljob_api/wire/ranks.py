@@ -4,13 +4,13 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from rljob_api.base import ApiModel
+from rljob_api.base import WireModel
 from rljob_api.names import Epoch, WeightVersion
 from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.identity import Life, WeightId
 
 
-class RankHello(ApiModel):
+class RankHello(WireModel):
     """`POST /v1/ranks`: registers a life. Ends every earlier life of the same rank: its leases and tickets return."""
 
     life: Life
@@ -18,7 +18,7 @@ class RankHello(ApiModel):
     launcher: str
 
 
-class RankWelcome(ApiModel):
+class RankWelcome(WireModel):
     """What a rank needs to begin."""
 
     restore: RestorePoint
@@ -33,7 +33,7 @@ class RankState(StrEnum):
     READY = "Ready"
 
 
-class Busy(ApiModel):
+class Busy(WireModel):
     """Announced before anything long, so that silence is not taken for a hang."""
 
     what: str
@@ -41,7 +41,7 @@ class Busy(ApiModel):
     """From now, by the coordinator's clock."""
 
 
-class Beat(ApiModel):
+class Beat(WireModel):
     """`POST /v1/ranks/beat`, sent by the rank's own main loop."""
 
     life: Life
@@ -59,7 +59,7 @@ class Beat(ApiModel):
     seen_seq: int = 0
 
 
-class BeatAnswer(ApiModel):
+class BeatAnswer(WireModel):
     """A fenced life gets 409 instead."""
 
     drain: bool
@@ -67,7 +67,7 @@ class BeatAnswer(ApiModel):
     published: WeightId | None
 
 
-class Rendezvous(ApiModel):
+class Rendezvous(WireModel):
     """`PUT /v1/rendezvous/{group}` by global rank 0 of a role, long-polled by the others with `GET`."""
 
     group: str
@@ -77,7 +77,7 @@ class Rendezvous(ApiModel):
     """host:port of the store."""
 
 
-class StepReport(ApiModel):
+class StepReport(WireModel):
     """`POST /v1/steps`, by global rank 0 of the actor after publishing version step + 1."""
 
     life: Life

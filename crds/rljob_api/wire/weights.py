@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from rljob_api.base import ApiModel
+from rljob_api.base import WireModel
 from rljob_api.wire.identity import Life, WeightId
 
 
@@ -15,7 +15,7 @@ class Stream(StrEnum):
     REFERENCE = "Reference"
 
 
-class WeightOffer(ApiModel):
+class WeightOffer(WireModel):
     """A weight as one safetensors blob in checksummed chunks. Visible only when the whole blob is staged."""
 
     stream: Stream
@@ -28,7 +28,7 @@ class WeightOffer(ApiModel):
     """host:port of every server that has the whole blob; the trainer first."""
 
 
-class PublishRequest(ApiModel):
+class PublishRequest(WireModel):
     """`POST /v1/weights`. For Policy version r + 1 the queue must hold no untrained row of train_r."""
 
     life: Life
@@ -36,7 +36,7 @@ class PublishRequest(ApiModel):
     call_id: str
 
 
-class SourceRequest(ApiModel):
+class SourceRequest(WireModel):
     """`POST /v1/weights/sources`: a receiver that has a whole blob offers to serve it."""
 
     life: Life
@@ -45,7 +45,7 @@ class SourceRequest(ApiModel):
     address: str
 
 
-class CheckpointRequest(ApiModel):
+class CheckpointRequest(WireModel):
     """`POST /v1/checkpoints`: records a durable checkpoint folder by compare-and-set in the current epoch."""
 
     life: Life
@@ -57,7 +57,7 @@ class CheckpointRequest(ApiModel):
     call_id: str
 
 
-class CheckpointRecord(ApiModel):
+class CheckpointRecord(WireModel):
     """The record, as in the control Redis and in `record.json` beside the folders."""
 
     id: WeightId

@@ -1,4 +1,4 @@
-"""Accept: from the object that the API server holds to a job, or to the sentences that say why it cannot work.
+"""Accept: from the object that the API server holds to a job and its status, or to what is wrong with them.
 
 Parsed once for each generation, since most turns see the same spec again. Pure but for that memory.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import orjson
 from pydantic import ValidationError
 
-from rljob_api.problems import sentences
+from rljob_api.problems import first_problem, sentences
 from rljob_api.revision import revision
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
@@ -27,12 +27,19 @@ class Refused:
     problems: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A status that no version of this operator has written: nobody knows what the job has done."""
+
+    problem: str
+
+
 class Accepted:
     """Jobs by key, as of their generation."""
 
     def __init__(self) -> None:
         self._known: dict[JobKey, tuple[tuple[str, int], RLJob | Refused]] = {}
-        self._statuses: dict[JobKey, tuple[str, RLJobStatus]] = {}
+        self._statuses: dict[JobKey, tuple[str, RLJobStatus | Unreadable]] = {}
         self._revisions: dict[JobKey, tuple[RLJob, str]] = {}
 
     def forget(self, key: JobKey) -> None:
@@ -58,8 +65,8 @@ class Accepted:
             self._revisions[key] = known
         return known[1]
 
-    def status(self, key: JobKey, raw: Json) -> RLJobStatus:
-        """Its status as last persisted; one that cannot be read counts as lost, which the core can deal with."""
+    def status(self, key: JobKey, raw: Json) -> RLJobStatus | Unreadable:
+        """Its status as last persisted, or why it cannot be understood: an empty one would begin the job anew."""
         version: str = raw["metadata"]["resourceVersion"]
         known = self._statuses.get(key)
         if known is None or known[0] != version:
@@ -87,8 +94,8 @@ def _parsed(key: JobKey, raw: Json) -> RLJob | Refused:
         return Refused(tuple(sentences(error)))
 
 
-def _status(raw: Json) -> RLJobStatus:
+def _status(raw: Json) -> RLJobStatus | Unreadable:
     try:
         return RLJobStatus.model_validate_json(orjson.dumps(raw["status"]))
-    except ValidationError:
-        return RLJobStatus()
+    except ValidationError as error:
+        return Unreadable(first_problem(error))

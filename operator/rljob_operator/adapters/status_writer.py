@@ -5,9 +5,8 @@ the job is decided anew from a fresh read.
 """
 
 import time
-from typing import Any
 
-from rljob_api.status import RLJobStatus, TrainingStatus
+from rljob_api.status import Condition, RLJobStatus, TrainingStatus
 from rljob_operator.adapters.api import Api, Json
 from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.errors import ApiConflict, ApiNotFound
@@ -45,15 +44,28 @@ class StatusWriter:
         early = self._written_at.get(key, float("-inf")) + PROGRESS_SECONDS - time.monotonic()
         if early > 0 and raw["status"] and decisive(new) == decisive(old):
             return early
-        await self._patch(key, raw, new)
+        wanted = new.model_dump(mode="json", by_alias=True, exclude_none=True)
+        await self._patch(key, raw, merge_patch(raw["status"], wanted))
         self._written_at[key] = time.monotonic()
         return None
 
-    async def _patch(self, key: JobKey, raw: Json, new: RLJobStatus) -> None:
-        old: dict[str, Any] = raw["status"]
+    async def write_condition(self, key: JobKey, raw: Json, condition: Condition) -> bool:
+        """Sets one condition in a status of which nothing else is understood, nor changed. Raises Overtaken.
+
+        False: it says so already.
+        """
+        others = [each for each in raw["status"].get("conditions", []) if each.get("type") != condition.type]
+        before = [each for each in raw["status"].get("conditions", []) if each not in others]
+        if any((each.get("reason"), each.get("message")) == (condition.reason, condition.message) for each in before):
+            return False
+        said = condition.model_dump(mode="json", by_alias=True)
+        await self._patch(key, raw, {"conditions": [*others, said], "reason": condition.reason})
+        return True
+
+    async def _patch(self, key: JobKey, raw: Json, status: Json) -> None:
         body = {
             "metadata": {"uid": raw["metadata"]["uid"], "resourceVersion": raw["metadata"]["resourceVersion"]},
-            "status": merge_patch(old, new.model_dump(mode="json", by_alias=True, exclude_none=True)),
+            "status": status,
         }
         try:
             written = await self._api.merge(RLJOBS, key.namespace, key.name, body, "status")

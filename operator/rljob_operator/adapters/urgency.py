@@ -1,6 +1,6 @@
 """Urgency: whether what was seen of a job is an alarm or progress. Pure; called where something is seen."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, EventKind
@@ -36,8 +36,7 @@ def urgency_of_pod(known: PodView | None, pod: PodView) -> Urgency:
 
 def urgency_of_events(events: Iterable[CoordinatorEvent]) -> Urgency:
     """Of what the coordinator tells."""
-    kinds: Collection[EventKind] = {event.kind for event in events}
-    return Urgency.PROGRESS if _ALARMS.isdisjoint(kinds) else Urgency.ALARM
+    return Urgency.ALARM if any(event.kind in _ALARMS for event in events) else Urgency.PROGRESS
 
 
 def urgency_of_status(seen: CoordinatorStatus) -> Urgency:

@@ -9,12 +9,12 @@ TERMINAL = (ConditionType.SUCCEEDED, ConditionType.FAILED, ConditionType.INTERRU
 """Once one of these is true, nothing is started any more."""
 
 
-def find(status: RLJobStatus, kind: ConditionType) -> Condition | None:
+def find(status: RLJobStatus, kind: str) -> Condition | None:
     """The condition of this type, or None."""
     return next((condition for condition in status.conditions if condition.type == kind), None)
 
 
-def is_true(status: RLJobStatus, kind: ConditionType) -> bool:
+def is_true(status: RLJobStatus, kind: str) -> bool:
     """Whether the condition is there and true."""
     condition = find(status, kind)
     return condition is not None and condition.status == "True"
@@ -32,14 +32,9 @@ def with_condition(
     word = "True" if true else "False"
     old = find(status, kind)
     since = old.last_transition_time if old is not None and old.status == word else timestamp(now)
-    new = Condition(
-        type=kind,
-        status=word,
-        reason=reason,
-        message=message,
-        last_transition_time=since,
-        observed_generation=status.observed_generation,
-    )
+    said: dict[str, object] = {"type": kind, "status": word, "reason": reason, "message": message}
+    said |= {"last_transition_time": since, "observed_generation": status.observed_generation}
+    new = Condition.model_validate(said) if old is None else old.model_copy(update=said)
     if old == new:
         return status
     kept = [condition for condition in status.conditions if condition.type != kind]

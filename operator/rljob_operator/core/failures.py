@@ -8,7 +8,7 @@ from rljob_operator.core.reasons import Reason
 from rljob_operator.core.roster import pods, staying
 from rljob_operator.core.verdicts import Cause
 
-_REASONS = {
+_REASONS: dict[str, Reason] = {
     FailureKind.RANK_EXITED: Reason.RANK_EXITED,
     FailureKind.HANG: Reason.HANG,
     FailureKind.ROWS_LOST: Reason.ROWS_LOST,

@@ -10,8 +10,12 @@ from rljob_operator.core.wording import rounded
 def refresh(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
     """`status` with all that is observed now. What is not observed stays as it was."""
     status = enrol(observed, status)
+    known = {process.name: process for process in status.infrastructure}
     infrastructure = [
-        ProcessStatus(name=fact.name, pid=fact.pid, restarts=fact.num_restarts) for fact in observed.infrastructure
+        known.get(fact.name, ProcessStatus(name=fact.name)).model_copy(
+            update={"pid": fact.pid, "restarts": fact.num_restarts}
+        )
+        for fact in observed.infrastructure
     ]
     update: dict[str, object] = {"infrastructure": infrastructure or status.infrastructure}
     if observed.coordinator is not None:

@@ -16,7 +16,11 @@ def stand(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
         return status
     status = _progressing(observed, status, now)
     generation = observed.wishes.generation
-    conditions = [c.model_copy(update={"observed_generation": generation}) for c in status.conditions]
+    # Of a condition that another version wrote nobody here knows what it was judged by.
+    conditions = [
+        c.model_copy(update={"observed_generation": generation}) if isinstance(c.type, ConditionType) else c
+        for c in status.conditions
+    ]
     return status.model_copy(update={"conditions": conditions, "scaling": _scaling(observed, status)})
 
 
@@ -37,4 +41,6 @@ def _scaling(observed: Observed, status: RLJobStatus) -> ScalingStatus:
     asleep = is_true(status, ConditionType.SUSPENDED)
     replicas = 0 if role is None or asleep else len(role.pods)
     desired = observed.replicas.get(Role.ROLLOUT, 0)
-    return ScalingStatus(replicas=replicas, selector=observed.scale_selector, desired=desired)
+    return status.scaling.model_copy(
+        update={"replicas": replicas, "selector": observed.scale_selector, "desired": desired}
+    )

@@ -74,4 +74,4 @@ class Journal:
         if line is not None and self._folder.append_step(line):
             self._view.step(line)
         if event.kind in _TOLD and event.at >= self._started_at:
-            self.note(event.at, event.kind.value, event.message, role=event.pod.role.value if event.pod else None)
+            self.note(event.at, event.kind, event.message, role=event.pod.role.value if event.pod else None)

@@ -92,7 +92,7 @@ class LiveView(View):
         status, step, pace = self._status, self._step, self._pace
         training = status.training
         done = max(steps_done(status), int(step.get("step", -1)) + 1)
-        phase = Text(phase_text(status), _STYLES.get(status.phase.value, _OTHER_STYLE))
+        phase = Text(phase_text(status), _STYLES.get(status.phase, _OTHER_STYLE))
         rows: list[tuple[str, Text]] = [
             ("phase", phase),
             ("epoch", Text(str(status.restart.epoch))),

@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from pydantic import ValidationError
 
 from rljob_api.cluster_fields import is_cluster_only
+from rljob_api.problems import first_problem
 from rljob_api.revision import refused_changes
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase, RLJobStatus
@@ -99,9 +100,16 @@ class RunFolder:
         return self.path / "logs" / f"{name}.log"
 
     def status(self) -> RLJobStatus:
-        """The last persisted status, or an empty one."""
+        """The last persisted status, or an empty one. Raises RunRefused for one that cannot be understood."""
         file = self.path / "status.json"
-        return RLJobStatus.model_validate_json(file.read_bytes()) if file.exists() else RLJobStatus()
+        try:
+            return RLJobStatus.model_validate_json(file.read_bytes()) if file.exists() else RLJobStatus()
+        except ValidationError as error:
+            raise RunRefused(
+                f"--out: {file} is not a status that this version of rljob knows ({first_problem(error)}), so the run"
+                f" in {self.path} cannot be gone on with. Use the version that wrote it, choose another folder with"
+                " --out, or start over with --fresh."
+            ) from error
 
     def check(self, job: RLJob) -> None:
         """Raises RunRefused where the folder belongs to a job that differs in what cannot change."""

@@ -46,9 +46,9 @@ def restart_text(line: Line) -> str:
 def phase_text(status: RLJobStatus) -> str:
     """The phase, and who is waited for."""
     if status.phase not in _NOT_YET:
-        return status.phase.value
+        return status.phase
     waiting = [pod.name for role in status.roles for pod in role.pods if not pod.ready]
-    return f"{status.phase.value}, waiting for {', '.join(waiting)}" if waiting else status.phase.value
+    return f"{status.phase}, waiting for {', '.join(waiting)}" if waiting else status.phase
 
 
 def status_text(status: RLJobStatus) -> str:

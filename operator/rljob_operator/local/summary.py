@@ -20,7 +20,7 @@ def summary(run: Path, status: RLJobStatus, seconds: float, resume: str) -> dict
     rewards = [float(line["reward"]) for line in steps]
     trained = sum(line["seconds"] for line in steps)
     return {
-        "phase": status.phase.value,
+        "phase": status.phase,
         "reason": ended.reason if ended is not None else "Killed",
         "message": ended.message if ended is not None else "everything was killed on the second request to stop",
         "steps": len(steps),

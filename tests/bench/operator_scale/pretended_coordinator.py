@@ -209,7 +209,7 @@ class PretendedCoordinator:
         self._waiting.add(bell)
         deadline = time.monotonic() + wait
         try:
-            while not any(event.id > after and event.kind.value not in quiet for event in self._events):
+            while not any(event.id > after and event.kind not in quiet for event in self._events):
                 bell.clear()
                 await asyncio.wait_for(bell.wait(), max(0.0, deadline - time.monotonic()))
         except TimeoutError:

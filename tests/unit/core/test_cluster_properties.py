@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rljob_api.names import Role
 from rljob_api.spec import RestartRequestSpec
-from rljob_api.status import ConditionType, RLJobStatus
+from rljob_api.status import ConditionType, Phase, RLJobStatus
 from rljob_operator.core import Decision, Observed, PodEnding, PodState, Stop, decide
 from rljob_operator.core.conditions import is_true, terminal
 from tests.unit.core.cluster import Cluster, make_cluster
@@ -131,7 +131,7 @@ def test_whatever_happened_the_job_is_well_again_or_at_rest(
     for _ in range(12):
         world.turn(10)
     if terminal(world.status) is not None:
-        assert world.turn().actions == (Stop(world.status.phase),)
+        assert world.turn().actions == (Stop(Phase(world.status.phase)),)
     elif world.wishes.suspend:
         assert is_true(world.status, ConditionType.SUSPENDED)
         assert not world.pods

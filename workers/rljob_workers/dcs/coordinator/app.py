@@ -19,7 +19,7 @@ from rljob_api.wire.epochs import DesiredState, EpochRequest
 from rljob_api.wire.failures import Failure, FailureAcknowledgement
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll, ReplicaAnswer
-from rljob_api.wire.observation import EventKind, EventPage, ServerState
+from rljob_api.wire.observation import EventPage, ServerState
 from rljob_api.wire.ranks import Beat, RankHello, Rendezvous, StepReport
 from rljob_api.wire.weights import CheckpointRequest, PublishRequest, SourceRequest, Stream, WeightOffer
 from rljob_workers.dcs.coordinator.bell import Topic
@@ -102,7 +102,7 @@ def _supervisor_routes(app: FastAPI, desk: Desk) -> None:
     async def events(
         after: Annotated[int, Query(ge=0)] = 0,
         wait: Wait = 0.0,
-        quiet: Annotated[list[EventKind], Query()] = [],  # noqa: B006 - FastAPI copies it
+        quiet: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
     ) -> Response:
         """All events after `after`; those of a `quiet` kind are not a reason to answer before the wait is over."""
 

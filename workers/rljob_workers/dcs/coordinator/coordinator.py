@@ -101,7 +101,7 @@ class Coordinator:
         store.raise_event_id(after)
         return EventPage(events=store.events_after(after, EVENT_PAGE), oldest=store.oldest_event)
 
-    def has_event(self, after: int, quiet: Collection[EventKind]) -> bool:
+    def has_event(self, after: int, quiet: Collection[str]) -> bool:
         """Whether there is an event with an id above `after` that is not of a quiet kind."""
         store = self._ground.store
         store.raise_event_id(after)

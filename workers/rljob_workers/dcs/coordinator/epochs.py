@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rljob_api.base import ApiModel
+from rljob_api.base import WireModel
 from rljob_api.failpoints import failpoint
 from rljob_api.names import Epoch, Lineage, WeightVersion
 from rljob_api.wire.epochs import DesiredState, EpochRequest, PodOrder, PodPhase, RestorePoint
@@ -25,7 +25,7 @@ from rljob_workers.dcs.coordinator.store import Change, Table
 _EPOCH, _DESIRED, _STEP = "epoch", "desired", "step"
 
 
-class OpenEpoch(ApiModel):
+class OpenEpoch(WireModel):
     """The epoch as it was opened."""
 
     decision_id: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rljob_api.base import ApiModel
+from rljob_api.base import WireModel
 from rljob_api.names import Epoch
 from rljob_api.spec import RLJob
 from rljob_workers.dcs.coordinator.store import Change, Table
@@ -16,7 +16,7 @@ from rljob_workers.dcs.coordinator.store import Change, Table
 _IN_FORCE, _TO_COME = "job", "job_to_come"
 
 
-class EpochJob(ApiModel):
+class EpochJob(WireModel):
     """What an epoch runs with."""
 
     epoch: Epoch

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rljob_api.base import ApiModel
+from rljob_api.base import WireModel
 from rljob_api.names import Epoch, Role
 from rljob_api.spec import RLJob
 from rljob_api.wire.epochs import PodOrder
@@ -30,14 +30,14 @@ MAX_ENDED_LAUNCHERS = 1000
 """Ended launchers that are remembered; a zombie older than this many restarts is not plausible."""
 
 
-class RankEntry(ApiModel):
+class RankEntry(WireModel):
     """A registered life."""
 
     hello: RankHello
     ready: bool = False
 
 
-class TakenOrder(ApiModel):
+class TakenOrder(WireModel):
     """The last order that a launcher of the pod took: it said so, or one of its ranks lived by it."""
 
     launcher: str

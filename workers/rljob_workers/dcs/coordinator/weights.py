@@ -5,7 +5,7 @@ Called by the coordinator in its thread. Keeps the newest weight of each stream;
 
 from __future__ import annotations
 
-from rljob_api.base import ApiModel
+from rljob_api.base import WireModel
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.weights import PublishRequest, SourceRequest, Stream, WeightOffer
@@ -17,7 +17,7 @@ from rljob_workers.dcs.coordinator.refusals import dead
 from rljob_workers.dcs.coordinator.store import Change, Table
 
 
-class OfferEntry(ApiModel):
+class OfferEntry(WireModel):
     """The newest weight of a stream."""
 
     offer: WeightOffer

@@ -15,7 +15,7 @@ import struct
 import threading
 from dataclasses import dataclass
 
-from rljob_api.base import ApiModel
+from rljob_api.base import WireModel
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Stream
 
@@ -25,7 +25,7 @@ IDLE_SECONDS = 60.0
 _LENGTH = struct.Struct(">I")
 
 
-class ChunkRequest(ApiModel):
+class ChunkRequest(WireModel):
     """Chunks [first, first + count) of a weight."""
 
     token: str
@@ -35,7 +35,7 @@ class ChunkRequest(ApiModel):
     count: int
 
 
-class ChunkAnswer(ApiModel):
+class ChunkAnswer(WireModel):
     """What follows: so many bytes, or a refusal."""
 
     num_bytes: int
@@ -128,7 +128,7 @@ def _family_of(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def send_message(connection: socket.socket, message: ApiModel) -> None:
+def send_message(connection: socket.socket, message: WireModel) -> None:
     """A length and JSON."""
     body = message.model_dump_json().encode()
     connection.sendall(_LENGTH.pack(len(body)) + body)

@@ -1,0 +1,146 @@
+"""What another version of the operator or of a worker wrote is read, and kept where it is written again."""
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from rljob_api.names import Epoch
+from rljob_api.spec import RLJob
+from rljob_api.status import ConditionType, Phase, RLJobStatus
+from rljob_api.wire.epochs import DesiredState
+from rljob_api.wire.failures import Failure, FailureKind
+from rljob_api.wire.observation import CoordinatorEvent, EventKind
+from rljob_operator.core.conditions import is_true, terminal, with_condition
+from tests.unit.api.manifests import GOOD
+from tests.unit.core.cluster import make_cluster
+
+NEWER: dict[str, Any] = {
+    "phase": "Rebalancing",
+    "frontier": {"x": 1},
+    "conditions": [
+        {
+            "type": "Succeeded",
+            "status": "True",
+            "reason": "Succeeded",
+            "message": "all is trained",
+            "lastTransitionTime": "2026-11-22T10:00:00Z",
+            "severity": "None",
+        },
+        {
+            "type": "Rebalanced",
+            "status": "True",
+            "reason": "Moved",
+            "message": "ranks moved",
+            "lastTransitionTime": "2026-11-22T10:00:00Z",
+            "observedGeneration": 2,
+        },
+    ],
+    "roles": [
+        {
+            "name": "actor",
+            "replicas": 1,
+            "ready": 1,
+            "failures": 0,
+            "gangs": 1,
+            "pods": [{"name": "actor-0", "ready": True, "generation": 3, "engines": [{"pid": 5}]}],
+        }
+    ],
+    "restart": {"epoch": 4, "level": "Gang"},
+    "training": {"step": 9, "flops": 0.4},
+    "scaling": {"replicas": 1, "lastDecision": "none"},
+    "infrastructure": [{"name": "control", "restarts": 1, "zone": "a"}],
+}
+
+
+def test_an_unknown_phase_condition_or_field_hides_nothing_of_a_status() -> None:
+    status = RLJobStatus.model_validate(NEWER)
+
+    ended = terminal(status)
+    assert ended is not None
+    assert ended.type is ConditionType.SUCCEEDED
+    assert status.restart.epoch == 4
+    assert status.phase == "Rebalancing"
+
+
+def test_known_words_are_read_as_such() -> None:
+    assert RLJobStatus.model_validate({"phase": "Running"}).phase is Phase.RUNNING
+
+
+def test_what_is_not_known_is_written_again() -> None:
+    written = RLJobStatus.model_validate(NEWER).model_dump(mode="json", exclude_unset=True)
+
+    assert written == NEWER
+
+
+def test_a_turn_keeps_what_another_version_knows() -> None:
+    world = make_cluster()
+    world.settle()
+    known = json.loads(world.status.model_dump_json())
+    known["conditions"].append(NEWER["conditions"][1])
+    known["conditions"][0]["severity"] = "Info"
+    for part, field in (("training", "flops"), ("scaling", "lastDecision"), ("restart", "level")):
+        known[part][field] = "kept"
+    known["roles"][0]["pods"][0]["engines"] = known["roles"][0]["gangs"] = known["frontier"] = ["kept"]
+    world.status = RLJobStatus.model_validate(known)
+
+    world.turn()
+
+    written = json.loads(world.status.model_dump_json())
+    assert NEWER["conditions"][1] in written["conditions"]
+    assert any(condition.get("severity") == "Info" for condition in written["conditions"])
+    assert (written["training"]["flops"], written["scaling"]["lastDecision"], written["restart"]["level"]) == (
+        "kept",
+        "kept",
+        "kept",
+    )
+    role = written["roles"][0]
+    assert role["pods"][0]["engines"] == role["gangs"] == written["frontier"] == ["kept"]
+    assert is_true(world.status, ConditionType.READY)
+
+
+def test_a_condition_that_changes_keeps_its_unknown_fields() -> None:
+    status = RLJobStatus.model_validate(NEWER)
+    changed = with_condition(status, ConditionType.SUCCEEDED, 0.0, true=False, reason="Not", message="not yet")
+
+    assert next(c for c in changed.model_dump()["conditions"] if c["type"] == "Succeeded")["severity"] == "None"
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        pytest.param({"restart": {"epoch": "many"}}, id="a number that is none"),
+        pytest.param({"roles": [{**NEWER["roles"][0], "name": "judge"}]}, id="a role of a later version"),
+        pytest.param({"conditions": [{"type": "Ready"}]}, id="a condition without its status"),
+    ],
+)
+def test_a_status_that_cannot_be_understood_is_no_empty_one(status: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        RLJobStatus.model_validate(status)
+
+
+def test_messages_are_read_without_what_is_not_known() -> None:
+    order = {"pod": {"role": "actor", "replica": 0, "gang": 1}, "epoch": 2, "gangGeneration": 7}
+    desired = DesiredState.model_validate({"epoch": 2, "pods": [order], "replicas": {"actor": 1}, "topology": {}})
+
+    assert desired.pods[0].epoch == Epoch(2)
+    assert "topology" not in desired.model_dump()
+
+
+def test_kinds_of_a_later_version_are_words() -> None:
+    event = {"id": 1, "kind": "GangLevelled", "at": 0.0, "epoch": 1, "message": "m"}
+    failure = {"id": "f", "kind": "CollectiveBroken", "pod": {"role": "actor", "replica": 0}, "epoch": 1}
+
+    assert CoordinatorEvent.model_validate(event).kind == "GangLevelled"
+    assert CoordinatorEvent.model_validate({**event, "kind": "RowsLost"}).kind is EventKind.ROWS_LOST
+    assert Failure.model_validate({**failure, "message": "m", "at": 0.0}).kind == "CollectiveBroken"
+    assert Failure.model_validate({**failure, "message": "m", "at": 0.0, "kind": "Hang"}).kind is FailureKind.HANG
+
+
+def test_a_job_is_sent_without_its_defaults_and_arrives_whole() -> None:
+    job = RLJob.model_validate(GOOD)
+    sent = job.model_dump_json(exclude_defaults=True)
+
+    assert RLJob.model_validate_json(sent) == job
+    assert "restartPolicy" not in json.loads(sent)["spec"]
