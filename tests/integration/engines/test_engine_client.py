@@ -30,6 +30,7 @@ from tests.integration.engines.engine_process import (
     url_of,
     write_weights,
 )
+from tests.near import assert_log_probs_near
 from tests.unit.models.peer import peer_of
 
 FIRST = WeightId(lineage=Lineage(1), version=WeightVersion(0))
@@ -91,7 +92,7 @@ def test_samples_come_in_the_order_of_prompts_with_log_probs_of_the_model(
     for prompt, generation in zip(prompts, found, strict=True):
         for sample in generation.samples:
             expected = hf_log_probs(first_weights, prompt, sample.output_ids)
-            assert torch.allclose(torch.tensor(sample.log_probs), expected, atol=1e-4, rtol=0)
+            assert_log_probs_near(torch.tensor(sample.log_probs), expected)
             assert sample.spans == (VersionSpan(FIRST, 0, len(sample.output_ids)),)
 
 
@@ -130,7 +131,7 @@ def test_retract_recomputes_the_cache_so_that_later_tokens_are_the_new_weights(
         before = hf_log_probs(first_weights, [1, 2, 3], sample.output_ids)
         after = hf_log_probs(second_weights, [1, 2, 3], sample.output_ids)
         expected = torch.cat([before[: old.end], after[old.end :]])
-        assert torch.allclose(torch.tensor(sample.log_probs), expected, atol=1e-4, rtol=0)
+        assert_log_probs_near(torch.tensor(sample.log_probs), expected)
 
 
 def test_an_update_that_fails_leaves_the_engine_without_weights(

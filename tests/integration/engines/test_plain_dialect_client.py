@@ -6,12 +6,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import torch
 
 from rljob_workers.engines.base import VersionSpan
 from rljob_workers.engines.errors import EngineRefused
 from rljob_workers.engines.sglang_dialect.client import SglangDialectEngine
 from tests.integration.engines.plain_server import plain_server
 from tests.integration.engines.test_engine_client import FIRST, params, soon
+from tests.near import assert_log_probs_near
 
 
 def test_samples_are_those_that_the_extensions_give(server_url: str, first_weights: Path) -> None:
@@ -31,5 +33,5 @@ def test_samples_are_those_that_the_extensions_give(server_url: str, first_weigh
     for ours, theirs in zip(extended, plain, strict=True):
         for one, other in zip(ours.samples, theirs.samples, strict=True):
             assert one.output_ids == other.output_ids
-            assert one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
+            assert_log_probs_near(torch.tensor(other.log_probs), torch.tensor(one.log_probs))
             assert other.spans == (VersionSpan(FIRST, 0, len(other.output_ids)),)

@@ -20,6 +20,7 @@ from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.trainers import build_trainer
 from rljob_workers.trainers.data_parallel import GlooGroup, SingleRank, host_store
 from tests.integration.trainers.ranks import STEPS
+from tests.near import assert_moved_alike
 from tests.unit.trainers.rows import make_rows, make_spec
 
 ROOT = Path(__file__).parents[3]
@@ -64,6 +65,7 @@ def test_two_ranks_train_what_one_rank_trains_on_the_union(ranks: Ranks) -> None
     spec = make_spec()
     alone = build_trainer(spec, build_tokenizer(spec.model), SingleRank())
     alone.load(ranks.folder / "v0.safetensors")
+    before = alone.stage_weights()
     expected = []
     for step in range(STEPS):
         alone.accumulate(make_rows(step))
@@ -71,7 +73,7 @@ def test_two_ranks_train_what_one_rank_trains_on_the_union(ranks: Ranks) -> None
     first, second = (read_blob(ranks.folder / f"rank{rank}.safetensors") for rank in (0, 1))
     for name, weight in alone.stage_weights().items():
         assert torch.equal(first[name], second[name]), name
-        torch.testing.assert_close(first[name], weight, atol=1e-5, rtol=1e-5)
+        assert_moved_alike(first[name], weight, before[name], 1e-2, name)
     seen = [ast.literal_eval((ranks.folder / f"rank{rank}.txt").read_text()) for rank in (0, 1)]
     assert seen[0] == seen[1]
     for (loss, grad_norm, metrics), result in zip(seen[0], expected, strict=True):

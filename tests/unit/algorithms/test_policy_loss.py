@@ -30,7 +30,7 @@ KL = 0.5 - 1 + math.log(2)
 def test_sums_equal_the_hand_computed_ones() -> None:
     sums = policy_loss(NEW, TOKENS, CONFIG)
     # clip: -1.28, -1, max(0.5, 0.8) = 0.8; weighted by TIS: -1.28, -1.5, 0.4; KL the same everywhere
-    assert float(sums.loss) == pytest.approx(-1.28 - 1.5 + 0.4 + 3 * 0.1 * KL, abs=1e-6)
+    assert float(sums.loss) == pytest.approx(-1.28 - 1.5 + 0.4 + 3 * 0.1 * KL, abs=1e-5)
     assert float(sums.normaliser) == 3.0
     expected = {
         "clip_fraction": 2.0,
@@ -40,19 +40,19 @@ def test_sums_equal_the_hand_computed_ones() -> None:
         "entropy": -float(NEW.sum()),
         "rollout_kl": 0.0 - math.log(2) + math.log(2),
     }
-    assert {name: float(value) for name, value in sums.metrics.items()} == pytest.approx(expected, abs=1e-6)
+    assert {name: float(value) for name, value in sums.metrics.items()} == pytest.approx(expected, abs=1e-5)
 
 
 def test_the_sequence_mean_weighs_rows_alike() -> None:
     sums = policy_loss(NEW, TOKENS, dataclasses.replace(CONFIG, aggregate=sequence_mean, kl_coefficient=0.0))
-    assert float(sums.loss) == pytest.approx((-1.28 - 1.5) / 2 + 0.4, abs=1e-6)
+    assert float(sums.loss) == pytest.approx((-1.28 - 1.5) / 2 + 0.4, abs=1e-5)
     assert float(sums.normaliser) == 2.0
 
 
 def test_without_kl_and_correction_neither_is_read() -> None:
     config = dataclasses.replace(CONFIG, kl_coefficient=0.0, tis_cap=None)
     sums = policy_loss(NEW, dataclasses.replace(TOKENS, ref_log_probs=None), config)
-    assert float(sums.loss) == pytest.approx(-1.28 - 1 + 0.8, abs=1e-6)
+    assert float(sums.loss) == pytest.approx(-1.28 - 1 + 0.8, abs=1e-5)
 
 
 @pytest.mark.parametrize("kl_coefficient", [0.0, 0.1])
@@ -68,7 +68,7 @@ def test_masked_tokens_leave_no_trace_even_where_their_log_probs_are_infinite() 
     new = NEW.clone().requires_grad_()
     sums = policy_loss(new, broken, CONFIG)
     sums.loss.backward()  # type: ignore[no-untyped-call]
-    assert float(sums.loss.detach()) == pytest.approx(-1.28 - 1.5 + 2 * 0.1 * KL, abs=1e-6)
+    assert float(sums.loss.detach()) == pytest.approx(-1.28 - 1.5 + 2 * 0.1 * KL, abs=1e-5)
     assert float(sums.normaliser) == 2.0
     assert new.grad is not None
     assert bool(new.grad.isfinite().all())

@@ -1,5 +1,6 @@
-"""The packed forward pass equals that of transformers, values and gradients."""
+"""The packed forward pass, in float32, equals that of transformers in float64: values and gradients."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.decoder import ACTIVATIONS, Decoder
 from rljob_workers.trainers.packing import pack
+from tests.near import BACKWARD, FORWARD, assert_near
 from tests.unit.models.peer import config_of, peer_of, state_of
 from tests.unit.trainers.rows import make_rows, make_spec
 
@@ -61,20 +63,20 @@ def packed(decoder: Decoder, rows: TrainRows, temperature: float) -> torch.Tenso
 
 def _check_against_transformers(model: PreTrainedModel, longest: int) -> None:
     rows = make_rows(1, longest=longest)
-    expected = row_by_row(model, rows, 1.3)
+    exact = deepcopy(model).double()
+    expected = row_by_row(exact, rows, 1.3)
     expected.square().sum().backward()  # type: ignore[no-untyped-call]
-    gradients = {name: _gradient(parameter).clone() for name, parameter in model.named_parameters()}
+    gradients = {name: _gradient(parameter) for name, parameter in exact.named_parameters()}
     decoder = make_decoder(model)
     flat_gradient = torch.zeros_like(decoder.flat)
     decoder.enable_gradients(flat_gradient)
     got = packed(decoder, rows, 1.3)
     got.square().sum().backward()  # type: ignore[no-untyped-call]
-    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+    assert_near(got, expected, FORWARD, "log-probs")
     ours = decoder.views_of(flat_gradient)
     assert set(ours) == set(gradients)
     for name, gradient in gradients.items():
-        difference = (ours[name] - gradient).abs() - 1e-4 * (1 + gradient.abs())
-        assert float(difference.max()) <= 0, name
+        assert_near(ours[name], gradient, BACKWARD, name)
 
 
 def _gradient(parameter: torch.Tensor) -> torch.Tensor:
