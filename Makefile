@@ -12,6 +12,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 # Tests of one file stay together, since some go on with what others began. Most of a test's time is waiting for processes.
 SIDE_BY_SIDE := -n 2 --dist loadfile
+LONG := 1200 random schedules of the queue, the benchmarks that need packages of their own, the tests of its peer
 CRD := crds/rljob.dev_rljobs.yaml
 # The same for Helm, which packs nothing from outside a chart's folder.
 CHART_CRD := helm/rljob-operator/files/rljob.dev_rljobs.yaml
@@ -22,7 +23,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-
 UV_COMPILE_IMAGE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-annotate --no-emit-index-url --no-emit-find-links --constraint requirements.lock
 
-.PHONY: help install demo test test-unit test-integration test-schedule test-images test-peer lint format crd docs lock images \
+.PHONY: help install demo test test-long test-unit test-integration test-schedule test-images test-peer lint format crd docs lock images \
 	cluster cluster-build cluster-down test-cluster bench-quickstart bench-queue bench-restart \
 	bench-cluster-restart bench-operator clean
 
@@ -38,6 +39,14 @@ demo: install ## Trains the quickstart: five roles, a real Redis, reward from 0.
 test: install lint ## Lint, types, contracts and all tests
 	$(PYTEST) $(SIDE_BY_SIDE) tests/unit tests/integration
 	@$(MAKE) --no-print-directory test-cluster
+	@echo 'All passed. make test-long has the rest: $(LONG).'
+
+test-long: install ## What make test leaves out, since it takes long: random schedules, benchmarks, the peer's own tests
+	@scripts/install bench
+	$(PYTEST) $(SIDE_BY_SIDE) -m long tests/unit tests/integration
+	@$(MAKE) --no-print-directory test-schedule test-peer
+	@$(MAKE) --no-print-directory bench-cluster-restart ARGS="--kills 1 --roles reference"
+	@$(MAKE) --no-print-directory bench-operator ARGS="--jobs 2"
 
 test-unit: install ## Tests of pure code
 	$(PYTEST) $(SIDE_BY_SIDE) tests/unit
@@ -105,21 +114,21 @@ cluster-down: ## Ends it; nothing is left but the built programs and the images
 
 bench-quickstart: install ## Samples per second beside TRL's GRPOTrainer
 	@scripts/install bench
-	$(BIN)/python tests/bench/quickstart.py
+	$(BIN)/python -m tests.bench.quickstart
 
 bench-queue: install ## The queue beside its peer; ARGS="--only w1,w3 --rounds 3" for less of it
 	@scripts/install bench
 	$(BIN)/python -m tests.bench.queue $(ARGS)
 
 bench-restart: install ## Seconds from a killed rank to all roles ready again
-	$(BIN)/python -m tests.bench.restart
+	$(BIN)/python -m tests.bench.restart $(ARGS)
 
 bench-cluster-restart: install ## The same on a real Kubernetes, with the chain's parts
 	@scripts/cluster-packages
-	$(BIN)/python -m tests.bench.cluster_restart
+	$(BIN)/python -m tests.bench.cluster_restart $(ARGS)
 
 bench-operator: install cluster-build ## What the operator costs at 200 jobs of 9 pretended pods, on a real API server
-	env -u KUBECONFIG $(BIN)/python -m tests.bench.operator_scale --jobs 200
+	env -u KUBECONFIG $(BIN)/python -m tests.bench.operator_scale $(or $(ARGS),--jobs 200)
 
 clean: ## Removes caches and run folders, not .venv
 	rm -rf rljob-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

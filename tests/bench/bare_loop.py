@@ -1,6 +1,6 @@
 """The same training in one process and one loop: our engine and trainer without queue, processes or protocol.
 
-    python tests/bench/bare_loop.py examples/quickstart.yaml --steps 60 --threads 2
+    python -m tests.bench.bare_loop examples/quickstart.yaml --steps 60 --threads 2
 
 An upper bound of what the roles can reach where they share the cores. Strictly on-policy. Prints what `trl_grpo`
 prints.

@@ -1,6 +1,6 @@
 """Samples per second of `rljob run` beside TRL's GRPOTrainer and beside a bare loop, on two shapes.
 
-    make bench-quickstart       or       python tests/bench/quickstart.py --rounds 3 --shape quickstart
+    make bench-quickstart       or       python -m tests.bench.quickstart --rounds 3 --shape quickstart
 
 All three train the same model from the same manifest with the same batch, on the same cores. They take turns within a
 round, because a machine is not equally fast at all times; the medians over the rounds count, and their ratios. A run's
@@ -17,12 +17,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import yaml
 
 BENCH = Path(__file__).parent
 ROOT = BENCH.parents[1]
+SIDES = ("rljob run", "TRL", "bare loop")
 RUN_SECONDS = 1800
 """Longer than any run here takes; a run beyond it is killed and named."""
 
@@ -69,32 +72,55 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shape", choices=[shape.name for shape in SHAPES], action="append")
+    parser.add_argument("--side", choices=SIDES, action="append", help="may be given several times; all by default")
+    parser.add_argument("--steps", type=_enough, help="of every side, instead of what the shape says")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of TRL and of the bare loop")
     arguments = parser.parse_args()
-    for shape in SHAPES:
-        if arguments.shape is None or shape.name in arguments.shape:
-            _compare(shape, arguments.rounds, arguments.threads)
+    with tempfile.TemporaryDirectory(prefix="rljob-bench-") as folder:
+        for shape in SHAPES:
+            if arguments.shape is None or shape.name in arguments.shape:
+                chosen = shape if arguments.steps is None else _shortened(shape, arguments.steps, Path(folder))
+                _compare(chosen, arguments.rounds, arguments.threads, arguments.side or SIDES)
 
 
-def _compare(shape: Shape, rounds: int, threads: int) -> None:
-    _say(f"{shape.name}: {shape.manifest.relative_to(ROOT)}, {rounds} rounds")
-    contestants: dict[str, Callable[[], list[Step]]] = {
+def _enough(text: str) -> int:
+    number = int(text)
+    if number < 3:
+        raise argparse.ArgumentTypeError(f"{number} steps are too few: the first is not counted. Use 3 or more.")
+    return number
+
+
+def _shortened(shape: Shape, steps: int, folder: Path) -> Shape:
+    """The same work for so many steps, of which the first is not counted."""
+    raw = yaml.safe_load(shape.manifest.read_text())
+    raw["spec"]["rollout"]["numRollouts"] = steps
+    raw["spec"]["data"]["prompts"] = str(shape.manifest.parent / raw["spec"]["data"]["prompts"])
+    manifest = folder / shape.manifest.name
+    manifest.write_text(yaml.safe_dump(raw))
+    return replace(shape, manifest=manifest, steps=steps, warm_up=0)
+
+
+def _compare(shape: Shape, rounds: int, threads: int, sides: Sequence[str]) -> None:
+    _say(f"{shape.name}: {shape.manifest.name}, {rounds} rounds")
+    runs: dict[str, Callable[[], list[Step]]] = {
         "rljob run": lambda: _rljob_steps(shape),
-        "TRL": lambda: _script_steps("trl_grpo.py", shape, threads),
-        "bare loop": lambda: _script_steps("bare_loop.py", shape, threads),
+        "TRL": lambda: _module_steps("trl_grpo", shape, threads),
+        "bare loop": lambda: _module_steps("bare_loop", shape, threads),
     }
-    rates: dict[str, list[Rate]] = {name: [] for name in contestants}
+    rates: dict[str, list[Rate]] = {name: [] for name in sides}
     for turn in range(1, rounds + 1):
-        for name, run in contestants.items():
-            rate = steady_rate(run(), shape.warm_up)
+        for name in sides:
+            rate = steady_rate(runs[name](), shape.warm_up)
             rates[name].append(rate)
             speeds = f"{rate.samples_per_second:9.1f} samples/s {rate.tokens_per_second:10.0f} tokens/s"
             _say(f"  round {turn}  {name:10} {speeds}")
-    medians = {name: statistics.median(rate.samples_per_second for rate in runs) for name, runs in rates.items()}
+    medians = {name: statistics.median(rate.samples_per_second for rate in found) for name, found in rates.items()}
     for name, median in medians.items():
         _say(f"  median   {name:10} {median:9.1f} samples/s")
-    _say(f"  rljob run / TRL       {medians['rljob run'] / medians['TRL']:.2f} (aim {shape.aim})")
-    _say(f"  rljob run / bare loop {medians['rljob run'] / medians['bare loop']:.2f}")
+    if "rljob run" in medians:
+        for name, aim in (("TRL", f" (aim {shape.aim})"), ("bare loop", "")):
+            if name in medians:
+                _say(f"  {'rljob run / ' + name:21} {medians['rljob run'] / medians[name]:.2f}{aim}")
 
 
 def steady_rate(steps: list[Step], warm_up: int) -> Rate:
@@ -109,13 +135,14 @@ def steady_rate(steps: list[Step], warm_up: int) -> Rate:
 def _rljob_steps(shape: Shape) -> list[Step]:
     with tempfile.TemporaryDirectory(prefix="rljob-bench-") as folder:
         out = Path(folder) / "out"
-        _run([str(Path(sys.executable).with_name("rljob")), "run", str(shape.manifest), "--out", str(out)])
+        _run([sys.executable, "-m", "rljob_cli", "run", str(shape.manifest), "--out", str(out)])
         return _steps((out / "metrics.jsonl").read_text().splitlines())
 
 
-def _script_steps(script: str, shape: Shape, threads: int) -> list[Step]:
+def _module_steps(module: str, shape: Shape, threads: int) -> list[Step]:
+    """Started as a module: by its path its folder would be looked in first, where `queue` hides the library's."""
     arguments = [str(shape.manifest), "--steps", str(shape.steps), "--threads", str(threads)]
-    output = _run([sys.executable, str(BENCH / script), *arguments])
+    output = _run([sys.executable, "-m", f"tests.bench.{module}", *arguments])
     return _steps([line for line in output.splitlines() if line.startswith('{"step"')])  # TRL prints lines of its own
 
 

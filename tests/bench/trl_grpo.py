@@ -1,6 +1,6 @@
 """TRL's GRPOTrainer on the model, tokenizer, task, batch and loss of one of our manifests.
 
-    python tests/bench/trl_grpo.py examples/quickstart.yaml --steps 60 --threads 2
+    python -m tests.bench.trl_grpo examples/quickstart.yaml --steps 60 --threads 2
 
 Prints a JSON line per step: {"step", "time", "samples", "tokens", "reward"}. Time is monotonic, in seconds.
 Nothing is downloaded: model and tokenizer are built from the manifest's config, weights drawn from its seed.
@@ -37,9 +37,11 @@ def main() -> None:
 
 
 def _trainer(spec: RLJobSpec, base: Path, folder: Path, steps: int) -> Any:
-    from datasets import Dataset
-    from trl import GRPOTrainer
-
+    try:
+        from datasets import Dataset
+        from trl import GRPOTrainer
+    except ModuleNotFoundError as error:
+        sys.exit(f"tests.bench.trl_grpo: the package {error.name} is not installed. Run scripts/install bench.")
     from rljob_workers.models.building import build_config, initial_state, save_folder
     from rljob_workers.models.tokenizers import build_tokenizer
 

@@ -1,12 +1,20 @@
 """The run folder is one job's and one run's: what a user finds in it, and what a second start there says."""
 
-import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 from rljob_operator.local.run_folder import memory_path
 
 from .job import RunningJob, at_leisure, kill, make_manifest
+
+DRAW = Path(__file__).parents[3] / "scripts/draw_timeline.py"
+
+
+def drawn(timeline: Path) -> str:
+    command = [sys.executable, str(DRAW), str(timeline), "--first", "0", "--steps", "2"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
 
 
 def test_a_job_trains_to_its_end_and_is_then_finished(tmp_path: Path) -> None:
@@ -19,7 +27,7 @@ def test_a_job_trains_to_its_end_and_is_then_finished(tmp_path: Path) -> None:
         assert [line["step"] for line in job.metrics()] == [0, 1, 2, 3, 4]
         assert [event["reason"] for event in job.events()] == ["Started", "EpochOpened", "Ready", "Succeeded"]
         assert len((job.out / "samples.jsonl").read_bytes().splitlines()) == 5 * 32
-        assert json.loads((job.out / "timeline.json").read_bytes())
+        assert drawn(job.out / "timeline.json").startswith("<svg ")
         assert not memory_path(job.out).exists()
 
         job.start()

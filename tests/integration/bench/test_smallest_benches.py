@@ -1,0 +1,58 @@
+"""The benchmarks that drive whole processes run from their command to their last line, at their smallest size."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SECONDS = 600
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """As `make` starts it: a module, from the repository's root."""
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
+
+
+def assert_ended_well(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_samples_per_second_of_the_quickstart() -> None:
+    sides = ("--side", "rljob run", "--side", "bare loop")
+    said = assert_ended_well(
+        bench("tests.bench.quickstart", "--shape", "quickstart", "--rounds", "1", "--steps", "3", *sides)
+    )
+    assert "  rljob run / bare loop " in said
+
+
+def test_trl_trains_or_its_absence_is_named() -> None:
+    """Its packages are in the benchmarks' lock only: without them the start goes as far as they are needed."""
+    arguments = ("examples/quickstart.yaml", "--steps", "1", "--threads", "1")
+    done = bench("tests.bench.trl_grpo", *arguments)
+    if importlib.util.find_spec("trl") is None:
+        sentence = "tests.bench.trl_grpo: the package datasets is not installed. Run scripts/install bench.\n"
+        assert (done.returncode, done.stderr) == (1, sentence)
+    else:
+        steps = [json.loads(line) for line in assert_ended_well(done).splitlines() if line.startswith('{"step"')]
+        assert [step["step"] for step in steps] == [1]
+
+
+def test_the_queue() -> None:
+    said = assert_ended_well(
+        bench("tests.bench.queue", "--only", "w1", "--rounds", "1", "--sides", "ours unix", "--output", "json")
+    )
+    assert json.loads(said)["figures"]
+
+
+@pytest.mark.long
+def test_restarts() -> None:
+    said = assert_ended_well(bench("tests.bench.restart", "--kills", "1"))
+    assert [json.loads(line)["kills"] for line in said.splitlines()] == [1, 1, 1, 1]

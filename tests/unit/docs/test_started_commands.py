@@ -1,0 +1,91 @@
+"""Every program of ours that README, docs or Makefile name is started by some test, or by what starts the tests."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+STARTED_BY = {
+    "rljob run": "tests/integration/run/job.py::start",
+    "rljob validate": "tests/cluster/test_commands.py::test_a_bad_manifest_ends_rljob_validate_with_64",
+    "rljob render": "tests/cluster/test_commands.py::test_an_example_and_what_render_makes_of_it_are_accepted",
+    "rljob audit": "tests/unit/cli/test_audit_command.py::test_a_whole_log_holds",
+    "rljob queue stats": "tests/cluster/test_quickstart.py::test_the_quickstart_succeeds_by_the_commands_of_its_page",
+    "rljob queue check": "tests/cluster/test_quickstart.py::test_the_quickstart_succeeds_by_the_commands_of_its_page",
+    "rljob queue drain": "tests/cluster/test_quickstart.py::test_the_quickstart_succeeds_by_the_commands_of_its_page",
+    "rljob queue peek": (
+        "tests/integration/run/test_queue_commands.py::test_the_queue_of_a_run_is_looked_at_proven_and_drained"
+    ),
+    "rljob restart": "tests/cluster/test_commands.py::test_rljob_restart_waits_until_it_is_carried_out",
+    "rljob clone": "tests/cluster/test_commands.py::test_a_clone_can_be_applied",
+    "rljob crd": "Makefile::lint",
+    "rljob docs": "Makefile::lint",
+    "rljob_workers.dcs.coordinator": "tests/integration/dcs/world.py::start",
+    "rljob_workers.dcs.coordinator.pod": (
+        "tests/integration/launcher/test_pod_job.py::test_a_job_of_containers_grows_shrinks_loses_a_rank_and_ends"
+    ),
+    "rljob_workers.launcher.parent": "tests/integration/run/job.py::start",
+    "rljob_workers.launcher.pod": (
+        "tests/integration/launcher/test_pod_job.py::test_a_job_of_containers_grows_shrinks_loses_a_rank_and_ends"
+    ),
+    "scripts/cluster-packages": "Makefile::cluster-build",
+    "scripts/cluster-values": "tests/unit/bench/test_benches_start.py::test_values_for_the_cluster_of_this_machine",
+    "scripts/draw_timeline.py": (
+        "tests/integration/run/test_folder.py::test_a_job_trains_to_its_end_and_is_then_finished"
+    ),
+    "scripts/images": "tests/cluster/test_images.py::test_the_worker_image_runs_a_job_by_itself",
+    "scripts/install": "Makefile::install",
+    "tests.bench.cluster_restart": "tests/unit/bench/test_benches_start.py::test_a_bench_says_how_it_is_called",
+    "tests.bench.operator_scale": "tests/unit/bench/test_benches_start.py::test_a_bench_says_how_it_is_called",
+    "tests.bench.queue": "tests/integration/bench/test_smallest_benches.py::test_the_queue",
+    "tests.bench.quickstart": (
+        "tests/integration/bench/test_smallest_benches.py::test_samples_per_second_of_the_quickstart"
+    ),
+    "tests.bench.restart": "tests/integration/bench/test_smallest_benches.py::test_restarts",
+    "tests.peer.run": "Makefile::test-long",
+    "tests/cluster/node/build.sh": "Makefile::cluster-build",
+    "tests/cluster/node/up.sh": "tests/cluster/harness/machine.py::bring_up",
+    "tests/cluster/node/down.sh": ".ci/run::end",
+}
+"""Program: who starts it, a function or a target. Benchmarks with their smallest size; those of a cluster show their
+help in `make test`, and run in `make test-long`."""
+
+_OURS = re.compile(
+    r"\brljob (?:run|validate|render|audit|queue \w+|restart|clone|crd|docs)\b"
+    r"|(?<=-m )(?:tests|rljob_\w+)[\w.]*\w"
+    r"|(?<![\w/])(?:scripts|tests/cluster/node)/[\w.-]*\w"
+)
+_BY_PATH = re.compile(r"python \S*tests/\S+\.py")
+
+
+def recipes() -> str:
+    """What every target would run."""
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    command = ["make", "--dry-run", "--no-print-directory", *targets]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def texts() -> str:
+    pages = [ROOT / "README.md", ROOT / "Makefile", *sorted((ROOT / "docs").glob("*.md"))]
+    return recipes() + "".join(page.read_text() for page in pages)
+
+
+def test_every_program_that_is_named_is_in_the_table_and_no_other() -> None:
+    assert set(_OURS.findall(texts())) == set(STARTED_BY)
+
+
+def test_no_program_of_the_tests_is_started_by_its_path() -> None:
+    """Its folder would come before the standard library, and a neighbour called `queue` would hide a module of it."""
+    programs = "".join(path.read_text() for path in sorted((ROOT / "tests/bench").rglob("*.py")))
+    assert _BY_PATH.findall(texts() + programs) == []
+
+
+@pytest.mark.parametrize("starter", sorted(set(STARTED_BY.values())))
+def test_who_starts_it_is_there(starter: str) -> None:
+    file, name = starter.split("::")
+    definition = {".py": rf"def {name}\(", "Makefile": rf"{name}:", ".ci/run": rf"{name}\(\)"}
+    pattern = definition[file if file in definition else Path(file).suffix]
+    assert re.search(rf"^\s*{pattern}", (ROOT / file).read_text(), re.MULTILINE), starter
