@@ -205,17 +205,17 @@ class PretendedCoordinator:
 
     async def events(self, after: int, wait: float, quiet: Collection[str]) -> EventPage:
         """Events after `after`; waits for the first that is not of a quiet kind."""
-        bell = asyncio.Event()
-        self._waiting.add(bell)
+        notified = asyncio.Event()
+        self._waiting.add(notified)
         deadline = time.monotonic() + wait
         try:
             while not any(event.id > after and event.kind not in quiet for event in self._events):
-                bell.clear()
-                await asyncio.wait_for(bell.wait(), max(0.0, deadline - time.monotonic()))
+                notified.clear()
+                await asyncio.wait_for(notified.wait(), max(0.0, deadline - time.monotonic()))
         except TimeoutError:
             pass  # what there is by then
         finally:
-            self._waiting.discard(bell)
+            self._waiting.discard(notified)
         oldest = self._events[0].id if self._events else 0
         return EventPage(events=[event for event in self._events if event.id > after], oldest=oldest)
 
@@ -260,8 +260,8 @@ class PretendedCoordinator:
             pod=pod,
         )
         self._events.append(event)
-        for bell in self._waiting:
-            bell.set()
+        for notified in self._waiting:
+            notified.set()
 
     def _observed(self, key: PodKey, pod: _Pod) -> PodObservation:
         order = pod.order

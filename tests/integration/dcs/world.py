@@ -63,7 +63,7 @@ def ground_here(endpoints: Endpoints, manifest: RLJob, clock: Callable[[], float
         steward=QueueSteward(endpoints, queue_shape(manifest.spec), timing=timing),
         clock=clock,
         wall=lambda: 1.0,
-        ring=lambda _: None,
+        notify=lambda _: None,
         begin_anew=lambda _: None,
     )
 

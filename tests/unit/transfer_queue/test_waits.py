@@ -19,12 +19,12 @@ class Clock:
         self.now += seconds
 
 
-class Bell(Notices):
-    """Rings at the given times."""
+class Listened(Notices):
+    """Notices at the given times."""
 
-    def __init__(self, clock: Clock, *rings: float) -> None:
+    def __init__(self, clock: Clock, *notice_times: float) -> None:
         self.clock = clock
-        self.rings = [100.0 + ring for ring in rings]
+        self.notice_times = [100.0 + at for at in notice_times]
         self.listens = False
 
     def listen(self, channel: str) -> bool:
@@ -32,12 +32,12 @@ class Bell(Notices):
         return not was_listening
 
     def noticed(self, channel: str) -> bool:
-        heard = [ring for ring in self.rings if ring <= self.clock.now]
-        self.rings = [ring for ring in self.rings if ring > self.clock.now]
+        heard = [at for at in self.notice_times if at <= self.clock.now]
+        self.notice_times = [at for at in self.notice_times if at > self.clock.now]
         return not self.listens or bool(heard)
 
     def wait(self, seconds: float) -> None:
-        self.clock.now = min([self.clock.now + seconds, *self.rings])
+        self.clock.now = min([self.clock.now + seconds, *self.notice_times])
 
     def close(self) -> None: ...
 
@@ -61,30 +61,30 @@ class Queue:
 
 def test_what_is_there_is_asked_for_once_and_nobody_listens() -> None:
     clock = Clock()
-    bell, queue = Bell(clock), Queue(0)
-    assert turns(Waits(bell, clock), queue, 3) == ["rows"] * 3
+    notices, queue = Listened(clock), Queue(0)
+    assert turns(Waits(notices, clock), queue, 3) == ["rows"] * 3
     assert queue.asked == 3
-    assert not bell.listens
+    assert not notices.listens
 
 
 def test_who_begins_to_listen_asks_again_since_something_may_have_come_meanwhile() -> None:
     clock = Clock()
     queue = Queue(1)
-    assert turns(Waits(Bell(clock), clock), queue, 1) == ["rows"]
+    assert turns(Waits(Listened(clock), clock), queue, 1) == ["rows"]
     assert clock.now == 100.0
 
 
 def test_a_notice_is_answered_at_once() -> None:
     clock = Clock()
     queue = Queue(2)
-    assert turns(Waits(Bell(clock, 0.05), clock), queue, 1) == ["rows"]
+    assert turns(Waits(Listened(clock, 0.05), clock), queue, 1) == ["rows"]
     assert clock.now == pytest.approx(100.05)
 
 
 def test_without_a_notice_the_answer_stands_over_many_turns() -> None:
     clock = Clock()
     queue = Queue(1000)
-    assert turns(Waits(Bell(clock), clock), queue, 50) == ["not yet"] * 50
+    assert turns(Waits(Listened(clock), clock), queue, 50) == ["not yet"] * 50
     assert clock.now == pytest.approx(110.0)
     assert queue.asked <= 2 + 10 / RECHECK_SECONDS
 
@@ -92,7 +92,7 @@ def test_without_a_notice_the_answer_stands_over_many_turns() -> None:
 def test_a_notice_between_two_turns_is_not_missed() -> None:
     clock = Clock()
     queue = Queue(2)
-    waits = Waits(Bell(clock, 0.3), clock)
+    waits = Waits(Listened(clock, 0.3), clock)
     assert turns(waits, queue, 1) == ["not yet"]
     clock.sleep(0.2)
     assert turns(waits, queue, 1) == ["rows"]
@@ -101,7 +101,7 @@ def test_a_notice_between_two_turns_is_not_missed() -> None:
 def test_another_question_is_asked_at_once() -> None:
     clock = Clock()
     queue = Queue(2)
-    waits = Waits(Bell(clock), clock)
+    waits = Waits(Listened(clock), clock)
     assert turns(waits, queue, 1, "version 3") == ["not yet"]
     assert turns(waits, queue, 1, "version 4") == ["rows"]
     assert clock.now == pytest.approx(100.2)
@@ -110,7 +110,7 @@ def test_another_question_is_asked_at_once() -> None:
 def test_what_a_broken_connection_said_does_not_stand() -> None:
     clock = Clock()
     queue = Queue(4, stands=False)
-    assert turns(Waits(Bell(clock), clock), queue, 1) == ["rows"]
+    assert turns(Waits(Listened(clock), clock), queue, 1) == ["rows"]
     assert clock.now < 100.1
 
 

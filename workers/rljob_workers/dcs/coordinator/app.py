@@ -22,9 +22,9 @@ from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
 from rljob_api.wire.observation import EventPage, ServerState
 from rljob_api.wire.ranks import Beat, RankHello, Rendezvous, StepReport
 from rljob_api.wire.weights import CheckpointRequest, PublishRequest, SourceRequest, Stream, WeightOffer
-from rljob_workers.dcs.coordinator.bell import Topic
 from rljob_workers.dcs.coordinator.desk import Desk
 from rljob_workers.dcs.coordinator.metrics import exposition
+from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.queue_routes import add_queue_routes
 from rljob_workers.dcs.coordinator.refusals import Refused, bad_request, not_found, not_open
 from rljob_workers.dcs.coordinator.weights import is_newer
@@ -129,7 +129,7 @@ def _launcher_routes(app: FastAPI, desk: Desk) -> None:
     @app.post("/v1/launchers")
     async def register(hello: LauncherHello) -> Response:
         coordinator.pods.hear_hello(hello)
-        desk.bell.ring(Topic.SERVER)
+        desk.notifier.notify(Topic.SERVER)
         await desk.do_when_open(partial(coordinator.pods.register_launcher, hello))
         return _json(None)
 
@@ -146,7 +146,7 @@ def _launcher_routes(app: FastAPI, desk: Desk) -> None:
     @app.post("/v1/launchers/{launcher}/poll")
     async def poll(launcher: str, poll: LauncherPoll) -> Response:
         coordinator.pods.hear_poll(launcher, poll)
-        desk.bell.ring(Topic.SERVER)
+        desk.notifier.notify(Topic.SERVER)
 
         def look() -> LauncherAnswer | None:
             coordinator.gate.require_open()

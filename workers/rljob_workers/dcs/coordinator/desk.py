@@ -15,8 +15,8 @@ from typing import TypeVar
 
 import redis
 
-from rljob_workers.dcs.coordinator.bell import Bell, Topic
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
+from rljob_workers.dcs.coordinator.notifier import Notifier, Topic
 from rljob_workers.dcs.coordinator.refusals import UNAVAILABLE, Refused, dead, fenced, incomplete, not_open, wrong_epoch
 from rljob_workers.transfer_queue import errors as queue_errors
 
@@ -30,9 +30,9 @@ OPENING_PATIENCE_SECONDS = 4.0
 class Desk:
     """Work in order, one after another."""
 
-    def __init__(self, coordinator: Coordinator, bell: Bell) -> None:
+    def __init__(self, coordinator: Coordinator, notifier: Notifier) -> None:
         self.coordinator = coordinator
-        self.bell = bell
+        self.notifier = notifier
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coordinator")
         self._leaves = False
 
@@ -56,30 +56,30 @@ class Desk:
             return work()
 
         while True:
-            count = self.bell.count(Topic.SERVER)
+            count = self.notifier.count(Topic.SERVER)
             try:
                 return await self.do(checked_work)
             except Refused as refused:
                 if refused.status != UNAVAILABLE or self._leaves or time.monotonic() >= deadline:
                     raise
-            await self.bell.wait(Topic.SERVER, count, deadline - time.monotonic())
+            await self.notifier.wait(Topic.SERVER, count, deadline - time.monotonic())
 
     async def await_answer(self, topic: Topic, look: Callable[[], T | None], seconds: float) -> T | None:
-        """Looks now and after every ring of the topic; None when there is nothing after `seconds`."""
+        """Looks now and after every notification of the topic; None when there is nothing after `seconds`."""
         deadline = time.monotonic() + seconds
         while True:
-            count = self.bell.count(topic)
+            count = self.notifier.count(topic)
             answer = await self.do(look)
             if answer is not None or time.monotonic() >= deadline:
                 return answer
             if self._leaves:
                 raise not_open("The coordinator ends, or begins anew with another job. Ask again.")
-            await self.bell.wait(topic, count, deadline - time.monotonic())
+            await self.notifier.wait(topic, count, deadline - time.monotonic())
 
     def leave(self) -> None:
         """Nobody waits here any more: who does is sent away to ask again, for its connection is about to be closed."""
         self._leaves = True
-        self.bell.ring(*Topic)
+        self.notifier.notify(*Topic)
 
     def close(self) -> None:
         """Lets the work in progress end."""

@@ -16,9 +16,9 @@ from rljob_api.wire.identity import PodKey, WeightId
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.ranks import StepReport
 from rljob_api.wire.weights import CheckpointRecord
-from rljob_workers.dcs.coordinator.bell import Topic
 from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.jobs import job_changes
+from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.refusals import wrong_epoch
 from rljob_workers.dcs.coordinator.store import Change, Table
 
@@ -137,9 +137,9 @@ class Epochs:
             *job_changes(restore.epoch, request.job),
             *self._forget_after(opened),
         )
-        ground.ring(Topic.ORDERS)
-        ground.ring(Topic.WEIGHTS)
-        ground.ring(Topic.RENDEZVOUS)
+        ground.notify(Topic.ORDERS)
+        ground.notify(Topic.WEIGHTS)
+        ground.notify(Topic.RENDEZVOUS)
         return restore
 
     def order(self, desired: DesiredState) -> None:
@@ -151,7 +151,7 @@ class Epochs:
             _refuse_older(before, desired)
         if before != desired:
             self._ground.store.commit([Change(Table.STATE, _DESIRED, desired.model_dump_json())])
-            self._ground.ring(Topic.ORDERS)
+            self._ground.notify(Topic.ORDERS)
 
     def note_step(self, report: StepReport) -> Change:
         """The change that makes `report` the last step."""

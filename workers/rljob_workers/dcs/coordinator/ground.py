@@ -1,4 +1,4 @@
-"""What all rooms of the coordinator stand on: the store, the queue's steward, clocks, the bell.
+"""What all rooms of the coordinator stand on: the store, the queue's steward, clocks, the notifier.
 
 Handed to the rooms when the coordinator is made; decides nothing.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rljob_api.names import Epoch
 from rljob_api.spec import RLJob
 from rljob_api.wire.observation import CoordinatorEvent, EventKind
-from rljob_workers.dcs.coordinator.bell import Topic
+from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.store import Change, Store, Table
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Ground:
     """Monotonic seconds: ages."""
     wall: Callable[[], float]
     """Unix seconds: what is written down."""
-    ring: Callable[[Topic], None]
+    notify: Callable[[Topic], None]
     begin_anew: Callable[[RLJob], None]
     """Has the coordinator made anew for another job, which is stored; callable from any thread."""
 
@@ -43,4 +43,4 @@ class Ground:
         events = [] if self.store.told(mark, value) else [event]
         self.store.commit([*changes, Change(Table.MARKS, mark, value)], events)
         if events:
-            self.ring(Topic.EVENTS)
+            self.notify(Topic.EVENTS)

@@ -6,9 +6,9 @@ Called by the coordinator in its thread. Bound to epoch and generation, so that 
 from __future__ import annotations
 
 from rljob_api.wire.ranks import Rendezvous
-from rljob_workers.dcs.coordinator.bell import Topic
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.refusals import wrong_epoch
 from rljob_workers.dcs.coordinator.store import Change, Table
 
@@ -26,7 +26,7 @@ class Meetings:
         if meeting.epoch != epoch:
             raise wrong_epoch(f"rendezvous {meeting.group}: epoch {meeting.epoch} is not the open epoch {epoch}. Exit.")
         self._ground.store.commit([Change(Table.RENDEZVOUS, meeting.group, meeting.model_dump_json())])
-        self._ground.ring(Topic.RENDEZVOUS)
+        self._ground.notify(Topic.RENDEZVOUS)
 
     def find(self, group: str, epoch: int, generation: int) -> Rendezvous | None:
         """Where the group of this epoch and generation meets; None while rank 0 has not said so."""

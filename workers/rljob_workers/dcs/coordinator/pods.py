@@ -17,10 +17,10 @@ from rljob_api.wire.identity import Life, PodKey
 from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.ranks import Beat, RankHello, RankState
-from rljob_workers.dcs.coordinator.bell import Topic
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.jobs import job_in_force
+from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.opening import Word
 from rljob_workers.dcs.coordinator.readiness import RankStanding, readiness_mark
 from rljob_workers.dcs.coordinator.refusals import Refused, fenced, not_found, not_open, wrong_epoch
@@ -115,7 +115,7 @@ class Pods:
         event = self._ground.event(EventKind.POD_CHANGED, epoch, message).model_copy(update={"pod": hello.pod})
         self._ground.tell_once(f"launcher:{hello.pod}", hello.launcher, event, *changes)
         self._registered[hello.launcher] = self._ground.clock()
-        self._ground.ring(Topic.ORDERS)
+        self._ground.notify(Topic.ORDERS)
 
     def hear_poll(self, launcher: str, poll: LauncherPoll) -> None:
         """Notes what a launcher reports. Needs no Redis: it is how a restarted one learns how far it was seen."""

@@ -14,9 +14,9 @@ from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.ranks import StepReport
 from rljob_api.wire.weights import CheckpointRecord, CheckpointRequest
-from rljob_workers.dcs.coordinator.bell import Topic
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.pods import Pods
 from rljob_workers.dcs.coordinator.store import Change, Table
 
@@ -95,7 +95,7 @@ class Progress:
         told = event.model_copy(update={"failure": failure, "pod": failure.pod})
         if not known:
             store.commit([*buried, Change(Table.FAILURES, failure.id, failure.model_dump_json())], [told])
-            self._ground.ring(Topic.EVENTS)
+            self._ground.notify(Topic.EVENTS)
         elif buried:
             store.commit(buried)
 

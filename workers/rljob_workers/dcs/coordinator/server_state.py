@@ -10,11 +10,11 @@ from rljob_api.names import Epoch
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.launchers import LauncherHello
 from rljob_api.wire.observation import EventKind, ServerState
-from rljob_workers.dcs.coordinator.bell import Topic
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.hearing import Hearing
 from rljob_workers.dcs.coordinator.jobs import job_to_work_by, runs_alike
+from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.opening import Closed, OpeningPatience, launchers_awaited
 from rljob_workers.dcs.coordinator.pods import Pods
 from rljob_workers.dcs.coordinator.refusals import not_open
@@ -72,7 +72,7 @@ class ServerGate:
         self.state = ServerState.OPENING
         self.waiting_for = f"the control Redis ({why})"
         self._run_id = None
-        self._ground.ring(Topic.ORDERS)  # launchers answer a closed server with how far they had seen it
+        self._ground.notify(Topic.ORDERS)  # launchers answer a closed server with how far they had seen it
 
     def look(self) -> None:
         """Notices a restart; opens the server when that is safe. Raises redis' or the queue's connection errors."""
@@ -88,7 +88,7 @@ class ServerGate:
         self.state = ServerState.OPEN
         self._ground.store.commit([Change(Table.STATE, _SEQ_FLOOR, str(self._pods.seen_seq))])
         self._remember(self._run_id)
-        self._ground.ring(Topic.SERVER)
+        self._ground.notify(Topic.SERVER)
 
     def _try_to_open(self, run_id: str) -> None:
         if self._closed.coordinator_is_new:
@@ -108,7 +108,7 @@ class ServerGate:
             return
         self._ground.store.load()
         self._remember(run_id)
-        self._ground.ring(Topic.ORDERS)
+        self._ground.notify(Topic.ORDERS)
 
     def _awaits_launchers(self) -> bool:
         orders = {str(order.pod): order for order in self._epochs.desired.pods}

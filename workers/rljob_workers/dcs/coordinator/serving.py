@@ -23,11 +23,11 @@ from rljob_api.wire.identity import Endpoints
 from rljob_api.wire.observation import ServerState
 from rljob_workers.dcs.context import checkpoint_dir
 from rljob_workers.dcs.coordinator.app import build_app
-from rljob_workers.dcs.coordinator.bell import Bell, Topic
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
 from rljob_workers.dcs.coordinator.desk import Desk
 from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.hearing import TICK_SECONDS
+from rljob_workers.dcs.coordinator.notifier import Notifier, Topic
 from rljob_workers.dcs.coordinator.opening import ON_ONE_MACHINE, OpeningPatience
 from rljob_workers.dcs.coordinator.refusals import Refused
 from rljob_workers.dcs.coordinator.store import Store
@@ -78,7 +78,7 @@ def _ended(*_: object) -> None:
 async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob, opening: OpeningPatience) -> RLJob | None:
     """Serves one job; the one to serve next, or None at the end."""
     loop = asyncio.get_running_loop()
-    bell = Bell(loop)
+    notifier = Notifier(loop)
     successors: list[RLJob] = []
 
     def begin_anew(successor: RLJob) -> None:
@@ -93,10 +93,10 @@ async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob, open
         steward=QueueSteward(endpoints, queue_shape(job.spec), timing=TIMING),
         clock=time.monotonic,
         wall=time.time,
-        ring=bell.ring,
+        notify=notifier.notify,
         begin_anew=begin_anew,
     )
-    desk = Desk(Coordinator(ground, checkpoint_dir(job, endpoints), opening), bell)
+    desk = Desk(Coordinator(ground, checkpoint_dir(job, endpoints), opening), notifier)
     config = uvicorn.Config(
         build_app(desk, endpoints.token),
         log_level="warning",
@@ -152,7 +152,7 @@ async def _watch(desk: Desk) -> None:
         await _try(desk, gate.look)
         if gate.state is not before:
             _LOG.info("control Redis: %s", gate.state.value)
-            desk.bell.ring(Topic.SERVER)
+            desk.notifier.notify(Topic.SERVER)
         await asyncio.sleep(OPENING_LOOK_SECONDS if gate.state is ServerState.OPENING else LOOK_SECONDS)
 
 

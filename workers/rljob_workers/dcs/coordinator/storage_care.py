@@ -12,9 +12,9 @@ from functools import partial
 from rljob_api.names import Role, partition_name
 from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, RoomMade
-from rljob_workers.dcs.coordinator.bell import Topic
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.store import Change, Table
 from rljob_workers.transfer_queue.errors import StorageUnreachable
@@ -59,7 +59,7 @@ class StorageCare:
     def _tell_loss(self, unit: int, loss: LostRows) -> None:
         message = f"Storage unit {unit} came back without its rows: {loss}."
         self._ground.store.commit([], [self._event(EventKind.UNIT_LOST, message)])
-        self._ground.ring(Topic.EVENTS)
+        self._ground.notify(Topic.EVENTS)
         if loss.needs_global_restart:
             self._report(f"unit/{unit}/{self._ground.store.last_event}", message)
 
@@ -115,7 +115,7 @@ class StorageCare:
             room = RoomMade(rows=news[-1].total_rows, message=self._sentence(news))
             change = Change(Table.STATE, _ROOM, room.model_dump_json())
             self._ground.store.commit([change], [self._event(EventKind.ROWS_DROPPED, room.message)])
-            self._ground.ring(Topic.EVENTS)
+            self._ground.notify(Topic.EVENTS)
         upkeep.forget_dropped(len(listed))
         self._told_at = now
 

@@ -9,9 +9,9 @@ from rljob_api.base import WireModel
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.weights import PublishRequest, SourceRequest, Stream, WeightOffer
-from rljob_workers.dcs.coordinator.bell import Topic
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.pods import Pods
 from rljob_workers.dcs.coordinator.refusals import dead
 from rljob_workers.dcs.coordinator.store import Change, Table
@@ -71,7 +71,7 @@ class Weights:
         event = self._ground.event(EventKind.PUBLISHED, epoch, f"{offer.stream.value} {offer.id} can be pulled.")
         change = Change(Table.OFFERS, offer.stream.value, entry.model_dump_json())
         self._ground.tell_once(f"published:{offer.stream.value}", f"{offer.id}", event, change)
-        self._ground.ring(Topic.WEIGHTS)
+        self._ground.notify(Topic.WEIGHTS)
 
     def add_source(self, request: SourceRequest) -> None:
         """A receiver serves the newest weight too; about any other weight nobody asks any more."""
@@ -83,7 +83,7 @@ class Weights:
         sources = [*(source for source in entry.offer.sources if source != request.address), request.address]
         grown = OfferEntry(offer=entry.offer.model_copy(update={"sources": sources}), owners=owners)
         self._ground.store.commit([Change(Table.OFFERS, request.stream.value, grown.model_dump_json())])
-        self._ground.ring(Topic.WEIGHTS)
+        self._ground.notify(Topic.WEIGHTS)
 
     def _entry(self, stream: Stream) -> OfferEntry | None:
         text = self._ground.store.get(Table.OFFERS, stream.value)
