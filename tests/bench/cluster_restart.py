@@ -56,7 +56,7 @@ class Lap:
     """From then until the next epoch was open; None in place."""
 
 
-class Desk:
+class CoordinatorReader:
     """The job's coordinator, asked from within the cluster's network."""
 
     def __init__(self, node: Node, kubectl: Kubectl, job: str) -> None:
@@ -95,12 +95,12 @@ class Bench:
         self.job = job
         self._node = node
         self._metrics = f"http://127.0.0.1:{metrics_port}/metrics"
-        self._desk = Desk(node, job.kubectl, job.name)
+        self._coordinator = CoordinatorReader(node, job.kubectl, job.name)
 
     def lap(self, role: Role) -> Lap:
         """Kills a rank of `role` once."""
         time.sleep(PAUSE_SECONDS)
-        after = self._desk.status().last_event
+        after = self._coordinator.status().last_event
         [pod] = self.job.pods(role=role.value)
         rank = processes.the(processes.within(pod, "worker"), Kind.RANK)
         killed = time.time()
@@ -108,7 +108,7 @@ class Bench:
         told: list[CoordinatorEvent] = []
         while not (lap := _lap(told, role, killed)):
             assert time.time() < killed + LIMIT_SECONDS, f"not ready after {LIMIT_SECONDS:.0f} s: {self.job.said()}"
-            told += self._desk.events(max([after, *(event.id for event in told)]))
+            told += self._coordinator.events(max([after, *(event.id for event in told)]))
         return lap
 
     def shares(self, scope: str) -> tuple[float, float]:

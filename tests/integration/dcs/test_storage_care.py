@@ -30,7 +30,7 @@ HELD = WeightId(lineage=Lineage(1), version=WeightVersion(0))
 UNIT_BYTES = 64 << 20
 
 
-class Desk:
+class SerialExecutor:
     """A coordinator in this process, whose clock stands still unless it is told to go on."""
 
     def __init__(self, servers: Servers, folder: Path) -> None:
@@ -111,11 +111,11 @@ class Desk:
 
 
 @pytest.fixture
-def desk(shared_servers: Servers, tmp_path: Path) -> Iterator[Desk]:
+def executor(shared_servers: Servers, tmp_path: Path) -> Iterator[SerialExecutor]:
     shared_servers.wipe()
-    desk = Desk(shared_servers, tmp_path)
-    yield desk
-    desk.close()
+    executor = SerialExecutor(shared_servers, tmp_path)
+    yield executor
+    executor.close()
 
 
 FIRST = (
@@ -124,123 +124,123 @@ FIRST = (
 )
 
 
-def test_what_goes_is_told_at_once_and_then_in_sums(desk: Desk) -> None:
-    desk.put_a_rollout()
-    desk.put_a_rollout()
-    desk.fill()
-    desk.look()
-    assert desk.room() is None
-    desk.look(SHORTAGE_SECONDS)
-    assert [event.message for event in desk.told(EventKind.ROWS_DROPPED)] == [FIRST]
-    assert desk.room() == RoomMade(rows=4, message=FIRST)
+def test_what_goes_is_told_at_once_and_then_in_sums(executor: SerialExecutor) -> None:
+    executor.put_a_rollout()
+    executor.put_a_rollout()
+    executor.fill()
+    executor.look()
+    assert executor.room() is None
+    executor.look(SHORTAGE_SECONDS)
+    assert [event.message for event in executor.told(EventKind.ROWS_DROPPED)] == [FIRST]
+    assert executor.room() == RoomMade(rows=4, message=FIRST)
 
     # Generated again twice, and dropped each time: one more event, when its time has come.
     for _ in range(2):
-        desk.limit(UNIT_BYTES)
-        desk.look()
-        desk.put_a_rollout()
-        desk.fill()
-        desk.look()
-        desk.look(SHORTAGE_SECONDS)
-    assert len(desk.told(EventKind.ROWS_DROPPED)) == 1
-    desk.limit(UNIT_BYTES)
-    desk.look(TELL_SECONDS)
-    last = desk.told(EventKind.ROWS_DROPPED)[1:]
+        executor.limit(UNIT_BYTES)
+        executor.look()
+        executor.put_a_rollout()
+        executor.fill()
+        executor.look()
+        executor.look(SHORTAGE_SECONDS)
+    assert len(executor.told(EventKind.ROWS_DROPPED)) == 1
+    executor.limit(UNIT_BYTES)
+    executor.look(TELL_SECONDS)
+    last = executor.told(EventKind.ROWS_DROPPED)[1:]
     assert [event.message.partition(" were")[0] for event in last] == [
         "Storage was full: 8 rows (4 groups) of train_1",
     ]
-    assert desk.room() == RoomMade(rows=12, message=last[0].message)
-    desk.look(TELL_SECONDS)
-    assert len(desk.told(EventKind.ROWS_DROPPED)) == 2
-    stats = desk.coordinator.queue.stats()
+    assert executor.room() == RoomMade(rows=12, message=last[0].message)
+    executor.look(TELL_SECONDS)
+    assert len(executor.told(EventKind.ROWS_DROPPED)) == 2
+    stats = executor.coordinator.queue.stats()
     assert (stats.dropped_retained_rows, stats.dropped_unclaimed_rows) == (0, 12)
 
 
-def test_room_is_made_while_a_unit_hangs(desk: Desk) -> None:
-    desk.steward.close()
-    desk.timing = StewardTiming(patience_seconds=2.0)
-    desk.begin()
-    desk.put_a_rollout()
-    desk.put_groups(1)
-    desk.put_groups(1)
-    assert desk.steward.upkeep.relieve() is not None
-    desk.put_a_rollout()
-    desk.fill()
-    hung, full = desk.servers.units
+def test_room_is_made_while_a_unit_hangs(executor: SerialExecutor) -> None:
+    executor.steward.close()
+    executor.timing = StewardTiming(patience_seconds=2.0)
+    executor.begin()
+    executor.put_a_rollout()
+    executor.put_groups(1)
+    executor.put_groups(1)
+    assert executor.steward.upkeep.relieve() is not None
+    executor.put_a_rollout()
+    executor.fill()
+    hung, full = executor.servers.units
     hung.stop()
     try:
-        desk.look()
-        desk.look(SHORTAGE_SECONDS)
+        executor.look()
+        executor.look(SHORTAGE_SECONDS)
         # Of what went before there was garbage on both units, of what goes now there is some yet.
-        desk.coordinator.sweep()
+        executor.coordinator.sweep()
     finally:
         hung.resume()
-    assert len(desk.told(EventKind.ROWS_DROPPED)) == 1
-    with full.admin() as admin, desk.servers.control.admin() as control:
+    assert len(executor.told(EventKind.ROWS_DROPPED)) == 1
+    with full.admin() as admin, executor.servers.control.admin() as control:
         assert {parse_chunk(line).unit for line in control.lrange("q:dead:0", 0, -1)} == {0}
-        named = {parse_chunk(line).key.encode() for _, line in desk.steward.sweeper.named(Named.ALL)}
+        named = {parse_chunk(line).key.encode() for _, line in executor.steward.sweeper.named(Named.ALL)}
         assert control.llen("q:dead:1") == 0
         assert set(admin.scan_iter(match="*:*:*")) <= named
 
 
-def test_groups_that_a_put_has_room_beside_stay_however_long_memory_is_short(desk: Desk) -> None:
-    desk.put_a_rollout()
-    desk.put_groups(1)
-    desk.run_short()
+def test_groups_that_a_put_has_room_beside_stay_however_long_memory_is_short(executor: SerialExecutor) -> None:
+    executor.put_a_rollout()
+    executor.put_groups(1)
+    executor.run_short()
     for _ in range(3):
-        desk.look(SHORTAGE_SECONDS)
-    assert desk.steward.upkeep.short_of_memory
-    assert desk.steward.stats().withheld == Withheld.MEMORY
-    assert desk.told(EventKind.ROWS_DROPPED) == []
-    assert desk.coordinator.queue.stats().dropped_unclaimed_rows == 0
+        executor.look(SHORTAGE_SECONDS)
+    assert executor.steward.upkeep.short_of_memory
+    assert executor.steward.stats().withheld == Withheld.MEMORY
+    assert executor.told(EventKind.ROWS_DROPPED) == []
+    assert executor.coordinator.queue.stats().dropped_unclaimed_rows == 0
 
 
-def test_a_coordinator_that_died_before_it_told_is_followed_by_one_that_tells(desk: Desk) -> None:
-    desk.put_a_rollout()
-    desk.put_a_rollout()
-    assert desk.steward.upkeep.relieve() is not None
-    desk.steward.close()
-    desk.begin()
-    desk.look()
-    assert [event.message for event in desk.told(EventKind.ROWS_DROPPED)] == [FIRST]
+def test_a_coordinator_that_died_before_it_told_is_followed_by_one_that_tells(executor: SerialExecutor) -> None:
+    executor.put_a_rollout()
+    executor.put_a_rollout()
+    assert executor.steward.upkeep.relieve() is not None
+    executor.steward.close()
+    executor.begin()
+    executor.look()
+    assert [event.message for event in executor.told(EventKind.ROWS_DROPPED)] == [FIRST]
 
 
 def test_a_coordinator_that_died_after_it_told_is_followed_by_one_that_tells_only_what_is_new(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    executor: SerialExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk.put_a_rollout()
-    desk.put_a_rollout()
-    assert desk.steward.upkeep.relieve() is not None
+    executor.put_a_rollout()
+    executor.put_a_rollout()
+    assert executor.steward.upkeep.relieve() is not None
 
     def die(_: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(desk.steward.upkeep, "forget_dropped", die)
+    monkeypatch.setattr(executor.steward.upkeep, "forget_dropped", die)
     with pytest.raises(KeyboardInterrupt):
-        desk.look()
-    assert desk.steward.upkeep.dropped()
-    desk.put_a_rollout()
-    assert desk.steward.upkeep.relieve() is not None
-    desk.steward.close()
-    desk.begin()
-    assert desk.room() == RoomMade(rows=4, message=FIRST)
-    desk.look()
-    assert [event.message for event in desk.told(EventKind.ROWS_DROPPED)] == [FIRST, FIRST]
-    room = desk.room()
+        executor.look()
+    assert executor.steward.upkeep.dropped()
+    executor.put_a_rollout()
+    assert executor.steward.upkeep.relieve() is not None
+    executor.steward.close()
+    executor.begin()
+    assert executor.room() == RoomMade(rows=4, message=FIRST)
+    executor.look()
+    assert [event.message for event in executor.told(EventKind.ROWS_DROPPED)] == [FIRST, FIRST]
+    room = executor.room()
     assert room is not None
     assert room.rows == 8
-    assert desk.steward.upkeep.dropped() == []
+    assert executor.steward.upkeep.dropped() == []
 
 
-def test_scrapes_of_a_queue_that_takes_long_to_count_get_older_figures(desk: Desk) -> None:
-    room = desk.coordinator.queue
+def test_scrapes_of_a_queue_that_takes_long_to_count_get_older_figures(executor: SerialExecutor) -> None:
+    room = executor.coordinator.queue
     first = room.scraped()
-    desk.now += STATS_SECONDS
+    executor.now += STATS_SECONDS
     assert room.scraped() is not first
-    desk.pace, desk.now = 1.0, desk.now + STATS_SECONDS
+    executor.pace, executor.now = 1.0, executor.now + STATS_SECONDS
     slow = room.scraped()
-    desk.pace = 0.0
-    desk.now += 1 / STATS_SHARE - 1
+    executor.pace = 0.0
+    executor.now += 1 / STATS_SHARE - 1
     assert room.scraped() is slow
-    desk.now += 1
+    executor.now += 1
     assert room.scraped() is not slow

@@ -1,6 +1,6 @@
 """The coordinator's HTTP side: routes, the token, long polls. Translates; decides nothing.
 
-Built by `__main__`. Every route carries out one method of `Coordinator` at the desk.
+Built by `__main__`. Every route carries out one method of `Coordinator` at the executor.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
 from rljob_api.wire.observation import EventPage, ServerState
 from rljob_api.wire.ranks import Beat, RankHello, Rendezvous, StepReport
 from rljob_api.wire.weights import CheckpointRequest, PublishRequest, SourceRequest, Stream, WeightOffer
-from rljob_workers.dcs.coordinator.desk import Desk
 from rljob_workers.dcs.coordinator.metrics import exposition
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.queue_routes import add_queue_routes
 from rljob_workers.dcs.coordinator.refusals import Refused, bad_request, not_found, not_open
+from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
 from rljob_workers.dcs.coordinator.weights import is_newer
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -37,16 +37,16 @@ Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT_SECONDS)]
 UNAUTHORIZED = 401
 
 
-def build_app(desk: Desk, token: str) -> FastAPI:
+def build_app(executor: SerialExecutor, token: str) -> FastAPI:
     """The application."""
     app = FastAPI(title="RLJob coordinator", openapi_url=None)
     _guard(app, token)
-    _supervisor_routes(app, desk)
-    _launcher_routes(app, desk)
-    _rank_routes(app, desk)
-    _weight_routes(app, desk)
-    add_queue_routes(app, desk)
-    _probe_routes(app, desk)
+    _supervisor_routes(app, executor)
+    _launcher_routes(app, executor)
+    _rank_routes(app, executor)
+    _weight_routes(app, executor)
+    add_queue_routes(app, executor)
+    _probe_routes(app, executor)
     return app
 
 
@@ -82,21 +82,21 @@ def _guard(app: FastAPI, token: str) -> None:
         return _json(refused.refusal, refused.status)
 
 
-def _supervisor_routes(app: FastAPI, desk: Desk) -> None:
-    coordinator = desk.coordinator
+def _supervisor_routes(app: FastAPI, executor: SerialExecutor) -> None:
+    coordinator = executor.coordinator
 
     @app.post("/v1/epoch")
     async def raise_epoch(request: EpochRequest) -> Response:
-        return _json(await desk.do_when_usable(partial(coordinator.raise_epoch, request)))
+        return _json(await executor.do_when_usable(partial(coordinator.raise_epoch, request)))
 
     @app.put("/v1/desired")
     async def order(desired: DesiredState) -> Response:
-        await desk.do_when_open(partial(coordinator.order, desired))
+        await executor.do_when_open(partial(coordinator.order, desired))
         return _json(None)
 
     @app.get("/v1/status")
     async def status() -> Response:
-        return _json(await desk.do(coordinator.status))
+        return _json(await executor.do(coordinator.status))
 
     @app.get("/v1/events")
     async def events(
@@ -109,28 +109,28 @@ def _supervisor_routes(app: FastAPI, desk: Desk) -> None:
         def look() -> EventPage | None:
             return coordinator.events(after) if coordinator.has_event(after, quiet) else None
 
-        page = await desk.await_answer(Topic.EVENTS, look, wait)
-        return _json(page or await desk.do(partial(coordinator.events, after)))
+        page = await executor.await_answer(Topic.EVENTS, look, wait)
+        return _json(page or await executor.do(partial(coordinator.events, after)))
 
     @app.post("/v1/failures")
     async def report_failure(failure: Failure) -> Response:
-        await desk.do_when_usable(partial(coordinator.report_failure, failure))
+        await executor.do_when_usable(partial(coordinator.report_failure, failure))
         return _json(None)
 
     @app.post("/v1/failures/acknowledge")
     async def acknowledge(acknowledgement: FailureAcknowledgement) -> Response:
-        await desk.do_when_usable(partial(coordinator.progress.acknowledge, acknowledgement.ids))
+        await executor.do_when_usable(partial(coordinator.progress.acknowledge, acknowledgement.ids))
         return _json(None)
 
 
-def _launcher_routes(app: FastAPI, desk: Desk) -> None:
-    coordinator = desk.coordinator
+def _launcher_routes(app: FastAPI, executor: SerialExecutor) -> None:
+    coordinator = executor.coordinator
 
     @app.post("/v1/launchers")
     async def register(hello: LauncherHello) -> Response:
         coordinator.pods.hear_hello(hello)
-        desk.notifier.notify(Topic.SERVER)
-        await desk.do_when_open(partial(coordinator.pods.register_launcher, hello))
+        executor.notifier.notify(Topic.SERVER)
+        await executor.do_when_open(partial(coordinator.pods.register_launcher, hello))
         return _json(None)
 
     @app.get("/v1/replicas/{pod_uid}")
@@ -140,69 +140,69 @@ def _launcher_routes(app: FastAPI, desk: Desk) -> None:
             pod = coordinator.epochs.replica_of(pod_uid)
             return None if pod is None else ReplicaAnswer(pod=pod)
 
-        await desk.do_when_open(_nothing)
-        return _json(await desk.await_answer(Topic.ORDERS, look, wait) or ReplicaAnswer(pod=None))
+        await executor.do_when_open(_nothing)
+        return _json(await executor.await_answer(Topic.ORDERS, look, wait) or ReplicaAnswer(pod=None))
 
     @app.post("/v1/launchers/{launcher}/poll")
     async def poll(launcher: str, poll: LauncherPoll) -> Response:
         coordinator.pods.hear_poll(launcher, poll)
-        desk.notifier.notify(Topic.SERVER)
+        executor.notifier.notify(Topic.SERVER)
 
         def look() -> LauncherAnswer | None:
             coordinator.gate.require_open()
             answer = coordinator.pods.answer(launcher, poll.carried)
             return answer if answer.order != poll.carried and answer.order is not None else None
 
-        await desk.do_when_open(_nothing)  # a closed server is not asked again and again
-        answer = await desk.await_answer(Topic.ORDERS, look, poll.wait_seconds)
+        await executor.do_when_open(_nothing)  # a closed server is not asked again and again
+        answer = await executor.await_answer(Topic.ORDERS, look, poll.wait_seconds)
         coordinator.pods.note_answered(launcher)
-        return _json(answer or await desk.do(partial(coordinator.pods.answer, launcher, poll.carried)))
+        return _json(answer or await executor.do(partial(coordinator.pods.answer, launcher, poll.carried)))
 
 
-def _rank_routes(app: FastAPI, desk: Desk) -> None:
-    coordinator = desk.coordinator
+def _rank_routes(app: FastAPI, executor: SerialExecutor) -> None:
+    coordinator = executor.coordinator
 
     @app.post("/v1/ranks")
     async def register(hello: RankHello) -> Response:
-        return _json(await desk.do_when_open(partial(coordinator.register_rank, hello)))
+        return _json(await executor.do_when_open(partial(coordinator.register_rank, hello)))
 
     @app.post("/v1/ranks/beat")
     async def beat(beat: Beat) -> Response:
         coordinator.pods.hear_beat(beat)
-        return _json(await desk.do_when_open(partial(coordinator.beat, beat)))
+        return _json(await executor.do_when_open(partial(coordinator.beat, beat)))
 
     @app.put("/v1/rendezvous/{group}")
     async def offer_rendezvous(group: str, meeting: Rendezvous) -> Response:
         if meeting.group != group:
             raise bad_request(f"rendezvous: the path says {group}, the body {meeting.group}. Say the same in both.")
-        await desk.do_when_open(partial(coordinator.meetings.offer, meeting))
+        await executor.do_when_open(partial(coordinator.meetings.offer, meeting))
         return _json(None)
 
     @app.get("/v1/rendezvous/{group}")
     async def find_rendezvous(group: str, epoch: int, generation: int, wait: Wait = 0.0) -> Response:
         look = partial(coordinator.meetings.find, group, epoch, generation)
-        meeting = await desk.await_answer(Topic.RENDEZVOUS, look, wait)
+        meeting = await executor.await_answer(Topic.RENDEZVOUS, look, wait)
         if meeting is None:
             raise not_found(f"rendezvous {group}: rank 0 of epoch {epoch}, generation {generation} has not said where.")
         return _json(meeting)
 
     @app.post("/v1/steps")
     async def report_step(report: StepReport) -> Response:
-        await desk.do_when_open(partial(coordinator.progress.report_step, report))
+        await executor.do_when_open(partial(coordinator.progress.report_step, report))
         return _json(None)
 
 
-def _weight_routes(app: FastAPI, desk: Desk) -> None:
-    coordinator = desk.coordinator
+def _weight_routes(app: FastAPI, executor: SerialExecutor) -> None:
+    coordinator = executor.coordinator
 
     @app.post("/v1/weights")
     async def publish(request: PublishRequest) -> Response:
-        await desk.do_when_open(partial(coordinator.weights.publish, request))
+        await executor.do_when_open(partial(coordinator.weights.publish, request))
         return _json(None)
 
     @app.post("/v1/weights/sources")
     async def add_source(request: SourceRequest) -> Response:
-        await desk.do_when_open(partial(coordinator.weights.add_source, request))
+        await executor.do_when_open(partial(coordinator.weights.add_source, request))
         return _json(None)
 
     @app.get("/v1/weights/{stream}")
@@ -213,15 +213,15 @@ def _weight_routes(app: FastAPI, desk: Desk) -> None:
             offer = coordinator.weights.newest(stream)
             return offer if offer is not None and is_newer(offer.id, held) else None
 
-        return _json(await desk.await_answer(Topic.WEIGHTS, look, wait))
+        return _json(await executor.await_answer(Topic.WEIGHTS, look, wait))
 
     @app.post("/v1/checkpoints")
     async def record(request: CheckpointRequest) -> Response:
-        return _json(await desk.do_when_open(partial(coordinator.progress.record, request)))
+        return _json(await executor.do_when_open(partial(coordinator.progress.record, request)))
 
 
-def _probe_routes(app: FastAPI, desk: Desk) -> None:
-    coordinator = desk.coordinator
+def _probe_routes(app: FastAPI, executor: SerialExecutor) -> None:
+    coordinator = executor.coordinator
 
     @app.get("/healthz")
     async def healthz() -> Response:
@@ -235,5 +235,5 @@ def _probe_routes(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        text = await desk.do(partial(exposition, coordinator))
+        text = await executor.do(partial(exposition, coordinator))
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

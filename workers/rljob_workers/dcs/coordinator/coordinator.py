@@ -1,6 +1,6 @@
 """The coordinator's rooms put together, and what is done in the background.
 
-Everything here runs in the coordinator's one thread (`desk`), so that no two requests ever interleave. `app` calls it;
+Everything here runs in the coordinator's one thread (`executor`), so that no two requests ever interleave. `app` calls it;
 it knows no HTTP.
 """
 

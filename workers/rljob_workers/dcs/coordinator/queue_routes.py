@@ -13,17 +13,17 @@ from fastapi import FastAPI, Query, Response
 
 from rljob_api.base import ApiModel
 from rljob_api.wire.queue import MAX_PEEK_ROWS, MAX_PEEK_VALUES, DrainRequest, QueueCheck, RowState
-from rljob_workers.dcs.coordinator.desk import Desk
 from rljob_workers.dcs.coordinator.queue_room import PeekRequest
+from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
 
 
-def add_queue_routes(app: FastAPI, desk: Desk) -> None:
+def add_queue_routes(app: FastAPI, executor: SerialExecutor) -> None:
     """`/v1/queue` and what is below it."""
-    room = desk.coordinator.queue
+    room = executor.coordinator.queue
 
     @app.get("/v1/queue")
     async def stats() -> Response:
-        return _json(await desk.do_when_open(room.stats))
+        return _json(await executor.do_when_open(room.stats))
 
     @app.get("/v1/queue/rows")
     async def rows(
@@ -36,7 +36,7 @@ def add_queue_routes(app: FastAPI, desk: Desk) -> None:
         values: Annotated[int, Query(ge=0, le=MAX_PEEK_VALUES)] = 8,
     ) -> Response:
         request = PeekRequest(partition, task, state, field, first, limit, values)
-        return _json(await desk.do_when_open(partial(room.peek, request)))
+        return _json(await executor.do_when_open(partial(room.peek, request)))
 
     one_check = asyncio.Lock()
 
@@ -44,17 +44,17 @@ def add_queue_routes(app: FastAPI, desk: Desk) -> None:
     async def check() -> Response:
         # Step by step, one check at a time: beats and polls are served in between.
         async with one_check:
-            number, steps = await desk.do_when_open(room.check_steps)
-            broken = [line for step in steps for line in await desk.do_when_open(step)]
+            number, steps = await executor.do_when_open(room.check_steps)
+            broken = [line for step in steps for line in await executor.do_when_open(step)]
         return _json(QueueCheck(partitions=number, broken=list(dict.fromkeys(broken))))
 
     @app.put("/v1/queue/drain")
     async def drain(request: DrainRequest) -> Response:
-        return _json(await desk.do_when_open(partial(room.drain, request)))
+        return _json(await executor.do_when_open(partial(room.drain, request)))
 
     @app.get("/v1/queue/drain")
     async def drain_state() -> Response:
-        return _json(await desk.do_when_open(room.drain_state))
+        return _json(await executor.do_when_open(room.drain_state))
 
 
 def _json(model: ApiModel) -> Response:

@@ -24,12 +24,12 @@ from rljob_api.wire.observation import ServerState
 from rljob_workers.dcs.context import checkpoint_dir
 from rljob_workers.dcs.coordinator.app import build_app
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
-from rljob_workers.dcs.coordinator.desk import Desk
 from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.hearing import TICK_SECONDS
 from rljob_workers.dcs.coordinator.notifier import Notifier, Topic
 from rljob_workers.dcs.coordinator.opening import ON_ONE_MACHINE, OpeningPatience
 from rljob_workers.dcs.coordinator.refusals import Refused
+from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
 from rljob_workers.dcs.coordinator.store import Store
 from rljob_workers.keepalive import redis_options
 from rljob_workers.roles.tasks import queue_shape
@@ -96,28 +96,31 @@ async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob, open
         notify=notifier.notify,
         begin_anew=begin_anew,
     )
-    desk = Desk(Coordinator(ground, checkpoint_dir(job, endpoints), opening), notifier)
+    executor = SerialExecutor(Coordinator(ground, checkpoint_dir(job, endpoints), opening), notifier)
     config = uvicorn.Config(
-        build_app(desk, endpoints.token),
+        build_app(executor, endpoints.token),
         log_level="warning",
         access_log=False,
         lifespan="off",
         timeout_keep_alive=75,
         timeout_graceful_shutdown=1,
     )
-    server = _Server(config, desk)
+    server = _Server(config, executor)
 
     def leave() -> None:
         server.should_exit = True
 
-    duties = [asyncio.create_task(duty) for duty in (_tick(desk), _watch(desk), _tend_units(desk), _sweep(desk))]
+    duties = [
+        asyncio.create_task(duty)
+        for duty in (_tick(executor), _watch(executor), _tend_units(executor), _sweep(executor))
+    ]
     try:
         # A copy, since the server closes its socket: callers wait in the backlog of ours meanwhile.
         await server.serve(sockets=[listener.dup()])
     finally:
         for duty in duties:
             duty.cancel()
-        desk.close()
+        executor.close()
         connection.close()
     if successors:
         _LOG.info("begins anew: an epoch has another job")
@@ -127,54 +130,54 @@ async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob, open
 class _Server(uvicorn.Server):
     """Answers whoever still waits before it closes: what uvicorn cancels after a second would be an error 500."""
 
-    def __init__(self, config: uvicorn.Config, desk: Desk) -> None:
+    def __init__(self, config: uvicorn.Config, executor: SerialExecutor) -> None:
         super().__init__(config)
-        self._desk = desk
+        self._executor = executor
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """The end, in uvicorn's words."""
-        self._desk.leave()
+        self._executor.leave()
         await super().shutdown(sockets)
 
 
-async def _tick(desk: Desk) -> None:
+async def _tick(executor: SerialExecutor) -> None:
     """In the loop, which hears: the thread may be busy meanwhile."""
     while True:
-        desk.coordinator.gate.hearing.tick()
+        executor.coordinator.gate.hearing.tick()
         await asyncio.sleep(TICK_SECONDS)
 
 
-async def _watch(desk: Desk) -> None:
+async def _watch(executor: SerialExecutor) -> None:
     """Notices restarts of the control Redis and opens it."""
-    gate = desk.coordinator.gate
+    gate = executor.coordinator.gate
     while True:
         before = gate.state
-        await _try(desk, gate.look)
+        await _try(executor, gate.look)
         if gate.state is not before:
             _LOG.info("control Redis: %s", gate.state.value)
-            desk.notifier.notify(Topic.SERVER)
+            executor.notifier.notify(Topic.SERVER)
         await asyncio.sleep(OPENING_LOOK_SECONDS if gate.state is ServerState.OPENING else LOOK_SECONDS)
 
 
-async def _tend_units(desk: Desk) -> None:
+async def _tend_units(executor: SerialExecutor) -> None:
     while True:
         began = time.monotonic()
-        await _try(desk, desk.coordinator.look_after_units)
-        await _try(desk, desk.coordinator.look_after_prompts)
+        await _try(executor, executor.coordinator.look_after_units)
+        await _try(executor, executor.coordinator.look_after_prompts)
         await asyncio.sleep(max(UNITS_SECONDS, (time.monotonic() - began) / CARE_SHARE))
 
 
-async def _sweep(desk: Desk) -> None:
+async def _sweep(executor: SerialExecutor) -> None:
     while True:
         began = time.monotonic()
-        await _try(desk, desk.coordinator.sweep)
+        await _try(executor, executor.coordinator.sweep)
         await asyncio.sleep(max(SWEEP_SECONDS, (time.monotonic() - began) / CARE_SHARE))
 
 
-async def _try(desk: Desk, duty: Callable[[], None]) -> None:
+async def _try(executor: SerialExecutor, duty: Callable[[], None]) -> None:
     """A duty that fails is tried again at its next turn: the coordinator must live."""
     try:
-        await desk.do(duty)
+        await executor.do(duty)
     except Refused as refused:
         _LOG.debug("%s", refused)
     except Exception:

@@ -27,7 +27,7 @@ OPENING_PATIENCE_SECONDS = 4.0
 """How long a request waits for a restarted control Redis to be opened before it is sent away to ask again."""
 
 
-class Desk:
+class SerialExecutor:
     """Work in order, one after another."""
 
     def __init__(self, coordinator: Coordinator, notifier: Notifier) -> None:
