@@ -15,7 +15,7 @@ from rljob_workers.dcs.coordinator.coordinator import Coordinator
 from rljob_workers.dcs.coordinator.hearing import TICK_SECONDS
 from rljob_workers.dcs.coordinator.opening import ACROSS_MACHINES, ON_ONE_MACHINE, OpeningPatience
 from rljob_workers.transfer_queue.steward import StewardTiming
-from tests.integration.dcs.world import World, ground_here, job
+from tests.integration.dcs.world import World, context_here, job
 
 
 class Successor:
@@ -23,9 +23,9 @@ class Successor:
 
     def __init__(self, world: World, patience: OpeningPatience) -> None:
         self.now = 0.0
-        ground = ground_here(world.endpoints, job(), lambda: self.now, StewardTiming())
-        self.steward = ground.steward
-        self.coordinator = Coordinator(ground, Path(world.endpoints.run_dir), patience)
+        context = context_here(world.endpoints, job(), lambda: self.now, StewardTiming())
+        self.steward = context.steward
+        self.coordinator = Coordinator(context, Path(world.endpoints.run_dir), patience)
 
     def look(self, after: float = 0.0) -> ServerState:
         self.now += after

@@ -23,7 +23,7 @@ from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.naming import Named
 from rljob_workers.transfer_queue.steward import StewardTiming
 from rljob_workers.transfer_queue.types import GroupRows, Withheld
-from tests.integration.dcs.world import ground_here, job
+from tests.integration.dcs.world import context_here, job
 from tests.integration.transfer_queue.servers import Servers
 
 HELD = WeightId(lineage=Lineage(1), version=WeightVersion(0))
@@ -49,9 +49,9 @@ class SerialExecutor:
 
     def begin(self) -> None:
         """Anew, as after a death."""
-        ground = ground_here(self.servers.endpoints, self.job, self._clock, self.timing)
-        self.steward = ground.steward
-        self.coordinator = Coordinator(ground, self.folder, ON_ONE_MACHINE)
+        context = context_here(self.servers.endpoints, self.job, self._clock, self.timing)
+        self.steward = context.steward
+        self.coordinator = Coordinator(context, self.folder, ON_ONE_MACHINE)
         self.coordinator.gate.look()
         assert self.coordinator.gate.state is ServerState.OPEN
 

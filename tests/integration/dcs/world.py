@@ -25,7 +25,7 @@ from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
 from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, EventKind, EventPage
 from rljob_workers.dcs.client import CoordinatorClient
 from rljob_workers.dcs.context import RankContext, SeqSink
-from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.store import Store
 from rljob_workers.dcs.launcher_client import LauncherClient
 from rljob_workers.dcs.session import RankSession
@@ -55,9 +55,11 @@ def job(chunk_bytes: int = 1 << 16, keep: int = 2) -> RLJob:
     )
 
 
-def ground_here(endpoints: Endpoints, manifest: RLJob, clock: Callable[[], float], timing: StewardTiming) -> Ground:
+def context_here(
+    endpoints: Endpoints, manifest: RLJob, clock: Callable[[], float], timing: StewardTiming
+) -> CoordinatorContext:
     """What a coordinator within the test's process stands on. Nobody is rung; its steward is the test's to close."""
-    return Ground(
+    return CoordinatorContext(
         job=manifest,
         store=Store(redis.Redis.from_url(endpoints.control_redis)),
         steward=QueueSteward(endpoints, queue_shape(manifest.spec), timing=timing),

@@ -16,8 +16,8 @@ from rljob_api.wire.observation import CoordinatorStatus, EventKind, EventPage, 
 from rljob_api.wire.ranks import Beat, BeatAnswer, RankHello, RankWelcome
 from rljob_api.wire.weights import CheckpointRecord
 from rljob_workers.data.places import place_of
+from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs, SavedState
-from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.jobs import note_job_to_come, runs_alike
 from rljob_workers.dcs.coordinator.meetings import Meetings
 from rljob_workers.dcs.coordinator.observation import Observer
@@ -44,19 +44,19 @@ _NO_COUNTS = QueueObservation(groups_issued=0, groups_capacity=0, rows_ready={},
 class Coordinator:
     """Every request, as a method; every background duty too."""
 
-    def __init__(self, ground: Ground, checkpoint_dir: Path, opening: OpeningPatience) -> None:
-        self._ground = ground
+    def __init__(self, context: CoordinatorContext, checkpoint_dir: Path, opening: OpeningPatience) -> None:
+        self._context = context
         self._checkpoint_dir = checkpoint_dir
-        self.job_name = ground.job.metadata.name
-        self.epochs = Epochs(ground)
-        self.pods = Pods(ground, self.epochs)
-        self.weights = Weights(ground, self.epochs, self.pods)
-        self.progress = Progress(ground, self.epochs, self.pods)
-        self.meetings = Meetings(ground, self.epochs)
-        self.gate = ServerGate(ground, self.epochs, self.pods, opening)
-        self.queue = QueueRoom(ground, self.epochs, self.gate, self._count_anew)
-        self.storage = StorageCare(ground, self.epochs, self.progress)
-        self._observer = Observer(ground, self.epochs, self.pods, self.weights, self.progress)
+        self.job_name = context.job.metadata.name
+        self.epochs = Epochs(context)
+        self.pods = Pods(context, self.epochs)
+        self.weights = Weights(context, self.epochs, self.pods)
+        self.progress = Progress(context, self.epochs, self.pods)
+        self.meetings = Meetings(context, self.epochs)
+        self.gate = ServerGate(context, self.epochs, self.pods, opening)
+        self.queue = QueueRoom(context, self.epochs, self.gate, self._count_anew)
+        self.storage = StorageCare(context, self.epochs, self.progress)
+        self._observer = Observer(context, self.epochs, self.pods, self.weights, self.progress)
         self._counts = _NO_COUNTS
         self._counted_at = float("-inf")
 
@@ -78,10 +78,10 @@ class Coordinator:
 
     def _require_job(self, request: EpochRequest) -> None:
         """An epoch with another job is opened by a coordinator that was made for it."""
-        if request.job is None or runs_alike(request.job, self._ground.job):
+        if request.job is None or runs_alike(request.job, self._context.job):
             return
-        self._ground.store.commit([note_job_to_come(request.epoch, request.job)])
-        self._ground.begin_anew(request.job)
+        self._context.store.commit([note_job_to_come(request.epoch, request.job)])
+        self._context.begin_anew(request.job)
         raise not_open(f"The coordinator begins anew with the job of epoch {request.epoch}. Ask again.")
 
     def order(self, desired: DesiredState) -> None:
@@ -97,13 +97,13 @@ class Coordinator:
 
     def events(self, after: int) -> EventPage:
         """Events with an id above `after`."""
-        store = self._ground.store
+        store = self._context.store
         store.raise_event_id(after)
         return EventPage(events=store.events_after(after, EVENT_PAGE), oldest=store.oldest_event)
 
     def has_event(self, after: int, quiet: Collection[str]) -> bool:
         """Whether there is an event with an id above `after` that is not of a quiet kind."""
-        store = self._ground.store
+        store = self._context.store
         store.raise_event_id(after)
         return any(event.kind not in quiet for event in store.newest_events(after))
 
@@ -146,29 +146,29 @@ class Coordinator:
         """Tells of prompts that were set aside; a group that has no draw left fails the job by name."""
         if self.gate.state is not ServerState.OPEN or self.epochs.current.restore.epoch == 0:
             return
-        told = self._ground.steward.set_aside()
+        told = self._context.steward.set_aside()
         for aside in told:
             self._tell_set_aside(aside)
         if told:
-            self._ground.steward.forget_set_aside(len(told))
+            self._context.steward.forget_set_aside(len(told))
 
     def sweep(self) -> None:
         """Deletes bytes that nothing names any more."""
         if self.gate.state is ServerState.OPEN:
-            self._ground.steward.sweeper.sweep()
+            self._context.steward.sweeper.sweep()
 
     def _tell_set_aside(self, aside: SetAside) -> None:
         """Once, also where a coordinator died between telling and forgetting."""
         where = f"group {aside.group} of train_{aside.rollout_id}"
-        place = place_of(self._ground.job.spec.data, aside.prompt_index)
+        place = place_of(self._context.job.spec.data, aside.prompt_index)
         message = (
             f"Prompt {aside.prompt_index} ({place}; {where}) was set aside: its worker died {aside.kills} times "
             "while it was alone in work."
         )
         epoch = self.epochs.current.restore.epoch
-        event = self._ground.event(EventKind.PROMPT_SET_ASIDE, epoch, message)
+        event = self._context.event(EventKind.PROMPT_SET_ASIDE, epoch, message)
         value = f"{aside.prompt_index}/{aside.attempt}/{aside.kills}"
-        self._ground.tell_once(f"aside:{aside.rollout_id}/{aside.group}", value, event)
+        self._context.tell_once(f"aside:{aside.rollout_id}/{aside.group}", value, event)
         if aside.exhausted:
             self.progress.report_found(
                 FailureKind.REPORTED,
@@ -182,9 +182,9 @@ class Coordinator:
         self._counted_at = float("-inf")
 
     def _observed_counts(self) -> QueueObservation:
-        now = self._ground.clock()
+        now = self._context.clock()
         if self.gate.state is ServerState.OPEN and now - self._counted_at >= STATS_SECONDS:
-            self._counts = self._ground.steward.stats()
+            self._counts = self._context.steward.stats()
             self._counted_at = now
         return self._counts.model_copy(update={"room": self.storage.room()})
 

@@ -16,7 +16,7 @@ from rljob_api.wire.identity import PodKey, WeightId
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.ranks import StepReport
 from rljob_api.wire.weights import CheckpointRecord
-from rljob_workers.dcs.coordinator.ground import Ground
+from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.jobs import job_changes
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.refusals import wrong_epoch
@@ -60,13 +60,13 @@ class SavedState:
 class Epochs:
     """Raising the epoch; orders."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
+    def __init__(self, context: CoordinatorContext) -> None:
+        self._context = context
 
     @property
     def current(self) -> OpenEpoch:
         """The epoch that is open."""
-        text = self._ground.store.get(Table.STATE, _EPOCH)
+        text = self._context.store.get(Table.STATE, _EPOCH)
         return NO_EPOCH if text is None else OpenEpoch.model_validate_json(text)
 
     @property
@@ -77,13 +77,13 @@ class Epochs:
     @property
     def ordered(self) -> DesiredState | None:
         """The orders that were taken last; None before the first."""
-        text = self._ground.store.get(Table.STATE, _DESIRED)
+        text = self._context.store.get(Table.STATE, _DESIRED)
         return None if text is None else DesiredState.model_validate_json(text)
 
     @property
     def last_step(self) -> StepReport | None:
         """The last report of a step that is still part of the job's history."""
-        text = self._ground.store.get(Table.STATE, _STEP)
+        text = self._context.store.get(Table.STATE, _STEP)
         return None if text is None else StepReport.model_validate_json(text)
 
     def order_of(self, pod: PodKey) -> PodOrder | None:
@@ -113,23 +113,23 @@ class Epochs:
 
     def raise_to(self, request: EpochRequest, saved: SavedState | None) -> RestorePoint:
         """Fences the open epoch and opens a later one; `saved` where the control state was lost."""
-        ground, before = self._ground, self.current
+        context, before = self._context, self.current
         record = None if saved is None else saved.record
         tickets = None if saved is None else saved.tickets
-        restore = ground.steward.raise_epoch(
+        restore = context.steward.raise_epoch(
             request.epoch, request.decision_id, request.reason, record, tickets=tickets
         )
         failpoint("coordinator.epoch_raised")
         opened = OpenEpoch(
             decision_id=request.decision_id, restore=restore, alive=_alive_after(before, restore.version, record)
         )
-        event = ground.event(
+        event = context.event(
             EventKind.EPOCH_OPENED,
             restore.epoch,
             f"Epoch {restore.epoch} starts at version {restore.version} in lineage {restore.lineage} "
             f"({restore.kept_groups} groups kept, {restore.dropped_groups} dropped): {request.reason}",
         )
-        ground.tell_once(
+        context.tell_once(
             "epoch",
             str(restore.epoch),
             event,
@@ -137,9 +137,9 @@ class Epochs:
             *job_changes(restore.epoch, request.job),
             *self._forget_after(opened),
         )
-        ground.notify(Topic.ORDERS)
-        ground.notify(Topic.WEIGHTS)
-        ground.notify(Topic.RENDEZVOUS)
+        context.notify(Topic.ORDERS)
+        context.notify(Topic.WEIGHTS)
+        context.notify(Topic.RENDEZVOUS)
         return restore
 
     def order(self, desired: DesiredState) -> None:
@@ -150,8 +150,8 @@ class Epochs:
         if before.epoch == desired.epoch:
             _refuse_older(before, desired)
         if before != desired:
-            self._ground.store.commit([Change(Table.STATE, _DESIRED, desired.model_dump_json())])
-            self._ground.notify(Topic.ORDERS)
+            self._context.store.commit([Change(Table.STATE, _DESIRED, desired.model_dump_json())])
+            self._context.notify(Topic.ORDERS)
 
     def note_step(self, report: StepReport) -> Change:
         """The change that makes `report` the last step."""
@@ -159,7 +159,7 @@ class Epochs:
 
     def _forget_after(self, opened: OpenEpoch) -> list[Change]:
         """What an epoch's end voids: its lives, its meeting places, steps at or after the restored version."""
-        store = self._ground.store
+        store = self._context.store
         changes = [Change(Table.RANKS, field, None) for field in store.rows(Table.RANKS)]
         changes += [Change(Table.RENDEZVOUS, field, None) for field in store.rows(Table.RENDEZVOUS)]
         last = self.last_step

@@ -6,8 +6,8 @@ Called by the coordinator in its thread. Bound to epoch and generation, so that 
 from __future__ import annotations
 
 from rljob_api.wire.ranks import Rendezvous
+from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
-from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.refusals import wrong_epoch
 from rljob_workers.dcs.coordinator.store import Change, Table
@@ -16,8 +16,8 @@ from rljob_workers.dcs.coordinator.store import Change, Table
 class Meetings:
     """One address per group."""
 
-    def __init__(self, ground: Ground, epochs: Epochs) -> None:
-        self._ground = ground
+    def __init__(self, context: CoordinatorContext, epochs: Epochs) -> None:
+        self._context = context
         self._epochs = epochs
 
     def offer(self, meeting: Rendezvous) -> None:
@@ -25,15 +25,15 @@ class Meetings:
         epoch = self._epochs.current.restore.epoch
         if meeting.epoch != epoch:
             raise wrong_epoch(f"rendezvous {meeting.group}: epoch {meeting.epoch} is not the open epoch {epoch}. Exit.")
-        self._ground.store.commit([Change(Table.RENDEZVOUS, meeting.group, meeting.model_dump_json())])
-        self._ground.notify(Topic.RENDEZVOUS)
+        self._context.store.commit([Change(Table.RENDEZVOUS, meeting.group, meeting.model_dump_json())])
+        self._context.notify(Topic.RENDEZVOUS)
 
     def find(self, group: str, epoch: int, generation: int) -> Rendezvous | None:
         """Where the group of this epoch and generation meets; None while rank 0 has not said so."""
         open_epoch = self._epochs.current.restore.epoch
         if epoch != open_epoch:
             raise wrong_epoch(f"rendezvous {group}: epoch {epoch} is not the open epoch {open_epoch}. Exit.")
-        text = self._ground.store.get(Table.RENDEZVOUS, group)
+        text = self._context.store.get(Table.RENDEZVOUS, group)
         meeting = None if text is None else Rendezvous.model_validate_json(text)
         if meeting is None or (meeting.epoch, meeting.generation) != (epoch, generation):
             return None

@@ -9,8 +9,8 @@ from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.launchers import LauncherHello
 from rljob_api.wire.observation import CoordinatorStatus, PodObservation, QueueObservation, RankObservation, ServerState
 from rljob_api.wire.ranks import RankState
+from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
-from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.pods import Pods, RankEntry
 from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.weights import Weights
@@ -19,8 +19,10 @@ from rljob_workers.dcs.coordinator.weights import Weights
 class Observer:
     """Puts the rooms' state together."""
 
-    def __init__(self, ground: Ground, epochs: Epochs, pods: Pods, weights: Weights, progress: Progress) -> None:
-        self._ground = ground
+    def __init__(
+        self, context: CoordinatorContext, epochs: Epochs, pods: Pods, weights: Weights, progress: Progress
+    ) -> None:
+        self._context = context
         self._epochs = epochs
         self._pods = pods
         self._weights = weights
@@ -44,7 +46,7 @@ class Observer:
             pods=self._pods_observed(silent_since),
             failures=self._progress.failures(),
             queue=queue,
-            last_event=self._ground.store.last_event,
+            last_event=self._context.store.last_event,
             desired=self._epochs.ordered,
         )
 
@@ -94,7 +96,7 @@ class Observer:
         )
 
     def _age(self, heard_at: float | None, silent_since: float) -> float:
-        return self._ground.clock() - (silent_since if heard_at is None else max(silent_since, heard_at))
+        return self._context.clock() - (silent_since if heard_at is None else max(silent_since, heard_at))
 
 
 def _restored_step(restore: RestorePoint) -> int | None:

@@ -17,8 +17,8 @@ from rljob_api.wire.identity import Life, PodKey
 from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.ranks import Beat, RankHello, RankState
+from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
-from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.jobs import job_in_force
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.opening import Word
@@ -65,8 +65,8 @@ class HeardPoll:
 class Pods:
     """Registered launchers and ranks."""
 
-    def __init__(self, ground: Ground, epochs: Epochs) -> None:
-        self._ground = ground
+    def __init__(self, context: CoordinatorContext, epochs: Epochs) -> None:
+        self._context = context
         self._epochs = epochs
         self.beats: dict[str, HeardBeat] = {}
         """Incarnation -> last beat."""
@@ -82,12 +82,12 @@ class Pods:
 
     def launchers(self) -> dict[str, LauncherHello]:
         """Pod -> its current launcher."""
-        rows = self._ground.store.rows(Table.PODS)
+        rows = self._context.store.rows(Table.PODS)
         return {pod: LauncherHello.model_validate_json(text) for pod, text in rows.items()}
 
     def words(self) -> dict[str, Word]:
         """What each launcher said last about the control Redis; of a pod with a later one, what that one said."""
-        carried, ended = self.launchers(), self._ground.store.rows(Table.ENDED_LAUNCHERS)
+        carried, ended = self.launchers(), self._context.store.rows(Table.ENDED_LAUNCHERS)
         hellos = [(pod, word) for pod, (launcher, word) in list(self._hellos.items()) if launcher not in ended]
         said = {carried[pod].launcher: word for pod, word in hellos if pod in carried}
         for launcher, one in list(self.polls.items()):  # the event loop adds to both meanwhile
@@ -97,12 +97,12 @@ class Pods:
 
     def hear_hello(self, hello: LauncherHello) -> None:
         """Notes who wishes to be let in. Needs no Redis, as `hear_poll`."""
-        self._hellos[str(hello.pod)] = hello.launcher, Word(self._ground.clock(), hello.seen_seq)
+        self._hellos[str(hello.pod)] = hello.launcher, Word(self._context.clock(), hello.seen_seq)
         self.seen_seq = max(self.seen_seq, hello.seen_seq)
 
     def register_launcher(self, hello: LauncherHello) -> None:
         """Takes a launcher in; an earlier one of its pod, and its ranks, are over from here on."""
-        store = self._ground.store
+        store = self._context.store
         if hello.launcher in store.rows(Table.ENDED_LAUNCHERS):
             raise fenced(f"Launcher {hello.launcher} of {hello.pod} was replaced by a later one. Exit.")
         self._require_order(hello)
@@ -112,19 +112,19 @@ class Pods:
             changes += self._end_launcher(earlier)
         epoch = self._epochs.current.restore.epoch
         message = f"{hello.pod} is carried by launcher {hello.launcher} (pod {hello.pod_uid}, pid {hello.pid})."
-        event = self._ground.event(EventKind.POD_CHANGED, epoch, message).model_copy(update={"pod": hello.pod})
-        self._ground.tell_once(f"launcher:{hello.pod}", hello.launcher, event, *changes)
-        self._registered[hello.launcher] = self._ground.clock()
-        self._ground.notify(Topic.ORDERS)
+        event = self._context.event(EventKind.POD_CHANGED, epoch, message).model_copy(update={"pod": hello.pod})
+        self._context.tell_once(f"launcher:{hello.pod}", hello.launcher, event, *changes)
+        self._registered[hello.launcher] = self._context.clock()
+        self._context.notify(Topic.ORDERS)
 
     def hear_poll(self, launcher: str, poll: LauncherPoll) -> None:
         """Notes what a launcher reports. Needs no Redis: it is how a restarted one learns how far it was seen."""
-        self.polls[launcher] = HeardPoll(poll, self._ground.clock())
+        self.polls[launcher] = HeardPoll(poll, self._context.clock())
         self.seen_seq = max(self.seen_seq, poll.seen_seq)
 
     def note_answered(self, launcher: str) -> None:
         """The launcher was there until now. Its word is as old as its poll: what it saw since, it tells in the next."""
-        self._registered[launcher] = self._ground.clock()
+        self._registered[launcher] = self._context.clock()
 
     def answer(self, launcher: str, carried: PodOrder | None) -> LauncherAnswer:
         """The wanted state of a launcher's pod. Raises where the launcher is not the pod's current one.
@@ -153,7 +153,7 @@ class Pods:
             return None
         if order.epoch != self._epochs.current.restore.epoch:
             return None  # an order of the epoch before: its own is on the way
-        return job_in_force(self._ground.store.rows(Table.STATE))
+        return job_in_force(self._context.store.rows(Table.STATE))
 
     def _require_order(self, hello: LauncherHello) -> None:
         """A new pod may come before the orders that name it: those in force may be of pods that are gone."""
@@ -190,7 +190,7 @@ class Pods:
         return (order.epoch, order.generation) > (taken.epoch, taken.generation)
 
     def _taken(self, pod: PodKey) -> TakenOrder | None:
-        text = self._ground.store.get(Table.TAKEN, str(pod))
+        text = self._context.store.get(Table.TAKEN, str(pod))
         return None if text is None else TakenOrder.model_validate_json(text)
 
     def _note_taken(self, hello: LauncherHello, epoch: Epoch, generation: int) -> None:
@@ -201,23 +201,23 @@ class Pods:
             return
         taken = TakenOrder(launcher=hello.launcher, pod_uid=hello.pod_uid, epoch=epoch, generation=generation)
         if taken != before:
-            self._ground.store.commit([Change(Table.TAKEN, str(hello.pod), taken.model_dump_json())])
+            self._context.store.commit([Change(Table.TAKEN, str(hello.pod), taken.model_dump_json())])
 
     def _hello_of(self, launcher: str) -> LauncherHello:
         for hello in self.launchers().values():
             if hello.launcher == launcher:
                 return hello
-        if launcher in self._ground.store.rows(Table.ENDED_LAUNCHERS):
+        if launcher in self._context.store.rows(Table.ENDED_LAUNCHERS):
             raise fenced(f"Launcher {launcher} was replaced by a later one. Exit.")
         raise not_found(f"Launcher {launcher} is not registered. Register with POST /v1/launchers.")
 
     def _launcher_of(self, pod: PodKey) -> LauncherHello | None:
-        text = self._ground.store.get(Table.PODS, str(pod))
+        text = self._context.store.get(Table.PODS, str(pod))
         return None if text is None else LauncherHello.model_validate_json(text)
 
     def _end_launcher(self, hello: LauncherHello) -> list[Change]:
         """Ends a launcher's ranks in the queue; returns what is to be committed."""
-        ended = list(self._ground.store.rows(Table.ENDED_LAUNCHERS))
+        ended = list(self._context.store.rows(Table.ENDED_LAUNCHERS))
         surplus = ended[: max(0, len(ended) + 1 - MAX_ENDED_LAUNCHERS)]
         changes = [Change(Table.ENDED_LAUNCHERS, hello.launcher, str(hello.pod))]
         changes += [Change(Table.ENDED_LAUNCHERS, launcher, None) for launcher in surplus]
@@ -232,14 +232,14 @@ class Pods:
 
     def ranks(self) -> dict[str, RankEntry]:
         """Rank -> its current life."""
-        rows = self._ground.store.rows(Table.RANKS)
+        rows = self._context.store.rows(Table.RANKS)
         return {rank: RankEntry.model_validate_json(text) for rank, text in rows.items()}
 
     def register_rank(self, hello: RankHello) -> None:
         """Takes a life in and ends the earlier one of the same rank."""
         life = hello.life
         launcher = self._launcher_in_place(hello)
-        text = self._ground.store.get(Table.RANKS, str(life.key))
+        text = self._context.store.get(Table.RANKS, str(life.key))
         earlier = None if text is None else RankEntry.model_validate_json(text)
         if earlier is not None and earlier.hello.life == life:
             return
@@ -248,10 +248,10 @@ class Pods:
         if earlier is not None:
             self.end(earlier.hello.life)
         self._note_taken(launcher, life.epoch, life.generation)
-        self._ground.steward.begin_life(life)
+        self._context.steward.begin_life(life)
         entry = RankEntry(hello=hello)
-        self._ground.store.commit([Change(Table.RANKS, str(life.key), entry.model_dump_json())])
-        self._registered[life.incarnation] = self._ground.clock()
+        self._context.store.commit([Change(Table.RANKS, str(life.key), entry.model_dump_json())])
+        self._registered[life.incarnation] = self._context.clock()
 
     def heard_at(self, name: str) -> float | None:
         """When an incarnation or a launcher was heard last; None: not since this coordinator started."""
@@ -261,7 +261,7 @@ class Pods:
 
     def hear_beat(self, beat: Beat) -> None:
         """Notes a beat. Needs no Redis, so that its restart makes no rank look dead."""
-        self.beats[beat.life.incarnation] = HeardBeat(beat, self._ground.clock())
+        self.beats[beat.life.incarnation] = HeardBeat(beat, self._context.clock())
         self.seen_seq = max(self.seen_seq, beat.seen_seq)
 
     def renew(self, beat: Beat) -> None:
@@ -271,10 +271,10 @@ class Pods:
         except Refused:
             self.beats.pop(beat.life.incarnation, None)
             raise
-        self._ground.steward.beat(beat.life.incarnation, beat.tickets, beat.leases)
+        self._context.steward.beat(beat.life.incarnation, beat.tickets, beat.leases)
         if beat.state is RankState.READY and not entry.ready:
             ready = entry.model_copy(update={"ready": True})
-            self._ground.store.commit([Change(Table.RANKS, str(beat.life.key), ready.model_dump_json())])
+            self._context.store.commit([Change(Table.RANKS, str(beat.life.key), ready.model_dump_json())])
             self.tell_readiness(beat.life.key.role)
 
     def check_life(self, life: Life) -> RankEntry:
@@ -282,7 +282,7 @@ class Pods:
         epoch = self._epochs.current.restore.epoch
         if life.epoch != epoch:
             raise wrong_epoch(f"{life.key} {life.incarnation} is of epoch {life.epoch}; epoch {epoch} is open. Exit.")
-        text = self._ground.store.get(Table.RANKS, str(life.key))
+        text = self._context.store.get(Table.RANKS, str(life.key))
         entry = None if text is None else RankEntry.model_validate_json(text)
         if entry is None or entry.hello.life.incarnation != life.incarnation:
             raise fenced(f"{life.key} {life.incarnation} is over: it died, was replaced or was told to restart. Exit.")
@@ -290,7 +290,7 @@ class Pods:
 
     def end(self, life: Life) -> None:
         """Ends a life in the queue: its tickets and leases come back. Twice is once."""
-        self._ground.steward.end_life(life.incarnation)
+        self._context.steward.end_life(life.incarnation)
         self.beats.pop(life.incarnation, None)
         self._registered.pop(life.incarnation, None)
 
@@ -303,7 +303,7 @@ class Pods:
                     self.end(entry.hello.life)
                     changes.append(Change(Table.RANKS, str(entry.hello.life.key), None))
         if changes:
-            self._ground.store.commit(changes)
+            self._context.store.commit(changes)
 
     def bury(self, failure: Failure) -> list[Change]:
         """What a failure means for lives: prompts in work become suspects, the dead hold nothing any more."""
@@ -312,7 +312,7 @@ class Pods:
             if not _concerns(failure, entry.hello.life):
                 continue
             if failure.pod.role is Role.ROLLOUT:
-                self._ground.steward.suspect(entry.hello.life.incarnation)
+                self._context.steward.suspect(entry.hello.life.incarnation)
             if failure.kind is not FailureKind.ENGINE_EXITED:
                 self.end(entry.hello.life)
                 changes.append(Change(Table.RANKS, str(entry.hello.life.key), None))
@@ -327,9 +327,9 @@ class Pods:
         if mark is None:
             return
         message = f"Every rank of {role.value} is Ready in epoch {desired.epoch}."
-        event = self._ground.event(EventKind.ROLE_READY, desired.epoch, message)
+        event = self._context.event(EventKind.ROLE_READY, desired.epoch, message)
         pod = PodKey(role=role, replica=0)
-        self._ground.tell_once(f"ready:{role.value}", mark, event.model_copy(update={"pod": pod}))
+        self._context.tell_once(f"ready:{role.value}", mark, event.model_copy(update={"pod": pod}))
 
     def _ranks_of(self, pod: PodKey) -> list[RankEntry]:
         return [entry for entry in self.ranks().values() if entry.hello.life.key.pod == pod]

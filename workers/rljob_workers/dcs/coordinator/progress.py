@@ -14,8 +14,8 @@ from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.ranks import StepReport
 from rljob_api.wire.weights import CheckpointRecord, CheckpointRequest
+from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
-from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.pods import Pods
 from rljob_workers.dcs.coordinator.store import Change, Table
@@ -29,8 +29,8 @@ _RECORD = "record"
 class Progress:
     """Steps, records, failures."""
 
-    def __init__(self, ground: Ground, epochs: Epochs, pods: Pods) -> None:
-        self._ground = ground
+    def __init__(self, context: CoordinatorContext, epochs: Epochs, pods: Pods) -> None:
+        self._context = context
         self._epochs = epochs
         self._pods = pods
 
@@ -43,21 +43,23 @@ class Progress:
         if last is not None and last.step > report.step and last.life.epoch == report.life.epoch:
             return
         message = f"Step {report.step} was trained: reward {report.reward:.4f}, loss {report.loss:.4f}."
-        event = self._ground.event(EventKind.STEP_TRAINED, report.life.epoch, message)
+        event = self._context.event(EventKind.STEP_TRAINED, report.life.epoch, message)
         change = self._epochs.note_step(report)
         told = event.model_copy(update={"step": report})
-        self._ground.tell_once("step", f"{report.life.epoch}:{report.step}", told, change)
+        self._context.tell_once("step", f"{report.life.epoch}:{report.step}", told, change)
 
     def record(self, request: CheckpointRequest) -> CheckpointRecord:
         """Records a checkpoint whose folder is durable; from here on it is what a restart begins with."""
         self._pods.check_life(request.life)
-        record = self._ground.steward.record(
+        record = self._context.steward.record(
             request.life, request.id, request.folder, request.checksums, request.call_id
         )
         epoch = request.life.epoch
-        event = self._ground.event(EventKind.RECORDED, epoch, f"Checkpoint {request.id} is recorded: {request.folder}.")
+        event = self._context.event(
+            EventKind.RECORDED, epoch, f"Checkpoint {request.id} is recorded: {request.folder}."
+        )
         change = Change(Table.STATE, _RECORD, record.model_dump_json())
-        self._ground.tell_once("recorded", str(request.id), event, change)
+        self._context.tell_once("recorded", str(request.id), event, change)
         return record
 
     def recorded(self, restore: RestorePoint) -> int | None:
@@ -73,7 +75,7 @@ class Progress:
         return restore.folder if record is None else record.folder
 
     def _record_of(self, epoch: int) -> CheckpointRecord | None:
-        text = self._ground.store.get(Table.STATE, _RECORD)
+        text = self._context.store.get(Table.STATE, _RECORD)
         record = None if text is None else CheckpointRecord.model_validate_json(text)
         return record if record is not None and record.epoch == epoch else None
 
@@ -81,27 +83,27 @@ class Progress:
 
     def failures(self) -> list[Failure]:
         """Not acknowledged, oldest first."""
-        rows = self._ground.store.rows(Table.FAILURES).values()
+        rows = self._context.store.rows(Table.FAILURES).values()
         return sorted(
             (Failure.model_validate_json(text) for text in rows), key=lambda failure: (failure.at, failure.id)
         )
 
     def report_failure(self, failure: Failure, *, server_is_open: bool) -> None:
         """Keeps a failure until it is acknowledged; the dead hold nothing from here on. The same id twice is one."""
-        store = self._ground.store
+        store = self._context.store
         known = failure.id in store.rows(Table.FAILURES) or failure.id in store.rows(Table.ACKNOWLEDGED)
         buried = self._pods.bury(failure) if server_is_open else []
-        event = self._ground.event(EventKind.FAILURE_REPORTED, failure.epoch, failure.message)
+        event = self._context.event(EventKind.FAILURE_REPORTED, failure.epoch, failure.message)
         told = event.model_copy(update={"failure": failure, "pod": failure.pod})
         if not known:
             store.commit([*buried, Change(Table.FAILURES, failure.id, failure.model_dump_json())], [told])
-            self._ground.notify(Topic.EVENTS)
+            self._context.notify(Topic.EVENTS)
         elif buried:
             store.commit(buried)
 
     def acknowledge(self, ids: Sequence[str]) -> None:
         """The supervisor has persisted what it decided about these failures. Twice is once."""
-        store, now = self._ground.store, str(self._ground.wall())
+        store, now = self._context.store, str(self._context.wall())
         done = sorted(store.rows(Table.ACKNOWLEDGED).items(), key=lambda row: float(row[1]))
         surplus = done[: max(0, len(done) + len(ids) - MAX_ACKNOWLEDGED)]
         changes = [Change(Table.ACKNOWLEDGED, old, None) for old, _ in surplus]
@@ -118,6 +120,6 @@ class Progress:
             pod=PodKey(role=role, replica=0),
             epoch=epoch,
             message=message,
-            at=self._ground.wall(),
+            at=self._context.wall(),
         )
         self.report_failure(failure, server_is_open=False)

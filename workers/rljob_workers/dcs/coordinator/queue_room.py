@@ -12,8 +12,8 @@ from rljob_api.names import RolloutId, partition_name
 from rljob_api.times import timestamp
 from rljob_api.wire.observation import EventKind, ServerState
 from rljob_api.wire.queue import DrainRequest, DrainState, QueuePeek, QueueStats, RowState, Tickets
+from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
-from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.refusals import bad_request, not_found
 from rljob_workers.dcs.coordinator.server_state import ServerGate
 from rljob_workers.transfer_queue.draining import stays, waits
@@ -41,9 +41,11 @@ class PeekRequest:
 class QueueRoom:
     """Questions about the queue, and its drain."""
 
-    def __init__(self, ground: Ground, epochs: Epochs, gate: ServerGate, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, context: CoordinatorContext, epochs: Epochs, gate: ServerGate, changed: Callable[[], None]
+    ) -> None:
         """`changed` is called when `/v1/status` must be counted anew, before anybody hears of the change."""
-        self._ground = ground
+        self._context = context
         self._changed = changed
         self._epochs = epochs
         self._gate = gate
@@ -52,32 +54,32 @@ class QueueRoom:
 
     def stats(self) -> QueueStats:
         """As of now."""
-        return self._ground.steward.inspection.stats(self._ground.job.metadata.name)
+        return self._context.steward.inspection.stats(self._context.job.metadata.name)
 
     def scraped(self) -> QueueStats | None:
         """A second old, or as old as their cost allows; None while the control Redis is not open."""
         if self._gate.state is not ServerState.OPEN:
             return None
-        began = self._ground.clock()
+        began = self._context.clock()
         if self._scraped is None or began >= self._scraped_until:
             self._scraped = self.stats()
-            now = self._ground.clock()
+            now = self._context.clock()
             self._scraped_until = now + max(STATS_SECONDS, (now - began) / STATS_SHARE)
         return self._scraped
 
     def check_steps(self) -> tuple[int, Iterator[Callable[[], list[str]]]]:
         """The proof of the invariants: of how many partitions, and its steps, each of which tells what is broken."""
-        steward = self._ground.steward
+        steward = self._context.steward
         partitions = steward.inspection.partitions()
         return len(partitions), steward.invariants.steps(partitions)
 
     def peek(self, request: PeekRequest) -> QueuePeek:
         """Rows, none of them claimed."""
         self._check_names(request)
-        partitions = self._ground.steward.inspection.partitions()
+        partitions = self._context.steward.inspection.partitions()
         if request.partition is not None:
             partitions = [self._one_of(partitions, request.partition)]
-        return self._ground.steward.peeking.rows(
+        return self._context.steward.peeking.rows(
             Look(
                 partitions,
                 first=request.first,
@@ -91,13 +93,13 @@ class QueueRoom:
 
     def drain(self, request: DrainRequest) -> DrainState:
         """Withholds tickets, or gives them again; told once for each change."""
-        before = self._ground.steward.stats()
+        before = self._context.steward.stats()
         if request.tickets is Tickets.WITHHOLD:
-            self._ground.steward.withhold_tickets()
+            self._context.steward.withhold_tickets()
         else:
-            self._ground.steward.give_tickets()
+            self._context.steward.give_tickets()
         self._changed()
-        now = self._ground.steward.stats()
+        now = self._context.steward.stats()
         if (before.draining_since is None) != (now.draining_since is None):
             self._tell(now.draining_since, now.drained_until)
         return self.drain_state()
@@ -109,17 +111,17 @@ class QueueRoom:
 
     def _tell(self, since: float | None, until: float | None) -> None:
         kind = EventKind.QUEUE_DRAINS if since is not None else EventKind.TICKETS_GIVEN
-        at = timestamp(since if since is not None else until or self._ground.wall())
+        at = timestamp(since if since is not None else until or self._context.wall())
         message = (
             f"The queue drains: no ticket is given since {at}, until `rljob queue drain --off`."
             if since is not None
             else f"The drain was taken back at {at}: tickets are given again."
         )
-        event = self._ground.event(kind, self._epochs.current.restore.epoch, message)
-        self._ground.tell_once("drain", f"{since}/{until}", event)
+        event = self._context.event(kind, self._epochs.current.restore.epoch, message)
+        self._context.tell_once("drain", f"{since}/{until}", event)
 
     def _check_names(self, request: PeekRequest) -> None:
-        tasks, fields = self._ground.steward.peeking.tasks, self._ground.steward.peeking.fields
+        tasks, fields = self._context.steward.peeking.tasks, self._context.steward.peeking.fields
         if request.task is not None and request.task not in tasks:
             raise bad_request(f"task: {request.task!r} is no task of this job. Name one of {_listed(tasks)}.")
         if request.field is not None and request.field not in fields:

@@ -10,8 +10,8 @@ from rljob_api.names import Epoch
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.launchers import LauncherHello
 from rljob_api.wire.observation import EventKind, ServerState
+from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
-from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.hearing import Hearing
 from rljob_workers.dcs.coordinator.jobs import job_to_work_by, runs_alike
 from rljob_workers.dcs.coordinator.notifier import Topic
@@ -27,19 +27,19 @@ _SEQ_FLOOR = "seq_floor"
 class ServerGate:
     """The state of the control Redis, as far as this coordinator may use it."""
 
-    def __init__(self, ground: Ground, epochs: Epochs, pods: Pods, patience: OpeningPatience) -> None:
-        self._ground = ground
+    def __init__(self, context: CoordinatorContext, epochs: Epochs, pods: Pods, patience: OpeningPatience) -> None:
+        self._context = context
         self._patience = patience
         self._epochs = epochs
         self._pods = pods
-        self._closed = Closed(since=ground.clock(), coordinator_is_new=True)
-        self.hearing = Hearing(ground.clock)
+        self._closed = Closed(since=context.clock(), coordinator_is_new=True)
+        self.hearing = Hearing(context.clock)
         self._seconds_at_closing = 0.0
         self._run_id: str | None = None
         self.state = ServerState.OPENING
         self.waiting_for = "the control Redis"
         """Who or what opening waits for, in words."""
-        self._opened_at = ground.clock()
+        self._opened_at = context.clock()
 
     @property
     def silence_counts_from(self) -> float:
@@ -48,7 +48,7 @@ class ServerGate:
         Nor could this coordinator hear anybody while it was stopped itself.
         """
         if self.state is ServerState.OPENING:
-            return self._ground.clock()
+            return self._context.clock()
         return max(self._opened_at, self.hearing.since)
 
     def require_open(self) -> None:
@@ -67,16 +67,16 @@ class ServerGate:
     def close(self, why: str) -> None:
         """The connection was lost: whatever answers next may be a restarted server."""
         if self.state is not ServerState.OPENING:
-            self._closed = Closed(since=self._ground.clock(), coordinator_is_new=False)
+            self._closed = Closed(since=self._context.clock(), coordinator_is_new=False)
             self._seconds_at_closing = self.hearing.seconds
         self.state = ServerState.OPENING
         self.waiting_for = f"the control Redis ({why})"
         self._run_id = None
-        self._ground.notify(Topic.ORDERS)  # launchers answer a closed server with how far they had seen it
+        self._context.notify(Topic.ORDERS)  # launchers answer a closed server with how far they had seen it
 
     def look(self) -> None:
         """Notices a restart; opens the server when that is safe. Raises redis' or the queue's connection errors."""
-        run_id = self._ground.steward.server_run_id()
+        run_id = self._context.steward.server_run_id()
         if self._run_id is not None and run_id != self._run_id:
             self.close("it was restarted")
         if self.state is ServerState.OPENING:
@@ -84,31 +84,31 @@ class ServerGate:
 
     def opened_by_epoch(self) -> None:
         """An epoch was raised from the record file: what was lost does not matter any more."""
-        self._run_id = self._ground.steward.server_run_id()
+        self._run_id = self._context.steward.server_run_id()
         self.state = ServerState.OPEN
-        self._ground.store.commit([Change(Table.STATE, _SEQ_FLOOR, str(self._pods.seen_seq))])
+        self._context.store.commit([Change(Table.STATE, _SEQ_FLOOR, str(self._pods.seen_seq))])
         self._remember(self._run_id)
-        self._ground.notify(Topic.SERVER)
+        self._context.notify(Topic.SERVER)
 
     def _try_to_open(self, run_id: str) -> None:
         if self._closed.coordinator_is_new:
-            self._ground.store.load()
-            job = job_to_work_by(self._ground.store.rows(Table.STATE))
-            if job is not None and not runs_alike(job, self._ground.job):
+            self._context.store.load()
+            job = job_to_work_by(self._context.store.rows(Table.STATE))
+            if job is not None and not runs_alike(job, self._context.job):
                 self.waiting_for = "a coordinator that is made for the job of the epoch"
-                self._ground.begin_anew(job)
+                self._context.begin_anew(job)
                 return
-        if self._ground.store.get(Table.STATE, _RUN_ID) != run_id and self._awaits_launchers():
+        if self._context.store.get(Table.STATE, _RUN_ID) != run_id and self._awaits_launchers():
             return
-        self.state = self._ground.steward.open_server(self._seen_seq())
+        self.state = self._context.steward.open_server(self._seen_seq())
         self._run_id = run_id
-        self._opened_at = self._ground.clock()
+        self._opened_at = self._context.clock()
         if self.state is ServerState.LOST:
             self._tell_loss()
             return
-        self._ground.store.load()
+        self._context.store.load()
         self._remember(run_id)
-        self._ground.notify(Topic.ORDERS)
+        self._context.notify(Topic.ORDERS)
 
     def _awaits_launchers(self) -> bool:
         orders = {str(order.pod): order for order in self._epochs.desired.pods}
@@ -122,25 +122,25 @@ class ServerGate:
 
     def _seen_seq(self) -> int:
         """The highest seq that counts: numbers of a tail whose loss was cured already prove nothing any more."""
-        floor = int(self._ground.store.get(Table.STATE, _SEQ_FLOOR) or 0)
+        floor = int(self._context.store.get(Table.STATE, _SEQ_FLOOR) or 0)
         seen = self._pods.seen_seq
         return seen if seen > floor else 0
 
     def _remember(self, run_id: str) -> None:
-        if self._ground.store.get(Table.STATE, _RUN_ID) != run_id:
-            self._ground.store.commit([Change(Table.STATE, _RUN_ID, run_id)])
+        if self._context.store.get(Table.STATE, _RUN_ID) != run_id:
+            self._context.store.commit([Change(Table.STATE, _RUN_ID, run_id)])
 
     def _tell_loss(self) -> None:
         """Memory knows more than the server: it is written back, then the loss is told."""
         if not self._closed.coordinator_is_new:
-            self._ground.store.rewrite()
+            self._context.store.rewrite()
         message = (
             f"The control Redis lost a tail of its state (launchers had seen seq {self._pods.seen_seq}): "
             "only a global restart from the record file opens it."
         )
         epoch: Epoch = self._epochs.current.restore.epoch
-        event = self._ground.event(EventKind.STATE_LOST, epoch, message)
-        self._ground.tell_once("lost", f"{self._run_id}", event)
+        event = self._context.event(EventKind.STATE_LOST, epoch, message)
+        self._context.tell_once("lost", f"{self._run_id}", event)
 
 
 def _has_work(hello: LauncherHello, order: PodOrder | None) -> bool:

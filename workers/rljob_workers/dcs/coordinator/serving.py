@@ -23,8 +23,8 @@ from rljob_api.wire.identity import Endpoints
 from rljob_api.wire.observation import ServerState
 from rljob_workers.dcs.context import checkpoint_dir
 from rljob_workers.dcs.coordinator.app import build_app
+from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
-from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.hearing import TICK_SECONDS
 from rljob_workers.dcs.coordinator.notifier import Notifier, Topic
 from rljob_workers.dcs.coordinator.opening import ON_ONE_MACHINE, OpeningPatience
@@ -87,7 +87,7 @@ async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob, open
 
     url = endpoints.control_redis
     connection = redis.Redis.from_url(url, socket_timeout=REDIS_TIMEOUT_SECONDS, retry=_ONCE, **redis_options(url))
-    ground = Ground(
+    context = CoordinatorContext(
         job=job,
         store=Store(connection),
         steward=QueueSteward(endpoints, queue_shape(job.spec), timing=TIMING),
@@ -96,7 +96,7 @@ async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob, open
         notify=notifier.notify,
         begin_anew=begin_anew,
     )
-    executor = SerialExecutor(Coordinator(ground, checkpoint_dir(job, endpoints), opening), notifier)
+    executor = SerialExecutor(Coordinator(context, checkpoint_dir(job, endpoints), opening), notifier)
     config = uvicorn.Config(
         build_app(executor, endpoints.token),
         log_level="warning",

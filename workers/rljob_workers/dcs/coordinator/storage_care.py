@@ -12,8 +12,8 @@ from functools import partial
 from rljob_api.names import Role, partition_name
 from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, RoomMade
+from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
-from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.store import Change, Table
@@ -32,8 +32,8 @@ _LOG = logging.getLogger("rljob.coordinator")
 class StorageCare:
     """Losses, and room."""
 
-    def __init__(self, ground: Ground, epochs: Epochs, progress: Progress) -> None:
-        self._ground = ground
+    def __init__(self, context: CoordinatorContext, epochs: Epochs, progress: Progress) -> None:
+        self._context = context
         self._epochs = epochs
         self._progress = progress
         self._short_since: float | None = None
@@ -41,7 +41,7 @@ class StorageCare:
 
     def look(self) -> None:
         """Finds units that came back empty or lost chunks, and has their rows made again; makes room."""
-        upkeep = self._ground.steward.upkeep
+        upkeep = self._context.steward.upkeep
         for unit in upkeep.probe():
             with suppress(StorageUnreachable):  # it went away again: a later look finds it
                 upkeep.declare_lost(unit, partial(self._tell_loss, unit))
@@ -51,17 +51,17 @@ class StorageCare:
 
     def room(self) -> RoomMade | None:
         """What was told last."""
-        text = self._ground.store.get(Table.STATE, _ROOM)
+        text = self._context.store.get(Table.STATE, _ROOM)
         return None if text is None else RoomMade.model_validate_json(text)
 
     # --- losses ----------------------------------------------------------------------------------------------------
 
     def _tell_loss(self, unit: int, loss: LostRows) -> None:
         message = f"Storage unit {unit} came back without its rows: {loss}."
-        self._ground.store.commit([], [self._event(EventKind.UNIT_LOST, message)])
-        self._ground.notify(Topic.EVENTS)
+        self._context.store.commit([], [self._event(EventKind.UNIT_LOST, message)])
+        self._context.notify(Topic.EVENTS)
         if loss.needs_global_restart:
-            self._report(f"unit/{unit}/{self._ground.store.last_event}", message)
+            self._report(f"unit/{unit}/{self._context.store.last_event}", message)
 
     def _tell_missing(self, lost: LostChunks) -> None:
         """Once, though readers ask again for rows that only a restart brings back."""
@@ -74,7 +74,7 @@ class StorageCare:
             " check the memory of that server."
         )
         event = self._event(EventKind.ROWS_LOST, message)
-        self._ground.tell_once(f"lost:{lost.unit}/{lost.rollout_id}", where, event)
+        self._context.tell_once(f"lost:{lost.unit}/{lost.rollout_id}", where, event)
         if lost.loss.needs_global_restart:
             self._report(f"chunks/{where}", message)
 
@@ -85,7 +85,7 @@ class StorageCare:
 
     def _make_room(self) -> None:
         """After a long shortage of memory rows go, in the order of the contract; a short one passes by itself."""
-        now, steward = self._ground.clock(), self._ground.steward
+        now, steward = self._context.clock(), self._context.steward
         upkeep = steward.upkeep
         if not upkeep.short_of_memory:
             self._short_since = None
@@ -105,7 +105,7 @@ class StorageCare:
 
     def _tell_room(self) -> None:
         """The first time at once, then what has gone since; also where a coordinator died before it told."""
-        upkeep, now = self._ground.steward.upkeep, self._ground.clock()
+        upkeep, now = self._context.steward.upkeep, self._context.clock()
         if now - self._told_at < TELL_SECONDS:
             return
         listed = upkeep.dropped()
@@ -114,13 +114,13 @@ class StorageCare:
         if news := _untold(listed, self.room()):
             room = RoomMade(rows=news[-1].total_rows, message=self._sentence(news))
             change = Change(Table.STATE, _ROOM, room.model_dump_json())
-            self._ground.store.commit([change], [self._event(EventKind.ROWS_DROPPED, room.message)])
-            self._ground.notify(Topic.EVENTS)
+            self._context.store.commit([change], [self._event(EventKind.ROWS_DROPPED, room.message)])
+            self._context.notify(Topic.EVENTS)
         upkeep.forget_dropped(len(listed))
         self._told_at = now
 
     def _sentence(self, dropped: list[Dropped]) -> str:
-        queue = self._ground.job.spec.transfer_queue
+        queue = self._context.job.spec.transfer_queue
         return (
             f"Storage was full: {told_together(dropped)}. Raise transferQueue.storageBytes ({queue.storage_bytes} for"
             f" each unit) or transferQueue.storageUnits ({queue.storage_units})."
@@ -128,7 +128,7 @@ class StorageCare:
 
     def _event(self, kind: EventKind, message: str) -> CoordinatorEvent:
         _LOG.warning("%s: %s", kind.value, message)
-        return self._ground.event(kind, self._epochs.current.restore.epoch, message)
+        return self._context.event(kind, self._epochs.current.restore.epoch, message)
 
 
 def _untold(listed: list[Dropped], told: RoomMade | None) -> list[Dropped]:

@@ -9,8 +9,8 @@ from rljob_api.base import WireModel
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.weights import PublishRequest, SourceRequest, Stream, WeightOffer
+from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
-from rljob_workers.dcs.coordinator.ground import Ground
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.pods import Pods
 from rljob_workers.dcs.coordinator.refusals import dead
@@ -33,8 +33,8 @@ def is_newer(weight: WeightId, than: WeightId) -> bool:
 class Weights:
     """Offers."""
 
-    def __init__(self, ground: Ground, epochs: Epochs, pods: Pods) -> None:
-        self._ground = ground
+    def __init__(self, context: CoordinatorContext, epochs: Epochs, pods: Pods) -> None:
+        self._context = context
         self._epochs = epochs
         self._pods = pods
 
@@ -61,17 +61,17 @@ class Weights:
                 f"{offer.id} of {offer.stream.value}: its lineage was left before this version. Do not offer it."
             )
         if offer.stream is Stream.POLICY:
-            self._ground.steward.publish(request.life, offer.id, request.call_id)
+            self._context.steward.publish(request.life, offer.id, request.call_id)
         held = self.newest(offer.stream)
         if held is not None and is_newer(held.id, offer.id):
             return  # a late retry: what it tells is history
         incarnation = request.life.incarnation
         entry = OfferEntry(offer=offer, owners=dict.fromkeys(offer.sources, incarnation))
         epoch = request.life.epoch
-        event = self._ground.event(EventKind.PUBLISHED, epoch, f"{offer.stream.value} {offer.id} can be pulled.")
+        event = self._context.event(EventKind.PUBLISHED, epoch, f"{offer.stream.value} {offer.id} can be pulled.")
         change = Change(Table.OFFERS, offer.stream.value, entry.model_dump_json())
-        self._ground.tell_once(f"published:{offer.stream.value}", f"{offer.id}", event, change)
-        self._ground.notify(Topic.WEIGHTS)
+        self._context.tell_once(f"published:{offer.stream.value}", f"{offer.id}", event, change)
+        self._context.notify(Topic.WEIGHTS)
 
     def add_source(self, request: SourceRequest) -> None:
         """A receiver serves the newest weight too; about any other weight nobody asks any more."""
@@ -82,9 +82,9 @@ class Weights:
         owners = {**entry.owners, request.address: request.life.incarnation}
         sources = [*(source for source in entry.offer.sources if source != request.address), request.address]
         grown = OfferEntry(offer=entry.offer.model_copy(update={"sources": sources}), owners=owners)
-        self._ground.store.commit([Change(Table.OFFERS, request.stream.value, grown.model_dump_json())])
-        self._ground.notify(Topic.WEIGHTS)
+        self._context.store.commit([Change(Table.OFFERS, request.stream.value, grown.model_dump_json())])
+        self._context.notify(Topic.WEIGHTS)
 
     def _entry(self, stream: Stream) -> OfferEntry | None:
-        text = self._ground.store.get(Table.OFFERS, stream.value)
+        text = self._context.store.get(Table.OFFERS, stream.value)
         return None if text is None else OfferEntry.model_validate_json(text)

@@ -1,4 +1,4 @@
-"""What all rooms of the coordinator stand on: the store, the queue's steward, clocks, the notifier.
+"""What all rooms of the coordinator share: the store, the queue's steward, clocks, the notifier.
 
 Handed to the rooms when the coordinator is made; decides nothing.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class CoordinatorContext:
     """Shared by the rooms of one coordinator."""
 
     job: RLJob
