@@ -67,7 +67,7 @@ class Endpoints(WireModel):
     weights_dir: str
     """Folder in memory (tmpfs) for staged weights of this machine."""
     address: str = "127.0.0.1"
-    """Where other pods of the job reach this one; what a rank serves (weights, meeting points) listens there."""
+    """Where other pods of the job reach this one; what a rank serves (weights, rendezvous stores) listens there."""
 
 
 class Refusal(WireModel):

@@ -284,10 +284,10 @@ def test_a_rendezvous_is_found_by_those_of_the_same_epoch_and_generation(world: 
     waiting = threading.Thread(target=lambda: found.append(_get(world, path)))
     waiting.start()
     time.sleep(0.05)
-    meeting = Rendezvous(group="actor", epoch=1, generation=0, address="127.0.0.1:99")
-    world.call("PUT", "/v1/rendezvous/actor", meeting)
+    rendezvous = Rendezvous(group="actor", epoch=1, generation=0, address="127.0.0.1:99")
+    world.call("PUT", "/v1/rendezvous/actor", rendezvous)
     waiting.join(60)
-    assert Rendezvous.model_validate_json(found[0]) == meeting
+    assert Rendezvous.model_validate_json(found[0]) == rendezvous
     answer = httpx.get(
         f"{world.endpoints.coordinator}/v1/rendezvous/actor?epoch=1&generation=1",
         headers={"X-RLJob-Token": world.endpoints.token},

@@ -30,7 +30,7 @@ HELD = WeightId(lineage=Lineage(1), version=WeightVersion(0))
 UNIT_BYTES = 64 << 20
 
 
-class SerialExecutor:
+class WatchedStorage:
     """A coordinator in this process, whose clock stands still unless it is told to go on."""
 
     def __init__(self, servers: Servers, folder: Path) -> None:
@@ -111,11 +111,11 @@ class SerialExecutor:
 
 
 @pytest.fixture
-def executor(shared_servers: Servers, tmp_path: Path) -> Iterator[SerialExecutor]:
+def storage(shared_servers: Servers, tmp_path: Path) -> Iterator[WatchedStorage]:
     shared_servers.wipe()
-    executor = SerialExecutor(shared_servers, tmp_path)
-    yield executor
-    executor.close()
+    storage = WatchedStorage(shared_servers, tmp_path)
+    yield storage
+    storage.close()
 
 
 FIRST = (
@@ -124,123 +124,123 @@ FIRST = (
 )
 
 
-def test_what_goes_is_told_at_once_and_then_in_sums(executor: SerialExecutor) -> None:
-    executor.put_a_rollout()
-    executor.put_a_rollout()
-    executor.fill()
-    executor.look()
-    assert executor.room() is None
-    executor.look(SHORTAGE_SECONDS)
-    assert [event.message for event in executor.told(EventKind.ROWS_DROPPED)] == [FIRST]
-    assert executor.room() == RoomMade(rows=4, message=FIRST)
+def test_what_goes_is_told_at_once_and_then_in_sums(storage: WatchedStorage) -> None:
+    storage.put_a_rollout()
+    storage.put_a_rollout()
+    storage.fill()
+    storage.look()
+    assert storage.room() is None
+    storage.look(SHORTAGE_SECONDS)
+    assert [event.message for event in storage.told(EventKind.ROWS_DROPPED)] == [FIRST]
+    assert storage.room() == RoomMade(rows=4, message=FIRST)
 
     # Generated again twice, and dropped each time: one more event, when its time has come.
     for _ in range(2):
-        executor.limit(UNIT_BYTES)
-        executor.look()
-        executor.put_a_rollout()
-        executor.fill()
-        executor.look()
-        executor.look(SHORTAGE_SECONDS)
-    assert len(executor.told(EventKind.ROWS_DROPPED)) == 1
-    executor.limit(UNIT_BYTES)
-    executor.look(TELL_SECONDS)
-    last = executor.told(EventKind.ROWS_DROPPED)[1:]
+        storage.limit(UNIT_BYTES)
+        storage.look()
+        storage.put_a_rollout()
+        storage.fill()
+        storage.look()
+        storage.look(SHORTAGE_SECONDS)
+    assert len(storage.told(EventKind.ROWS_DROPPED)) == 1
+    storage.limit(UNIT_BYTES)
+    storage.look(TELL_SECONDS)
+    last = storage.told(EventKind.ROWS_DROPPED)[1:]
     assert [event.message.partition(" were")[0] for event in last] == [
         "Storage was full: 8 rows (4 groups) of train_1",
     ]
-    assert executor.room() == RoomMade(rows=12, message=last[0].message)
-    executor.look(TELL_SECONDS)
-    assert len(executor.told(EventKind.ROWS_DROPPED)) == 2
-    stats = executor.coordinator.queue.stats()
+    assert storage.room() == RoomMade(rows=12, message=last[0].message)
+    storage.look(TELL_SECONDS)
+    assert len(storage.told(EventKind.ROWS_DROPPED)) == 2
+    stats = storage.coordinator.queue.stats()
     assert (stats.dropped_retained_rows, stats.dropped_unclaimed_rows) == (0, 12)
 
 
-def test_room_is_made_while_a_unit_hangs(executor: SerialExecutor) -> None:
-    executor.steward.close()
-    executor.timing = StewardTiming(patience_seconds=2.0)
-    executor.begin()
-    executor.put_a_rollout()
-    executor.put_groups(1)
-    executor.put_groups(1)
-    assert executor.steward.upkeep.relieve() is not None
-    executor.put_a_rollout()
-    executor.fill()
-    hung, full = executor.servers.units
+def test_room_is_made_while_a_unit_hangs(storage: WatchedStorage) -> None:
+    storage.steward.close()
+    storage.timing = StewardTiming(patience_seconds=2.0)
+    storage.begin()
+    storage.put_a_rollout()
+    storage.put_groups(1)
+    storage.put_groups(1)
+    assert storage.steward.upkeep.relieve() is not None
+    storage.put_a_rollout()
+    storage.fill()
+    hung, full = storage.servers.units
     hung.stop()
     try:
-        executor.look()
-        executor.look(SHORTAGE_SECONDS)
+        storage.look()
+        storage.look(SHORTAGE_SECONDS)
         # Of what went before there was garbage on both units, of what goes now there is some yet.
-        executor.coordinator.sweep()
+        storage.coordinator.sweep()
     finally:
         hung.resume()
-    assert len(executor.told(EventKind.ROWS_DROPPED)) == 1
-    with full.admin() as admin, executor.servers.control.admin() as control:
+    assert len(storage.told(EventKind.ROWS_DROPPED)) == 1
+    with full.admin() as admin, storage.servers.control.admin() as control:
         assert {parse_chunk(line).unit for line in control.lrange("q:dead:0", 0, -1)} == {0}
-        named = {parse_chunk(line).key.encode() for _, line in executor.steward.sweeper.named(Named.ALL)}
+        named = {parse_chunk(line).key.encode() for _, line in storage.steward.sweeper.named(Named.ALL)}
         assert control.llen("q:dead:1") == 0
         assert set(admin.scan_iter(match="*:*:*")) <= named
 
 
-def test_groups_that_a_put_has_room_beside_stay_however_long_memory_is_short(executor: SerialExecutor) -> None:
-    executor.put_a_rollout()
-    executor.put_groups(1)
-    executor.run_short()
+def test_groups_that_a_put_has_room_beside_stay_however_long_memory_is_short(storage: WatchedStorage) -> None:
+    storage.put_a_rollout()
+    storage.put_groups(1)
+    storage.run_short()
     for _ in range(3):
-        executor.look(SHORTAGE_SECONDS)
-    assert executor.steward.upkeep.short_of_memory
-    assert executor.steward.stats().withheld == Withheld.MEMORY
-    assert executor.told(EventKind.ROWS_DROPPED) == []
-    assert executor.coordinator.queue.stats().dropped_unclaimed_rows == 0
+        storage.look(SHORTAGE_SECONDS)
+    assert storage.steward.upkeep.short_of_memory
+    assert storage.steward.stats().withheld == Withheld.MEMORY
+    assert storage.told(EventKind.ROWS_DROPPED) == []
+    assert storage.coordinator.queue.stats().dropped_unclaimed_rows == 0
 
 
-def test_a_coordinator_that_died_before_it_told_is_followed_by_one_that_tells(executor: SerialExecutor) -> None:
-    executor.put_a_rollout()
-    executor.put_a_rollout()
-    assert executor.steward.upkeep.relieve() is not None
-    executor.steward.close()
-    executor.begin()
-    executor.look()
-    assert [event.message for event in executor.told(EventKind.ROWS_DROPPED)] == [FIRST]
+def test_a_coordinator_that_died_before_it_told_is_followed_by_one_that_tells(storage: WatchedStorage) -> None:
+    storage.put_a_rollout()
+    storage.put_a_rollout()
+    assert storage.steward.upkeep.relieve() is not None
+    storage.steward.close()
+    storage.begin()
+    storage.look()
+    assert [event.message for event in storage.told(EventKind.ROWS_DROPPED)] == [FIRST]
 
 
 def test_a_coordinator_that_died_after_it_told_is_followed_by_one_that_tells_only_what_is_new(
-    executor: SerialExecutor, monkeypatch: pytest.MonkeyPatch
+    storage: WatchedStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    executor.put_a_rollout()
-    executor.put_a_rollout()
-    assert executor.steward.upkeep.relieve() is not None
+    storage.put_a_rollout()
+    storage.put_a_rollout()
+    assert storage.steward.upkeep.relieve() is not None
 
     def die(_: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(executor.steward.upkeep, "forget_dropped", die)
+    monkeypatch.setattr(storage.steward.upkeep, "forget_dropped", die)
     with pytest.raises(KeyboardInterrupt):
-        executor.look()
-    assert executor.steward.upkeep.dropped()
-    executor.put_a_rollout()
-    assert executor.steward.upkeep.relieve() is not None
-    executor.steward.close()
-    executor.begin()
-    assert executor.room() == RoomMade(rows=4, message=FIRST)
-    executor.look()
-    assert [event.message for event in executor.told(EventKind.ROWS_DROPPED)] == [FIRST, FIRST]
-    room = executor.room()
+        storage.look()
+    assert storage.steward.upkeep.dropped()
+    storage.put_a_rollout()
+    assert storage.steward.upkeep.relieve() is not None
+    storage.steward.close()
+    storage.begin()
+    assert storage.room() == RoomMade(rows=4, message=FIRST)
+    storage.look()
+    assert [event.message for event in storage.told(EventKind.ROWS_DROPPED)] == [FIRST, FIRST]
+    room = storage.room()
     assert room is not None
     assert room.rows == 8
-    assert executor.steward.upkeep.dropped() == []
+    assert storage.steward.upkeep.dropped() == []
 
 
-def test_scrapes_of_a_queue_that_takes_long_to_count_get_older_figures(executor: SerialExecutor) -> None:
-    room = executor.coordinator.queue
+def test_scrapes_of_a_queue_that_takes_long_to_count_get_older_figures(storage: WatchedStorage) -> None:
+    room = storage.coordinator.queue
     first = room.scraped()
-    executor.now += STATS_SECONDS
+    storage.now += STATS_SECONDS
     assert room.scraped() is not first
-    executor.pace, executor.now = 1.0, executor.now + STATS_SECONDS
+    storage.pace, storage.now = 1.0, storage.now + STATS_SECONDS
     slow = room.scraped()
-    executor.pace = 0.0
-    executor.now += 1 / STATS_SHARE - 1
+    storage.pace = 0.0
+    storage.now += 1 / STATS_SHARE - 1
     assert room.scraped() is slow
-    executor.now += 1
+    storage.now += 1
     assert room.scraped() is not slow

@@ -22,14 +22,14 @@ ROWS = 16
 def main(folder: Path, rank: int, world: int, timeout_seconds: float, steps: int) -> None:
     torch.set_num_threads(1)
     hosted = None
-    meeting_point = folder / "address"
+    rendezvous = folder / "address"
     if rank == 0:
         hosted = host_store("127.0.0.1", timeout_seconds=timeout_seconds)
         (folder / "address.new").write_text(hosted.address)
-        (folder / "address.new").rename(meeting_point)
-    while not meeting_point.exists():
+        (folder / "address.new").rename(rendezvous)
+    while not rendezvous.exists():
         time.sleep(0.01)
-    group = join_group(meeting_point.read_text(), rank, world, timeout_seconds=timeout_seconds, hosted=hosted)
+    group = join_group(rendezvous.read_text(), rank, world, timeout_seconds=timeout_seconds, hosted=hosted)
     spec = make_spec()
     trainer = build_trainer(spec, build_tokenizer(spec.model), group)
     trainer.load(folder / "v0.safetensors")

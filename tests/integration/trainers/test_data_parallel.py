@@ -98,7 +98,7 @@ def test_a_rank_that_leaves_breaks_the_others_sum_by_name(ranks: Ranks) -> None:
     assert "GroupBroken: data-parallel group: rank 0 of 2 could not add up the gradients of optimizer step 2" in errors
 
 
-def test_the_meeting_point_is_reached_on_its_own_address_only() -> None:
+def test_the_rendezvous_is_reached_on_its_own_address_only() -> None:
     """127.0.0.2 is another address of this machine: it answers where a server listens on every interface."""
     hosted = host_store("127.0.0.1", timeout_seconds=10)
     port = int(hosted.address.rpartition(":")[2])

@@ -73,10 +73,10 @@ def test_scores_keep_the_order_of_groups_and_answers(runner_of: Callable[..., Ru
 
 def test_plain_functions_overlap(make: Make) -> None:
     """Two groups meet inside the function: one after the other would never get through."""
-    meeting = threading.Barrier(2, timeout=LONG_SECONDS)
+    both = threading.Barrier(2, timeout=LONG_SECONDS)
 
     def meet(answers: Sequence[Answer]) -> list[float]:
-        meeting.wait()
+        both.wait()
         return [0.0] * len(answers)
 
     assert make(ThreadRunner(meet)).score_groups(make_groups(2)) == [[0.0, 0.0]] * 2

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rljob_api.names import RolloutId
 from rljob_workers.dcs.session import RankSession
-from rljob_workers.roles.group import MEETING_SECONDS, gather_rows
+from rljob_workers.roles.group import RENDEZVOUS_SECONDS, gather_rows
 from rljob_workers.roles.leader import Leader
 from rljob_workers.roles.rank import Draining, count_claim, idle_until_told
 from rljob_workers.roles.stages.train import RolloutTally, slice_facts, train_rows
@@ -22,7 +22,7 @@ from rljob_workers.trainers.errors import GroupBroken
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.dataset import Slicing, StreamingDataLoader, StreamingDataset, TrainingSlice
 
-SUM_SECONDS = MEETING_SECONDS + 10.0
+SUM_SECONDS = RENDEZVOUS_SECONDS + 10.0
 """Sums over ranks block without a beat; a rank that never comes ends them, by name, after the group's timeout."""
 
 

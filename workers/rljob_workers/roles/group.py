@@ -1,4 +1,4 @@
-"""How the actor's ranks find each other: rank 0 opens a meeting point, the coordinator tells the others where.
+"""How the actor's ranks find each other: rank 0 opens a store, the coordinator tells the others where.
 
 Used by the actor's assembly only. Everything has a deadline: a rank that never comes is named, not waited for.
 """
@@ -15,7 +15,7 @@ from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.errors import CoordinatorRefused
 from rljob_workers.trainers.data_parallel import DataParallelGroup, SingleRank, host_store, join_group
 
-MEETING_SECONDS = 120.0
+RENDEZVOUS_SECONDS = 120.0
 """For all ranks to come: each has imported its libraries and builds its model meanwhile."""
 POLL_SECONDS = 10.0
 
@@ -34,7 +34,7 @@ def form_group(context: RankContext) -> DataParallelGroup:
         address = _find(context, client)
     finally:
         client.close()
-    return join_group(address, context.global_rank, context.world_size, timeout_seconds=MEETING_SECONDS)
+    return join_group(address, context.global_rank, context.world_size, timeout_seconds=RENDEZVOUS_SECONDS)
 
 
 def gather_rows(group: DataParallelGroup, rows: torch.Tensor) -> list[torch.Tensor]:
@@ -52,17 +52,17 @@ def _group_name(context: RankContext) -> str:
 
 
 def _host(context: RankContext, client: CoordinatorClient) -> DataParallelGroup:
-    hosted = host_store(context.endpoints.address, timeout_seconds=MEETING_SECONDS)
+    hosted = host_store(context.endpoints.address, timeout_seconds=RENDEZVOUS_SECONDS)
     life, name = context.life, _group_name(context)
     offer = Rendezvous(group=name, epoch=life.epoch, generation=life.generation, address=hosted.address)
-    client.call("PUT", f"/v1/rendezvous/{name}", offer, deadline=time.monotonic() + MEETING_SECONDS)
-    return join_group(hosted.address, 0, context.world_size, timeout_seconds=MEETING_SECONDS, hosted=hosted)
+    client.call("PUT", f"/v1/rendezvous/{name}", offer, deadline=time.monotonic() + RENDEZVOUS_SECONDS)
+    return join_group(hosted.address, 0, context.world_size, timeout_seconds=RENDEZVOUS_SECONDS, hosted=hosted)
 
 
 def _find(context: RankContext, client: CoordinatorClient) -> str:
     life, name = context.life, _group_name(context)
     path = f"/v1/rendezvous/{name}?epoch={life.epoch}&generation={life.generation}&wait={POLL_SECONDS}"
-    deadline = time.monotonic() + MEETING_SECONDS
+    deadline = time.monotonic() + RENDEZVOUS_SECONDS
     while True:
         try:
             answer = client.call("GET", path, None, deadline=deadline, wait=POLL_SECONDS)

@@ -83,7 +83,7 @@ class HostedStore:
 
 
 def host_store(host: str, *, timeout_seconds: float) -> HostedStore:
-    """Opens the meeting point on a free port of `host`; by rank 0.
+    """Opens the rendezvous on a free port of `host`; by rank 0.
 
     The store asks nobody for a secret and would listen on every interface by itself: it gets a socket of this host.
     """
@@ -139,14 +139,14 @@ class GlooGroup(DataParallelGroup):
             ) from error
 
     def leave(self) -> None:
-        """A word at the meeting point, which rank 0 keeps."""
+        """A word at the rendezvous, which rank 0 keeps."""
         self._store.set(_LEFT, "1")
 
     def is_left(self) -> bool:
         """One request to rank 0."""
         try:
             return bool(self._store.check([_LEFT]))
-        except RuntimeError:  # the meeting point went with its host
+        except RuntimeError:  # the rendezvous went with its host
             return True
 
     def close(self) -> None:

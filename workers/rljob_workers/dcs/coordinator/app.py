@@ -172,19 +172,19 @@ def _rank_routes(app: FastAPI, executor: SerialExecutor) -> None:
         return _json(await executor.do_when_open(partial(coordinator.beat, beat)))
 
     @app.put("/v1/rendezvous/{group}")
-    async def offer_rendezvous(group: str, meeting: Rendezvous) -> Response:
-        if meeting.group != group:
-            raise bad_request(f"rendezvous: the path says {group}, the body {meeting.group}. Say the same in both.")
-        await executor.do_when_open(partial(coordinator.meetings.offer, meeting))
+    async def offer_rendezvous(group: str, rendezvous: Rendezvous) -> Response:
+        if rendezvous.group != group:
+            raise bad_request(f"rendezvous: the path says {group}, the body {rendezvous.group}. Say the same in both.")
+        await executor.do_when_open(partial(coordinator.rendezvous.offer, rendezvous))
         return _json(None)
 
     @app.get("/v1/rendezvous/{group}")
     async def find_rendezvous(group: str, epoch: int, generation: int, wait: Wait = 0.0) -> Response:
-        look = partial(coordinator.meetings.find, group, epoch, generation)
-        meeting = await executor.await_answer(Topic.RENDEZVOUS, look, wait)
-        if meeting is None:
+        look = partial(coordinator.rendezvous.find, group, epoch, generation)
+        rendezvous = await executor.await_answer(Topic.RENDEZVOUS, look, wait)
+        if rendezvous is None:
             raise not_found(f"rendezvous {group}: rank 0 of epoch {epoch}, generation {generation} has not said where.")
-        return _json(meeting)
+        return _json(rendezvous)
 
     @app.post("/v1/steps")
     async def report_step(report: StepReport) -> Response:

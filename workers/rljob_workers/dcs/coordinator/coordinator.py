@@ -1,7 +1,7 @@
 """The coordinator's rooms put together, and what is done in the background.
 
-Everything here runs in the coordinator's one thread (`executor`), so that no two requests ever interleave. `app` calls it;
-it knows no HTTP.
+Everything here runs in the coordinator's one thread (`serial_executor`), so that no two requests ever interleave. `app`
+calls it; it knows no HTTP.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from rljob_workers.data.places import place_of
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs, SavedState
 from rljob_workers.dcs.coordinator.jobs import note_job_to_come, runs_alike
-from rljob_workers.dcs.coordinator.meetings import Meetings
 from rljob_workers.dcs.coordinator.observation import Observer
 from rljob_workers.dcs.coordinator.opening import OpeningPatience
 from rljob_workers.dcs.coordinator.pods import Pods
 from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.queue_room import QueueRoom
 from rljob_workers.dcs.coordinator.refusals import bad_request, not_open
+from rljob_workers.dcs.coordinator.rendezvous import RendezvousTable
 from rljob_workers.dcs.coordinator.server_state import ServerGate
 from rljob_workers.dcs.coordinator.storage_care import StorageCare
 from rljob_workers.dcs.coordinator.weights import Weights
@@ -52,7 +52,7 @@ class Coordinator:
         self.pods = Pods(context, self.epochs)
         self.weights = Weights(context, self.epochs, self.pods)
         self.progress = Progress(context, self.epochs, self.pods)
-        self.meetings = Meetings(context, self.epochs)
+        self.rendezvous = RendezvousTable(context, self.epochs)
         self.gate = ServerGate(context, self.epochs, self.pods, opening)
         self.queue = QueueRoom(context, self.epochs, self.gate, self._count_anew)
         self.storage = StorageCare(context, self.epochs, self.progress)

@@ -158,7 +158,7 @@ class Epochs:
         return Change(Table.STATE, _STEP, report.model_dump_json())
 
     def _forget_after(self, opened: OpenEpoch) -> list[Change]:
-        """What an epoch's end voids: its lives, its meeting places, steps at or after the restored version."""
+        """What an epoch's end voids: its lives, its rendezvous, steps at or after the restored version."""
         store = self._context.store
         changes = [Change(Table.RANKS, field, None) for field in store.rows(Table.RANKS)]
         changes += [Change(Table.RENDEZVOUS, field, None) for field in store.rows(Table.RENDEZVOUS)]

@@ -1,4 +1,4 @@
-"""Meeting places: the address at which the ranks of a role find each other.
+"""Rendezvous: the address at which the ranks of a role find each other.
 
 Called by the coordinator in its thread. Bound to epoch and generation, so that ranks of different lives never meet.
 """
@@ -13,19 +13,19 @@ from rljob_workers.dcs.coordinator.refusals import wrong_epoch
 from rljob_workers.dcs.coordinator.store import Change, Table
 
 
-class Meetings:
+class RendezvousTable:
     """One address per group."""
 
     def __init__(self, context: CoordinatorContext, epochs: Epochs) -> None:
         self._context = context
         self._epochs = epochs
 
-    def offer(self, meeting: Rendezvous) -> None:
+    def offer(self, offered: Rendezvous) -> None:
         """Global rank 0 says where it listens."""
         epoch = self._epochs.current.restore.epoch
-        if meeting.epoch != epoch:
-            raise wrong_epoch(f"rendezvous {meeting.group}: epoch {meeting.epoch} is not the open epoch {epoch}. Exit.")
-        self._context.store.commit([Change(Table.RENDEZVOUS, meeting.group, meeting.model_dump_json())])
+        if offered.epoch != epoch:
+            raise wrong_epoch(f"rendezvous {offered.group}: epoch {offered.epoch} is not the open epoch {epoch}. Exit.")
+        self._context.store.commit([Change(Table.RENDEZVOUS, offered.group, offered.model_dump_json())])
         self._context.notify(Topic.RENDEZVOUS)
 
     def find(self, group: str, epoch: int, generation: int) -> Rendezvous | None:
@@ -34,7 +34,7 @@ class Meetings:
         if epoch != open_epoch:
             raise wrong_epoch(f"rendezvous {group}: epoch {epoch} is not the open epoch {open_epoch}. Exit.")
         text = self._context.store.get(Table.RENDEZVOUS, group)
-        meeting = None if text is None else Rendezvous.model_validate_json(text)
-        if meeting is None or (meeting.epoch, meeting.generation) != (epoch, generation):
+        found = None if text is None else Rendezvous.model_validate_json(text)
+        if found is None or (found.epoch, found.generation) != (epoch, generation):
             return None
-        return meeting
+        return found
