@@ -58,7 +58,7 @@ def job(chunk_bytes: int = 1 << 16, keep: int = 2) -> RLJob:
 def context_here(
     endpoints: Endpoints, manifest: RLJob, clock: Callable[[], float], timing: StewardTiming
 ) -> CoordinatorContext:
-    """What a coordinator within the test's process stands on. Nobody is rung; its steward is the test's to close."""
+    """Of a coordinator within the test's process. Nobody is notified; its steward is the test's to close."""
     return CoordinatorContext(
         job=manifest,
         store=Store(redis.Redis.from_url(endpoints.control_redis)),

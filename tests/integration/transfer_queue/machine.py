@@ -16,7 +16,7 @@ from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import LeaseLost
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.types import Batch, ClaimPolicy, Task
-from tests.integration.transfer_queue.company import FIFO, GROUP, INDEX, SHAPE, picked
+from tests.integration.transfer_queue.members import FIFO, GROUP, INDEX, SHAPE, picked
 from tests.integration.transfer_queue.model import Row
 from tests.integration.transfer_queue.producers import Producers
 

@@ -11,11 +11,11 @@ from hypothesis.stateful import precondition, rule
 
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
-from tests.integration.transfer_queue.company import INDEX, SHAPE, Company, Member, picked
+from tests.integration.transfer_queue.members import INDEX, SHAPE, Member, Members, picked
 from tests.integration.transfer_queue.model import Group, Place
 
 
-class Producers(Company):
+class Producers(Members):
     """The two that generate."""
 
     @rule(who=st.integers(0, 1), limit=st.integers(1, 4), behind=st.integers(0, 1))

@@ -18,9 +18,9 @@ from rljob_workers.transfer_queue.control.library import shape_fields
 from rljob_workers.transfer_queue.control.rows import CHUNK_ID_BYTES, ROW
 from rljob_workers.transfer_queue.errors import Fenced
 from rljob_workers.transfer_queue.steward import QueueSteward, StewardTiming
-from tests.integration.transfer_queue.company import FIFO, GROUP, INDEX, SHAPE, Member, picked
 from tests.integration.transfer_queue.control_keys import Control
 from tests.integration.transfer_queue.machine import QueueMachine, put
+from tests.integration.transfer_queue.members import FIFO, GROUP, INDEX, SHAPE, Member, picked
 from tests.integration.transfer_queue.model import Row
 
 SMALL_FAULTS = ("time_passes", "a_beat", "a_zombie_speaks", "another_coordinator", "a_sweep")

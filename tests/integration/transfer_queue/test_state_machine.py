@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from rljob_workers.transfer_queue.types import ClaimPolicy
-from tests.integration.transfer_queue.company import Names
 from tests.integration.transfer_queue.lossy import LossyLine
+from tests.integration.transfer_queue.members import Names
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.struck import StruckMachine
 

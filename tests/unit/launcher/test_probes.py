@@ -11,7 +11,7 @@ from rljob_api.names import Epoch, Role
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import EngineState
-from rljob_workers.launcher.company import LauncherState
+from rljob_workers.launcher.loop_plugins import LauncherState
 from rljob_workers.launcher.pod_metrics import exposition
 from rljob_workers.launcher.probes import CLIENT_SECONDS, MAX_CLIENTS, ProbeServer, reply_to
 

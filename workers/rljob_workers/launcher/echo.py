@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rljob_workers.launcher.company import LauncherState
+from rljob_workers.launcher.loop_plugins import LauncherState
 
 READ_BYTES = 64 << 10
 """Most bytes of one log in one turn."""

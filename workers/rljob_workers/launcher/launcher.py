@@ -29,9 +29,9 @@ from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.errors import CoordinatorUnreachable, LifeOver
 from rljob_workers.dcs.launcher_client import LauncherClient, PendingOrder
 from rljob_workers.launcher import rank_process
-from rljob_workers.launcher.company import LauncherState
 from rljob_workers.launcher.engine_keeper import EngineBody, EngineKeeper, engine_settings, serve_torch_engine
 from rljob_workers.launcher.forking import reap
+from rljob_workers.launcher.loop_plugins import LauncherState
 from rljob_workers.launcher.outbox import FailureOutbox
 from rljob_workers.launcher.plan import (
     DrainRank,
@@ -132,7 +132,7 @@ class Launcher:
                 self._client.register(hello)
             except CoordinatorUnreachable as error:
                 _log.warning("%s: not registered yet: %s", self._identity.pod, error)
-                self._have_company()
+                self._run_plugins()
             else:
                 _log.info("%s: launcher %s is registered", self._identity.pod, self._id)
                 return
@@ -147,11 +147,11 @@ class Launcher:
             self._do(step)
         self._ask()
         self._outbox.turn()
-        self._have_company()
+        self._run_plugins()
         if self._exit_code is None:
             self._sleep()
 
-    def _have_company(self) -> None:
+    def _run_plugins(self) -> None:
         order = self._answer.order
         state = LauncherState(
             order=order,
@@ -163,8 +163,8 @@ class Launcher:
             engine_starts=0 if self._engine is None else self._engine.starts,
             seen_seq=self._ranks.seen_seq,
         )
-        for companion in self._surroundings.company:
-            companion.turn(state)
+        for plugin in self._surroundings.plugins:
+            plugin.turn(state)
 
     def _view(self) -> PodView:
         return PodView(
@@ -280,8 +280,8 @@ class Launcher:
         self._client.close()
         self._outbox.close()
         self._signals.close()
-        for companion in self._surroundings.company:
-            companion.close()
+        for plugin in self._surroundings.plugins:
+            plugin.close()
 
     def _close_everything(self) -> None:
         self._close_connections()
@@ -305,8 +305,8 @@ class Launcher:
         for descriptor in waits:
             if descriptor >= 0:
                 poller.register(descriptor, select.POLLIN)
-        for companion in self._surroundings.company:
-            companion.watch(poller)
+        for plugin in self._surroundings.plugins:
+            plugin.watch(poller)
         poller.poll(TICK_SECONDS * 1000)
 
 

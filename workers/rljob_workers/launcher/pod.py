@@ -25,10 +25,10 @@ limit_thread_pools()  # before anything below pulls in NumPy or torch
 from rljob_api.spec import RLJob  # noqa: E402 -- see above
 from rljob_api.wire.identity import PodKey  # noqa: E402 -- see above
 from rljob_workers.dcs.coordinator.listening import open_listener  # noqa: E402 -- see above
-from rljob_workers.launcher.company import LauncherState  # noqa: E402 -- see above
 from rljob_workers.launcher.echo import LogEcho  # noqa: E402 -- see above
 from rljob_workers.launcher.forking import is_users_error  # noqa: E402 -- see above
 from rljob_workers.launcher.launcher import RANKS_PER_POD, Bodies, Launcher  # noqa: E402 -- see above
+from rljob_workers.launcher.loop_plugins import LauncherState  # noqa: E402 -- see above
 from rljob_workers.launcher.pod_metrics import exposition  # noqa: E402 -- see above
 from rljob_workers.launcher.probes import ProbeServer  # noqa: E402 -- see above
 from rljob_workers.launcher.ranks import PodIdentity  # noqa: E402 -- see above
@@ -67,8 +67,8 @@ class Pod:
         if pod is None:
             return EXIT_TERMINATED
         identity = PodIdentity(pod, self._pod_uid, restart_count)
-        company = (probes, LogEcho(_logs_of(pod, logs), sys.stdout.fileno()))
-        surroundings = Surroundings(self._environment.endpoints, logs, WhenDone.STAYS, company)
+        plugins = (probes, LogEcho(_logs_of(pod, logs), sys.stdout.fileno()))
+        surroundings = Surroundings(self._environment.endpoints, logs, WhenDone.STAYS, plugins)
         return Launcher(identity, self._job, surroundings, signals, self._bodies).run()
 
     def _probes(self, restart_count: int) -> ProbeServer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rljob_api.wire.launchers import EngineState
-from rljob_workers.launcher.company import LauncherState
+from rljob_workers.launcher.loop_plugins import LauncherState
 
 
 def exposition(job: str, role: str, container_restarts: int, state: LauncherState) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rljob_api.wire.epochs import PodPhase
-from rljob_workers.launcher.company import LauncherState
+from rljob_workers.launcher.loop_plugins import LauncherState
 
 CLIENT_SECONDS = 5.0
 """A client may be connected for so long."""

@@ -1,4 +1,4 @@
-"""What a launcher finds around it: where services are, where logs go, who keeps it company, how it ends.
+"""What a launcher finds around it: where services are, where logs go, which plugins its loop has, how it ends.
 
 Made by `launcher.run_launcher` (one machine) and by `pod` (a container); read by the launcher.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rljob_api.spec import RLJob
 from rljob_api.wire.identity import Endpoints
-from rljob_workers.launcher.company import Companion
+from rljob_workers.launcher.loop_plugins import LoopPlugin
 
 
 class WhenDone(Enum):
@@ -31,7 +31,7 @@ class Surroundings:
     """A job of a later epoch may have other storage units."""
     logs: Path
     when_done: WhenDone
-    company: tuple[Companion, ...] = ()
+    plugins: tuple[LoopPlugin, ...] = ()
 
 
 def one_machine(endpoints: Endpoints) -> Surroundings:

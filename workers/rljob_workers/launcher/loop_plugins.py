@@ -1,4 +1,4 @@
-"""What keeps a launcher company in a pod: parts that have a turn in its loop and may be waited for.
+"""Plugins of a launcher's loop: parts that have a turn in it and may be waited for.
 
 The launcher calls them; they never call it. On one machine there are none.
 """
@@ -29,7 +29,7 @@ class LauncherState:
     seen_seq: int = 0
 
 
-class Companion(Protocol):
+class LoopPlugin(Protocol):
     """Something with a turn in the launcher's loop. No turn may wait."""
 
     def turn(self, state: LauncherState) -> None:

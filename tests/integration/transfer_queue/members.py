@@ -64,7 +64,7 @@ class Member:
     batches: list[tuple[Task, Batch]]
 
 
-class Company(RuleBasedStateMachine):
+class Members(RuleBasedStateMachine):
     """Two producers, two consumers, one trainer, one coordinator."""
 
     def __init__(self, servers: Servers, line: LossyLine, names: Names, dealing: ClaimPolicy) -> None:
