@@ -23,7 +23,7 @@ _CURE = "Set it in the pod's template; the operator of this version does."
 
 @dataclass(frozen=True, slots=True)
 class PodEnvironment:
-    """One pod's surroundings."""
+    """One pod's environment."""
 
     job_name: str
     namespace: str

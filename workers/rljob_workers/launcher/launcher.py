@@ -31,6 +31,7 @@ from rljob_workers.dcs.launcher_client import LauncherClient, PendingOrder
 from rljob_workers.launcher import rank_process
 from rljob_workers.launcher.engine_keeper import EngineBody, EngineKeeper, engine_settings, serve_torch_engine
 from rljob_workers.launcher.forking import reap
+from rljob_workers.launcher.launcher_environment import LauncherEnvironment, WhenDone, one_machine
 from rljob_workers.launcher.loop_plugins import LauncherState
 from rljob_workers.launcher.outbox import FailureOutbox
 from rljob_workers.launcher.plan import (
@@ -46,7 +47,6 @@ from rljob_workers.launcher.plan import (
 )
 from rljob_workers.launcher.ranks import PodIdentity, Ranks
 from rljob_workers.launcher.signals import SignalPipe
-from rljob_workers.launcher.surroundings import Surroundings, WhenDone, one_machine
 
 RANKS_PER_POD = 1
 """max(gpus, 1): without GPUs a pod has one rank."""
@@ -78,7 +78,7 @@ class Launcher:
         self,
         identity: PodIdentity,
         job: RLJob,
-        surroundings: Surroundings,
+        environment: LauncherEnvironment,
         signals: SignalPipe,
         bodies: Bodies,
         clock: Callable[[], float] = time.monotonic,
@@ -87,12 +87,12 @@ class Launcher:
         self._identity = identity
         self._id = secrets.token_hex(6)
         self._job = job
-        self._surroundings = surroundings
-        self._endpoints = endpoints = surroundings.endpoints_of(job)
+        self._environment = environment
+        self._endpoints = endpoints = environment.endpoints_of(job)
         self._signals = signals
         self._bodies = bodies
         self._clock = clock
-        self._ranks = Ranks(self._identity, RANKS_PER_POD, surroundings.logs, clock)
+        self._ranks = Ranks(self._identity, RANKS_PER_POD, environment.logs, clock)
         self._engine = self._make_engine() if identity.pod.role is Role.ROLLOUT else None
         self._client = LauncherClient(endpoints, clock, patience_seconds=REGISTER_SECONDS)
         self._outbox = FailureOutbox(endpoints, clock)
@@ -116,7 +116,7 @@ class Launcher:
 
     def _make_engine(self) -> EngineKeeper:
         settings = engine_settings(self._job.spec)
-        return EngineKeeper(self._identity, settings, self._surroundings.logs, self._clock, self._bodies.engine)
+        return EngineKeeper(self._identity, settings, self._environment.logs, self._clock, self._bodies.engine)
 
     def _register(self) -> None:
         hello = LauncherHello(
@@ -163,7 +163,7 @@ class Launcher:
             engine_starts=0 if self._engine is None else self._engine.starts,
             seen_seq=self._ranks.seen_seq,
         )
-        for plugin in self._surroundings.plugins:
+        for plugin in self._environment.plugins:
             plugin.turn(state)
 
     def _view(self) -> PodView:
@@ -208,7 +208,7 @@ class Launcher:
     def _use(self, job: RLJob) -> None:
         """The epoch that was just heard of runs with `job`."""
         self._job = job
-        self._endpoints = self._surroundings.endpoints_of(job)
+        self._endpoints = self._environment.endpoints_of(job)
         if self._engine is not None:
             self._engine.use(engine_settings(job.spec))
 
@@ -243,7 +243,7 @@ class Launcher:
 
     def _leave(self) -> None:
         """Nothing runs any more. In a pod a launcher that is done stays, or the kubelet would start it again."""
-        order, stays = self._answer.order, self._surroundings.when_done is WhenDone.STAYS
+        order, stays = self._answer.order, self._environment.when_done is WhenDone.STAYS
         if not self._signals.terminated:
             self._exit_code = None if stays else EXIT_SUCCEEDED
         elif stays and order is not None and order.phase is PodPhase.DONE:
@@ -280,7 +280,7 @@ class Launcher:
         self._client.close()
         self._outbox.close()
         self._signals.close()
-        for plugin in self._surroundings.plugins:
+        for plugin in self._environment.plugins:
             plugin.close()
 
     def _close_everything(self) -> None:
@@ -305,7 +305,7 @@ class Launcher:
         for descriptor in waits:
             if descriptor >= 0:
                 poller.register(descriptor, select.POLLIN)
-        for plugin in self._surroundings.plugins:
+        for plugin in self._environment.plugins:
             plugin.watch(poller)
         poller.poll(TICK_SECONDS * 1000)
 

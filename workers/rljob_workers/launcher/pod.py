@@ -28,13 +28,13 @@ from rljob_workers.dcs.coordinator.listening import open_listener  # noqa: E402 
 from rljob_workers.launcher.echo import LogEcho  # noqa: E402 -- see above
 from rljob_workers.launcher.forking import is_users_error  # noqa: E402 -- see above
 from rljob_workers.launcher.launcher import RANKS_PER_POD, Bodies, Launcher  # noqa: E402 -- see above
+from rljob_workers.launcher.launcher_environment import LauncherEnvironment, WhenDone  # noqa: E402 -- see above
 from rljob_workers.launcher.loop_plugins import LauncherState  # noqa: E402 -- see above
 from rljob_workers.launcher.pod_metrics import exposition  # noqa: E402 -- see above
 from rljob_workers.launcher.probes import ProbeServer  # noqa: E402 -- see above
 from rljob_workers.launcher.ranks import PodIdentity  # noqa: E402 -- see above
 from rljob_workers.launcher.replica import ReplicaQuestion  # noqa: E402 -- see above
 from rljob_workers.launcher.signals import SignalPipe  # noqa: E402 -- see above
-from rljob_workers.launcher.surroundings import Surroundings, WhenDone  # noqa: E402 -- see above
 from rljob_workers.pod import PodEnvironment, of_role, required, role_of  # noqa: E402 -- see above
 
 TURN_SECONDS = 0.25
@@ -68,8 +68,8 @@ class Pod:
             return EXIT_TERMINATED
         identity = PodIdentity(pod, self._pod_uid, restart_count)
         plugins = (probes, LogEcho(_logs_of(pod, logs), sys.stdout.fileno()))
-        surroundings = Surroundings(self._environment.endpoints, logs, WhenDone.STAYS, plugins)
-        return Launcher(identity, self._job, surroundings, signals, self._bodies).run()
+        environment = LauncherEnvironment(self._environment.endpoints, logs, WhenDone.STAYS, plugins)
+        return Launcher(identity, self._job, environment, signals, self._bodies).run()
 
     def _probes(self, restart_count: int) -> ProbeServer:
         def metrics(state: LauncherState) -> str:

@@ -24,7 +24,7 @@ class WhenDone(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class LauncherEnvironment:
     """Around one launcher."""
 
     endpoints_of: Callable[[RLJob], Endpoints]
@@ -34,6 +34,6 @@ class Surroundings:
     plugins: tuple[LoopPlugin, ...] = ()
 
 
-def one_machine(endpoints: Endpoints) -> Surroundings:
+def one_machine(endpoints: Endpoints) -> LauncherEnvironment:
     """Of a local run."""
-    return Surroundings(lambda _: endpoints, Path(endpoints.run_dir) / "logs", WhenDone.LEAVES)
+    return LauncherEnvironment(lambda _: endpoints, Path(endpoints.run_dir) / "logs", WhenDone.LEAVES)
