@@ -108,13 +108,13 @@ class _OurSide(Side):
     def clear(self, turn: int) -> None:
         super().clear(turn)
         self._job.publish(turn + 1)
-        self._job.steward.sweeper.sweep()
+        self._job.admin.sweeper.sweep()
 
     def script_seconds(self) -> float | None:
         return self._job.servers.script_seconds()
 
     def __exit__(self, *error: object) -> None:
-        broken = self._job.steward.check() if error[0] is None else []
+        broken = self._job.admin.check() if error[0] is None else []
         super().__exit__(*error)
         assert not broken, f"invariants of the queue are broken: {broken}"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rljob_api.names import Epoch, Lineage, Role, WeightVersion
 from rljob_api.wire.identity import Endpoints, Life, RankKey, WeightId
-from rljob_workers.transfer_queue.steward import QueueSteward
+from rljob_workers.transfer_queue.queue_admin import QueueAdmin
 from rljob_workers.transfer_queue.types import QueueShape
 from tests.bench.queue.servers import RedisServers, Transport
 
@@ -25,10 +25,10 @@ class OurJob:
         try:
             self.servers = RedisServers(transport, num_units, program)
             self._stack.callback(self.servers.close)
-            self.steward = QueueSteward(self.servers.endpoints, shape)
-            self._stack.callback(self.steward.close)
-            self.steward.open_server(0)
-            self.steward.raise_epoch(Epoch(1), "bench", "a benchmark", None)
+            self.admin = QueueAdmin(self.servers.endpoints, shape)
+            self._stack.callback(self.admin.close)
+            self.admin.open_server(0)
+            self.admin.raise_epoch(Epoch(1), "bench", "a benchmark", None)
         except BaseException:
             self._stack.close()
             raise
@@ -43,12 +43,12 @@ class OurJob:
     def begin_life(self, role: Role = Role.ACTOR) -> Life:
         key = RankKey(role=role, replica=len(self._lives))
         life = Life(key=key, epoch=Epoch(1), generation=0, incarnation=secrets.token_hex(6))
-        self.steward.begin_life(life)
+        self.admin.begin_life(life)
         self._lives.append(life)
         return life
 
     def publish(self, version: int) -> None:
         """Partition `version - 1` is trained and recorded: nothing needs it any more."""
         weight = WeightId(lineage=Lineage(1), version=WeightVersion(version))
-        self.steward.publish(self._lives[0], weight, f"publish-{version}")
-        self.steward.record(self._lives[0], weight, f"{version}", {}, f"record-{version}")
+        self.admin.publish(self._lives[0], weight, f"publish-{version}")
+        self.admin.record(self._lives[0], weight, f"{version}", {}, f"record-{version}")

@@ -92,7 +92,7 @@ class OurClient(BenchClient):
         return {}
 
     def clear(self, turn: int) -> dict[str, Any]:
-        """One optimizer step on the whole partition; the steward publishes and sweeps after it."""
+        """One optimizer step on the whole partition; the queue admin publishes and sweeps after it."""
         rollout, rows = RolloutId(turn), self._workload.num_rows
         batch = self._queue.claim_training(TRAIN.name, rollout, 0, rows, 0, 1, timeout=WAIT_SECONDS)
         assert isinstance(batch, Batch), batch

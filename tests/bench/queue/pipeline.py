@@ -105,7 +105,7 @@ class _Pipeline:
         return self
 
     def __exit__(self, *error: object) -> None:
-        broken = self._job.steward.check() if error[0] is None else []
+        broken = self._job.admin.check() if error[0] is None else []
         self._stack.close()
         assert not broken, f"invariants of the queue are broken: {broken}"
 
@@ -146,7 +146,7 @@ class _Pipeline:
         self._job.publish(version)
         self.clocks.published = version
         if version % SWEEP_EVERY == 0:
-            self._job.steward.sweeper.sweep()
+            self._job.admin.sweeper.sweep()
 
     def _memory(self) -> dict[str, float]:
         return {

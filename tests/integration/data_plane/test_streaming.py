@@ -17,7 +17,7 @@ from rljob_api.wire.identity import Life, RankKey, WeightId
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.dataset import Slicing, StreamingDataLoader, StreamingDataset
 from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.steward import QueueSteward
+from rljob_workers.transfer_queue.queue_admin import QueueAdmin
 from rljob_workers.transfer_queue.types import GroupRows, QueueShape, Task, TaskKind, Ticket
 from tests.integration.transfer_queue.servers import Servers
 
@@ -36,14 +36,14 @@ NUM_RANKS = 2
 
 
 class Job:
-    """One replica, two actor ranks, the coordinator's steward."""
+    """One replica, two actor ranks, the coordinator's queue admin."""
 
     def __init__(self, servers: Servers, stack: ExitStack) -> None:
         self._servers = servers
         self._stack = stack
-        self._steward = stack.enter_context(closing(QueueSteward(servers.endpoints, SHAPE)))
-        self._steward.open_server(0)
-        point: RestorePoint = self._steward.raise_epoch(Epoch(1), "d1", "first start", None)
+        self._admin = stack.enter_context(closing(QueueAdmin(servers.endpoints, SHAPE)))
+        self._admin.open_server(0)
+        point: RestorePoint = self._admin.raise_epoch(Epoch(1), "d1", "first start", None)
         self._held = WeightId(lineage=point.lineage, version=point.version)
         self.replica = self._client(Role.ROLLOUT, 0)
         self.ranks = [self._client(Role.ACTOR, replica) for replica in range(NUM_RANKS)]
@@ -62,7 +62,7 @@ class Job:
     def _client(self, role: Role, replica: int) -> TransferQueueClient:
         key = RankKey(role=role, replica=replica)
         life = Life(key=key, epoch=Epoch(1), generation=0, incarnation=secrets.token_hex(6))
-        self._steward.begin_life(life)
+        self._admin.begin_life(life)
         return self._stack.enter_context(closing(TransferQueueClient(self._servers.endpoints, SHAPE, life)))
 
 

@@ -14,7 +14,7 @@ from rljob_api.wire.observation import ServerState
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
 from rljob_workers.dcs.coordinator.hearing import TICK_SECONDS
 from rljob_workers.dcs.coordinator.opening import ACROSS_MACHINES, ON_ONE_MACHINE, OpeningPatience
-from rljob_workers.transfer_queue.steward import StewardTiming
+from rljob_workers.transfer_queue.queue_admin import QueueAdminTiming
 from tests.integration.dcs.world import World, context_here, job
 
 
@@ -23,8 +23,8 @@ class Successor:
 
     def __init__(self, world: World, patience: OpeningPatience) -> None:
         self.now = 0.0
-        context = context_here(world.endpoints, job(), lambda: self.now, StewardTiming())
-        self.steward = context.steward
+        context = context_here(world.endpoints, job(), lambda: self.now, QueueAdminTiming())
+        self.admin = context.admin
         self.coordinator = Coordinator(context, Path(world.endpoints.run_dir), patience)
 
     def look(self, after: float = 0.0) -> ServerState:
@@ -65,7 +65,7 @@ def successor(world: World) -> Iterator[Make]:
 
     yield make
     for one in made:
-        one.steward.close()
+        one.admin.close()
 
 
 FAR = 1 << 40

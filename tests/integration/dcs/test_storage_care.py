@@ -21,7 +21,7 @@ from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.control.rows import parse_chunk
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.naming import Named
-from rljob_workers.transfer_queue.steward import StewardTiming
+from rljob_workers.transfer_queue.queue_admin import QueueAdminTiming
 from rljob_workers.transfer_queue.types import GroupRows, Withheld
 from tests.integration.dcs.world import context_here, job
 from tests.integration.transfer_queue.servers import Servers
@@ -40,17 +40,17 @@ class WatchedStorage:
         self.pace = 0.0
         """Seconds that pass with each look at the clock."""
         self.job = job()
-        self.timing = StewardTiming()
+        self.timing = QueueAdminTiming()
         self.begin()
         self.coordinator.raise_epoch(EpochRequest(epoch=Epoch(1), decision_id="d1", reason="a test"))
         life = Life(key=RankKey(role=Role.ROLLOUT, replica=0), epoch=Epoch(1), generation=0, incarnation="abcdefabcdef")
-        self.steward.begin_life(life)
+        self.admin.begin_life(life)
         self.queue = TransferQueueClient(servers.endpoints, queue_shape(self.job.spec), life)
 
     def begin(self) -> None:
         """Anew, as after a death."""
         context = context_here(self.servers.endpoints, self.job, self._clock, self.timing)
-        self.steward = context.steward
+        self.admin = context.admin
         self.coordinator = Coordinator(context, self.folder, ON_ONE_MACHINE)
         self.coordinator.gate.look()
         assert self.coordinator.gate.state is ServerState.OPEN
@@ -62,7 +62,7 @@ class WatchedStorage:
     def close(self) -> None:
         self.limit(UNIT_BYTES)
         self.queue.close()
-        self.steward.close()
+        self.admin.close()
 
     def put_a_rollout(self) -> None:
         """Whole, of the next rollout that has a ticket."""
@@ -157,13 +157,13 @@ def test_what_goes_is_told_at_once_and_then_in_sums(storage: WatchedStorage) -> 
 
 
 def test_room_is_made_while_a_unit_hangs(storage: WatchedStorage) -> None:
-    storage.steward.close()
-    storage.timing = StewardTiming(patience_seconds=2.0)
+    storage.admin.close()
+    storage.timing = QueueAdminTiming(patience_seconds=2.0)
     storage.begin()
     storage.put_a_rollout()
     storage.put_groups(1)
     storage.put_groups(1)
-    assert storage.steward.upkeep.relieve() is not None
+    assert storage.admin.upkeep.relieve() is not None
     storage.put_a_rollout()
     storage.fill()
     hung, full = storage.servers.units
@@ -178,7 +178,7 @@ def test_room_is_made_while_a_unit_hangs(storage: WatchedStorage) -> None:
     assert len(storage.told(EventKind.ROWS_DROPPED)) == 1
     with full.admin() as admin, storage.servers.control.admin() as control:
         assert {parse_chunk(line).unit for line in control.lrange("q:dead:0", 0, -1)} == {0}
-        named = {parse_chunk(line).key.encode() for _, line in storage.steward.sweeper.named(Named.ALL)}
+        named = {parse_chunk(line).key.encode() for _, line in storage.admin.sweeper.named(Named.ALL)}
         assert control.llen("q:dead:1") == 0
         assert set(admin.scan_iter(match="*:*:*")) <= named
 
@@ -189,8 +189,8 @@ def test_groups_that_a_put_has_room_beside_stay_however_long_memory_is_short(sto
     storage.run_short()
     for _ in range(3):
         storage.look(SHORTAGE_SECONDS)
-    assert storage.steward.upkeep.short_of_memory
-    assert storage.steward.stats().withheld == Withheld.MEMORY
+    assert storage.admin.upkeep.short_of_memory
+    assert storage.admin.stats().withheld == Withheld.MEMORY
     assert storage.told(EventKind.ROWS_DROPPED) == []
     assert storage.coordinator.queue.stats().dropped_unclaimed_rows == 0
 
@@ -198,8 +198,8 @@ def test_groups_that_a_put_has_room_beside_stay_however_long_memory_is_short(sto
 def test_a_coordinator_that_died_before_it_told_is_followed_by_one_that_tells(storage: WatchedStorage) -> None:
     storage.put_a_rollout()
     storage.put_a_rollout()
-    assert storage.steward.upkeep.relieve() is not None
-    storage.steward.close()
+    assert storage.admin.upkeep.relieve() is not None
+    storage.admin.close()
     storage.begin()
     storage.look()
     assert [event.message for event in storage.told(EventKind.ROWS_DROPPED)] == [FIRST]
@@ -210,18 +210,18 @@ def test_a_coordinator_that_died_after_it_told_is_followed_by_one_that_tells_onl
 ) -> None:
     storage.put_a_rollout()
     storage.put_a_rollout()
-    assert storage.steward.upkeep.relieve() is not None
+    assert storage.admin.upkeep.relieve() is not None
 
     def die(_: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(storage.steward.upkeep, "forget_dropped", die)
+    monkeypatch.setattr(storage.admin.upkeep, "forget_dropped", die)
     with pytest.raises(KeyboardInterrupt):
         storage.look()
-    assert storage.steward.upkeep.dropped()
+    assert storage.admin.upkeep.dropped()
     storage.put_a_rollout()
-    assert storage.steward.upkeep.relieve() is not None
-    storage.steward.close()
+    assert storage.admin.upkeep.relieve() is not None
+    storage.admin.close()
     storage.begin()
     assert storage.room() == RoomMade(rows=4, message=FIRST)
     storage.look()
@@ -229,7 +229,7 @@ def test_a_coordinator_that_died_after_it_told_is_followed_by_one_that_tells_onl
     room = storage.room()
     assert room is not None
     assert room.rows == 8
-    assert storage.steward.upkeep.dropped() == []
+    assert storage.admin.upkeep.dropped() == []
 
 
 def test_scrapes_of_a_queue_that_takes_long_to_count_get_older_figures(storage: WatchedStorage) -> None:

@@ -30,7 +30,7 @@ from rljob_workers.dcs.coordinator.store import Store
 from rljob_workers.dcs.launcher_client import LauncherClient
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.roles.tasks import queue_shape
-from rljob_workers.transfer_queue.steward import QueueSteward, StewardTiming
+from rljob_workers.transfer_queue.queue_admin import QueueAdmin, QueueAdminTiming
 from tests.integration.transfer_queue.servers import Servers
 
 PATIENCE_SECONDS = 120.0
@@ -56,13 +56,13 @@ def job(chunk_bytes: int = 1 << 16, keep: int = 2) -> RLJob:
 
 
 def context_here(
-    endpoints: Endpoints, manifest: RLJob, clock: Callable[[], float], timing: StewardTiming
+    endpoints: Endpoints, manifest: RLJob, clock: Callable[[], float], timing: QueueAdminTiming
 ) -> CoordinatorContext:
-    """Of a coordinator within the test's process. Nobody is notified; its steward is the test's to close."""
+    """Of a coordinator within the test's process. Nobody is notified; its admin is the test's to close."""
     return CoordinatorContext(
         job=manifest,
         store=Store(redis.Redis.from_url(endpoints.control_redis)),
-        steward=QueueSteward(endpoints, queue_shape(manifest.spec), timing=timing),
+        admin=QueueAdmin(endpoints, queue_shape(manifest.spec), timing=timing),
         clock=clock,
         wall=lambda: 1.0,
         notify=lambda _: None,

@@ -13,7 +13,7 @@ from rljob_api.wire.identity import Life, WeightId
 from rljob_api.wire.observation import ServerState
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.steward import QueueSteward, StewardTiming
+from rljob_workers.transfer_queue.queue_admin import QueueAdmin, QueueAdminTiming
 from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, GroupRows, QueueShape, Ticket
 from tests.integration.transfer_queue.proof import breaches
@@ -29,7 +29,7 @@ def weight(version: int, lineage: int = 1) -> WeightId:
 
 
 class Job:
-    """A steward and one client; epoch 1 is open."""
+    """A queue admin and one client; epoch 1 is open."""
 
     def __init__(
         self,
@@ -44,30 +44,30 @@ class Job:
         self.shape = shape or make_shape()
         self.timing = timing
         self.checksums = checksums
-        self.steward_timing = StewardTiming(unlisted_seconds=0)
+        self.admin_timing = QueueAdminTiming(unlisted_seconds=0)
         self.clients: list[TransferQueueClient] = []
         self.lives: dict[TransferQueueClient, Life] = {}
-        self.steward = QueueSteward(servers.endpoints, self.shape, timing=self.steward_timing)
-        assert self.steward.open_server(0) is ServerState.OPEN
+        self.admin = QueueAdmin(servers.endpoints, self.shape, timing=self.admin_timing)
+        assert self.admin.open_server(0) is ServerState.OPEN
         self.restore = self.raise_epoch(1)
         self.rollout = self.client(Role.ROLLOUT)
         self.actor = self.client(Role.ACTOR)
 
     def close(self) -> None:
-        self.steward.close()
+        self.admin.close()
         for client in self.clients:
             client.close()
 
     def raise_epoch(self, epoch: int) -> RestorePoint:
         self.epoch = epoch
-        return self.steward.raise_epoch(Epoch(epoch), f"d{epoch}", "a test", None)
+        return self.admin.raise_epoch(Epoch(epoch), f"d{epoch}", "a test", None)
 
     def reopen(self, shape: QueueShape, epoch: int) -> RestorePoint:
         """The job started again, with another shape perhaps."""
-        self.steward.close()
+        self.admin.close()
         self.shape = shape
-        self.steward = QueueSteward(self.servers.endpoints, shape, timing=self.steward_timing)
-        assert self.steward.open_server(0) is ServerState.OPEN
+        self.admin = QueueAdmin(self.servers.endpoints, shape, timing=self.admin_timing)
+        assert self.admin.open_server(0) is ServerState.OPEN
         restore = self.raise_epoch(epoch)
         self.rollout = self.client(Role.ROLLOUT)
         self.actor = self.client(Role.ACTOR)
@@ -75,7 +75,7 @@ class Job:
 
     def client(self, role: Role, replica: int = 0, waiting: Waiting = Waiting.NOTIFY) -> TransferQueueClient:
         life = make_life(role, self.epoch, replica)
-        self.steward.begin_life(life)
+        self.admin.begin_life(life)
         client = TransferQueueClient(
             self.servers.endpoints, self.shape, life, waiting=waiting, checksums=self.checksums, timing=self.timing
         )
@@ -128,10 +128,10 @@ class Job:
         return self.actor.claim_training(TRAIN.name, RolloutId(rollout), 0, rows, 0, 1, timeout=0)
 
     def publish(self, version: int, lineage: int = 1) -> None:
-        self.steward.publish(self.lives[self.actor], weight(version, lineage), f"p{self.epoch}-{version}")
+        self.admin.publish(self.lives[self.actor], weight(version, lineage), f"p{self.epoch}-{version}")
 
     def record(self, version: int, lineage: int = 1) -> None:
-        self.steward.record(
+        self.admin.record(
             self.lives[self.actor], weight(version, lineage), f"{version}", {}, f"r{self.epoch}-{version}"
         )
 
@@ -144,11 +144,11 @@ class Job:
         self.publish(rollout + 1, self.restore.lineage)
 
     def check(self) -> None:
-        assert self.steward.check() == []
+        assert self.admin.check() == []
 
     def prove(self) -> None:
         """Nothing is broken, and after a sweep no byte is left over."""
-        while (swept := self.steward.sweeper.sweep()).chunks or swept.orphans:
+        while (swept := self.admin.sweeper.sweep()).chunks or swept.orphans:
             pass
         self.check()
         assert breaches(self.servers, self.shape) == []

@@ -17,7 +17,7 @@ from rljob_api.names import Epoch, Lineage, Role, WeightVersion
 from rljob_api.wire.identity import Endpoints, Life, WeightId
 from rljob_api.wire.observation import ServerState
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.steward import QueueSteward, StewardTiming
+from rljob_workers.transfer_queue.queue_admin import QueueAdmin, QueueAdminTiming
 from rljob_workers.transfer_queue.types import Batch, ClaimPolicy, QueueShape, Task, TaskKind, Ticket
 from tests.integration.transfer_queue.control_keys import Control
 from tests.integration.transfer_queue.lossy import LossyLine
@@ -75,11 +75,11 @@ class Members(RuleBasedStateMachine):
         self.servers, self.line = servers, line
         servers.wipe()
         line.losses = 0
-        self.admin = servers.control.admin()
+        self.control_redis = servers.control.admin()
         endpoints = servers.endpoints
         self.endpoints: Endpoints = endpoints.model_copy(update={"control_redis": line.url})
         self.model = Model(self.shape)
-        self.steward = QueueSteward(self.endpoints, self.shape, timing=StewardTiming(unlisted_seconds=0))
+        self.admin = QueueAdmin(self.endpoints, self.shape, timing=QueueAdminTiming(unlisted_seconds=0))
         self.epoch = self.calls = self.steps = self.struck_at = 0
         self.trained: dict[int, list[list[Row]]] = {}
         """Batches of the partition that is trained: the rows of each rank."""
@@ -91,13 +91,13 @@ class Members(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             self.line.losses = 0
-            while (swept := self.steward.sweeper.sweep()).chunks or swept.orphans:
+            while (swept := self.admin.sweeper.sweep()).chunks or swept.orphans:
                 pass
-            assert self.steward.check() == []
+            assert self.admin.check() == []
             assert breaches(self.servers, self.shape) == []
         finally:
+            self.control_redis.close()
             self.admin.close()
-            self.steward.close()
             for member in [*self.members, *self.zombies]:
                 member.queue.close()
 
@@ -105,7 +105,7 @@ class Members(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        assert self.steward.open_server(0) is ServerState.OPEN
+        assert self.admin.open_server(0) is ServerState.OPEN
         self.next_epoch()
 
     def next_epoch(self) -> None:
@@ -114,7 +114,7 @@ class Members(RuleBasedStateMachine):
         self.trained.clear()
         self.zombies += self.members
         self.model.restore()
-        point = self.steward.raise_epoch(Epoch(self.epoch), f"d{self.epoch}", "a rule", None)
+        point = self.admin.raise_epoch(Epoch(self.epoch), f"d{self.epoch}", "a rule", None)
         assert point.version == self.model.recorded
         kept = sum(group.state == "put" for group in self.model.groups.values())
         assert point.kept_groups == kept
@@ -123,7 +123,7 @@ class Members(RuleBasedStateMachine):
 
     def new_member(self, role: Role, replica: int) -> Member:
         life = make_life(role, self.epoch, replica)
-        self.steward.begin_life(life)
+        self.admin.begin_life(life)
         return Member(life, TransferQueueClient(self.endpoints, self.shape, life), [], [])
 
     @property
@@ -138,7 +138,7 @@ class Members(RuleBasedStateMachine):
     @invariant()
     def every_row_is_where_the_model_has_it(self) -> None:
         self.steps += 1
-        control = Control(self.admin, self.shape)
+        control = Control(self.control_redis, self.shape)
         for task in self.shape.tasks:
             found: dict[str, set[Row]] = {letter: set() for letter in ("ready", "u", "r", "c", "d")}
             for r in control.partitions:

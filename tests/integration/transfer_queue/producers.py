@@ -88,5 +88,5 @@ class Producers(Members):
 
     def beat(self, member: Member) -> None:
         leases = [batch.lease for _, batch in member.batches if batch.lease is not None]
-        self.steward.beat(member.life.incarnation, [ticket.id for ticket in member.tickets], leases)
+        self.admin.beat(member.life.incarnation, [ticket.id for ticket in member.tickets], leases)
         self.over -= set(leases)

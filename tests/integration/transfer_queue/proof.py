@@ -185,7 +185,7 @@ def _left_over(control: Control) -> list[str]:
     if strays:
         found.append(f"keys of partitions that are gone: {strays}")
     callers = {name.decode() for name in control.hash("q:calls")}
-    if not callers <= {*control.live, control.meta.get("steward", b"").decode()}:
+    if not callers <= {*control.live, control.meta.get("admin", b"").decode()}:
         found.append(f"answers are kept for {callers - control.live}, who are not live")
     leases: Any = control.admin.zrange("q:leases", 0, -1)
     if {name.decode() for name in leases} != set(control.packed("q:lease")):

@@ -17,7 +17,7 @@ from rljob_api.wire.observation import ServerState
 from rljob_workers.transfer_queue.control.library import shape_fields
 from rljob_workers.transfer_queue.control.rows import CHUNK_ID_BYTES, ROW
 from rljob_workers.transfer_queue.errors import Fenced
-from rljob_workers.transfer_queue.steward import QueueSteward, StewardTiming
+from rljob_workers.transfer_queue.queue_admin import QueueAdmin, QueueAdminTiming
 from tests.integration.transfer_queue.control_keys import Control
 from tests.integration.transfer_queue.machine import QueueMachine, put
 from tests.integration.transfer_queue.members import FIFO, GROUP, INDEX, SHAPE, Member, picked
@@ -50,9 +50,9 @@ class StruckMachine(QueueMachine):
 
     def time_passes(self, _which: int) -> None:
         """Beyond the end of every lease."""
-        leases: Any = self.admin.zrange("q:leases", 0, -1, withscores=True)
+        leases: Any = self.control_redis.zrange("q:leases", 0, -1, withscores=True)
         for lease, end in leases:
-            self.admin.zadd("q:leases", {lease: end - JUMP_MS})
+            self.control_redis.zadd("q:leases", {lease: end - JUMP_MS})
         self.over |= {holder for task in (FIFO, GROUP) for holder in self.model.held[task.name].values()}
 
     def a_beat(self, which: int) -> None:
@@ -87,10 +87,10 @@ class StruckMachine(QueueMachine):
 
     def a_unit_comes_back_empty(self, which: int) -> None:
         unit = which % len(self.servers.units)
-        lost = fields_on(Control(self.admin, self.shape), unit)
+        lost = fields_on(Control(self.control_redis, self.shape), unit)
         self.servers.empty_unit(unit)
-        assert self.steward.upkeep.probe() == [unit]
-        loss = self.steward.upkeep.declare_lost(unit)
+        assert self.admin.upkeep.probe() == [unit]
+        loss = self.admin.upkeep.declare_lost(unit)
         assert bool(loss.needs_global_restart) is self.model.lose(lost)
         self.over = {lease for lease in self.over if any(self.model.holding(task, lease) for task in (FIFO, GROUP))}
         if loss.needs_global_restart:
@@ -103,13 +103,13 @@ class StruckMachine(QueueMachine):
 
     def another_coordinator(self, _which: int) -> None:
         """It takes over; leases count from here."""
-        self.steward.close()
-        self.steward = QueueSteward(self.endpoints, self.shape, timing=StewardTiming(unlisted_seconds=0))
-        assert self.steward.open_server(max(member.queue.seen_seq for member in self.members)) is ServerState.OPEN
+        self.admin.close()
+        self.admin = QueueAdmin(self.endpoints, self.shape, timing=QueueAdminTiming(unlisted_seconds=0))
+        assert self.admin.open_server(max(member.queue.seen_seq for member in self.members)) is ServerState.OPEN
         self.over.clear()
 
     def a_sweep(self, _which: int) -> None:
-        self.steward.sweeper.sweep()
+        self.admin.sweeper.sweep()
 
 
 def fields_on(control: Control, unit: int) -> dict[Row, set[str]]:

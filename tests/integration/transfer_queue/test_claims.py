@@ -69,7 +69,7 @@ def test_leases_end_with_their_incarnation(make_job: MakeJob) -> None:
     job = make_job()
     job.put(job.tickets(2))
     client, batch = claim(job)
-    job.steward.end_life(job.incarnation(client))
+    job.admin.end_life(job.incarnation(client))
     with pytest.raises(Fenced):
         job.put_derived(client, batch, "log_probs")
     _, again = claim(job)
@@ -81,7 +81,7 @@ def test_a_lease_that_no_beat_renews_ends(make_job: MakeJob) -> None:
     job.put(job.tickets(2))
     client, batch = claim(job, rows=2)
     assert batch.lease is not None
-    job.steward.beat(job.incarnation(client), [], [batch.lease])
+    job.admin.beat(job.incarnation(client), [], [batch.lease])
     other = claimed(client.claim(LOG_PROBS.name, range(6), 100, timeout=0))
     assert other.rows.tolist() == [2, 3]
     again = claimed(client.claim(LOG_PROBS.name, range(6), 100, timeout=0))
@@ -160,14 +160,14 @@ def test_records_only_grow_and_make_garbage_of_what_is_before_them(make_job: Mak
     with pytest.raises(Incomplete, match="version 1 is not published yet"):
         job.record(1)
     job.step(0)
-    assert job.steward.sweeper.sweep().partitions == 0
+    assert job.admin.sweeper.sweep().partitions == 0
     job.record(1)
     job.record(1)
-    swept = job.steward.sweeper.sweep()
+    swept = job.admin.sweeper.sweep()
     assert (swept.partitions, swept.chunks > 0) == (1, True)
-    assert job.steward.sweeper.sweep().partitions == 0
+    assert job.admin.sweeper.sweep().partitions == 0
     with pytest.raises(Incomplete, match="not newer than the recorded version 1"):
-        job.steward.record(job.lives[job.actor], weight(1), "1", {}, "another call")
+        job.admin.record(job.lives[job.actor], weight(1), "1", {}, "another call")
 
 
 @pytest.mark.parametrize("waiting", list(Waiting))

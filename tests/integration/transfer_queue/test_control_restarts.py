@@ -9,7 +9,7 @@ import pytest
 from rljob_api.names import Epoch, Role
 from rljob_api.wire.observation import ServerState
 from rljob_workers.transfer_queue.errors import ControlUnreachable, Fenced, Mismatch, NotOpen
-from rljob_workers.transfer_queue.steward import QueueSteward
+from rljob_workers.transfer_queue.queue_admin import QueueAdmin
 from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, NotReady, Withheld
 from tests.integration.transfer_queue.job import Job, weight
@@ -26,14 +26,14 @@ IMPATIENT = QueueTiming(patience_seconds=3.0, claim_patience_seconds=0.1)
 def test_a_restarted_server_is_refused_until_it_is_opened(make_job: MakeJob) -> None:
     job = make_job(timing=IMPATIENT)
     tickets = job.tickets(1)
-    before = job.steward.server_run_id()
+    before = job.admin.server_run_id()
     job.servers.sync_control()
     job.servers.restart_control()
-    assert job.steward.server_run_id() != before
+    assert job.admin.server_run_id() != before
     with pytest.raises(NotOpen, match=r"the coordinator has not opened it .*rollout-0.0 puts 1 groups of train_0"):
         job.put(tickets)
     assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.CLOSED
-    assert job.steward.open_server(job.rollout.seen_seq) is ServerState.OPEN
+    assert job.admin.open_server(job.rollout.seen_seq) is ServerState.OPEN
     assert job.put(tickets) == [True]
 
 
@@ -53,7 +53,7 @@ def test_a_server_that_is_gone_is_named_with_who_waited(make_job: MakeJob) -> No
         assert "has not answered" in answer.waiting_for
     finally:
         job.servers.control.start()
-        job.steward.open_server(0)
+        job.admin.open_server(0)
 
 
 def test_a_call_waits_through_restart_and_opening(make_job: MakeJob) -> None:
@@ -64,7 +64,7 @@ def test_a_call_waits_through_restart_and_opening(make_job: MakeJob) -> None:
     thread = threading.Thread(target=lambda: verdicts.extend(job.put(tickets)))
     thread.start()
     job.servers.control.start()
-    job.steward.open_server(0)
+    job.admin.open_server(0)
     thread.join()
     assert verdicts == [True]
 
@@ -75,14 +75,14 @@ def test_a_lost_tail_is_noticed_and_stays_noticed_until_a_restore(make_job: Make
     job.put(job.tickets(1))
     seen = job.rollout.seen_seq
     job.servers.restart_control(mark)
-    assert job.steward.open_server(seen) is ServerState.LOST
-    replace_steward(job).close()
-    assert job.steward.open_server(0) is ServerState.LOST
-    point = job.steward.raise_epoch(Epoch(2), "d2", "the tail is lost", None)
+    assert job.admin.open_server(seen) is ServerState.LOST
+    replace_admin(job).close()
+    assert job.admin.open_server(0) is ServerState.LOST
+    point = job.admin.raise_epoch(Epoch(2), "d2", "the tail is lost", None)
     assert (point.version, point.kept_groups) == (0, 0)
     # Launchers outlive the restore and still say what they saw before it.
-    assert job.steward.open_server(seen) is ServerState.OPEN
-    assert job.steward.sweeper.sweep().orphans > 0
+    assert job.admin.open_server(seen) is ServerState.OPEN
+    assert job.admin.sweeper.sweep().orphans > 0
 
 
 def test_with_a_lost_tail_only_rows_whose_bytes_exist_are_kept(make_job: MakeJob) -> None:
@@ -97,7 +97,7 @@ def test_with_a_lost_tail_only_rows_whose_bytes_exist_are_kept(make_job: MakeJob
         with unit.admin() as admin:
             admin.delete(gone)
     job.servers.restart_control(mark)
-    assert job.steward.open_server(seen) is ServerState.LOST
+    assert job.admin.open_server(seen) is ServerState.LOST
     point = job.raise_epoch(2)
     assert (point.kept_groups, point.dropped_groups) in {(0, 2), (1, 1)}
 
@@ -107,14 +107,14 @@ def test_an_empty_server_takes_over_record_and_ticket_table(make_job: MakeJob) -
     job.step(0)
     job.tickets(1, weight(1))
     table = job.rollout.ticket_table()
-    record = job.steward.record(job.lives[job.actor], weight(1), "1-e1", {}, "r")
+    record = job.admin.record(job.lives[job.actor], weight(1), "1-e1", {}, "r")
     job.servers.wipe()
-    replace_steward(job).close()
-    steward = job.steward
-    assert steward.open_server(job.rollout.seen_seq) is ServerState.LOST
-    point = steward.raise_epoch(Epoch(2), "d2", "wiped", record, tickets=table)
-    assert (point.version, point.folder, steward.published()) == (1, "1-e1", 1)
-    job.steward.open_server(0)
+    replace_admin(job).close()
+    admin = job.admin
+    assert admin.open_server(job.rollout.seen_seq) is ServerState.LOST
+    point = admin.raise_epoch(Epoch(2), "d2", "wiped", record, tickets=table)
+    assert (point.version, point.folder, admin.published()) == (1, "1-e1", 1)
+    job.admin.open_server(0)
     job.epoch = 2
     job.rollout = job.client(Role.ROLLOUT)
     tickets = job.tickets(5, weight(1))
@@ -128,13 +128,13 @@ def test_garbage_goes_with_the_rows_that_a_lost_tail_takes(make_job: MakeJob) ->
     mark = job.servers.sync_control()
     job.step(1)
     table = job.rollout.ticket_table()
-    record = job.steward.record(job.lives[job.actor], weight(2), "2-e1", {}, "r")
+    record = job.admin.record(job.lives[job.actor], weight(2), "2-e1", {}, "r")
     seen = max(client.seen_seq for client in job.clients)
     job.servers.restart_control(mark)
-    assert job.steward.open_server(seen) is ServerState.LOST
-    point = job.steward.raise_epoch(Epoch(2), "d2", "the tail is lost", record, tickets=table)
+    assert job.admin.open_server(seen) is ServerState.LOST
+    point = job.admin.raise_epoch(Epoch(2), "d2", "the tail is lost", record, tickets=table)
     assert (point.version, point.kept_groups) == (2, 0)
-    assert job.steward.sweeper.sweep().orphans > 0
+    assert job.admin.sweeper.sweep().orphans > 0
     with job.servers.control.admin() as admin:
         assert admin.keys("p:*") == []
 
@@ -145,31 +145,31 @@ def test_leases_count_anew_when_the_server_is_opened(make_job: MakeJob) -> None:
     forward = job.client(Role.ACTOR_FWD)
     batch = forward.claim(LOG_PROBS.name, range(1), 4, timeout=0)
     assert isinstance(batch, Batch)
-    job.steward.open_server(0)
+    job.admin.open_server(0)
     assert isinstance(forward.claim(LOG_PROBS.name, range(1), 4, timeout=0), NotReady)
     job.put_derived(forward, batch, "log_probs")
 
 
-def test_a_later_steward_fences_an_earlier_one(make_job: MakeJob) -> None:
+def test_a_later_admin_fences_an_earlier_one(make_job: MakeJob) -> None:
     job = make_job()
-    earlier = replace_steward(job)
-    job.steward.open_server(0)
+    earlier = replace_admin(job)
+    job.admin.open_server(0)
     with pytest.raises(Fenced, match="another coordinator has taken over"):
         earlier.end_life("0" * 12)
     job.servers.sync_control()
     job.servers.restart_control()
     with pytest.raises(Fenced, match="another coordinator has taken over"):
         earlier.open_server(0)
-    job.steward.open_server(0)
+    job.admin.open_server(0)
     earlier.close()
 
 
-def test_a_change_that_comes_after_its_steward_has_opened_again_is_refused(make_job: MakeJob) -> None:
+def test_a_change_that_comes_after_its_admin_has_opened_again_is_refused(make_job: MakeJob) -> None:
     job = make_job()
-    name, calls = job.steward._by._name, job.steward._by._calls
-    job.steward.open_server(0)
+    name, calls = job.admin._by._name, job.admin._by._calls
+    job.admin.open_server(0)
     with pytest.raises(Fenced, match=f"call {calls} of {name} comes after its call {calls + 1}"):
-        job.steward._control.change(
+        job.admin._control.change(
             "end_life", name, calls, job.lives[job.actor].incarnation, deadline=time.monotonic() + 5, waiting="a test"
         )
     job.put(job.tickets(1))
@@ -180,14 +180,14 @@ def test_jobs_of_another_shape_have_functions_of_their_own(servers: Servers) -> 
     first = Job(servers, make_shape(batch=2))
     servers.wipe()
     second = Job(servers, make_shape(batch=3))
-    assert second.steward.stats().groups_capacity == 6
+    assert second.admin.stats().groups_capacity == 6
     first.close()
     second.close()
 
 
-def replace_steward(job: Job) -> QueueSteward:
+def replace_admin(job: Job) -> QueueAdmin:
     """Another coordinator of the same job; gives the earlier one's."""
-    earlier, job.steward = job.steward, QueueSteward(job.servers.endpoints, job.shape, timing=job.steward_timing)
+    earlier, job.admin = job.admin, QueueAdmin(job.servers.endpoints, job.shape, timing=job.admin_timing)
     return earlier
 
 
@@ -200,12 +200,12 @@ def test_a_ticket_table_that_is_damaged_is_refused_before_anything_goes(
 ) -> None:
     job = make_job(batch=2)
     job.step(0)
-    record = job.steward.record(job.lives[job.actor], weight(1), "1-e1", {}, "r")
+    record = job.admin.record(job.lives[job.actor], weight(1), "1-e1", {}, "r")
     job.put(job.tickets(1))
-    before = job.steward.stats()
+    before = job.admin.stats()
     with pytest.raises(Mismatch, match=f"the ticket table of the checkpoint {wrong}: epoch 2 cannot be restored"):
-        job.steward.raise_epoch(Epoch(2), "d2", "a test", record, tickets=tickets)
-    assert job.steward.stats() == before
+        job.admin.raise_epoch(Epoch(2), "d2", "a test", record, tickets=tickets)
+    assert job.admin.stats() == before
     job.put(job.tickets(1))
 
 

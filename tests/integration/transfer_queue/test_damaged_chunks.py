@@ -61,10 +61,10 @@ def test_a_group_whose_tokens_are_damaged_is_generated_again(
     assert "do not match their checksum" in answer.waiting_for
     assert "Check the memory of that server." in answer.waiting_for
     assert caplog.messages == [answer.waiting_for]
-    (found,) = job.steward.upkeep.declare_missing()
+    (found,) = job.admin.upkeep.declare_missing()
     assert (found.unit, found.fields, found.num_chunks) == (chunk.unit, ("tokens",), 1)
     assert found.loss.reissued >= 1
-    job.steward.sweeper.sweep()
+    job.admin.sweeper.sweep()
     job.put(job.tickets(2))
     batch = claim(job)
     assert isinstance(batch, Batch)
@@ -77,7 +77,7 @@ def test_results_that_are_damaged_are_computed_again(make_job: MakeJob) -> None:
     job.derive(0)
     chunk = flip(job, "log_probs")
     assert isinstance(claim_training(job), NotReady)
-    assert job.steward.upkeep.declare_missing() == [lost(chunk, recomputed=2)]
+    assert job.admin.upkeep.declare_missing() == [lost(chunk, recomputed=2)]
     job.derive(0)
     assert isinstance(claim_training(job), Batch)
 
@@ -89,7 +89,7 @@ def test_damaged_rows_of_a_training_batch_need_a_restart_and_are_generated_again
     assert isinstance(claim_training(job), Batch)
     chunk = flip(job, "tokens")
     assert isinstance(claim_training(job), NotReady)
-    assert job.steward.upkeep.declare_missing() == [lost(chunk, needs_global_restart=2)]
+    assert job.admin.upkeep.declare_missing() == [lost(chunk, needs_global_restart=2)]
     job.raise_epoch(2)
     job.rollout = job.client(Role.ROLLOUT)
     job.put(job.tickets(2))
@@ -106,7 +106,7 @@ def test_all_damaged_chunks_of_a_claim_are_found_at_once(make_job: MakeJob) -> N
     assert "(2 more of advantages, log_probs, ref_log_probs)" in answer.waiting_for
     assert not any(is_there(job, chunk) for chunk in damaged)
     assert all(is_there(job, chunk) for chunk in chunks_of(job, "tokens"))
-    found = {field for one in job.steward.upkeep.declare_missing() for field in one.fields}
+    found = {field for one in job.admin.upkeep.declare_missing() for field in one.fields}
     # Advantages may have gone with what they are made of, before their own unit was looked at.
     assert {"log_probs", "ref_log_probs"} <= found
     job.derive(0)
@@ -120,7 +120,7 @@ def test_a_header_that_is_none_is_damage_without_checksums_too(make_job: MakeJob
     chunk = flip(job, "tokens", at)
     assert isinstance(claim(job), NotReady)
     assert not is_there(job, chunk)
-    (found,) = job.steward.upkeep.declare_missing()
+    (found,) = job.admin.upkeep.declare_missing()
     assert found.loss.reissued >= 1
     job.put(job.tickets(2))
     assert isinstance(claim(job), Batch)
@@ -137,7 +137,7 @@ def test_a_chunk_that_was_cut_is_damaged(make_job: MakeJob) -> None:
     assert isinstance(answer, NotReady)
     assert "the queue says" in answer.waiting_for
     assert not is_there(job, chunk)
-    job.steward.upkeep.declare_missing()
+    job.admin.upkeep.declare_missing()
     job.put(job.tickets(2))
 
 
@@ -169,4 +169,4 @@ def test_what_is_damaged_on_its_way_is_read_again_and_not_deleted(
     assert isinstance(answer, Batch)
     assert len(answer) == 4
     assert is_there(job, chunk)
-    assert job.steward.upkeep.declare_missing() == []
+    assert job.admin.upkeep.declare_missing() == []

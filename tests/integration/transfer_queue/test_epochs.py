@@ -19,7 +19,7 @@ def begin_epoch(job: Job, epoch: int) -> None:
 
 
 def ready(job: Job) -> dict[str, int]:
-    return job.steward.stats().rows_ready
+    return job.admin.stats().rows_ready
 
 
 def test_an_epoch_only_rises_and_the_same_decision_gets_the_same_answer(make_job: MakeJob) -> None:
@@ -28,7 +28,7 @@ def test_an_epoch_only_rises_and_the_same_decision_gets_the_same_answer(make_job
     assert (point.epoch, point.lineage, point.version, point.folder) == (3, 3, 0, None)
     assert job.raise_epoch(3) == point
     with pytest.raises(WrongEpoch, match=r"epoch 3 is not above the current epoch 3 \(decision d3\)"):
-        job.steward.raise_epoch(Epoch(3), "another", "a test", None)
+        job.admin.raise_epoch(Epoch(3), "another", "a test", None)
     with pytest.raises(WrongEpoch):
         job.raise_epoch(2)
 
@@ -40,11 +40,11 @@ def test_everybody_of_the_old_epoch_is_fenced(make_job: MakeJob) -> None:
     with pytest.raises(Fenced, match="epoch 1 is over; the current epoch is 2"):
         job.put(tickets)
     with pytest.raises(Fenced):
-        job.steward.begin_life(make_life(Role.ACTOR, 1))
+        job.admin.begin_life(make_life(Role.ACTOR, 1))
     with pytest.raises(Fenced):
-        job.steward.publish(life, weight(0), "late")
+        job.admin.publish(life, weight(0), "late")
     with pytest.raises(Fenced):
-        job.steward.record(life, weight(0), "0", {}, "late")
+        job.admin.record(life, weight(0), "0", {}, "late")
 
 
 def test_groups_of_recorded_weights_are_kept_and_trained_again(make_job: MakeJob) -> None:
@@ -92,8 +92,8 @@ def test_a_restore_begins_at_the_recorded_version(make_job: MakeJob) -> None:
     job.record(1)
     job.step(1)
     begin_epoch(job, 2)
-    assert (job.restore.version, job.restore.folder, job.steward.published()) == (1, "1", 1)
-    job.steward.publish(job.lives[job.actor], weight(1, lineage=2), "restored")
+    assert (job.restore.version, job.restore.folder, job.admin.published()) == (1, "1", 1)
+    job.admin.publish(job.lives[job.actor], weight(1, lineage=2), "restored")
     # The group of train_1 was made by the recorded version 1 and stands.
     assert job.restore.kept_groups == 1
     job.train(1)
@@ -112,7 +112,7 @@ def test_a_version_trained_again_is_not_the_lost_one(make_job: MakeJob) -> None:
     assert job.rollout.claim_tickets(weight(1), 1, 0) is Withheld.DEAD_WEIGHTS
     with pytest.raises(DeadWeight, match="v1@1 is dead"):
         job.record(1, lineage=1)
-    record = job.steward.record(job.lives[job.actor], weight(1, lineage=2), "1", {"a": "b"}, "mine")
+    record = job.admin.record(job.lives[job.actor], weight(1, lineage=2), "1", {"a": "b"}, "mine")
     assert record.ancestry == {"1": 0, "2": -1}
 
 
@@ -149,8 +149,8 @@ def test_bytes_of_ended_lives_that_nothing_names_are_swept(make_job: MakeJob) ->
     life = job.incarnation(job.rollout)
     with job.servers.units[0].admin() as admin:
         admin.set(f"1:{life}:left", b"bytes without a commit")
-        assert job.steward.sweeper.sweep().orphans == 0
+        assert job.admin.sweeper.sweep().orphans == 0
         begin_epoch(job, 2)
-        assert job.steward.sweeper.sweep().orphans == 1
+        assert job.admin.sweeper.sweep().orphans == 1
         assert admin.exists(f"1:{life}:left") == 0
     job.check()

@@ -47,7 +47,7 @@ def big_group(job: Job, ticket: Ticket) -> GroupRows:
     num = job.shape.samples_per_prompt
     rows = [torch.full((ROW_BYTES // 4,), ticket.group, dtype=torch.int32) for _ in range(num)]
     columns = {"tokens": Jagged.from_rows(rows), "rewards": Jagged.scalars(torch.ones(num))}
-    held = weight(job.steward.published())
+    held = weight(job.admin.published())
     return GroupRows(ticket, columns, [held] * num, [held] * num)
 
 
@@ -76,8 +76,8 @@ def claim(client: TransferQueueClient, task: str, rollout: int, rows: int = 100)
 
 
 def make_room(job: Job) -> str | None:
-    relief = job.steward.upkeep.relieve()
-    job.steward.sweeper.sweep()
+    relief = job.admin.upkeep.relieve()
+    job.admin.sweeper.sweep()
     job.prove()
     return None if relief is None else str(relief)
 
@@ -132,16 +132,16 @@ def test_a_shortage_keeps_back_what_the_trainer_does_not_wait_for(
     job = make_job(batch=2, staleness=1, timing=IMPATIENT)
     first, second, third = job.tickets(3)
     narrow(0)
-    job.steward.upkeep.probe()
-    assert job.steward.upkeep.short_of_memory
+    job.admin.upkeep.probe()
+    assert job.admin.upkeep.short_of_memory
     assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.MEMORY
     job.rollout.return_tickets([second, third], killed=False)
     assert [(ticket.rollout_id, ticket.group) for ticket in job.tickets(5)] == [(0, 1)]
     assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.MEMORY
     assert put(job, [first]) == [first]
     narrow(5)
-    job.steward.upkeep.probe()
-    assert not job.steward.upkeep.short_of_memory
+    job.admin.upkeep.probe()
+    assert not job.admin.upkeep.short_of_memory
     assert [(ticket.rollout_id, ticket.group) for ticket in job.tickets(5)] == [(1, 0), (1, 1)]
 
 
@@ -152,10 +152,10 @@ def test_a_shortage_is_known_also_where_nothing_more_may_be_issued(
     job = make_job(batch=2, staleness=1, timing=IMPATIENT)
     job.tickets(4)
     narrow(0)
-    job.steward.upkeep.probe()
+    job.admin.upkeep.probe()
     assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.STALENESS
-    assert job.steward.stats().withheld == Withheld.STALENESS
-    assert job.steward.upkeep.short_of_memory
+    assert job.admin.stats().withheld == Withheld.STALENESS
+    assert job.admin.upkeep.short_of_memory
 
 
 def test_room_that_cannot_be_made_ends_no_lease(make_job: MakeJob) -> None:
@@ -165,7 +165,7 @@ def test_room_that_cannot_be_made_ends_no_lease(make_job: MakeJob) -> None:
     job.actor.claim_training(TRAIN.name, RolloutId(1), 0, 4, 0, 1, timeout=0)
     forward = job.client(Role.ACTOR_FWD)
     held = claim(forward, LOG_PROBS.name, 0)
-    assert job.steward.upkeep.relieve() is None
+    assert job.admin.upkeep.relieve() is None
     job.put_derived(forward, held, "log_probs")
 
 
@@ -179,14 +179,14 @@ def test_a_lease_on_rows_that_go_to_make_room_ends(make_job: MakeJob) -> None:
     chunk = parse_chunk(line)
     job.servers.units[chunk.unit].admin().delete(chunk.key)
     job.actor._access.change("report_missed", 0, chunk.unit, waiting="a test")
-    (lost,) = job.steward.upkeep.declare_missing()
+    (lost,) = job.admin.upkeep.declare_missing()
     assert lost.loss.recomputed
     forward = job.client(Role.ACTOR_FWD)
     held = claim(forward, LOG_PROBS.name, 0)
-    assert job.steward.upkeep.drop_retained() is not None
+    assert job.admin.upkeep.drop_retained() is not None
     with pytest.raises(LeaseLost):
         forward.put(held, {"log_probs": Jagged.from_rows([torch.zeros(2)] * len(held))}, weight=weight(1))
     forward.release(held)
     assert isinstance(forward.claim(LOG_PROBS.name, range(1), 100, timeout=0), NotReady | Exhausted)
-    job.steward.sweeper.sweep()
+    job.admin.sweeper.sweep()
     job.prove()

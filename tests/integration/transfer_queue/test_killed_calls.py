@@ -23,7 +23,7 @@ def run_victim(job: Job, what: str, folder: Path, armed: dict[str, int]) -> str:
     """Runs `what` in a process that dies at the failpoint; gives its incarnation."""
     role = Role.ACTOR_FWD if what in ("claim", "results") else Role.ROLLOUT
     life = make_life(role, 1)
-    job.steward.begin_life(life)
+    job.admin.begin_life(life)
     child = os.fork()
     if child == 0:
         try:
@@ -63,10 +63,10 @@ def test_a_group_is_put_whole_or_not_at_all(
     job = make_job(batch=2)
     incarnation = run_victim(job, "put", tmp_path, armed)
     job.check()
-    job.steward.suspect(incarnation)
-    job.steward.end_life(incarnation)
-    assert job.steward.stats().rows_ready["actor_log_probs"] == (4 if committed else 0)
-    assert (job.steward.sweeper.sweep().orphans > 0) is not committed
+    job.admin.suspect(incarnation)
+    job.admin.end_life(incarnation)
+    assert job.admin.stats().rows_ready["actor_log_probs"] == (4 if committed else 0)
+    assert (job.admin.sweeper.sweep().orphans > 0) is not committed
     job.rollout = job.client(Role.ROLLOUT)
     (ticket,) = job.tickets(1)
     assert (ticket.rollout_id, ticket.alone) == ((1, False) if committed else (0, True))
@@ -75,8 +75,8 @@ def test_a_group_is_put_whole_or_not_at_all(
 def test_tickets_whose_reply_was_lost_come_back_with_the_life(make_job: MakeJob, tmp_path: Path) -> None:
     job = make_job(batch=2)
     incarnation = run_victim(job, "tickets", tmp_path, {"queue.after_script": 1})
-    assert job.steward.stats().groups_issued == 2
-    job.steward.end_life(incarnation)
+    assert job.admin.stats().groups_issued == 2
+    job.admin.end_life(incarnation)
     job.rollout = job.client(Role.ROLLOUT)
     assert [(ticket.rollout_id, ticket.group) for ticket in job.tickets(2, weight(0))] == [(0, 0), (0, 1)]
 
@@ -85,8 +85,8 @@ def test_rows_whose_claim_was_lost_come_back_with_the_life(make_job: MakeJob, tm
     job = make_job(batch=2)
     job.put(job.tickets(2))
     incarnation = run_victim(job, "claim", tmp_path, {"queue.after_script": 1})
-    assert job.steward.stats().rows_ready["actor_log_probs"] == 0
-    job.steward.end_life(incarnation)
+    assert job.admin.stats().rows_ready["actor_log_probs"] == 0
+    job.admin.end_life(incarnation)
     batch = job.client(Role.ACTOR_FWD).claim(LOG_PROBS.name, range(6), 100, timeout=0)
     assert isinstance(batch, Batch)
     assert batch.rows.tolist() == [0, 1, 2, 3]
@@ -105,10 +105,10 @@ def test_results_are_put_whole_or_their_rows_come_back(
     job = make_job(batch=2)
     job.put(job.tickets(2))
     incarnation = run_victim(job, "results", tmp_path, armed)
-    assert job.steward.stats().rows_ready["actor_log_probs"] == 0
-    job.steward.end_life(incarnation)
-    assert job.steward.stats().rows_ready["actor_log_probs"] == (0 if committed else 4)
-    assert (job.steward.sweeper.sweep().orphans > 0) is not committed
+    assert job.admin.stats().rows_ready["actor_log_probs"] == 0
+    job.admin.end_life(incarnation)
+    assert job.admin.stats().rows_ready["actor_log_probs"] == (0 if committed else 4)
+    assert (job.admin.sweeper.sweep().orphans > 0) is not committed
     job.prove()
     job.derive(0)
     job.train(0)

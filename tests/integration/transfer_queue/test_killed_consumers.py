@@ -26,7 +26,7 @@ LATE, IN_TIME = 2.0, 1.0
 def consume(job: Job, role: Role = Role.ACTOR_FWD) -> tuple[Callable[[Say, Hear], None], str]:
     """A consumer's work: claims all, waits for a word, puts. And its incarnation."""
     life = make_life(role, job.epoch)
-    job.steward.begin_life(life)
+    job.admin.begin_life(life)
 
     def work(say: Say, hear: Hear) -> None:
         queue = TransferQueueClient(job.servers.endpoints, job.shape, life, timing=job.timing)
@@ -43,7 +43,7 @@ def consume(job: Job, role: Role = Role.ACTOR_FWD) -> tuple[Callable[[Say, Hear]
 def produce(job: Job) -> tuple[Callable[[Say, Hear], None], str]:
     """A producer's work: takes a ticket, waits for a word, puts its group. And its incarnation."""
     life = make_life(Role.ROLLOUT, job.epoch, replica=7)
-    job.steward.begin_life(life)
+    job.admin.begin_life(life)
 
     def work(say: Say, hear: Hear) -> None:
         queue = TransferQueueClient(job.servers.endpoints, job.shape, life)
@@ -99,7 +99,7 @@ def test_a_consumer_that_slept_beyond_its_lease_commits_nothing(make_job: MakeJo
         other = job.client(Role.ACTOR_FWD, replica=1)
         batch = claim_all(other)
         assert batch.lease is not None
-        job.steward.beat(job.incarnation(other), [], [batch.lease])
+        job.admin.beat(job.incarnation(other), [], [batch.lease])
         if when == "after another has put them":
             put(other, batch, IN_TIME)
         process.resume()
@@ -116,7 +116,7 @@ def of_an_older_epoch(job: Job, _incarnation: str) -> None:
 
 
 def of_the_same_epoch(job: Job, incarnation: str) -> None:
-    job.steward.end_life(incarnation)
+    job.admin.end_life(incarnation)
 
 
 @pytest.mark.parametrize("over", [of_an_older_epoch, of_the_same_epoch])
@@ -136,7 +136,7 @@ def test_a_zombie_is_refused_and_its_bytes_are_swept(
         process.resume()
         process.tell("go")
         assert process.heard().startswith("Fenced: ")
-    assert job.steward.sweeper.sweep().orphans > 0
+    assert job.admin.sweeper.sweep().orphans > 0
     job.put(job.tickets(1))
     job.derive(0)
     job.train(0)
@@ -165,7 +165,7 @@ def test_consumers_killed_one_after_another_lose_no_row_and_double_none(make_job
 def consume_some(job: Job, max_rows: int) -> Callable[[Say, Hear], None]:
     """Claims some rows and falls silent."""
     life = make_life(Role.ACTOR_FWD, job.epoch, replica=max_rows)
-    job.steward.begin_life(life)
+    job.admin.begin_life(life)
 
     def work(say: Say, hear: Hear) -> None:
         queue = TransferQueueClient(job.servers.endpoints, job.shape, life, timing=job.timing)

@@ -42,7 +42,7 @@ def contents(servers: Servers) -> dict[bytes, object]:
 def kill_and_open(job: Job) -> None:
     job.servers.sync_control()
     job.servers.restart_control()
-    assert job.steward.open_server(max(client.seen_seq for client in job.clients)) is ServerState.OPEN
+    assert job.admin.open_server(max(client.seen_seq for client in job.clients)) is ServerState.OPEN
 
 
 def test_leases_tickets_and_ready_lists_are_there_after_a_kill(make_job: MakeJob) -> None:
@@ -56,7 +56,7 @@ def test_leases_tickets_and_ready_lists_are_there_after_a_kill(make_job: MakeJob
     job.servers.sync_control()
     job.servers.restart_control()
     assert contents(job.servers) == before
-    job.steward.open_server(0)
+    job.admin.open_server(0)
     rest = forward.claim(LOG_PROBS.name, range(1), 100, timeout=0)
     assert isinstance(rest, Batch)
     assert (held.rows.tolist(), rest.rows.tolist()) == ([0], [1])
@@ -70,7 +70,7 @@ def test_leases_tickets_and_ready_lists_are_there_after_a_kill(make_job: MakeJob
 def test_a_process_that_waits_is_answered_after_the_kill(make_job: MakeJob) -> None:
     job = make_job(batch=2)
     life = make_life(Role.ACTOR_FWD, 1, replica=3)
-    job.steward.begin_life(life)
+    job.admin.begin_life(life)
 
     def wait(say: Say, _hear: Hear) -> None:
         queue = TransferQueueClient(job.servers.endpoints, job.shape, life)
@@ -106,12 +106,12 @@ def test_every_kind_of_call_goes_on_after_a_kill(make_job: MakeJob) -> None:
         lambda: job.train(0),
         lambda: job.publish(1),
         lambda: job.record(1),
-        lambda: job.steward.sweeper.sweep(),
+        lambda: job.admin.sweeper.sweep(),
     ]
     for call in calls:
         kill_and_open(job)
         call()
-    assert job.steward.published() == 1
+    assert job.admin.published() == 1
 
 
 def claimed(client: TransferQueueClient, task: str) -> Batch:
@@ -136,7 +136,7 @@ def test_what_a_server_that_hung_does_later_is_done_once(make_job: MakeJob) -> N
     finally:
         job.servers.control.resume()
     assert job.put([ticket]) == [False]
-    assert job.steward.stats().rows_ready["ref_log_probs"] == 2
+    assert job.admin.stats().rows_ready["ref_log_probs"] == 2
     # What the claim that was given up took comes with the next one, long before its lease is over.
     batch = forward.claim(LOG_PROBS.name, range(1), 100, timeout=0)
     assert isinstance(batch, Batch)
@@ -211,7 +211,7 @@ def test_rows_whose_bytes_did_not_come_and_that_could_not_be_given_back_come_wit
         patch.setattr(forward._access.units, "fetch", lose_both)
         assert isinstance(forward.claim(LOG_PROBS.name, range(1), 100, timeout=0), NotReady)
     job.servers.control.start()
-    job.steward.open_server(0)
+    job.admin.open_server(0)
     batch = forward.claim(LOG_PROBS.name, range(1), 100, timeout=0)
     assert isinstance(batch, Batch)
     assert batch.rows.tolist() == [0, 1, 2, 3]
@@ -238,8 +238,8 @@ def test_a_claim_whose_unit_goes_with_the_control_redis_is_answered(
     assert "storage unit" in answer.waiting_for
     for server in servers:
         server.start()
-    job.steward.open_server(0)
-    for index in job.steward.upkeep.probe():
-        job.steward.upkeep.declare_lost(index)
+    job.admin.open_server(0)
+    for index in job.admin.upkeep.probe():
+        job.admin.upkeep.declare_lost(index)
     job.put(job.tickets(2))
     claimed(forward, LOG_PROBS.name)

@@ -84,8 +84,8 @@ def test_rows_of_a_killed_unit_are_made_again(make_job: MakeJob) -> None:
     assert isinstance(answer, NotReady)
     assert "storage unit 1" in answer.waiting_for
     job.servers.units[1].start()
-    assert job.steward.upkeep.probe() == [1]
-    assert job.steward.upkeep.declare_lost(1).reissued == 2
+    assert job.admin.upkeep.probe() == [1]
+    assert job.admin.upkeep.declare_lost(1).reissued == 2
     with pytest.raises(LeaseLost):
         job.put_derived(forward, held, "log_probs")
     job.prove()
@@ -105,11 +105,11 @@ def test_a_unit_that_was_away_when_the_job_began_is_used_once_it_is_there(num_un
         job = Job(servers, make_shape(batch=2))
         try:
             late.start()
-            assert job.steward.upkeep.probe() == [num_units - 1]
+            assert job.admin.upkeep.probe() == [num_units - 1]
             told: list[LostRows] = []
-            assert job.steward.upkeep.declare_lost(num_units - 1, told.append) == LostRows()
+            assert job.admin.upkeep.declare_lost(num_units - 1, told.append) == LostRows()
             assert told == []
-            assert job.steward.upkeep.probe() == []
+            assert job.admin.upkeep.probe() == []
             assert put_big(job, job.tickets(2)) == [True, True]
             with late.admin() as admin:
                 assert admin.dbsize() > 1
@@ -129,7 +129,7 @@ def test_a_unit_that_kept_its_rows_has_lost_none() -> None:
             put_big(job, job.tickets(2))
             keeping.units[0].kill()
             keeping.units[0].start()
-            assert job.steward.upkeep.probe() == []
+            assert job.admin.upkeep.probe() == []
             assert_right(job, claim(job.client(Role.ACTOR_FWD)))
             job.prove()
             job.close()
@@ -144,7 +144,7 @@ def test_a_put_goes_to_the_unit_that_answers(make_job: MakeJob) -> None:
         assert put_big(job, tickets) == [True, True]
         assert_right(job, claim(job.client(Role.ACTOR_FWD)))
     # What the hung unit does later is named by nothing.
-    job.steward.end_life(job.incarnation(job.rollout))
+    job.admin.end_life(job.incarnation(job.rollout))
     job.prove()
 
 
@@ -155,7 +155,7 @@ def test_what_a_hung_unit_took_after_all_is_deleted_by_the_next_put(make_job: Ma
         assert put_big(job, tickets[:2]) == [True, True]
     job.rollout._access.units._shunned_until[0] = 0.0
     assert put_big(job, tickets[2:]) == [True, True]
-    named = {parse_chunk(line).key for _, line in job.steward.sweeper.named(Named.ALL)}
+    named = {parse_chunk(line).key for _, line in job.admin.sweeper.named(Named.ALL)}
     assert {key.decode() for key in job.servers.unit_keys() if key.count(b":") == 2} == named
 
 
@@ -169,7 +169,7 @@ def test_rows_of_a_hung_unit_are_waited_for_by_name_and_are_right_afterwards(mak
             assert isinstance(answer, NotReady)
             assert "unit1.sock) has not answered for" in answer.waiting_for
             assert f"waits for rows of train_0 to train_0 for {task.name}" in answer.waiting_for
-        assert job.steward.stats().rows_ready["actor_log_probs"] == 4
+        assert job.admin.stats().rows_ready["actor_log_probs"] == 4
     for client, task in ((forward, LOG_PROBS), (reference, REFERENCE)):
         assert_right(job, claim(client, task.name))
 
@@ -180,8 +180,8 @@ def test_a_put_gives_up_by_name_when_no_unit_answers_and_may_be_tried_again(make
     with hung(job.servers, 0, 1):
         with pytest.raises(StorageUnreachable, match=r"unit \d .*rollout-0.0 puts 2 groups of train_0.*Given up"):
             put_big(job, tickets)
-        assert job.steward.stats().rows_ready["actor_log_probs"] == 0
+        assert job.admin.stats().rows_ready["actor_log_probs"] == 0
     assert put_big(job, tickets) == [True, True]
     assert_right(job, claim(job.client(Role.ACTOR_FWD)))
-    job.steward.end_life(job.incarnation(job.rollout))
+    job.admin.end_life(job.incarnation(job.rollout))
     job.prove()

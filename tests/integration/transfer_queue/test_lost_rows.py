@@ -14,7 +14,7 @@ from rljob_workers.transfer_queue.errors import LeaseLost
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.losses import LostRows
 from rljob_workers.transfer_queue.placement import StoredChunks
-from rljob_workers.transfer_queue.steward import QueueSteward
+from rljob_workers.transfer_queue.queue_admin import QueueAdmin
 from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, NotReady
 from rljob_workers.transfer_queue.units import GENERATION_KEY, StorageUnit
@@ -33,15 +33,15 @@ def only_unit(job: Job, index: int) -> Iterator[None]:
     other.kill()
     yield
     other.start()
-    job.steward.upkeep.declare_lost(1 - index)
+    job.admin.upkeep.declare_lost(1 - index)
 
 
 def lose(job: Job, index: int) -> LostRows:
     job.servers.empty_unit(index)
-    assert job.steward.upkeep.probe() == [index]
-    loss = job.steward.upkeep.declare_lost(index)
-    assert job.steward.upkeep.probe() == []
-    assert job.steward.upkeep.declare_lost(index) == LostRows()
+    assert job.admin.upkeep.probe() == [index]
+    loss = job.admin.upkeep.declare_lost(index)
+    assert job.admin.upkeep.probe() == []
+    assert job.admin.upkeep.declare_lost(index) == LostRows()
     return loss
 
 
@@ -71,8 +71,8 @@ def test_derived_fields_are_computed_again_with_what_depends_on_them(make_job: M
     assert isinstance(group, Batch)
     with only_unit(job, 0):
         pass
-    assert job.steward.check() == []
-    assert job.steward.stats().rows_ready["actor_log_probs"] == 2
+    assert job.admin.check() == []
+    assert job.admin.stats().rows_ready["actor_log_probs"] == 2
     with pytest.raises(LeaseLost):
         job.put_derived(derived_elsewhere, group, "advantages")
     job.derive(0)
@@ -134,9 +134,9 @@ def test_a_claim_whose_bytes_are_gone_says_so_and_gives_the_rows_back(make_job: 
     answer = client.claim(LOG_PROBS.name, range(1), 10, timeout=0)
     assert isinstance(answer, NotReady)
     assert "no longer has" in answer.waiting_for
-    assert job.steward.stats().rows_ready["actor_log_probs"] == 4
+    assert job.admin.stats().rows_ready["actor_log_probs"] == 4
     for index in (0, 1):
-        job.steward.upkeep.declare_lost(index)
+        job.admin.upkeep.declare_lost(index)
 
 
 def test_a_claim_waits_for_a_unit_that_hangs_in_turns_and_gives_the_rows_back(make_job: MakeJob) -> None:
@@ -152,7 +152,7 @@ def test_a_claim_waits_for_a_unit_that_hangs_in_turns_and_gives_the_rows_back(ma
         assert "storage unit" in answer.waiting_for
         assert "has not answered" in answer.waiting_for
         assert isinstance(job.claim_training(0), NotReady)
-        assert job.steward.stats().rows_ready["actor_log_probs"] == 4
+        assert job.admin.stats().rows_ready["actor_log_probs"] == 4
     finally:
         for pid in hung:
             os.kill(pid, signal.SIGCONT)
@@ -196,16 +196,16 @@ def test_a_loss_that_was_not_told_is_found_again(make_job: MakeJob) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        job.steward.upkeep.declare_lost(0, die)
-    assert job.steward.upkeep.declare_lost(0).needs_global_restart == 1
-    assert job.steward.upkeep.declare_lost(0) == LostRows()
+        job.admin.upkeep.declare_lost(0, die)
+    assert job.admin.upkeep.declare_lost(0).needs_global_restart == 1
+    assert job.admin.upkeep.declare_lost(0) == LostRows()
     job.raise_epoch(2)
 
 
-def later_steward(job: Job) -> QueueSteward:
-    steward = QueueSteward(job.servers.endpoints, job.shape, timing=job.steward_timing)
-    assert steward.open_server(0) is ServerState.OPEN
-    return steward
+def later_admin(job: Job) -> QueueAdmin:
+    admin = QueueAdmin(job.servers.endpoints, job.shape, timing=job.admin_timing)
+    assert admin.open_server(0) is ServerState.OPEN
+    return admin
 
 
 def use_all_units(job: Job) -> None:
@@ -221,29 +221,29 @@ def test_a_unit_with_an_older_mark_than_the_queue_knows_is_lost_once(make_job: M
     for unit in job.servers.units:
         with unit.admin() as admin:
             admin.set(GENERATION_KEY, 5)
-    assert job.steward.upkeep.probe() == [0, 1]
-    losses = [job.steward.upkeep.declare_lost(index) for index in (0, 1)]
+    assert job.admin.upkeep.probe() == [0, 1]
+    losses = [job.admin.upkeep.declare_lost(index) for index in (0, 1)]
     assert sum(loss.reissued for loss in losses) == 1
-    assert job.steward.upkeep.probe() == []
+    assert job.admin.upkeep.probe() == []
     use_all_units(job)
 
 
-def test_a_replaced_stewards_late_mark_does_not_lower_that_of_its_successor(make_job: MakeJob) -> None:
+def test_a_replaced_admins_late_mark_does_not_lower_that_of_its_successor(make_job: MakeJob) -> None:
     job = make_job(batch=4)
-    earlier = job.steward
+    earlier = job.admin
     job.servers.empty_unit(0)
 
     def replace(_: LostRows) -> None:
-        job.steward = later_steward(job)
-        job.steward.upkeep.declare_lost(0)
+        job.admin = later_admin(job)
+        job.admin.upkeep.declare_lost(0)
 
     earlier.upkeep.declare_lost(0, replace)
     earlier.close()
-    assert job.steward.upkeep.probe() == []
+    assert job.admin.upkeep.probe() == []
     use_all_units(job)
 
 
-def test_a_replaced_stewards_mark_gives_way_to_that_of_its_successor(make_job: MakeJob) -> None:
+def test_a_replaced_admins_mark_gives_way_to_that_of_its_successor(make_job: MakeJob) -> None:
     job = make_job(batch=4)
     job.servers.empty_unit(0)
     unit = StorageUnit(0, job.servers.units[0].url)
@@ -252,9 +252,9 @@ def test_a_replaced_stewards_mark_gives_way_to_that_of_its_successor(make_job: M
         known = Control(job.servers.control.admin(), job.shape).units[0]
         assert unit.raise_mark(known - 1, deadline=float("inf")) == known - 1
 
-    job.steward.upkeep.declare_lost(0, mark_late)
+    job.admin.upkeep.declare_lost(0, mark_late)
     unit.close()
-    assert job.steward.upkeep.probe() == []
+    assert job.admin.upkeep.probe() == []
     use_all_units(job)
 
 
@@ -262,8 +262,8 @@ def test_room_is_made_from_rows_kept_for_a_restore_then_from_the_newest_groups(m
     job = make_job(batch=1, staleness=1)
     job.step(0)
     job.put(job.tickets(2, weight(1)), weight(1))
-    assert str(job.steward.upkeep.relieve()) == "2 rows (1 groups) of train_0, kept for a restore, were dropped"
-    assert str(job.steward.upkeep.relieve()) == "2 rows (1 groups) of train_2 were dropped and are generated again"
+    assert str(job.admin.upkeep.relieve()) == "2 rows (1 groups) of train_0, kept for a restore, were dropped"
+    assert str(job.admin.upkeep.relieve()) == "2 rows (1 groups) of train_2 were dropped and are generated again"
     # train_1 is what the trainer waits for: dropping it would make no progress.
-    assert job.steward.upkeep.relieve() is None
+    assert job.admin.upkeep.relieve() is None
     assert [ticket.rollout_id for ticket in job.tickets(5, weight(1))] == [2]

@@ -19,7 +19,7 @@ MakeJob = Callable[..., Job]
 
 def delete_chunk(job: Job, field: str) -> int:
     """By hand, one chunk of a field; gives the unit that had it."""
-    chunks = [parse_chunk(line) for _, line in job.steward.sweeper.named(Named.KEPT)]
+    chunks = [parse_chunk(line) for _, line in job.admin.sweeper.named(Named.KEPT)]
     chunk = next(chunk for chunk in chunks if chunk.field == field)
     with job.servers.units[chunk.unit].admin() as admin:
         assert admin.unlink(chunk.key) == 1
@@ -34,17 +34,17 @@ def test_a_group_whose_tokens_are_missing_is_generated_again(make_job: MakeJob) 
     job = make_job(batch=2)
     job.put(job.tickets(2))
     unit = delete_chunk(job, "tokens")
-    assert job.steward.upkeep.declare_missing() == []
+    assert job.admin.upkeep.declare_missing() == []
     answer = claim(job)
     assert isinstance(answer, NotReady)
     assert f"storage unit {unit} (" in answer.waiting_for
     assert "no longer has 1 chunks (tokens)" in answer.waiting_for
-    (found,) = job.steward.upkeep.declare_missing()
+    (found,) = job.admin.upkeep.declare_missing()
     assert (found.unit, found.fields, found.num_chunks) == (unit, ("tokens",), 1)
     assert found.loss.reissued >= 1
-    assert job.steward.upkeep.declare_missing() == []
-    assert [one.lost_chunks for one in job.steward.inspection.stats("test").units] == [int(unit == 0), int(unit == 1)]
-    job.steward.sweeper.sweep()
+    assert job.admin.upkeep.declare_missing() == []
+    assert [one.lost_chunks for one in job.admin.inspection.stats("test").units] == [int(unit == 0), int(unit == 1)]
+    job.admin.sweeper.sweep()
     job.put(job.tickets(2))
     batch = claim(job)
     assert isinstance(batch, Batch)
@@ -58,9 +58,9 @@ def test_results_that_are_missing_are_computed_again(make_job: MakeJob) -> None:
     job.derive(0)
     unit = delete_chunk(job, "log_probs")
     assert isinstance(claim_training(job), NotReady)
-    assert job.steward.upkeep.declare_missing() == [lost(unit, "log_probs", recomputed=2)]
+    assert job.admin.upkeep.declare_missing() == [lost(unit, "log_probs", recomputed=2)]
     job.derive(0)
-    job.steward.sweeper.sweep()
+    job.admin.sweeper.sweep()
     job.prove()
 
 
@@ -71,16 +71,16 @@ def test_missing_rows_of_a_training_batch_need_a_restart_and_are_generated_again
     unit = delete_chunk(job, "tokens")
     assert isinstance(claim_training(job), NotReady)
     expected = [lost(unit, "tokens", needs_global_restart=2)]
-    assert job.steward.upkeep.declare_missing() == expected
+    assert job.admin.upkeep.declare_missing() == expected
     # Readers go on asking until the restart: it is the same loss, and counted once.
     assert isinstance(claim_training(job), NotReady)
-    (again,) = job.steward.upkeep.declare_missing()
+    (again,) = job.admin.upkeep.declare_missing()
     assert (again.num_chunks, again.fields, again.loss) == (1, (), expected[0].loss)
     job.raise_epoch(2)
     job.rollout = job.client(Role.ROLLOUT)
     job.put(job.tickets(2))
     assert isinstance(claim(job), Batch)
-    job.steward.sweeper.sweep()
+    job.admin.sweeper.sweep()
     job.prove()
 
 
@@ -90,11 +90,11 @@ def test_a_unit_that_came_back_empty_is_not_called_short_of_single_chunks(make_j
     unit = delete_chunk(job, "tokens")
     assert isinstance(claim(job), NotReady)
     job.servers.empty_unit(unit)
-    assert job.steward.upkeep.declare_missing() == []
-    assert job.steward.upkeep.probe() == [unit]
-    assert job.steward.upkeep.declare_lost(unit).reissued >= 1
-    assert job.steward.upkeep.declare_missing() == []
-    assert sum(one.lost_chunks for one in job.steward.inspection.stats("test").units) == 0
+    assert job.admin.upkeep.declare_missing() == []
+    assert job.admin.upkeep.probe() == [unit]
+    assert job.admin.upkeep.declare_lost(unit).reissued >= 1
+    assert job.admin.upkeep.declare_missing() == []
+    assert sum(one.lost_chunks for one in job.admin.inspection.stats("test").units) == 0
 
 
 def test_a_unit_that_is_away_is_looked_at_when_it_is_back(make_job: MakeJob) -> None:
@@ -103,11 +103,11 @@ def test_a_unit_that_is_away_is_looked_at_when_it_is_back(make_job: MakeJob) -> 
     unit = delete_chunk(job, "tokens")
     assert isinstance(claim(job), NotReady)
     job.servers.units[unit].kill()
-    assert job.steward.upkeep.declare_missing() == []
+    assert job.admin.upkeep.declare_missing() == []
     job.servers.units[unit].start()
-    assert job.steward.upkeep.probe() == [unit]
-    assert job.steward.upkeep.declare_lost(unit).reissued >= 1
-    job.steward.sweeper.sweep()
+    assert job.admin.upkeep.probe() == [unit]
+    assert job.admin.upkeep.declare_lost(unit).reissued >= 1
+    job.admin.sweeper.sweep()
     job.prove()
 
 
@@ -122,11 +122,11 @@ def test_a_loss_is_found_again_by_whoever_follows_one_that_died_before_it_told(m
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        job.steward.upkeep.declare_missing(die)
+        job.admin.upkeep.declare_missing(die)
     told: list[LostChunks] = []
-    job.steward.upkeep.declare_missing(told.append)
+    job.admin.upkeep.declare_missing(told.append)
     assert [(one.unit, one.num_chunks, one.loss.needs_global_restart) for one in told] == [(unit, 1, 2)]
-    job.steward.upkeep.declare_missing(told.append)
+    job.admin.upkeep.declare_missing(told.append)
     assert len(told) == 1
 
 
@@ -138,7 +138,7 @@ def test_rows_of_a_published_rollout_are_marked_absent(make_job: MakeJob) -> Non
     job.publish(1)
     unit = delete_chunk(job, "tokens")
     job.rollout._access.change("report_missed", 0, unit, waiting="a reader that was late")
-    assert job.steward.upkeep.declare_missing() == [lost(unit, "tokens", absent=2)]
+    assert job.admin.upkeep.declare_missing() == [lost(unit, "tokens", absent=2)]
     job.put(job.tickets(1, weight(1)), weight(1))
-    job.steward.sweeper.sweep()
+    job.admin.sweeper.sweep()
     job.prove()

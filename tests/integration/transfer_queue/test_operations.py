@@ -26,11 +26,11 @@ MakeJob = Callable[..., Job]
 def test_stats_count_rows_by_partition_task_and_state_and_say_who_has_what(make_job: MakeJob) -> None:
     job = make_job(batch=4, samples=2)
     job.put(job.tickets(3)[:2])
-    job.steward.upkeep.probe()
+    job.admin.upkeep.probe()
     forward = job.client(Role.ACTOR_FWD)
     batch = forward.claim(LOG_PROBS.name, range(1), 3, timeout=0)
     assert isinstance(batch, Batch)
-    stats = job.steward.inspection.stats("test")
+    stats = job.admin.inspection.stats("test")
     assert (stats.job, stats.epoch, stats.lineage, stats.published, stats.recorded) == ("test", 1, 1, 0, None)
     assert (stats.groups_issued, stats.groups_capacity, stats.withheld, stats.tickets_in_work) == (3, 8, None, 1)
     assert [(one.holder, one.tickets) for one in stats.holders] == [("rollout-0.0", 1)]
@@ -58,9 +58,9 @@ def test_the_oldest_lease_comes_first(make_job: MakeJob) -> None:
     holders = [job.client(Role.ACTOR_FWD, replica) for replica in range(2)]
     for client in reversed(holders):
         assert isinstance(client.claim(LOG_PROBS.name, range(1), 2, timeout=0), Batch)
-        while not job.steward.inspection.stats("test").leases[-1].age_seconds:
+        while not job.admin.inspection.stats("test").leases[-1].age_seconds:
             pass  # the control Redis counts milliseconds
-    leases = job.steward.inspection.stats("test").leases
+    leases = job.admin.inspection.stats("test").leases
     assert [lease.holder for lease in leases] == ["actor_fwd-1.0", "actor_fwd-0.0"]
 
 
@@ -68,7 +68,7 @@ def test_a_large_partition_is_counted_in_parts(make_job: MakeJob, monkeypatch: p
     monkeypatch.setattr("rljob_workers.transfer_queue.inspection.ROWS_AT_ONCE", 4)
     job = make_job(batch=5, samples=2)
     job.put(job.tickets(3))
-    partition = job.steward.inspection.stats("test").partitions[0]
+    partition = job.admin.inspection.stats("test").partitions[0]
     assert (partition.groups_put, partition.groups_missing) == (3, 2)
     rows = {row.task: (row.unready, row.ready) for row in partition.tasks}
     assert rows[LOG_PROBS.name] == (4, 6)
@@ -77,7 +77,7 @@ def test_a_large_partition_is_counted_in_parts(make_job: MakeJob, monkeypatch: p
 def test_a_look_shows_rows_and_claims_none(make_job: MakeJob) -> None:
     job = make_job(batch=2, samples=2)
     job.put(job.tickets(1))
-    peek = job.steward.peeking.rows(Look([RolloutId(0)], limit=3, field="tokens", num_values=2))
+    peek = job.admin.peeking.rows(Look([RolloutId(0)], limit=3, field="tokens", num_values=2))
     assert peek.more
     first, second, third = peek.rows
     assert (first.partition, first.row, first.group, first.group_state) == ("train_0", 0, 0, "put")
@@ -106,7 +106,7 @@ def test_values_of_every_kind_are_shown_as_json_can_say_them(make_job: MakeJob) 
     job.rollout.put_groups([replace(group, columns={field: Jagged.scalars(rows) for field, rows in kinds.items()})])
 
     def shown(field: str, num_values: int) -> list[object]:
-        rows = job.steward.peeking.rows(Look([RolloutId(0)], field=field, num_values=num_values)).rows
+        rows = job.admin.peeking.rows(Look([RolloutId(0)], field=field, num_values=num_values)).rows
         return [(row.field.dtype, row.field.shape, row.field.values) for row in rows if row.field is not None]
 
     assert shown("tokens", 4) == [("bool", [1], [True]), ("bool", [1], [False]), ("bool", [1], [True])]
@@ -125,7 +125,7 @@ def test_a_look_finds_the_rows_of_a_task_in_a_state_over_partitions(make_job: Ma
     batch = job.client(Role.ACTOR_FWD).claim(LOG_PROBS.name, range(1), 3, timeout=0)
     assert isinstance(batch, Batch)
     partitions = [RolloutId(0), RolloutId(1)]
-    peek = job.steward.peeking.rows(Look(partitions, task=LOG_PROBS.name, state=RowState.READY))
+    peek = job.admin.peeking.rows(Look(partitions, task=LOG_PROBS.name, state=RowState.READY))
     assert [(row.partition, row.row) for row in peek.rows] == [("train_0", 3), *(("train_1", row) for row in range(4))]
     assert not peek.more
 
@@ -135,28 +135,28 @@ def test_bytes_that_are_gone_are_shown_as_gone(make_job: MakeJob) -> None:
     job.put(job.tickets(2))
     for index in range(2):
         job.servers.empty_unit(index)
-    peek = job.steward.peeking.rows(Look([RolloutId(0)], field="rewards"))
+    peek = job.admin.peeking.rows(Look([RolloutId(0)], field="rewards"))
     assert {None if row.field is None else row.field.values is None for row in peek.rows} == {True}
-    broken = job.steward.check()
+    broken = job.admin.check()
     assert broken
     assert all("is not on storage unit" in line for line in broken)
-    job.steward.upkeep.probe()
+    job.admin.upkeep.probe()
     for unit in range(2):
-        job.steward.upkeep.declare_lost(unit)
+        job.admin.upkeep.declare_lost(unit)
 
 
 def test_a_drained_queue_gives_no_ticket_until_that_is_taken_back(make_job: MakeJob) -> None:
     job = make_job(batch=2, samples=2)
     in_work = job.tickets(1)
-    job.steward.withhold_tickets()
-    since = job.steward.stats().draining_since
-    job.steward.withhold_tickets()
+    job.admin.withhold_tickets()
+    since = job.admin.stats().draining_since
+    job.admin.withhold_tickets()
     assert since is not None
-    assert job.steward.stats().draining_since == since
+    assert job.admin.stats().draining_since == since
     assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.DRAINING
     assert job.put(in_work) == [True]
-    job.steward.give_tickets()
-    stats = job.steward.stats()
+    job.admin.give_tickets()
+    stats = job.admin.stats()
     assert stats.draining_since is None
     assert stats.drained_until is not None
     assert stats.drained_until >= since
@@ -166,19 +166,19 @@ def test_a_drained_queue_gives_no_ticket_until_that_is_taken_back(make_job: Make
 def test_a_ticket_that_comes_back_or_is_rejected_waits_for_the_end_of_the_drain(make_job: MakeJob) -> None:
     job = make_job(batch=2, samples=2)
     returned, rejected = job.tickets(2)
-    job.steward.withhold_tickets()
+    job.admin.withhold_tickets()
     job.rollout.return_tickets([returned], killed=False)
     with pytest.raises(TicketLost):
         job.rollout.redraw(rejected, "a filter said no")
     assert job.rollout.claim_tickets(weight(0), 2, 0) is Withheld.DRAINING
-    job.steward.give_tickets()
+    job.admin.give_tickets()
     again = job.tickets(2)
     assert [(ticket.group, ticket.attempt) for ticket in again] == [(0, 0), (1, 1)]
 
 
 def test_a_new_epoch_does_not_end_a_drain(make_job: MakeJob) -> None:
     job = make_job(batch=2, samples=2)
-    job.steward.withhold_tickets()
+    job.admin.withhold_tickets()
     job.raise_epoch(2)
     job.rollout = job.client(Role.ROLLOUT)
     assert job.rollout.claim_tickets(weight(0, lineage=2), 1, 0) is Withheld.DRAINING
@@ -187,10 +187,10 @@ def test_a_new_epoch_does_not_end_a_drain(make_job: MakeJob) -> None:
 def test_a_queue_is_drained_when_nothing_can_move_any_more(make_job: MakeJob) -> None:
     job = make_job(batch=2, samples=2)
     tickets = job.tickets(3)
-    job.steward.withhold_tickets()
+    job.admin.withhold_tickets()
 
     def left() -> list[str]:
-        return waits(job.steward.inspection.stats("test"))
+        return waits(job.admin.inspection.stats("test"))
 
     assert left() == ["3 tickets are in work (rollout-0.0 3)"]
     job.put(tickets[:2])
@@ -207,15 +207,15 @@ def test_a_queue_is_drained_when_nothing_can_move_any_more(make_job: MakeJob) ->
     assert left() == ["train_0 is trained and its weights are not published yet"]
     job.publish(1)
     assert left() == []
-    assert stays(job.steward.inspection.stats("test")) == []
+    assert stays(job.admin.inspection.stats("test")) == []
 
 
 def test_rows_of_an_incomplete_partition_stay_in_a_drained_queue(make_job: MakeJob) -> None:
     job = make_job(batch=2, samples=2)
     job.put(job.tickets(1))
-    job.steward.withhold_tickets()
+    job.admin.withhold_tickets()
     job.derive(0)
-    stats = job.steward.inspection.stats("test")
+    stats = job.admin.inspection.stats("test")
     assert waits(stats) == []
     assert stays(stats) == ["train_0: 1 groups are put, 1 are not; they stay until tickets are given again"]
 
@@ -228,7 +228,7 @@ def test_a_proof_of_a_queue_at_work_finds_nothing_broken(make_job: MakeJob) -> N
 
     def prove() -> None:
         while not ended.is_set():
-            proofs.append(job.steward.check())
+            proofs.append(job.admin.check())
 
     proving = threading.Thread(target=prove)
     proving.start()
@@ -236,7 +236,7 @@ def test_a_proof_of_a_queue_at_work_finds_nothing_broken(make_job: MakeJob) -> N
         for rollout in range(40):
             job.step(rollout)
             job.record(rollout + 1)
-            job.steward.sweeper.sweep()
+            job.admin.sweeper.sweep()
     finally:
         ended.set()
         proving.join()

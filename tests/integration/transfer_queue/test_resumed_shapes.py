@@ -10,7 +10,7 @@ import pytest
 from rljob_api.names import Epoch
 from rljob_api.wire.observation import ServerState
 from rljob_workers.transfer_queue.naming import Named
-from rljob_workers.transfer_queue.steward import QueueSteward
+from rljob_workers.transfer_queue.queue_admin import QueueAdmin
 from rljob_workers.transfer_queue.types import QueueShape
 from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.world import REFERENCE, TRAIN, make_shape
@@ -24,15 +24,15 @@ def test_rows_of_a_unit_that_is_no_part_of_the_job_any_more_are_generated_again(
         job.put([ticket])
     endpoints = job.servers.endpoints
     fewer = endpoints.model_copy(update={"storage_units": endpoints.storage_units[:1]})
-    steward = QueueSteward(fewer, job.shape, timing=job.steward_timing)
-    assert steward.open_server(0) is ServerState.OPEN
-    restore = steward.raise_epoch(Epoch(2), "d2", "resumed with a unit less", None)
+    admin = QueueAdmin(fewer, job.shape, timing=job.admin_timing)
+    assert admin.open_server(0) is ServerState.OPEN
+    restore = admin.raise_epoch(Epoch(2), "d2", "resumed with a unit less", None)
     assert restore.kept_groups == 2
-    steward.sweeper.sweep()
-    assert steward.check() == []
-    named = [line for _, line in steward.sweeper.named(Named.ALL)]
+    admin.sweeper.sweep()
+    assert admin.check() == []
+    named = [line for _, line in admin.sweeper.named(Named.ALL)]
     assert all(line.startswith(b"0|") for line in named)
-    steward.close()
+    admin.close()
 
 
 def without_reference() -> QueueShape:
@@ -51,10 +51,10 @@ def test_rows_of_another_layout_are_generated_again_from_the_same_prompts(make_j
     job.put(job.tickets(2))
     held = job.tickets(1)
     restore = job.reopen(after, 3)
-    assert (restore.kept_groups, job.steward.check()) == (0, [])
+    assert (restore.kept_groups, job.admin.check()) == (0, [])
     again = job.tickets(2)
     assert [(ticket.group, ticket.prompt_index) for ticket in again] == [(0, 0), (1, 1)]
     assert job.put(again) == [True, True]
     assert held[0].prompt_index == job.tickets(1)[0].prompt_index
-    job.steward.sweeper.sweep()
-    assert job.steward.check() == []
+    job.admin.sweeper.sweep()
+    assert job.admin.check() == []

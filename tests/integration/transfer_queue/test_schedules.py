@@ -41,7 +41,7 @@ def run_schedule(servers: Servers, seed: int, *, staleness: int, every_steps: in
     left, mark = MOST_FAULTS, servers.sync_control() if seed % 8 == 7 else 0
     try:
         for action in itertools.count():
-            assert action < MOST_ACTIONS, f"seed {seed}: no end in sight: {describe(world)} {world.steward.stats()}"
+            assert action < MOST_ACTIONS, f"seed {seed}: no end in sight: {describe(world)} {world.admin.stats()}"
             if world.finished:
                 break
             if action % 200 == 100 and seed % 8 == 7:
@@ -52,7 +52,7 @@ def run_schedule(servers: Servers, seed: int, *, staleness: int, every_steps: in
                 assert world.proof() == [], f"seed {seed}: after a fault: {describe(world)}"
             world.act()
             if action % CHECK_EVERY == 0:
-                assert world.steward.check() == [], f"seed {seed}: {describe(world)}"
+                assert world.admin.check() == [], f"seed {seed}: {describe(world)}"
             assert world.history.broken == [], f"seed {seed}: {describe(world)}"
         assert_once(world, seed)
         assert world.proof() == [], f"seed {seed}: at the end: {describe(world)}"

@@ -73,7 +73,7 @@ class Crew:
         """A new life, which ends the one that the rank had."""
         self._serials += 1
         life = Life(key=key, epoch=Epoch(1), generation=0, incarnation=secrets.token_hex(6))
-        self._job.steward.begin_life(life)
+        self._job.admin.begin_life(life)
         work = produce if key.role is Role.ROLLOUT else consume
         self._serial_of[key] = self._serials
         self.pids[key] = _forked(self._job, life, work, self._serials, self._folder / f"{self._serials}.log")
@@ -167,7 +167,7 @@ def test_every_row_is_consumed_once_by_each_task_whoever_is_killed(job: Job, tmp
     strikes = sorted(random.randrange(NUM_ROLLOUTS * SHAPE.rows_per_partition * 2) for _ in range(NUM_KILLS))
     try:
         while (done := rows_done(job)) < NUM_ROLLOUTS * SHAPE.rows_per_partition * 2:
-            assert time.monotonic() < deadline, f"seed {seed}: {done} rows are done; {job.steward.stats()}"
+            assert time.monotonic() < deadline, f"seed {seed}: {done} rows are done; {job.admin.stats()}"
             while strikes and done >= strikes[0]:
                 strikes.pop(0)
                 crew.strike()

@@ -32,11 +32,11 @@ def discard(job: Job) -> None:
         job.train(rollout_id)
         job.publish(rollout_id + 1)
         if rollout_id == 0:
-            assert job.steward.upkeep.drop_retained() is not None
+            assert job.admin.upkeep.drop_retained() is not None
     job.record(2)
     for _ in job.servers.units:
         job.rollout._access.units.store({"tokens": Jagged.scalars(torch.ones(2))}, deadline=float("inf"))
-    job.steward.end_life(job.incarnation(job.rollout))
+    job.admin.end_life(job.incarnation(job.rollout))
 
 
 def chunks_on(job: Job, unit: int) -> set[bytes]:
@@ -56,7 +56,7 @@ def test_what_lies_on_a_unit_that_is_away_waits_for_it_and_nothing_else_does(mak
     assert chunks_on(job, 1)
     job.servers.units[away].stop()
     try:
-        swept = job.steward.sweeper.sweep()
+        swept = job.admin.sweeper.sweep()
     finally:
         job.servers.units[away].resume()
     assert (swept.chunks > 0, swept.orphans > 0, swept.partitions > 0, swept.has_more) == (True, True, True, False)
@@ -64,10 +64,10 @@ def test_what_lies_on_a_unit_that_is_away_waits_for_it_and_nothing_else_does(mak
     assert control(job).places("q:garbage") == []
     assert {chunk.unit for chunk in control(job).dead} == {away}
 
-    assert job.steward.sweeper.sweep().orphans > 0
+    assert job.admin.sweeper.sweep().orphans > 0
     assert chunks_on(job, away) == set()
     assert control(job).dead == []
-    assert job.steward.sweeper.sweep() == NOTHING
+    assert job.admin.sweeper.sweep() == NOTHING
 
 
 def test_no_name_of_garbage_stays_when_its_unit_was_replaced(make_job: MakeJob) -> None:
@@ -75,13 +75,13 @@ def test_no_name_of_garbage_stays_when_its_unit_was_replaced(make_job: MakeJob) 
     discard(job)
     job.servers.units[0].kill()
     try:
-        job.steward.sweeper.sweep()
+        job.admin.sweeper.sweep()
         assert control(job).dead
     finally:
         job.servers.units[0].start()
-    assert job.steward.upkeep.probe() == [0]
-    job.steward.upkeep.declare_lost(0)
-    job.steward.sweeper.sweep()
+    assert job.admin.upkeep.probe() == [0]
+    job.admin.upkeep.declare_lost(0)
+    job.admin.sweeper.sweep()
     assert control(job).dead == []
 
 
@@ -110,9 +110,9 @@ def test_much_garbage_is_swept_in_pages(make_job: MakeJob, monkeypatch: pytest.M
         return reply
 
     monkeypatch.setattr(ReadAccess, "read", measured)
-    named = job.steward.sweeper.named(Named.ALL)
+    named = job.admin.sweeper.named(Named.ALL)
     assert sorted(line.decode() for _, line in named) == sorted(lines[num_chunks:])
-    swept = job.steward.sweeper.sweep()
+    swept = job.admin.sweeper.sweep()
     assert (swept.chunks, swept.partitions, swept.has_more) == (2 * num_chunks, 1, False)
     assert control(job).dead == []
     assert breaches(job.servers, job.shape) == []
@@ -126,9 +126,9 @@ def test_a_sweep_ends_also_where_there_is_more(make_job: MakeJob) -> None:
     with job.servers.control.admin() as admin:
         for first in range(0, PAGES_AT_ONCE * CHUNKS_AT_ONCE + 5, 1000):
             admin.rpush("q:dead:1", *(f"1|1|tokens|1|int32||4|1:abcdefabcdef:{first + index}" for index in range(1000)))
-    assert job.steward.sweeper.sweep().has_more
+    assert job.admin.sweeper.sweep().has_more
     assert len(control(job).dead) == 1000
-    assert job.steward.sweeper.sweep() == NOTHING
+    assert job.admin.sweeper.sweep() == NOTHING
     assert control(job).dead == []
 
 
@@ -143,7 +143,7 @@ def test_a_sweep_that_finds_nothing_asks_twice(make_job: MakeJob, monkeypatch: p
         return read(access, name, *args, waiting=waiting)
 
     monkeypatch.setattr(ReadAccess, "read", noted)
-    monkeypatch.setattr(job.steward._by.access.control, "change", None)
-    assert job.steward.sweeper.sweep() == NOTHING
+    monkeypatch.setattr(job.admin._by.access.control, "change", None)
+    assert job.admin.sweeper.sweep() == NOTHING
     assert asked == ["garbage", "lives"]
     monkeypatch.undo()

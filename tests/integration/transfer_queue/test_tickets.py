@@ -68,7 +68,7 @@ def test_returned_tickets_keep_place_and_prompt_and_get_a_new_number(make_job: M
 def test_an_ended_life_is_fenced_and_its_tickets_come_back(make_job: MakeJob) -> None:
     job = make_job()
     tickets = job.tickets(2)
-    job.steward.end_life(job.incarnation(job.rollout))
+    job.admin.end_life(job.incarnation(job.rollout))
     with pytest.raises(Fenced, match="not live in epoch 1"):
         job.put(tickets)
     job.rollout = job.client(Role.ROLLOUT)
@@ -87,12 +87,12 @@ def test_a_ticket_that_two_beats_do_not_list_comes_back(make_job: MakeJob) -> No
     job = make_job()
     kept, lost = job.tickets(2)
     incarnation = job.incarnation(job.rollout)
-    job.steward.beat(incarnation, [kept.id], [])
-    job.steward.beat(incarnation, [kept.id, lost.id], [])
-    job.steward.beat(incarnation, [kept.id], [])
+    job.admin.beat(incarnation, [kept.id], [])
+    job.admin.beat(incarnation, [kept.id, lost.id], [])
+    job.admin.beat(incarnation, [kept.id], [])
     assert job.put([lost]) == [True]
-    job.steward.beat(incarnation, [], [])
-    job.steward.beat(incarnation, [], [])
+    job.admin.beat(incarnation, [], [])
+    job.admin.beat(incarnation, [], [])
     assert job.put([kept]) == [False]
 
 
@@ -105,14 +105,14 @@ def test_a_rejected_group_is_drawn_anew_under_the_same_reservation(make_job: Mak
         job.rollout.redraw(first, "again")
     with pytest.raises(AttemptsExhausted, match=r"rollout.maxAttempts: group 0 of train_0 was drawn 2 times.*equal"):
         job.rollout.redraw(drawn, "all rewards are equal")
-    assert job.steward.stats().groups_issued == 2
+    assert job.admin.stats().groups_issued == 2
     assert job.put([drawn, second]) == [True, True]
 
 
 def test_prompts_in_work_when_a_worker_dies_are_worked_on_alone_until_they_succeed(make_job: MakeJob) -> None:
     job = make_job(batch=2, staleness=1)
     job.tickets(2)
-    job.steward.suspect(job.incarnation(job.rollout))
+    job.admin.suspect(job.incarnation(job.rollout))
     (first,) = job.tickets(5)
     assert first.alone
     assert job.rollout.claim_tickets(weight(0), 5, 0) is Withheld.SUSPECT
@@ -128,15 +128,15 @@ def test_a_prompt_that_kills_alone_too_often_is_set_aside_and_survives_nothing(m
     job = make_job(batch=1, kills=2)
     (ticket,) = job.tickets(1)
     for _ in range(2):
-        job.steward.suspect(job.incarnation(job.rollout))
-        assert job.steward.set_aside() == []
+        job.admin.suspect(job.incarnation(job.rollout))
+        assert job.admin.set_aside() == []
         (ticket,) = job.tickets(1)
         assert (ticket.prompt_index, ticket.attempt, ticket.alone) == (0, 0, True)
     job.rollout.return_tickets([ticket], killed=True)
-    (aside,) = job.steward.set_aside()
-    assert job.steward.set_aside() == [aside]
-    job.steward.forget_set_aside(1)
-    assert job.steward.set_aside() == []
+    (aside,) = job.admin.set_aside()
+    assert job.admin.set_aside() == [aside]
+    job.admin.forget_set_aside(1)
+    assert job.admin.set_aside() == []
     assert (aside.prompt_index, aside.rollout_id, aside.group, aside.kills, aside.exhausted) == (0, 0, 0, 2, False)
     (ticket,) = job.tickets(1)
     assert (ticket.prompt_index, ticket.attempt, ticket.alone) == (1, 1, False)
@@ -146,9 +146,9 @@ def test_a_prompt_that_was_set_aside_is_not_drawn_again_after_a_restore(make_job
     job = make_job(batch=2, kills=1)
     job.tickets(1)
     for _ in range(2):
-        job.steward.suspect(job.incarnation(job.rollout))
+        job.admin.suspect(job.incarnation(job.rollout))
         job.tickets(1)
-    assert len(job.steward.set_aside()) == 1
+    assert len(job.admin.set_aside()) == 1
     job.raise_epoch(2)
     job.rollout = job.client(Role.ROLLOUT)
     assert [ticket.prompt_index for ticket in job.tickets(4)] == [1, 2, 3, 4]
@@ -157,17 +157,17 @@ def test_a_prompt_that_was_set_aside_is_not_drawn_again_after_a_restore(make_job
 def test_a_poison_group_without_draws_left_is_named(make_job: MakeJob) -> None:
     job = make_job(batch=1, kills=1, attempts=1)
     job.tickets(1)
-    job.steward.suspect(job.incarnation(job.rollout))
+    job.admin.suspect(job.incarnation(job.rollout))
     job.tickets(1)
-    job.steward.suspect(job.incarnation(job.rollout))
-    (aside,) = job.steward.set_aside()
+    job.admin.suspect(job.incarnation(job.rollout))
+    (aside,) = job.admin.set_aside()
     assert aside.exhausted
 
 
 def test_kill_counts_survive_a_global_restart(make_job: MakeJob) -> None:
     job = make_job(batch=1)
     job.tickets(1)
-    job.steward.suspect(job.incarnation(job.rollout))
+    job.admin.suspect(job.incarnation(job.rollout))
     job.raise_epoch(2)
     job.rollout = job.client(Role.ROLLOUT)
     (ticket,) = job.tickets(5)
@@ -177,10 +177,10 @@ def test_kill_counts_survive_a_global_restart(make_job: MakeJob) -> None:
 def test_memory_above_the_mark_stops_new_tickets_and_no_put(make_job: MakeJob) -> None:
     job = make_job()
     first, second = job.tickets(2)
-    job.steward._by.change("memory", 1, waiting="a test")
+    job.admin._by.change("memory", 1, waiting="a test")
     assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.MEMORY
     assert job.put([first]) == [True]
     job.rollout.return_tickets([second], killed=False)
     assert places(job.tickets(5)) == places([second])
-    job.steward.upkeep.probe()
+    job.admin.upkeep.probe()
     assert job.tickets(1)

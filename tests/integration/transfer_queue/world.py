@@ -24,7 +24,7 @@ from rljob_api.wire.weights import CheckpointRecord
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import Fenced, LeaseLost
 from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.steward import QueueSteward, StewardTiming
+from rljob_workers.transfer_queue.queue_admin import QueueAdmin, QueueAdminTiming
 from rljob_workers.transfer_queue.types import (
     Batch,
     ClaimPolicy,
@@ -140,8 +140,8 @@ class World:
         self.published = 0
         self.recorded = 0
         self.zombies: list[Replica] = []
-        self.steward = self._new_steward()
-        assert self.steward.open_server(0) is ServerState.OPEN
+        self.admin = self._new_admin()
+        assert self.admin.open_server(0) is ServerState.OPEN
         self.replicas: list[Replica] = []
         self.forwards: list[Forward] = []
         self.restart("first start")
@@ -151,7 +151,7 @@ class World:
         return self.published == self.shape.num_rollouts and not self._due
 
     def close(self) -> None:
-        self.steward.close()
+        self.admin.close()
         for client in self._clients():
             client.close()
         for zombie in self.zombies:
@@ -159,8 +159,8 @@ class World:
 
     def proof(self) -> list[str]:
         """What is broken, after a sweep."""
-        self.steward.sweeper.sweep()
-        return [*self.steward.check(), *breaches(self.servers, self.shape)]
+        self.admin.sweeper.sweep()
+        return [*self.admin.check(), *breaches(self.servers, self.shape)]
 
     def act(self) -> None:
         """One random piece of work of one random actor."""
@@ -183,8 +183,8 @@ class World:
         record = self._record if lost else None
         tickets = self._tables.get(self.recorded) if lost else None
         decision = f"d{self.epoch}"
-        point = self.steward.raise_epoch(Epoch(self.epoch), decision, reason, record, tickets=tickets)
-        if point != self.steward.raise_epoch(Epoch(self.epoch), decision, reason, record, tickets=tickets):
+        point = self.admin.raise_epoch(Epoch(self.epoch), decision, reason, record, tickets=tickets)
+        if point != self.admin.raise_epoch(Epoch(self.epoch), decision, reason, record, tickets=tickets):
             self.history.broken.append("the same decision got two answers")
         if point.version != self.recorded:
             self.history.broken.append(f"restored {point.version}, recorded was {self.recorded}")
@@ -198,8 +198,8 @@ class World:
         """SIGKILL: its tickets come back, its prompts are suspects; the dead may still try to speak."""
         self.history.faults["kill"] += 1
         dead = self.replicas[index]
-        self.steward.suspect(dead.life.incarnation)
-        self.steward.end_life(dead.life.incarnation)
+        self.admin.suspect(dead.life.incarnation)
+        self.admin.end_life(dead.life.incarnation)
         self.zombies.append(dead)
         self.replicas[index] = self._new_replica(index)
 
@@ -213,9 +213,9 @@ class World:
         """A storage unit comes back empty; what only a restart can mend is restarted."""
         self.history.faults["unit"] += 1
         self.servers.empty_unit(index)
-        if self.steward.upkeep.probe() != [index]:
+        if self.admin.upkeep.probe() != [index]:
             self.history.broken.append("the probe did not find the empty unit")
-        loss = self.steward.upkeep.declare_lost(index)
+        loss = self.admin.upkeep.declare_lost(index)
         if loss.needs_global_restart:
             self.restart("rows in training were lost")
 
@@ -224,7 +224,7 @@ class World:
         self.history.faults["control"] += 1
         self.servers.sync_control()
         self.servers.restart_control()
-        if self.steward.open_server(self._seen_seq()) is not ServerState.OPEN:
+        if self.admin.open_server(self._seen_seq()) is not ServerState.OPEN:
             self.history.broken.append("nothing was lost, but the server was not opened")
 
     def lose_tail(self, length: int) -> None:
@@ -233,7 +233,7 @@ class World:
         before = self._server_seq()
         self.servers.restart_control(length)
         expected = ServerState.LOST if self._server_seq() < before else ServerState.OPEN
-        if self.steward.open_server(self._seen_seq()) is not expected:
+        if self.admin.open_server(self._seen_seq()) is not expected:
             self.history.broken.append(f"a server that was {expected} was not noticed")
         elif expected is ServerState.LOST:
             self.restart("the control state lost its tail", lost=True)
@@ -267,8 +267,8 @@ class World:
         if choice < 0.4:
             replica.queue.return_tickets([ticket], killed=self.random.random() < 0.3)
         elif choice < 0.7:
-            self.steward.beat(replica.life.incarnation, list(replica.work), [])
-            self.steward.beat(replica.life.incarnation, list(replica.work), [])
+            self.admin.beat(replica.life.incarnation, list(replica.work), [])
+            self.admin.beat(replica.life.incarnation, list(replica.work), [])
         else:
             drawn = replica.queue.redraw(ticket, "filtered")
             if (drawn.rollout_id, drawn.group, drawn.attempt) != (ticket.rollout_id, ticket.group, ticket.attempt + 1):
@@ -417,7 +417,7 @@ class World:
         weight = WeightId(lineage=Lineage(self.lineage), version=version)
         call = f"p{self.epoch}-{version}"
         for _ in range(2):
-            self.steward.publish(trainer.life, weight, call)
+            self.admin.publish(trainer.life, weight, call)
         self.published = version
         self.chain = {known: number for known, number in self.chain.items() if known < version}
         self.chain[version] = self._numbers
@@ -431,19 +431,19 @@ class World:
         version = self._due.pop(0)
         weight = WeightId(lineage=Lineage(self.lineage), version=WeightVersion(version))
         call = f"r{self.epoch}-{version}"
-        self._record = self.steward.record(self.trainer.life, weight, f"{version}-e{self.epoch}", {"a": "b"}, call)
+        self._record = self.admin.record(self.trainer.life, weight, f"{version}-e{self.epoch}", {"a": "b"}, call)
         self.recorded = version
 
     def _coordinator_acts(self) -> None:
         choice = self.random.random()
         if choice < 0.5:
             for replica in self.replicas:
-                self.steward.beat(replica.life.incarnation, list(replica.work), [])
+                self.admin.beat(replica.life.incarnation, list(replica.work), [])
             for forward in self.forwards:
                 leases = [forward.batch.lease] if forward.batch and forward.batch.lease else []
-                self.steward.beat(forward.life.incarnation, [], leases)
+                self.admin.beat(forward.life.incarnation, [], leases)
         elif choice < 0.8:
-            self.steward.sweeper.sweep()
+            self.admin.sweeper.sweep()
         elif self.zombies:
             self._zombie_speaks(self.random.choice(self.zombies))
 
@@ -465,11 +465,11 @@ class World:
         weight = WeightId(lineage=Lineage(self.lineage), version=WeightVersion(self.published))
         return weight, self.chain[self.published]
 
-    def _new_steward(self) -> QueueSteward:
-        return QueueSteward(self.servers.endpoints, self.shape, timing=StewardTiming(unlisted_seconds=0))
+    def _new_admin(self) -> QueueAdmin:
+        return QueueAdmin(self.servers.endpoints, self.shape, timing=QueueAdminTiming(unlisted_seconds=0))
 
     def _client(self, life: Life) -> TransferQueueClient:
-        self.steward.begin_life(life)
+        self.admin.begin_life(life)
         client = TransferQueueClient(self.servers.endpoints, self.shape, life)
         repeat_some_calls(client, self.random, self.history)
         return client

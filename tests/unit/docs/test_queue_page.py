@@ -46,7 +46,7 @@ def test_keys_are_made_in_no_other_way() -> None:
 
 
 def test_every_function_is_named_and_no_other() -> None:
-    registered = set(re.findall(r"^(?:rank_call|steward_call|read_call)\('(\w+)'", SCRIPTS, re.MULTILINE))
+    registered = set(re.findall(r"^(?:rank_call|admin_call|read_call)\('(\w+)'", SCRIPTS, re.MULTILINE))
     registered |= set(re.findall(r"^redis\.register_function\('(\w+)'", SCRIPTS, re.MULTILINE))
     rows = section("Functions of the control Redis").split("| called by | functions |")[1]
     page = {code for line in rows.splitlines() if line.startswith("|") for code in _CODE.findall(line)}

@@ -1,4 +1,4 @@
-"""What the steward says went to make room."""
+"""What the queue admin says went to make room."""
 
 from __future__ import annotations
 

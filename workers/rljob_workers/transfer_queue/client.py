@@ -66,7 +66,7 @@ class TransferQueueClient:
         clock: Clock = time.monotonic,
         sleep: Sleep = time.sleep,
     ) -> None:
-        """Connects when first used. The life must have begun (`QueueSteward.begin_life`).
+        """Connects when first used. The life must have begun (`QueueAdmin.begin_life`).
 
         `counters`: where the bytes that were put and got are counted.
         """

@@ -1,7 +1,7 @@
 """What a running queue looks like: rows by partition and state, tickets, leases, units, garbage.
 
-For the coordinator's steward only. Changes nothing, and asks the control Redis in calls that are each bounded, so that
-nobody at work waits for someone who looks.
+For the coordinator's queue admin only. Changes nothing, and asks the control Redis in calls that are each bounded, so
+that nobody at work waits for someone who looks.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class QueueInspection:
     """Counts of one queue."""
 
     def __init__(self, access: ReadAccess, figures: Mapping[int, UnitFigures | None], high_water: float) -> None:
-        """`figures`: unit -> what it said last, None where it did not answer; kept up to date by the steward."""
+        """`figures`: unit -> what it said last, None where it did not answer; kept up to date by the queue admin."""
         self._access = access
         self._figures = figures
         self._high_water = high_water

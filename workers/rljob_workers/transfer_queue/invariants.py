@@ -1,7 +1,7 @@
 """The proof that the queue is in order, on a job that runs: no row lost or doubled, no byte missing.
 
-For the coordinator's steward and for tests. Changes nothing. The control state is proven part by part, each by one call
-and so at one moment; bytes are called missing only if they are still named after they were not found.
+For the coordinator's queue admin and for tests. Changes nothing. The control state is proven part by part, each by one
+call and so at one moment; bytes are called missing only if they are still named after they were not found.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the steward says of rows that are gone: lost with their bytes, or given up for room. Values only.
+"""What the queue admin says of rows that are gone: lost with their bytes, or given up for room. Values only.
 
 For the coordinator, which tells people, and for tests.
 """

@@ -1,6 +1,6 @@
 """Rows as they lie in the queue, looked at without claiming them; the first values of a field, read from its unit.
 
-For the coordinator's steward only. Changes nothing and imports no torch: the coordinator must stay small.
+For the coordinator's queue admin only. Changes nothing and imports no torch: the coordinator must stay small.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How those who only look reach the queue: the steward's connections, one question at a time.
+"""How those who only look reach the queue: the queue admin's connections, one question at a time.
 
 For `inspection`, `peeking` and `invariants`; changes nothing.
 """
@@ -17,7 +17,7 @@ from rljob_workers.transfer_queue.units import StorageUnit
 
 @dataclass(frozen=True, slots=True)
 class ReadAccess:
-    """Shared with the steward; the lock is held for one call."""
+    """Shared with the queue admin; the lock is held for one call."""
 
     control: ControlConnection
     units: Sequence[StorageUnit]

@@ -1,7 +1,7 @@
 """Sweeping: bytes that nothing names are deleted; names of bytes that are nowhere are found.
 
-For the steward only. What is deleted can be named by nobody any more: garbage of the control state, and chunks of ended
-lives without a commit. A unit that does not answer is passed by: what it has waits for it, and for nothing else.
+For the queue admin only. What is deleted can be named by nobody any more: garbage of the control state, and chunks of
+ended lives without a commit. A unit that does not answer is passed by: what it has waits for it, and for nothing else.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from rljob_workers.transfer_queue.admin_access import AdminAccess
 from rljob_workers.transfer_queue.control.connection import Argument
 from rljob_workers.transfer_queue.control.rows import parse_chunk
 from rljob_workers.transfer_queue.errors import StorageUnreachable
 from rljob_workers.transfer_queue.inspection import UnitFigures
 from rljob_workers.transfer_queue.naming import Named, chunks_of, partitions
-from rljob_workers.transfer_queue.stewardship import Stewardship
 from rljob_workers.transfer_queue.units import StorageUnit
 
 CHUNKS_AT_ONCE = 1000
@@ -55,9 +55,9 @@ class _Page:
 class Sweeper:
     """Compares what the control state names with what the storage units have."""
 
-    def __init__(self, stewardship: Stewardship, figures: Mapping[int, UnitFigures | None]) -> None:
+    def __init__(self, access: AdminAccess, figures: Mapping[int, UnitFigures | None]) -> None:
         """`figures`: unit -> what it said last, None where it did not answer: that one is not waited for again."""
-        self._by = stewardship
+        self._by = access
         self._figures = figures
         self._openings = 0
         self._settled: dict[int, set[str]] = {}

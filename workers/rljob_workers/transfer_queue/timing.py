@@ -1,6 +1,6 @@
 """How long clients of the queue and their connections wait. Values only, for every part of this room.
 
-What the coordinator allows is `steward.StewardTiming`; what nobody has a reason to change is a constant where it is
+What the coordinator allows is `admin.QueueAdminTiming`; what nobody has a reason to change is a constant where it is
 used.
 """
 

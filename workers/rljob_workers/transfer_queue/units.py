@@ -131,7 +131,7 @@ class StorageUnit:
     def raise_mark(self, generation: int, *, deadline: float) -> int:
         """Marks the unit unless its mark is as high or higher; returns the generation in force.
 
-        A steward that was replaced may come late: whoever comes last, the highest mark stands.
+        A queue admin that was replaced may come late: whoever comes last, the highest mark stands.
         """
 
         def talk(connection: RespConnection, until: float) -> int:

@@ -1,6 +1,6 @@
 """Upkeep of the storage units: which came back empty, which lost single chunks, how full they are, what goes for room.
 
-For the steward only. Says what it did; whom to tell, and when room must be made, the coordinator decides.
+For the queue admin only. Says what it did; whom to tell, and when room must be made, the coordinator decides.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import struct
 from collections.abc import Callable
 
 from rljob_api.names import RolloutId
+from rljob_workers.transfer_queue.admin_access import AdminAccess
 from rljob_workers.transfer_queue.control.rows import parse_chunk
 from rljob_workers.transfer_queue.errors import StorageUnreachable
 from rljob_workers.transfer_queue.inspection import UnitFigures
 from rljob_workers.transfer_queue.losses import Dropped, Given, LostChunks, LostRows
 from rljob_workers.transfer_queue.naming import Named, chunks_of
 from rljob_workers.transfer_queue.placement import MAX_CHUNK_BYTES, ChunkRef
-from rljob_workers.transfer_queue.stewardship import Stewardship
 
 _NEEDED_BYTES = 2 * MAX_CHUNK_BYTES
 """Of room, so that a put and its buffers still fit."""
@@ -29,14 +29,14 @@ class StorageUpkeep:
 
     def __init__(
         self,
-        stewardship: Stewardship,
+        access: AdminAccess,
         figures: dict[int, UnitFigures | None],
         *,
         high_water: float,
         nearly_full: float,
     ) -> None:
         """`figures`: unit -> what it said last, None where it did not answer."""
-        self._by = stewardship
+        self._by = access
         self._figures = figures
         self._high_water = high_water
         self._nearly_full = nearly_full

@@ -1,4 +1,4 @@
-"""What all rooms of the coordinator share: the store, the queue's steward, clocks, the notifier.
+"""What all rooms of the coordinator share: the store, the queue's admin, clocks, the notifier.
 
 Handed to the rooms when the coordinator is made; decides nothing.
 """
@@ -16,7 +16,7 @@ from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.store import Change, Store, Table
 
 if TYPE_CHECKING:
-    from rljob_workers.transfer_queue.steward import QueueSteward
+    from rljob_workers.transfer_queue.queue_admin import QueueAdmin
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class CoordinatorContext:
 
     job: RLJob
     store: Store
-    steward: QueueSteward
+    admin: QueueAdmin
     clock: Callable[[], float]
     """Monotonic seconds: ages."""
     wall: Callable[[], float]

@@ -30,7 +30,7 @@ from rljob_workers.dcs.coordinator.server_state import ServerGate
 from rljob_workers.dcs.coordinator.storage_care import StorageCare
 from rljob_workers.dcs.coordinator.weights import Weights
 from rljob_workers.transfer_queue.control.tickets import is_table_of_draws
-from rljob_workers.transfer_queue.steward import SetAside
+from rljob_workers.transfer_queue.queue_admin import SetAside
 
 BEAT_INTERVAL_SECONDS = 0.5
 EVENT_PAGE = 500
@@ -146,16 +146,16 @@ class Coordinator:
         """Tells of prompts that were set aside; a group that has no draw left fails the job by name."""
         if self.gate.state is not ServerState.OPEN or self.epochs.current.restore.epoch == 0:
             return
-        told = self._context.steward.set_aside()
+        told = self._context.admin.set_aside()
         for aside in told:
             self._tell_set_aside(aside)
         if told:
-            self._context.steward.forget_set_aside(len(told))
+            self._context.admin.forget_set_aside(len(told))
 
     def sweep(self) -> None:
         """Deletes bytes that nothing names any more."""
         if self.gate.state is ServerState.OPEN:
-            self._context.steward.sweeper.sweep()
+            self._context.admin.sweeper.sweep()
 
     def _tell_set_aside(self, aside: SetAside) -> None:
         """Once, also where a coordinator died between telling and forgetting."""
@@ -184,7 +184,7 @@ class Coordinator:
     def _observed_counts(self) -> QueueObservation:
         now = self._context.clock()
         if self.gate.state is ServerState.OPEN and now - self._counted_at >= STATS_SECONDS:
-            self._counts = self._context.steward.stats()
+            self._counts = self._context.admin.stats()
             self._counted_at = now
         return self._counts.model_copy(update={"room": self.storage.room()})
 

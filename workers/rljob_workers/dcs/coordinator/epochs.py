@@ -116,9 +116,7 @@ class Epochs:
         context, before = self._context, self.current
         record = None if saved is None else saved.record
         tickets = None if saved is None else saved.tickets
-        restore = context.steward.raise_epoch(
-            request.epoch, request.decision_id, request.reason, record, tickets=tickets
-        )
+        restore = context.admin.raise_epoch(request.epoch, request.decision_id, request.reason, record, tickets=tickets)
         failpoint("coordinator.epoch_raised")
         opened = OpenEpoch(
             decision_id=request.decision_id, restore=restore, alive=_alive_after(before, restore.version, record)

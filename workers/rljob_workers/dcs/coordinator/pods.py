@@ -248,7 +248,7 @@ class Pods:
         if earlier is not None:
             self.end(earlier.hello.life)
         self._note_taken(launcher, life.epoch, life.generation)
-        self._context.steward.begin_life(life)
+        self._context.admin.begin_life(life)
         entry = RankEntry(hello=hello)
         self._context.store.commit([Change(Table.RANKS, str(life.key), entry.model_dump_json())])
         self._registered[life.incarnation] = self._context.clock()
@@ -271,7 +271,7 @@ class Pods:
         except Refused:
             self.beats.pop(beat.life.incarnation, None)
             raise
-        self._context.steward.beat(beat.life.incarnation, beat.tickets, beat.leases)
+        self._context.admin.beat(beat.life.incarnation, beat.tickets, beat.leases)
         if beat.state is RankState.READY and not entry.ready:
             ready = entry.model_copy(update={"ready": True})
             self._context.store.commit([Change(Table.RANKS, str(beat.life.key), ready.model_dump_json())])
@@ -290,7 +290,7 @@ class Pods:
 
     def end(self, life: Life) -> None:
         """Ends a life in the queue: its tickets and leases come back. Twice is once."""
-        self._context.steward.end_life(life.incarnation)
+        self._context.admin.end_life(life.incarnation)
         self.beats.pop(life.incarnation, None)
         self._registered.pop(life.incarnation, None)
 
@@ -312,7 +312,7 @@ class Pods:
             if not _concerns(failure, entry.hello.life):
                 continue
             if failure.pod.role is Role.ROLLOUT:
-                self._context.steward.suspect(entry.hello.life.incarnation)
+                self._context.admin.suspect(entry.hello.life.incarnation)
             if failure.kind is not FailureKind.ENGINE_EXITED:
                 self.end(entry.hello.life)
                 changes.append(Change(Table.RANKS, str(entry.hello.life.key), None))

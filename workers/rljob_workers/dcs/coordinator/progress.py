@@ -51,7 +51,7 @@ class Progress:
     def record(self, request: CheckpointRequest) -> CheckpointRecord:
         """Records a checkpoint whose folder is durable; from here on it is what a restart begins with."""
         self._pods.check_life(request.life)
-        record = self._context.steward.record(
+        record = self._context.admin.record(
             request.life, request.id, request.folder, request.checksums, request.call_id
         )
         epoch = request.life.epoch

@@ -1,6 +1,6 @@
 """The queue as people ask about it: what is in it, whether it is in order, and the drain.
 
-Called by the coordinator in its thread. Checks what is asked for by name; what the queue answers is the steward's.
+Called by the coordinator in its thread. Checks what is asked for by name; what the queue answers is the queue admin's.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class QueueRoom:
 
     def stats(self) -> QueueStats:
         """As of now."""
-        return self._context.steward.inspection.stats(self._context.job.metadata.name)
+        return self._context.admin.inspection.stats(self._context.job.metadata.name)
 
     def scraped(self) -> QueueStats | None:
         """A second old, or as old as their cost allows; None while the control Redis is not open."""
@@ -69,17 +69,17 @@ class QueueRoom:
 
     def check_steps(self) -> tuple[int, Iterator[Callable[[], list[str]]]]:
         """The proof of the invariants: of how many partitions, and its steps, each of which tells what is broken."""
-        steward = self._context.steward
-        partitions = steward.inspection.partitions()
-        return len(partitions), steward.invariants.steps(partitions)
+        admin = self._context.admin
+        partitions = admin.inspection.partitions()
+        return len(partitions), admin.invariants.steps(partitions)
 
     def peek(self, request: PeekRequest) -> QueuePeek:
         """Rows, none of them claimed."""
         self._check_names(request)
-        partitions = self._context.steward.inspection.partitions()
+        partitions = self._context.admin.inspection.partitions()
         if request.partition is not None:
             partitions = [self._one_of(partitions, request.partition)]
-        return self._context.steward.peeking.rows(
+        return self._context.admin.peeking.rows(
             Look(
                 partitions,
                 first=request.first,
@@ -93,13 +93,13 @@ class QueueRoom:
 
     def drain(self, request: DrainRequest) -> DrainState:
         """Withholds tickets, or gives them again; told once for each change."""
-        before = self._context.steward.stats()
+        before = self._context.admin.stats()
         if request.tickets is Tickets.WITHHOLD:
-            self._context.steward.withhold_tickets()
+            self._context.admin.withhold_tickets()
         else:
-            self._context.steward.give_tickets()
+            self._context.admin.give_tickets()
         self._changed()
-        now = self._context.steward.stats()
+        now = self._context.admin.stats()
         if (before.draining_since is None) != (now.draining_since is None):
             self._tell(now.draining_since, now.drained_until)
         return self.drain_state()
@@ -121,7 +121,7 @@ class QueueRoom:
         self._context.tell_once("drain", f"{since}/{until}", event)
 
     def _check_names(self, request: PeekRequest) -> None:
-        tasks, fields = self._context.steward.peeking.tasks, self._context.steward.peeking.fields
+        tasks, fields = self._context.admin.peeking.tasks, self._context.admin.peeking.fields
         if request.task is not None and request.task not in tasks:
             raise bad_request(f"task: {request.task!r} is no task of this job. Name one of {_listed(tasks)}.")
         if request.field is not None and request.field not in fields:

@@ -76,7 +76,7 @@ class ServerGate:
 
     def look(self) -> None:
         """Notices a restart; opens the server when that is safe. Raises redis' or the queue's connection errors."""
-        run_id = self._context.steward.server_run_id()
+        run_id = self._context.admin.server_run_id()
         if self._run_id is not None and run_id != self._run_id:
             self.close("it was restarted")
         if self.state is ServerState.OPENING:
@@ -84,7 +84,7 @@ class ServerGate:
 
     def opened_by_epoch(self) -> None:
         """An epoch was raised from the record file: what was lost does not matter any more."""
-        self._run_id = self._context.steward.server_run_id()
+        self._run_id = self._context.admin.server_run_id()
         self.state = ServerState.OPEN
         self._context.store.commit([Change(Table.STATE, _SEQ_FLOOR, str(self._pods.seen_seq))])
         self._remember(self._run_id)
@@ -100,7 +100,7 @@ class ServerGate:
                 return
         if self._context.store.get(Table.STATE, _RUN_ID) != run_id and self._awaits_launchers():
             return
-        self.state = self._context.steward.open_server(self._seen_seq())
+        self.state = self._context.admin.open_server(self._seen_seq())
         self._run_id = run_id
         self._opened_at = self._context.clock()
         if self.state is ServerState.LOST:

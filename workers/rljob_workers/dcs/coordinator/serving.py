@@ -33,13 +33,13 @@ from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
 from rljob_workers.dcs.coordinator.store import Store
 from rljob_workers.keepalive import redis_options
 from rljob_workers.roles.tasks import queue_shape
-from rljob_workers.transfer_queue.steward import QueueSteward, StewardTiming
+from rljob_workers.transfer_queue.queue_admin import QueueAdmin, QueueAdminTiming
 
 REDIS_TIMEOUT_SECONDS = 2.0
 LOOK_SECONDS = 0.25
 """Between two looks at an open control Redis; a request that fails closes it sooner."""
 OPENING_LOOK_SECONDS = 0.02
-TIMING = StewardTiming(patience_seconds=0.3)
+TIMING = QueueAdminTiming(patience_seconds=0.3)
 """The one thread must not wait long inside a call: what opens a restarted server runs in it too."""
 UNITS_SECONDS = 0.5
 SWEEP_SECONDS = 2.0
@@ -90,7 +90,7 @@ async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob, open
     context = CoordinatorContext(
         job=job,
         store=Store(connection),
-        steward=QueueSteward(endpoints, queue_shape(job.spec), timing=TIMING),
+        admin=QueueAdmin(endpoints, queue_shape(job.spec), timing=TIMING),
         clock=time.monotonic,
         wall=time.time,
         notify=notifier.notify,

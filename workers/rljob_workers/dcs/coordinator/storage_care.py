@@ -41,7 +41,7 @@ class StorageCare:
 
     def look(self) -> None:
         """Finds units that came back empty or lost chunks, and has their rows made again; makes room."""
-        upkeep = self._context.steward.upkeep
+        upkeep = self._context.admin.upkeep
         for unit in upkeep.probe():
             with suppress(StorageUnreachable):  # it went away again: a later look finds it
                 upkeep.declare_lost(unit, partial(self._tell_loss, unit))
@@ -85,8 +85,8 @@ class StorageCare:
 
     def _make_room(self) -> None:
         """After a long shortage of memory rows go, in the order of the contract; a short one passes by itself."""
-        now, steward = self._context.clock(), self._context.steward
-        upkeep = steward.upkeep
+        now, admin = self._context.clock(), self._context.admin
+        upkeep = admin.upkeep
         if not upkeep.short_of_memory:
             self._short_since = None
             return
@@ -94,7 +94,7 @@ class StorageCare:
             self._short_since = now
         if now - self._short_since < SHORTAGE_SECONDS:
             return
-        if steward.sweeper.sweep().has_more:
+        if admin.sweeper.sweep().has_more:
             return  # room comes by itself
         # Generated groups go only where a put may not fit. For the sake of tickets they would go again and again.
         if upkeep.nearly_full:
@@ -105,7 +105,7 @@ class StorageCare:
 
     def _tell_room(self) -> None:
         """The first time at once, then what has gone since; also where a coordinator died before it told."""
-        upkeep, now = self._context.steward.upkeep, self._context.clock()
+        upkeep, now = self._context.admin.upkeep, self._context.clock()
         if now - self._told_at < TELL_SECONDS:
             return
         listed = upkeep.dropped()

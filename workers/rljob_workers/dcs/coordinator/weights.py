@@ -61,7 +61,7 @@ class Weights:
                 f"{offer.id} of {offer.stream.value}: its lineage was left before this version. Do not offer it."
             )
         if offer.stream is Stream.POLICY:
-            self._context.steward.publish(request.life, offer.id, request.call_id)
+            self._context.admin.publish(request.life, offer.id, request.call_id)
         held = self.newest(offer.stream)
         if held is not None and is_newer(held.id, offer.id):
             return  # a late retry: what it tells is history

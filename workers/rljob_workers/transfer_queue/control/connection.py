@@ -1,6 +1,6 @@
 """A connection to the control Redis that knows which server it talks to.
 
-For `client` and `steward`. The server's run id is learnt on every new connection and sent with every call: a connection
+For `client` and `admin`. The server's run id is learnt on every new connection and sent with every call: a connection
 does not survive the server, so the id is true of the server that runs the function.
 """
 

@@ -1,7 +1,7 @@
 -- The drain: no ticket is given until somebody takes it back. An epoch does not end it: who asked for it still wants it.
 
 -- '1': withhold tickets, '0': give them again. Gives since when they are withheld, in ms (0: they are given).
-steward_call('drain', function(args)
+admin_call('drain', function(args)
   local since = meta('draining')
   if args[1] == '1' then
     if since then return {tonumber(since)} end

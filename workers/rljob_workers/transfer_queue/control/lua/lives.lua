@@ -16,22 +16,22 @@ local function renew_leases(milliseconds)
   for _, id in ipairs(redis.call('ZRANGE', LEASES, 0, -1)) do redis.call('ZADD', LEASES, 'XX', 'GT', expiry, id) end
 end
 
--- The steward's first term is above all others; later it shows the one that it has. Its earlier calls are refused from
+-- The queue admin's first term is above all others; later it shows the one that it has. Its earlier calls are refused from
 -- here on, though it has given them up: one may still be under way.
-local function admit_steward(name, term, call)
-  local current, previous = meta_number('term'), meta('steward')
+local function admit_admin(name, term, call)
+  local current, previous = meta_number('term'), meta('admin')
   if term == 0 then term = current + 1 end
   if term < current then refuse_replaced(name) end
   if previous then redis.call('HDEL', CALLS, previous) end
   keep_answer(name, call, {})
-  redis.call('HSET', META, 'steward', name, 'term', term)
+  redis.call('HSET', META, 'admin', name, 'term', term)
   return term
 end
 
--- Run id of this server, name of the steward, highest seq that a live launcher has seen, milliseconds of a lease, term of
--- the steward (0: none yet), call number.
+-- Run id of this server, name of the queue admin, highest seq that a live launcher has seen, milliseconds of a lease, term of
+-- the queue admin (0: none yet), call number.
 redis.register_function('open' .. SUFFIX, function(_, args)
-  local term = admit_steward(args[2], tonumber(args[5]), tonumber(args[6]))
+  local term = admit_admin(args[2], tonumber(args[5]), tonumber(args[6]))
   if meta('lost') or meta_number('seq') < tonumber(args[3]) then
     -- Sticky: what is changed on the way to the restore must not make the lost tail look whole. The restore goes on
     -- counting above what was seen, since launchers that saw it live on.
@@ -43,7 +43,7 @@ redis.register_function('open' .. SUFFIX, function(_, args)
   return {redis.call('HINCRBY', META, 'seq', 1), 'Open', term}
 end)
 
-steward_call('begin_life', function(args)
+admin_call('begin_life', function(args)
   local epoch, incarnation, rank = args[1], args[2], args[3]
   if (meta('epoch') or '0') ~= epoch then
     refuse('FENCED', 'a life of epoch ' .. epoch .. ' cannot begin: the current epoch is ' .. (meta('epoch') or '0'))
@@ -55,13 +55,13 @@ steward_call('begin_life', function(args)
   return {}, true
 end)
 
-steward_call('end_life', function(args)
+admin_call('end_life', function(args)
   if redis.call('HEXISTS', LIVE, args[1]) == 0 then return {} end
   end_life(args[1])
   return {}, true
 end)
 
-steward_call('suspect', function(args)
+admin_call('suspect', function(args)
   local held = tickets_held(args[1])
   if #held == 0 then return {} end
   kill_tickets(held)
@@ -69,13 +69,13 @@ steward_call('suspect', function(args)
 end)
 
 -- The first so many of the list were told.
-steward_call('forget_aside', function(args)
+admin_call('forget_aside', function(args)
   redis.call('LTRIM', ASIDE, tonumber(args[1]), -1)
   return {}, true
 end)
 
 -- Incarnation, lease ms, ms that a ticket may be unlisted, number of tickets, tickets..., leases...
-steward_call('beat', function(args)
+admin_call('beat', function(args)
   local owner, now, listed, changed = args[1], now_ms(), {}, nil
   local count = tonumber(args[4])
   for i = 1, count do listed[tonumber(args[4 + i])] = true end
@@ -114,7 +114,7 @@ local function is_trained(r)
 end
 
 -- Epoch and incarnation of the publisher, lineage, version, call id.
-steward_call('publish', function(args)
+admin_call('publish', function(args)
   local lineage, version, published = args[3], tonumber(args[4]), meta_number('published')
   if meta('publish_call') == args[5] then return {published} end
   check_life(args[1], args[2])
@@ -153,7 +153,7 @@ local function retire_before(version)
 end
 
 -- Epoch and incarnation of the writer, lineage, version, folder (JSON string), checksums (JSON), call id.
-steward_call('record', function(args)
+admin_call('record', function(args)
   if meta('record_call') == args[7] then return {meta('record')} end
   check_life(args[1], args[2])
   local version = tonumber(args[4])

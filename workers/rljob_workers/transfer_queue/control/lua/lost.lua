@@ -77,7 +77,7 @@ local function lose_partitions(partitions, first)
 end
 
 -- Storage unit, least generation: its generation rises, and what it held in earlier ones is lost.
-steward_call('declare_lost', function(args)
+admin_call('declare_lost', function(args)
   local generation = math.max(tonumber(redis.call('HGET', UNITS, args[1]) or '0') + 1, tonumber(args[2]))
   redis.call('HSET', UNITS, args[1], generation)
   return lose_partitions(redis.call('ZRANGE', PARTITIONS, 0, -1), generation), true
@@ -97,7 +97,7 @@ end)
 local NO_GENERATION = 0
 
 -- Partition, storage unit, ids of chunks that it no longer has. Gives how many it has lost so in all, and the report.
-steward_call('declare_missing', function(args)
+admin_call('declare_missing', function(args)
   local r, unit = args[1], args[2]
   for i = 3, #args do
     local descriptor = redis.call('HGET', key(r, 'chunks'), args[i])
@@ -112,7 +112,7 @@ steward_call('declare_missing', function(args)
 end)
 
 -- What a reader reported was looked after, and told.
-steward_call('forget_missed', function(args)
+admin_call('forget_missed', function(args)
   redis.call('SREM', MISSED, args[1])
   return {}, true
 end)
@@ -153,7 +153,7 @@ end
 
 -- The bytes of a page are deleted: how many lists, (unit, number of descriptors from the front of its list)..., how many
 -- units are away, these, (partition, how many chunk ids, these)... Gives how many partitions are gone with it.
-steward_call('collected', function(args)
+admin_call('collected', function(args)
   local at, away, gone = 2, {}, 0
   for _ = 1, tonumber(args[1]) do
     redis.call('LPOP', dead_on(args[at]), args[at + 1])

@@ -171,9 +171,9 @@ end
 local function fence()
   for _, incarnation in ipairs(redis.call('HKEYS', LIVE)) do redis.call('DEL', tickets_of(incarnation)) end
   redis.call('DEL', LIVE, RANKS, LEASE, LEASES, TICKETS, AGAIN)
-  local steward = meta('steward')
+  local admin = meta('admin')
   for _, client in ipairs(redis.call('HKEYS', CALLS)) do
-    if client ~= steward then redis.call('HDEL', CALLS, client) end
+    if client ~= admin then redis.call('HDEL', CALLS, client) end
   end
 end
 
@@ -259,7 +259,7 @@ local function reopen_places(version)
 end
 
 -- Epoch, decision id, run id, record ('' for none), ticket table ('' for none), then chunk ids whose bytes are gone.
-steward_call('raise_epoch', function(args, _, all)
+admin_call('raise_epoch', function(args, _, all)
   local epoch, decision, current = tonumber(args[1]), args[2], meta_number('epoch')
   if epoch == current and decision == meta('decision') then return {meta('restore')} end
   if epoch <= current then
@@ -300,7 +300,7 @@ local function forget_layout()
   redis.call('HSET', META, 'next', version * SHAPE.batch)
 end
 
-steward_call('adopt_layout', function()
+admin_call('adopt_layout', function()
   local layout = meta('layout')
   if layout == SHAPE.layout then return {} end
   if layout then forget_layout() end

@@ -1,6 +1,6 @@
 -- Room: what keeps tickets back when memory is short, and which rows go first when that does not help.
 
-steward_call('memory', function(args)
+admin_call('memory', function(args)
   if (meta('memory') or '0') == args[1] then return {} end
   redis.call('HSET', META, 'memory', args[1])
   wake('tickets')
@@ -18,7 +18,7 @@ local function note_dropped(kind, r, groups)
 end
 
 -- Rows of published partitions are kept for a restore only: the oldest such partition goes.
-steward_call('drop_retained', function()
+admin_call('drop_retained', function()
   local published = meta_number('published')
   for _, r in ipairs(redis.call('ZRANGE', PARTITIONS, meta_number('recorded'), '(' .. published, 'BYSCORE')) do
     local dropped = 0
@@ -39,7 +39,7 @@ steward_call('drop_retained', function()
 end)
 
 -- The unclaimed groups of the newest partition go and are issued again.
-steward_call('drop_newest', function()
+admin_call('drop_newest', function()
   local published = meta_number('published')
   for _, name in ipairs(redis.call('ZRANGE', PARTITIONS, '+inf', '(' .. published, 'BYSCORE', 'REV')) do
     local r, unclaimed = tonumber(name), {}
@@ -58,7 +58,7 @@ steward_call('drop_newest', function()
 end)
 
 -- The first so many of the list were told.
-steward_call('forget_dropped', function(args)
+admin_call('forget_dropped', function(args)
   redis.call('LTRIM', DROPPED, tonumber(args[1]), -1)
   return {}, true
 end)

@@ -111,15 +111,15 @@ local function rank_call(name, body, replay)
   end, 5, body, replay)
 end
 
-local function refuse_replaced(steward)
-  refuse('FENCED', 'another coordinator has taken over; this one (' .. steward .. ') must stop')
+local function refuse_replaced(admin)
+  refuse('FENCED', 'another coordinator has taken over; this one (' .. admin .. ') must stop')
 end
 
--- A call of the coordinator: run id, the steward's name, call number. A steward that was replaced is fenced.
-local function steward_call(name, body, admit_closed)
+-- A call of the coordinator: run id, the queue admin's name, call number. A queue admin that was replaced is fenced.
+local function admin_call(name, body, admit_closed)
   register(name, function(all)
     if not admit_closed then require_open(all[1]) end
-    if meta('steward') ~= all[2] then refuse_replaced(all[2]) end
+    if meta('admin') ~= all[2] then refuse_replaced(all[2]) end
     return all[2], tonumber(all[3])
   end, 4, body)
 end

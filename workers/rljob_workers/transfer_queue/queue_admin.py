@@ -19,13 +19,13 @@ from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.identity import Endpoints, Life, WeightId
 from rljob_api.wire.observation import QueueObservation, ServerState
 from rljob_api.wire.weights import CheckpointRecord
+from rljob_workers.transfer_queue.admin_access import AdminAccess
 from rljob_workers.transfer_queue.control.connection import Clock, ControlConnection, Sleep
 from rljob_workers.transfer_queue.control.library import library
 from rljob_workers.transfer_queue.inspection import QueueInspection, UnitFigures, unix_seconds
 from rljob_workers.transfer_queue.invariants import QueueInvariants
 from rljob_workers.transfer_queue.peeking import QueuePeeking
 from rljob_workers.transfer_queue.read_access import ReadAccess
-from rljob_workers.transfer_queue.stewardship import Stewardship
 from rljob_workers.transfer_queue.sweeping import Sweeper
 from rljob_workers.transfer_queue.types import QueueShape
 from rljob_workers.transfer_queue.units import StorageUnit
@@ -35,7 +35,7 @@ _SET_ASIDE = struct.Struct("<6I")
 
 
 @dataclass(frozen=True, slots=True)
-class StewardTiming:
+class QueueAdminTiming:
     """How long things may take, in seconds."""
 
     patience_seconds: float = 10.0
@@ -64,11 +64,11 @@ class SetAside:
     """The group has no draw left (maxAttempts): it keeps this prompt, and the job should fail with its name."""
 
 
-class QueueSteward:
+class QueueAdmin:
     """The coordinator's side of the queue.
 
-    state = steward.open_server(highest_seq_seen)       at every start of the coordinator or of the control Redis
-    steward.raise_epoch(1, decision, reason, None)      opens epoch 1; then begin_life for every rank, and beats
+    state = admin.open_server(highest_seq_seen)       at every start of the coordinator or of the control Redis
+    admin.raise_epoch(1, decision, reason, None)      opens epoch 1; then begin_life for every rank, and beats
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class QueueSteward:
         endpoints: Endpoints,
         shape: QueueShape,
         *,
-        timing: StewardTiming = StewardTiming(),
+        timing: QueueAdminTiming = QueueAdminTiming(),
         clock: Clock = time.monotonic,
         sleep: Sleep = time.sleep,
     ) -> None:
@@ -88,7 +88,7 @@ class QueueSteward:
         ]
         figures: dict[int, UnitFigures | None] = {}
         access = ReadAccess(self._control, self._units, shape, threading.RLock(), clock, timing.patience_seconds)
-        self._by = Stewardship(access)
+        self._by = AdminAccess(access)
         self.upkeep = StorageUpkeep(self._by, figures, high_water=timing.high_water, nearly_full=timing.nearly_full)
         self.sweeper = Sweeper(self._by, figures)
         self.inspection = QueueInspection(access, figures, timing.high_water)
@@ -108,7 +108,7 @@ class QueueSteward:
         return self._by.run_id("the coordinator waits for the control Redis")
 
     def open_server(self, seen_seq: int) -> ServerState:
-        """Takes over as the steward; opens the server unless it lost a tail that some live launcher has seen."""
+        """Takes over as the queue admin; opens the server unless it lost a tail that some live launcher has seen."""
         state = self._by.take_over(seen_seq, int(self._timing.lease_seconds * 1000))
         self._by.change("adopt_layout", waiting="the coordinator opens the control Redis")
         return state

@@ -1,6 +1,6 @@
-"""The steward's own call on the control Redis: its name, its numbered changes, what it has seen of the server.
+"""The queue admin's own call on the control Redis: its name, its numbered changes, what it has seen of the server.
 
-For the rooms of the coordinator's side of the queue (`steward`, `upkeep`, `sweeping`), which share one. Decides
+For the rooms of the coordinator's side of the queue (`admin`, `upkeep`, `sweeping`), which share one. Decides
 nothing. Thread-safe.
 """
 
@@ -16,8 +16,8 @@ from rljob_workers.transfer_queue.read_access import ReadAccess
 from rljob_workers.transfer_queue.units import StorageUnit
 
 
-class Stewardship:
-    """One steward as the control Redis knows it; a later one fences it."""
+class AdminAccess:
+    """One queue admin as the control Redis knows it; a later one fences it."""
 
     def __init__(self, access: ReadAccess) -> None:
         self.access = access
@@ -25,7 +25,7 @@ class Stewardship:
         """The server lost a tail of its state, and no epoch has been raised since."""
         self.openings = 0
         """How often a server was opened: what an earlier one had committed, a later one may have lost."""
-        self._name = f"steward-{secrets.token_hex(6)}"
+        self._name = f"admin-{secrets.token_hex(6)}"
         self._calls = 0
         self._term = 0
         self._seen_seq = 0
@@ -54,9 +54,9 @@ class Stewardship:
             return reply[1:]
 
     def take_over(self, seen_seq: int, lease_milliseconds: int) -> ServerState:
-        """Becomes the steward; opens the server unless it lost a tail that somebody has seen.
+        """Becomes the queue admin; opens the server unless it lost a tail that somebody has seen.
 
-        Raises Fenced where a later steward did so since.
+        Raises Fenced where a later queue admin did so since.
         """
         with self.access.lock:
             self._calls += 1
