@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 
 from rljob_api.base import ApiModel
 from rljob_api.rule import BROKEN_RULE
-from rljob_api.spec import QUANTITY, RLJob
+from rljob_api.spec import FORM_OF_NAME, QUANTITY, RLJob
 
 _LONGEST_VALUE = 60
 _CLOSE_ENOUGH = 0.7
@@ -40,7 +40,7 @@ _TYPES = {
 _FORMS = {
     "apiVersion": "Give rljob.dev/v1alpha1.",
     "kind": "Give RLJob.",
-    "name": "Give at most 40 lower-case letters, digits and '-', with a letter or digit at both ends.",
+    "name": FORM_OF_NAME,
     "function": "Give an import path of the form package.module:function.",
 }
 

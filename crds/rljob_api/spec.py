@@ -680,14 +680,15 @@ class RLJobSpec(RuledModel):
     stay, also those with GPUs. On a cluster only."""
 
 
-JOB_NAME = "^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
+JOB_NAME = "^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"
+FORM_OF_NAME = "Give at most 40 lower-case letters, digits and '-', with a letter first and a letter or digit last."
 
 
 class Metadata(ApiModel):
     """The part of Kubernetes' metadata that a manifest here needs."""
 
     name: Annotated[str, StringConstraints(pattern=JOB_NAME)]
-    """At most 40 characters, so that names made from it fit into Kubernetes' limits."""
+    """At most 40 characters and a letter first, so that names made from it are names of Services, which may have 63."""
     namespace: str | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from rljob_api.cluster_fields import is_cluster_only
 from rljob_api.problems import first_problem
 from rljob_api.revision import refused_changes
-from rljob_api.spec import RLJob
+from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.status import Phase, RLJobStatus
 from rljob_operator.local.errors import RunRefused
 
@@ -37,6 +37,12 @@ _PRODUCTS = (
     "endpoints.json",
 )
 """What a run writes and what `--fresh` removes. Anything else in the folder is the user's."""
+
+
+class _Before(BaseModel):
+    """What a run was started with but for its name: it may go on under another, and has to where its own is refused."""
+
+    spec: RLJobSpec
 
 
 class RunFolder:
@@ -115,7 +121,7 @@ class RunFolder:
         """Raises RunRefused where the folder belongs to a job that differs in what cannot change."""
         if not self.manifest.exists():
             return
-        for change in refused_changes(self._manifest_before().spec, job.spec):
+        for change in refused_changes(self._spec_before(), job.spec):
             if is_cluster_only(change.field):
                 continue
             raise RunRefused(
@@ -124,9 +130,9 @@ class RunFolder:
                 " with --fresh."
             )
 
-    def _manifest_before(self) -> RLJob:
+    def _spec_before(self) -> RLJobSpec:
         try:
-            return RLJob.model_validate_json(self.manifest.read_bytes())
+            return _Before.model_validate_json(self.manifest.read_bytes()).spec
         except ValidationError as error:
             raise RunRefused(
                 f"--out: {self.manifest} is not a manifest that this version of rljob knows, so the run in {self.path}"

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from typing import Any
 
 import pytest
@@ -11,7 +12,17 @@ from rljob_api.spec import RLJob
 from rljob_operator.build import Platform, secret
 from rljob_operator.build.parts import CONTAINERS
 from rljob_operator.options import OperatorOptions
-from tests.unit.build.jobs import OWNER, RICH_OPTIONS, build, changed, container, pod_templates, quickstart, rich
+from tests.unit.build.jobs import (
+    OWNER,
+    RICH_OPTIONS,
+    build,
+    changed,
+    container,
+    everything,
+    pod_templates,
+    quickstart,
+    rich,
+)
 
 
 def test_everything_is_labelled_owned_and_in_the_jobs_namespace() -> None:
@@ -149,3 +160,15 @@ def test_a_monitor_is_made_only_where_it_is_known() -> None:
     assert "PodMonitor/rich" not in build(rich())
     made = build(rich(), options=RICH_OPTIONS, platform=Platform(pod_monitors=True))["PodMonitor/rich"]
     assert made["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_every_name_made_of_the_longest_one_of_a_job_is_that_of_a_service() -> None:
+    """The strictest of Kubernetes' kinds; a StatefulSet's pods carry its name and a digest of ten in a label."""
+    job = changed(rich(), transferQueue={"storageUnits": 64})
+    longest = job.model_copy(update={"metadata": job.metadata.model_copy(update={"name": "a" * 40})})
+    made = everything(longest, RICH_OPTIONS, Platform(pod_monitors=True))
+    for found in made:
+        name, kind = found["metadata"]["name"], found["kind"]
+        assert re.fullmatch("[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name), (kind, name)
+        assert kind != "StatefulSet" or len(name) <= 52, name
+    assert {"Service", "Deployment", "StatefulSet", "Secret", "ConfigMap"} <= {found["kind"] for found in made}

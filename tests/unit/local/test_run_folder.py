@@ -1,0 +1,23 @@
+"""What a run folder remembers of the run before."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rljob_api.spec import RLJob
+from rljob_operator.local.errors import RunRefused
+from rljob_operator.local.run_folder import RunFolder
+from tests.unit.api.manifests import changed
+
+
+def test_a_run_goes_on_under_another_name(tmp_path: Path) -> None:
+    """Release 0.1.0 took names that begin with a digit: its folders are gone on with."""
+    before = json.loads(RLJob.model_validate(changed({})).model_dump_json(by_alias=True))
+    before["metadata"]["name"] = "7b-math"
+    (tmp_path / "job.json").write_text(json.dumps(before))
+    folder = RunFolder.open(tmp_path, fresh=False)
+    folder.check(RLJob.model_validate(changed({"metadata.name": "math-7b"})))
+    with pytest.raises(RunRefused, match=r"^spec\.seed: 5 differs from"):
+        folder.check(RLJob.model_validate(changed({"metadata.name": "math-7b", "spec.seed": 5})))
+    folder.close()
