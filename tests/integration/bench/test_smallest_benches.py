@@ -52,6 +52,12 @@ def test_the_queue() -> None:
     assert json.loads(said)["figures"]
 
 
+def test_the_coordinator() -> None:
+    said = assert_ended_well(bench("tests.bench.coordinator", "--ranks", "2", "--seconds", "1"))
+    rows = dict(line.rsplit(maxsplit=1) for line in said.splitlines())
+    assert (rows["ranks"], rows["refused"]) == ("2", "0")
+
+
 @pytest.mark.long
 def test_restarts() -> None:
     said = assert_ended_well(bench("tests.bench.restart", "--kills", "1"))

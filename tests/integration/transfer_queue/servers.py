@@ -46,6 +46,11 @@ class Server:
                 assert time.monotonic() < deadline, f"{self._socket} does not answer"
                 time.sleep(0.005)
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()

@@ -39,6 +39,7 @@ STARTED_BY = {
     "scripts/images": "tests/cluster/test_images.py::test_the_worker_image_runs_a_job_by_itself",
     "scripts/install": "Makefile::install",
     "tests.bench.cluster_restart": "tests/unit/bench/test_benches_start.py::test_a_bench_says_how_it_is_called",
+    "tests.bench.coordinator": "tests/integration/bench/test_smallest_benches.py::test_the_coordinator",
     "tests.bench.operator_scale": "tests/unit/bench/test_benches_start.py::test_a_bench_says_how_it_is_called",
     "tests.bench.queue": "tests/integration/bench/test_smallest_benches.py::test_the_queue",
     "tests.bench.quickstart": (
