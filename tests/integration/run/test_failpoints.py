@@ -27,6 +27,15 @@ def test_a_rank_that_dies_in_the_window_costs_nothing(tmp_path: Path, name: str,
     assert (marks / f"{name}.fired").exists(), "nothing died: the window was never passed"
 
 
+def test_a_rank_that_dies_within_a_collective_costs_nothing(tmp_path: Path) -> None:
+    marks = tmp_path / "failpoints"
+    marks.mkdir()
+    env = {"RLJOB_FAILPOINTS": "collective.entered=25", "RLJOB_FAILPOINTS_DIR": str(marks)}
+    with RunningJob(tmp_path, make_manifest(tmp_path, roles={"actor": {"replicas": 2}}), env) as job:
+        job.assert_succeeded()
+    assert (marks / "collective.entered.fired").exists(), "nothing died: the window was never passed"
+
+
 @pytest.mark.parametrize("name", ["epoch.after_persist", "epoch.after_raise"])
 @pytest.mark.parametrize("count", [1, 2], ids=["of the start", "of a restart"])
 def test_a_supervisor_that_dies_in_the_window_goes_on_when_started_again(tmp_path: Path, name: str, count: int) -> None:

@@ -1,7 +1,9 @@
 """Interrupting, finishing and going on, also with a manifest that changed where it may."""
 
 import os
+import random
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +93,26 @@ def test_an_interrupted_actor_saves_what_it_has_published(tmp_path: Path, replic
         assert job.finish() == 130
         job.wait_gone()
         assert job.status()["training"]["checkpoint"] == job.metrics()[-1]["step"] + 1 >= 7
+
+
+def test_two_ranks_that_are_interrupted_again_and_again_leave_together_and_save(tmp_path: Path) -> None:
+    """At moments that have nothing to do with their steps: each time what was published last is what is saved."""
+    manifest = make_manifest(
+        tmp_path,
+        rollout={"numRollouts": 2000, "batchSize": 16},
+        roles={"reference": {}, "actor": {"replicas": 2}},
+        checkpoint={"everySteps": 1000},
+        training={"globalBatchSize": 32, "microBatchSize": 8},
+    )
+    chance = random.Random(0)
+    with RunningJob(tmp_path, manifest) as job:
+        for _ in range(3):
+            trained = job.step()
+            job.wait_for_step(trained + chance.randrange(1, 8))
+            time.sleep(chance.uniform(0, 0.2))
+            job.process.send_signal(signal.SIGINT)
+            assert job.finish() == 130
+            job.wait_gone()
+            assert job.status()["training"]["checkpoint"] == job.metrics()[-1]["step"] + 1 > trained + 1
+            job.start()
+        job.wait_for_step(job.step() + 1)

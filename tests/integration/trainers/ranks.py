@@ -38,6 +38,9 @@ def main(folder: Path, rank: int, world: int, timeout_seconds: float, steps: int
         trainer.accumulate(select_rows(make_rows(step), list(range(rank, ROWS, world))))
         results.append(trainer.optimizer_step())
     write_blob(folder / f"rank{rank}.safetensors", trainer.stage_weights())
+    probe = make_rows(steps)
+    log_probs = trainer.log_probs(probe.tokens, probe.response_lengths, 1.0).values
+    write_blob(folder / f"rank{rank}.log_probs.safetensors", {"log_probs": log_probs})
     (folder / f"rank{rank}.txt").write_text(repr([(r.loss, r.grad_norm, sorted(r.metrics.items())) for r in results]))
     group.close()
 

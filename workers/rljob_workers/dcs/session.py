@@ -28,7 +28,7 @@ from rljob_api.wire.ranks import Beat, BeatAnswer, Busy, RankHello, RankState, R
 from rljob_workers.dcs.channel import ChannelBroken, PendingAnswer
 from rljob_workers.dcs.client import ATTEMPT_SECONDS, CoordinatorClient, accept
 from rljob_workers.dcs.context import RankContext
-from rljob_workers.dcs.errors import CoordinatorUnreachable
+from rljob_workers.dcs.errors import CoordinatorUnreachable, DcsError
 
 ABSENCE_SECONDS = 60.0
 """A coordinator that is away for longer ends the rank; a restart of it takes one or two seconds."""
@@ -72,6 +72,8 @@ class RankSession:
         self._draining = False
         self._seq_of: Callable[[], int] | None = None
         self._in_flight: PendingAnswer | None = None
+        self._postponed: DcsError | None = None
+        """What a beat within a collective would have raised."""
         self.welcome: RankWelcome = self._register()
         self._published = self.welcome.published
         self._heard = clock()
@@ -112,10 +114,24 @@ class RankSession:
         if holds is not Keep.KEEP:
             work = replace(work, holds=holds)
         self._work = work
+        if self._postponed is not None:
+            raise self._postponed
         self._note_seq()
         self._collect()
         if self._in_flight is None and self._clock() >= self._due:
             self._send()
+
+    def beat_within(self, waiting: str) -> None:
+        """As `pulse`, within a collective: what it would raise is raised by the next pulse, outside.
+
+        A rank that left in the middle would keep the others waiting for it.
+        """
+        if self._postponed is not None:
+            return
+        try:
+            self.pulse(waiting=waiting)
+        except DcsError as error:
+            self._postponed = error
 
     @contextlib.contextmanager
     def busy(self, what: str, seconds: float) -> Iterator[None]:

@@ -6,6 +6,7 @@ Used by the actor's assembly only. Everything has a deadline: a rank that never 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -20,21 +21,24 @@ RENDEZVOUS_SECONDS = 120.0
 POLL_SECONDS = 10.0
 
 
-def form_group(context: RankContext) -> DataParallelGroup:
+def form_group(context: RankContext, on_wait: Callable[[str], None]) -> DataParallelGroup:
     """The data-parallel group of this rank's role; blocks until every rank is there.
 
-    Raises GroupNotComplete (who waited where), LifeOver (the epoch moved on), CoordinatorUnreachable.
+    `on_wait` is how the rank beats while it waits for the others within a collective. Raises GroupNotComplete
+    (who waited where), LifeOver (the epoch moved on), CoordinatorUnreachable.
     """
     if context.world_size == 1:
         return SingleRank()
     client = CoordinatorClient(context.endpoints)
     try:
         if context.global_rank == 0:
-            return _host(context, client)
+            return _host(context, client, on_wait)
         address = _find(context, client)
     finally:
         client.close()
-    return join_group(address, context.global_rank, context.world_size, timeout_seconds=RENDEZVOUS_SECONDS)
+    return join_group(
+        address, context.global_rank, context.world_size, timeout_seconds=RENDEZVOUS_SECONDS, on_wait=on_wait
+    )
 
 
 def gather_rows(group: DataParallelGroup, rows: torch.Tensor) -> list[torch.Tensor]:
@@ -51,12 +55,14 @@ def _group_name(context: RankContext) -> str:
     return f"{context.life.key.role.value}-data-parallel"
 
 
-def _host(context: RankContext, client: CoordinatorClient) -> DataParallelGroup:
+def _host(context: RankContext, client: CoordinatorClient, on_wait: Callable[[str], None]) -> DataParallelGroup:
     hosted = host_store(context.endpoints.address, timeout_seconds=RENDEZVOUS_SECONDS)
     life, name = context.life, _group_name(context)
     offer = Rendezvous(group=name, epoch=life.epoch, generation=life.generation, address=hosted.address)
     client.call("PUT", f"/v1/rendezvous/{name}", offer, deadline=time.monotonic() + RENDEZVOUS_SECONDS)
-    return join_group(hosted.address, 0, context.world_size, timeout_seconds=RENDEZVOUS_SECONDS, hosted=hosted)
+    return join_group(
+        hosted.address, 0, context.world_size, timeout_seconds=RENDEZVOUS_SECONDS, hosted=hosted, on_wait=on_wait
+    )
 
 
 def _find(context: RankContext, client: CoordinatorClient) -> str:

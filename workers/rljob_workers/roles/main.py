@@ -29,9 +29,10 @@ from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.rewards import build_reward
 from rljob_workers.roles import advantages, tasks
 from rljob_workers.roles.actor import ActorConfig, ActorLoop
+from rljob_workers.roles.exports import ExportConfig, Exports
 from rljob_workers.roles.forward import ForwardConfig, ForwardLoop
 from rljob_workers.roles.group import form_group
-from rljob_workers.roles.leader import Leader, LeaderConfig
+from rljob_workers.roles.leader import Leader
 from rljob_workers.roles.rollout import RolloutConfig, RolloutLoop
 from rljob_workers.roles.stages.generate import GenerateConfig, GenerateStage, TextDecoder
 from rljob_workers.roles.stages.log_probs import LogProbsStage
@@ -195,34 +196,31 @@ def _run_actor(rank: _Rank) -> None:
         tokenizer = build_tokenizer(spec.model)
         describing = describing_files(build_config(spec.model, tokenizer), torch_dtype(spec.model.dtype), tokenizer)
         store = build_checkpoint_store(context, rank.session, describing)
-        group = form_group(context)
+        group = form_group(context, rank.session.beat_within)
         trainer = build_trainer(spec, tokenizer, group)
         if restore.folder is None:
             _materialise(rank, trainer, tokenizer)
         else:
             trainer.restore(store.verified(restore.folder))
-    timeout = float(spec.weight_sync.timeout_seconds)
-    leader = None
-    if group.rank == 0:
-        leader = Leader(
-            LeaderConfig(
-                num_rollouts=spec.rollout.num_rollouts,
-                samples_per_prompt=spec.rollout.samples_per_prompt,
-                checkpoint_every=spec.checkpoint.every_steps,
-                ref_update_interval=spec.training.ref_update_interval,
-                serves_reference=spec.roles.reference is not None,
-                timeout_seconds=timeout,
-            ),
-            rank.session,
-            trainer,
-            build_publisher(context, rank.session),
-            store,
-            rank.queue.ticket_table,
-            SampleLog(rank.run_dir / "samples.jsonl") if spec.telemetry.sample_log else None,
-            rank.timeline,
-            lambda: initial_state(spec.model, tokenizer),
-        )
-        leader.begin()
+    is_leader = group.rank == 0
+    samples = SampleLog(rank.run_dir / "samples.jsonl") if is_leader and spec.telemetry.sample_log else None
+    leader = Leader(rank.session, samples, spec.rollout.samples_per_prompt) if is_leader else None
+    exports = Exports(
+        ExportConfig(
+            num_rollouts=spec.rollout.num_rollouts,
+            checkpoint_every=spec.checkpoint.every_steps,
+            ref_update_interval=spec.training.ref_update_interval,
+            serves_reference=spec.roles.reference is not None,
+            timeout_seconds=float(spec.weight_sync.timeout_seconds),
+        ),
+        rank.session,
+        trainer,
+        build_publisher(context, rank.session),
+        store,
+        rank.queue.ticket_table if is_leader else None,
+        rank.timeline,
+        lambda: initial_state(spec.model, tokenizer),
+    )
     slicing = Slicing(
         task=tasks.ACTOR_TRAIN,
         rows_per_rollout=spec.rollout.batch_size * spec.rollout.samples_per_prompt,
@@ -232,7 +230,7 @@ def _run_actor(rank: _Rank) -> None:
         dp_size=group.world,
     )
     loop_config = ActorConfig(spec.rollout.num_rollouts, spec.training.epochs_per_rollout, slicing)
-    ActorLoop(loop_config, rank.session, rank.queue, trainer, group, leader, rank.timeline).run()
+    ActorLoop(loop_config, rank.session, rank.queue, trainer, group, exports, leader, rank.timeline).run()
 
 
 def _text_decoder(tokenizer: PreTrainedTokenizerBase) -> TextDecoder:

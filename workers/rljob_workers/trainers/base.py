@@ -69,13 +69,25 @@ class ForwardModel(ABC):
 
 
 class Trainer(ForwardModel):
-    """A model that is trained. Gradients accumulate until `optimizer_step`."""
+    """A model that is trained by a gang of ranks. Gradients accumulate until `optimizer_step`.
+
+    `accumulate`, `optimizer_step`, `stage_weights`, `stage_state` and `restore` are collectives: all ranks of the gang
+    call them, in one order, whether a backend adds up or gathers in them or not. A rank that must wait for the others
+    goes on beating (`data_parallel.DataParallelGroup`), and leaves only between two of them.
+    """
 
     @abstractmethod
-    def accumulate(self, rows: TrainRows, progress: Callable[[], None] = no_progress) -> None:
+    def num_micro_batches(self, rows: TrainRows) -> int:
+        """Into how many micro-batches this rank would cut its rows."""
+
+    @abstractmethod
+    def accumulate(
+        self, rows: TrainRows, progress: Callable[[], None] = no_progress, *, num_micro_batches: int = 0
+    ) -> None:
         """Forward and backward over this rank's rows, in micro-batches; gradients of loss *sums*.
 
-        `progress` as in `log_probs`.
+        `num_micro_batches` is the most that any rank has: a backend that meets the others within a micro-batch makes
+        as many, empty ones included. `progress` is called after every micro-batch: there a role beats.
         """
 
     @abstractmethod
@@ -84,12 +96,18 @@ class Trainer(ForwardModel):
 
     @abstractmethod
     def stage_weights(self) -> Mapping[str, torch.Tensor]:
-        """Host copies (HF names) that later training does not touch."""
+        """This rank's part of the weights: host copies of whole tensors (HF names) that later training does not touch.
+
+        Empty on a rank that was assigned none.
+        """
 
     @abstractmethod
     def stage_state(self) -> Mapping[str, Any]:
-        """Host copies of optimizer, scheduler and random state: tensors and JSON values only (no pickle)."""
+        """This rank's part of the state: host copies of optimizer, scheduler and random state.
+
+        Tensors and JSON values only (no pickle).
+        """
 
     @abstractmethod
     def restore(self, folder: Path) -> None:
-        """Weights and state from a checkpoint folder."""
+        """Weights and state from a checkpoint folder, as far as they are this rank's."""

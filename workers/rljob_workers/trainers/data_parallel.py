@@ -1,18 +1,21 @@
-"""The data-parallel group of a role: sums over its ranks, with deadlines.
+"""The data-parallel group of a role: sums over its ranks, with deadlines, and what they agree on.
 
     hosted = host_store("127.0.0.1", timeout_seconds=60)            # rank 0; it publishes hosted.address
-    group = join_group(hosted.address, rank, world, timeout_seconds=60, hosted=hosted)
+    group = join_group(hosted.address, rank, world, timeout_seconds=60, hosted=hosted, on_wait=session.beat_within)
     group.add_up(gradients, "gradients of train_3")                  # in place, the same sum on every rank
+    agreed = agree(group, Word(has_rows=True, drains=False, num_micro_batches=4), "slice 2 of train_3")
     group.close()
 
-Called by a role (joining) and a trainer (sums). A process joins one group in its life: a rank that lost its group ends,
-and the restart table has the next word. Knows no model.
+Called by a role (joining, agreeing) and a trainer (sums). A process joins one group in its life: a rank that lost its
+group ends, and the restart table has the next word. Knows no model.
 """
 
 from __future__ import annotations
 
 import socket
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -20,11 +23,41 @@ import torch
 from torch import distributed
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported without saying so
 
+from rljob_api.failpoints import failpoint
 from rljob_workers.trainers.errors import GroupBroken, GroupNotComplete
 
-_LEFT = "rljob/left"
 STORE_BACKLOG = 2048
 """Every rank connects at once."""
+FIRST_PAUSE_SECONDS = 0.00005
+LONGEST_PAUSE_SECONDS = 0.002
+"""Between two looks at a sum that is not done: a small one takes a tenth of a millisecond, a large one many."""
+
+
+def nobody_waits(waiting_for: str) -> None:
+    """Nobody waits for a sign of life."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What one rank brings to an agreement."""
+
+    has_rows: bool
+    """Whether its rows of the slice are at hand."""
+    drains: bool
+    """Whether it shall leave."""
+    num_micro_batches: int
+    """Into how many it would cut its rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What all ranks know after an agreement, each the same."""
+
+    all_have_rows: bool
+    draining: tuple[int, ...]
+    """The ranks that shall leave."""
+    num_micro_batches: int
+    """The most of any rank."""
 
 
 class DataParallelGroup(ABC):
@@ -41,14 +74,6 @@ class DataParallelGroup(ABC):
         """
 
     @abstractmethod
-    def leave(self) -> None:
-        """Says that rank 0, which alone calls this, comes to no further sum."""
-
-    @abstractmethod
-    def is_left(self) -> bool:
-        """Whether rank 0 has left: by its word, or because it is gone."""
-
-    @abstractmethod
     def close(self) -> None:
         """Leaves the group. May be called twice."""
 
@@ -62,15 +87,24 @@ class SingleRank(DataParallelGroup):
     def add_up(self, values: torch.Tensor, what: str) -> None:
         """The sum of one is itself."""
 
-    def leave(self) -> None:
-        """Nobody waits for it."""
-
-    def is_left(self) -> bool:
-        """It is here."""
-        return False
-
     def close(self) -> None:
         """Nothing to leave."""
+
+
+def agree(group: DataParallelGroup, word: Word, what: str) -> Agreement:
+    """What all ranks say, once all have said it; a collective, as a sum over the ranks is one.
+
+    No rank may go on, or leave, on its own word alone: the others would wait for it until the deadline.
+    """
+    words = torch.zeros(group.world, 3, dtype=torch.int64)
+    words[group.rank] = torch.tensor([word.has_rows, word.drains, word.num_micro_batches])
+    group.add_up(words, f"the agreement on {what}")
+    has_rows, drains, num_micro_batches = words.unbind(1)
+    return Agreement(
+        all_have_rows=bool(has_rows.all()),
+        draining=tuple(drains.nonzero().flatten().tolist()),
+        num_micro_batches=int(num_micro_batches.max()),
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,58 +135,100 @@ def host_store(host: str, *, timeout_seconds: float) -> HostedStore:
 
 
 def join_group(
-    address: str, rank: int, world: int, *, timeout_seconds: float, hosted: HostedStore | None = None
+    address: str,
+    rank: int,
+    world: int,
+    *,
+    timeout_seconds: float,
+    hosted: HostedStore | None = None,
+    on_wait: Callable[[str], None] = nobody_waits,
 ) -> DataParallelGroup:
     """Joins the group that meets at `address`; blocks until all `world` ranks are there.
 
-    `timeout_seconds` bounds joining and every later sum. `hosted` is what rank 0 opened. Raises GroupNotComplete.
+    `timeout_seconds` bounds joining and every later sum. `hosted` is what rank 0 opened. `on_wait` is called again and
+    again, with what is waited for, while a sum waits for other ranks; it must not raise. Raises GroupNotComplete.
     """
     timeout = timedelta(seconds=timeout_seconds)
     try:
         store = hosted.store if hosted is not None else _connect(address, timeout)
+        places = Places(store, rank, world)
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timeout)
     except (RuntimeError, ValueError) as error:  # torch's DistError is a RuntimeError
         raise GroupNotComplete(
             f"data-parallel group: rank {rank} of {world} waited {timeout_seconds:g} s at {address} for the "
             "other ranks. Check that every rank of the role runs and reaches that address."
         ) from error
-    return GlooGroup(rank, world, timeout_seconds, store)
+    return GlooGroup(rank, world, timeout_seconds, places, on_wait)
+
+
+class Places:
+    """How many sums each rank has entered, at the meeting point: after a deadline they tell who had not come."""
+
+    def __init__(self, store: TCPStore, rank: int, world: int) -> None:
+        self._store = store
+        self._own = _place_of(rank)
+        self._all = [_place_of(rank) for rank in range(world)]
+        self._number = 0
+        self.enter("the group")
+
+    def enter(self, what: str) -> None:
+        """This rank comes to its next sum. One message to rank 0, whose answer nobody waits for."""
+        self._store.set(self._own, f"{self._number} {what}")
+        self._number += 1
+
+    def behind(self) -> str:
+        """Who entered the fewest sums, in words."""
+        try:
+            entered = [place.decode().partition(" ") for place in self._store.multi_get(self._all)]
+        except RuntimeError:
+            return "Rank 0, where the ranks meet, is gone."
+        numbers = [int(number) for number, _, _ in entered]
+        lowest, highest = min(numbers), max(numbers)
+        if lowest == highest:
+            return "All ranks had come to it: one of them is gone."
+        late = [rank for rank, number in enumerate(numbers) if number == lowest]
+        named = ", ".join(f"rank {rank}" for rank in late)
+        return f"It waited for {named}, last seen in {entered[late[0]][2]}."
 
 
 class GlooGroup(DataParallelGroup):
     """Several processes, host memory, Gloo."""
 
-    def __init__(self, rank: int, world: int, timeout_seconds: float, store: TCPStore) -> None:
-        self._store = store
+    def __init__(
+        self, rank: int, world: int, timeout_seconds: float, places: Places, on_wait: Callable[[str], None]
+    ) -> None:
         self.rank = rank
         self.world = world
         self._timeout_seconds = timeout_seconds
+        self._places = places
+        self._on_wait = on_wait
 
     def add_up(self, values: torch.Tensor, what: str) -> None:
-        """One all-reduce over `values`."""
+        """One all-reduce over `values`; this thread goes on giving signs of life meanwhile."""
         try:
-            distributed.all_reduce(values)
+            self._places.enter(what)
+            work = distributed.all_reduce(values, async_op=True)
+            failpoint("collective.entered")
+            pause = FIRST_PAUSE_SECONDS
+            while not work.is_completed():
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+                self._on_wait(f"{what}, with {self.world - 1} other ranks")
+            work.wait()
         except RuntimeError as error:
             raise GroupBroken(
-                f"data-parallel group: rank {self.rank} of {self.world} could not add up {what}: another rank "
-                f"is gone or did not answer within {self._timeout_seconds:g} s ({error})."
+                f"data-parallel group: rank {self.rank} of {self.world} could not add up {what}: another rank is gone "
+                f"or did not come within {self._timeout_seconds:g} s. {self._places.behind()} ({error})"
             ) from error
-
-    def leave(self) -> None:
-        """A word at the rendezvous, which rank 0 keeps."""
-        self._store.set(_LEFT, "1")
-
-    def is_left(self) -> bool:
-        """One request to rank 0."""
-        try:
-            return bool(self._store.check([_LEFT]))
-        except RuntimeError:  # the rendezvous went with its host
-            return True
 
     def close(self) -> None:
         """Leaves; the others' next sum fails."""
         if distributed.is_initialized():
             distributed.destroy_process_group()
+
+
+def _place_of(rank: int) -> str:
+    return f"rljob/entered/{rank}"
 
 
 def _connect(address: str, timeout: timedelta) -> TCPStore:

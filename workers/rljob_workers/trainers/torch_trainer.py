@@ -83,8 +83,18 @@ class TorchTrainer(Trainer):
         size = self._config.micro_batch_size
         return forward_log_probs(self._decoder, tokens, response_lengths, temperature, size, progress)
 
-    def accumulate(self, rows: TrainRows, progress: Callable[[], None] = no_progress) -> None:
-        """Forward and backward, micro-batch by micro-batch; the gradient of the loss sum is added up."""
+    def num_micro_batches(self, rows: TrainRows) -> int:
+        """As many as the rows fill."""
+        return -(-len(rows.response_lengths) // self._config.micro_batch_size)
+
+    def accumulate(
+        self, rows: TrainRows, progress: Callable[[], None] = no_progress, *, num_micro_batches: int = 0
+    ) -> None:
+        """Forward and backward, micro-batch by micro-batch; the gradient of the loss sum is added up.
+
+        The ranks meet in `optimizer_step` only, so each makes just the micro-batches that it has rows for.
+        """
+        del num_micro_batches
         for part in micro_batches(rows.response_lengths, self._config.micro_batch_size):
             new_log_probs = row_log_probs(
                 self._decoder, rows.tokens, rows.response_lengths, part, self._config.temperature
@@ -109,18 +119,26 @@ class TorchTrainer(Trainer):
         return OptimizerStepResult(loss=means.pop("loss"), grad_norm=norm, metrics=means)
 
     def stage_weights(self) -> Mapping[str, torch.Tensor]:
-        """Copies in the dtype of the model."""
+        """Copies in the dtype of the model, on rank 0: every rank holds all weights, and one of them exports."""
+        if self._group.rank != 0:
+            return {}
         staged = self._decoder.flat.to(self._config.dtype, copy=True)
         return self._decoder.views_of(staged)
 
     def stage_state(self) -> Mapping[str, Any]:
-        """Optimizer, random state and, where the model is not float32, the exact weights. Tensors and JSON values."""
+        """The random state of every rank; of rank 0 also what all have alike.
+
+        That is the optimizer and, where the model is not float32, the exact weights.
+        """
+        random = {"random": torch.random.get_rng_state()}
+        if self._group.rank != 0:
+            return random
         tensors = {name: tensor.clone() for name, tensor in self._optimizer.state().items()}
         if self._config.dtype != torch.float32:
             tensors["weights"] = self._decoder.flat.clone()
         return {
             **tensors,
-            "random": torch.random.get_rng_state(),
+            **random,
             "optimizer.steps": self._optimizer.steps,
             "layout": self._decoder.layout(),
         }

@@ -1,0 +1,152 @@
+"""What every rank of the actor does with the weights beside training: stage, publish, save its part of them.
+
+    exports.begin()                     the restored version, durable and visible
+    exports.publish(rollout_id)         version r + 1
+    exports.save_if_due()
+    exports.finish()                    the published version is recorded
+
+All are collectives: every rank calls them, in this order; one that has no part of something does nothing for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from rljob_api.failpoints import failpoint
+from rljob_api.names import RolloutId, WeightVersion
+from rljob_api.wire.identity import WeightId
+from rljob_api.wire.weights import Stream
+from rljob_workers.dcs.checkpoints import CheckpointStore
+from rljob_workers.dcs.session import RankSession
+from rljob_workers.dcs.weights.base import WeightPublisher
+from rljob_workers.telemetry.timeline import Timeline
+from rljob_workers.trainers.base import Trainer
+
+
+@dataclass(frozen=True, slots=True)
+class ExportConfig:
+    """What is published and saved when."""
+
+    num_rollouts: int
+    checkpoint_every: int
+    ref_update_interval: int | None
+    """k: every k-th version becomes a reference version. None: version 0 alone."""
+    serves_reference: bool
+    timeout_seconds: float
+
+
+class Exports:
+    """One rank's parts of the versions that the actor reaches."""
+
+    def __init__(
+        self,
+        config: ExportConfig,
+        session: RankSession,
+        trainer: Trainer,
+        publisher: WeightPublisher,
+        checkpoints: CheckpointStore,
+        tickets: Callable[[], bytes] | None,
+        timeline: Timeline,
+        initial: Callable[[], Mapping[str, torch.Tensor]],
+    ) -> None:
+        """`tickets` gives the queue's ticket table, on the rank that saves it. `initial` makes version 0 again."""
+        self._config = config
+        self._session = session
+        self._trainer = trainer
+        self._publisher = publisher
+        self._checkpoints = checkpoints
+        self._tickets = tickets
+        self._timeline = timeline
+        self._initial = initial
+        self._version = session.welcome.restore.version
+        self._saved: int | None = None
+        self._staged: Mapping[str, torch.Tensor] = {}
+        """This rank's part of the version."""
+
+    def begin(self) -> None:
+        """Makes the restored (or materialised) version durable and visible; the first ticket waits for it."""
+        self._staged = self._trainer.stage_weights()
+        if self._session.welcome.restore.folder is None:
+            with self._session.busy("saving version 0", self._config.timeout_seconds):
+                self._save()
+                self._checkpoints.wait()
+        self._saved = self._version
+        if self._config.serves_reference:
+            self._publish_reference()
+        self._publish_policy()
+
+    def publish(self, rollout_id: RolloutId) -> None:
+        """After the last optimizer step on `train_r`: version r + 1."""
+        self._version = WeightVersion(rollout_id + 1)
+        self._staged = self._trainer.stage_weights()
+        failpoint("publish.before")
+        with self._timeline.span("publish", version=self._version):
+            if self._is_reference_version():
+                self._publish_reference()
+            self._publish_policy()
+        failpoint("publish.after")
+
+    def save_if_due(self) -> None:
+        """Has the published version saved where the job says so; returns before it is."""
+        if self._version % self._config.checkpoint_every == 0 or self._version == self._config.num_rollouts:
+            self._save()
+
+    def finish(self) -> None:
+        """Saves the published version if it is not saved yet, and waits until it is recorded."""
+        if self._saved != self._version:
+            self._staged = self._trainer.stage_weights()
+            self._save()
+        with self._session.busy("saving the last version", self._config.timeout_seconds):
+            self._checkpoints.wait()
+
+    def _save(self) -> None:
+        with self._timeline.span("stage checkpoint", version=self._version):
+            state = self._trainer.stage_state()
+            if self._tickets is not None:
+                self._checkpoints.write(self._weight(), self._staged, state, self._tickets())
+        self._saved = self._version
+
+    def _weight(self) -> WeightId:
+        return WeightId(lineage=self._session.welcome.restore.lineage, version=self._version)
+
+    def _is_reference_version(self) -> bool:
+        interval = self._config.ref_update_interval
+        return self._config.serves_reference and interval is not None and self._version % interval == 0
+
+    def _publish_policy(self) -> None:
+        if not self._staged:
+            return
+        deadline = time.monotonic() + self._config.timeout_seconds
+        self._publisher.publish(Stream.POLICY, self._weight(), self._staged, deadline=deadline)
+
+    def _publish_reference(self) -> None:
+        """The version that rows of `train_version` are measured against; durable before anyone uses it."""
+        if not self._staged:
+            return
+        interval = self._config.ref_update_interval
+        version = 0 if interval is None else self._version // interval * interval
+        weight = WeightId(lineage=self._session.welcome.restore.lineage, version=WeightVersion(version))
+        with self._session.busy(f"keeping reference version {version}", self._config.timeout_seconds):
+            kept = self._checkpoints.keep_reference(version, self._new_reference(version))
+        deadline = time.monotonic() + self._config.timeout_seconds
+        self._publisher.publish(Stream.REFERENCE, weight, kept, deadline=deadline)
+
+    def _new_reference(self, version: int) -> Mapping[str, torch.Tensor] | None:
+        """The tensors of a reference version that is not kept yet; None for the one of the restored checkpoint."""
+        if version == self._version:
+            return self._staged
+        kept = self._checkpoints.reference_version
+        if version == kept:
+            return None
+        if version == 0:
+            return self._initial()
+        raise ValueError(
+            f"training.refUpdateInterval: {self._config.ref_update_interval} measures train_{self._version} against"
+            f" version {version}, but the checkpoint of version {self._version} has"
+            f" {'no reference' if kept is None else f'reference version {kept}'}. Set refUpdateInterval and"
+            " roles.reference back to what the run was started with, or start over with --fresh."
+        )
