@@ -13,7 +13,9 @@ from rljob_api.names import Epoch
 from rljob_api.spec import RLJob
 from rljob_api.wire.observation import CoordinatorEvent, EventKind
 from rljob_workers.dcs.coordinator.notifier import Topic
-from rljob_workers.dcs.coordinator.store import Change, Store, Table
+from rljob_workers.dcs.coordinator.records import MARKS
+from rljob_workers.dcs.coordinator.store import Store
+from rljob_workers.dcs.coordinator.table import Change
 
 if TYPE_CHECKING:
     from rljob_workers.transfer_queue.queue_admin import QueueAdmin
@@ -41,6 +43,6 @@ class CoordinatorContext:
     def tell_once(self, mark: str, value: str, event: CoordinatorEvent, *changes: Change) -> None:
         """Commits changes and an event, the event only if it was not told of `value` before."""
         events = [] if self.store.told(mark, value) else [event]
-        self.store.commit([*changes, Change(Table.MARKS, mark, value)], events)
+        self.store.commit([*changes, MARKS.put(mark, value)], events)
         if events:
             self.notify(Topic.EVENTS)

@@ -8,35 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rljob_api.base import WireModel
 from rljob_api.failpoints import failpoint
 from rljob_api.names import Epoch, Lineage, WeightVersion
 from rljob_api.wire.epochs import DesiredState, EpochRequest, PodOrder, PodPhase, RestorePoint
-from rljob_api.wire.identity import PodKey, WeightId
+from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.ranks import StepReport
 from rljob_api.wire.weights import CheckpointRecord
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.jobs import job_changes
 from rljob_workers.dcs.coordinator.notifier import Topic
+from rljob_workers.dcs.coordinator.records import DESIRED, EPOCH, LAST_STEP, RANKS, RENDEZVOUS, OpenEpoch
 from rljob_workers.dcs.coordinator.refusals import wrong_epoch
-from rljob_workers.dcs.coordinator.store import Change, Table
-
-_EPOCH, _DESIRED, _STEP = "epoch", "desired", "step"
-
-
-class OpenEpoch(WireModel):
-    """The epoch as it was opened."""
-
-    decision_id: str
-    restore: RestorePoint
-    alive: dict[int, int]
-    """Earlier lineage -> last version of it that is alive."""
-
-    def is_alive(self, weight: WeightId) -> bool:
-        """Whether a weight belongs to the path that led to the current lineage."""
-        return weight.lineage == self.restore.lineage or weight.version <= self.alive.get(weight.lineage, -1)
-
+from rljob_workers.dcs.coordinator.store import Derived
+from rljob_workers.dcs.coordinator.table import Change
 
 NO_EPOCH = OpenEpoch(
     decision_id="",
@@ -62,12 +47,12 @@ class Epochs:
 
     def __init__(self, context: CoordinatorContext) -> None:
         self._context = context
+        self._orders = Derived(context.store, [DESIRED], lambda: {order.pod: order for order in self.desired.pods})
 
     @property
     def current(self) -> OpenEpoch:
         """The epoch that is open."""
-        text = self._context.store.get(Table.STATE, _EPOCH)
-        return NO_EPOCH if text is None else OpenEpoch.model_validate_json(text)
+        return self._context.store.value(EPOCH) or NO_EPOCH
 
     @property
     def desired(self) -> DesiredState:
@@ -77,18 +62,16 @@ class Epochs:
     @property
     def ordered(self) -> DesiredState | None:
         """The orders that were taken last; None before the first."""
-        text = self._context.store.get(Table.STATE, _DESIRED)
-        return None if text is None else DesiredState.model_validate_json(text)
+        return self._context.store.value(DESIRED)
 
     @property
     def last_step(self) -> StepReport | None:
         """The last report of a step that is still part of the job's history."""
-        text = self._context.store.get(Table.STATE, _STEP)
-        return None if text is None else StepReport.model_validate_json(text)
+        return self._context.store.value(LAST_STEP)
 
     def order_of(self, pod: PodKey) -> PodOrder | None:
         """What a pod shall do."""
-        return next((order for order in self.desired.pods if order.pod == pod), None)
+        return self._orders().get(pod)
 
     def replica_of(self, pod_uid: str) -> PodKey | None:
         """Which replica a platform's pod is; None: it was not ordered (yet)."""
@@ -131,7 +114,7 @@ class Epochs:
             "epoch",
             str(restore.epoch),
             event,
-            Change(Table.STATE, _EPOCH, opened.model_dump_json()),
+            EPOCH.put(opened),
             *job_changes(restore.epoch, request.job),
             *self._forget_after(opened),
         )
@@ -148,21 +131,21 @@ class Epochs:
         if before.epoch == desired.epoch:
             _refuse_older(before, desired)
         if before != desired:
-            self._context.store.commit([Change(Table.STATE, _DESIRED, desired.model_dump_json())])
+            self._context.store.commit([DESIRED.put(desired)])
             self._context.notify(Topic.ORDERS)
 
     def note_step(self, report: StepReport) -> Change:
         """The change that makes `report` the last step."""
-        return Change(Table.STATE, _STEP, report.model_dump_json())
+        return LAST_STEP.put(report)
 
     def _forget_after(self, opened: OpenEpoch) -> list[Change]:
         """What an epoch's end voids: its lives, its rendezvous, steps at or after the restored version."""
         store = self._context.store
-        changes = [Change(Table.RANKS, field, None) for field in store.rows(Table.RANKS)]
-        changes += [Change(Table.RENDEZVOUS, field, None) for field in store.rows(Table.RENDEZVOUS)]
+        changes = [RANKS.drop(field) for field in store.rows(RANKS)]
+        changes += [RENDEZVOUS.drop(field) for field in store.rows(RENDEZVOUS)]
         last = self.last_step
         if last is not None and last.version > opened.restore.version:
-            changes.append(Change(Table.STATE, _STEP, None))
+            changes.append(LAST_STEP.drop())
         return changes
 
 

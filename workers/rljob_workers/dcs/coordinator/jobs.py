@@ -6,46 +6,37 @@ epoch is raised: the coordinator is made anew for it first, since its rooms are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from rljob_api.base import WireModel
 from rljob_api.names import Epoch
 from rljob_api.spec import RLJob
-from rljob_workers.dcs.coordinator.store import Change, Table
-
-_IN_FORCE, _TO_COME = "job", "job_to_come"
-
-
-class EpochJob(WireModel):
-    """What an epoch runs with."""
-
-    epoch: Epoch
-    job: RLJob
+from rljob_workers.dcs.coordinator.records import JOB_IN_FORCE, JOB_TO_COME, EpochJob
+from rljob_workers.dcs.coordinator.store import Store
+from rljob_workers.dcs.coordinator.table import Change
 
 
 def job_changes(epoch: Epoch, job: RLJob | None) -> Sequence[Change]:
     """What to store with an epoch that is opened; None: as before."""
     if job is None:
         return ()
-    text = EpochJob(epoch=epoch, job=job).model_dump_json()
-    return Change(Table.STATE, _IN_FORCE, text), Change(Table.STATE, _TO_COME, None)
+    return JOB_IN_FORCE.put(EpochJob(epoch=epoch, job=job)), JOB_TO_COME.drop()
 
 
 def note_job_to_come(epoch: Epoch, job: RLJob) -> Change:
     """What to store before the coordinator is made anew for `job`."""
-    return Change(Table.STATE, _TO_COME, EpochJob(epoch=epoch, job=job).model_dump_json())
+    return JOB_TO_COME.put(EpochJob(epoch=epoch, job=job))
 
 
-def job_to_work_by(state: Mapping[str, str]) -> RLJob | None:
+def job_to_work_by(store: Store) -> RLJob | None:
     """The job that the coordinator works by: the one to come, else the one in force; None: the file's."""
-    text = state.get(_TO_COME) or state.get(_IN_FORCE)
-    return None if text is None else EpochJob.model_validate_json(text).job
+    known = store.value(JOB_TO_COME) or store.value(JOB_IN_FORCE)
+    return None if known is None else known.job
 
 
-def job_in_force(state: Mapping[str, str]) -> RLJob | None:
+def job_in_force(store: Store) -> RLJob | None:
     """The job that the open epoch runs with; None: the one that everybody has a file of."""
-    text = state.get(_IN_FORCE)
-    return None if text is None else EpochJob.model_validate_json(text).job
+    known = store.value(JOB_IN_FORCE)
+    return None if known is None else known.job
 
 
 def runs_alike(one: RLJob, other: RLJob) -> bool:

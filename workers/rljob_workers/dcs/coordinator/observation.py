@@ -5,14 +5,17 @@ Called by the coordinator in its thread. Works from memory, so that it answers a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.launchers import LauncherHello
 from rljob_api.wire.observation import CoordinatorStatus, PodObservation, QueueObservation, RankObservation, ServerState
 from rljob_api.wire.ranks import RankState
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
-from rljob_workers.dcs.coordinator.pods import Pods, RankEntry
+from rljob_workers.dcs.coordinator.pods import Pods
 from rljob_workers.dcs.coordinator.progress import Progress
+from rljob_workers.dcs.coordinator.records import RankEntry
 from rljob_workers.dcs.coordinator.weights import Weights
 
 
@@ -51,13 +54,10 @@ class Observer:
         )
 
     def _pods_observed(self, silent_since: float) -> list[PodObservation]:
-        ranks: dict[str, list[RankEntry]] = {}
-        for entry in self._pods.ranks().values():
-            ranks.setdefault(str(entry.hello.life.key.pod), []).append(entry)
         pods = sorted(self._pods.launchers().items())
-        return [self._pod(hello, ranks.get(pod, []), silent_since) for pod, hello in pods]
+        return [self._pod(hello, self._pods.ranks_of(hello.pod), silent_since) for _, hello in pods]
 
-    def _pod(self, hello: LauncherHello, ranks: list[RankEntry], silent_since: float) -> PodObservation:
+    def _pod(self, hello: LauncherHello, ranks: Sequence[RankEntry], silent_since: float) -> PodObservation:
         heard = self._pods.polls.get(hello.launcher)
         return PodObservation(
             pod=hello.pod,

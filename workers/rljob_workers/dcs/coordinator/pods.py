@@ -6,9 +6,10 @@ for are heard again after a restart of the coordinator, and counted from its sta
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from rljob_api.base import WireModel
 from rljob_api.names import Epoch, Role
 from rljob_api.spec import RLJob
 from rljob_api.wire.epochs import PodOrder
@@ -23,27 +24,13 @@ from rljob_workers.dcs.coordinator.jobs import job_in_force
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.opening import Word
 from rljob_workers.dcs.coordinator.readiness import RankStanding, readiness_mark
+from rljob_workers.dcs.coordinator.records import ENDED_LAUNCHERS, PODS, RANKS, TAKEN, RankEntry, TakenOrder
 from rljob_workers.dcs.coordinator.refusals import Refused, fenced, not_found, not_open, wrong_epoch
-from rljob_workers.dcs.coordinator.store import Change, Table
+from rljob_workers.dcs.coordinator.store import Derived
+from rljob_workers.dcs.coordinator.table import Change
 
 MAX_ENDED_LAUNCHERS = 1000
 """Ended launchers that are remembered; a zombie older than this many restarts is not plausible."""
-
-
-class RankEntry(WireModel):
-    """A registered life."""
-
-    hello: RankHello
-    ready: bool = False
-
-
-class TakenOrder(WireModel):
-    """The last order that a launcher of the pod took: it said so, or one of its ranks lived by it."""
-
-    launcher: str
-    pod_uid: str = ""
-    epoch: Epoch
-    generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +62,26 @@ class Pods:
         self._hellos: dict[str, tuple[str, Word]] = {}
         """Pod -> who wished to be its launcher last, and when."""
         self._registered: dict[str, float] = {}
+        store = context.store
+        self._by_launcher = Derived(
+            store, [PODS], lambda: {hello.launcher: hello for hello in self.launchers().values()}
+        )
+        self._by_pod = Derived(store, [RANKS], self._grouped_by_pod)
+        self._living = Derived(
+            store, [RANKS], lambda: frozenset(entry.hello.life.incarnation for entry in self.ranks().values())
+        )
         self.seen_seq = 0
         """Highest seq of the control Redis that anyone alive has told."""
 
     # --- launchers -------------------------------------------------------------------------------------------------
 
-    def launchers(self) -> dict[str, LauncherHello]:
+    def launchers(self) -> Mapping[str, LauncherHello]:
         """Pod -> its current launcher."""
-        rows = self._context.store.rows(Table.PODS)
-        return {pod: LauncherHello.model_validate_json(text) for pod, text in rows.items()}
+        return self._context.store.rows(PODS)
 
     def words(self) -> dict[str, Word]:
         """What each launcher said last about the control Redis; of a pod with a later one, what that one said."""
-        carried, ended = self.launchers(), self._context.store.rows(Table.ENDED_LAUNCHERS)
+        carried, ended = self.launchers(), self._context.store.rows(ENDED_LAUNCHERS)
         hellos = [(pod, word) for pod, (launcher, word) in list(self._hellos.items()) if launcher not in ended]
         said = {carried[pod].launcher: word for pod, word in hellos if pod in carried}
         for launcher, one in list(self.polls.items()):  # the event loop adds to both meanwhile
@@ -103,11 +97,11 @@ class Pods:
     def register_launcher(self, hello: LauncherHello) -> None:
         """Takes a launcher in; an earlier one of its pod, and its ranks, are over from here on."""
         store = self._context.store
-        if hello.launcher in store.rows(Table.ENDED_LAUNCHERS):
+        if hello.launcher in store.rows(ENDED_LAUNCHERS):
             raise fenced(f"Launcher {hello.launcher} of {hello.pod} was replaced by a later one. Exit.")
         self._require_order(hello)
         earlier = self._launcher_of(hello.pod)
-        changes = [Change(Table.PODS, str(hello.pod), hello.model_dump_json())]
+        changes = [PODS.put(str(hello.pod), hello)]
         if earlier is not None and earlier.launcher != hello.launcher:
             changes += self._end_launcher(earlier)
         epoch = self._epochs.current.restore.epoch
@@ -153,7 +147,7 @@ class Pods:
             return None
         if order.epoch != self._epochs.current.restore.epoch:
             return None  # an order of the epoch before: its own is on the way
-        return job_in_force(self._context.store.rows(Table.STATE))
+        return job_in_force(self._context.store)
 
     def _require_order(self, hello: LauncherHello) -> None:
         """A new pod may come before the orders that name it: those in force may be of pods that are gone."""
@@ -190,8 +184,7 @@ class Pods:
         return (order.epoch, order.generation) > (taken.epoch, taken.generation)
 
     def _taken(self, pod: PodKey) -> TakenOrder | None:
-        text = self._context.store.get(Table.TAKEN, str(pod))
-        return None if text is None else TakenOrder.model_validate_json(text)
+        return self._context.store.get(TAKEN, str(pod))
 
     def _note_taken(self, hello: LauncherHello, epoch: Epoch, generation: int) -> None:
         """Durable once; an order below the last one that this pod took is history."""
@@ -201,46 +194,47 @@ class Pods:
             return
         taken = TakenOrder(launcher=hello.launcher, pod_uid=hello.pod_uid, epoch=epoch, generation=generation)
         if taken != before:
-            self._context.store.commit([Change(Table.TAKEN, str(hello.pod), taken.model_dump_json())])
+            self._context.store.commit([TAKEN.put(str(hello.pod), taken)])
 
     def _hello_of(self, launcher: str) -> LauncherHello:
-        for hello in self.launchers().values():
-            if hello.launcher == launcher:
-                return hello
-        if launcher in self._context.store.rows(Table.ENDED_LAUNCHERS):
+        hello = self._by_launcher().get(launcher)
+        if hello is not None:
+            return hello
+        if launcher in self._context.store.rows(ENDED_LAUNCHERS):
             raise fenced(f"Launcher {launcher} was replaced by a later one. Exit.")
         raise not_found(f"Launcher {launcher} is not registered. Register with POST /v1/launchers.")
 
     def _launcher_of(self, pod: PodKey) -> LauncherHello | None:
-        text = self._context.store.get(Table.PODS, str(pod))
-        return None if text is None else LauncherHello.model_validate_json(text)
+        return self._context.store.get(PODS, str(pod))
 
     def _end_launcher(self, hello: LauncherHello) -> list[Change]:
         """Ends a launcher's ranks in the queue; returns what is to be committed."""
-        ended = list(self._context.store.rows(Table.ENDED_LAUNCHERS))
+        ended = list(self._context.store.rows(ENDED_LAUNCHERS))
         surplus = ended[: max(0, len(ended) + 1 - MAX_ENDED_LAUNCHERS)]
-        changes = [Change(Table.ENDED_LAUNCHERS, hello.launcher, str(hello.pod))]
-        changes += [Change(Table.ENDED_LAUNCHERS, launcher, None) for launcher in surplus]
-        for entry in self._ranks_of(hello.pod):
+        changes = [ENDED_LAUNCHERS.put(hello.launcher, str(hello.pod))]
+        changes += [ENDED_LAUNCHERS.drop(launcher) for launcher in surplus]
+        for entry in self.ranks_of(hello.pod):
             self.end(entry.hello.life)
-            changes.append(Change(Table.RANKS, str(entry.hello.life.key), None))
+            changes.append(RANKS.drop(str(entry.hello.life.key)))
         self.polls.pop(hello.launcher, None)
         self._registered.pop(hello.launcher, None)
         return changes
 
     # --- ranks -----------------------------------------------------------------------------------------------------
 
-    def ranks(self) -> dict[str, RankEntry]:
+    def ranks(self) -> Mapping[str, RankEntry]:
         """Rank -> its current life."""
-        rows = self._context.store.rows(Table.RANKS)
-        return {rank: RankEntry.model_validate_json(text) for rank, text in rows.items()}
+        return self._context.store.rows(RANKS)
+
+    def living(self) -> Collection[str]:
+        """The incarnations of all current lives."""
+        return self._living()
 
     def register_rank(self, hello: RankHello) -> None:
         """Takes a life in and ends the earlier one of the same rank."""
         life = hello.life
         launcher = self._launcher_in_place(hello)
-        text = self._context.store.get(Table.RANKS, str(life.key))
-        earlier = None if text is None else RankEntry.model_validate_json(text)
+        earlier = self._context.store.get(RANKS, str(life.key))
         if earlier is not None and earlier.hello.life == life:
             return
         if earlier is not None and earlier.hello.life.generation > life.generation:
@@ -250,7 +244,7 @@ class Pods:
         self._note_taken(launcher, life.epoch, life.generation)
         self._context.admin.begin_life(life)
         entry = RankEntry(hello=hello)
-        self._context.store.commit([Change(Table.RANKS, str(life.key), entry.model_dump_json())])
+        self._context.store.commit([RANKS.put(str(life.key), entry)])
         self._registered[life.incarnation] = self._context.clock()
 
     def heard_at(self, name: str) -> float | None:
@@ -274,7 +268,7 @@ class Pods:
         self._context.admin.beat(beat.life.incarnation, beat.tickets, beat.leases)
         if beat.state is RankState.READY and not entry.ready:
             ready = entry.model_copy(update={"ready": True})
-            self._context.store.commit([Change(Table.RANKS, str(beat.life.key), ready.model_dump_json())])
+            self._context.store.commit([RANKS.put(str(beat.life.key), ready)])
             self.tell_readiness(beat.life.key.role)
 
     def check_life(self, life: Life) -> RankEntry:
@@ -282,8 +276,7 @@ class Pods:
         epoch = self._epochs.current.restore.epoch
         if life.epoch != epoch:
             raise wrong_epoch(f"{life.key} {life.incarnation} is of epoch {life.epoch}; epoch {epoch} is open. Exit.")
-        text = self._context.store.get(Table.RANKS, str(life.key))
-        entry = None if text is None else RankEntry.model_validate_json(text)
+        entry = self._context.store.get(RANKS, str(life.key))
         if entry is None or entry.hello.life.incarnation != life.incarnation:
             raise fenced(f"{life.key} {life.incarnation} is over: it died, was replaced or was told to restart. Exit.")
         return entry
@@ -298,24 +291,24 @@ class Pods:
         """Ends the lives that the orders have left behind (an in-place restart)."""
         changes: list[Change] = []
         for order in self._epochs.desired.pods:
-            for entry in self._ranks_of(order.pod):
+            for entry in self.ranks_of(order.pod):
                 if entry.hello.life.generation < order.generation:
                     self.end(entry.hello.life)
-                    changes.append(Change(Table.RANKS, str(entry.hello.life.key), None))
+                    changes.append(RANKS.drop(str(entry.hello.life.key)))
         if changes:
             self._context.store.commit(changes)
 
     def bury(self, failure: Failure) -> list[Change]:
         """What a failure means for lives: prompts in work become suspects, the dead hold nothing any more."""
         changes: list[Change] = []
-        for entry in self._ranks_of(failure.pod):
+        for entry in self.ranks_of(failure.pod):
             if not _concerns(failure, entry.hello.life):
                 continue
             if failure.pod.role is Role.ROLLOUT:
                 self._context.admin.suspect(entry.hello.life.incarnation)
             if failure.kind is not FailureKind.ENGINE_EXITED:
                 self.end(entry.hello.life)
-                changes.append(Change(Table.RANKS, str(entry.hello.life.key), None))
+                changes.append(RANKS.drop(str(entry.hello.life.key)))
         return changes
 
     def tell_readiness(self, role: Role) -> None:
@@ -331,8 +324,15 @@ class Pods:
         pod = PodKey(role=role, replica=0)
         self._context.tell_once(f"ready:{role.value}", mark, event.model_copy(update={"pod": pod}))
 
-    def _ranks_of(self, pod: PodKey) -> list[RankEntry]:
-        return [entry for entry in self.ranks().values() if entry.hello.life.key.pod == pod]
+    def ranks_of(self, pod: PodKey) -> Sequence[RankEntry]:
+        """The current lives of a pod."""
+        return self._by_pod().get(pod, ())
+
+    def _grouped_by_pod(self) -> dict[PodKey, list[RankEntry]]:
+        grouped: defaultdict[PodKey, list[RankEntry]] = defaultdict(list)
+        for entry in self.ranks().values():
+            grouped[entry.hello.life.key.pod].append(entry)
+        return dict(grouped)
 
     def _launcher_in_place(self, hello: RankHello) -> LauncherHello:
         """A rank may begin only in the open epoch, in the ordered generation, under the pod's current launcher."""

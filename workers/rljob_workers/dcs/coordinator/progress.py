@@ -18,12 +18,10 @@ from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.pods import Pods
-from rljob_workers.dcs.coordinator.store import Change, Table
+from rljob_workers.dcs.coordinator.records import ACKNOWLEDGED, FAILURES, RECORD
 
 MAX_ACKNOWLEDGED = 1000
 """Acknowledged failures that are remembered, so that a second report of one does not come back as new."""
-
-_RECORD = "record"
 
 
 class Progress:
@@ -58,7 +56,7 @@ class Progress:
         event = self._context.event(
             EventKind.RECORDED, epoch, f"Checkpoint {request.id} is recorded: {request.folder}."
         )
-        change = Change(Table.STATE, _RECORD, record.model_dump_json())
+        change = RECORD.put(record)
         self._context.tell_once("recorded", str(request.id), event, change)
         return record
 
@@ -75,40 +73,37 @@ class Progress:
         return restore.folder if record is None else record.folder
 
     def _record_of(self, epoch: int) -> CheckpointRecord | None:
-        text = self._context.store.get(Table.STATE, _RECORD)
-        record = None if text is None else CheckpointRecord.model_validate_json(text)
+        record = self._context.store.value(RECORD)
         return record if record is not None and record.epoch == epoch else None
 
     # --- failures --------------------------------------------------------------------------------------------------
 
     def failures(self) -> list[Failure]:
         """Not acknowledged, oldest first."""
-        rows = self._context.store.rows(Table.FAILURES).values()
-        return sorted(
-            (Failure.model_validate_json(text) for text in rows), key=lambda failure: (failure.at, failure.id)
-        )
+        unacknowledged = self._context.store.rows(FAILURES).values()
+        return sorted(unacknowledged, key=lambda failure: (failure.at, failure.id))
 
     def report_failure(self, failure: Failure, *, server_is_open: bool) -> None:
         """Keeps a failure until it is acknowledged; the dead hold nothing from here on. The same id twice is one."""
         store = self._context.store
-        known = failure.id in store.rows(Table.FAILURES) or failure.id in store.rows(Table.ACKNOWLEDGED)
+        known = failure.id in store.rows(FAILURES) or failure.id in store.rows(ACKNOWLEDGED)
         buried = self._pods.bury(failure) if server_is_open else []
         event = self._context.event(EventKind.FAILURE_REPORTED, failure.epoch, failure.message)
         told = event.model_copy(update={"failure": failure, "pod": failure.pod})
         if not known:
-            store.commit([*buried, Change(Table.FAILURES, failure.id, failure.model_dump_json())], [told])
+            store.commit([*buried, FAILURES.put(failure.id, failure)], [told])
             self._context.notify(Topic.EVENTS)
         elif buried:
             store.commit(buried)
 
     def acknowledge(self, ids: Sequence[str]) -> None:
         """The supervisor has persisted what it decided about these failures. Twice is once."""
-        store, now = self._context.store, str(self._context.wall())
-        done = sorted(store.rows(Table.ACKNOWLEDGED).items(), key=lambda row: float(row[1]))
+        store, now = self._context.store, self._context.wall()
+        done = sorted(store.rows(ACKNOWLEDGED).items(), key=lambda row: row[1])
         surplus = done[: max(0, len(done) + len(ids) - MAX_ACKNOWLEDGED)]
-        changes = [Change(Table.ACKNOWLEDGED, old, None) for old, _ in surplus]
-        changes += [Change(Table.ACKNOWLEDGED, failure_id, now) for failure_id in ids]
-        changes += [Change(Table.FAILURES, failure_id, None) for failure_id in ids]
+        changes = [ACKNOWLEDGED.drop(old) for old, _ in surplus]
+        changes += [ACKNOWLEDGED.put(failure_id, now) for failure_id in ids]
+        changes += [FAILURES.drop(failure_id) for failure_id in ids]
         store.commit(changes)
 
     def report_found(self, kind: FailureKind, role: Role, cause: str, message: str) -> None:

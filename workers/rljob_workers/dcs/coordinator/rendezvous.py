@@ -9,8 +9,8 @@ from rljob_api.wire.ranks import Rendezvous
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.notifier import Topic
+from rljob_workers.dcs.coordinator.records import RENDEZVOUS
 from rljob_workers.dcs.coordinator.refusals import wrong_epoch
-from rljob_workers.dcs.coordinator.store import Change, Table
 
 
 class RendezvousTable:
@@ -25,7 +25,7 @@ class RendezvousTable:
         epoch = self._epochs.current.restore.epoch
         if offered.epoch != epoch:
             raise wrong_epoch(f"rendezvous {offered.group}: epoch {offered.epoch} is not the open epoch {epoch}. Exit.")
-        self._context.store.commit([Change(Table.RENDEZVOUS, offered.group, offered.model_dump_json())])
+        self._context.store.commit([RENDEZVOUS.put(offered.group, offered)])
         self._context.notify(Topic.RENDEZVOUS)
 
     def find(self, group: str, epoch: int, generation: int) -> Rendezvous | None:
@@ -33,8 +33,7 @@ class RendezvousTable:
         open_epoch = self._epochs.current.restore.epoch
         if epoch != open_epoch:
             raise wrong_epoch(f"rendezvous {group}: epoch {epoch} is not the open epoch {open_epoch}. Exit.")
-        text = self._context.store.get(Table.RENDEZVOUS, group)
-        found = None if text is None else Rendezvous.model_validate_json(text)
+        found = self._context.store.get(RENDEZVOUS, group)
         if found is None or (found.epoch, found.generation) != (epoch, generation):
             return None
         return found

@@ -17,11 +17,8 @@ from rljob_workers.dcs.coordinator.jobs import job_to_work_by, runs_alike
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.opening import Closed, OpeningPatience, launchers_awaited
 from rljob_workers.dcs.coordinator.pods import Pods
+from rljob_workers.dcs.coordinator.records import RUN_ID, SEQ_FLOOR
 from rljob_workers.dcs.coordinator.refusals import not_open
-from rljob_workers.dcs.coordinator.store import Change, Table
-
-_RUN_ID = "run_id"
-_SEQ_FLOOR = "seq_floor"
 
 
 class ServerGate:
@@ -86,19 +83,19 @@ class ServerGate:
         """An epoch was raised from the record file: what was lost does not matter any more."""
         self._run_id = self._context.admin.server_run_id()
         self.state = ServerState.OPEN
-        self._context.store.commit([Change(Table.STATE, _SEQ_FLOOR, str(self._pods.seen_seq))])
+        self._context.store.commit([SEQ_FLOOR.put(self._pods.seen_seq)])
         self._remember(self._run_id)
         self._context.notify(Topic.SERVER)
 
     def _try_to_open(self, run_id: str) -> None:
         if self._closed.coordinator_is_new:
             self._context.store.load()
-            job = job_to_work_by(self._context.store.rows(Table.STATE))
+            job = job_to_work_by(self._context.store)
             if job is not None and not runs_alike(job, self._context.job):
                 self.waiting_for = "a coordinator that is made for the job of the epoch"
                 self._context.begin_anew(job)
                 return
-        if self._context.store.get(Table.STATE, _RUN_ID) != run_id and self._awaits_launchers():
+        if self._context.store.value(RUN_ID) != run_id and self._awaits_launchers():
             return
         self.state = self._context.admin.open_server(self._seen_seq())
         self._run_id = run_id
@@ -122,13 +119,13 @@ class ServerGate:
 
     def _seen_seq(self) -> int:
         """The highest seq that counts: numbers of a tail whose loss was cured already prove nothing any more."""
-        floor = int(self._context.store.get(Table.STATE, _SEQ_FLOOR) or 0)
+        floor = self._context.store.value(SEQ_FLOOR) or 0
         seen = self._pods.seen_seq
         return seen if seen > floor else 0
 
     def _remember(self, run_id: str) -> None:
-        if self._context.store.get(Table.STATE, _RUN_ID) != run_id:
-            self._context.store.commit([Change(Table.STATE, _RUN_ID, run_id)])
+        if self._context.store.value(RUN_ID) != run_id:
+            self._context.store.commit([RUN_ID.put(run_id)])
 
     def _tell_loss(self) -> None:
         """Memory knows more than the server: it is written back, then the loss is told."""

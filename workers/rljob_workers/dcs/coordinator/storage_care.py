@@ -16,7 +16,7 @@ from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.progress import Progress
-from rljob_workers.dcs.coordinator.store import Change, Table
+from rljob_workers.dcs.coordinator.records import ROOM
 from rljob_workers.transfer_queue.errors import StorageUnreachable
 from rljob_workers.transfer_queue.losses import Dropped, LostChunks, LostRows, told_together
 
@@ -25,7 +25,6 @@ SHORTAGE_SECONDS = 10.0
 TELL_SECONDS = 60.0
 """What goes to make room is told this often at most, and then all of it in one sentence."""
 
-_ROOM = "room"
 _LOG = logging.getLogger("rljob.coordinator")
 
 
@@ -51,8 +50,7 @@ class StorageCare:
 
     def room(self) -> RoomMade | None:
         """What was told last."""
-        text = self._context.store.get(Table.STATE, _ROOM)
-        return None if text is None else RoomMade.model_validate_json(text)
+        return self._context.store.value(ROOM)
 
     # --- losses ----------------------------------------------------------------------------------------------------
 
@@ -113,7 +111,7 @@ class StorageCare:
             return
         if news := _untold(listed, self.room()):
             room = RoomMade(rows=news[-1].total_rows, message=self._sentence(news))
-            change = Change(Table.STATE, _ROOM, room.model_dump_json())
+            change = ROOM.put(room)
             self._context.store.commit([change], [self._event(EventKind.ROWS_DROPPED, room.message)])
             self._context.notify(Topic.EVENTS)
         upkeep.forget_dropped(len(listed))

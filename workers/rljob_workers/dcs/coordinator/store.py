@@ -1,58 +1,28 @@
-"""What the coordinator must not forget: small tables and the event log, in the control Redis under `dcs:`.
+"""The coordinator's memory: typed tables, single values and the event log, written through to the control Redis.
 
-Called by the rooms of the coordinator, in its one thread. Memory mirrors Redis; a change is in memory only after Redis
-has it, and all changes of one request are one transaction with its events. Never decides anything.
+Called by the rooms of the coordinator. Only its one thread changes anything; the event loop reads, too, under `lock`.
+A change is in memory only after Redis has it, and all changes of one request are one transaction with its events.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import redis
 
 from rljob_api.wire.observation import CoordinatorEvent
+from rljob_workers.dcs.coordinator.records import CELLS, MARKS, TABLES
+from rljob_workers.dcs.coordinator.table import Cell, Change, Table
 
 MAX_EVENTS = 10_000
 _EVENTS_KEY = "dcs:events"
+_CELLS = Cell.name
 
-
-class Table(StrEnum):
-    """One Redis hash each; field and value are text."""
-
-    STATE = "state"
-    """Single values: epoch, desired, step, record, run_id."""
-    PODS = "pods"
-    """Pod -> hello of its launcher."""
-    ENDED_LAUNCHERS = "ended_launchers"
-    """Launcher -> pod, of lives that are over."""
-    TAKEN = "taken"
-    """Pod -> launcher, epoch and generation of the last order that a launcher of it took."""
-    RANKS = "ranks"
-    """Rank -> its current life."""
-    FAILURES = "failures"
-    """Id -> failure that is not acknowledged."""
-    ACKNOWLEDGED = "acknowledged"
-    """Id -> time, so that a late second report stays one failure."""
-    OFFERS = "offers"
-    """Stream -> newest weight with its sources."""
-    RENDEZVOUS = "rendezvous"
-    """Group -> address."""
-    MARKS = "marks"
-    """Kind of event -> what it was last told of, so that it is told once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Sets a field of a table; None deletes it."""
-
-    table: Table
-    field: str
-    value: str | None
+T = TypeVar("T")
 
 
 class Store:
@@ -60,44 +30,59 @@ class Store:
 
     def __init__(self, connection: redis.Redis) -> None:
         self._redis: Any = connection  # its stubs promise awaitables from the synchronous client
-        self._tables: dict[Table, dict[str, str]] = {table: {} for table in Table}
+        self.lock = threading.RLock()
+        """Held where memory changes, never while Redis is asked. Who holds it sees all of a request or nothing."""
+        self._texts: dict[str, dict[str, str]] = {name: {} for name in _names()}
+        self._values: dict[str, dict[str, Any]] = {name: {} for name in _names()}
         self._events: deque[CoordinatorEvent] = deque(maxlen=MAX_EVENTS)
         self._last_event = 0
+        self._revision = 0
+        self._revisions: dict[str, int] = dict.fromkeys(_names(), 0)
 
     def load(self) -> None:
         """Reads everything anew: at the start, and after a connection was lost (its last change may have arrived)."""
         with self._redis.pipeline(transaction=True) as pipeline:
-            for table in Table:
-                pipeline.hgetall(_key(table))
+            for name in _names():
+                pipeline.hgetall(_key(name))
             pipeline.xrevrange(_EVENTS_KEY, count=MAX_EVENTS)
             *tables, entries = pipeline.execute()
-        self._tables = {
-            table: {field.decode(): value.decode() for field, value in rows.items()}
-            for table, rows in zip(Table, tables, strict=True)
+        texts = {
+            name: {field.decode(): text.decode() for field, text in rows.items()}
+            for name, rows in zip(_names(), tables, strict=True)
         }
+        values = _parsed(texts)
         events = [CoordinatorEvent.model_validate_json(fields[b"event"]) for _, fields in reversed(entries)]
-        self._events = deque(events, maxlen=MAX_EVENTS)
-        self._last_event = max(self._last_event, events[-1].id if events else 0)
+        with self.lock:
+            self._texts, self._values = texts, values
+            self._events = deque(events, maxlen=MAX_EVENTS)
+            self._last_event = max(self._last_event, events[-1].id if events else 0)
+            self._note_changed(*_names())
 
     def rewrite(self) -> None:
         """Writes memory over a server that has lost a tail of what it was told."""
         with self._redis.pipeline(transaction=True) as pipeline:
-            for table, rows in self._tables.items():
-                pipeline.delete(_key(table))
+            for name, rows in self._texts.items():
+                pipeline.delete(_key(name))
                 if rows:
-                    pipeline.hset(_key(table), mapping=rows)
+                    pipeline.hset(_key(name), mapping=rows)
             pipeline.delete(_EVENTS_KEY)
             for event in self._events:
                 _append(pipeline, event)
             pipeline.execute()
 
-    def rows(self, table: Table) -> Mapping[str, str]:
+    def rows(self, table: Table[T]) -> Mapping[str, T]:
         """A table as it is now; do not keep it over a commit."""
-        return self._tables[table]
+        return self._values[table.name]
 
-    def get(self, table: Table, field: str) -> str | None:
-        """One field, or None."""
-        return self._tables[table].get(field)
+    def get(self, table: Table[T], field: str) -> T | None:
+        """One row, or None."""
+        value: T | None = self._values[table.name].get(field)
+        return value
+
+    def value(self, cell: Cell[T]) -> T | None:
+        """A single value, or None."""
+        value: T | None = self._values[_CELLS].get(cell.field)
+        return value
 
     def commit(self, changes: Sequence[Change], events: Sequence[CoordinatorEvent] = ()) -> None:
         """Makes changes and tells events, all or nothing. The ids of the events are given here."""
@@ -109,15 +94,25 @@ class Store:
                 _stage(pipeline, change)
             for event in numbered:
                 _append(pipeline, event)
-            pipeline.execute()
-        for change in changes:
-            self._remember(change)
-        self._events.extend(numbered)
-        self._last_event += len(numbered)
+            try:
+                pipeline.execute()
+            except redis.ResponseError:
+                self.load()  # Redis rolls nothing back: of what it refused, other parts may have been made
+                raise
+        with self.lock:
+            for change in changes:
+                self._remember(change)
+            self._events.extend(numbered)
+            self._last_event += len(numbered)
+            self._note_changed(*{change.table for change in changes})
 
     def told(self, mark: str, value: str) -> bool:
         """Whether the event of this mark was told for `value` already."""
-        return self.get(Table.MARKS, mark) == value
+        return self.get(MARKS, mark) == value
+
+    def revision(self, names: Sequence[str]) -> int:
+        """Grows whenever one of these tables is changed."""
+        return max(self._revisions[name] for name in names)
 
     @property
     def last_event(self) -> int:
@@ -142,22 +137,57 @@ class Store:
         self._last_event = max(self._last_event, seen)
 
     def _remember(self, change: Change) -> None:
-        rows = self._tables[change.table]
-        if change.value is None:
-            rows.pop(change.field, None)
+        texts, values = self._texts[change.table], self._values[change.table]
+        if change.text is None:
+            texts.pop(change.field, None)
+            values.pop(change.field, None)
         else:
-            rows[change.field] = change.value
+            texts[change.field], values[change.field] = change.text, change.value
+
+    def _note_changed(self, *names: str) -> None:
+        self._revision += 1
+        self._revisions.update(dict.fromkeys(names, self._revision))
 
 
-def _key(table: Table) -> str:
-    return f"dcs:{table.value}"
+class Derived(Generic[T]):
+    """What follows from tables, and is computed anew only after one of them was changed."""
+
+    def __init__(self, store: Store, sources: Sequence[Table[Any] | Cell[Any]], compute: Callable[[], T]) -> None:
+        self._store = store
+        self._sources = tuple({source.name for source in sources})
+        self._compute = compute
+        self._computed: tuple[int, T] | None = None
+
+    def __call__(self) -> T:
+        """As of now; do not keep it over a commit."""
+        with self._store.lock:
+            revision = self._store.revision(self._sources)
+            if self._computed is None or self._computed[0] != revision:
+                self._computed = revision, self._compute()
+            return self._computed[1]
+
+
+def _names() -> list[str]:
+    return [_CELLS, *(table.name for table in TABLES)]
+
+
+def _parsed(texts: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, Any]]:
+    """The values of all rows. A single value that only another version knows stays text."""
+    values = {table.name: {field: table.read(text) for field, text in texts[table.name].items()} for table in TABLES}
+    cells = texts[_CELLS]
+    values[_CELLS] = {cell.field: cell.read(cells[cell.field]) for cell in CELLS if cell.field in cells}
+    return values
+
+
+def _key(name: str) -> str:
+    return f"dcs:{name}"
 
 
 def _stage(pipeline: Any, change: Change) -> None:  # noqa: ANN401 - the client's stubs do not fit it
-    if change.value is None:
+    if change.text is None:
         pipeline.hdel(_key(change.table), change.field)
     else:
-        pipeline.hset(_key(change.table), change.field, change.value)
+        pipeline.hset(_key(change.table), change.field, change.text)
 
 
 def _append(pipeline: Any, event: CoordinatorEvent) -> None:  # noqa: ANN401 - the client's stubs do not fit it

@@ -5,7 +5,6 @@ Called by the coordinator in its thread. Keeps the newest weight of each stream;
 
 from __future__ import annotations
 
-from rljob_api.base import WireModel
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.weights import PublishRequest, SourceRequest, Stream, WeightOffer
@@ -13,16 +12,8 @@ from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.pods import Pods
+from rljob_workers.dcs.coordinator.records import OFFERS, OfferEntry
 from rljob_workers.dcs.coordinator.refusals import dead
-from rljob_workers.dcs.coordinator.store import Change, Table
-
-
-class OfferEntry(WireModel):
-    """The newest weight of a stream."""
-
-    offer: WeightOffer
-    owners: dict[str, str]
-    """Address -> incarnation of the life that serves it."""
 
 
 def is_newer(weight: WeightId, than: WeightId) -> bool:
@@ -43,7 +34,7 @@ class Weights:
         entry = self._entry(stream)
         if entry is None or not self._epochs.current.is_alive(entry.offer.id):
             return None
-        living = {rank.hello.life.incarnation for rank in self._pods.ranks().values()}
+        living = self._pods.living()
         sources = [address for address in entry.offer.sources if entry.owners[address] in living]
         return entry.offer.model_copy(update={"sources": sources}) if sources else None
 
@@ -69,7 +60,7 @@ class Weights:
         entry = OfferEntry(offer=offer, owners=dict.fromkeys(offer.sources, incarnation))
         epoch = request.life.epoch
         event = self._context.event(EventKind.PUBLISHED, epoch, f"{offer.stream.value} {offer.id} can be pulled.")
-        change = Change(Table.OFFERS, offer.stream.value, entry.model_dump_json())
+        change = OFFERS.put(offer.stream.value, entry)
         self._context.tell_once(f"published:{offer.stream.value}", f"{offer.id}", event, change)
         self._context.notify(Topic.WEIGHTS)
 
@@ -82,9 +73,8 @@ class Weights:
         owners = {**entry.owners, request.address: request.life.incarnation}
         sources = [*(source for source in entry.offer.sources if source != request.address), request.address]
         grown = OfferEntry(offer=entry.offer.model_copy(update={"sources": sources}), owners=owners)
-        self._context.store.commit([Change(Table.OFFERS, request.stream.value, grown.model_dump_json())])
+        self._context.store.commit([OFFERS.put(request.stream.value, grown)])
         self._context.notify(Topic.WEIGHTS)
 
     def _entry(self, stream: Stream) -> OfferEntry | None:
-        text = self._context.store.get(Table.OFFERS, stream.value)
-        return None if text is None else OfferEntry.model_validate_json(text)
+        return self._context.store.get(OFFERS, stream.value)
