@@ -15,12 +15,12 @@ from pydantic import ValidationError
 
 from rljob_api.cluster import RUN_DIR, checkpoint_claim_name
 from rljob_api.problems import sentences
+from rljob_api.role_traits import TRAITS
 from rljob_api.spec import AccessMode, CheckpointVolumeSpec, ModelSpec, RLJob, RLJobSpec, RoleSpec
 
 PARENT_DIR = "/var/lib/rljob-parent"
 """Where the pods of a clone see the volume of the job that it goes on from."""
 _VOLUME = "parent-checkpoints"
-_LOADS_MODEL = ("actor", "rollout", "actor_fwd", "reference")
 _LEFT_BEHIND = re.compile(r"^([^/]*\.)?kubernetes\.io/|^rljob\.dev/")
 """Annotations and labels that tools have put there."""
 _LONGEST_NAME = 40
@@ -136,8 +136,8 @@ def _with_volume(spec: RLJobSpec, volume: CheckpointVolumeSpec) -> RLJobSpec:
 
 
 def _with_mounts(spec: RLJobSpec, claim: str) -> RLJobSpec:
-    roles = {name: getattr(spec.roles, name) for name in _LOADS_MODEL}
-    mounted = {name: _with_mount(role, claim) for name, role in roles.items() if role is not None}
+    roles = spec.roles.present().items()
+    mounted = {role.value: _with_mount(given, claim) for role, given in roles if TRAITS[role].loads_model}
     return spec.model_copy(update={"roles": spec.roles.model_copy(update=mounted)})
 
 

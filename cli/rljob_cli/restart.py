@@ -12,6 +12,7 @@ from typing import Any, Literal
 import click
 
 from rljob_api.names import Role
+from rljob_api.role_traits import field_name
 from rljob_api.status import Phase
 from rljob_cli.cluster import Cluster, ClusterProblem, Unreachable, give_up
 
@@ -95,8 +96,8 @@ def _check(job: dict[str, Any], request: _Request) -> None:
     _refuse_ended(job, request, "There is nothing to restart.")
     if job["spec"].get("suspend"):
         raise ClusterProblem(f"The RLJob {request.name} is suspended. Set spec.suspend to false, and it starts anew.")
-    if request.role is Role.REFERENCE and job["spec"]["roles"].get("reference") is None:
-        raise ClusterProblem(f"--role: reference is no role of the RLJob {request.name}. Name another or none.")
+    if request.role is not None and job["spec"]["roles"].get(field_name(request.role)) is None:
+        raise ClusterProblem(f"--role: {request.role} is no role of the RLJob {request.name}. Name another or none.")
 
 
 def _wait(cluster: Cluster, request: _Request, voice: _Voice, seconds: int) -> None:

@@ -5,13 +5,11 @@ Pure. Read by `rljob run`, which says what it does not look at, and where a chan
 
 from rljob_api.names import Role
 from rljob_api.revision import given
+from rljob_api.role_traits import field_name
 from rljob_api.spec import RLJobSpec
 
-_ROLES = ("actor", "rollout", "actorFwd", "reference", "advantages")
-assert len(_ROLES) == len(Role)
-
 CLUSTER_ONLY: tuple[str, ...] = (
-    *(f"roles.{role}.{field}" for role in _ROLES for field in ("gpus", "resources", "template")),
+    *(f"roles.{field_name(role)}.{field}" for role in Role for field in ("gpus", "resources", "template")),
     "transferQueue.redis",
     "checkpoint.volume",
     "image",

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from rljob_api.revision import REFUSED, WAY_OUT, Row
+from rljob_api.role_traits import SCALED_ROLE, field_name
 from rljob_api.rule import VALIDATIONS
 from rljob_api.spec import FORM_OF_NAME, JOB_NAME, RLJobSpec
 from rljob_api.status import RLJobStatus
@@ -24,7 +25,7 @@ _DROPPED = frozenset({"title", "$defs", "additionalProperties", "const", "defaul
 _ALTERNATIVES = re.compile(r"\^\((\w+(?:\|\w+)*)\)\$")
 """The pattern that stands for an enum that may be null."""
 _WIDTHS = {"integer": "int64", "number": "double"}
-_REPLICAS = ("roles", "rollout", "replicas")
+_REPLICAS = ("roles", field_name(SCALED_ROLE), "replicas")
 """The field of the scale subresource. Its default has to be in the object: an autoscaler is refused the scale of a job
 that has no such field. It takes nothing back: a manifest that is applied without the field leaves it as it is."""
 
@@ -40,7 +41,7 @@ PRINTER_COLUMNS = (
 )
 WIDE_COLUMNS = (
     ("EPOCH", "integer", ".status.restart.epoch", "Incarnation of the whole job"),
-    ("ROLLOUTS", "integer", '.status.roles[?(@.name=="rollout")].ready', "Rollout replicas that are ready"),
+    ("ROLLOUTS", "integer", f'.status.roles[?(@.name=="{SCALED_ROLE}")].ready', "Rollout replicas that are ready"),
     ("WEIGHTS", "integer", f"{_TRAINING}.weightVersion", "Newest published weight version"),
     ("CHECKPOINT", "integer", f"{_TRAINING}.checkpoint", "Version of the last recorded checkpoint"),
     ("SAMPLES/S", "integer", f"{_TRAINING}.samplesPerSecond", "Samples of the last step by its seconds"),

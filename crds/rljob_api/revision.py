@@ -13,7 +13,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rljob_api.spec import RLJobSpec
+from rljob_api.names import Role
+from rljob_api.role_traits import TRAITS, field_name
+from rljob_api.spec import RLJobSpec, RoleSpec
 
 WAY_OUT = "Set it back, or go on as a new job: rljob clone NAME --from-checkpoint"
 """What a user can do on a cluster where a change is refused."""
@@ -58,6 +60,15 @@ def _refused(field: str, reason: str) -> tuple[Row, ...]:
     return (Row(field, Change.REFUSED, reason),)
 
 
+def _of_role(role: Role) -> tuple[Row, ...]:
+    """Replicas that come and go while the job runs restart nothing."""
+    path = f"roles.{field_name(role)}"
+    if not TRAITS[role].is_scalable:
+        return _restart(path)
+    rest = (f"{path}.{field}" for field in RoleSpec.model_fields if field != "replicas")
+    return (*_live(f"{path}.replicas"), *_restart(*rest))
+
+
 TABLE: tuple[Row, ...] = (
     *_refused("mode", "it decides which roles there are and what the queue holds."),
     *_refused("seed", "the samples of all rollouts so far are a function of it."),
@@ -84,16 +95,8 @@ TABLE: tuple[Row, ...] = (
         "training.refUpdateInterval",
         "rows are measured against a version that this interval chose, and no other one is kept.",
     ),
-    *_live("roles.rollout.replicas"),
+    *(row for role in Role for row in _of_role(role)),
     *_restart(
-        "roles.rollout.threads",
-        "roles.rollout.gpus",
-        "roles.rollout.resources",
-        "roles.rollout.template",
-        "roles.actor",
-        "roles.actorFwd",
-        "roles.reference",
-        "roles.advantages",
         "transferQueue.storageUnits",
         "transferQueue.pollingMode",
         "transferQueue.storageBytes",

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rljob_api.names import Scope
+from rljob_api.names import Role
+from rljob_api.role_traits import LEADING_ROLE, TRAITS, field_name
 from rljob_api.rule import Rule
 from rljob_api.tokenizer_size import NUM_BYTES, PRINTABLE_ASCII, SPECIAL_TOKENS, tokenizer_size
+from rljob_api.topology import topology_of
 
 if TYPE_CHECKING:
     from rljob_api import spec
@@ -22,16 +24,21 @@ def _vocabulary_covers_tokenizer(model: spec.ModelConfig) -> bool:
     return model.vocab_size is None or model.vocab_size >= tokenizer_size(model.tokenizer)
 
 
+def _num_trainers(job: spec.RLJobSpec) -> int:
+    """Data-parallel ranks. The sentences and CEL say replicas, which is the same as long as a pod has one rank."""
+    return topology_of(job.roles, LEADING_ROLE).num_ranks
+
+
 def _slices_reach_all_ranks(job: spec.RLJobSpec) -> bool:
     slices = job.training.iters_per_train_update
     if job.training.global_batch_size % slices:
         return True  # a rule of its own says so
-    return job.training.global_batch_size % (slices * job.roles.actor.replicas) == 0
+    return job.training.global_batch_size % (slices * _num_trainers(job)) == 0
 
 
 def _groups_reach_all_ranks(job: spec.RLJobSpec) -> bool:
     training = job.training
-    shares = training.iters_per_train_update * job.roles.actor.replicas
+    shares = training.iters_per_train_update * _num_trainers(job)
     if training.claim_policy != "Group" or training.global_batch_size % shares:
         return True  # rules of their own say that rows do not reach all ranks
     return training.global_batch_size % (shares * job.rollout.samples_per_prompt) == 0
@@ -113,15 +120,21 @@ BACKOFF: tuple[Rule, ...] = (
     ),
 )
 
-RESTART_TABLE: tuple[Rule, ...] = (
-    Rule(
-        field="actor",
-        holds=lambda table: table.actor in (None, Scope.GLOBAL),
-        sentence="{actor} is not possible: a gradient that is half applied cannot be taken back, so a failed actor "
-        "restarts the job. Give Global or leave the row out.",
-        cel="!has(self.actor) || self.actor == 'Global'",
-    ),
-)
+
+def _keeps_default(role: Role) -> Rule:
+    """The row of a role whose scope is fixed."""
+    traits, field = TRAITS[role], field_name(role)
+    scope = traits.scope
+    return Rule(
+        field=field,
+        holds=lambda table: table.row(role) in (None, scope),
+        sentence=f"{{{field}}} is not possible: {traits.fixed_because}, so a failed {field} restarts the job. "
+        f"Give {scope} or leave the row out.",
+        cel=f"!has(self.{field}) || self.{field} == '{scope}'",
+    )
+
+
+RESTART_TABLE: tuple[Rule, ...] = tuple(_keeps_default(role) for role in Role if TRAITS[role].fixed_because)
 
 RESTART_POLICY: tuple[Rule, ...] = (
     Rule(
@@ -152,9 +165,7 @@ SPEC: tuple[Rule, ...] = (
     ),
     Rule(
         field="training.microBatchSize",
-        holds=lambda job: (
-            job.training.global_batch_size % (job.training.micro_batch_size * job.roles.actor.replicas) == 0
-        ),
+        holds=lambda job: job.training.global_batch_size % (job.training.micro_batch_size * _num_trainers(job)) == 0,
         sentence="{training.microBatchSize} x {roles.actor.replicas} actor replicas does not divide "
         "training.globalBatchSize {training.globalBatchSize}. Give a divisor of globalBatchSize / replicas.",
         cel="self.training.globalBatchSize % (self.training.microBatchSize * self.roles.actor.replicas) == 0",

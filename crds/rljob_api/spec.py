@@ -388,8 +388,12 @@ class RolesSpec(ApiModel):
 
     def present(self) -> dict[Role, RoleSpec]:
         """The roles that the job has, in the order in which a sample passes them."""
-        given = {role: getattr(self, role.value) for role in Role}
+        given = {role: self.of(role) for role in Role}
         return {role: spec for role, spec in given.items() if spec is not None}
+
+    def of(self, role: Role) -> RoleSpec | None:
+        """The spec of `role`; None where the job does not have it."""
+        return getattr(self, role.value)  # type: ignore[no-any-return]
 
     def replicas(self) -> dict[Role, int]:
         """Role -> number of its pods."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from rljob_api.cluster import COMPONENT_WORKER, LABEL_JOB, LABEL_ROLE, deployment_name
 from rljob_api.names import Role
+from rljob_api.role_traits import SCALED_ROLE
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
 from rljob_api.wire.identity import PodKey
@@ -53,7 +54,7 @@ def observe(sight: Sight, ends: Ends, startups: Startups) -> tuple[Observed, Map
         infrastructure=infrastructure_facts(sight.key, sight.pods, sight.status, ends),
         wishes=_wishes(sight),
         secret_is_lost=sight.secret_is_lost,
-        scale_selector=f"{LABEL_JOB}={sight.key.name},{LABEL_ROLE}={Role.ROLLOUT.value}",
+        scale_selector=f"{LABEL_JOB}={sight.key.name},{LABEL_ROLE}={SCALED_ROLE.value}",
     )
     return observed, members
 

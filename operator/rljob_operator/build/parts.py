@@ -5,7 +5,7 @@ from typing import Any
 
 from rljob_api.names import Role
 from rljob_api.revision import revision
-from rljob_api.spec import RLJob, RolesSpec
+from rljob_api.spec import RLJob
 from rljob_operator.options import OperatorOptions, WorkloadOptions
 
 Manifest = dict[str, Any]
@@ -75,8 +75,3 @@ COORDINATOR_CONTAINER = "coordinator"
 REDIS_CONTAINER = "redis"
 CONTAINERS = (WORKER_CONTAINER, COORDINATOR_CONTAINER, REDIS_CONTAINER)
 """Every container that the operator makes has one of these names."""
-
-
-def field_name(role: Role) -> str:
-    """The role's field in `spec.roles`, in the manifest's spelling."""
-    return RolesSpec.model_fields[role.value].alias or role.value

@@ -3,8 +3,8 @@
 from typing import Any
 
 from rljob_api import cluster
-from rljob_api.names import Role
-from rljob_api.spec import AccessMode
+from rljob_api.role_traits import LEADING_ROLE, TRAITS
+from rljob_api.spec import AccessMode, RoleSpec
 from rljob_operator.build.parts import Part, Site
 from rljob_operator.build.template_patch import patched
 from rljob_operator.build.volumes import RUN, checkpoint_volume
@@ -15,8 +15,8 @@ _HOSTNAME = "kubernetes.io/hostname"
 
 
 def run_volume(site: Site) -> dict[str, Any]:
-    """The run volume of the actor, its template patch included: the coordinator must mount the same."""
-    spec = site.job.spec.roles.actor.template.get("spec", {})
+    """The run volume of the role that leads, its template patch included: the coordinator must mount the same."""
+    spec = _leader(site).template.get("spec", {})
     patch = [volume for volume in spec.get("volumes", []) if volume["name"] == RUN]
     volumes = patched({"volumes": [checkpoint_volume(site)]}, {"volumes": patch})["volumes"]
     assert len(volumes) == 1, "template_rules keeps the run volume from being deleted"
@@ -35,7 +35,7 @@ def shares_node(site: Site) -> bool:
     return once and "persistentVolumeClaim" in run_volume(site)
 
 
-def actor_placement(site: Site) -> dict[str, Any]:
+def saver_placement(site: Site) -> dict[str, Any]:
     """With the pods that have the volume, itself among them: the first pod of all may go where it likes."""
     return _near({LABEL_RUN_VOLUME: site.name}) if shares_node(site) else {}
 
@@ -48,14 +48,19 @@ def coordinator_placement(site: Site) -> dict[str, Any]:
     """
     if not shares_node(site):
         return {}
-    tolerations = site.job.spec.roles.actor.template.get("spec", {}).get("tolerations")
-    near = _near({cluster.LABEL_JOB: site.name, cluster.LABEL_ROLE: Role.ACTOR.value})
+    tolerations = _leader(site).template.get("spec", {}).get("tolerations")
+    near = _near({cluster.LABEL_JOB: site.name, cluster.LABEL_ROLE: LEADING_ROLE.value})
     return {**near, **({"tolerations": tolerations} if tolerations else {})}
 
 
 def has_run_volume(part: Part) -> bool:
     """Whether the part mounts it."""
-    return part.role is Role.ACTOR or part.component == cluster.COMPONENT_COORDINATOR
+    saves = part.role is not None and TRAITS[part.role].saves
+    return saves or part.component == cluster.COMPONENT_COORDINATOR
+
+
+def _leader(site: Site) -> RoleSpec:
+    return site.job.spec.roles.present()[LEADING_ROLE]
 
 
 def _near(labels: dict[str, str]) -> dict[str, Any]:

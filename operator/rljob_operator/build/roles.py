@@ -7,11 +7,12 @@ from typing import Any
 
 from rljob_api import cluster
 from rljob_api.names import Role
+from rljob_api.role_traits import TRAITS
 from rljob_api.spec import RoleSpec
 from rljob_api.status import RLJobStatus
 from rljob_operator.build.metadata import manifest, selector
 from rljob_operator.build.parts import WORKER_CONTAINER, Manifest, Part, Site
-from rljob_operator.build.placement import actor_placement
+from rljob_operator.build.placement import saver_placement
 from rljob_operator.build.probes import worker_probes
 from rljob_operator.build.resources import role_resources
 from rljob_operator.build.scale import role_replicas
@@ -52,14 +53,14 @@ def role_deployment(site: Site, status: RLJobStatus, role: Role, spec: RoleSpec)
 
 
 def _pod(site: Site, role: Role, spec: RoleSpec) -> dict[str, Any]:
-    is_actor = role is Role.ACTOR
-    run = checkpoint_volume(site) if is_actor else own_run_volume()
+    saves = TRAITS[role].saves
+    run = checkpoint_volume(site) if saves else own_run_volume()
     return {
         # No preStop hook: SIGTERM goes to the launcher, which drains, and no Service has to forget the pod before.
         "terminationGracePeriodSeconds": site.workloads.termination_grace_seconds,
         "containers": [_container(site, role, spec)],
         "volumes": [run, *common_volumes(site), memory_volume(site, spec)],
-        **(actor_placement(site) if is_actor else {}),
+        **(saver_placement(site) if saves else {}),
     }
 
 

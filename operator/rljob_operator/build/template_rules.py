@@ -8,8 +8,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from rljob_api import cluster
+from rljob_api.role_traits import field_name
 from rljob_api.spec import RLJob
-from rljob_operator.build.parts import CONTAINERS, WORKER_CONTAINER, field_name
+from rljob_operator.build.parts import CONTAINERS, WORKER_CONTAINER
 from rljob_operator.build.template_patch import DIRECTIVE, MERGE_KEYS
 from rljob_operator.build.volumes import JOB, JOB_DIR, RUN, SECRET, STATE
 from rljob_operator.options import WorkloadOptions

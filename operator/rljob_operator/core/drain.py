@@ -1,6 +1,6 @@
 """Interruption and suspension: the actor saves, then everything stops. Nothing is restarted on the way."""
 
-from rljob_api.names import Role
+from rljob_api.role_traits import TRAITS
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_api.times import seconds
 from rljob_api.wire.observation import PodObservation
@@ -65,8 +65,8 @@ def _drained(observed: Observed, status: RLJobStatus, now: float, since: float) 
 
 def _may_be_saving_unseen(observed: Observed, status: RLJobStatus) -> bool:
     """A coordinator that does not answer for a moment, or is new, must not cost what the actor has trained."""
-    actors = [(key, pod) for key, pod in pods(status) if key.role is Role.ACTOR]
-    unseen = any(pod.ready and not is_known(observed, key, pod) for key, pod in actors)
+    savers = [(key, pod) for key, pod in pods(status) if TRAITS[key.role].saves]
+    unseen = any(pod.ready and not is_known(observed, key, pod) for key, pod in savers)
     return unseen and status.restart.opened == status.restart.epoch
 
 
@@ -74,8 +74,8 @@ def _saving(observed: Observed, status: RLJobStatus) -> bool:
     """Whether an actor of the current epoch is at work: one that has only started holds nothing new."""
     if observed.coordinator is None or observed.coordinator.epoch != status.restart.epoch:
         return False
-    actors = [(key, pod) for key, pod in pods(status) if key.role is Role.ACTOR]
-    seen = [observed.seen(key, pod.life) for key, pod in actors]
+    savers = [(key, pod) for key, pod in pods(status) if TRAITS[key.role].saves]
+    seen = [observed.seen(key, pod.life) for key, pod in savers]
     return any(_at_work(status, pod) for pod in seen if pod is not None)
 
 

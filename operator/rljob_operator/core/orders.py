@@ -8,6 +8,7 @@ comes after is refused), the epoch, what pods shall do, and pods themselves.
 from collections.abc import Iterator
 
 from rljob_api.names import Role
+from rljob_api.role_traits import TRAITS
 from rljob_api.status import ConditionType, PodStatus, RLJobStatus
 from rljob_api.times import seconds
 from rljob_api.wire.epochs import DesiredState, PodOrder, PodPhase
@@ -97,7 +98,7 @@ def _is_idle(observed: Observed, fact: PodFact) -> bool:
 def _pod_phase(status: RLJobStatus, role: Role, pod: PodStatus) -> PodPhase:
     if terminal(status) is not None:
         return PodPhase.DONE
-    saves = is_draining(status) and role is Role.ACTOR
+    saves = is_draining(status) and TRAITS[role].saves
     return PodPhase.DRAIN if saves or pod.draining else PodPhase.RUN
 
 

@@ -1,6 +1,6 @@
 """Readiness: conditions that follow from what is seen, not from a decision."""
 
-from rljob_api.names import Role
+from rljob_api.role_traits import TRAITS
 from rljob_api.status import Condition, ConditionType, RLJobStatus
 from rljob_api.wire.identity import PodKey
 from rljob_operator.core.conditions import find, is_true, with_condition
@@ -38,7 +38,7 @@ def settled(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobS
 def _why_not_ready(observed: Observed, status: RLJobStatus, old: Condition | None) -> str:
     """Replicas that join do not take the job back to its start."""
     was_well = old is not None and (old.status == "True" or is_scaling(status))
-    joining = all(key.role is Role.ROLLOUT for key, pod in staying(status) if not pod.ready)
+    joining = all(TRAITS[key.role].is_scalable for key, pod in staying(status) if not pod.ready)
     if observed.on_cluster and was_well and joining:
         return Reason.SCALING.value
     said = [process.reason for process in observed.infrastructure if process.reason]

@@ -3,7 +3,7 @@
 Pure. Called by `decide` after the failures: a restart that they need anyway is part of the answer.
 """
 
-from rljob_api.names import Role
+from rljob_api.role_traits import TRAITS
 from rljob_api.spec import RestartRequestSpec
 from rljob_api.status import RLJobStatus
 from rljob_operator.core.observed import Observed
@@ -19,7 +19,7 @@ def requested(
     request = observed.wishes.request
     if request is None or request.id == status.restart.handled_request:
         return None
-    if request.role is None or request.role is Role.ACTOR:
+    if request.role is None or TRAITS[request.role].fixed_because:
         message, id_ = _sentence(request), f"request/{request.id}"
         return RestartGlobal(
             Reason.RESTART_REQUESTED, message, role=request.role, ids=(id_,), counts=False, wished=True

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rljob_api.names import Role, Scope
+from rljob_api.role_traits import TRAITS
 from rljob_api.spec import RestartPolicySpec
 from rljob_api.status import RLJobStatus
 from rljob_operator.core.failure_rules import ruled
@@ -17,20 +18,11 @@ from rljob_operator.core.pods import lost_before, lost_pods, never_ran
 from rljob_operator.core.unseen import lost_unseen
 from rljob_operator.core.verdicts import Cause, Fail, RestartGlobal, RestartInPlace
 
-DEFAULT_TABLE = {
-    Role.ROLLOUT: Scope.GLOBAL,
-    Role.ACTOR: Scope.GLOBAL,
-    Role.ACTOR_FWD: Scope.GLOBAL,
-    Role.REFERENCE: Scope.IN_PLACE,
-    Role.ADVANTAGES: Scope.IN_PLACE,
-}
-
 
 def row(policy: RestartPolicySpec, role: Role) -> Scope:
-    """The row of `role`, overridden or default. A gradient cannot be taken back: the actor's is always Global."""
-    if role is Role.ACTOR:
-        return Scope.GLOBAL
-    return policy.table.row(role) or DEFAULT_TABLE[role]
+    """The row of `role`, overridden (where it may be) or default."""
+    traits = TRAITS[role]
+    return traits.scope if traits.fixed_because else policy.table.row(role) or traits.scope
 
 
 def causes(observed: Observed, status: RLJobStatus, now: float) -> list[Cause]:

@@ -6,6 +6,7 @@ Pure. Called by `decide` before the policies (facts go into the status) and by t
 from collections.abc import Callable, Iterator, Mapping
 
 from rljob_api.names import Role
+from rljob_api.role_traits import TRAITS
 from rljob_api.status import ConditionType, PodStatus, RankStatus, RLJobStatus, RoleStatus
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import PodObservation, ServerState
@@ -54,8 +55,8 @@ def resized(status: RLJobStatus, replicas: Mapping[Role, int], now: float) -> RL
     for name, count in replicas.items():
         role = known.get(name) or RoleStatus(name=name, replicas=count, ready=0, failures=0)
         stay = [pod for pod in role.pods if not pod.draining]
-        # Rollouts beyond the wanted count leave one by one, once all is ready again: see `scaling`.
-        kept = stay if name is Role.ROLLOUT else stay[:count]
+        # Replicas beyond the wanted count leave one by one, once all is ready again: see `scaling`.
+        kept = stay if TRAITS[name].is_scalable else stay[:count]
         new = [new_pod(name, n, now) for n in range(len(kept), count)]
         roles.append(counted(role, [*kept, *new]))
     return status.model_copy(update={"roles": roles})

@@ -6,7 +6,7 @@ leaves was marked before, so that its Deployment takes no other when it shrinks:
     draining, marked, ordered to drain -> its ranks have ended -> off the roster -> the Deployment shrinks
 """
 
-from rljob_api.names import Role
+from rljob_api.role_traits import SCALED_ROLE
 from rljob_api.status import ConditionType, PodStatus, RLJobStatus, RoleStatus
 from rljob_api.wire.epochs import PodPhase
 from rljob_api.wire.identity import PodKey
@@ -23,8 +23,8 @@ LEAVE_LIMIT_SECONDS = DRAIN_LIMIT_SECONDS
 
 def scaled(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
     """`status` with the rollout replicas brought nearer to what is wanted. A local run has no such wish."""
-    role = next((role for role in status.roles if role.name is Role.ROLLOUT), None)
-    wanted = observed.replicas.get(Role.ROLLOUT)
+    role = next((role for role in status.roles if role.name is SCALED_ROLE), None)
+    wanted = observed.replicas.get(SCALED_ROLE)
     if not observed.on_cluster or role is None or wanted is None:
         return status, ()
     events: list[Event] = []
@@ -54,8 +54,8 @@ def _unready_for(status: RLJobStatus, reason: Reason) -> bool:
 
 def is_owed(observed: Observed, status: RLJobStatus) -> bool:
     """Whether replicas that are wanted have not joined yet."""
-    have = next((len(role.pods) for role in status.roles if role.name is Role.ROLLOUT), 0)
-    return observed.on_cluster and have < observed.replicas.get(Role.ROLLOUT, 0)
+    have = next((len(role.pods) for role in status.roles if role.name is SCALED_ROLE), 0)
+    return observed.on_cluster and have < observed.replicas.get(SCALED_ROLE, 0)
 
 
 def _revived(
@@ -71,7 +71,7 @@ def _revived(
 
 def _stay(observed: Observed, replica: int, pod: PodStatus, now: float) -> PodStatus:
     pod = pod.model_copy(update={"draining": False, "drain_ordered_at": None})
-    fact = observed.fact(PodKey(role=Role.ROLLOUT, replica=replica))
+    fact = observed.fact(PodKey(role=SCALED_ROLE, replica=replica))
     if pod.life and (fact is None or fact.life != pod.life or fact.state is PodState.EXITED):
         return given_up(pod, fact, now)
     return pod.model_copy(update={"generation": pod.generation + 1, "ready": False, "ordered_at": now})
@@ -88,7 +88,7 @@ def _without_the_drained(
 
 
 def _may_go(observed: Observed, replica: int, pod: PodStatus, now: float) -> bool:
-    fact = observed.fact(PodKey(role=Role.ROLLOUT, replica=replica))
+    fact = observed.fact(PodKey(role=SCALED_ROLE, replica=replica))
     if fact is None or now >= leaves_at(pod):
         return True
     return (fact.marked or fact.ending is not None) and _nothing_runs(observed, replica, pod)
@@ -100,7 +100,7 @@ def leaves_at(pod: PodStatus) -> float:
 
 
 def _nothing_runs(observed: Observed, replica: int, pod: PodStatus) -> bool:
-    key = PodKey(role=Role.ROLLOUT, replica=replica)
+    key = PodKey(role=SCALED_ROLE, replica=replica)
     fact = observed.fact(key)
     if fact is None or fact.life != pod.life or fact.state is not PodState.RUNNING:
         return True
@@ -124,7 +124,7 @@ def _with_joined(
         return members
     message = f"rollout scales from {len(members)} to {wanted} replicas"
     events.append(_event(now, Reason.SCALED_UP, message))
-    return [*members, *(new_pod(Role.ROLLOUT, n, now) for n in range(len(members), wanted))]
+    return [*members, *(new_pod(SCALED_ROLE, n, now) for n in range(len(members), wanted))]
 
 
 def _has_orders_for(observed: Observed, replica: int) -> bool:
@@ -133,7 +133,7 @@ def _has_orders_for(observed: Observed, replica: int) -> bool:
         return True
     desired = observed.coordinator.desired
     ordered = [order.pod for order in desired.pods] if desired is not None else []
-    return any(key.role is Role.ROLLOUT and key.replica >= replica for key in ordered)
+    return any(key.role is SCALED_ROLE and key.replica >= replica for key in ordered)
 
 
 def _with_draining(
@@ -154,7 +154,7 @@ def _with_draining(
 
 
 def _runs(observed: Observed, replica: int) -> bool:
-    fact = observed.fact(PodKey(role=Role.ROLLOUT, replica=replica))
+    fact = observed.fact(PodKey(role=SCALED_ROLE, replica=replica))
     return fact is not None and fact.state is PodState.RUNNING
 
 
@@ -169,4 +169,4 @@ def _with_role(status: RLJobStatus, role: RoleStatus) -> RLJobStatus:
 
 
 def _event(now: float, reason: Reason, message: str) -> Event:
-    return Event(now, reason, message, Role.ROLLOUT)
+    return Event(now, reason, message, SCALED_ROLE)

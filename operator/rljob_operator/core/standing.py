@@ -1,6 +1,6 @@
 """Standing: what the status of a job on a cluster says besides, for those who read conditions and the scale."""
 
-from rljob_api.names import Role
+from rljob_api.role_traits import SCALED_ROLE
 from rljob_api.status import ConditionType, RLJobStatus, ScalingStatus
 from rljob_operator.core.conditions import find, is_true, terminal, with_condition
 from rljob_operator.core.observed import Observed
@@ -37,10 +37,10 @@ def _progressing(observed: Observed, status: RLJobStatus, now: float) -> RLJobSt
 
 
 def _scaling(observed: Observed, status: RLJobStatus) -> ScalingStatus:
-    role = next((role for role in status.roles if role.name is Role.ROLLOUT), None)
+    role = next((role for role in status.roles if role.name is SCALED_ROLE), None)
     asleep = is_true(status, ConditionType.SUSPENDED)
     replicas = 0 if role is None or asleep else len(role.pods)
-    desired = observed.replicas.get(Role.ROLLOUT, 0)
+    desired = observed.replicas.get(SCALED_ROLE, 0)
     return status.scaling.model_copy(
         update={"replicas": replicas, "selector": observed.scale_selector, "desired": desired}
     )

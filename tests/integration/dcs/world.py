@@ -201,7 +201,6 @@ class World:
             job=self.job,
             global_rank=life.key.replica,
             world_size=ROLES[life.key.role],
-            ranks_per_pod=1,
             launcher=self.launchers[str(life.key.pod)].launcher,
             engine_url=None,
             seq_sink=SeqSink(),

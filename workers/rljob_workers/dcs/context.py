@@ -79,7 +79,6 @@ class RankContext:
     job: RLJob
     global_rank: int
     world_size: int
-    ranks_per_pod: int
     launcher: str
     """The life of the launcher that forked this rank (12 hex digits)."""
     engine_url: str | None

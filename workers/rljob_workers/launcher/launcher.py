@@ -18,8 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rljob_api.names import EXIT_FENCED, EXIT_SUCCEEDED, EXIT_TERMINATED, Role
+from rljob_api.names import EXIT_FENCED, EXIT_SUCCEEDED, EXIT_TERMINATED
 from rljob_api.spec import RLJob
+from rljob_api.topology import topology_of
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure
 from rljob_api.wire.identity import Endpoints
@@ -47,9 +48,6 @@ from rljob_workers.launcher.plan import (
 )
 from rljob_workers.launcher.ranks import PodIdentity, Ranks
 from rljob_workers.launcher.signals import SignalPipe
-
-RANKS_PER_POD = 1
-"""max(gpus, 1): without GPUs a pod has one rank."""
 
 TICK_SECONDS = 0.25
 """Longest sleep: deadlines (graces, the engine's health) are looked at this often."""
@@ -92,8 +90,10 @@ class Launcher:
         self._signals = signals
         self._bodies = bodies
         self._clock = clock
-        self._ranks = Ranks(self._identity, RANKS_PER_POD, environment.logs, clock)
-        self._engine = self._make_engine() if identity.pod.role is Role.ROLLOUT else None
+        self._topology = topology_of(job.spec.roles, identity.pod.role)
+        """For the launcher's whole life: another number of GPUs comes with another pod."""
+        self._ranks = Ranks(self._identity, self._topology.ranks_per_pod, environment.logs, clock)
+        self._engine = self._make_engine() if self._topology.engines else None
         self._client = LauncherClient(endpoints, clock, patience_seconds=REGISTER_SECONDS)
         self._outbox = FailureOutbox(endpoints, clock)
         self._answer = LauncherAnswer(order=None)
@@ -125,7 +125,7 @@ class Launcher:
             container_restart_count=self._identity.container_restart_count,
             launcher=self._id,
             pid=os.getpid(),
-            ranks_per_pod=RANKS_PER_POD,
+            ranks_per_pod=self._topology.ranks_per_pod,
         )
         while not self._signals.terminated:
             try:
@@ -155,7 +155,7 @@ class Launcher:
         order = self._answer.order
         state = LauncherState(
             order=order,
-            num_ranks=RANKS_PER_POD,
+            num_ranks=self._topology.ranks_per_pod,
             ranks_up=self._ranks.num_alive,
             ranks_ready=0 if order is None else self._ranks.num_ready(order),
             rank_starts=self._ranks.starts,
@@ -168,7 +168,7 @@ class Launcher:
 
     def _view(self) -> PodView:
         return PodView(
-            num_ranks=RANKS_PER_POD,
+            num_ranks=self._topology.ranks_per_pod,
             drain_seconds=float(self._job.spec.restart_policy.stall_timeout_seconds),
             ranks=self._ranks.views(),
             engine=None if self._engine is None else self._engine.view(),
@@ -267,7 +267,6 @@ class Launcher:
             job=self._job,
             global_rank=answer.first_rank + rank,
             world_size=answer.world_size,
-            ranks_per_pod=RANKS_PER_POD,
             launcher=self._id,
             engine_url=None if self._engine is None else self._engine.url,
             seq_sink=self._ranks.sink(rank),

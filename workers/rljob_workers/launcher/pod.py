@@ -23,11 +23,12 @@ from rljob_workers.launcher.starts import count_start
 limit_thread_pools()  # before anything below pulls in NumPy or torch
 
 from rljob_api.spec import RLJob  # noqa: E402 -- see above
+from rljob_api.topology import RoleTopology, topology_of  # noqa: E402 -- see above
 from rljob_api.wire.identity import PodKey  # noqa: E402 -- see above
 from rljob_workers.dcs.coordinator.listening import open_listener  # noqa: E402 -- see above
 from rljob_workers.launcher.echo import LogEcho  # noqa: E402 -- see above
 from rljob_workers.launcher.forking import is_users_error  # noqa: E402 -- see above
-from rljob_workers.launcher.launcher import RANKS_PER_POD, Bodies, Launcher  # noqa: E402 -- see above
+from rljob_workers.launcher.launcher import Bodies, Launcher  # noqa: E402 -- see above
 from rljob_workers.launcher.launcher_environment import LauncherEnvironment, WhenDone  # noqa: E402 -- see above
 from rljob_workers.launcher.loop_plugins import LauncherState  # noqa: E402 -- see above
 from rljob_workers.launcher.pod_metrics import exposition  # noqa: E402 -- see above
@@ -51,6 +52,7 @@ class Pod:
         self._pod_uid = required(os.environ, "RLJOB_POD_UID")
         self._role: Role = role_of(os.environ)
         self._job: RLJob = self._environment.job()
+        self._topology: RoleTopology = topology_of(self._job.spec.roles, self._role)
         self._endpoints = self._environment.endpoints(self._job)
         self._options = options
         self._bodies = bodies
@@ -67,7 +69,7 @@ class Pod:
         if pod is None:
             return EXIT_TERMINATED
         identity = PodIdentity(pod, self._pod_uid, restart_count)
-        plugins = (probes, LogEcho(_logs_of(pod, logs), sys.stdout.fileno()))
+        plugins = (probes, LogEcho(_logs_of(pod, self._topology, logs), sys.stdout.fileno()))
         environment = LauncherEnvironment(self._environment.endpoints, logs, WhenDone.STAYS, plugins)
         return Launcher(identity, self._job, environment, signals, self._bodies).run()
 
@@ -88,7 +90,7 @@ class Pod:
                 if pod is not None:
                     _log.info("pod %s is %s", self._pod_uid, pod)
                     return of_role(pod, self._role, self._pod_uid)
-                probes.turn(LauncherState(num_ranks=RANKS_PER_POD))
+                probes.turn(LauncherState(num_ranks=self._topology.ranks_per_pod))
                 poller = select.poll()
                 poller.register(signals.fileno(), select.POLLIN)
                 question.watch(poller)
@@ -124,13 +126,10 @@ def main(arguments: Sequence[str], bodies: Bodies, load: Callable[[], None] = pr
         return EXIT_BAD_MANIFEST
 
 
-def _logs_of(pod: PodKey, logs: Path) -> dict[str, Path]:
-    names = [*(f"{pod}.{rank}" for rank in range(RANKS_PER_POD)), *([f"{pod}.engine"] if _has_engine(pod) else [])]
+def _logs_of(pod: PodKey, topology: RoleTopology, logs: Path) -> dict[str, Path]:
+    ranks = (f"{pod}.{rank}" for rank in range(topology.ranks_per_pod))
+    names = [*ranks, *([f"{pod}.engine"] if topology.engines else [])]
     return {name: logs / f"{name}.log" for name in names}
-
-
-def _has_engine(pod: PodKey) -> bool:
-    return pod.role is Role.ROLLOUT
 
 
 if __name__ == "__main__":

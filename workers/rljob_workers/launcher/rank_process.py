@@ -10,13 +10,15 @@ import random
 import sys
 from typing import TYPE_CHECKING
 
-from rljob_api.names import EXIT_FENCED, Role
+from rljob_api.names import EXIT_FENCED
+from rljob_api.role_traits import TRAITS
 from rljob_workers.dcs.errors import LifeOver
 from rljob_workers.transfer_queue.errors import Fenced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rljob_api.names import Role
     from rljob_api.spec import RLJobSpec
     from rljob_api.wire.identity import RankKey
     from rljob_workers.dcs.context import RankContext
@@ -42,9 +44,9 @@ def until_fenced(main: Callable[[RankContext], int], context: RankContext) -> in
 
 
 def rank_threads(spec: RLJobSpec, role: Role) -> int:
-    """CPU threads of tensor operations in a rank; those of the rollout role belong to its engine."""
-    row = getattr(spec.roles, role.value)
-    return 1 if role is Role.ROLLOUT or row is None else int(row.threads)
+    """CPU threads of tensor operations in a rank; where there are engines, the threads are theirs."""
+    given = spec.roles.of(role)
+    return 1 if given is None or TRAITS[role].has_engines else given.threads
 
 
 def use_threads(num_threads: int) -> None:

@@ -15,8 +15,9 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from rljob_api.names import EXIT_SUCCEEDED, Role
+from rljob_api.role_traits import TRAITS
 from rljob_api.spec import RLJobSpec
-from rljob_api.wire.weights import Stream
+from rljob_api.topology import RoleTopology, topology_of
 from rljob_workers.data import build_prompt_source
 from rljob_workers.dcs.checkpoints import build_checkpoint_store
 from rljob_workers.dcs.context import RankContext
@@ -43,6 +44,7 @@ from rljob_workers.trainers import build_forward_model, build_trainer
 from rljob_workers.trainers.base import Trainer
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.dataset import Slicing
+from rljob_workers.transfer_queue.types import Task
 
 LOADING_SECONDS = 300.0
 """How long a rank may take to build its model, by its own word."""
@@ -52,7 +54,7 @@ def main(context: RankContext) -> int:
     """Runs the role of `context` until its pod drains; LifeOver and errors go to the launcher as they are."""
     rank = _Rank(context)
     with closing(rank.timeline):
-        _LOOPS[context.life.key.role](rank)
+        _LOOPS[rank.role](rank)
     return EXIT_SUCCEEDED
 
 
@@ -65,6 +67,10 @@ class _Rank:
     @property
     def spec(self) -> RLJobSpec:
         return self.context.job.spec
+
+    @property
+    def role(self) -> Role:
+        return self.context.life.key.role
 
     @property
     def run_dir(self) -> Path:
@@ -99,9 +105,14 @@ class _Rank:
         """Those that were not trained and recorded when this epoch began."""
         return range(self.session.welcome.restore.version, self.spec.rollout.num_rollouts)
 
-    def share(self, replicas: int) -> int:
-        """Rows that one replica takes at once: its part of a rollout, in whole groups."""
-        groups = -(-self.spec.rollout.batch_size // replicas)
+    @property
+    def topology(self) -> RoleTopology:
+        return topology_of(self.spec.roles, self.role)
+
+    @property
+    def share(self) -> int:
+        """Rows that one claimant takes at once: its part of a rollout, in whole groups."""
+        groups = -(-self.spec.rollout.batch_size // len(self.topology.gangs))
         return groups * self.spec.rollout.samples_per_prompt
 
 
@@ -112,35 +123,28 @@ def _run_advantages(rank: _Rank) -> None:
         rank.timeline,
         partitions=rank.partitions,
         samples_per_prompt=rank.spec.rollout.samples_per_prompt,
-        max_rows=rank.share(rank.spec.roles.advantages.replicas),
+        max_rows=rank.share,
     )
 
 
 def _run_actor_fwd(rank: _Rank) -> None:
-    config = ForwardConfig(
-        task=tasks.ACTOR_LOG_PROBS.name,
-        stream=Stream.POLICY,
-        num_rollouts=rank.spec.rollout.num_rollouts,
-        max_rows=rank.share(rank.spec.roles.actor_fwd.replicas),
-        interval=1,
-    )
-    _run_forward(rank, config, tasks.LOG_PROBS)
+    _run_forward(rank, tasks.ACTOR_LOG_PROBS, tasks.LOG_PROBS, interval=1)
 
 
 def _run_reference(rank: _Rank) -> None:
-    if rank.spec.roles.reference is None:
-        raise ValueError("roles.reference: this job has no reference role. Add it to the manifest.")
+    _run_forward(rank, tasks.REFERENCE_LOG_PROBS, tasks.REF_LOG_PROBS, interval=rank.spec.training.ref_update_interval)
+
+
+def _run_forward(rank: _Rank, task: Task, field: str, *, interval: int | None) -> None:
+    stream = TRAITS[rank.role].stream
+    assert stream is not None, f"{rank.role} computes under weights that it follows"
     config = ForwardConfig(
-        task=tasks.REFERENCE_LOG_PROBS.name,
-        stream=Stream.REFERENCE,
+        task=task.name,
+        stream=stream,
         num_rollouts=rank.spec.rollout.num_rollouts,
-        max_rows=rank.share(rank.spec.roles.reference.replicas),
-        interval=rank.spec.training.ref_update_interval,
+        max_rows=rank.share,
+        interval=interval,
     )
-    _run_forward(rank, config, tasks.REF_LOG_PROBS)
-
-
-def _run_forward(rank: _Rank, config: ForwardConfig, field: str) -> None:
     with rank.session.busy("building the model", LOADING_SECONDS):
         tokenizer = build_tokenizer(rank.spec.model)
         model = build_forward_model(rank.spec, tokenizer)
@@ -172,7 +176,7 @@ def _run_rollout(rank: _Rank) -> None:
     stage = GenerateStage(config, engine, source, reward, _text_decoder(tokenizer))
     sizes = RolloutConfig.sized(
         spec.rollout.batch_size,
-        spec.roles.rollout.replicas,
+        rank.topology.num_ranks,
         spec.rollout.samples_per_prompt,
         sampling.max_new_tokens,
     )

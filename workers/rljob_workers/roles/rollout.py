@@ -46,9 +46,9 @@ class RolloutConfig:
     tickets_per_request: int
 
     @classmethod
-    def sized(cls, batch_size: int, replicas: int, samples_per_prompt: int, max_new_tokens: int) -> RolloutConfig:
-        """One rollout's worth of groups over all replicas, in requests that end soon."""
-        share = ceil(batch_size / replicas)
+    def sized(cls, batch_size: int, num_ranks: int, samples_per_prompt: int, max_new_tokens: int) -> RolloutConfig:
+        """One rollout's worth of groups over all ranks, in requests that end soon."""
+        share = ceil(batch_size / num_ranks)
         by_tokens = TOKENS_PER_REQUEST // (samples_per_prompt * max_new_tokens)
         per_request = max(1, min(by_tokens, ceil(share / 2)), ceil(share / MAX_REQUESTS))
         return cls(share, per_request)

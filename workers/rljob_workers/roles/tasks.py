@@ -3,6 +3,7 @@
 Read by the coordinator (readiness) and by every role (names). Imports nothing heavy.
 """
 
+from rljob_api.role_traits import TRAITS
 from rljob_api.spec import RLJobSpec
 from rljob_workers.transfer_queue.types import ClaimPolicy, QueueShape, Task, TaskKind
 
@@ -27,6 +28,7 @@ COMPUTE_ADVANTAGES = Task(
     ClaimPolicy.GROUP,
 )
 
+_FORWARD = (ACTOR_LOG_PROBS, COMPUTE_ADVANTAGES, REFERENCE_LOG_PROBS)
 
 ACTOR_TRAIN = "actor_train"
 
@@ -40,7 +42,8 @@ def actor_train(policy: ClaimPolicy, *, with_reference: bool) -> Task:
 def queue_shape(spec: RLJobSpec) -> QueueShape:
     """What the queue must know of the job."""
     has_reference = spec.roles.reference is not None
-    forward = [ACTOR_LOG_PROBS, COMPUTE_ADVANTAGES] + ([REFERENCE_LOG_PROBS] if has_reference else [])
+    served = {name for role in spec.roles.present() for name in TRAITS[role].tasks}
+    forward = [task for task in _FORWARD if task.name in served]
     return QueueShape(
         batch_size=spec.rollout.batch_size,
         samples_per_prompt=spec.rollout.samples_per_prompt,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from rljob_api.names import Role
+from rljob_api.role_traits import TICKET_ROLE, TRAITS
 from rljob_api.wire.epochs import DesiredState, EpochRequest, RestorePoint
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.observation import CoordinatorStatus, EventKind, EventPage, QueueObservation, ServerState
@@ -131,7 +131,7 @@ class Coordinator:
         """
         server_is_open = self.gate.state is ServerState.OPEN
         self.progress.report_failure(failure, server_is_open=server_is_open)
-        if server_is_open and failure.pod.role is Role.ROLLOUT:
+        if server_is_open and TRAITS[failure.pod.role].draws_tickets:
             self.look_after_prompts()
 
     # --- background ------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class Coordinator:
         if aside.exhausted:
             self.progress.report_found(
                 FailureKind.REPORTED,
-                Role.ROLLOUT,
+                TICKET_ROLE,
                 f"attempts/{aside.rollout_id}/{aside.group}/{aside.kills}",
                 f"{where} has no draw left (rollout.maxAttempts). {message}",
             )

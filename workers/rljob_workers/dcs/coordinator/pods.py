@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rljob_api.names import Epoch, Role
+from rljob_api.role_traits import TRAITS
 from rljob_api.spec import RLJob
+from rljob_api.topology import RoleTopology, topology_of
 from rljob_api.wire.epochs import PodOrder
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.identity import Life, PodKey
@@ -133,13 +135,18 @@ class Pods:
         order = self._epochs.order_of(hello.pod)
         if order is None or not self._may_carry(hello, order):
             return LauncherAnswer(order=None)
-        replicas = self._epochs.desired.replicas.get(hello.pod.role.value, 1)
+        topology = self._topology(hello.pod.role)
         return LauncherAnswer(
             order=order,
-            world_size=replicas * hello.ranks_per_pod,
-            first_rank=hello.pod.replica * hello.ranks_per_pod,
+            world_size=topology.num_ranks,
+            first_rank=topology.ranks_of(hello.pod.replica).start,
             job=self._job_for(order, carried),
         )
+
+    def _topology(self, role: Role) -> RoleTopology:
+        """With the pods that are ordered: while the job runs it is scaled."""
+        topology = topology_of(self._context.job.spec.roles, role)
+        return replace(topology, pods=self._epochs.desired.replicas.get(role.value, 1))
 
     def _job_for(self, order: PodOrder, carried: PodOrder | None) -> RLJob | None:
         """What the order's epoch runs with, where the launcher has not heard of that epoch yet."""
@@ -304,7 +311,7 @@ class Pods:
         for entry in self.ranks_of(failure.pod):
             if not _concerns(failure, entry.hello.life):
                 continue
-            if failure.pod.role is Role.ROLLOUT:
+            if TRAITS[failure.pod.role].draws_tickets:
                 self._context.admin.suspect(entry.hello.life.incarnation)
             if failure.kind is not FailureKind.ENGINE_EXITED:
                 self.end(entry.hello.life)

@@ -9,7 +9,8 @@ import logging
 from contextlib import suppress
 from functools import partial
 
-from rljob_api.names import Role, partition_name
+from rljob_api.names import partition_name
+from rljob_api.role_traits import LEADING_ROLE
 from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, RoomMade
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
@@ -77,7 +78,7 @@ class StorageCare:
             self._report(f"chunks/{where}", message)
 
     def _report(self, cause: str, message: str) -> None:
-        self._progress.report_found(FailureKind.ROWS_LOST, Role.ACTOR, cause, message)
+        self._progress.report_found(FailureKind.ROWS_LOST, LEADING_ROLE, cause, message)
 
     # --- room ------------------------------------------------------------------------------------------------------
 

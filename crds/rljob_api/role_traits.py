@@ -1,0 +1,90 @@
+"""What is true of each role, as one table: everything that code outside of a role's own work asks about a role.
+
+Pure. Read by everybody instead of a role's name. A role's name stands here and where its own work is: its loop, its
+stage, its factory.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from pydantic.alias_generators import to_camel
+
+from rljob_api.names import Role, Scope
+from rljob_api.wire.weights import Stream
+
+
+class Grouping(Enum):
+    """How the ranks of a role belong together."""
+
+    INDEPENDENT = "Independent"
+    """Each rank works for itself: the others go on without it."""
+    GANG = "Gang"
+    """All ranks of the role take part in the same collectives: without one the others wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleTraits:
+    """A row of the table."""
+
+    scope: Scope
+    """What its failures restart where the spec does not override it."""
+    fixed_because: str = ""
+    """Why its scope cannot be overridden, as part of a sentence; empty: it can."""
+    grouping: Grouping = Grouping.INDEPENDENT
+    tasks: tuple[str, ...] = ()
+    """Consumers of the queue that it serves."""
+    stream: Stream | None = None
+    """Weights that it follows."""
+    leads: bool = False
+    """Its rank 0 trains the policy: publishes weights, reports steps, records checkpoints. True of one role."""
+    saves: bool = False
+    """Writes checkpoints: its pods mount the run volume, and a drain waits until it has saved."""
+    loads_model: bool = False
+    """Reads the model's folder (`model.path`) or its tokenizer's."""
+    draws_tickets: bool = False
+    """Works on prompts under tickets: a death makes suspects of the prompts in work. True of one role."""
+    has_engines: bool = False
+    """Its pods run engine servers, one for each rank; `threads` are the engine's."""
+    is_scalable: bool = False
+    """Replicas come and go while the job runs (the scale subresource). True of one role."""
+
+
+TRAITS: Mapping[Role, RoleTraits] = {
+    Role.ROLLOUT: RoleTraits(
+        Scope.GLOBAL,
+        stream=Stream.POLICY,
+        loads_model=True,
+        draws_tickets=True,
+        has_engines=True,
+        is_scalable=True,
+    ),
+    Role.ACTOR: RoleTraits(
+        Scope.GLOBAL,
+        fixed_because="a gradient that is half applied cannot be taken back",
+        grouping=Grouping.GANG,
+        tasks=("actor_train",),
+        leads=True,
+        saves=True,
+        loads_model=True,
+    ),
+    Role.ACTOR_FWD: RoleTraits(Scope.GLOBAL, tasks=("actor_log_probs",), stream=Stream.POLICY, loads_model=True),
+    Role.REFERENCE: RoleTraits(Scope.IN_PLACE, tasks=("ref_log_probs",), stream=Stream.REFERENCE, loads_model=True),
+    Role.ADVANTAGES: RoleTraits(Scope.IN_PLACE, tasks=("compute_advantages_and_returns",)),
+}
+
+
+def field_name(role: Role) -> str:
+    """The role's field in `spec.roles` and in `spec.restartPolicy.table`, in the manifest's spelling."""
+    return to_camel(role.value)
+
+
+def _only(holds: Callable[[RoleTraits], bool]) -> Role:
+    (role,) = (role for role, traits in TRAITS.items() if holds(traits))
+    return role
+
+
+LEADING_ROLE = _only(lambda traits: traits.leads)
+TICKET_ROLE = _only(lambda traits: traits.draws_tickets)
+SCALED_ROLE = _only(lambda traits: traits.is_scalable)
+"""The resource has one scale subresource."""

@@ -1,0 +1,48 @@
+"""The shape of a role, row by row; then that ranks are numbered without gaps, whatever the numbers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_api.names import Role
+from rljob_api.role_traits import TRAITS, Grouping
+from rljob_api.spec import RoleSpec, RolesSpec
+from rljob_api.topology import RoleTopology, topology_of
+
+
+def shape(role: Role, replicas: int, gpus: int) -> RoleTopology:
+    """Beyond the limits of today's spec too."""
+    spec = RoleSpec.model_construct(replicas=replicas, gpus=gpus)
+    return topology_of(RolesSpec().model_copy(update={role.value: spec}), role)
+
+
+@pytest.mark.parametrize(
+    ("role", "replicas", "gpus", "expected"),
+    [
+        pytest.param(Role.ACTOR, 1, 0, RoleTopology(1, 1, 0, Grouping.GANG), id="without GPUs a pod has one rank"),
+        pytest.param(Role.ACTOR, 2, 1, RoleTopology(2, 1, 0, Grouping.GANG), id="one GPU, one rank"),
+        pytest.param(Role.ACTOR, 2, 8, RoleTopology(2, 8, 0, Grouping.GANG), id="a rank for each GPU"),
+        pytest.param(Role.ROLLOUT, 3, 0, RoleTopology(3, 1, 1, Grouping.INDEPENDENT), id="an engine without GPUs"),
+        pytest.param(Role.ROLLOUT, 3, 4, RoleTopology(3, 4, 4, Grouping.INDEPENDENT), id="an engine for each rank"),
+        pytest.param(Role.REFERENCE, 2, 1, RoleTopology(2, 1, 0, Grouping.INDEPENDENT), id="no engines elsewhere"),
+    ],
+)
+def test_shape(role: Role, replicas: int, gpus: int, expected: RoleTopology) -> None:
+    assert shape(role, replicas, gpus) == expected
+
+
+def test_a_role_that_the_job_does_not_have_has_no_pods_but_a_pod_of_it_has_a_rank() -> None:
+    absent = topology_of(RolesSpec(reference=None), Role.REFERENCE)
+    assert (absent.num_ranks, absent.gangs, absent.ranks_per_pod) == (0, (), 1)
+
+
+@given(role=st.sampled_from(list(Role)), replicas=st.integers(1, 50), gpus=st.integers(0, 16))
+def test_ranks_are_numbered_without_gaps_over_pods_and_each_is_in_one_gang(
+    role: Role, replicas: int, gpus: int
+) -> None:
+    topology = shape(role, replicas, gpus)
+    everyone = list(range(topology.num_ranks))
+    assert [rank for pod in range(topology.pods) for rank in topology.ranks_of(pod)] == everyone
+    assert [rank for gang in topology.gangs for rank in gang] == everyone
+    assert len(topology.gangs) == (1 if TRAITS[role].grouping is Grouping.GANG else topology.num_ranks)
+    assert topology.engines in (0, topology.ranks_per_pod)
