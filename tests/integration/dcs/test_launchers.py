@@ -13,13 +13,20 @@ from rljob_api.wire.epochs import DesiredState, PodOrder, PodPhase
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import LauncherAnswer, LauncherPoll
 from rljob_api.wire.observation import EventKind
-from rljob_workers.dcs.errors import CoordinatorUnreachable, LifeOver
+from rljob_workers.dcs.errors import LifeOver
 from rljob_workers.dcs.launcher_client import LauncherClient, PendingOrder
-from tests.integration.dcs.world import World, eventually
+from tests.integration.dcs.world import World
 
 
 @pytest.fixture
 def client(world: World) -> Iterator[LauncherClient]:
+    client = world.launcher_client()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def other(world: World) -> Iterator[LauncherClient]:
     client = world.launcher_client()
     yield client
     client.close()
@@ -132,36 +139,94 @@ def test_another_pod_carries_a_number_that_was_free_for_a_while(world: World, cl
     assert answer.order is None, "it came back by itself, and the table decides"
 
 
-def test_a_new_pod_waits_for_its_orders_while_those_in_force_are_of_a_pod_that_is_gone(world: World) -> None:
-    """As when a job is resumed: its launchers may be there before the supervisor has ordered anything."""
-    gone, new = world.hello(Role.ACTOR), world.hello(Role.ACTOR).model_copy(update={"pod_uid": "new"})
+def order_actor(world: World, epoch: int, uid: str) -> None:
+    """Orders that name this pod as the actor."""
+    pod = PodKey(role=Role.ACTOR, replica=0)
+    orders = [PodOrder(pod=pod, epoch=Epoch(epoch), generation=0, phase=PodPhase.RUN, pod_uid=uid)]
+    world.call("PUT", "/v1/desired", DesiredState(epoch=Epoch(epoch), pods=orders, replicas={}))
 
-    def order(epoch: int, uid: str) -> None:
-        pods = [PodOrder(pod=gone.pod, epoch=Epoch(epoch), generation=0, phase=PodPhase.RUN, pod_uid=uid)]
-        world.call("PUT", "/v1/desired", DesiredState(epoch=Epoch(epoch), pods=pods, replicas={}))
 
+def carries(world: World) -> list[str]:
+    """The launchers that carry pods."""
+    return [pod.launcher for pod in world.status().pods]
+
+
+def test_a_launcher_that_is_up_before_its_order_waits_and_ends_nobody(
+    world: World, client: LauncherClient, other: LauncherClient
+) -> None:
+    """Its pod is made while the epoch that names it is still held back, as by a back-off."""
     world.raise_epoch(1)
-    order(1, gone.pod_uid)
-    impatient, client = LauncherClient(world.endpoints, patience_seconds=0.5), world.launcher_client()
-    client.register(gone)
-    with pytest.raises(LifeOver, match="is pod uid-actor-0 by order, and launcher"):
-        impatient.register(new)
-    world.restart()
-    world.status()
-
-    def must_wait() -> bool:
-        with pytest.raises(CoordinatorUnreachable) as refused:
-            impatient.register(new)
-        return "of pod new must wait for other orders" in str(refused.value)
-
-    eventually(must_wait, "the word that it must wait")  # which comes late: a slow coordinator's is given up before
+    present, later = world.hello(Role.ACTOR), world.hello(Role.ACTOR).model_copy(update={"pod_uid": "later"})
+    order_actor(world, 1, present.pod_uid)
+    other.register(present)
+    carried = world.poll(other, None).order
+    client.register(later)
+    assert world.poll(client, None).order is None
+    assert world.poll(other, carried, 0.05).order == carried
+    assert carries(world) == [present.launcher]
+    pending = client.begin_poll(LauncherPoll(carried=None, ranks=[], wait_seconds=20))
     world.raise_epoch(2)
-    order(2, "new")
-    impatient.register(new)
+    order_actor(world, 2, "later")
+    answer = collected(pending)
+    assert isinstance(answer, LauncherAnswer)
+    assert answer.order is not None
+    assert (answer.order.epoch, answer.order.pod_uid) == (2, "later")
+    assert carries(world) == [later.launcher]
     with pytest.raises(LifeOver, match="was replaced by a later one"):
-        client.register(gone)
-    impatient.close()
-    client.close()
+        world.poll(other, carried, 0.05)
+
+
+def test_a_launcher_that_waits_for_its_order_goes_on_waiting_in_a_restarted_coordinator(
+    world: World, client: LauncherClient, other: LauncherClient
+) -> None:
+    world.raise_epoch(1)
+    order_actor(world, 1, "gone")
+    client.register(world.hello(Role.ACTOR).model_copy(update={"pod_uid": "gone"}))
+    other.register(world.hello(Role.ACTOR).model_copy(update={"pod_uid": "later"}))
+    world.restart()
+    assert world.poll(other, None).order is None
+    order_actor(world, 1, "later")
+    answer = world.poll(other, None, 20)
+    assert answer.order is not None
+    assert answer.order.pod_uid == "later"
+
+
+def test_a_launcher_that_the_orders_have_left_or_name_otherwise_is_fenced(
+    world: World, client: LauncherClient, other: LauncherClient
+) -> None:
+    world.raise_epoch(1)
+    hello = world.hello(Role.ACTOR)
+    order_actor(world, 1, hello.pod_uid)
+    client.register(hello)
+    order_actor(world, 1, "another")
+    with pytest.raises(LifeOver, match="is pod another by order, and launcher"):
+        client.register(hello)
+    other.register(world.hello(Role.ACTOR).model_copy(update={"pod_uid": "third"}))
+    pods = [
+        PodOrder(pod=PodKey(role=Role.ACTOR, replica=replica), epoch=Epoch(1), generation=0, pod_uid=uid)
+        for replica, uid in enumerate(("another", "third"))
+    ]
+    world.call("PUT", "/v1/desired", DesiredState(epoch=Epoch(1), pods=pods, replicas={}))
+    with pytest.raises(LifeOver, match="is pod another by order, and launcher"):
+        world.poll(other, None)
+
+
+def test_of_launchers_that_waited_for_one_pod_the_ordered_one_carries_it(
+    world: World, client: LauncherClient, other: LauncherClient
+) -> None:
+    """The first has died while it waited, and its open poll may still be answered."""
+    world.raise_epoch(1)
+    order_actor(world, 1, "gone")
+    first, second = (world.hello(Role.ACTOR).model_copy(update={"pod_uid": uid}) for uid in ("first", "second"))
+    other.register(first)
+    open_poll = other.begin_poll(LauncherPoll(carried=None, ranks=[], wait_seconds=20))
+    client.register(second)
+    order_actor(world, 1, "second")
+    answer = world.poll(client, None, 20)
+    assert answer.order is not None
+    assert carries(world) == [second.launcher]
+    assert collected(open_poll) is None
+    assert open_poll.registration_lost
 
 
 def test_a_rank_that_lived_shows_that_its_launcher_took_the_order(world: World, client: LauncherClient) -> None:

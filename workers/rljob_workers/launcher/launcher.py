@@ -48,6 +48,7 @@ from rljob_workers.launcher.plan import (
 )
 from rljob_workers.launcher.ranks import PodIdentity, Ranks
 from rljob_workers.launcher.signals import SignalPipe
+from rljob_workers.launcher.wait_log import WaitLog
 
 TICK_SECONDS = 0.25
 """Longest sleep: deadlines (graces, the engine's health) are looked at this often."""
@@ -100,6 +101,7 @@ class Launcher:
         self._poll: LauncherPoll | None = None
         self._pending: PendingOrder | None = None
         self._poll_not_before = 0.0
+        self._wait = WaitLog(_log, clock)
         self._exit_code: int | None = None
 
     def run(self) -> int:
@@ -198,12 +200,20 @@ class Launcher:
         answer = pending.result()
         if answer is None or answer.order is None:
             self._poll_not_before = self._clock() + ASK_AGAIN_SECONDS
+            self._log_wait()
             return
+        self._wait.end()
         if answer.order != self._answer.order:
             _log.info("%s: ordered to %s", self._identity.pod, _order_words(answer.order))
         self._answer = answer
         if answer.job is not None:
             self._use(answer.job)
+
+    def _log_wait(self) -> None:
+        pod, uid = self._identity.pod, self._identity.pod_uid
+        self._wait.turn(
+            f"{pod}: launcher {self._id} of pod {uid} waits for an order from {self._endpoints.coordinator}"
+        )
 
     def _use(self, job: RLJob) -> None:
         """The epoch that was just heard of runs with `job`."""

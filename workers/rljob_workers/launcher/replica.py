@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from rljob_api.wire.identity import Endpoints, PodKey
 from rljob_api.wire.launchers import ReplicaAnswer
 from rljob_workers.dcs.channel import Answer, ChannelBroken, HttpChannel, PendingAnswer
+from rljob_workers.launcher.wait_log import WaitLog
 
 WAIT_SECONDS = 20.0
 """How long the coordinator may hold the question."""
@@ -23,8 +24,6 @@ ANSWER_SECONDS = 5.0
 """How much longer its answer may take."""
 PAUSE_SECONDS = 1.0
 """Before the question is asked again of a coordinator that was not reached or refused."""
-TELL_SECONDS = 30.0
-"""Between two words about what is waited for."""
 
 _log = logging.getLogger(__name__)
 
@@ -39,8 +38,7 @@ class ReplicaQuestion:
         self._clock = clock
         self._pending: PendingAnswer | None = None
         self._not_before = 0.0
-        self._begun = clock()
-        self._told = clock()
+        self._wait = WaitLog(_log, clock)
         self._why = "it has not answered yet"
 
     def turn(self) -> PodKey | None:
@@ -52,7 +50,7 @@ class ReplicaQuestion:
                 return found
         if self._pending is None and self._clock() >= self._not_before:
             self._ask()
-        self._tell()
+        self._wait.turn(f"pod {self._pod_uid} waits to hear from {self._url} which replica it is: {self._why}")
         return None
 
     def watch(self, poller: select.poll) -> None:
@@ -92,19 +90,6 @@ class ReplicaQuestion:
     def _later(self, why: str) -> None:
         self._why = why
         self._not_before = self._clock() + PAUSE_SECONDS
-
-    def _tell(self) -> None:
-        if self._clock() - self._told < TELL_SECONDS:
-            return
-        self._told = self._clock()
-        seconds = self._clock() - self._begun
-        _log.info(
-            "pod %s has waited %.0f s for the coordinator at %s to say which replica it is: %s",
-            self._pod_uid,
-            seconds,
-            self._url,
-            self._why,
-        )
 
 
 def _text(answer: Answer) -> str:

@@ -27,9 +27,10 @@ from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.opening import Word
 from rljob_workers.dcs.coordinator.readiness import RankStanding, readiness_mark
 from rljob_workers.dcs.coordinator.records import ENDED_LAUNCHERS, PODS, RANKS, TAKEN, RankEntry, TakenOrder
-from rljob_workers.dcs.coordinator.refusals import Refused, fenced, not_found, not_open, wrong_epoch
+from rljob_workers.dcs.coordinator.refusals import Refused, fenced, not_found, wrong_epoch
 from rljob_workers.dcs.coordinator.store import Derived
 from rljob_workers.dcs.coordinator.table import Change
+from rljob_workers.dcs.coordinator.unordered import UnorderedLaunchers
 
 MAX_ENDED_LAUNCHERS = 1000
 """Ended launchers that are remembered; a zombie older than this many restarts is not plausible."""
@@ -64,6 +65,7 @@ class Pods:
         self._hellos: dict[str, tuple[str, Word]] = {}
         """Pod -> who wished to be its launcher last, and when."""
         self._registered: dict[str, float] = {}
+        self._unordered = UnorderedLaunchers()
         store = context.store
         self._by_launcher = Derived(
             store, [PODS], lambda: {hello.launcher: hello for hello in self.launchers().values()}
@@ -97,11 +99,16 @@ class Pods:
         self.seen_seq = max(self.seen_seq, hello.seen_seq)
 
     def register_launcher(self, hello: LauncherHello) -> None:
-        """Takes a launcher in; an earlier one of its pod, and its ranks, are over from here on."""
-        store = self._context.store
-        if hello.launcher in store.rows(ENDED_LAUNCHERS):
+        """Takes a launcher in; one whose order has not come yet is taken in by the first poll that finds it."""
+        if hello.launcher in self._context.store.rows(ENDED_LAUNCHERS):
             raise fenced(f"Launcher {hello.launcher} of {hello.pod} was replaced by a later one. Exit.")
-        self._require_order(hello)
+        if self._awaits_order(hello):
+            self._unordered.add(hello)
+        else:
+            self._take_in(hello)
+
+    def _take_in(self, hello: LauncherHello) -> None:
+        """An earlier launcher of the pod, and its ranks, are over from here on."""
         earlier = self._launcher_of(hello.pod)
         changes = [PODS.put(str(hello.pod), hello)]
         if earlier is not None and earlier.launcher != hello.launcher:
@@ -111,11 +118,17 @@ class Pods:
         event = self._context.event(EventKind.POD_CHANGED, epoch, message).model_copy(update={"pod": hello.pod})
         self._context.tell_once(f"launcher:{hello.pod}", hello.launcher, event, *changes)
         self._registered[hello.launcher] = self._context.clock()
+        for other in self._unordered.remove(hello.pod):
+            if other != hello.launcher:
+                self._forget_heard(other)
         self._context.notify(Topic.ORDERS)
 
     def hear_poll(self, launcher: str, poll: LauncherPoll) -> None:
         """Notes what a launcher reports. Needs no Redis: it is how a restarted one learns how far it was seen."""
         self.polls[launcher] = HeardPoll(poll, self._context.clock())
+        waiting = self._unordered.find(launcher)
+        if waiting is not None:  # it still wishes to be let in
+            self.hear_hello(waiting.model_copy(update={"seen_seq": poll.seen_seq}))
         self.seen_seq = max(self.seen_seq, poll.seen_seq)
 
     def note_answered(self, launcher: str) -> None:
@@ -128,6 +141,11 @@ class Pods:
         `carried` is the order that the launcher says it has. What it is answered here it has not taken yet: the answer
         to a poll that a dead launcher left open reaches nobody.
         """
+        waiting = self._unordered.find(launcher)
+        if waiting is not None:
+            if self._awaits_order(waiting):
+                return LauncherAnswer(order=None)
+            self._take_in(waiting)
         hello = self._hello_of(launcher)
         self._check_uid(hello)
         if carried is not None:
@@ -156,18 +174,19 @@ class Pods:
             return None  # an order of the epoch before: its own is on the way
         return job_in_force(self._context.store)
 
-    def _require_order(self, hello: LauncherHello) -> None:
-        """A new pod may come before the orders that name it: those in force may be of pods that are gone."""
+    def _awaits_order(self, hello: LauncherHello) -> bool:
+        """Whether the orders in force name another pod, and this one may be the next: a launcher can be up before them.
+
+        Raises where it cannot be: the orders have left this pod, or name it as another replica.
+        """
         order = self._epochs.order_of(hello.pod)
         if order is None or order.pod_uid in ("", hello.pod_uid):
-            return
+            return False
         current = self._launcher_of(hello.pod)
-        if current is None or current.pod_uid != order.pod_uid or self.heard_at(current.launcher) is None:
-            raise not_open(
-                f"{hello.pod} is pod {order.pod_uid} by order, which this coordinator has not heard of yet; launcher"
-                f" {hello.launcher} of pod {hello.pod_uid} must wait for other orders."
-            )
-        self._check_uid(hello)
+        was_ordered = current is not None and current.pod_uid == hello.pod_uid
+        if was_ordered or self._epochs.replica_of(hello.pod_uid) is not None:
+            self._check_uid(hello)
+        return True
 
     def _check_uid(self, hello: LauncherHello) -> None:
         """Only the ordered pod may carry a replica; orders without a uid (one machine) are anybody's."""
@@ -223,9 +242,12 @@ class Pods:
         for entry in self.ranks_of(hello.pod):
             self.end(entry.hello.life)
             changes.append(RANKS.drop(str(entry.hello.life.key)))
-        self.polls.pop(hello.launcher, None)
-        self._registered.pop(hello.launcher, None)
+        self._forget_heard(hello.launcher)
         return changes
+
+    def _forget_heard(self, launcher: str) -> None:
+        self.polls.pop(launcher, None)
+        self._registered.pop(launcher, None)
 
     # --- ranks -----------------------------------------------------------------------------------------------------
 
