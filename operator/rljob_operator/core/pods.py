@@ -1,10 +1,11 @@
 """Lost pods: whose first process died, was replaced under it, does not answer, or is taken away by its platform.
 
-A lost pod is created anew. It counts as a failure of its role, unless an update or the cluster took it away. The
-platform's facts decide; what the coordinator reports of lost launchers says the same thing again and is only
-acknowledged.
+A lost pod is created anew. It counts as a failure of its role, unless an update or the cluster took it away, or its
+launcher was fenced: a decision did that, and nothing failed. The platform's facts decide; what the coordinator reports
+of lost launchers says the same thing again and is only acknowledged.
 """
 
+from rljob_api.names import EXIT_FENCED
 from rljob_api.status import PodStatus, RLJobStatus
 from rljob_api.wire.identity import PodKey
 from rljob_operator.core.observed import Observed, PodEnding, PodFact, PodState
@@ -57,10 +58,14 @@ def never_ran(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
     """Whether a lost pod was taken away before it ran: it is replaced, and nothing has to be restarted for it.
 
     Such a pod waits on a node that is lost, as long as its cluster has not noticed. A node that is only cut off from
-    its cluster tells it of no start: so the coordinator has to say, too, that nobody has registered from that pod.
+    its cluster tells it of no start: so the coordinator has to say, too, that nobody has registered from that pod. Nor
+    did a launcher run anything that was fenced when it wished to register.
     """
     fact = observed.fact(cause.pod)
-    if not cause.lost or fact is None or fact.ending is None or fact.has_run:
+    if not cause.lost or fact is None:
+        return False
+    taken_away = fact.ending is not None and not fact.has_run
+    if not taken_away and cause.exit_code != EXIT_FENCED:
         return False
     coordinator, restart = observed.coordinator, status.restart
     if coordinator is None or coordinator.epoch < restart.opened:  # it has not read its state yet
@@ -76,18 +81,18 @@ def _lost(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus, 
         return _taken_away(key, pod, PodEnding.DELETED, came)
     if fact.ending is not None:
         return _taken_away(key, pod, fact.ending, quoted(fact.last_words), fact)
-    message = _how_lost(observed, status, key, pod, fact, now)
-    if message is None:
-        return None
-    reasons = (fact.reason,) if fact.reason else ()
+    if fact.life == pod.life and fact.state is not PodState.EXITED:
+        silent = _silent(observed, status, key, fact, now)
+        return None if silent is None else Cause(f"pod/{pod.life}", Reason.LAUNCHER_LOST, key, silent, lost=True)
     return Cause(
         id=f"pod/{pod.life}",
         reason=Reason.LAUNCHER_LOST,
         pod=key,
-        message=message,
+        message=_how_ended(key, pod, fact),
         lost=True,
+        counts=fact.exit_code != EXIT_FENCED,
         exit_code=fact.exit_code,
-        pod_reasons=reasons,
+        pod_reasons=(fact.reason,) if fact.reason else (),
     )
 
 
@@ -109,17 +114,13 @@ def _same_pod(life: str, other: str) -> bool:
     return life.rpartition("/")[0] == other.rpartition("/")[0]
 
 
-def _how_lost(
-    observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus, fact: PodFact, now: float
-) -> str | None:
+def _how_ended(key: PodKey, pod: PodStatus, fact: PodFact) -> str:
     because = f" ({fact.reason})" if fact.reason else ""
     if fact.life != pod.life:
         return f"the container of {key} restarted ({pod.life} is now {fact.life}){because}"
-    if fact.state is PodState.EXITED:
-        # Whoever is killed says nothing about it: its last line would be of something else.
-        said = "" if fact.exit_code is not None and fact.exit_code < 0 else quoted(fact.last_words)
-        return f"the launcher of {key} {how_ended(fact.exit_code)}{because}{said}"
-    return _silent(observed, status, key, fact, now)
+    # Whoever is killed says nothing about it: its last line would be of something else.
+    said = "" if fact.exit_code is not None and fact.exit_code < 0 else quoted(fact.last_words)
+    return f"the launcher of {key} {how_ended(fact.exit_code)}{because}{said}"
 
 
 def _silent(observed: Observed, status: RLJobStatus, key: PodKey, fact: PodFact, now: float) -> str | None:
