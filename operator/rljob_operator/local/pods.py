@@ -28,6 +28,8 @@ class Pods:
         self._facts: dict[PodKey, PodFact] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._reader: asyncio.Task[None] | None = None
+        self._unsent: list[SpawnLauncher] = []
+        """Asked for while no parent ran: the next one begins with them."""
         self.parent_ready_at: float | None = None
         """Unix time in seconds; None while it imports. What was asked of it before waits from here on."""
 
@@ -40,6 +42,10 @@ class Pods:
         theirs.close()
         reader, self._writer = await asyncio.open_connection(sock=ours)
         self._reader = asyncio.create_task(self._read(reader), name="read parent")
+        unsent, self._unsent = self._unsent, []
+        for request in unsent:
+            if self._of(request.pod_uid)[1] is not None:  # not given up meanwhile
+                self._send(self._writer, request)
         return process
 
     def parent_ended(self) -> None:
@@ -51,15 +57,19 @@ class Pods:
         self._changed()
 
     def create(self, key: PodKey) -> None:
-        """A new life of this pod, under a new uid."""
+        """A new life of this pod, under a new uid. It is pending until a parent has forked it."""
         uid = uuid.uuid4().hex[:12]
         self._facts[key] = PodFact(key, f"{uid}/0", PodState.PENDING, time.time())
         manifest, endpoints = str(self._folder.manifest), str(self._folder.endpoints)
         request = SpawnLauncher(pod=key, pod_uid=uid, manifest=manifest, endpoints=endpoints)
-        if self._writer is None:  # the parent is dead and not started again yet
-            self._facts[key] = _ended(self._facts[key], None, "the preloaded parent is not running")
-            return
-        self._writer.write(request.model_dump_json(by_alias=True).encode() + b"\n")
+        if self._writer is None:
+            self._unsent.append(request)
+        else:
+            self._send(self._writer, request)
+
+    @staticmethod
+    def _send(writer: asyncio.StreamWriter, request: SpawnLauncher) -> None:
+        writer.write(request.model_dump_json(by_alias=True).encode() + b"\n")
 
     def kill(self, key: PodKey, life: str) -> None:
         """SIGKILL for this life's launcher; its ranks and its engine die with it."""
