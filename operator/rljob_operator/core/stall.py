@@ -5,7 +5,7 @@ from rljob_api.status import ConditionType, RLJobStatus
 from rljob_api.times import seconds
 from rljob_api.wire.observation import RankObservation, ServerState
 from rljob_operator.core.conditions import find, is_true
-from rljob_operator.core.observed import Observed, PodState
+from rljob_operator.core.observed import Observed, PodFact, PodState
 from rljob_operator.core.reasons import Reason
 from rljob_operator.core.roster import pods, staying
 from rljob_operator.core.scaling import is_scaling
@@ -21,7 +21,7 @@ def stalled(observed: Observed, status: RLJobStatus, now: float) -> RestartGloba
         return None  # it does not know yet whether the queue drains
     if now < stalls_at(observed, status):
         return None
-    if not is_true(status, ConditionType.READY) and (_somebody_is_busy(observed) or _is_pending(observed, status)):
+    if not is_true(status, ConditionType.READY) and (_somebody_is_busy(observed) or _somebody_comes(observed, status)):
         return None
     still = now - stalls_at(observed, status) + limit
     message = f"no step was trained in {still:.0f} s (stallTimeoutSeconds {limit}): {_who_waits(observed, status)}"
@@ -44,10 +44,18 @@ def stalls_at(observed: Observed, status: RLJobStatus) -> float:
     return since + observed.policy.stall_timeout_seconds
 
 
-def _is_pending(observed: Observed, status: RLJobStatus) -> bool:
-    """A pod that its platform has not started yet: that is a wait for the platform, and Ready names it."""
-    facts = (observed.fact(key) for key, _ in staying(status))
-    return not is_scaling(status) and any(fact is None or fact.state is PodState.PENDING for fact in facts)
+def _somebody_comes(observed: Observed, status: RLJobStatus) -> bool:
+    """A pod that its platform has not started, which Ready names, or a launcher that has not registered.
+
+    That has a limit of its own, after which the pod is replaced. A restart before it would cure nothing.
+    """
+    return not is_scaling(status) and any(_comes(observed, observed.fact(key)) for key, _ in staying(status))
+
+
+def _comes(observed: Observed, fact: PodFact | None) -> bool:
+    if fact is None or fact.state is PodState.PENDING:
+        return True
+    return fact.state is PodState.RUNNING and observed.seen(fact.pod, fact.life) is None
 
 
 def _somebody_is_busy(observed: Observed) -> bool:

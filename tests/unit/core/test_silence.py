@@ -118,6 +118,22 @@ def test_a_step_that_stands_still_restarts_the_job_and_names_who_waits() -> None
     assert "rollout-0.0 is at work" in decision.events[-1].message
 
 
+def test_a_launcher_that_does_not_register_is_replaced_in_its_time_and_no_stall_comes_before() -> None:
+    """As one that was stopped when it had just been forked: a restart of the job would not cure it."""
+    observed = make_running(make_policy(stallTimeoutSeconds=60))
+    observed = carried_out(observed, decide(with_fact(observed, REFERENCE, state=PodState.EXITED, exit_code=-9), NOW))
+    observed = replace(observed, status=decide(observed, NOW).status)
+    assert observed.coordinator is not None
+    others = [seen for seen in observed.coordinator.pods if seen.pod != REFERENCE]
+    observed = with_coordinator(observed, pods=others, desired=observed.coordinator.desired)
+    restarts = []
+    for seconds in range(1, 125, 4):
+        decision = decide(observed, NOW + seconds)
+        restarts += [(event.reason, event.scope) for event in decision.events if event.scope is not None]
+        observed = replace(observed, status=decision.status)
+    assert restarts == [(Reason.LAUNCHER_LOST, Scope.IN_PLACE)]
+
+
 def test_a_job_whose_launchers_still_import_is_neither_stalled_nor_lost() -> None:
     observed = make_running(make_policy(stallTimeoutSeconds=60))
     failed = decide(with_fact(observed, REFERENCE, state=PodState.EXITED, exit_code=-9), NOW)
