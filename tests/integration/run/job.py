@@ -209,9 +209,9 @@ class RunningJob:
         while not true():
             ended = self.process.poll()
             assert ended is None or true(), (
-                f"the job ended with {ended} while the test waited for {what}\n{self._said()}"
+                f"the job ended with {ended} while the test waited for {what}\n{self.said()}"
             )
-            assert time.monotonic() < deadline, f"no {what} within {seconds} s\n{self._said()}"
+            assert time.monotonic() < deadline, f"no {what} within {seconds} s\n{self.said()}"
             time.sleep(POLL_SECONDS)
 
     def wait_for_step(self, step: int, seconds: float = 240) -> None:
@@ -242,7 +242,7 @@ class RunningJob:
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"the job did not end within {seconds} s\n{self._said()}") from None
+            raise AssertionError(f"the job did not end within {seconds} s\n{self.said()}") from None
 
     def audit(self) -> AuditReport:
         """What the sample log proves of a job that succeeded."""
@@ -252,17 +252,17 @@ class RunningJob:
     def assert_succeeded(self) -> AuditReport:
         """Ends well: exit code 0, everything trained exactly once, nothing left over."""
         code = self.finish()
-        assert code == 0, f"exit code {code}\n{self._said()}"
+        assert code == 0, f"exit code {code}\n{self.said()}"
         report = self.audit()
-        assert report.problems == [], self._said()
+        assert report.problems == [], self.said()
         self.wait_gone()
         return report
 
     def assert_epoch(self, epoch: int) -> None:
         """The job is in this epoch: it was restarted so often and no oftener."""
-        assert self.epoch() == epoch, f"epoch {self.epoch()}, not {epoch}\n{self._said()}"
+        assert self.epoch() == epoch, f"epoch {self.epoch()}, not {epoch}\n{self.said()}"
 
-    def _said(self) -> str:
+    def said(self) -> str:
         events = "\n".join(json.dumps(event) for event in self.events()[-15:])
         logs = "\n".join(f"== {path.name}\n{path.read_text()[-800:]}" for path in sorted(self.out.glob("logs/*.log")))
         return f"{events}\n--- output\n{self.output()[-3000:]}\n--- logs\n{logs[-12000:]}"
