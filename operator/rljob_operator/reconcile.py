@@ -6,6 +6,7 @@ What is decided is `core`'s, what is to exist is `build`'s; here is only the ord
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rljob_api.cluster import COMPONENT_COORDINATOR
@@ -15,8 +16,9 @@ from rljob_api.times import timestamp
 from rljob_operator.adapters.accept import Accepted, Refused, Unreadable, is_ours
 from rljob_operator.adapters.actions import Actions, Scene
 from rljob_operator.adapters.api import Api, Json
-from rljob_operator.adapters.apply import Delta, Refusal, carry_out, difference
+from rljob_operator.adapters.apply import Outcome, Refusal, carry_out, difference
 from rljob_operator.adapters.cache import Cache
+from rljob_operator.adapters.claims import claim
 from rljob_operator.adapters.coordinators import Coordinator, Coordinators
 from rljob_operator.adapters.events import Events
 from rljob_operator.adapters.infrastructure_facts import Ends
@@ -24,6 +26,8 @@ from rljob_operator.adapters.job_secrets import Absent, Held, JobSecrets
 from rljob_operator.adapters.manifests_memo import ManifestsMemo, templates
 from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.observe import Sight, observe
+from rljob_operator.adapters.ownership import Foreign, sentence
+from rljob_operator.adapters.remains import Remains
 from rljob_operator.adapters.restart_clock import RestartClock
 from rljob_operator.adapters.startups import Startups
 from rljob_operator.adapters.status_writer import Overtaken, StatusWriter
@@ -39,6 +43,12 @@ from rljob_operator.options import OperatorOptions
 
 INVALID_SPEC = "InvalidSpec"
 """Reason of Accepted=False: the API server took the spec, but it cannot work."""
+
+NAME_TAKEN = "NameTaken"
+"""Reason of Accepted=False: an object that is not the job's has the name of one, or its pods' labels."""
+
+TAKEN_SECONDS = 3.0
+"""How often it is looked whether the name is free: without the job's label no watch tells of the object's end."""
 
 STATUS_UNREADABLE = "StatusUnreadable"
 """Reason of Accepted=False: what the job has done so far is not understood, so nothing is begun."""
@@ -74,6 +84,33 @@ class World:
     identity: str
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a turn begins with: the job as the API server has it."""
+
+    key: JobKey
+    raw: Json
+    job: RLJob
+    status: RLJobStatus
+    """As last persisted."""
+
+    @property
+    def owner(self) -> Owner:
+        """Who the objects belong to."""
+        return Owner(namespace=self.key.namespace, uid=self.raw["metadata"]["uid"])
+
+    @property
+    def generation(self) -> int:
+        """Of the spec."""
+        generation: int = self.raw["metadata"].get("generation", 1)
+        return generation
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether pods may have been made for it."""
+        return self.status.restart.epoch > 0
+
+
 class Reconciler:
     """Turns."""
 
@@ -88,6 +125,7 @@ class Reconciler:
         self._events = Events(world.api, world.identity)
         self._actions = Actions(world.api)
         self._clock = RestartClock(world.metrics)
+        self._remains = Remains(world.api)
 
     async def turn(self, key: JobKey) -> Look | None:
         """Brings one job on; answers when to look again unasked."""
@@ -101,63 +139,92 @@ class Reconciler:
                 await self._stop(key, raw, status)
                 return None
             if isinstance(job, Refused):
-                await self._refuse(key, raw, status, job.problems)
+                await self._refuse(key, raw, status, INVALID_SPEC, "\n".join(job.problems))
                 return None
-            return await self._bring_on(key, raw, job, status)
+            return await self._bring_on(Case(key, raw, job, status))
         except Overtaken:
             return Look(time.time(), Urgency.ALARM)
 
-    async def _bring_on(self, key: JobKey, raw: Json, job: RLJob, status: RLJobStatus) -> Look | None:
-        seen_at = time.monotonic()
-        owner = Owner(namespace=key.namespace, uid=raw["metadata"]["uid"])
-        generation: int = raw["metadata"].get("generation", 1)
-        there = self._world.cache.owned(key)
+    async def _bring_on(self, case: Case) -> Look | None:
+        key = case.key
         try:
-            current = self._manifests.of(key, job, owner, generation, status)
+            current = self._manifests.of(key, case.job, case.owner, case.generation, case.status)
         except ValueError as error:
-            await self._refuse(key, raw, status, tuple(str(error).splitlines()))
+            await self._refuse(key, case.raw, case.status, INVALID_SPEC, str(error))
             return None
-        pods, has_begun = self._world.cache.pods(key), status.restart.epoch > 0
-        held = await self._secrets.of(key, job, owner, pods, has_begun=has_begun)
+        pods = self._world.cache.pods(key)
+        held = await self._secrets.of(key, case.job, case.owner, pods, has_begun=case.has_begun)
+        claimed = await self._claim(case, current, held)
+        if claimed.taken:
+            # Whoever has the name of the coordinator's Service is not told the job's token.
+            await self._world.coordinators.close(key)
+            await self._refuse(key, case.raw, case.status, NAME_TAKEN, sentence(claimed.taken, key))
+            return Look(time.time() + TAKEN_SECONDS)
         if held is Absent.REMAINS:
             await self._actions.bury(key, pods)
             return Look(time.time() + REMAINS_SECONDS)
-        coordinator = await self._coordinator(key, held.token) if isinstance(held, Held) else None
         if isinstance(held, Held) and held.is_restored:
-            await self._warn(key, raw, RESTORED, RESTORED_MESSAGE)
+            await self._warn(key, case.raw, RESTORED, RESTORED_MESSAGE)
+        return await self._go_on(case, current, held, claimed)
+
+    async def _claim(self, case: Case, current: Sequence[Json], held: Held | Absent | Foreign) -> Outcome:
+        """Makes the names of the job's objects its own, and says which cannot be. A job that is over asks for none."""
+        if terminal(case.status) is not None:
+            return Outcome()
+        key, pods = case.key, self._world.cache.pods(case.key)
+        delta = difference(current, self._world.cache.owned(key), key, case.owner.uid)
+        if isinstance(held, Held) or held is Absent.LOST:
+            self._remains.forget(key)
+            api, cache = self._world.api, self._world.cache
+            return await claim(api, cache, key, case.owner.uid, delta, has_begun=case.has_begun)
+        stranded = [] if case.has_begun else await self._remains.stranded(key, pods)
+        return Outcome(taken=(*delta.taken, *([held] if isinstance(held, Foreign) else []), *stranded))
+
+    async def _go_on(
+        self, case: Case, current: Sequence[Json], held: Held | Absent | Foreign, claimed: Outcome
+    ) -> Look:
+        """Observes, decides, persists, and does what follows."""
+        seen_at, key, cache = time.monotonic(), case.key, self._world.cache
+        coordinator = await self._coordinator(key, held.token) if isinstance(held, Held) else None
         seen = await coordinator.status() if coordinator is not None else None
-        pods, digests = self._world.cache.pods(key), templates(current, there)
-        revision, is_lost = self._accepted.revision(key, job), held is Absent.LOST
-        sight = Sight(key, job, revision, generation, status, pods, digests, seen, is_lost)
+        pods, digests = cache.pods(key), templates(current, cache.owned(key))
+        revision, is_lost = self._accepted.revision(key, case.job), held is Absent.LOST
+        sight = Sight(key, case.job, revision, case.generation, case.status, pods, digests, seen, is_lost)
         now = time.time()
         observed, members = observe(sight, self._ends, self._startups)
         decision = decide(observed, now)
-        early = await self._writer.write(key, raw, status, decision.status)
+        early = await self._writer.write(key, case.raw, case.status, decision.status)
         self._clock.persisted(key, decision.events, seen_at)
         try:
-            delta, refusals = Delta(), list[Refusal]()
-            if not _is_ending(decision):
-                wanted = self._manifests.of(key, job, owner, generation, decision.status)
-                delta = difference(wanted, self._world.cache.owned(key), owner.uid)
-                refusals = await carry_out(self._world.api, self._world.cache, key, delta)
-            scene = Scene(key, owner.uid, job, decision.status, sight.pods, members, coordinator)
-            refused = await self._act(decision, scene)
+            outcome = await self._apply(case, decision, claimed)
+            if outcome.taken and terminal(decision.status) is None:  # since the names were claimed
+                return Look(now + RETRY_SECONDS, Urgency.ALARM)
+            scene = Scene(key, case.owner.uid, case.job, decision.status, sight.pods, members, coordinator)
+            is_refused = await self._act(decision, scene)
             await self._actions.bury(key, scene.pods)
         finally:
-            await self._tell(key, raw, job, decision)
+            await self._tell(key, case.raw, case.job, decision)
         soonest = [decision.look_again_at]
-        if refusals:
-            await self._tell_refused(key, raw, refusals)
+        if outcome.refusals:
+            await self._tell_refused(key, case.raw, outcome.refusals)
             soonest.append(now + REFUSED_SECONDS)
-        if delta.waits:
+        if outcome.waits:
             soonest.append(now + REMAINS_SECONDS)
-        if refused:
+        if is_refused:
             return Look(now + RETRY_SECONDS, Urgency.ALARM)
         if coordinator is not None and seen is None and not _stops(decision):
             soonest.append(now + coordinator.ask_again_seconds)
         if early is not None:
             soonest.append(now + early)
         return Look(min(soonest))
+
+    async def _apply(self, case: Case, decision: Decision, claimed: Outcome) -> Outcome:
+        """Brings the objects to what was decided, unless the job's pods are just being told that it is over."""
+        if _is_ending(decision):
+            return Outcome()
+        api, cache, key, uid = self._world.api, self._world.cache, case.key, case.owner.uid
+        wanted = self._manifests.of(key, case.job, case.owner, case.generation, decision.status)
+        return await carry_out(api, cache, key, uid, difference(wanted, cache.owned(key), key, uid), claimed)
 
     async def _coordinator(self, key: JobKey, token: str) -> Coordinator | None:
         """The coordinator, if there is a pod of it that takes requests. Nobody listens where there is none."""
@@ -191,7 +258,7 @@ class Reconciler:
             for sentence in warnings(job):
                 await self._events.tell(key, raw, warning("Durability", sentence))
 
-    async def _tell_refused(self, key: JobKey, raw: Json, refusals: list[Refusal]) -> None:
+    async def _tell_refused(self, key: JobKey, raw: Json, refusals: Sequence[Refusal]) -> None:
         """Those that somebody has to do something about. Raises where the next turn may fare better all the same."""
         for refusal in refusals:
             if not refusal.passes:
@@ -200,22 +267,21 @@ class Reconciler:
             if refusal.passes:
                 raise refusal.error
 
-    async def _refuse(self, key: JobKey, raw: Json, status: RLJobStatus, problems: tuple[str, ...]) -> None:
-        """Says what is wrong with the spec; what runs already is left as it is. A new generation is looked at anew."""
-        message = "\n".join(problems)
+    async def _refuse(self, key: JobKey, raw: Json, status: RLJobStatus, reason: str, message: str) -> None:
+        """Says what keeps the job from being taken care of; what runs already is left as it is."""
         generation: int = raw["metadata"].get("generation", 1)
         new = with_condition(
-            status.model_copy(update={"observed_generation": generation, "reason": INVALID_SPEC}),
+            status.model_copy(update={"observed_generation": generation, "reason": reason}),
             ConditionType.ACCEPTED,
             time.time(),
             true=False,
-            reason=INVALID_SPEC,
+            reason=reason,
             message=message,
         )
         if new == status:
             return
         await self._writer.write(key, raw, status, new)
-        await self._warn(key, raw, INVALID_SPEC, message)
+        await self._warn(key, raw, reason, message)
 
     async def _stop(self, key: JobKey, raw: Json, status: Unreadable) -> None:
         """Says that nothing is done for a job whose status cannot be read. What runs already is left as it is."""
@@ -251,6 +317,7 @@ class Reconciler:
             self._writer,
             self._actions,
             self._clock,
+            self._remains,
         ):
             memory.forget(key)
         await self._world.coordinators.close(key)

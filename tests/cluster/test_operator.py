@@ -203,7 +203,7 @@ def test_a_status_of_another_version_begins_nothing_anew(
 
     assert read["status"]["restart"]["epoch"] == unread["status"]["restart"]["epoch"] == 3
     assert condition(read, "Succeeded")["severity"] == "Info"
-    assert condition(read, "Rebalanced") == later
+    assert condition(read, "Rebalanced") | later == condition(read, "Rebalanced")
     assert read["status"]["frontier"] == {"x": 1}
     assert read["status"]["phase"] == "Succeeded"
     refused = condition(unread, "Accepted")

@@ -19,14 +19,28 @@ pytestmark = pytest.mark.timeout(900)
 Right = tuple[str, str, str]
 """API group, resource (with its subresource), verb."""
 
-SPARED: dict[Right, str] = {
-    ("networking.k8s.io", "networkpolicies", "delete"): "when the administrator turns isolation off",
-    ("rljob.dev", "rljobs", "get"): "when somebody else has written the status",
-    ("", "events", "patch"): "when a sentence is told again",
-} | {
-    ("monitoring.coreos.com", "podmonitors", verb): "there is no Prometheus operator here"
-    for verb in ("list", "watch", "create", "patch", "delete")
-}
+SPARED: dict[Right, str] = (
+    {
+        ("networking.k8s.io", "networkpolicies", "delete"): "when the administrator turns isolation off",
+        ("rljob.dev", "rljobs", "get"): "when somebody else has written the status",
+        ("", "events", "patch"): "when a sentence is told again",
+        ("apps", "replicasets", "get"): "when pods of an earlier job of this name stay",
+    }
+    | {
+        (group, resource, "get"): "when somebody else has the name"
+        for group, resource in (
+            ("", "services"),
+            ("", "configmaps"),
+            ("", "persistentvolumeclaims"),
+            ("policy", "poddisruptionbudgets"),
+            ("networking.k8s.io", "networkpolicies"),
+        )
+    }
+    | {
+        ("monitoring.coreos.com", "podmonitors", verb): "there is no Prometheus operator here"
+        for verb in ("get", "list", "watch", "create", "patch", "delete")
+    }
+)
 """Grants that this job does not use, and when they are."""
 
 

@@ -32,6 +32,9 @@ FIELD_MANAGER = "rljob-operator"
 
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
+NO_VERSION = "1"
+"""A version that no object has: an apply that names it creates an object, and conflicts with any that is there."""
+
 METADATA_ONLY = "application/json;as=PartialObjectMetadata{list};g=meta.k8s.io;v=v1"
 
 
@@ -67,8 +70,18 @@ class Api:
         """A new object; ApiConflict if it exists."""
         return await self._write("create", "POST", resource, resource.path(namespace), body, query=_manager())
 
-    async def apply(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
-        """Server-side apply with the operator's field manager."""
+    async def apply_new(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
+        """Server-side apply of an object that is not there yet; ApiConflict, and nothing is written, if it is.
+
+        A POST would leave every field owned by an update as well, so that no later apply could take one away.
+        """
+        return await self._apply(resource, namespace, name, _with(body, resourceVersion=NO_VERSION))
+
+    async def apply(self, resource: Resource, namespace: str, name: str, body: Json, uid: str) -> Json:
+        """Server-side apply with the operator's field manager, to this object and not to another one of its name."""
+        return await self._apply(resource, namespace, name, _with(body, uid=uid))
+
+    async def _apply(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
         query = {**_manager(), "force": "true"}
         return await self._write("apply", "PATCH", resource, resource.path(namespace, name), body, APPLY, query)
 
@@ -205,6 +218,10 @@ class Api:
         code = str(status) if status else "none"
         self._metrics.api_requests.labels(verb, resource.plural, code).inc()
         self._metrics.api_seconds.labels(verb, resource.plural).observe(time.perf_counter() - started)
+
+
+def _with(body: Json, **metadata: str) -> Json:
+    return {**body, "metadata": {**body["metadata"], **metadata}}
 
 
 def _manager() -> dict[str, str]:

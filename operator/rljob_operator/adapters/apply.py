@@ -1,21 +1,24 @@
-"""Apply: brings a job's objects to what `build` says they should be. Writes only what differs.
+"""Apply: brings a job's objects to what `build` says they should be. Writes only what differs and is the job's.
 
-What has pods and was built for the current revision of the spec is left alone, but for its replicas: if it differs,
-then another version of the operator built it, and an upgrade must not roll the pods of running jobs.
+What no watch has told of is created and never taken over: if it is there all the same, as without the job's label, it
+is read whose it is. What has pods and was built for the current revision of the spec is left alone, but for its
+replicas: if it differs, then another version of the operator built it, and an upgrade must not roll the pods of running
+jobs.
 """
 
 import logging
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
+from functools import partial
 from typing import Any
 
 from rljob_api.cluster import ANNOTATION_APPLIED, ANNOTATION_BUILT_FOR
 from rljob_operator.adapters.api import Api, Json
 from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.errors import ApiConflict, ApiNotFound, ApiRefused
-from rljob_operator.adapters.resources import resource_of
+from rljob_operator.adapters.ownership import Foreign, Holder, foreign, holder
+from rljob_operator.adapters.resources import NETWORK_POLICIES, resource_of
 from rljob_operator.adapters.views import JobKey, OwnedView, view_owned
 
 _log = logging.getLogger(__name__)
@@ -23,12 +26,12 @@ _log = logging.getLogger(__name__)
 _KEPT_KINDS = frozenset({"Secret", "PersistentVolumeClaim"})
 """What they hold cannot be made again: only the deletion of the job takes them."""
 
-_WITH_PODS = frozenset({"Deployment", "StatefulSet"})
+WITH_PODS = frozenset({"Deployment", "StatefulSet"})
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What is to be done to a job's objects."""
+    """What is to be done to a job's objects, in this order."""
 
     apply: tuple[Json, ...] = ()
     scale: tuple[tuple[OwnedView, int], ...] = ()
@@ -36,6 +39,8 @@ class Delta:
     delete: tuple[OwnedView, ...] = ()
     waits: bool = False
     """Objects of an earlier job of the same name are still there: the garbage collector has to come first."""
+    taken: tuple[Foreign, ...] = ()
+    """What has the name of an object of the job and is somebody else's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,72 +60,150 @@ class Refusal:
         return self.error.retry_after > 0 or isinstance(self.error, ApiConflict | ApiNotFound)
 
 
-def difference(wanted: Sequence[Json], there: Mapping[tuple[str, str], OwnedView], owner_uid: str) -> Delta:
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was not written, and why."""
+
+    refusals: tuple[Refusal, ...] = ()
+    waits: bool = False
+    taken: tuple[Foreign, ...] = ()
+
+
+def difference(
+    wanted: Sequence[Json], there: Mapping[tuple[str, str], OwnedView], key: JobKey, owner_uid: str
+) -> Delta:
     """What has to be written so that `there` becomes `wanted`. Pure."""
     apply: list[Json] = []
     scale: list[tuple[OwnedView, int]] = []
+    taken: list[Foreign] = []
     waits = False
     for manifest in wanted:
         known = there.get((manifest["kind"], manifest["metadata"]["name"]))
-        if known is not None and (known.deleting or known.owner_uid not in ("", owner_uid)):
+        whose = Holder.JOB if known is None else holder(known, key, owner_uid)
+        if known is not None and whose is Holder.OTHER:
+            taken.append(foreign(known))
+        elif whose is Holder.PASSING:
             waits = True
         elif known is None or not leaves_alone(manifest, known):
             apply.append(manifest)
         elif (replicas := _replicas(manifest)) is not None and replicas != known.replicas:
             scale.append((known, replicas))
     names = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in wanted}
-    return Delta(tuple(apply), tuple(scale), tuple(_unwanted(names, there, owner_uid)), waits)
+    unwanted = [view for name, view in there.items() if name not in names and _goes(view, key, owner_uid)]
+    return Delta(tuple(apply), tuple(scale), tuple(unwanted), waits, tuple(taken))
 
 
-async def carry_out(api: Api, cache: Cache, key: JobKey, delta: Delta) -> list[Refusal]:
-    """Writes the difference. What was written is known at once; what was deleted is gone when the watch says so.
+async def carry_out(
+    api: Api, cache: Cache, key: JobKey, owner_uid: str, delta: Delta, before: Outcome = Outcome()
+) -> Outcome:
+    """Writes the difference, but for what was refused `before` in the same turn.
+
+    What was written is known at once; what was deleted is gone when the watch says so.
 
     An object that is refused (by a quota, a webhook) does not keep the others from being written; but nothing with pods
-    is made while a policy that protects them is refused. A server that asks for time gets it.
+    is made while a policy that protects them is refused, or while somebody else has a name. A server that asks for time
+    gets it.
     """
-    refusals: list[Refusal] = []
+    writes = _Writes(api, cache, key, owner_uid, before)
+    await writes.carry_out(delta)
+    return Outcome(tuple(writes.refusals), delta.waits or writes.waits, (*delta.taken, *writes.taken))
 
-    def protected(manifest: Json) -> bool:
-        return manifest["kind"] not in _WITH_PODS or not any(each.kind == "NetworkPolicy" for each in refusals)
 
-    writes: Iterator[tuple[str, str, Awaitable[None]]] = chain(
-        (
-            (each["kind"], each["metadata"]["name"], _applied(api, cache, key, each))
-            for each in delta.apply
-            if protected(each)
-        ),
-        ((view.kind, view.name, _scaled(api, cache, key, view, n)) for view, n in delta.scale),
-        ((view.kind, view.name, _deleted(api, key, view)) for view in delta.delete),
-    )
-    for kind, name, write in writes:
-        try:
-            await write
-        except ApiRefused as error:
-            refusals.append(Refusal(kind, name, error))
-            if error.retry_after > 0:
+async def read(api: Api, key: JobKey, kind: str, name: str) -> OwnedView | None:
+    """An object as the API server has it now, whoever made it."""
+    try:
+        return view_owned(kind, await api.get(resource_of(kind), key.namespace, name))
+    except ApiNotFound:
+        return None
+
+
+class _Writes:
+    """One job's, and what they have come to."""
+
+    def __init__(self, api: Api, cache: Cache, key: JobKey, owner_uid: str, before: Outcome) -> None:
+        self._api = api
+        self._cache = cache
+        self._key = key
+        self._owner_uid = owner_uid
+        self.refusals = list(before.refusals)
+        self.taken = list(before.taken)
+        self.waits = before.waits
+
+    async def carry_out(self, delta: Delta) -> None:
+        for kind, name, write in self._of(delta):
+            if any(each.error.retry_after > 0 for each in self.refusals):
                 break
-    return refusals
+            try:
+                await write()
+            except ApiRefused as error:
+                self.refusals.append(Refusal(kind, name, error))
 
+    def _of(self, delta: Delta) -> Iterator[tuple[str, str, Callable[[], Awaitable[None]]]]:
+        refused = {(each.kind, each.name) for each in self.refusals}
+        for each in delta.apply:
+            kind, name = each["kind"], each["metadata"]["name"]
+            if (kind, name) not in refused and self._may_make(each):
+                yield kind, name, partial(self._apply, each)
+        for view, replicas in delta.scale:
+            yield view.kind, view.name, partial(self._scale, view, replicas)
+        for view in delta.delete:
+            yield view.kind, view.name, partial(self._delete, view)
 
-async def _applied(api: Api, cache: Cache, key: JobKey, manifest: Json) -> None:
-    kind, name = manifest["kind"], manifest["metadata"]["name"]
-    written = await api.apply(resource_of(kind), key.namespace, name, manifest)
-    cache.put_owned(key, view_owned(kind, written), quietly=True)
-    _log.info("%s: applied %s %s", key, kind, name)
+    def _may_make(self, manifest: Json) -> bool:
+        is_unprotected = any(each.kind == NETWORK_POLICIES.kind for each in self.refusals)
+        return manifest["kind"] not in WITH_PODS or not (is_unprotected or self.taken)
 
+    async def _apply(self, manifest: Json) -> None:
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        known = self._cache.owned(self._key).get((kind, name))
+        if known is None:
+            known = await self._create(manifest)
+        if known is None:
+            return
+        try:
+            resource = resource_of(kind)
+            self._wrote(kind, await self._api.apply(resource, self._key.namespace, name, manifest, known.uid))
+        except ApiRefused:
+            found = await read(self._api, self._key, kind, name)
+            if found is None or found.uid == known.uid:
+                raise
+            self._judge(found)
 
-async def _scaled(api: Api, cache: Cache, key: JobKey, view: OwnedView, replicas: int) -> None:
-    body = {"metadata": {"uid": view.uid}, "spec": {"replicas": replicas}}
-    written = await api.merge(resource_of(view.kind), key.namespace, view.name, body)
-    cache.put_owned(key, view_owned(view.kind, written), quietly=True)
-    _log.info("%s: scaled %s %s to %d", key, view.kind, view.name, replicas)
+    async def _create(self, manifest: Json) -> OwnedView | None:
+        """The object to be applied to, where the job has made it already and no watch has told so."""
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        try:
+            self._wrote(kind, await self._api.apply_new(resource_of(kind), self._key.namespace, name, manifest))
+        except ApiConflict:
+            found = await read(self._api, self._key, kind, name)
+            if found is None:  # it went meanwhile: the next turn makes it
+                raise
+            return found if self._judge(found) is Holder.JOB else None
+        return None
 
+    def _judge(self, found: OwnedView) -> Holder:
+        whose = holder(found, self._key, self._owner_uid)
+        if whose is Holder.OTHER:
+            self.taken.append(foreign(found))
+        self.waits |= whose is Holder.PASSING
+        return whose
 
-async def _deleted(api: Api, key: JobKey, view: OwnedView) -> None:
-    options = {"preconditions": {"uid": view.uid}, "propagationPolicy": "Background"}
-    with suppress(ApiNotFound, ApiConflict):  # it is gone already, or another one has its name
-        await api.delete(resource_of(view.kind), key.namespace, view.name, options)
-    _log.info("%s: deleted %s %s, which is no longer wanted", key, view.kind, view.name)
+    def _wrote(self, kind: str, written: Json) -> None:
+        view = view_owned(kind, written)
+        self._cache.put_owned(self._key, view, quietly=True)
+        _log.info("%s: applied %s %s", self._key, kind, view.name)
+
+    async def _scale(self, view: OwnedView, replicas: int) -> None:
+        body = {"metadata": {"uid": view.uid}, "spec": {"replicas": replicas}}
+        written = await self._api.merge(resource_of(view.kind), self._key.namespace, view.name, body)
+        self._cache.put_owned(self._key, view_owned(view.kind, written), quietly=True)
+        _log.info("%s: scaled %s %s to %d", self._key, view.kind, view.name, replicas)
+
+    async def _delete(self, view: OwnedView) -> None:
+        options = {"preconditions": {"uid": view.uid}, "propagationPolicy": "Background"}
+        with suppress(ApiNotFound, ApiConflict):  # it is gone already, or another one has its name
+            await self._api.delete(resource_of(view.kind), self._key.namespace, view.name, options)
+        _log.info("%s: deleted %s %s, which is no longer wanted", self._key, view.kind, view.name)
 
 
 def leaves_alone(manifest: Json, known: OwnedView) -> bool:
@@ -129,27 +212,18 @@ def leaves_alone(manifest: Json, known: OwnedView) -> bool:
     if annotations[ANNOTATION_APPLIED] == known.applied:
         return True
     # Another digest for the same revision: the replicas changed, or another version of the operator built it.
-    return manifest["kind"] in _WITH_PODS and annotations[ANNOTATION_BUILT_FOR] == known.built_for
+    return manifest["kind"] in WITH_PODS and annotations[ANNOTATION_BUILT_FOR] == known.built_for
 
 
 def _replicas(manifest: Json) -> int | None:
-    if manifest["kind"] not in _WITH_PODS:
+    if manifest["kind"] not in WITH_PODS:
         return None
     spec: dict[str, Any] = manifest["spec"]
     replicas: int | None = spec.get("replicas")
     return replicas
 
 
-def _unwanted(
-    names: set[tuple[str, str]], there: Mapping[tuple[str, str], OwnedView], owner_uid: str
-) -> list[OwnedView]:
-    """Objects that the operator applied for this job and does not want any more."""
-    return [
-        view
-        for name, view in there.items()
-        if name not in names
-        and view.kind not in _KEPT_KINDS
-        and view.applied
-        and view.owner_uid == owner_uid
-        and not view.deleting
-    ]
+def _goes(view: OwnedView, key: JobKey, owner_uid: str) -> bool:
+    """Whether the operator has applied it for this job, so that it goes when it is not wanted any more."""
+    is_applied = bool(view.applied) and view.kind not in _KEPT_KINDS
+    return is_applied and holder(view, key, owner_uid) is Holder.JOB

@@ -16,6 +16,7 @@ from rljob_api.cluster import secret_name
 from rljob_api.spec import RLJob
 from rljob_operator.adapters.api import Api, Json
 from rljob_operator.adapters.errors import ApiConflict, ApiNotFound
+from rljob_operator.adapters.ownership import Foreign, Holder, foreign, holder
 from rljob_operator.adapters.resources import SECRETS
 from rljob_operator.adapters.views import JobKey, PodView, view_owned
 from rljob_operator.build import Owner, secret
@@ -70,8 +71,10 @@ class JobSecrets:
 
     async def of(
         self, key: JobKey, job: RLJob, owner: Owner, pods: Sequence[PodView], *, has_begun: bool
-    ) -> Held | Absent:
-        """The Secret's content; where there is none yet, it is drawn as soon as no pod of an earlier one is there.
+    ) -> Held | Absent | Foreign:
+        """The Secret's content, or another one of its name that somebody else made.
+
+        Where there is none yet, it is drawn as soon as no pod of an earlier one is there.
 
         As long as such a pod is on a node, the node's kubelet gives its (immutable) Secret to every pod that names it.
         """
@@ -82,7 +85,10 @@ class JobSecrets:
         if found is None and not pods:
             token, password = secrets.token_urlsafe(DRAWN_BYTES), secrets.token_urlsafe(DRAWN_BYTES)
             found = await self._create(key, job, owner, token, password)
-        if found is None or not _belongs(found, owner):
+        whose = _holder(found, key, owner)
+        if isinstance(whose, Foreign):
+            return whose
+        if found is None or whose is not Holder.JOB:
             return Absent.LOST if has_begun and pods else Absent.REMAINS
         token, password = (base64.b64decode(found["data"][name]).decode() for name in (TOKEN_KEY, PASSWORD_KEY))
         self._known[key] = _Known(owner.uid, token, password, self._clock())
@@ -90,7 +96,7 @@ class JobSecrets:
 
     async def _checked(
         self, key: JobKey, job: RLJob, owner: Owner, pods: Sequence[PodView], known: _Known
-    ) -> Held | Absent:
+    ) -> Held | Absent | Foreign:
         waiting = [pod.created_at for pod in pods if not pod.started and pod.created_at > known.seen_at]
         if self._clock() < min([known.seen_at + CHECK_SECONDS, *(at + WAITING_SECONDS for at in waiting)]):
             return Held(known.token)
@@ -98,7 +104,10 @@ class JobSecrets:
         is_gone = found is None
         if found is None:
             found = await self._create(key, job, owner, known.token, known.password)
-        if found is None or not _belongs(found, owner):  # somebody made another one, which the running pods do not know
+        whose = _holder(found, key, owner)
+        if isinstance(whose, Foreign):  # once it is gone, ours is made again
+            return whose
+        if found is None or whose is not Holder.JOB:
             self.forget(key)
             return Absent.LOST if pods else Absent.REMAINS
         known.seen_at = self._clock()
@@ -117,6 +126,10 @@ class JobSecrets:
             return await self._read(key)
 
 
-def _belongs(found: Json, owner: Owner) -> bool:
+def _holder(found: Json | None, key: JobKey, owner: Owner) -> Holder | Foreign:
+    """Whose it is; PASSING too where there is none."""
+    if found is None:
+        return Holder.PASSING
     view = view_owned(SECRETS.kind, found)
-    return not view.deleting and view.owner_uid == owner.uid
+    whose = holder(view, key, owner.uid)
+    return foreign(view) if whose is Holder.OTHER else whose

@@ -29,6 +29,16 @@ class JobKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Controller:
+    """Who an object belongs to: its one owner reference that says `controller`."""
+
+    kind: str
+    """With its API group: `RLJob.rljob.dev`, `ReplicaSet.apps`; a kind of the core group stands alone."""
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerEnd:
     """How a container ended."""
 
@@ -45,6 +55,7 @@ class PodView:
 
     name: str
     uid: str
+    controller: Controller | None
     component: str
     role: str
     template: str
@@ -81,12 +92,12 @@ class PodView:
 
 @dataclass(frozen=True, slots=True)
 class OwnedView:
-    """An object that the operator has applied."""
+    """An object with a job's label or name: one that the operator has applied, or somebody else's."""
 
     kind: str
     name: str
     uid: str
-    owner_uid: str
+    controller: Controller | None
     applied: str
     built_for: str
     template: str
@@ -118,6 +129,7 @@ def view_pod(raw: Raw) -> PodView:
     return PodView(
         name=metadata["name"],
         uid=metadata["uid"],
+        controller=controller_of(metadata),
         component=component,
         role=labels.get(LABEL_ROLE, ""),
         template=annotations.get(ANNOTATION_TEMPLATE, ""),
@@ -148,13 +160,12 @@ def view_owned(kind: str, raw: Raw) -> OwnedView:
     """What is kept of an object of a job; of most kinds only the metadata was asked for."""
     metadata, spec = raw["metadata"], raw.get("spec") or {}
     annotations = metadata.get("annotations") or {}
-    owners = metadata.get("ownerReferences") or ()
     template = ((spec.get("template") or {}).get("metadata") or {}).get("annotations") or {}
     return OwnedView(
         kind=kind,
         name=metadata["name"],
         uid=metadata["uid"],
-        owner_uid=next((owner["uid"] for owner in owners if owner.get("controller")), ""),
+        controller=controller_of(metadata),
         applied=annotations.get(ANNOTATION_APPLIED, ""),
         built_for=annotations.get(ANNOTATION_BUILT_FOR, ""),
         template=template.get(ANNOTATION_TEMPLATE, ""),
@@ -162,6 +173,16 @@ def view_owned(kind: str, raw: Raw) -> OwnedView:
         replicas=spec.get("replicas"),
         version=int(metadata["resourceVersion"]),
     )
+
+
+def controller_of(metadata: Raw) -> Controller | None:
+    """Who an object belongs to, or None."""
+    owners = metadata.get("ownerReferences") or ()
+    owner = next((owner for owner in owners if owner.get("controller")), None)
+    if owner is None:
+        return None
+    group, slash, _ = owner["apiVersion"].rpartition("/")
+    return Controller(f"{owner['kind']}.{group}" if slash else owner["kind"], owner["name"], owner["uid"])
 
 
 def _container(status: Raw, spec: Raw) -> Raw:

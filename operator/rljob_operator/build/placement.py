@@ -24,7 +24,9 @@ def run_volume(site: Site) -> dict[str, Any]:
 
 
 def makes_claim(site: Site) -> bool:
-    """Whether the run volume is the claim that goes with the job."""
+    """Whether the run volume is the claim that goes with the job. One that the spec names is the user's."""
+    if site.job.spec.checkpoint.volume.claim_name is not None:
+        return False
     source = run_volume(site).get("persistentVolumeClaim", {})
     return bool(source.get("claimName") == cluster.checkpoint_claim_name(site.name))
 

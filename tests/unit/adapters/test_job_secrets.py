@@ -11,6 +11,7 @@ from rljob_api.spec import RLJob
 from rljob_operator.adapters.api import Api
 from rljob_operator.adapters.errors import ApiConflict, ApiNotFound
 from rljob_operator.adapters.job_secrets import CHECK_SECONDS, WAITING_SECONDS, Absent, Held, JobSecrets
+from rljob_operator.adapters.ownership import Foreign
 from rljob_operator.adapters.resources import Resource
 from rljob_operator.adapters.views import JobKey, PodView, view_pod
 from rljob_operator.build import Owner
@@ -59,14 +60,23 @@ class Scene:
         """Another operator, that remembers nothing."""
         self.secrets = JobSecrets(cast(Api, self.api), clock=lambda: self.now)
 
-    def ask(self, *pods: PodView, has_begun: bool = True) -> Held | Absent:
+    def ask(self, *pods: PodView, has_begun: bool = True) -> Held | Absent | Foreign:
         return asyncio.run(self.secrets.of(KEY, self.job, OWNER, pods, has_begun=has_begun))
+
+    def make_another(self) -> Json:
+        """Somebody else's in the place of the job's, or the job's own without its owner."""
+        found = self.api.stored[secret_name(KEY.name)]
+        made = self.api.stored[secret_name(KEY.name)] = {
+            **found,
+            "metadata": {**found["metadata"], "ownerReferences": []},
+        }
+        return made
 
     def delete_by_hand(self) -> None:
         del self.api.stored[secret_name(KEY.name)]
 
 
-def token_of(held: Held | Absent) -> str:
+def token_of(held: Held | Absent | Foreign) -> str:
     assert isinstance(held, Held)
     return held.token
 
@@ -104,15 +114,24 @@ def test_one_that_was_deleted_is_made_again_with_the_same_content(pod: PodView, 
 
 def test_another_one_that_somebody_made_instead_is_not_taken_for_it() -> None:
     scene = Scene()
-    scene.ask(has_begun=False)
-    found = scene.api.stored[secret_name(KEY.name)]
-    scene.api.stored[secret_name(KEY.name)] = {**found, "metadata": {**found["metadata"], "ownerReferences": []}}
+    held = scene.ask(has_begun=False)
+    theirs = scene.make_another()
     scene.now += CHECK_SECONDS
 
-    assert scene.ask(RUNS) is Absent.LOST
-    assert scene.ask(RUNS) is Absent.LOST
+    assert scene.ask(RUNS) == scene.ask(RUNS) == Foreign("Secret", secret_name(KEY.name))
+    assert scene.api.stored[secret_name(KEY.name)] is theirs
     scene.delete_by_hand()
-    assert isinstance(scene.ask(), Held)
+    assert scene.ask(RUNS) == Held(token_of(held), is_restored=True)
+
+
+def test_one_that_was_cut_off_from_an_earlier_job_is_named() -> None:
+    scene = Scene()
+    scene.ask(has_begun=False)
+    scene.make_another()
+    scene.restart()
+
+    assert scene.ask(has_begun=False) == Foreign("Secret", secret_name(KEY.name))
+    assert scene.ask(RUNS) == Foreign("Secret", secret_name(KEY.name))
 
 
 def test_it_is_not_read_in_every_turn() -> None:

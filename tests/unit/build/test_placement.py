@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from rljob_api import cluster
 from rljob_operator.build.lost_nodes import bounded
 from tests.unit.build.jobs import build, changed, quickstart, rich
@@ -45,11 +47,12 @@ def test_shared_storage_binds_nobody_to_a_node() -> None:
     assert "affinity" not in _pod(job, _COORDINATOR)
 
 
-def test_a_claim_of_the_users_is_mounted_and_none_is_made() -> None:
-    job = changed(quickstart(), checkpoint={"volume": {"claimName": "mine"}})
+@pytest.mark.parametrize("claim", ["mine", pytest.param("quickstart-checkpoints", id="even of that name")])
+def test_a_claim_of_the_users_is_mounted_and_none_is_made(claim: str) -> None:
+    job = changed(quickstart(), checkpoint={"volume": {"claimName": claim}})
     assert _CLAIM not in build(job)
     for name in (_ACTOR, _COORDINATOR):
-        assert _run_volume(_pod(job, name))["persistentVolumeClaim"] == {"claimName": "mine"}
+        assert _run_volume(_pod(job, name))["persistentVolumeClaim"] == {"claimName": claim}
 
 
 def test_the_coordinator_mounts_what_the_actors_template_gives() -> None:

@@ -1,0 +1,49 @@
+"""Remains: pods with the label of a job that has none yet, and whether anybody takes them away.
+
+Those of an earlier job of the same name go with it, and are waited for. Those that were cut off from it, as by
+`kubectl delete --cascade=orphan`, stay until somebody deletes them: the new job would wait for ever.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from rljob_operator.adapters.api import Api
+from rljob_operator.adapters.errors import ApiNotFound
+from rljob_operator.adapters.ownership import REPLICA_SET_KIND, Foreign, named
+from rljob_operator.adapters.resources import REPLICA_SETS
+from rljob_operator.adapters.views import Controller, JobKey, PodView, controller_of
+
+PATIENCE_SECONDS = 60.0
+"""For the garbage collector. What is there for longer is named, whatever may take it away: nobody waits in silence."""
+
+
+class Remains:
+    """When each job began to wait."""
+
+    def __init__(self, api: Api, clock: Callable[[], float] = time.time) -> None:
+        self._api = api
+        self._clock = clock
+        self._since: dict[JobKey, float] = {}
+
+    def forget(self, key: JobKey) -> None:
+        """The job is gone, or waits no more."""
+        self._since.pop(key, None)
+
+    async def stranded(self, key: JobKey, pods: Sequence[PodView]) -> list[Foreign]:
+        """Pods, or what makes them, that nobody takes away."""
+        since = self._since.setdefault(key, self._clock())
+        if self._clock() - since > PATIENCE_SECONDS:
+            return [Foreign("Pod", pod.name, named(pod.controller)) for pod in pods]
+        staying = [pod for pod in pods if not pod.deleting]
+        found = [Foreign("Pod", pod.name) for pod in staying if pod.controller is None]
+        for controller in {pod.controller for pod in staying if pod.controller is not None}:
+            if controller.kind == REPLICA_SET_KIND and await self._is_cut_off(key, controller):
+                found.append(Foreign(REPLICA_SETS.kind, controller.name))
+        return found
+
+    async def _is_cut_off(self, key: JobKey, replicas: Controller) -> bool:
+        try:
+            found = await self._api.get(REPLICA_SETS, key.namespace, replicas.name)
+        except ApiNotFound:
+            return False
+        return "deletionTimestamp" not in found["metadata"] and controller_of(found["metadata"]) is None
