@@ -229,7 +229,7 @@ def test_an_operator_that_starts_again_writes_nothing_where_nothing_has_changed(
     cluster: Cluster, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
     port = free_port()
-    options = {"metricsPort": port, "lease": None}
+    options: dict[str, Any] = {"metricsPort": port, "lease": None}
     kubectl.apply(make_job("calm"))
     with OperatorProcess(cluster, namespace, tmp_path / "first", **options):
         wait_condition(kubectl, "calm", "Suspended")

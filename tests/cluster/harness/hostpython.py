@@ -19,8 +19,13 @@ _PING = (
 """redis-cli's work, which no wheel brings along."""
 
 
-def workload_options(repository: Path, venv: Path, python_prefix: Path, redis_server: Path) -> dict[str, Any]:
-    """`workloads` of the operator's options, with camelCase keys as in its file and in the chart's values."""
+def workload_options(
+    repository: Path, venv: Path, python_prefix: Path, redis_server: Path, sources: Path | None = None
+) -> dict[str, Any]:
+    """`workloads` of the operator's options, with camelCase keys as in its file and in the chart's values.
+
+    `sources` is where the source that pods run lies, if not in `repository`: they find it at the same paths.
+    """
     containers = [container("worker", repository, venv, python_prefix)]
     containers += [container("coordinator", repository, venv, python_prefix)]
     containers += [{"name": "redis", "resources": _LITTLE, "volumeMounts": mounts(repository, venv, python_prefix)}]
@@ -31,7 +36,9 @@ def workload_options(repository: Path, venv: Path, python_prefix: Path, redis_se
         "python": str(venv / "bin/python"),
         "redisServer": str(redis_server),
         "redisPing": ["bash", "-c", _PING],
-        "podTemplate": {"spec": {"containers": containers, "volumes": volumes(repository, venv, python_prefix)}},
+        "podTemplate": {
+            "spec": {"containers": containers, "volumes": volumes(repository, venv, python_prefix, sources)}
+        },
         "terminationGraceSeconds": 5,
         "sharedMemory": "256Mi",
     }
@@ -55,9 +62,10 @@ def mounts(repository: Path, venv: Path, python_prefix: Path) -> list[dict[str, 
     return [{"name": name, "mountPath": str(path), "readOnly": True} for name, path in folders.items()]
 
 
-def volumes(repository: Path, venv: Path, python_prefix: Path) -> list[dict[str, Any]]:
+def volumes(repository: Path, venv: Path, python_prefix: Path, sources: Path | None = None) -> list[dict[str, Any]]:
     """The pod's volumes for these mounts."""
     folders = _folders(repository, venv, python_prefix)
+    folders |= {name: sources / path.name for name, path in folders.items() if sources and path.name in _SOURCES}
     return [{"name": name, "hostPath": {"path": str(path), "type": "Directory"}} for name, path in folders.items()]
 
 

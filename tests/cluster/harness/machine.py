@@ -86,9 +86,9 @@ def bring_up() -> Cluster:
     return Cluster(kubeconfig, Node(root / "run"))
 
 
-def workload_options() -> dict[str, Any]:
-    """`workloads` for an operator whose jobs run this checkout."""
-    return hostpython.workload_options(REPOSITORY, Path(sys.prefix), Path(sys.base_prefix), find_server())
+def workload_options(sources: Path | None = None) -> dict[str, Any]:
+    """`workloads` for an operator whose jobs run this checkout, or that of another folder."""
+    return hostpython.workload_options(REPOSITORY, Path(sys.prefix), Path(sys.base_prefix), find_server(), sources)
 
 
 def _root() -> Path:

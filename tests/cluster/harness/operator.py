@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from rljob_operator.options import OperatorOptions
-from tests.cluster.harness.machine import Cluster, workload_options
+from tests.cluster.harness.machine import REPOSITORY, Cluster, workload_options
 from tests.integration.children import die_with_tests
 
 _STOP_SECONDS = 30
@@ -22,14 +22,20 @@ _STOP_SECONDS = 30
 class OperatorProcess:
     """One replica. `with OperatorProcess(...) as operator:` starts it and ends it."""
 
-    def __init__(self, cluster: Cluster, namespace: str, folder: Path, **options: Any) -> None:
-        """`options` are fields of the operator's options (camelCase) that differ; files lie in `folder`."""
+    def __init__(
+        self, cluster: Cluster, namespace: str, folder: Path, *, sources: Path = REPOSITORY, **options: Any
+    ) -> None:
+        """`options` are fields of the operator's options (camelCase) that differ; files lie in `folder`.
+
+        `sources` is the checkout that it and the pods of its jobs run, with the installed packages of this one.
+        """
         self._cluster = cluster
+        self._sources = sources
         self._config = folder / "operator.yaml"
         self.log = folder / "operator.log"
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
-        file = {**_defaults(cluster, namespace), **options}
+        file = {**_defaults(cluster, namespace, sources), **options}
         OperatorOptions.model_validate(file)
         self._config.write_text(yaml.safe_dump(file))
 
@@ -42,7 +48,7 @@ class OperatorProcess:
             kubeconfig = str(self._cluster.node.kubeconfig)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                ["env", f"KUBECONFIG={kubeconfig}", *command],
+                ["env", f"KUBECONFIG={kubeconfig}", f"PYTHONPATH={self._python_path()}", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -85,6 +91,10 @@ class OperatorProcess:
         """The end of its log, for an error."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-num_lines:])
 
+    def _python_path(self) -> str:
+        """It goes before the folders of the editable install."""
+        return ":".join(str(self._sources / name) for name in ("crds", "operator"))
+
     def _running(self) -> subprocess.Popen[bytes]:
         assert self._process is not None, "the operator was not started"
         return self._process
@@ -98,9 +108,9 @@ class OperatorProcess:
             self.stop()
 
 
-def _defaults(cluster: Cluster, namespace: str) -> dict[str, Any]:
+def _defaults(cluster: Cluster, namespace: str, sources: Path) -> dict[str, Any]:
     return {
-        "workloads": workload_options(),
+        "workloads": workload_options(sources),
         "namespaces": [namespace],
         "lease": None,
         "coordinatorAccess": "Service" if cluster.node is not None else "Proxy",
