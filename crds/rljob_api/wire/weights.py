@@ -1,4 +1,4 @@
-"""Metadata of weights: what exists, in which chunks, and who serves it."""
+"""Metadata of weights and checkpoints: what exists, in which parts, and who serves it."""
 
 from enum import StrEnum
 
@@ -15,29 +15,68 @@ class Stream(StrEnum):
     REFERENCE = "Reference"
 
 
-class WeightOffer(WireModel):
-    """A weight as one safetensors blob in checksummed chunks. Visible only when the whole blob is staged."""
+class WeightPart(WireModel):
+    """One part of a weight: a safetensors blob of whole tensors, in chunks, staged by its owner."""
 
     stream: Stream
     id: WeightId
+    index: int = Field(ge=0)
+    count: int = Field(ge=1)
+    """Of how many; parts of another count or layout belong to another weight."""
+    layout: str
+    """Digest of names, shapes and assignment of all parts: those of different layouts never make one weight."""
     num_bytes: int = Field(ge=0)
     chunk_bytes: int = Field(ge=1)
-    checksums: list[str]
-    """xxh3-64, hex, one per chunk."""
-    sources: list[str]
-    """host:port of every server that has the whole blob; the trainer first."""
+    digest: str
+    """xxh3-128, hex, of the checksums of all chunks. The checksums themselves travel with the bytes."""
+    address: str
+    """host:port of its owner's server."""
 
 
-class PublishRequest(WireModel):
-    """`POST /v1/weights`. For Policy version r + 1 the queue must hold no untrained row of train_r."""
+class PartRequest(WireModel):
+    """`POST /v1/weights/parts`: the weight is visible once all its parts were told.
+
+    For Policy version r + 1 the queue must then hold no untrained row of train_r.
+    """
 
     life: Life
-    offer: WeightOffer
-    call_id: str
+    part: WeightPart
+
+
+class OfferedPart(WireModel):
+    """A part as receivers pull it."""
+
+    index: int = Field(ge=0)
+    num_bytes: int = Field(ge=0)
+    chunk_bytes: int = Field(ge=1)
+    digest: str
+    owner: str | None
+    """Where it was staged; None once its owner is gone and only peers have it."""
+
+
+class WeightOffer(WireModel):
+    """A whole weight: every part of it has a live source."""
+
+    stream: Stream
+    id: WeightId
+    layout: str
+    parts: list[OfferedPart]
+    """By index."""
+    peers: list[str]
+    """host:port of every receiver that has all parts."""
+
+    def sources(self, part: OfferedPart) -> list[str]:
+        """Who serves a part; its owner first."""
+        return ([] if part.owner is None else [part.owner]) + self.peers
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all parts."""
+        return sum(part.num_bytes for part in self.parts)
 
 
 class SourceRequest(WireModel):
-    """`POST /v1/weights/sources`: a receiver that has a whole blob offers to serve it."""
+    """`POST /v1/weights/sources`: a receiver that has all parts of a weight offers to serve them."""
 
     life: Life
     stream: Stream

@@ -18,7 +18,7 @@ from rljob_api.wire.epochs import PodOrder
 from rljob_api.wire.identity import Life, PodKey, RankKey, WeightId
 from rljob_api.wire.launchers import LauncherHello, LauncherPoll, RankProcess
 from rljob_api.wire.ranks import Beat, RankHello, RankState, RankWelcome
-from rljob_api.wire.weights import PublishRequest, Stream, WeightOffer
+from rljob_api.wire.weights import PartRequest, Stream, WeightPart
 
 OFFER_BYTES = 140_000_000_000
 """70 billion parameters of two bytes."""
@@ -152,17 +152,19 @@ class Member:
 
     async def publish(self, chunk_bytes: int) -> None:
         """Offers version 0, as large as a 70B model."""
-        chunks = -(-OFFER_BYTES // chunk_bytes)
-        offer = WeightOffer(
+        part = WeightPart(
             stream=Stream.POLICY,
             id=FIRST,
+            index=0,
+            count=1,
+            layout=secrets.token_hex(16),
             num_bytes=OFFER_BYTES,
             chunk_bytes=chunk_bytes,
-            checksums=[secrets.token_hex(8) for _ in range(chunks)],
-            sources=["127.0.0.1:9"],
+            digest=secrets.token_hex(16),
+            address="127.0.0.1:9",
         )
-        publish = PublishRequest(life=self._life, offer=offer, call_id=secrets.token_hex(6))
-        await self._must(self._rank, request(self._place, "POST", "/v1/weights", publish))
+        publish = PartRequest(life=self._life, part=part)
+        await self._must(self._rank, request(self._place, "POST", "/v1/weights/parts", publish))
 
     async def receive(self) -> None:
         """Reads the newest offer once, as a receiver that begins."""

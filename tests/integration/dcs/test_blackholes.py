@@ -9,10 +9,10 @@ import pytest
 
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.identity import Endpoints, WeightId
-from rljob_api.wire.weights import Stream, WeightOffer
+from rljob_api.wire.weights import OfferedPart, Stream
 from rljob_workers.dcs.client import CoordinatorClient
 from rljob_workers.dcs.errors import CoordinatorUnreachable, WeightTimeout
-from rljob_workers.dcs.weights.pulling import PullTerms, pull
+from rljob_workers.dcs.weights.pulling import PullTerms, WantedPart, pull
 from rljob_workers.launcher.replica import ReplicaQuestion
 from rljob_workers.transfer_queue.control.notices import Subscription
 from rljob_workers.transfer_queue.errors import StorageUnreachable
@@ -76,17 +76,11 @@ def test_a_storage_unit_is_given_up_long_before_a_far_deadline(port: int) -> Non
 
 
 def test_weights_are_given_up_with_the_address_that_failed(port: int, tmp_path: Path) -> None:
-    offer = WeightOffer(
-        stream=Stream.POLICY,
-        id=WeightId(lineage=Lineage(1), version=WeightVersion(1)),
-        num_bytes=4,
-        chunk_bytes=4,
-        checksums=["0" * 16],
-        sources=[f"127.0.0.1:{port}"],
-    )
+    part = OfferedPart(index=0, num_bytes=4, chunk_bytes=4, digest="0" * 32, owner=f"127.0.0.1:{port}")
+    wanted = WantedPart(Stream.POLICY, WeightId(lineage=Lineage(1), version=WeightVersion(1)), part)
     terms = PullTerms("t", time.monotonic() + 1, time.monotonic, time.sleep, lambda: None)
     with pytest.raises(WeightTimeout, match=f"0 of 1 chunks came .* last: 127.0.0.1:{port}: "):
-        pull(offer, tmp_path / "weights", terms, iter([offer.sources] * 100))
+        pull(wanted, tmp_path / "weights", terms, iter([[f"127.0.0.1:{port}"]] * 100))
 
 
 def test_a_subscription_that_cannot_be_made_costs_a_recheck(port: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -13,17 +14,28 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
+from rljob_api import failpoints
 from rljob_api.names import Lineage, Role, WeightVersion
 from rljob_api.wire.identity import WeightId
-from rljob_api.wire.weights import Stream, WeightOffer
-from rljob_workers.dcs.errors import CorruptWeights, LifeOver, WeightDead, WeightIncomplete, WeightTimeout
+from rljob_api.wire.observation import EventKind
+from rljob_api.wire.weights import OfferedPart, PartRequest, Stream, WeightOffer, WeightPart
+from rljob_workers.dcs.blob import chunk_checksums, digest_of
+from rljob_workers.dcs.errors import (
+    CoordinatorRefused,
+    CorruptWeights,
+    LifeOver,
+    WeightDead,
+    WeightIncomplete,
+    WeightTimeout,
+)
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.dcs.weights import StagedWeights, WeightPublisher, WeightReceiver, build_publisher, build_receiver
-from rljob_workers.dcs.weights.pulling import PullTerms, monotonic_terms, pull
-from rljob_workers.dcs.weights.serving import ChunkServer, ServedWeight
-from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually
+from rljob_workers.dcs.weights.pulling import PullTerms, WantedPart, monotonic_terms, pull
+from rljob_workers.dcs.weights.serving import ChunkServer, ServedPart
+from rljob_workers.models.blob import read_weights
+from rljob_workers.models.share import WeightShare
+from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually, read_json
 
 
 def weight(version: int, lineage: int = 1) -> WeightId:
@@ -47,7 +59,7 @@ def in_time() -> float:
 def assert_is(staged: StagedWeights | None, expected_id: WeightId, expected: dict[str, torch.Tensor]) -> None:
     assert staged is not None
     assert staged.weight == expected_id
-    found = load_file(staged.path)
+    found = read_weights(staged.path)
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         assert torch.equal(found[name], tensor), name
@@ -115,8 +127,8 @@ def test_only_the_newest_files_stay(publisher: WeightPublisher, receiver: Weight
         folders.add(staged.path.parent)
     (folder,) = folders
     assert sorted(path.name for path in folder.iterdir()) == [
-        "Reference-1-2.safetensors",
-        "Reference-1-3.safetensors",
+        "Reference-1-2",
+        "Reference-1-3",
     ]
 
 
@@ -181,7 +193,7 @@ def test_a_receiver_serves_what_it_has_when_the_trainer_is_gone(
 
     def peers() -> bool:
         offer = WeightOffer.model_validate_json(world.call("GET", "/v1/weights/Policy"))
-        return len(offer.sources) == 2
+        return len(offer.peers) == 1
 
     eventually(peers, "the receiver as a source")
     publisher.close()
@@ -189,6 +201,160 @@ def test_a_receiver_serves_what_it_has_when_the_trainer_is_gone(
     late = build_receiver(session.context, session)
     assert_is(late.await_newer(Stream.POLICY, None, deadline=in_time()), weight(0), tensors(0))
     late.close()
+
+
+# --- parts
+
+
+PARTS = 2
+
+
+def share(index: int, layout: str = "two") -> WeightShare:
+    return WeightShare(index, PARTS, layout)
+
+
+def half(seed: int, index: int) -> dict[str, torch.Tensor]:
+    """Every second tensor."""
+    return dict(list(tensors(seed).items())[index::PARTS])
+
+
+@pytest.fixture
+def second(world: World, actor: RankSession) -> Iterator[WeightPublisher]:
+    """Another rank of the actor, which owns the other part."""
+    session = world.rank(Role.ACTOR, 1)
+    publisher = build_publisher(session.context, session)
+    yield publisher
+    publisher.close()
+
+
+def test_a_weight_in_parts_is_visible_when_the_last_was_told(
+    world: World, publisher: WeightPublisher, second: WeightPublisher, receiver: WeightReceiver
+) -> None:
+    publisher.publish(Stream.POLICY, weight(0), half(0, 0), share(0), deadline=in_time())
+    assert receiver.await_newer(Stream.POLICY, None, deadline=time.monotonic() + 0.05) is None
+    assert world.status().published is None
+    publisher.publish(Stream.POLICY, weight(0), half(0, 0), share(0), deadline=in_time())  # twice is once
+    assert world.status().published is None
+    second.publish(Stream.POLICY, weight(0), half(0, 1), share(1), deadline=in_time())
+    assert world.status().published == 0
+    staged = receiver.await_newer(Stream.POLICY, None, deadline=in_time())
+    assert_is(staged, weight(0), tensors(0))
+    assert staged is not None
+    assert sorted(path.name for path in staged.path.iterdir()) == [
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        "model.safetensors.index.json",
+    ]
+    index = read_json(staged.path / "model.safetensors.index.json")["weight_map"]
+    assert {name: index[name] for name in half(0, 1)} == dict.fromkeys(half(0, 1), "model-00002-of-00002.safetensors")
+    assert len(world.told(EventKind.PUBLISHED)) == 1
+    second.publish(Stream.POLICY, weight(0), half(0, 1), share(1), deadline=in_time())  # a late retry
+    assert len(world.told(EventKind.PUBLISHED)) == 1
+
+
+def test_a_part_of_another_layout_is_refused_with_a_sentence(
+    publisher: WeightPublisher, second: WeightPublisher, receiver: WeightReceiver
+) -> None:
+    publisher.publish(Stream.POLICY, weight(0), half(0, 0), share(0), deadline=in_time())
+    with pytest.raises(CoordinatorRefused, match=r"layout \(other, 2 parts\) is not that of the parts before"):
+        second.publish(Stream.POLICY, weight(0), half(0, 1), share(1, "other"), deadline=in_time())
+    with pytest.raises(CoordinatorRefused, match="there are 2 parts, counted from 0"):
+        second.publish(Stream.POLICY, weight(0), half(0, 1), share(2), deadline=in_time())
+    assert receiver.await_newer(Stream.POLICY, None, deadline=time.monotonic() + 0.05) is None
+
+
+def test_parts_outlive_a_kill_of_the_coordinator_between_them(
+    world: World, publisher: WeightPublisher, second: WeightPublisher, receiver: WeightReceiver
+) -> None:
+    publisher.publish(Stream.POLICY, weight(0), half(0, 0), share(0), deadline=in_time())
+    world.restart()
+    second.publish(Stream.POLICY, weight(0), half(0, 1), share(1), deadline=in_time())
+    assert_is(receiver.await_newer(Stream.POLICY, None, deadline=in_time()), weight(0), tensors(0))
+
+
+def test_a_weight_whose_owner_died_before_it_was_whole_stays_invisible(
+    world: World, publisher: WeightPublisher, receiver: WeightReceiver, tmp_path: Path
+) -> None:
+    owner = world.rank(Role.ACTOR, 1)
+    other = build_publisher(owner.context, owner)
+    other.publish(Stream.POLICY, weight(0), half(0, 1), share(1), deadline=in_time())
+    other.close()
+    world.call("POST", "/v1/failures", world.failure(owner))
+    publisher.publish(Stream.POLICY, weight(0), half(0, 0), share(0), deadline=in_time())
+    assert receiver.await_newer(Stream.POLICY, None, deadline=time.monotonic() + 0.05) is None
+    world.raise_epoch(2)
+    world.order(2)
+    with contextlib.ExitStack() as until_received:
+        for index in range(PARTS):
+            session = world.rank(Role.ACTOR, index, epoch=2)
+            later = until_received.enter_context(contextlib.closing(build_publisher(session.context, session)))
+            assert receiver.await_newer(Stream.POLICY, None, deadline=time.monotonic() + 0.05) is None
+            later.publish(Stream.POLICY, weight(0, lineage=2), half(7, index), share(index), deadline=in_time())
+        assert_is(receiver.await_newer(Stream.POLICY, None, deadline=in_time()), weight(0, lineage=2), tensors(7))
+
+
+def test_an_owner_killed_with_its_part_staged_leaves_nothing_visible(
+    world: World, publisher: WeightPublisher, receiver: WeightReceiver, tmp_path: Path
+) -> None:
+    publisher.publish(Stream.POLICY, weight(0), half(0, 0), share(0), deadline=in_time())
+    world.register(Role.ACTOR, 1)
+    context = world.context(world.life(Role.ACTOR, 1))
+    pid = os.fork()
+    if pid == 0:
+        failpoints._ARMED["publish.part_staged"] = 1
+        os.environ["RLJOB_FAILPOINTS_DIR"] = str(tmp_path)
+        session = RankSession(context)
+        build_publisher(context, session).publish(
+            Stream.POLICY, weight(0), half(0, 1), share(1), deadline=time.monotonic() + PATIENCE_SECONDS
+        )
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    assert receiver.await_newer(Stream.POLICY, None, deadline=time.monotonic() + 0.05) is None
+    assert world.status().published is None
+
+
+def test_a_version_is_offered_while_every_part_has_a_live_source(
+    world: World, publisher: WeightPublisher, receiver: WeightReceiver
+) -> None:
+    owner = world.rank(Role.ACTOR, 1)
+    other = build_publisher(owner.context, owner)
+    publisher.publish(Stream.REFERENCE, weight(0), half(0, 0), share(0), deadline=in_time())
+    other.publish(Stream.REFERENCE, weight(0), half(0, 1), share(1), deadline=in_time())
+    publisher.publish(Stream.POLICY, weight(0), half(1, 0), share(0), deadline=in_time())
+    other.publish(Stream.POLICY, weight(0), half(1, 1), share(1), deadline=in_time())
+    assert_is(receiver.await_newer(Stream.POLICY, None, deadline=in_time()), weight(0), tensors(1))
+    eventually(lambda: _offer(world, Stream.POLICY).peers, "the receiver as a source")
+    other.close()
+    world.call("POST", "/v1/failures", world.failure(owner))
+    assert world.call("GET", "/v1/weights/Reference") == b"null", "nobody has part 1"
+    offer = _offer(world, Stream.POLICY)
+    assert [part.owner is None for part in offer.parts] == [False, True]
+    session = world.rank(Role.ROLLOUT, 1)
+    late = build_receiver(session.context, session)
+    assert_is(late.await_newer(Stream.POLICY, None, deadline=in_time()), weight(0), tensors(1))
+    late.close()
+
+
+def test_what_the_coordinator_holds_of_a_weight_does_not_grow_with_it(world: World, actor: RankSession) -> None:
+    """A receiver's every poll carries it: of 140 GB it is a few hundred bytes."""
+    part = WeightPart(
+        stream=Stream.POLICY,
+        id=weight(0),
+        index=0,
+        count=1,
+        layout="x" * 32,
+        num_bytes=140 * 10**9,
+        chunk_bytes=4 << 20,
+        digest="0" * 32,
+        address="127.0.0.1:9",
+    )
+    world.call("POST", "/v1/weights/parts", PartRequest(life=actor.life, part=part))
+    assert len(world.call("GET", "/v1/weights/Policy")) < 1000
+
+
+def _offer(world: World, stream: Stream) -> WeightOffer:
+    return WeightOffer.model_validate_json(world.call("GET", f"/v1/weights/{stream.value}"))
 
 
 # --- pulls against sources that fail
@@ -204,19 +370,15 @@ class Sources:
         self._chunk_bytes = chunk_bytes
         self._processes: list[multiprocessing.process.BaseProcess] = []
 
-    def offer(self) -> WeightOffer:
-        from rljob_workers.dcs.blob import checksum
-
-        view = memoryview(self.blob)
-        starts = range(0, len(view), self._chunk_bytes)
-        return WeightOffer(
-            stream=Stream.POLICY,
-            id=weight(1),
-            num_bytes=len(view),
+    def wanted(self) -> WantedPart:
+        part = OfferedPart(
+            index=0,
+            num_bytes=len(self.blob),
             chunk_bytes=self._chunk_bytes,
-            checksums=[checksum(view[start : start + self._chunk_bytes]) for start in starts],
-            sources=[],
+            digest=digest_of(_checksums(self.blob, self._chunk_bytes)),
+            owner=None,
         )
+        return WantedPart(Stream.POLICY, weight(1), part)
 
     def good(self) -> str:
         return self._serve(self.blob)
@@ -225,6 +387,11 @@ class Sources:
         wrong = bytearray(self.blob)
         wrong[chunk * self._chunk_bytes] ^= 1
         return self._serve(bytes(wrong))
+
+    def other(self) -> str:
+        """Serves another blob of the same size, with checksums that fit it."""
+        other = os.urandom(len(self.blob))
+        return self._serve(other, _checksums(other, self._chunk_bytes))
 
     def dying(self, after_chunks: int) -> str:
         """Dies by SIGKILL once it has sent so much."""
@@ -235,12 +402,14 @@ class Sources:
             process.kill()
             process.join()
 
-    def _serve(self, content: bytes, die_at: int | None = None) -> str:
+    def _serve(self, content: bytes, checksums: bytes | None = None, die_at: int | None = None) -> str:
         path = self._folder / f"source-{len(self._processes)}"
         path.write_bytes(content)
         ours, theirs = multiprocessing.Pipe()
         process = multiprocessing.get_context("fork").Process(
-            target=_serve_file, args=(path, self.token, self._chunk_bytes, die_at, theirs), daemon=True
+            target=_serve_file,
+            args=(path, self.token, self._chunk_bytes, checksums or self._checksums(), die_at, theirs),
+            daemon=True,
         )
         process.start()
         self._processes.append(process)
@@ -249,8 +418,15 @@ class Sources:
         theirs.close()
         return address
 
+    def _checksums(self) -> bytes:
+        return _checksums(self.blob, self._chunk_bytes)
 
-def _serve_file(path: Path, token: str, chunk_bytes: int, die_at: int | None, tell: object) -> None:
+
+def _checksums(content: bytes, chunk_bytes: int) -> bytes:
+    return b"".join(chunk_checksums([memoryview(content)], chunk_bytes))
+
+
+def _serve_file(path: Path, token: str, chunk_bytes: int, checksums: bytes, die_at: int | None, tell: object) -> None:
     from rljob_workers.dcs.weights import serving
 
     if die_at is not None:
@@ -259,7 +435,8 @@ def _serve_file(path: Path, token: str, chunk_bytes: int, die_at: int | None, te
         )
     server = ChunkServer("127.0.0.1", token)
     descriptor = os.open(path, os.O_RDONLY)
-    server.serve(ServedWeight(Stream.POLICY, weight(1), descriptor, path.stat().st_size, chunk_bytes))
+    part = ServedPart(descriptor, path.stat().st_size, chunk_bytes, checksums)
+    server.serve(Stream.POLICY, weight(1), {0: part})
     tell.send(server.address)  # type: ignore[attr-defined]
     signal.pause()
 
@@ -295,14 +472,14 @@ def sources(tmp_path: Path) -> Iterator[Sources]:
 def test_a_source_that_dies_in_the_middle_is_replaced_and_its_chunks_are_kept(sources: Sources, tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     rounds = [[sources.dying(3), sources.good()]]
-    assert pull(sources.offer(), path, monotonic_terms("token", 20, lambda: None), rounds)
+    assert pull(sources.wanted(), path, monotonic_terms("token", 20, lambda: None), rounds)
     assert path.read_bytes() == sources.blob
 
 
 def test_a_corrupt_chunk_is_refused_and_taken_from_another_source(sources: Sources, tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     rounds = [[sources.corrupt(5), sources.good()]]
-    assert pull(sources.offer(), path, monotonic_terms("token", 20, lambda: None), rounds)
+    assert pull(sources.wanted(), path, monotonic_terms("token", 20, lambda: None), rounds)
     assert path.read_bytes() == sources.blob
 
 
@@ -310,15 +487,25 @@ def test_only_corrupt_sources_are_an_error_that_says_so(sources: Sources, tmp_pa
     path = tmp_path / "weights.safetensors"
     address = sources.corrupt(5)
     with pytest.raises(CorruptWeights, match=r"5 of 8 chunks came.*chunk 5 does not match its checksum"):
-        pull(sources.offer(), path, terms_of_pulses("token", 5 + 3), iter(lambda: [address], None))
+        pull(sources.wanted(), path, terms_of_pulses("token", 5 + 3), iter(lambda: [address], None))
     assert list(tmp_path.glob("weights*")) == []
+
+
+def test_another_blob_is_refused_though_its_checksums_fit_it(sources: Sources, tmp_path: Path) -> None:
+    """What is told of a part is one digest: a source cannot bring its own checksums."""
+    path = tmp_path / "weights.safetensors"
+    address = sources.other()
+    with pytest.raises(CorruptWeights, match=r"0 of 8 chunks came.*checksums do not match the digest"):
+        pull(sources.wanted(), path, terms_of_pulses("token", 3), iter(lambda: [address], None))
+    assert pull(sources.wanted(), path, monotonic_terms("token", 20, lambda: None), [[address, sources.good()]])
+    assert path.read_bytes() == sources.blob
 
 
 def test_a_wrong_token_is_refused(sources: Sources, tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     address = sources.good()
     with pytest.raises(WeightTimeout, match="wrong token"):
-        pull(sources.offer(), path, terms_of_pulses("other", 3), iter(lambda: [address], None))
+        pull(sources.wanted(), path, terms_of_pulses("other", 3), iter(lambda: [address], None))
 
 
 def test_a_try_that_the_deadline_cuts_short_hides_no_reason(sources: Sources, tmp_path: Path) -> None:
@@ -333,18 +520,18 @@ def test_a_try_that_the_deadline_cuts_short_hides_no_reason(sources: Sources, tm
     with socket.create_server(("127.0.0.1", 0)) as silent:
         rounds = [[sources.good()], [f"127.0.0.1:{silent.getsockname()[1]}"]]
         with pytest.raises(WeightTimeout, match=r"failed 1 times, .*wrong token"):
-            pull(sources.offer(), tmp_path / "weights.safetensors", terms, rounds)
+            pull(sources.wanted(), tmp_path / "weights.safetensors", terms, rounds)
 
 
 def test_no_source_at_all_is_an_error_by_name(sources: Sources, tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
-    with pytest.raises(WeightTimeout, match=r"Policy v1@1: 0 of 8 chunks came .* no source was offered"):
-        pull(sources.offer(), path, monotonic_terms("token", 0.2, lambda: None), iter(list, None))
+    with pytest.raises(WeightTimeout, match=r"Policy v1@1, part 0: 0 of 8 chunks came .* no source was offered"):
+        pull(sources.wanted(), path, monotonic_terms("token", 0.2, lambda: None), iter(list, None))
 
 
 def test_a_receiver_killed_in_the_middle_leaves_nothing_that_looks_whole(sources: Sources, tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
-    address, offer = sources.good(), sources.offer()
+    address, wanted = sources.good(), sources.wanted()
     pid = os.fork()
     if pid == 0:
         chunks = iter(range(4))
@@ -353,10 +540,10 @@ def test_a_receiver_killed_in_the_middle_leaves_nothing_that_looks_whole(sources
             if next(chunks) == 3:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        pull(offer, path, monotonic_terms("token", 20, die_at_the_fourth), [[address]])
+        pull(wanted, path, monotonic_terms("token", 20, die_at_the_fourth), [[address]])
         os._exit(0)
     _, status = os.waitpid(pid, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL
     assert not path.exists()
-    assert pull(offer, path, monotonic_terms("token", 20, lambda: None), [[address]])
+    assert pull(wanted, path, monotonic_terms("token", 20, lambda: None), [[address]])
     assert path.read_bytes() == sources.blob

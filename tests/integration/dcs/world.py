@@ -35,7 +35,7 @@ from tests.integration.transfer_queue.servers import Servers
 
 PATIENCE_SECONDS = 120.0
 """Never measured: a coordinator imports everything before it answers, which takes long on a busy machine."""
-ROLES = {Role.ROLLOUT: 2, Role.ACTOR: 1, Role.ACTOR_FWD: 1, Role.ADVANTAGES: 1}
+ROLES = {Role.ROLLOUT: 2, Role.ACTOR: 2, Role.ACTOR_FWD: 1, Role.ADVANTAGES: 1}
 
 
 def job(chunk_bytes: int = 1 << 16, keep: int = 2) -> RLJob:

@@ -37,7 +37,7 @@ def test_a_staged_blob_has_a_checksum_for_every_chunk(chunk_bytes: int) -> None:
     assert len(content) == blob.num_bytes
     assert b"".join(bytes(piece) for piece in safetensors_pieces(TENSORS)) == content
     chunks = [content[start : start + chunk_bytes] for start in range(0, len(content), chunk_bytes)]
-    assert blob.checksums == tuple(xxhash.xxh3_64_hexdigest(chunk) for chunk in chunks)
+    assert blob.checksums == b"".join(xxhash.xxh3_64_digest(chunk) for chunk in chunks)
 
 
 def test_a_dtype_without_a_name_is_refused_with_a_sentence() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rljob_api.spec import RLJobSpec
-from rljob_workers.models.blob import write_blob
+from rljob_workers.models.blob import part_file, write_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.trainers import build_forward_model, build_trainer
@@ -175,6 +175,22 @@ def test_staged_weights_are_those_that_a_forward_model_gets_back(folder: Path) -
     forward.load(folder / "v1.safetensors")
     args = (rows.tokens, rows.response_lengths, 1.0)
     assert torch.equal(forward.log_probs(*args).values, trainer.log_probs(*args).values)
+
+
+def test_a_folder_of_parts_is_loaded_like_one_file(folder: Path, tmp_path: Path) -> None:
+    trainer, forward, rows = make_trainer(folder), make_forward(folder), make_rows(3)
+    train(trainer, rows)
+    staged = trainer.stage_weights()
+    names = list(staged)
+    (tmp_path / "parts").mkdir()
+    for index in range(3):
+        write_blob(tmp_path / "parts" / part_file(index, 3), {name: staged[name] for name in names[index::3]})
+    write_blob(tmp_path / "whole.safetensors", staged)
+    log_probs = []
+    for path in (tmp_path / "parts", tmp_path / "whole.safetensors"):
+        forward.load(path)
+        log_probs.append(forward.log_probs(rows.tokens, rows.response_lengths, 1.0).values)
+    assert torch.equal(*log_probs)
 
 
 def test_published_weights_have_the_dtype_of_the_model_and_the_checkpoint_the_exact_ones(tmp_path: Path) -> None:

@@ -10,10 +10,12 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import xxhash
 
+CHECKSUM_BYTES = 8
 _ALIGNMENT = 8
 _DTYPES: dict[torch.dtype, str] = {
     torch.float64: "F64",
@@ -36,8 +38,8 @@ class Blob:
     descriptor: int
     num_bytes: int
     chunk_bytes: int
-    checksums: tuple[str, ...]
-    """xxh3-64, hex, one per chunk."""
+    checksums: bytes
+    """xxh3-64, big-endian, one per chunk."""
 
 
 def stage_blob(name: str, tensors: Mapping[str, torch.Tensor], chunk_bytes: int) -> Blob:
@@ -48,7 +50,7 @@ def stage_blob(name: str, tensors: Mapping[str, torch.Tensor], chunk_bytes: int)
         # Written and not mapped: a page fault for every page costs twice the copy.
         for piece in pieces:
             write_whole(descriptor, piece)
-        checksums = tuple(chunk_checksums(pieces, chunk_bytes))
+        checksums = b"".join(chunk_checksums(pieces, chunk_bytes))
         return Blob(descriptor, sum(len(piece) for piece in pieces), chunk_bytes, checksums)
     except BaseException:
         os.close(descriptor)
@@ -61,8 +63,8 @@ def write_whole(descriptor: int, data: memoryview) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def chunk_checksums(pieces: Iterable[memoryview], chunk_bytes: int) -> Iterator[str]:
-    """xxh3-64, hex, of every chunk of what the pieces are together."""
+def chunk_checksums(pieces: Iterable[memoryview], chunk_bytes: int) -> Iterator[bytes]:
+    """xxh3-64 of every chunk of what the pieces are together."""
     digest, room = xxhash.xxh3_64(), chunk_bytes
     for piece in pieces:
         rest = piece
@@ -71,10 +73,10 @@ def chunk_checksums(pieces: Iterable[memoryview], chunk_bytes: int) -> Iterator[
             digest.update(taken)
             room -= len(taken)
             if room == 0:
-                yield digest.hexdigest()
+                yield digest.digest()
                 digest, room = xxhash.xxh3_64(), chunk_bytes
     if room < chunk_bytes:
-        yield digest.hexdigest()
+        yield digest.digest()
 
 
 def safetensors_pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
@@ -86,9 +88,21 @@ def safetensors_pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryvi
             yield flat.view(torch.uint8).numpy().data
 
 
-def checksum(data: memoryview) -> str:
-    """xxh3-64, hex."""
-    return xxhash.xxh3_64_hexdigest(data)
+def checksum(data: memoryview) -> bytes:
+    """xxh3-64, big-endian: CHECKSUM_BYTES."""
+    return xxhash.xxh3_64_digest(data)
+
+
+def digest_of(checksums: bytes) -> str:
+    """xxh3-128, hex, of the checksums of all chunks: what a blob is known by."""
+    return xxhash.xxh3_128_hexdigest(checksums)
+
+
+def tensor_names(path: Path) -> list[str]:
+    """The tensors of a safetensors file, as its header says."""
+    with path.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return [name for name in header if name != "__metadata__"]
 
 
 def _header(tensors: Mapping[str, torch.Tensor]) -> bytes:

@@ -71,7 +71,10 @@ class Engine(ABC):
 
     @abstractmethod
     def update_weights(self, blob: Path, weight: WeightId, *, deadline: float) -> None:
-        """Pause (interruption), load the safetensors file, continue. On any error the server stays without weights."""
+        """Pause (interruption), load a folder of safetensors files (or one file), continue.
+
+        On any error the server stays without weights.
+        """
 
     @abstractmethod
     def held(self) -> WeightId | None:

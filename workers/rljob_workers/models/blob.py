@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     import torch
 
+WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
 METADATA = {"format": "pt"}
 """transformers refuses a safetensors file that does not say what it was written for."""
 
@@ -37,6 +39,20 @@ def read_blob(path: Path) -> dict[str, torch.Tensor]:
     """The tensors of `path`, mapped and not copied: copy what shall be changed, or outlive a truncation of the file."""
     with safe_open(path, framework="pt", device="cpu") as blob:
         return {name: blob.get_tensor(name) for name in blob.keys()}  # noqa: SIM118 -- not a mapping
+
+
+def read_weights(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file, or of a folder with `model.safetensors` or its parts; mapped, not copied."""
+    if not path.is_dir():
+        return read_blob(path)
+    return {
+        name: tensor for file in sorted(path.glob("model*.safetensors")) for name, tensor in read_blob(file).items()
+    }
+
+
+def part_file(index: int, count: int) -> str:
+    """What a part of a model is called in its folder, as Hugging Face has it; a single part is `model.safetensors`."""
+    return WEIGHTS_FILE if count == 1 else f"model-{index + 1:05}-of-{count:05}.safetensors"
 
 
 def blob_metadata(path: Path) -> dict[str, str]:

@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError
 
 from rljob_api.spec import Architecture, Dtype, ModelConfig, ModelSpec
-from rljob_workers.models.blob import read_blob, write_blob
+from rljob_workers.models.blob import INDEX_FILE, WEIGHTS_FILE, read_blob, write_blob
 from rljob_workers.models.decoder_config import DecoderConfig, read_config
 from rljob_workers.models.layout import EMBEDDING, HEAD, initial_weights, tensor_shapes
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CONFIG_FILE = "config.json"
-WEIGHTS_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
 
 _CLASSES = {Architecture.LLAMA: "LlamaForCausalLM", Architecture.QWEN3: "Qwen3ForCausalLM"}
 """transformers' class of each, as config.json names it."""

@@ -117,6 +117,8 @@ class ActorLoop:
         if self._leader is not None:
             self._leader.sync_samples()
         self._exports.publish(rollout_id)
+        # Nothing is reported, or recorded, of a version that is not visible: some rank may be telling of its part yet.
+        agree(self._group, Word(False, False, 0), f"the parts of version {rollout_id + 1}")
         if self._leader is not None:
             self._leader.report(rollout_id, tally.summary())
         self._exports.save_if_due()

@@ -64,6 +64,7 @@ class Exports:
         self._initial = initial
         self._version = session.welcome.restore.version
         self._saved: int | None = None
+        self._share = trainer.weight_share
         self._staged: Mapping[str, torch.Tensor] = {}
         """This rank's part of the version."""
 
@@ -80,7 +81,7 @@ class Exports:
         self._publish_policy()
 
     def publish(self, rollout_id: RolloutId) -> None:
-        """After the last optimizer step on `train_r`: version r + 1."""
+        """After the last optimizer step on `train_r`: this rank's part of version r + 1, visible once all have told."""
         self._version = WeightVersion(rollout_id + 1)
         self._staged = self._trainer.stage_weights()
         failpoint("publish.before")
@@ -118,14 +119,13 @@ class Exports:
         return self._config.serves_reference and interval is not None and self._version % interval == 0
 
     def _publish_policy(self) -> None:
-        if not self._staged:
-            return
-        deadline = time.monotonic() + self._config.timeout_seconds
-        self._publisher.publish(Stream.POLICY, self._weight(), self._staged, deadline=deadline)
+        if self._share is not None:
+            deadline = time.monotonic() + self._config.timeout_seconds
+            self._publisher.publish(Stream.POLICY, self._weight(), self._staged, self._share, deadline=deadline)
 
     def _publish_reference(self) -> None:
         """The version that rows of `train_version` are measured against; durable before anyone uses it."""
-        if not self._staged:
+        if self._share is None:
             return
         interval = self._config.ref_update_interval
         version = 0 if interval is None else self._version // interval * interval
@@ -133,7 +133,7 @@ class Exports:
         with self._session.busy(f"keeping reference version {version}", self._config.timeout_seconds):
             kept = self._checkpoints.keep_reference(version, self._new_reference(version))
         deadline = time.monotonic() + self._config.timeout_seconds
-        self._publisher.publish(Stream.REFERENCE, weight, kept, deadline=deadline)
+        self._publisher.publish(Stream.REFERENCE, weight, kept, self._share, deadline=deadline)
 
     def _new_reference(self, version: int) -> Mapping[str, torch.Tensor] | None:
         """The tensors of a reference version that is not kept yet; None for the one of the restored checkpoint."""

@@ -21,7 +21,7 @@ from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import Batch
 
 LARGE_BYTES = 256 << 20
-"""A smaller file is loaded in less than a second."""
+"""Less is loaded in less than a second."""
 LOADING_SECONDS = 300.0
 
 
@@ -116,7 +116,7 @@ class ForwardLoop:
 
     def _loading(self, staged: StagedWeights) -> AbstractContextManager[None]:
         """Announced where it may take longer than a beat: the announcement itself costs a request."""
-        if staged.path.stat().st_size < LARGE_BYTES:
+        if staged.num_bytes < LARGE_BYTES:
             return nullcontext()
         return self._session.busy(f"loading {staged.weight}", LOADING_SECONDS)
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from rljob_workers.models.share import WeightShare
     from rljob_workers.transfer_queue.jagged import Jagged
 
 
@@ -52,7 +53,7 @@ class ForwardModel(ABC):
 
     @abstractmethod
     def load(self, blob: Path) -> None:
-        """Replaces all weights by those of a safetensors file; a file that does not fit is refused with a sentence."""
+        """Replaces all weights by those of a safetensors file or of a folder of parts; what does not fit is refused."""
 
     @abstractmethod
     def log_probs(
@@ -93,6 +94,11 @@ class Trainer(ForwardModel):
     @abstractmethod
     def optimizer_step(self) -> OptimizerStepResult:
         """All-reduces gradient sums and counts, divides by the global count, clips, steps, clears."""
+
+    @property
+    @abstractmethod
+    def weight_share(self) -> WeightShare | None:
+        """The part of the weights that this rank stages; None where it was assigned none. Never changes."""
 
     @abstractmethod
     def stage_weights(self) -> Mapping[str, torch.Tensor]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rljob_workers.models.blob import read_blob
+from rljob_workers.models.blob import read_weights
 from rljob_workers.trainers.base import ForwardModel, no_progress
 from rljob_workers.trainers.decoder import Decoder
 from rljob_workers.trainers.packing import pack
@@ -89,5 +89,5 @@ def forward_log_probs(
 
 
 def load_weights(decoder: Decoder, blob: Path) -> None:
-    """Copies a safetensors file into the decoder; ValueError, and nothing changed, where it does not fit."""
-    decoder.load(read_blob(blob), source=str(blob))
+    """Copies a file or folder of weights into the decoder; ValueError, and nothing changed, where they do not fit."""
+    decoder.load(read_weights(blob), source=str(blob))

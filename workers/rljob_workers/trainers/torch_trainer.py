@@ -13,6 +13,7 @@ import torch
 
 from rljob_workers.algorithms.policy_loss import LossSums, PolicyLossConfig, TokenInputs, policy_loss
 from rljob_workers.models.blob import read_blob
+from rljob_workers.models.share import WeightShare, layout_digest
 from rljob_workers.trainers.adamw import AdamWConfig, FlatAdamW
 from rljob_workers.trainers.base import OptimizerStepResult, Trainer, TrainRows, no_progress
 from rljob_workers.trainers.decoder import Decoder
@@ -118,8 +119,16 @@ class TorchTrainer(Trainer):
         means = {name: total / normaliser for name, total in totals.items()}
         return OptimizerStepResult(loss=means.pop("loss"), grad_norm=norm, metrics=means)
 
+    @property
+    def weight_share(self) -> WeightShare | None:
+        """All of it, on rank 0: every rank holds all weights, and one of them exports."""
+        if self._group.rank != 0:
+            return None
+        shapes = {name: view.shape for name, view in self._decoder.views_of(self._decoder.flat).items()}
+        return WeightShare(0, 1, layout_digest([shapes]))
+
     def stage_weights(self) -> Mapping[str, torch.Tensor]:
-        """Copies in the dtype of the model, on rank 0: every rank holds all weights, and one of them exports."""
+        """Copies in the dtype of the model, on the rank that exports."""
         if self._group.rank != 0:
             return {}
         staged = self._decoder.flat.to(self._config.dtype, copy=True)

@@ -21,13 +21,13 @@ from rljob_api.wire.identity import WeightId
 from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll, ReplicaAnswer
 from rljob_api.wire.observation import EventPage, ServerState
 from rljob_api.wire.ranks import Beat, RankHello, Rendezvous, StepReport
-from rljob_api.wire.weights import CheckpointRequest, PublishRequest, SourceRequest, Stream, WeightOffer
+from rljob_api.wire.weights import CheckpointRequest, PartRequest, SourceRequest, Stream, WeightOffer
 from rljob_workers.dcs.coordinator.metrics import exposition
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.queue_routes import add_queue_routes
 from rljob_workers.dcs.coordinator.refusals import Refused, bad_request, not_found, not_open
 from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
-from rljob_workers.dcs.coordinator.weights import is_newer
+from rljob_workers.dcs.coordinator.weight_parts import is_newer
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 """Probes and scrapes carry no secret, and are told none."""
@@ -195,9 +195,9 @@ def _rank_routes(app: FastAPI, executor: SerialExecutor) -> None:
 def _weight_routes(app: FastAPI, executor: SerialExecutor) -> None:
     coordinator = executor.coordinator
 
-    @app.post("/v1/weights")
-    async def publish(request: PublishRequest) -> Response:
-        await executor.do_when_open(partial(coordinator.weights.publish, request))
+    @app.post("/v1/weights/parts")
+    async def take_part(request: PartRequest) -> Response:
+        await executor.do_when_open(partial(coordinator.weights.take_part, request))
         return _json(None)
 
     @app.post("/v1/weights/sources")

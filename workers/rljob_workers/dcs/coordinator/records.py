@@ -18,6 +18,7 @@ from rljob_api.wire.observation import RoomMade
 from rljob_api.wire.ranks import RankHello, Rendezvous, StepReport
 from rljob_api.wire.weights import CheckpointRecord, WeightOffer
 from rljob_workers.dcs.coordinator.table import Cell, Table
+from rljob_workers.dcs.coordinator.weight_parts import Gathering
 
 
 class OpenEpoch(WireModel):
@@ -57,7 +58,7 @@ class TakenOrder(WireModel):
 
 
 class OfferEntry(WireModel):
-    """The newest weight of a stream."""
+    """The newest whole weight of a stream."""
 
     offer: WeightOffer
     owners: dict[str, str]
@@ -76,8 +77,10 @@ FAILURES = Table("failures", Failure)
 """Id -> failure that is not acknowledged."""
 ACKNOWLEDGED = Table("acknowledged", float)
 """Id -> time, so that a late second report stays one failure."""
-OFFERS = Table("offers", OfferEntry)
-"""Stream -> newest weight with its sources."""
+OFFERS = Table("weights", OfferEntry)
+"""Stream -> newest whole weight with its sources. (`offers` had those of release 0.1.0, which knew no parts.)"""
+PARTS = Table("parts", Gathering)
+"""Stream -> parts of the weight that is not whole yet."""
 RENDEZVOUS = Table("rendezvous", Rendezvous)
 """Group -> address."""
 MARKS = Table("marks", str)
@@ -90,6 +93,7 @@ TABLES: tuple[Table[Any], ...] = (
     FAILURES,
     ACKNOWLEDGED,
     OFFERS,
+    PARTS,
     RENDEZVOUS,
     MARKS,
 )

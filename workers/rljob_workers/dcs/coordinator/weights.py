@@ -1,24 +1,21 @@
 """Which weights exist and who serves them.
 
-Called by the coordinator in its thread. Keeps the newest weight of each stream; never touches bytes.
+Called by the coordinator in its thread. Keeps the newest weight of each stream and the parts of the next; never touches
+bytes, nor the checksums of chunks, which travel with them.
 """
 
 from __future__ import annotations
 
-from rljob_api.wire.identity import WeightId
+from rljob_api.wire.identity import Life, WeightId
 from rljob_api.wire.observation import EventKind
-from rljob_api.wire.weights import PublishRequest, SourceRequest, Stream, WeightOffer
+from rljob_api.wire.weights import OfferedPart, PartRequest, SourceRequest, Stream, WeightOffer, WeightPart
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.pods import Pods
-from rljob_workers.dcs.coordinator.records import OFFERS, OfferEntry
-from rljob_workers.dcs.coordinator.refusals import dead
-
-
-def is_newer(weight: WeightId, than: WeightId) -> bool:
-    """Whether a weight comes after another: a later lineage first, then a later version."""
-    return (weight.lineage, weight.version) > (than.lineage, than.version)
+from rljob_workers.dcs.coordinator.records import OFFERS, PARTS, OfferEntry
+from rljob_workers.dcs.coordinator.refusals import bad_request, dead
+from rljob_workers.dcs.coordinator.weight_parts import Gathering, gathered, is_newer
 
 
 class Weights:
@@ -30,51 +27,98 @@ class Weights:
         self._pods = pods
 
     def newest(self, stream: Stream) -> WeightOffer | None:
-        """The newest weight that is alive, with the sources whose lives are not over; None without any."""
+        """The newest weight that is alive, with the sources whose lives are not over.
+
+        None without any, and while a part of it has none: nobody could come to have it all.
+        """
         entry = self._entry(stream)
-        if entry is None or not self._epochs.current.is_alive(entry.offer.id):
+        if entry is None or not self._is_offered(entry):
             return None
         living = self._pods.living()
-        sources = [address for address in entry.offer.sources if entry.owners[address] in living]
-        return entry.offer.model_copy(update={"sources": sources}) if sources else None
+        peers = [address for address in entry.offer.peers if entry.owners[address] in living]
+        parts = [
+            part if _owner(entry, part) in living else part.model_copy(update={"owner": None})
+            for part in entry.offer.parts
+        ]
+        return entry.offer.model_copy(update={"parts": parts, "peers": peers})
 
     def published(self) -> WeightId | None:
-        """The newest policy weight."""
-        offer = self.newest(Stream.POLICY)
-        return None if offer is None else offer.id
+        """The newest policy weight. Asked for every beat, so nothing is made for it."""
+        entry = self._entry(Stream.POLICY)
+        return entry.offer.id if entry is not None and self._is_offered(entry) else None
 
-    def publish(self, request: PublishRequest) -> None:
-        """Takes a weight in; for Policy the queue agrees first. The same weight twice is one."""
+    def take_part(self, request: PartRequest) -> None:
+        """Takes a part in; the last one makes the weight visible, for Policy if the queue agrees. Twice is once."""
         self._pods.check_life(request.life)
-        offer = request.offer
-        if not self._epochs.current.is_alive(offer.id):
-            raise dead(
-                f"{offer.id} of {offer.stream.value}: its lineage was left before this version. Do not offer it."
-            )
-        if offer.stream is Stream.POLICY:
-            self._context.admin.publish(request.life, offer.id, request.call_id)
-        held = self.newest(offer.stream)
-        if held is not None and is_newer(held.id, offer.id):
-            return  # a late retry: what it tells is history
-        incarnation = request.life.incarnation
-        entry = OfferEntry(offer=offer, owners=dict.fromkeys(offer.sources, incarnation))
-        epoch = request.life.epoch
-        event = self._context.event(EventKind.PUBLISHED, epoch, f"{offer.stream.value} {offer.id} can be pulled.")
-        change = OFFERS.put(offer.stream.value, entry)
-        self._context.tell_once(f"published:{offer.stream.value}", f"{offer.id}", event, change)
-        self._context.notify(Topic.WEIGHTS)
+        part, life = request.part, request.life
+        if not self._epochs.current.is_alive(part.id):
+            raise dead(f"{part.id} of {part.stream.value}: its lineage was left before this version. Do not offer it.")
+        held = self._entry(part.stream)
+        if held is not None and self._is_history(held, part):
+            return
+        try:
+            gathering = gathered(self._gathering(part.stream), part, life.incarnation, life.epoch)
+        except ValueError as error:
+            raise bad_request(str(error)) from error
+        if gathering is None:
+            return
+        if gathering.is_whole and self._all_live(gathering):
+            self._publish(gathering, life)
+        else:
+            self._context.store.commit([PARTS.put(part.stream.value, gathering)])
 
     def add_source(self, request: SourceRequest) -> None:
-        """A receiver serves the newest weight too; about any other weight nobody asks any more."""
+        """A receiver serves all parts of the newest weight too; about any other weight nobody asks any more."""
         self._pods.check_life(request.life)
         entry = self._entry(request.stream)
         if entry is None or entry.offer.id != request.id:
             return
         owners = {**entry.owners, request.address: request.life.incarnation}
-        sources = [*(source for source in entry.offer.sources if source != request.address), request.address]
-        grown = OfferEntry(offer=entry.offer.model_copy(update={"sources": sources}), owners=owners)
+        peers = [*(peer for peer in entry.offer.peers if peer != request.address), request.address]
+        grown = OfferEntry(offer=entry.offer.model_copy(update={"peers": peers}), owners=owners)
         self._context.store.commit([OFFERS.put(request.stream.value, grown)])
         self._context.notify(Topic.WEIGHTS)
 
+    def _publish(self, gathering: Gathering, life: Life) -> None:
+        offer = gathering.offer()
+        if offer.stream is Stream.POLICY:
+            # One id for whoever told last: a coordinator that died after this asks again for the same thing.
+            call_id = f"publish/{gathering.epoch}/{offer.id}/{offer.layout}"
+            self._context.admin.publish(life, offer.id, call_id)
+        entry = OfferEntry(offer=offer, owners={told.part.address: told.owner for told in gathering.parts.values()})
+        event = self._context.event(EventKind.PUBLISHED, life.epoch, f"{offer.stream.value} {offer.id} can be pulled.")
+        changes = [OFFERS.put(offer.stream.value, entry), PARTS.drop(offer.stream.value)]
+        self._context.tell_once(f"published:{offer.stream.value}", f"{offer.id}", event, *changes)
+        self._context.notify(Topic.WEIGHTS)
+
+    def _is_history(self, held: OfferEntry, part: WeightPart) -> bool:
+        """Whether a part tells nothing new: it is of an older weight than the newest, or of that one and known."""
+        if held.offer.id != part.id:
+            return is_newer(held.offer.id, part.id) and self._epochs.current.is_alive(held.offer.id)
+        return any((known.owner, known.digest) == (part.address, part.digest) for known in held.offer.parts)
+
+    def _all_live(self, gathering: Gathering) -> bool:
+        """A weight whose owner died before it was whole stays invisible: nobody would serve that part."""
+        living = self._pods.living()
+        return all(told.owner in living for told in gathering.parts.values())
+
+    def _is_offered(self, entry: OfferEntry) -> bool:
+        """Whether the weight is alive and every part of it has a source whose life is not over."""
+        if not self._epochs.current.is_alive(entry.offer.id):
+            return False
+        living = self._pods.living()
+        return all(_owner(entry, part) in living for part in entry.offer.parts) or any(
+            entry.owners[peer] in living for peer in entry.offer.peers
+        )
+
+    def _gathering(self, stream: Stream) -> Gathering | None:
+        return self._context.store.get(PARTS, stream.value)
+
     def _entry(self, stream: Stream) -> OfferEntry | None:
         return self._context.store.get(OFFERS, stream.value)
+
+
+def _owner(entry: OfferEntry, part: OfferedPart) -> str:
+    """The incarnation that staged a part."""
+    assert part.owner is not None, "what is stored names every owner"
+    return entry.owners[part.owner]

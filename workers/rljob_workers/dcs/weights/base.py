@@ -1,7 +1,7 @@
 """How weights travel: the two ends that roles use. A transport implements both and is chosen once, in the factory.
 
-Called by the actor (publisher) and by rollout, actor_fwd and reference (receiver). Knows weights as named tensors and
-as safetensors files, never as a model.
+Called by the actor's ranks (publishers, each of its part) and by rollout, actor_fwd and reference (receivers). Knows
+weights as named tensors and as folders of safetensors files, never as a model.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Stream
+from rljob_workers.models.share import WHOLE, WeightShare
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +26,8 @@ class StagedWeights:
 
     weight: WeightId
     path: Path
-    """A safetensors file. It stays until two newer ones of its stream were staged."""
+    """A folder with `model.safetensors`, or its parts and their index. It stays until two newer ones were staged."""
+    num_bytes: int
 
 
 class WeightPublisher(ABC):
@@ -33,12 +35,19 @@ class WeightPublisher(ABC):
 
     @abstractmethod
     def publish(
-        self, stream: Stream, weight: WeightId, tensors: Mapping[str, torch.Tensor], *, deadline: float
+        self,
+        stream: Stream,
+        weight: WeightId,
+        tensors: Mapping[str, torch.Tensor],
+        share: WeightShare = WHOLE,
+        *,
+        deadline: float,
     ) -> None:
-        """Makes a weight visible to every receiver; returns when it is durable knowledge that it exists.
+        """Stages and tells of part `share` of a weight; returns when that is durable knowledge.
 
-        `tensors` are host copies that the caller does not change any more. The same weight twice is one. `deadline` is
-        monotonic seconds. Raises LifeOver (fenced), WeightDead, WeightIncomplete, CoordinatorUnreachable.
+        The weight is visible to receivers once all its parts were told. `tensors` are host copies that the caller does
+        not change any more. The same part twice is one. `deadline` is monotonic seconds. Raises LifeOver (fenced),
+        WeightDead, WeightIncomplete, CoordinatorUnreachable.
         """
 
     @abstractmethod

@@ -1,12 +1,13 @@
-"""The HostStaged transport: the trainer leaves a blob in host memory and goes on; receivers pull it.
+"""The HostStaged transport: each rank leaves its part in host memory and goes on; receivers pull all parts.
 
-Chosen in the factory of this package. Half a weight is never visible: the offer is made after the whole blob is staged,
-a receiver's file appears after its last chunk is verified.
+Chosen in the factory of this package. Half a weight is never visible: it is offered after the last of its parts was
+told, and a receiver's folder appears after the last chunk of the last part is verified.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -15,23 +16,26 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rljob_api.failpoints import failpoint
 from rljob_api.wire.identity import WeightId
-from rljob_api.wire.weights import PublishRequest, SourceRequest, Stream, WeightOffer
-from rljob_workers.dcs.blob import stage_blob
+from rljob_api.wire.weights import PartRequest, SourceRequest, Stream, WeightOffer, WeightPart
+from rljob_workers.dcs.blob import digest_of, stage_blob, tensor_names
 from rljob_workers.dcs.channel import ChannelBroken, HttpChannel
 from rljob_workers.dcs.client import ATTEMPT_SECONDS, CoordinatorClient
 from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.dcs.weights.base import StagedWeights, WeightPublisher, WeightReceiver
-from rljob_workers.dcs.weights.pulling import monotonic_terms, pull
-from rljob_workers.dcs.weights.serving import ChunkServer, ServedWeight
+from rljob_workers.dcs.weights.pulling import WantedPart, monotonic_terms, pull
+from rljob_workers.dcs.weights.serving import ChunkServer, ServedPart
+from rljob_workers.models.blob import INDEX_FILE, part_file
+from rljob_workers.models.share import WHOLE, WeightShare
 
 if TYPE_CHECKING:
     import torch
 
 POLL_SECONDS = 0.5
 """One turn of the long poll: how long a receiver stays away from its pulse."""
-KEPT_FILES = 2
+KEPT_FOLDERS = 2
 """The newest weight, and the one before it that an engine may still be loading."""
 
 
@@ -45,22 +49,32 @@ class HostStagedPublisher(WeightPublisher):
         self._server = ChunkServer(context.endpoints.address, context.endpoints.token)
 
     def publish(
-        self, stream: Stream, weight: WeightId, tensors: Mapping[str, torch.Tensor], *, deadline: float
+        self,
+        stream: Stream,
+        weight: WeightId,
+        tensors: Mapping[str, torch.Tensor],
+        share: WeightShare = WHOLE,
+        *,
+        deadline: float,
     ) -> None:
         """See the base. Returns after about one copy, one checksum and one request."""
-        blob = stage_blob(f"{stream.value}-{weight}", tensors, self._chunk_bytes)
-        self._server.serve(ServedWeight(stream, weight, blob.descriptor, blob.num_bytes, blob.chunk_bytes))
-        offer = WeightOffer(
+        blob = stage_blob(f"{stream.value}-{weight}-{share.index}", tensors, self._chunk_bytes)
+        served = ServedPart(blob.descriptor, blob.num_bytes, blob.chunk_bytes, blob.checksums)
+        self._server.serve(stream, weight, {share.index: served})
+        failpoint("publish.part_staged")
+        part = WeightPart(
             stream=stream,
             id=weight,
+            index=share.index,
+            count=share.count,
+            layout=share.layout,
             num_bytes=blob.num_bytes,
             chunk_bytes=blob.chunk_bytes,
-            checksums=list(blob.checksums),
-            sources=[self._server.address],
+            digest=digest_of(blob.checksums),
+            address=self._server.address,
         )
-        call_id = f"{self._life.incarnation}/publish/{stream.value}/{weight}"
-        request = PublishRequest(life=self._life, offer=offer, call_id=call_id)
-        self._client.call("POST", "/v1/weights", request, deadline=deadline)
+        request = PartRequest(life=self._life, part=part)
+        self._client.call("POST", "/v1/weights/parts", request, deadline=deadline)
 
     def close(self) -> None:
         """See the base."""
@@ -93,7 +107,7 @@ class HostStagedReceiver(WeightReceiver):
         deadline: float,
         pulse: Callable[[], None] | None = None,
     ) -> StagedWeights | None:
-        """See the base. A weight that is replaced while it is pulled is given up for the newer one."""
+        """See the base. A weight that is replaced while it is pulled is given up for the newer one, all its parts."""
         beat = pulse or _no_pulse
         while True:
             offer = self._await_offer(stream, than, deadline, beat)
@@ -130,34 +144,80 @@ class HostStagedReceiver(WeightReceiver):
 
     def _fetch(self, offer: WeightOffer, pulse: Callable[[], None]) -> StagedWeights | None:
         """The staged weight; None where it is not offered any more."""
-        path = self._folder / f"{offer.stream.value}-{offer.id.lineage}-{offer.id.version}.safetensors"
+        folder = self._folder / f"{offer.stream.value}-{offer.id.lineage}-{offer.id.version}"
+        partial = folder.with_name(f".partial-{folder.name}")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        try:
+            checksums = self._pull_parts(offer, partial, pulse)
+            if checksums is None:
+                return None
+            _write_index(partial, offer)
+            shutil.rmtree(folder, ignore_errors=True)
+            partial.rename(folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        self._keep(offer, folder, checksums)
+        return StagedWeights(offer.id, folder, offer.num_bytes)
+
+    def _pull_parts(self, offer: WeightOffer, folder: Path, pulse: Callable[[], None]) -> dict[int, bytes] | None:
+        """Pulls every part into `folder`, in chance order, so that receivers do not all ask one owner at the same time.
+
+        Gives the checksums of each; None where the weight is not offered any more.
+        """
         terms = monotonic_terms(self._token, self._timeout, pulse)
-        if not pull(offer, path, terms, self._rounds_of_sources(offer)):
-            return None
-        self._keep(offer, path)
-        return StagedWeights(offer.id, path)
+        checksums: dict[int, bytes] = {}
+        for part in self._chance.sample(offer.parts, len(offer.parts)):
+            path = folder / part_file(part.index, len(offer.parts))
+            found = pull(
+                WantedPart(offer.stream, offer.id, part), path, terms, self._rounds_of_sources(offer, part.index)
+            )
+            if found is None:
+                return None
+            checksums[part.index] = found
+        return checksums
 
-    def _rounds_of_sources(self, offer: WeightOffer) -> Iterator[list[str]]:
+    def _rounds_of_sources(self, offer: WeightOffer, index: int) -> Iterator[list[str]]:
         """Addresses to try, in chance order; asked anew for every further round; ends when the offer is replaced."""
-        yield self._chance.sample(offer.sources, len(offer.sources))
-        while True:
+        newest: WeightOffer | None = offer
+        while newest is not None and (newest.id, newest.layout) == (offer.id, offer.layout):
+            sources = newest.sources(newest.parts[index])
+            yield self._chance.sample(sources, len(sources))
             newest = self._look(offer.stream, None, 0.0)
-            if newest is None or newest.id != offer.id:
-                return
-            yield self._chance.sample(newest.sources, len(newest.sources))
 
-    def _keep(self, offer: WeightOffer, path: Path) -> None:
+    def _keep(self, offer: WeightOffer, folder: Path, checksums: Mapping[int, bytes]) -> None:
         """Serves a staged weight to peers; deletes what is older than the one before it."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._server.serve(ServedWeight(offer.stream, offer.id, descriptor, offer.num_bytes, offer.chunk_bytes))
+        parts = {
+            part.index: ServedPart(
+                os.open(folder / part_file(part.index, len(offer.parts)), os.O_RDONLY | os.O_CLOEXEC),
+                part.num_bytes,
+                part.chunk_bytes,
+                checksums[part.index],
+            )
+            for part in offer.parts
+        }
+        self._server.serve(offer.stream, offer.id, parts)
         staged = self._staged[offer.stream]
-        staged.append(path)
-        while len(staged) > KEPT_FILES:
-            staged.pop(0).unlink(missing_ok=True)
+        staged.append(folder)
+        while len(staged) > KEPT_FOLDERS:
+            shutil.rmtree(staged.pop(0), ignore_errors=True)
         request = SourceRequest(life=self._life, stream=offer.stream, id=offer.id, address=self._server.address)
         with contextlib.suppress(ChannelBroken):  # not waited for: a missing peer costs speed only
             body = request.model_dump_json().encode()
             self._announcements.begin("POST", "/v1/weights/sources", body, timeout=ATTEMPT_SECONDS)
+
+
+def _write_index(folder: Path, offer: WeightOffer) -> None:
+    """What tells readers of a folder with several parts which tensor is in which."""
+    count = len(offer.parts)
+    if count == 1:
+        return
+    files = [part_file(part.index, count) for part in offer.parts]
+    index = {
+        "metadata": {"total_size": offer.num_bytes},
+        "weight_map": {name: file for file in files for name in tensor_names(folder / file)},
+    }
+    (folder / INDEX_FILE).write_text(json.dumps(index))
 
 
 def _no_pulse() -> None:

@@ -1,6 +1,7 @@
-"""Pulls a weight from its sources: chunk by chunk, each verified, resumed at another source when one fails.
+"""Pulls a part of a weight from its sources: chunk by chunk, each verified, resumed at another source when one fails.
 
-Used by the receiver, in its thread. A file appears under its name only when every chunk of it is right.
+Used by the receiver, in its thread. A file appears under its name only when every chunk of it is right: the source
+sends the checksums of all chunks, and they must be those whose digest was told with the part.
 """
 
 from __future__ import annotations
@@ -12,10 +13,17 @@ from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 
-from rljob_api.wire.weights import WeightOffer
-from rljob_workers.dcs.blob import checksum, write_whole
+from rljob_api.wire.identity import WeightId
+from rljob_api.wire.weights import OfferedPart, Stream
+from rljob_workers.dcs.blob import CHECKSUM_BYTES, checksum, digest_of, write_whole
 from rljob_workers.dcs.errors import CorruptWeights, WeightTimeout
-from rljob_workers.dcs.weights.serving import ChunkAnswer, ChunkRequest, receive_message, send_message
+from rljob_workers.dcs.weights.serving import (
+    ChunkAnswer,
+    ChunkRequest,
+    receive_exactly,
+    receive_message,
+    send_message,
+)
 
 STALL_SECONDS = 5.0
 """A source that sends nothing for so long is left for another one."""
@@ -25,11 +33,26 @@ RETRY_SECONDS = 0.05
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a blob has come; chunks [0, next_chunk) are there and right."""
+    """How far a part has come; chunks [0, next_chunk) are there and right."""
 
+    num_chunks: int
     next_chunk: int = 0
+    checksums: bytes = b""
+    """Of all chunks, once a source has sent those that match the part's digest."""
     failures: list[Exception] = field(default_factory=list)
     last_failure: str = "no source was offered"
+
+
+@dataclass(frozen=True, slots=True)
+class WantedPart:
+    """A part of a weight that is offered."""
+
+    stream: Stream
+    id: WeightId
+    part: OfferedPart
+
+    def __str__(self) -> str:
+        return f"{self.stream.value} {self.id}, part {self.part.index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,45 +67,46 @@ class PullTerms:
     pulse: Callable[[], None]
 
 
-def pull(offer: WeightOffer, path: Path, terms: PullTerms, rounds: Iterable[list[str]]) -> bool:
-    """Pulls a weight into `path`; False when `rounds`, the addresses to try in each round, end before it is whole.
+def pull(wanted: WantedPart, path: Path, terms: PullTerms, rounds: Iterable[list[str]]) -> bytes | None:
+    """Pulls a part into `path` and gives the checksums of its chunks.
 
-    Raises WeightTimeout at the deadline, CorruptWeights when only wrong bytes were seen until then.
+    None when `rounds`, the addresses to try in each round, end before it is whole. Raises WeightTimeout at the
+    deadline, CorruptWeights when only wrong bytes were seen until then.
     """
     partial = path.with_suffix(".partial")
-    progress = _Progress()
+    progress = _Progress(-(-wanted.part.num_bytes // wanted.part.chunk_bytes))
     try:
         with partial.open("wb", buffering=0) as file:
-            whole = _pull_in_rounds(offer, file, progress, terms, rounds)
+            whole = _pull_in_rounds(wanted, file, progress, terms, rounds)
         if whole:
             partial.rename(path)
-        return whole
+        return progress.checksums if whole else None
     finally:
         partial.unlink(missing_ok=True)
 
 
 def _pull_in_rounds(
-    offer: WeightOffer, file: FileIO, progress: _Progress, terms: PullTerms, rounds: Iterable[list[str]]
+    wanted: WantedPart, file: FileIO, progress: _Progress, terms: PullTerms, rounds: Iterable[list[str]]
 ) -> bool:
     for addresses in rounds:
         for address in addresses:
             try:
-                _pull_from(address, offer, file, progress, terms)
+                _pull_from(address, wanted, file, progress, terms)
                 return True
             except (OSError, EOFError, ValueError) as error:
                 if progress.failures and terms.clock() >= terms.deadline:
                     break  # a try cut short by our own deadline says less than what failed before it
                 progress.failures.append(error)
                 progress.last_failure = f"{address}: {error}"
-        _refuse_late(offer, progress, terms)
+        _refuse_late(wanted, progress, terms)
     return False
 
 
 class _WrongBytesError(ValueError):
-    """A chunk that does not match its checksum."""
+    """Checksums that do not match the digest, or a chunk that does not match its checksum."""
 
 
-def _refuse_late(offer: WeightOffer, progress: _Progress, terms: PullTerms) -> None:
+def _refuse_late(wanted: WantedPart, progress: _Progress, terms: PullTerms) -> None:
     """Between two rounds: time over is an error with a name, else a short pause."""
     terms.pulse()
     if terms.clock() + RETRY_SECONDS < terms.deadline:
@@ -92,40 +116,53 @@ def _refuse_late(offer: WeightOffer, progress: _Progress, terms: PullTerms) -> N
     only_wrong_bytes = failures and all(isinstance(failure, _WrongBytesError) for failure in failures)
     kind = CorruptWeights if only_wrong_bytes else WeightTimeout
     raise kind(
-        f"{offer.stream.value} {offer.id}: {progress.next_chunk} of {len(offer.checksums)} chunks came until the "
+        f"{wanted}: {progress.next_chunk} of {progress.num_chunks} chunks came until the "
         f"deadline; sources failed {len(failures)} times, last: {progress.last_failure}."
     )
 
 
-def _pull_from(address: str, offer: WeightOffer, file: FileIO, progress: _Progress, terms: PullTerms) -> None:
+def _pull_from(address: str, wanted: WantedPart, file: FileIO, progress: _Progress, terms: PullTerms) -> None:
     """Pulls what is missing from one source; what came right before it failed stays."""
     host, _, port = address.rpartition(":")
     patience = max(0.01, min(STALL_SECONDS, terms.deadline - terms.clock()))
     with socket.create_connection((host, int(port)), patience) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        _ask(connection, offer, progress, terms)
+        _ask(connection, wanted, progress, terms)
         # One buffer for all chunks: received, checked and written while it is in the cache.
-        buffer = memoryview(bytearray(min(offer.chunk_bytes, offer.num_bytes)))
-        while progress.next_chunk < len(offer.checksums):
-            start = progress.next_chunk * offer.chunk_bytes
-            chunk = buffer[: min(offer.chunk_bytes, offer.num_bytes - start)]
+        part, chunk_bytes = wanted.part, wanted.part.chunk_bytes
+        buffer = memoryview(bytearray(min(chunk_bytes, part.num_bytes)))
+        while progress.next_chunk < progress.num_chunks:
+            number = progress.next_chunk
+            start = number * chunk_bytes
+            chunk = buffer[: min(chunk_bytes, part.num_bytes - start)]
             _receive(connection, chunk, terms)
-            if checksum(chunk) != offer.checksums[progress.next_chunk]:
-                raise _WrongBytesError(f"chunk {progress.next_chunk} does not match its checksum")
+            if checksum(chunk) != progress.checksums[number * CHECKSUM_BYTES : (number + 1) * CHECKSUM_BYTES]:
+                raise _WrongBytesError(f"chunk {number} does not match its checksum")
             file.seek(start)
             write_whole(file.fileno(), chunk)
             progress.next_chunk += 1
             terms.pulse()
 
 
-def _ask(connection: socket.socket, offer: WeightOffer, progress: _Progress, terms: PullTerms) -> None:
-    """Asks for all chunks that are missing; raises for a refusal."""
-    count = len(offer.checksums) - progress.next_chunk
-    request = ChunkRequest(token=terms.token, stream=offer.stream, id=offer.id, first=progress.next_chunk, count=count)
+def _ask(connection: socket.socket, wanted: WantedPart, progress: _Progress, terms: PullTerms) -> None:
+    """Asks for all chunks that are missing and takes the checksums of all; raises for a refusal."""
+    first = progress.next_chunk
+    request = ChunkRequest(
+        token=terms.token,
+        stream=wanted.stream,
+        id=wanted.id,
+        part=wanted.part.index,
+        first=first,
+        count=progress.num_chunks - first,
+    )
     send_message(connection, request)
     answer = ChunkAnswer.model_validate_json(receive_message(connection))
     if answer.refusal is not None:
         raise ValueError(answer.refusal)
+    checksums = receive_exactly(connection, progress.num_chunks * CHECKSUM_BYTES)
+    if digest_of(checksums) != wanted.part.digest:
+        raise _WrongBytesError("the checksums do not match the digest that was told")
+    progress.checksums = checksums
 
 
 def _receive(connection: socket.socket, target: memoryview, terms: PullTerms) -> None:

@@ -1,7 +1,8 @@
-"""Serves staged weights to receivers over TCP: one thread per connection, bytes by sendfile.
+"""Serves staged parts of weights to receivers over TCP: one thread per connection, bytes by sendfile.
 
 Used by publisher and receivers (as peers). The wire: the request is a length (4 bytes, big-endian) and JSON
-`ChunkRequest`; the answer is a length and JSON `ChunkAnswer`, then the bytes. Many requests per connection.
+`ChunkRequest`; the answer is a length and JSON `ChunkAnswer`, then the checksums of all chunks of the part, then the
+bytes that were asked for. Many requests per connection.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import select
 import socket
 import struct
 import threading
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from rljob_api.base import WireModel
 from rljob_api.wire.identity import WeightId
@@ -26,51 +28,57 @@ _LENGTH = struct.Struct(">I")
 
 
 class ChunkRequest(WireModel):
-    """Chunks [first, first + count) of a weight."""
+    """Chunks [first, first + count) of a part of a weight."""
 
     token: str
     stream: Stream
     id: WeightId
+    part: int
     first: int
     count: int
 
 
 class ChunkAnswer(WireModel):
-    """What follows: so many bytes, or a refusal."""
+    """What follows: the checksums and so many bytes, or nothing and a refusal."""
 
     num_bytes: int
     refusal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class ServedWeight:
-    """A whole weight; the descriptor is the server's to close."""
+class ServedPart:
+    """A whole part; the descriptor is the server's to close."""
 
-    stream: Stream
-    id: WeightId
     descriptor: int
     num_bytes: int
     chunk_bytes: int
+    checksums: bytes
+    """Of all chunks, one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    id: WeightId
+    parts: Mapping[int, ServedPart]
 
 
 class ChunkServer:
-    """Serves the newest weight of each stream in background threads."""
+    """Serves the parts at hand of the newest weight of each stream, in background threads."""
 
     def __init__(self, host: str, token: str) -> None:
         self._token = token.encode()
         self._lock = threading.Lock()
-        self._weights: dict[Stream, ServedWeight] = {}
+        self._weights: dict[Stream, _Served] = {}
         self._listener = socket.create_server((host, 0), family=_family_of(host), backlog=128)
         self.address = f"{host}:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, name="weight-server", daemon=True).start()
 
-    def serve(self, weight: ServedWeight) -> None:
-        """Offers a weight and forgets the one before it; transfers in progress go on."""
+    def serve(self, stream: Stream, weight: WeightId, parts: Mapping[int, ServedPart]) -> None:
+        """Offers parts of a weight, by index, and forgets the weight before it; transfers in progress go on."""
         with self._lock:
-            before = self._weights.get(weight.stream)
-            self._weights[weight.stream] = weight
-        if before is not None:
-            os.close(before.descriptor)
+            before = self._weights.get(stream)
+            self._weights[stream] = _Served(weight, parts)
+        _close(before)
 
     def close(self) -> None:
         """Stops listening and forgets all weights."""
@@ -80,7 +88,7 @@ class ChunkServer:
         with self._lock:
             weights, self._weights = list(self._weights.values()), {}
         for weight in weights:
-            os.close(weight.descriptor)
+            _close(weight)
 
     def _accept(self) -> None:
         while True:
@@ -102,26 +110,31 @@ class ChunkServer:
         if not hmac.compare_digest(request.token.encode(), self._token):
             send_message(connection, ChunkAnswer(num_bytes=0, refusal="wrong token"))
             raise EOFError("wrong token")
-        weight = self._take(request)
-        if weight is None:
-            send_message(connection, ChunkAnswer(num_bytes=0, refusal=f"{request.id} is not served here any more"))
+        part = self._take(request)
+        if part is None:
+            refusal = f"part {request.part} of {request.id} is not served here any more"
+            send_message(connection, ChunkAnswer(num_bytes=0, refusal=refusal))
             return
         try:
-            start = request.first * weight.chunk_bytes
-            end = min(weight.num_bytes, start + request.count * weight.chunk_bytes)
+            start = request.first * part.chunk_bytes
+            end = min(part.num_bytes, start + request.count * part.chunk_bytes)
             send_message(connection, ChunkAnswer(num_bytes=max(0, end - start)))
-            _send_range(connection, weight.descriptor, start, end)
+            connection.sendall(part.checksums)
+            _send_range(connection, part.descriptor, start, end)
         finally:
-            os.close(weight.descriptor)
+            os.close(part.descriptor)
 
-    def _take(self, request: ChunkRequest) -> ServedWeight | None:
-        """The asked weight behind a descriptor of its own, so that a newer one may replace it meanwhile."""
+    def _take(self, request: ChunkRequest) -> ServedPart | None:
+        """The asked part behind a descriptor of its own, so that a newer weight may replace it meanwhile."""
         with self._lock:
             weight = self._weights.get(request.stream)
-            if weight is None or weight.id != request.id:
-                return None
-            descriptor = os.dup(weight.descriptor)
-        return ServedWeight(weight.stream, weight.id, descriptor, weight.num_bytes, weight.chunk_bytes)
+            part = None if weight is None or weight.id != request.id else weight.parts.get(request.part)
+            return None if part is None else replace(part, descriptor=os.dup(part.descriptor))
+
+
+def _close(weight: _Served | None) -> None:
+    for part in () if weight is None else weight.parts.values():
+        os.close(part.descriptor)
 
 
 def _family_of(host: str) -> socket.AddressFamily:
@@ -136,13 +149,14 @@ def send_message(connection: socket.socket, message: WireModel) -> None:
 
 def receive_message(connection: socket.socket) -> bytes:
     """The JSON of one message; EOFError at the end, ValueError for one that is too long."""
-    (length,) = _LENGTH.unpack(_receive(connection, _LENGTH.size))
+    (length,) = _LENGTH.unpack(receive_exactly(connection, _LENGTH.size))
     if length > MAX_REQUEST_BYTES:
         raise ValueError(f"a message of {length} bytes is longer than {MAX_REQUEST_BYTES}")
-    return _receive(connection, length)
+    return receive_exactly(connection, length)
 
 
-def _receive(connection: socket.socket, length: int) -> bytes:
+def receive_exactly(connection: socket.socket, length: int) -> bytes:
+    """So many bytes; EOFError where the connection ends before."""
     data = bytearray()
     while len(data) < length:
         piece = connection.recv(length - len(data))

@@ -1,0 +1,87 @@
+"""Which parts make a weight: of one epoch, weight, count and layout; in any order, told twice, late."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_api.names import Lineage, WeightVersion
+from rljob_api.wire.identity import WeightId
+from rljob_api.wire.weights import Stream, WeightPart
+from rljob_workers.dcs.coordinator.weight_parts import Gathering, gathered
+
+
+def make_part(index: int = 0, *, version: int = 1, lineage: int = 1, count: int = 3, layout: str = "a") -> WeightPart:
+    return WeightPart(
+        stream=Stream.POLICY,
+        id=WeightId(lineage=Lineage(lineage), version=WeightVersion(version)),
+        index=index,
+        count=count,
+        layout=layout,
+        num_bytes=10,
+        chunk_bytes=4,
+        digest=f"{version}/{index}",
+        address=f"host:{index}",
+    )
+
+
+def tell(before: Gathering | None, part: WeightPart, *, epoch: int = 1, owner: str = "o") -> Gathering | None:
+    return gathered(before, part, owner, epoch)
+
+
+@pytest.mark.parametrize(
+    ("told", "there"),
+    [
+        pytest.param([make_part(0)], [0], id="one of three"),
+        pytest.param([make_part(0), make_part(0)], [0], id="one of three told twice"),
+        pytest.param([make_part(2), make_part(0)], [0, 2], id="in any order"),
+        pytest.param([make_part(2), make_part(0), make_part(1)], [0, 1, 2], id="all"),
+        pytest.param([make_part(0), make_part(1), make_part(2, version=2)], [2], id="a newer version begins anew"),
+        pytest.param([make_part(0), make_part(1, version=0, lineage=2)], [1], id="a later lineage begins anew"),
+    ],
+)
+def test_parts_come_together(told: list[WeightPart], there: list[int]) -> None:
+    gathering: Gathering | None = None
+    for part in told:
+        gathering = tell(gathering, part)
+    assert gathering is not None
+    assert sorted(gathering.parts) == there
+    assert gathering.is_whole == (len(there) == 3)
+    assert gathering.first.id == told[-1].id
+
+
+def test_a_part_of_an_older_weight_is_history() -> None:
+    assert tell(tell(None, make_part(0, version=2)), make_part(1, version=1)) is None
+
+
+def test_parts_of_two_epochs_never_make_a_weight() -> None:
+    gathering = tell(tell(None, make_part(0, count=2)), make_part(1, count=2), epoch=2)
+    assert gathering is not None
+    assert sorted(gathering.parts) == [1]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(make_part(1, layout="b"), id="another layout"),
+        pytest.param(make_part(1, count=2), id="another count"),
+        pytest.param(make_part(3), id="an index beyond the count"),
+    ],
+)
+def test_what_cannot_belong_together_is_refused(other: WeightPart) -> None:
+    with pytest.raises(ValueError, match=r"part \d of"):
+        tell(tell(None, make_part(0)), other)
+
+
+@given(order=st.lists(st.integers(0, 2), max_size=8))
+def test_a_weight_is_whole_when_and_only_when_every_part_was_told(order: list[int]) -> None:
+    gathering: Gathering | None = None
+    for index in order:
+        gathering = tell(gathering, make_part(index), owner=f"owner of {index}")
+    assert (gathering is not None and gathering.is_whole) == (set(order) == {0, 1, 2})
+    if gathering is not None and gathering.is_whole:
+        offer = gathering.offer()
+        assert [part.index for part in offer.parts] == [0, 1, 2]
+        assert [part.owner for part in offer.parts] == ["host:0", "host:1", "host:2"]
+        assert offer.num_bytes == 30
