@@ -7,8 +7,6 @@ import os
 import secrets
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +29,7 @@ from rljob_workers.dcs.launcher_client import LauncherClient
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.roles.tasks import queue_shape
 from rljob_workers.transfer_queue.queue_admin import QueueAdmin, QueueAdminTiming
+from tests.integration.preloaded.client import Forked, fork_program
 from tests.integration.transfer_queue.servers import Servers
 
 PATIENCE_SECONDS = 120.0
@@ -103,7 +102,7 @@ class World:
         self._files[0].write_text(self.endpoints.model_dump_json())
         self._files[1].write_text(manifest.model_dump_json())
         self.log = folder / "coordinator.log"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Forked | None = None
         self.client = CoordinatorClient(self.endpoints)
         self.launchers: dict[str, LauncherHello] = {}
         self._sessions: list[RankSession] = []
@@ -112,12 +111,10 @@ class World:
 
     def start(self, **environment: str) -> None:
         number = self.listener.fileno()
-        command = [sys.executable, "-m", "rljob_workers.dcs.coordinator", "--fd", str(number)]
-        command += ["--endpoints", str(self._files[0]), "--manifest", str(self._files[1])]
-        command += ["--die-with-parent", str(os.getpid())]
+        arguments = ["--fd", str(number), "--endpoints", str(self._files[0]), "--manifest", str(self._files[1])]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command, pass_fds=[number], stdout=log, stderr=log, env={**os.environ, **environment}
+            self.process = fork_program(
+                "rljob_workers.dcs.coordinator", arguments, pass_fds=[number], output=log, environment=environment
             )
 
     def kill(self) -> None:

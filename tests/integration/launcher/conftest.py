@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import pytest
 
@@ -27,6 +27,7 @@ from rljob_api.wire.processes import (
     SpawnLauncher,
 )
 from tests.integration.launcher.coordinator_double import TOKEN, CoordinatorDouble
+from tests.integration.preloaded.client import Forked, fork_program
 
 PATIENCE_SECONDS = 120.0
 """Never measured: how long a condition may take before the test says which one did not come."""
@@ -58,10 +59,25 @@ def is_running(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
+Process = subprocess.Popen[bytes] | Forked
+Start = Callable[[list[str], int, IO[bytes]], Process]
+
+
+def new_interpreter(command: list[str], fd: int, log: IO[bytes]) -> Process:
+    """A parent as the supervisor starts it."""
+    return subprocess.Popen([sys.executable, *command, str(fd)], pass_fds=[fd], stdout=log, stderr=log)
+
+
+def forked(command: list[str], fd: int, log: IO[bytes]) -> Process:
+    """A parent whose imports are done."""
+    program, *arguments = command
+    return fork_program(program, [*arguments, str(fd)], pass_fds=[fd], output=log)
+
+
 class ParentProcess:
     """The supervisor's view of one parent: what it is told and what it tells."""
 
-    def __init__(self, folder: Path, command: list[str]) -> None:
+    def __init__(self, folder: Path, command: list[str], start: Start = forked) -> None:
         self.run_dir = folder
         self.messages: list[ParentReady | LauncherSpawned | LauncherExited] = []
         self.pids: set[int] = set()
@@ -70,9 +86,7 @@ class ParentProcess:
         self.control, theirs = socket.socketpair()
         self.control.settimeout(IMPORT_SECONDS)
         with theirs, (folder / "parent.log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *command, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdout=log, stderr=log
-            )
+            self.process = start(command, theirs.fileno(), log)
         self.expect(ParentReady)
 
     def spawn(self, pod: PodKey, restart_count: int = 0) -> int:
@@ -121,10 +135,10 @@ class ParentProcess:
 class Machine(ParentProcess):
     """A parent, and a coordinator double that its launchers speak with."""
 
-    def __init__(self, folder: Path, command: list[str], heartbeat_seconds: int = 30) -> None:
+    def __init__(self, folder: Path, command: list[str], heartbeat_seconds: int = 30, start: Start = forked) -> None:
         self.coordinator = CoordinatorDouble()
         self._write_files(folder, heartbeat_seconds)
-        super().__init__(folder, command)
+        super().__init__(folder, command, start)
 
     def _write_files(self, folder: Path, heartbeat_seconds: int) -> None:
         job = RLJob.model_validate(
@@ -208,7 +222,7 @@ BODIES = str(Path(__file__).with_name("bodies.py"))
 @pytest.fixture
 def real_machine(tmp_path: Path) -> Iterator[Machine]:
     """A parent that imported everything; its engines are real, its ranks train one step."""
-    machine = Machine(tmp_path, [BODIES, "real"])
+    machine = Machine(tmp_path, [BODIES, "real"], start=new_interpreter)
     yield machine
     machine.close()
 

@@ -27,6 +27,7 @@ from rljob_workers.dcs.client import CoordinatorClient
 from tests.integration.children import die_with_tests
 from tests.integration.dcs.world import job
 from tests.integration.launcher.conftest import eventually
+from tests.integration.preloaded.client import Forked, fork_program
 
 BODIES = str(Path(__file__).with_name("pod_bodies.py"))
 PASSWORD = "a secret"
@@ -49,25 +50,20 @@ def number_of(holder: socket.socket) -> int:
 class Container:
     """One container of a pod; `start` again is a restart of it."""
 
-    def __init__(self, folder: Path, uid: str, environment: dict[str, str], command: list[str]) -> None:
+    def __init__(self, folder: Path, uid: str, environment: dict[str, str], program: str) -> None:
         self.folder = folder
         self.uid = uid
         self.holder = hold_port()
         self.port = number_of(self.holder)
         self.log = folder / "output.log"
         self._environment = environment
-        self._command = command
-        self.process: subprocess.Popen[bytes] | None = None
+        self._program = program
+        self.process: Forked | None = None
 
     def start(self) -> None:
+        arguments = ["--probe-host", "127.0.0.1", "--probe-port", str(self.port)]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *self._command, "--probe-host", "127.0.0.1", "--probe-port", str(self.port)],
-                env={**os.environ, **self._environment},
-                stdout=log,
-                stderr=log,
-                preexec_fn=die_with_tests,
-            )
+            self.process = fork_program(self._program, arguments, environment=self._environment, output=log)
 
     def output(self) -> str:
         return self.log.read_text()
@@ -158,13 +154,13 @@ class Pods:
         uid = uid or f"uid-{pod}"
         environment = self._environment(uid, uid, pod.role)
         environment.pop(without, None)
-        return self._container(Container(self.folder / uid, uid, environment, [BODIES]))
+        return self._container(Container(self.folder / uid, uid, environment, BODIES))
 
     def real_worker(self, pod: PodKey, address: str) -> Container:
         """A container that is not started yet, with its roles as they are and an address of its own."""
         uid = f"uid-{pod}"
         environment = {**self._environment(uid, uid, pod.role), "RLJOB_POD_IP": address}
-        return self._container(Container(self.folder / uid, uid, environment, ["-m", "rljob_workers.launcher.pod"]))
+        return self._container(Container(self.folder / uid, uid, environment, "rljob_workers.launcher.pod"))
 
     def _container(self, container: Container) -> Container:
         self.containers.append(container)

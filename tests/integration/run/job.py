@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import redis
 import yaml
@@ -24,8 +24,9 @@ from rljob_api.spec import RLJob
 from rljob_cli.audit import AuditReport, audit, read_lines
 from rljob_operator.local.run_folder import memory_path
 from tests.integration.children import die_with_tests
+from tests.integration.preloaded.client import Forked, fork_program
+from tests.integration.preloaded.image import MARK
 
-MARK = "RLJOB_TEST_RUN"
 POLL_SECONDS = 0.05
 
 HURRY = "hurry"
@@ -87,8 +88,26 @@ def at_leisure(manifest: dict[str, Any], folder: Path, seconds: float = 0.25) ->
     return {**manifest, "spec": {**spec, "rollout": {**spec["rollout"], "reward": reward}}}
 
 
+Process = subprocess.Popen[bytes] | Forked
+
+
+def new_interpreter(arguments: Sequence[str], environment: dict[str, str], output: IO[bytes]) -> Process:
+    """`rljob` as a user starts it."""
+    command = [sys.executable, "-m", "rljob_cli", *arguments]
+    return subprocess.Popen(command, env=environment, stdout=output, stderr=output, preexec_fn=die_with_tests)
+
+
+def preloaded(arguments: Sequence[str], environment: dict[str, str], output: IO[bytes]) -> Process:
+    """`rljob`, forked after its imports, and so its coordinator and its parent: those cost most of a start."""
+    program = "tests.integration.preloaded.supervised"
+    return fork_program(program, arguments, environment=environment, output=output)
+
+
 class RunningJob:
     """One `rljob run` and its run folder. Use as a context manager: leaving it kills whatever is left."""
+
+    begin = staticmethod(new_interpreter)
+    """How a job's supervisor is started; tests of its folder have `preloaded` (`conftest`)."""
 
     def __init__(
         self,
@@ -104,7 +123,7 @@ class RunningJob:
         self._mark = uuid.uuid4().hex
         self._env = {**os.environ, **(env or {}), MARK: self._mark}
         self._output = (folder / "output.txt").open("ab")
-        self.process = self.start()
+        self.process: Process = self.start()
 
     def __enter__(self) -> RunningJob:
         return self
@@ -116,12 +135,10 @@ class RunningJob:
         self._output.close()
         shutil.rmtree(memory_path(self.out), ignore_errors=True)
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self) -> Process:
         """Starts `rljob run` (again)."""
-        command = [sys.executable, "-m", "rljob_cli", "run", str(self._file), "--out", str(self.out), *self._options]
-        self.process = subprocess.Popen(
-            command, env=self._env, stdout=self._output, stderr=self._output, preexec_fn=die_with_tests
-        )
+        arguments = ["run", str(self._file), "--out", str(self.out), *self._options]
+        self.process = self.begin(arguments, self._env, self._output)
         return self.process
 
     def rewrite(self, manifest: dict[str, Any]) -> None:

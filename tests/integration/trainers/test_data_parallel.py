@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,11 +15,11 @@ from rljob_workers.models.building import initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.trainers import build_trainer
 from rljob_workers.trainers.data_parallel import SingleRank, host_store
+from tests.integration.preloaded.client import Forked, fork_program
 from tests.integration.trainers.ranks import STEPS
 from tests.near import assert_moved_alike
 from tests.unit.trainers.rows import make_rows, make_spec
 
-ROOT = Path(__file__).parents[3]
 PATIENCE_SECONDS = 300.0
 """Never measured: on a busy machine the imports of a rank alone take a good part of a minute."""
 
@@ -31,18 +29,22 @@ class Ranks:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.processes: list[subprocess.Popen[str]] = []
+        self.processes: list[Forked] = []
 
-    def start(self, rank: int, *, world: int, timeout_seconds: float, steps: int = STEPS) -> subprocess.Popen[str]:
+    def start(self, rank: int, *, world: int, timeout_seconds: float, steps: int = STEPS) -> Forked:
         arguments = [str(self.folder), str(rank), str(world), str(timeout_seconds), str(steps)]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.trainers.ranks", *arguments],
-            cwd=ROOT,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        with self._errors(len(self.processes)).open("wb") as errors:
+            process = fork_program("tests.integration.trainers.ranks", arguments, output=errors)
         self.processes.append(process)
         return process
+
+    def end(self, process: Forked) -> tuple[int, str]:
+        """Its exit code and what it wrote, once it has ended."""
+        code = process.wait(PATIENCE_SECONDS)
+        return code, self._errors(self.processes.index(process)).read_text()
+
+    def _errors(self, number: int) -> Path:
+        return self.folder / f"errors{number}.txt"
 
 
 @pytest.fixture
@@ -53,13 +55,13 @@ def ranks(tmp_path: Path) -> Iterator[Ranks]:
     yield started
     for process in started.processes:
         process.kill()
-        process.communicate()
+        process.wait()
 
 
 def test_two_ranks_train_what_one_rank_trains_on_the_union(ranks: Ranks) -> None:
     for process in [ranks.start(rank, world=2, timeout_seconds=60) for rank in (0, 1)]:
-        _, errors = process.communicate(timeout=PATIENCE_SECONDS)
-        assert process.returncode == 0, errors
+        code, errors = ranks.end(process)
+        assert code == 0, errors
     spec = make_spec()
     alone = build_trainer(spec, build_tokenizer(spec.model), SingleRank())
     alone.load(ranks.folder / "v0.safetensors")
@@ -84,17 +86,17 @@ def test_two_ranks_train_what_one_rank_trains_on_the_union(ranks: Ranks) -> None
 
 def test_a_rank_that_never_comes_is_a_named_error(ranks: Ranks) -> None:
     process = ranks.start(0, world=2, timeout_seconds=5)
-    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
-    assert process.returncode == 3
+    code, errors = ranks.end(process)
+    assert code == 3
     assert "GroupNotComplete: data-parallel group: rank 0 of 2 waited 5 s at 127.0.0.1:" in errors
 
 
 def test_a_rank_that_leaves_breaks_the_others_sum_by_name(ranks: Ranks) -> None:
     staying = ranks.start(0, world=2, timeout_seconds=60)
     leaving = ranks.start(1, world=2, timeout_seconds=60, steps=1)
-    leaving.communicate(timeout=PATIENCE_SECONDS)
-    _, errors = staying.communicate(timeout=PATIENCE_SECONDS)
-    assert staying.returncode == 3
+    ranks.end(leaving)
+    code, errors = ranks.end(staying)
+    assert code == 3
     assert "GroupBroken: data-parallel group: rank 0 of 2 could not add up the gradients of optimizer step 2" in errors
     assert "It waited for rank 1, last seen in the gradients of optimizer step 1." in errors
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from tests.integration.preloaded.client import fork_program
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue_compat.conftest import MakeClient, stored_chunks
 
@@ -40,16 +38,16 @@ def kill_at(place: str, work: str, servers: Servers, folder: Path) -> None:
     endpoints = folder / "endpoints.json"
     endpoints.write_text(servers.endpoints.model_dump_json())
     environ = {
-        **os.environ,
         "RLJOB_ENDPOINTS": str(endpoints),
         "RLJOB_FAILPOINTS": f"{place}=1",
         "RLJOB_FAILPOINTS_DIR": str(folder),
         "OMP_NUM_THREADS": "1",
     }
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _PROGRAM.format(work=work)], cwd=ROOT, env=environ, timeout=120
-    )
-    assert done.returncode == -signal.SIGKILL
+    program = folder / "program.py"
+    program.write_text(_PROGRAM.format(work=work))
+    with (folder / "output.txt").open("wb") as output:
+        killed = fork_program(str(program), [], environment=environ, output=output)
+    assert killed.wait(120) == -signal.SIGKILL, (folder / "output.txt").read_text()
     assert (folder / f"{place}.fired").exists()
 
 

@@ -1,0 +1,14 @@
+"""Most jobs of these tests are forked from a preloaded interpreter; some begin as a user's do."""
+
+import pytest
+
+from .job import RunningJob, preloaded
+
+BEGUN_ANEW = frozenset({"test_folder.py"})
+"""Files whose jobs are started by the command, with every process of theirs an interpreter of its own."""
+
+
+@pytest.fixture(autouse=True)
+def _start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.path.name not in BEGUN_ANEW:
+        monkeypatch.setattr(RunningJob, "begin", staticmethod(preloaded))
