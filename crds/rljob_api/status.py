@@ -71,6 +71,14 @@ class RankStatus(StatusModel):
     pid: int
 
 
+class EngineStatus(StatusModel):
+    """An engine's process (local runs only)."""
+
+    engine: int = 0
+    """Index within the pod."""
+    pid: int
+
+
 class PodStatus(StatusModel):
     """One replica of a role."""
 
@@ -80,6 +88,8 @@ class PodStatus(StatusModel):
     launcher_pid: int | None = None
     """Only where `rljob run` is the supervisor."""
     engine_pid: int | None = None
+    """Of engine 0."""
+    engines: list[EngineStatus] = []
     ranks: list[RankStatus] = []
     life: str = ""
     """`{pod uid}/{container restart count}` that the job counts on; empty until the pod exists."""

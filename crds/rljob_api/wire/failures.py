@@ -34,6 +34,8 @@ class Failure(WireModel):
     """One that the reader does not know asks nothing of it."""
     pod: PodKey
     rank: int | None = None
+    engine: int | None = None
+    """Index of the engine that exited; from release 0.1.0 None, since a pod had one."""
     epoch: Epoch
     generation: int = 0
     incarnation: str | None = None

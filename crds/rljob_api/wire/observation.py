@@ -8,7 +8,7 @@ from rljob_api.names import Epoch, Lineage, WeightVersion
 from rljob_api.wire.epochs import DesiredState, PodOrder
 from rljob_api.wire.failures import Failure
 from rljob_api.wire.identity import PodKey, WeightId
-from rljob_api.wire.launchers import EngineProcess, RankProcess
+from rljob_api.wire.launchers import EnginesModel, RankProcess
 from rljob_api.wire.ranks import Busy, RankState, StepReport
 
 
@@ -29,7 +29,7 @@ class RankObservation(WireModel):
     holds: WeightId | None
 
 
-class PodObservation(WireModel):
+class PodObservation(EnginesModel):
     """A pod as its launcher reports it."""
 
     pod: PodKey
@@ -42,7 +42,6 @@ class PodObservation(WireModel):
     """Whether it has reported to this coordinator; if not, what it carries and runs is not known."""
     carried: PodOrder | None
     processes: list[RankProcess]
-    engine: EngineProcess | None
     ranks: list[RankObservation]
 
 

@@ -95,7 +95,9 @@ def decisive(status: RLJobStatus) -> tuple[object, ...]:
     """
     roles = [
         role.model_copy(
-            update={"pods": [pod.model_copy(update={"engine_pid": None, "ranks": []}) for pod in role.pods]}
+            update={
+                "pods": [pod.model_copy(update={"engine_pid": None, "engines": [], "ranks": []}) for pod in role.pods]
+            }
         )
         for role in status.roles
     ]

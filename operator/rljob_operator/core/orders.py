@@ -92,7 +92,7 @@ def _is_idle(observed: Observed, fact: PodFact) -> bool:
     seen = observed.seen(fact.pod, fact.life)
     if seen is None or seen.carried is None or seen.carried.phase is not PodPhase.DONE:
         return False
-    return seen.engine is None and all(process.exit_code is not None for process in seen.processes)
+    return not seen.engines and all(process.exit_code is not None for process in seen.processes)
 
 
 def _pod_phase(status: RLJobStatus, role: Role, pod: PodStatus) -> PodPhase:

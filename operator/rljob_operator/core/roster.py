@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from rljob_api.names import Role
 from rljob_api.role_traits import TRAITS
-from rljob_api.status import ConditionType, PodStatus, RankStatus, RLJobStatus, RoleStatus
+from rljob_api.status import ConditionType, EngineStatus, PodStatus, RankStatus, RLJobStatus, RoleStatus
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import PodObservation, ServerState
 from rljob_api.wire.ranks import RankState
@@ -100,9 +100,11 @@ def _seen(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus) 
     if is_known(observed, key, pod):  # while it is not, what was said last is the best that is known
         seen = observed.seen(key, pod.life) if pod.life else None
         ready = seen is not None and _is_ready(status, pod, seen)
+        engines = _engines(seen)
         update |= {
             "ready": ready,
-            "engine_pid": seen.engine.pid if seen is not None and seen.engine is not None else None,
+            "engine_pid": next((engine.pid for engine in engines if engine.engine == 0), None),
+            "engines": engines,
             "ranks": _ranks(seen),
             "unregistered": 0 if ready else pod.unregistered,
         }
@@ -125,6 +127,10 @@ def _ranks(seen: PodObservation | None) -> list[RankStatus]:
     if seen is None:
         return []
     return [RankStatus(rank=rank.rank, pid=rank.pid) for rank in seen.processes if rank.exit_code is None]
+
+
+def _engines(seen: PodObservation | None) -> list[EngineStatus]:
+    return [] if seen is None else [EngineStatus(engine=engine.index, pid=engine.pid) for engine in seen.engines]
 
 
 def _is_ready(status: RLJobStatus, pod: PodStatus, seen: PodObservation) -> bool:

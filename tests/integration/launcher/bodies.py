@@ -2,6 +2,7 @@
 
 python bodies.py small FD    as `python -m rljob_workers.launcher.parent --fd FD`, with these bodies and no torch
     python bodies.py conversing FD   the same, with ranks that register and beat
+    python bodies.py pair FD         as `small`, with two ranks in each pod, and two engines where its role has any
 python bodies.py real FD     with all libraries, the engine server, and ranks that train one step
 """
 
@@ -10,11 +11,16 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
+from rljob_api.names import Role
+from rljob_api.spec import RolesSpec
+from rljob_api.topology import RoleTopology, topology_of
 from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.errors import LifeOver
 from rljob_workers.dcs.session import RankSession
+from rljob_workers.launcher import launcher
 from rljob_workers.launcher.engine_keeper import EngineSettings
 from rljob_workers.launcher.launcher import Bodies
 from rljob_workers.launcher.parent import serve
@@ -33,6 +39,7 @@ def obey(context: RankContext) -> int:
     context.seq_sink.raise_to(context.life.epoch * 100 + context.life.generation)
     (run_dir / f"descriptors.{os.getpid()}").write_text("\n".join(sorted(descriptors())))
     # Tests wait for these words: what they look at was written before.
+    (run_dir / f"drives.{context.global_rank}").write_text(context.engine_url or "no engine")
     sys.stderr.write(f"life {context.life.incarnation} of epoch {context.life.epoch} begins\n")
     sys.stderr.flush()
     while not context.drain.asked:
@@ -110,6 +117,12 @@ def act(run_dir: Path) -> None:
         os._exit(1)
 
 
+def pair_of(roles: RolesSpec, role: Role) -> RoleTopology:
+    """A shape that the spec's limit of GPUs does not admit yet."""
+    one = topology_of(roles, role)
+    return replace(one, ranks_per_pod=2, engines=2 * one.engines)
+
+
 def engine(listener: socket.socket, settings: EngineSettings, incarnation: str) -> int:
     """Answers everything with 200 and its incarnation, one connection at a time."""
     while True:
@@ -137,5 +150,7 @@ if __name__ == "__main__":
     kind, descriptor = sys.argv[1], int(sys.argv[2])
     if kind == "real":  # the libraries, the engine server and a step of the job's model
         sys.exit(serve(descriptor, Bodies(rank=train)))
+    if kind == "pair":
+        launcher.topology_of = pair_of  # type: ignore[attr-defined]
     body = converse_until_fenced if kind == "conversing" else rank
     sys.exit(serve(descriptor, Bodies(body, engine), load=lambda: None))

@@ -146,6 +146,15 @@ def test_a_pod_whose_job_is_done_stays_until_sigterm(pods: Pods, actor: Containe
     assert actor.wait() == 0
 
 
+def test_a_pod_whose_job_is_done_tells_of_no_engine(pods: Pods) -> None:
+    pods.raise_epoch(1)
+    pods.order(1, {ROLLOUT: "uid-rollout-0"})
+    pods.worker(ROLLOUT).start()
+    engine(pods)
+    pods.order(1, {ROLLOUT: "uid-rollout-0"}, PodPhase.DONE)
+    eventually("no engine", lambda: (seen := pods.seen(ROLLOUT)) is not None and not seen.engines)
+
+
 def test_sigterm_drains_the_ranks(pods: Pods, actor: Container) -> None:
     seen = pods.seen(ACTOR)
     assert seen is not None

@@ -11,7 +11,8 @@ from rljob_api.spec import RLJob
 from rljob_api.status import ConditionType, Phase, RLJobStatus
 from rljob_api.wire.epochs import DesiredState
 from rljob_api.wire.failures import Failure, FailureKind
-from rljob_api.wire.observation import CoordinatorEvent, EventKind
+from rljob_api.wire.launchers import LauncherPoll
+from rljob_api.wire.observation import CoordinatorEvent, EventKind, PodObservation
 from rljob_operator.core.conditions import is_true, terminal, with_condition
 from tests.unit.api.manifests import GOOD
 from tests.unit.core.cluster import make_cluster
@@ -82,7 +83,7 @@ def test_a_turn_keeps_what_another_version_knows() -> None:
     known["conditions"][0]["severity"] = "Info"
     for part, field in (("training", "flops"), ("scaling", "lastDecision"), ("restart", "level")):
         known[part][field] = "kept"
-    known["roles"][0]["pods"][0]["engines"] = known["roles"][0]["gangs"] = known["frontier"] = ["kept"]
+    known["roles"][0]["pods"][0]["devices"] = known["roles"][0]["gangs"] = known["frontier"] = ["kept"]
     world.status = RLJobStatus.model_validate(known)
 
     world.turn()
@@ -96,7 +97,7 @@ def test_a_turn_keeps_what_another_version_knows() -> None:
         "kept",
     )
     role = written["roles"][0]
-    assert role["pods"][0]["engines"] == role["gangs"] == written["frontier"] == ["kept"]
+    assert role["pods"][0]["devices"] == role["gangs"] == written["frontier"] == ["kept"]
     assert is_true(world.status, ConditionType.READY)
 
 
@@ -136,6 +137,34 @@ def test_kinds_of_a_later_version_are_words() -> None:
     assert CoordinatorEvent.model_validate({**event, "kind": "RowsLost"}).kind is EventKind.ROWS_LOST
     assert Failure.model_validate({**failure, "message": "m", "at": 0.0}).kind == "CollectiveBroken"
     assert Failure.model_validate({**failure, "message": "m", "at": 0.0, "kind": "Hang"}).kind is FailureKind.HANG
+
+
+ENGINE: dict[str, Any] = {"pid": 7, "incarnation": "0123456789ab", "url": "http://127.0.0.1:1", "state": "Running"}
+
+
+@pytest.mark.parametrize(
+    ("sent", "indices", "only"),
+    [
+        pytest.param({"engine": ENGINE}, [0], 7, id="release 0.1.0 tells of one"),
+        pytest.param({"engine": None}, [], None, id="release 0.1.0 tells of none"),
+        pytest.param({"engine": None, "engines": []}, [], None, id="none"),
+        pytest.param({"engine": ENGINE | {"pid": 1}, "engines": [ENGINE]}, [0], 7, id="the list counts"),
+        pytest.param({"engine": ENGINE, "engines": [ENGINE, ENGINE | {"index": 1, "pid": 8}]}, [0, 1], 7, id="several"),
+        pytest.param({"engine": None, "engines": [ENGINE | {"index": 1}]}, [1], None, id="only the second runs"),
+    ],
+)
+@pytest.mark.parametrize("kind", [LauncherPoll, PodObservation])
+def test_engines_are_told_to_readers_of_one_and_of_several(
+    kind: type[LauncherPoll | PodObservation], sent: dict[str, Any], indices: list[int], only: int | None
+) -> None:
+    pod: dict[str, Any] = {"pod": {"role": "rollout", "replica": 0}, "podUid": "u", "launcher": "l", "launcherPid": 1}
+    counts: dict[str, Any] = {"containerRestartCount": 0, "pollAgeSeconds": 0.0, "processes": []}
+    message = kind.model_validate({**pod, **counts, "carried": None, "ranks": [], **sent})
+    assert [engine.index for engine in message.engines] == indices
+
+    written = json.loads(message.model_dump_json())
+    assert (written["engine"] or {"pid": None})["pid"] == only
+    assert kind.model_validate(written) == message
 
 
 def test_a_job_is_sent_without_its_defaults_and_arrives_whole() -> None:

@@ -258,7 +258,7 @@ class Cluster:
             poll_age_seconds=pod.silent,
             carried=order,
             processes=[RankProcess(**life, exit_code=None if runs else 0)],
-            engine=None,
+            engines=[],
             ranks=[rank] if runs else [],
         )
 

@@ -103,7 +103,7 @@ def make_pod(
         poll_age_seconds=poll_age,
         carried=PodOrder(pod=pod, epoch=epoch, generation=generation),
         processes=[process],
-        engine=None,
+        engines=[],
         ranks=[rank] if registered else [],
     )
 

@@ -32,9 +32,14 @@ def make_order(epoch: int = 3, generation: int = 0, phase: PodPhase = PodPhase.R
 
 
 def make_pod(
-    *ranks: RankView, engine: EngineView | None = None, terminating: bool = False, num_ranks: int = 1
+    *ranks: RankView,
+    engine: EngineView | None = None,
+    engines: tuple[EngineView, ...] = (),
+    terminating: bool = False,
+    num_ranks: int = 1,
 ) -> PodView:
-    return PodView(num_ranks, drain_seconds=600.0, ranks=ranks, engine=engine, terminating=terminating)
+    engines = engines if engine is None else (engine,)
+    return PodView(num_ranks, drain_seconds=600.0, ranks=ranks, engines=engines, terminating=terminating)
 
 
 def alive(
@@ -47,6 +52,7 @@ def dead(epoch: int = 3, generation: int = 0, rank: int = 0) -> RankView:
     return RankView(rank, epoch, generation, alive=False)
 
 
+RUNS, IS_DEAD = EngineView(0, alive=True), EngineView(0, alive=False)
 DRAIN = make_order(phase=PodPhase.DRAIN)
 DONE = make_order(phase=PodPhase.DONE)
 WHY_EPOCH = "it is of epoch 2, generation 0; the order is epoch 3, generation 0"
@@ -64,8 +70,8 @@ WHY_GENERATION = "it is of epoch 3, generation 0; the order is epoch 3, generati
         ),
         pytest.param(
             make_order(),
-            make_pod(engine=EngineView(alive=False)),
-            [StartEngine(), StartRank(0)],
+            make_pod(engine=IS_DEAD),
+            [StartEngine(0), StartRank(0)],
             id="the engine is started beside the rank",
         ),
         pytest.param(make_order(), make_pod(alive()), [], id="what runs as ordered is left alone"),
@@ -100,33 +106,80 @@ WHY_GENERATION = "it is of epoch 3, generation 0; the order is epoch 3, generati
         pytest.param(make_order(2), make_pod(dead(3)), [], id="an order of the past starts nothing"),
         pytest.param(
             make_order(),
-            make_pod(alive(2), engine=EngineView(alive=True)),
+            make_pod(alive(2), engine=RUNS),
             [KillRank(0, WHY_EPOCH)],
             id="the engine outlives a new epoch",
         ),
         pytest.param(
             make_order(),
-            make_pod(alive(), engine=EngineView(alive=False)),
-            [StartEngine()],
+            make_pod(alive(), engine=IS_DEAD),
+            [StartEngine(0)],
             id="a dead engine is restarted beside its rank",
         ),
         pytest.param(
             make_order(),
-            make_pod(alive(), engine=EngineView(alive=False, start_not_before=NOW + 1)),
+            make_pod(alive(), engine=EngineView(0, alive=False, start_not_before=NOW + 1)),
             [],
             id="an engine that died young waits",
         ),
         pytest.param(
             make_order(),
-            make_pod(alive(), engine=EngineView(alive=False, gives_up_on=(3, 0))),
+            make_pod(alive(), engine=EngineView(0, alive=False, gives_up_on=(3, 0))),
             [],
             id="an engine that refuses its configuration is not asked again",
         ),
         pytest.param(
             make_order(generation=1),
-            make_pod(alive(generation=1), engine=EngineView(alive=False, gives_up_on=(3, 0))),
-            [StartEngine()],
+            make_pod(alive(generation=1), engine=EngineView(0, alive=False, gives_up_on=(3, 0))),
+            [StartEngine(0)],
             id="a later generation asks it again",
+        ),
+        pytest.param(
+            make_order(),
+            make_pod(
+                alive(),
+                dead(rank=1),
+                num_ranks=4,
+                engines=(
+                    EngineView(0, alive=True),
+                    EngineView(1, alive=False),
+                    EngineView(2, alive=False, start_not_before=NOW + 1),
+                    EngineView(3, alive=False, gives_up_on=(3, 0)),
+                ),
+            ),
+            [StartEngine(1), StartRank(2), StartRank(3)],
+            id="each engine and each rank of several goes its own way",
+        ),
+        pytest.param(
+            make_order(4),
+            make_pod(
+                alive(3),
+                alive(3, rank=1),
+                num_ranks=2,
+                engines=(EngineView(0, alive=True), EngineView(1, alive=False)),
+            ),
+            [
+                KillRank(0, "it is of epoch 3, generation 0; the order is epoch 4, generation 0"),
+                KillRank(1, "it is of epoch 3, generation 0; the order is epoch 4, generation 0"),
+                StartEngine(1),
+            ],
+            id="all ranks leave an epoch, and the engines outlive it",
+        ),
+        pytest.param(
+            DONE,
+            make_pod(dead(), dead(rank=1), alive(rank=2), num_ranks=3, engines=(EngineView(0, alive=True),) * 3),
+            [DrainRank(2)],
+            id="done: engines wait for the last rank",
+        ),
+        pytest.param(
+            DONE,
+            make_pod(
+                dead(),
+                num_ranks=3,
+                engines=(EngineView(0, alive=True), EngineView(1, alive=False), EngineView(2, alive=True)),
+            ),
+            [KillEngine(0), KillEngine(2)],
+            id="done: then all engines that run",
         ),
         pytest.param(DRAIN, make_pod(alive()), [DrainRank(0)], id="draining asks the rank"),
         pytest.param(DRAIN, make_pod(alive(asked=NOW - 599)), [], id="a draining rank is given its time"),
@@ -141,21 +194,17 @@ WHY_GENERATION = "it is of epoch 3, generation 0; the order is epoch 3, generati
         pytest.param(
             DRAIN, make_pod(alive(2)), [KillRank(0, WHY_EPOCH)], id="what is of an older epoch has nothing to drain"
         ),
-        pytest.param(
-            DRAIN, make_pod(dead(), engine=EngineView(alive=True)), [], id="a drained pod keeps launcher and engine"
-        ),
-        pytest.param(DRAIN, make_pod(dead(), engine=EngineView(alive=False)), [], id="a drained pod needs no engine"),
-        pytest.param(
-            DONE, make_pod(alive(), engine=EngineView(alive=True)), [DrainRank(0)], id="done: first the ranks"
-        ),
+        pytest.param(DRAIN, make_pod(dead(), engine=RUNS), [], id="a drained pod keeps launcher and engine"),
+        pytest.param(DRAIN, make_pod(dead(), engine=IS_DEAD), [], id="a drained pod needs no engine"),
+        pytest.param(DONE, make_pod(alive(), engine=RUNS), [DrainRank(0)], id="done: first the ranks"),
         pytest.param(
             DONE,
             make_pod(alive(asked=NOW - DONE_GRACE_SECONDS)),
             [KillRank(0, "it has not drained within 10 s")],
             id="done: a rank that stays is killed soon",
         ),
-        pytest.param(DONE, make_pod(dead(), engine=EngineView(alive=True)), [KillEngine()], id="done: then the engine"),
-        pytest.param(DONE, make_pod(dead(), engine=EngineView(alive=False)), [Leave()], id="done: then the launcher"),
+        pytest.param(DONE, make_pod(dead(), engine=RUNS), [KillEngine(0)], id="done: then the engine"),
+        pytest.param(DONE, make_pod(dead(), engine=IS_DEAD), [Leave()], id="done: then the launcher"),
         pytest.param(DONE, make_pod(), [Leave()], id="done: a pod that never ran leaves"),
         pytest.param(
             make_order(), make_pod(alive(), terminating=True), [DrainRank(0)], id="SIGTERM outweighs the order to run"
@@ -176,17 +225,18 @@ def test_plan(order: PodOrder | None, pod: PodView, expected: list[Step]) -> Non
 def apply(step: Step, pod: PodView, order: PodOrder, now: float) -> PodView:
     """What the world looks like after `step` and the exits it causes; a drained rank leaves at once."""
     ranks = {view.rank: view for view in pod.ranks}
-    engine = pod.engine
+    engines = {view.index: view for view in pod.engines}
     match step:
         case StartRank(rank):
             ranks[rank] = RankView(rank, order.epoch, order.generation, alive=True)
         case DrainRank(rank) | KillRank(rank, _):
             ranks[rank] = RankView(rank, ranks[rank].epoch, ranks[rank].generation, alive=False)
-        case StartEngine():
-            engine = EngineView(alive=True)
-        case KillEngine():
-            engine = EngineView(alive=False)
-    return PodView(pod.num_ranks, pod.drain_seconds, tuple(ranks[rank] for rank in sorted(ranks)), engine)
+        case StartEngine(index):
+            engines[index] = EngineView(index, alive=True)
+        case KillEngine(index):
+            engines[index] = EngineView(index, alive=False)
+    ranks_then = tuple(ranks[rank] for rank in sorted(ranks))
+    return PodView(pod.num_ranks, pod.drain_seconds, ranks_then, tuple(engines[index] for index in sorted(engines)))
 
 
 def lives() -> st.SearchStrategy[dict[int, RankView]]:
@@ -202,13 +252,15 @@ def lives() -> st.SearchStrategy[dict[int, RankView]]:
 
 @given(
     before=lives(),
-    engine=st.none() | st.builds(EngineView, alive=st.booleans()),
+    engines=st.lists(st.booleans(), max_size=3).map(
+        lambda alive: tuple(EngineView(index, one) for index, one in enumerate(alive))
+    ),
     order=st.builds(
         make_order, epoch=st.integers(3, 4), generation=st.integers(0, 2), phase=st.sampled_from(list(PodPhase))
     ),
 )
 def test_every_order_is_reached_and_then_nothing_is_left_to_do(
-    before: dict[int, RankView], engine: EngineView | None, order: PodOrder
+    before: dict[int, RankView], engines: tuple[EngineView, ...], order: PodOrder
 ) -> None:
     wanted = (order.epoch, order.generation)
     ranks = tuple(
@@ -216,7 +268,7 @@ def test_every_order_is_reached_and_then_nothing_is_left_to_do(
         for rank, view in sorted(before.items())
         if (view.epoch, view.generation) <= wanted
     )
-    pod = PodView(3, 600.0, ranks, engine)
+    pod = PodView(3, 600.0, ranks, engines)
     died_under_this_order = {view.rank for view in ranks if not view.alive and (view.epoch, view.generation) == wanted}
     for _ in range(4):
         for step in plan(order, pod, NOW):
@@ -225,7 +277,8 @@ def test_every_order_is_reached_and_then_nothing_is_left_to_do(
     if order.phase is PodPhase.RUN:
         assert running == {0, 1, 2} - died_under_this_order
         assert all((view.epoch, view.generation) == wanted for view in pod.ranks)
-        assert pod.engine is None or pod.engine.alive
+        assert len(pod.engines) == len(engines)
+        assert all(engine.alive for engine in pod.engines)
     else:
         assert not running
     left = plan(order, pod, NOW)

@@ -11,7 +11,7 @@ from rljob_api.names import Epoch, Role
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import EngineState
-from rljob_workers.launcher.loop_plugins import LauncherState
+from rljob_workers.launcher.loop_plugins import EngineFacts, LauncherState
 from rljob_workers.launcher.pod_metrics import exposition
 from rljob_workers.launcher.probes import CLIENT_SECONDS, MAX_CLIENTS, ProbeServer, reply_to
 
@@ -53,8 +53,25 @@ def test_metrics_are_prometheus_text() -> None:
     assert f"rljob_pod_seen_seq{labels} 1000000000\n" in text
     assert f"rljob_pod_container_restarts_total{labels} 4\n" in text
     assert "engine" not in text
-    engine = LauncherState(order=order(PodPhase.RUN), engine=EngineState.RESTARTING, engine_starts=2)
+    engine = LauncherState(order=order(PodPhase.RUN), engines=(EngineFacts(EngineState.RESTARTING, 2),))
     assert f"rljob_pod_engine_running{labels} 0.0\n" in exposition("demo", "actor", 0, engine)
+
+
+def test_of_several_engines_each_has_a_label_and_one_that_was_not_started_has_no_sample() -> None:
+    state = LauncherState(
+        order=order(PodPhase.RUN),
+        engines=(EngineFacts(EngineState.RUNNING, 1), EngineFacts(), EngineFacts(EngineState.STARTING, 3)),
+    )
+    text = exposition("demo", "rollout", 0, state)
+    labels = 'job="demo",role="rollout",replica="2"'
+    assert text.endswith(
+        "# TYPE rljob_pod_engine_running gauge\n"
+        f'rljob_pod_engine_running{{{labels},engine="0"}} 1.0\n'
+        f'rljob_pod_engine_running{{{labels},engine="2"}} 0.0\n'
+        "# TYPE rljob_pod_engine_starts_total counter\n"
+        f'rljob_pod_engine_starts_total{{{labels},engine="0"}} 1\n'
+        f'rljob_pod_engine_starts_total{{{labels},engine="2"}} 3\n'
+    )
 
 
 class Clock:

@@ -1,6 +1,6 @@
-"""The engine server of a rollout pod: keeps its port, starts it, notices when it hangs, says what its death was.
+"""One engine server of a pod: keeps its port, starts it, notices when it hangs, says what its death was.
 
-Called by `launcher` only. The engine outlives ranks and epochs. It is restarted in place by the launcher itself, since
+Called by `engines` only. The engine outlives ranks and epochs. It is restarted in place by the launcher itself, since
 it is infrastructure: its death is reported, but no row of the restart table counts it.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import select
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,6 +60,17 @@ EngineBody = Callable[[socket.socket, EngineSettings, str], int]
 
 
 @dataclass(frozen=True, slots=True)
+class EnginePlace:
+    """Which engine of which pod it is, and where it writes."""
+
+    identity: PodIdentity
+    index: int
+    title: str
+    """In sentences."""
+    log: Path
+
+
+@dataclass(frozen=True, slots=True)
 class _EngineLife:
     incarnation: str
     child: Child
@@ -78,23 +90,21 @@ class EngineKeeper:
 
     def __init__(
         self,
-        identity: PodIdentity,
+        place: EnginePlace,
         settings: EngineSettings,
-        logs: Path,
         clock: Callable[[], float],
         body: EngineBody = serve_torch_engine,
     ) -> None:
         """Binds a port of this machine; nothing serves there until `start`."""
-        self._identity = identity
+        self._place = place
         self._settings = settings
-        self._log_path = logs / f"{identity.pod}.engine.log"
         self._clock = clock
         self._body = body
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
         host, port = self._listener.getsockname()
         self.url = f"http://{host}:{port}"
         interval = min(1.0, settings.silence_seconds / 4)
-        self.probe = HealthProbe((host, port), interval, clock)
+        self._probe = HealthProbe((host, port), interval, clock)
         self._life: _EngineLife | None = None
         self._last: _EngineLife | None = None
         self._deaths_in_a_row = 0
@@ -104,6 +114,11 @@ class EngineKeeper:
         self._unwanted: str | None = None
         self.starts = 0
         """Lives so far."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process that runs."""
+        return None if self._life is None else self._life.child.pid
 
     @property
     def state(self) -> EngineState | None:
@@ -119,14 +134,16 @@ class EngineKeeper:
 
     def view(self) -> EngineView:
         """As `plan` sees it."""
-        return EngineView(self._life is not None, self._start_not_before, self._refused_under)
+        alive = self._life is not None
+        return EngineView(self._place.index, alive, self._start_not_before, self._refused_under)
 
     def process(self) -> EngineProcess | None:
-        """As the coordinator sees it; None before the first start."""
+        """As the coordinator sees it; None before the first start, and once it was ended for good."""
         if self._last is None:
             return None
-        state = EngineState.RUNNING if self.probe.answered else EngineState.STARTING
+        state = EngineState.RUNNING if self._probe.answered else EngineState.STARTING
         return EngineProcess(
+            index=self._place.index,
             pid=self._last.child.pid,
             incarnation=self._last.incarnation,
             url=self.url,
@@ -139,30 +156,35 @@ class EngineKeeper:
 
         def prepare() -> None:
             release()
-            self.probe.close()
+            self._probe.close()
 
         child = fork_child(
             lambda: self._body(self._listener, self._settings, incarnation),
-            self._log_path,
+            self._place.log,
             prepare,
             oom_score=RANK_OOM_SCORE,
         )
         self._killed_since = None
         self.starts += 1
         self._life = self._last = _EngineLife(incarnation, child, self._clock())
-        self.probe.reset()
+        self._probe.reset()
         _log.info("engine %s runs as process %s on %s", incarnation, child.pid, self.url)
+
+    def watch(self, poller: select.poll) -> None:
+        """Registers what is waited for."""
+        if self._probe.fileno() >= 0:
+            poller.register(self._probe.fileno(), select.POLLIN)
 
     def turn(self) -> None:
         """Asks after the engine's health; one that has been silent for too long is killed. Never waits."""
         if self._life is None or self._killed_since is not None:
             return
-        self.probe.turn()
+        self._probe.turn()
         patience = self._settings.silence_seconds
-        if not self.probe.answered:
+        if not self._probe.answered:
             patience = max(patience, START_SECONDS)
-        if self.probe.silence_seconds >= patience:
-            self.kill(f"it has not answered {self.url}/health for {self.probe.silence_seconds:.1f} s")
+        if self._probe.silence_seconds >= patience:
+            self.kill(f"it has not answered {self.url}/health for {self._probe.silence_seconds:.1f} s")
 
     def kill(self, why: str) -> None:
         """SIGKILL; `exited` collects it."""
@@ -178,14 +200,14 @@ class EngineKeeper:
             self.kill(why)
 
     def exited(self, ended: Exit, order: PodOrder | None, now: float) -> Failure | None:
-        """Notes the end of the engine, and from when on it may be started again. None: not ours, or its job is done."""
+        """Notes the end of the engine, and from when on it may be started again. None: its end was wanted."""
         life = self._life
-        if life is None or life.child.pid != ended.pid:
-            return None
+        assert life is not None, "only what runs can end"
         self._life = None
-        self.probe.close()
+        self._probe.close()
         _log.info("engine %s %s", life.incarnation, how_it_ended(ended.code))
         if life.incarnation == self._unwanted:
+            self._last = None
             return None
         self._postpone(life, ended, order)
         if order is None or order.phase is PodPhase.DONE:
@@ -194,7 +216,7 @@ class EngineKeeper:
 
     def close_listener(self) -> None:
         """In a forked rank: it is a client of the engine, not its owner."""
-        self.probe.close()
+        self._probe.close()
         self._listener.close()
 
     def _postpone(self, life: _EngineLife, ended: Exit, order: PodOrder | None) -> None:
@@ -210,14 +232,15 @@ class EngineKeeper:
         words = life.child.last_words()
         sentence = self._killed_since or (words.splitlines()[-1] if words else "it left no words")
         return Failure(
-            id=self._identity.failure_id(life.incarnation),
+            id=self._place.identity.failure_id(life.incarnation),
             kind=FailureKind.ENGINE_EXITED,
-            pod=self._identity.pod,
+            pod=self._place.identity.pod,
+            engine=self._place.index,
             epoch=order.epoch,
             generation=order.generation,
             incarnation=life.incarnation,
             exit_code=code,
-            message=f"The engine of {self._identity.pod} {how_it_ended(code)}: {sentence}",
+            message=f"{self._place.title} {how_it_ended(code)}: {sentence}",
             last_words=words,
             at=now,
         )

@@ -30,7 +30,13 @@ from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.errors import CoordinatorUnreachable, LifeOver
 from rljob_workers.dcs.launcher_client import LauncherClient, PendingOrder
 from rljob_workers.launcher import rank_process
-from rljob_workers.launcher.engine_keeper import EngineBody, EngineKeeper, engine_settings, serve_torch_engine
+from rljob_workers.launcher.engine_keeper import (
+    EngineBody,
+    EngineKeeper,
+    engine_settings,
+    serve_torch_engine,
+)
+from rljob_workers.launcher.engines import Engines, engine_places
 from rljob_workers.launcher.forking import reap
 from rljob_workers.launcher.launcher_environment import LauncherEnvironment, WhenDone, one_machine
 from rljob_workers.launcher.loop_plugins import LauncherState
@@ -94,7 +100,7 @@ class Launcher:
         self._topology = topology_of(job.spec.roles, identity.pod.role)
         """For the launcher's whole life: another number of GPUs comes with another pod."""
         self._ranks = Ranks(self._identity, self._topology.ranks_per_pod, environment.logs, clock)
-        self._engine = self._make_engine() if self._topology.engines else None
+        self._engines = self._make_engines()
         self._client = LauncherClient(endpoints, clock, patience_seconds=REGISTER_SECONDS)
         self._outbox = FailureOutbox(endpoints, clock)
         self._answer = LauncherAnswer(order=None)
@@ -116,9 +122,10 @@ class Launcher:
             return EXIT_FENCED
         return self._exit_code
 
-    def _make_engine(self) -> EngineKeeper:
+    def _make_engines(self) -> Engines:
         settings = engine_settings(self._job.spec)
-        return EngineKeeper(self._identity, settings, self._environment.logs, self._clock, self._bodies.engine)
+        places = engine_places(self._identity, self._topology.engines, self._environment.logs)
+        return Engines([EngineKeeper(place, settings, self._clock, self._bodies.engine) for place in places])
 
     def _register(self) -> None:
         hello = LauncherHello(
@@ -143,8 +150,7 @@ class Launcher:
         self._signals.drain()
         self._reap()
         self._hear()
-        if self._engine is not None:
-            self._engine.turn()
+        self._engines.turn()
         for step in plan(self._answer.order, self._view(), self._clock()):
             self._do(step)
         self._ask()
@@ -161,8 +167,7 @@ class Launcher:
             ranks_up=self._ranks.num_alive,
             ranks_ready=0 if order is None else self._ranks.num_ready(order),
             rank_starts=self._ranks.starts,
-            engine=None if self._engine is None else self._engine.state,
-            engine_starts=0 if self._engine is None else self._engine.starts,
+            engines=self._engines.facts(),
             seen_seq=self._ranks.seen_seq,
         )
         for plugin in self._environment.plugins:
@@ -173,7 +178,7 @@ class Launcher:
             num_ranks=self._topology.ranks_per_pod,
             drain_seconds=float(self._job.spec.restart_policy.stall_timeout_seconds),
             ranks=self._ranks.views(),
-            engine=None if self._engine is None else self._engine.view(),
+            engines=self._engines.views(),
             terminating=self._signals.terminated,
         )
 
@@ -181,8 +186,8 @@ class Launcher:
         order = self._answer.order
         for ended in reap():
             failure = self._ranks.exited(ended, order, time.time())
-            if failure is None and self._engine is not None:
-                failure = self._engine.exited(ended, order, time.time())
+            if failure is None:
+                failure = self._engines.exited(ended, order, time.time())
             if failure is not None:
                 self._report(failure)
         for failure in self._ranks.overdue(order):
@@ -219,15 +224,14 @@ class Launcher:
         """The epoch that was just heard of runs with `job`."""
         self._job = job
         self._endpoints = self._environment.endpoints_of(job)
-        if self._engine is not None:
-            self._engine.use(engine_settings(job.spec))
+        self._engines.use(engine_settings(job.spec))
 
     def _ask(self) -> None:
         """Polls; a poll in flight that tells an older state of the pod is given up for one that tells the present."""
         poll = LauncherPoll(
             carried=self._answer.order,
             ranks=self._ranks.processes(),
-            engine=None if self._engine is None else self._engine.process(),
+            engines=self._engines.processes(),
             seen_seq=self._ranks.seen_seq,
         )
         if self._pending is not None and self._poll is not None and not _differs(poll, self._poll):
@@ -244,10 +248,10 @@ class Launcher:
                 self._ranks.drain(rank)
             case KillRank(rank, why):
                 self._ranks.kill(rank, why)
-            case StartEngine():
-                self._keeper.start(self._close_connections)
-            case KillEngine():
-                self._keeper.end("the pod ends")
+            case StartEngine(index):
+                self._engines.start(index, self._close_connections)
+            case KillEngine(index):
+                self._engines.end(index, "the pod ends")
             case Leave():
                 self._leave()
 
@@ -261,12 +265,6 @@ class Launcher:
         else:
             self._exit_code = EXIT_TERMINATED
 
-    @property
-    def _keeper(self) -> EngineKeeper:
-        if self._engine is None:
-            raise AssertionError("a pod without an engine was given a step for one")
-        return self._engine
-
     def _start_rank(self, rank: int) -> None:
         answer = self._answer
         if answer.order is None:
@@ -278,7 +276,7 @@ class Launcher:
             global_rank=answer.first_rank + rank,
             world_size=answer.world_size,
             launcher=self._id,
-            engine_url=None if self._engine is None else self._engine.url,
+            engine_url=self._engines.url(rank),
             seq_sink=self._ranks.sink(rank),
             ready_mark=self._ranks.ready_mark(rank),
         )
@@ -294,26 +292,23 @@ class Launcher:
 
     def _close_everything(self) -> None:
         self._close_connections()
-        if self._engine is not None:
-            self._engine.close_listener()
+        self._engines.close_listeners()
 
     def _kill_all(self, why: str) -> None:
         for view in self._ranks.views():
             if view.alive:
                 self._ranks.kill(view.rank, why)
-        if self._engine is not None:
-            self._engine.end(why)
+        self._engines.end_all(why)
 
     def _sleep(self) -> None:
         poller = select.poll()
         waits = [self._signals.fileno(), self._outbox.fileno()]
         if self._pending is not None:
             waits.append(self._pending.fileno())
-        if self._engine is not None:
-            waits.append(self._engine.probe.fileno())
         for descriptor in waits:
             if descriptor >= 0:
                 poller.register(descriptor, select.POLLIN)
+        self._engines.watch(poller)
         for plugin in self._environment.plugins:
             plugin.watch(poller)
         poller.poll(TICK_SECONDS * 1000)
@@ -330,7 +325,7 @@ def run_launcher(spawn: SpawnLauncher, bodies: Bodies) -> int:
 
 def _differs(poll: LauncherPoll, earlier: LauncherPoll) -> bool:
     """Whether the pod's state is another; a higher seq alone can wait for the next poll."""
-    return (poll.carried, poll.ranks, poll.engine) != (earlier.carried, earlier.ranks, earlier.engine)
+    return (poll.carried, poll.ranks, poll.engines) != (earlier.carried, earlier.ranks, earlier.engines)
 
 
 def _order_words(order: PodOrder) -> str:

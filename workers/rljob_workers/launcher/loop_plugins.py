@@ -14,6 +14,16 @@ from rljob_api.wire.launchers import EngineState
 
 
 @dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """One engine of the pod."""
+
+    state: EngineState | None = None
+    """None: not started yet, or not wanted any more."""
+    starts: int = 0
+    """Lives so far."""
+
+
+@dataclass(frozen=True, slots=True)
 class LauncherState:
     """What the launcher knows of its pod at the end of a turn."""
 
@@ -23,9 +33,8 @@ class LauncherState:
     ranks_ready: int = 0
     """Alive, in the order's epoch and generation, and Ready by their own word."""
     rank_starts: int = 0
-    engine: EngineState | None = None
-    """None: no engine, or none yet."""
-    engine_starts: int = 0
+    engines: tuple[EngineFacts, ...] = ()
+    """By index."""
     seen_seq: int = 0
 
 

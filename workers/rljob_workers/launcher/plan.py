@@ -34,8 +34,9 @@ class RankView:
 
 @dataclass(frozen=True, slots=True)
 class EngineView:
-    """The pod's engine server."""
+    """One of the pod's engine servers."""
 
+    index: int
     alive: bool
     start_not_before: float = 0.0
     """Grows when engines die young."""
@@ -51,8 +52,7 @@ class PodView:
     drain_seconds: float
     """How long ranks may drain."""
     ranks: tuple[RankView, ...] = ()
-    engine: EngineView | None = None
-    """None: this role has none."""
+    engines: tuple[EngineView, ...] = ()
     terminating: bool = False
     """The launcher got SIGTERM."""
 
@@ -81,12 +81,16 @@ class KillRank:
 
 @dataclass(frozen=True, slots=True)
 class StartEngine:
-    """Fork the engine server."""
+    """Start an engine server."""
+
+    index: int
 
 
 @dataclass(frozen=True, slots=True)
 class KillEngine:
     """SIGKILL: an engine has nothing to save."""
+
+    index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ def plan(order: PodOrder | None, pod: PodView, now: float) -> list[Step]:
     if order.phase is PodPhase.DRAIN:
         current = [view for view in _alive(pod) if not _is_older(view, order)]
         return [*outdated, *_drain(current, pod.drain_seconds, now)]
-    return [*outdated, *_start_engine(order, pod.engine, now), *_start_ranks(order, pod)]
+    return [*outdated, *_start_engines(order, pod, now), *_start_ranks(order, pod)]
 
 
 def _start_ranks(order: PodOrder, pod: PodView) -> list[Step]:
@@ -122,11 +126,14 @@ def _start_ranks(order: PodOrder, pod: PodView) -> list[Step]:
     ]
 
 
-def _start_engine(order: PodOrder, engine: EngineView | None, now: float) -> list[Step]:
-    if engine is None or engine.alive or now < engine.start_not_before:
-        return []
-    refused = engine.gives_up_on is not None and engine.gives_up_on >= (order.epoch, order.generation)
-    return [] if refused else [StartEngine()]
+def _start_engines(order: PodOrder, pod: PodView, now: float) -> list[Step]:
+    return [StartEngine(engine.index) for engine in pod.engines if _may_start(order, engine, now)]
+
+
+def _may_start(order: PodOrder, engine: EngineView, now: float) -> bool:
+    if engine.alive or now < engine.start_not_before:
+        return False
+    return engine.gives_up_on is None or engine.gives_up_on < (order.epoch, order.generation)
 
 
 def _drain(views: list[RankView], grace_seconds: float, now: float) -> list[Step]:
@@ -140,12 +147,10 @@ def _drain(views: list[RankView], grace_seconds: float, now: float) -> list[Step
 
 
 def _end(pod: PodView, grace_seconds: float, now: float) -> list[Step]:
-    """Ranks first, since they still talk to the engine; then the engine; then the launcher."""
+    """Ranks first, since they still talk to their engines; then the engines; then the launcher."""
     if alive := _alive(pod):
         return _drain(alive, grace_seconds, now)
-    if pod.engine is not None and pod.engine.alive:
-        return [KillEngine()]
-    return [Leave()]
+    return [KillEngine(engine.index) for engine in pod.engines if engine.alive] or [Leave()]
 
 
 def _alive(pod: PodView) -> list[RankView]:

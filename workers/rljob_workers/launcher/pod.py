@@ -27,6 +27,7 @@ from rljob_api.topology import RoleTopology, topology_of  # noqa: E402 -- see ab
 from rljob_api.wire.identity import PodKey  # noqa: E402 -- see above
 from rljob_workers.dcs.coordinator.listening import open_listener  # noqa: E402 -- see above
 from rljob_workers.launcher.echo import LogEcho  # noqa: E402 -- see above
+from rljob_workers.launcher.engines import engine_names  # noqa: E402 -- see above
 from rljob_workers.launcher.forking import is_users_error  # noqa: E402 -- see above
 from rljob_workers.launcher.launcher import Bodies, Launcher  # noqa: E402 -- see above
 from rljob_workers.launcher.launcher_environment import LauncherEnvironment, WhenDone  # noqa: E402 -- see above
@@ -128,7 +129,7 @@ def main(arguments: Sequence[str], bodies: Bodies, load: Callable[[], None] = pr
 
 def _logs_of(pod: PodKey, topology: RoleTopology, logs: Path) -> dict[str, Path]:
     ranks = (f"{pod}.{rank}" for rank in range(topology.ranks_per_pod))
-    names = [*ranks, *([f"{pod}.engine"] if topology.engines else [])]
+    names = [*ranks, *engine_names(pod, topology.engines)]
     return {name: logs / f"{name}.log" for name in names}
 
 

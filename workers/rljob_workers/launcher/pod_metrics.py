@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rljob_api.wire.launchers import EngineState
-from rljob_workers.launcher.loop_plugins import LauncherState
+from rljob_workers.launcher.loop_plugins import EngineFacts, LauncherState
+
+_RUNNING = "rljob_pod_engine_running"
+_STARTS = "rljob_pod_engine_starts_total"
 
 
 def exposition(job: str, role: str, container_restarts: int, state: LauncherState) -> str:
     """All samples. `role` and `replica` of the order are labels; names come from the list below."""
     order = state.order
     replica = "" if order is None else str(order.pod.replica)
-    labels = f'{{job="{job}",role="{role}",replica="{replica}"}}'
+    labels = f'job="{job}",role="{role}",replica="{replica}"'
     rows: list[tuple[str, str, float]] = [
         ("rljob_pod_ranks", "gauge", state.num_ranks),
         ("rljob_pod_ranks_up", "gauge", state.ranks_up),
@@ -21,9 +26,20 @@ def exposition(job: str, role: str, container_restarts: int, state: LauncherStat
     ]
     if order is not None:
         rows += [("rljob_pod_epoch", "gauge", order.epoch), ("rljob_pod_generation", "gauge", order.generation)]
-    if state.engine is not None:
-        rows += [
-            ("rljob_pod_engine_running", "gauge", float(state.engine is EngineState.RUNNING)),
-            ("rljob_pod_engine_starts_total", "counter", state.engine_starts),
-        ]
-    return "".join(f"# TYPE {name} {kind}\n{name}{labels} {value}\n" for name, kind, value in rows)
+    own = "".join(f"# TYPE {name} {kind}\n{name}{{{labels}}} {value}\n" for name, kind, value in rows)
+    return own + _engines(labels, state.engines)
+
+
+def _engines(labels: str, engines: Sequence[EngineFacts]) -> str:
+    """The only engine of a pod has the pod's labels; of several, each has its index as one more."""
+    several = len(engines) > 1
+    known = [
+        (f'{labels},engine="{index}"' if several else labels, engine)
+        for index, engine in enumerate(engines)
+        if engine.state is not None
+    ]
+    if not known:
+        return ""
+    running = [f"{_RUNNING}{{{own}}} {float(one.state is EngineState.RUNNING)}\n" for own, one in known]
+    starts = [f"{_STARTS}{{{own}}} {one.starts}\n" for own, one in known]
+    return "".join([f"# TYPE {_RUNNING} gauge\n", *running, f"# TYPE {_STARTS} counter\n", *starts])

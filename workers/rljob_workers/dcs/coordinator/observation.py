@@ -69,7 +69,7 @@ class Observer:
             is_heard=heard is not None,
             carried=None if heard is None else heard.poll.carried,
             processes=[] if heard is None else heard.poll.ranks,
-            engine=None if heard is None else heard.poll.engine,
+            engines=[] if heard is None else heard.poll.engines,
             ranks=[
                 self._rank(entry, silent_since) for entry in sorted(ranks, key=lambda entry: entry.hello.life.key.rank)
             ],

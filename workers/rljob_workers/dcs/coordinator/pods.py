@@ -331,7 +331,7 @@ class Pods:
         """What a failure means for lives: prompts in work become suspects, the dead hold nothing any more."""
         changes: list[Change] = []
         for entry in self.ranks_of(failure.pod):
-            if not _concerns(failure, entry.hello.life):
+            if not concerns(failure, entry.hello.life):
                 continue
             if TRAITS[failure.pod.role].draws_tickets:
                 self._context.admin.suspect(entry.hello.life.incarnation)
@@ -383,10 +383,12 @@ class Pods:
         return launcher
 
 
-def _concerns(failure: Failure, life: Life) -> bool:
-    """Whether a failure is about this life (a launcher's loss or an engine's exit is about all of its pod)."""
+def concerns(failure: Failure, life: Life) -> bool:
+    """Whether a failure is about this life: a launcher's loss is about all of its pod, an engine's about its rank."""
     if failure.kind is FailureKind.REPORTED or failure.epoch != life.epoch or failure.generation != life.generation:
         return False
-    if failure.kind in (FailureKind.LAUNCHER_LOST, FailureKind.ENGINE_EXITED):
+    if failure.kind is FailureKind.LAUNCHER_LOST:
         return True
+    if failure.kind is FailureKind.ENGINE_EXITED:
+        return failure.engine in (None, life.key.rank)
     return failure.incarnation == life.incarnation

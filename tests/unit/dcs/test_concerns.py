@@ -1,0 +1,34 @@
+"""Which lives of a pod a failure is about."""
+
+from typing import Any
+
+import pytest
+
+from rljob_api.names import Epoch, Role
+from rljob_api.wire.failures import Failure, FailureKind
+from rljob_api.wire.identity import Life, PodKey, RankKey
+from rljob_workers.dcs.coordinator.pods import concerns
+
+POD = PodKey(role=Role.ROLLOUT, replica=0)
+DEAD, OTHER = (
+    Life(key=RankKey(role=Role.ROLLOUT, replica=0, rank=rank), epoch=Epoch(2), generation=1, incarnation=f"{rank:012x}")
+    for rank in (1, 0)
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({"kind": FailureKind.RANK_EXITED, "incarnation": DEAD.incarnation}, (True, False), id="a rank"),
+        pytest.param({"kind": FailureKind.LAUNCHER_LOST}, (True, True), id="a launcher takes all its ranks with it"),
+        pytest.param({"kind": FailureKind.ENGINE_EXITED, "engine": 1}, (True, False), id="an engine: its own rank"),
+        pytest.param({"kind": FailureKind.ENGINE_EXITED}, (True, True), id="an engine of release 0.1.0: the pod's"),
+        pytest.param({"kind": FailureKind.REPORTED}, (False, False), id="nobody died of it"),
+        pytest.param({"kind": FailureKind.LAUNCHER_LOST, "epoch": 1}, (False, False), id="of another epoch"),
+        pytest.param({"kind": FailureKind.LAUNCHER_LOST, "generation": 0}, (False, False), id="of another generation"),
+    ],
+)
+def test_concerns(fields: dict[str, Any], expected: tuple[bool, bool]) -> None:
+    told = {"id": "f", "pod": POD, "epoch": 2, "generation": 1, "message": "m", "at": 0.0}
+    failure = Failure.model_validate({**told, **fields})
+    assert (concerns(failure, DEAD), concerns(failure, OTHER)) == expected

@@ -1,0 +1,105 @@
+"""The engine servers of a pod, by index; none where the role has none.
+
+Called by `launcher` only. Which engine is started or killed, and when, is `plan`'s word; each has a keeper of its own.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rljob_api.wire.epochs import PodOrder
+from rljob_api.wire.failures import Failure
+from rljob_api.wire.identity import PodKey
+from rljob_api.wire.launchers import EngineProcess
+from rljob_workers.launcher.engine_keeper import EngineKeeper, EnginePlace, EngineSettings
+from rljob_workers.launcher.forking import Exit
+from rljob_workers.launcher.loop_plugins import EngineFacts
+from rljob_workers.launcher.plan import EngineView
+from rljob_workers.launcher.ranks import PodIdentity
+
+
+def engine_names(pod: PodKey, num_engines: int) -> list[str]:
+    """Names of their logs: the only engine of a pod has no number."""
+    return [f"{pod}.engine"] if num_engines == 1 else [f"{pod}.engine.{index}" for index in range(num_engines)]
+
+
+def engine_places(identity: PodIdentity, num_engines: int, logs: Path) -> list[EnginePlace]:
+    """Which engines a pod has."""
+    pod = identity.pod
+    places = []
+    for index, name in enumerate(engine_names(pod, num_engines)):
+        title = f"The engine of {pod}" if num_engines == 1 else f"Engine {index} of {pod}"
+        places.append(EnginePlace(identity, index, title, logs / f"{name}.log"))
+    return places
+
+
+class Engines:
+    """A keeper for each engine."""
+
+    def __init__(self, keepers: Sequence[EngineKeeper]) -> None:
+        self._keepers = tuple(keepers)
+
+    def url(self, index: int) -> str | None:
+        """Where rank `index` finds its engine; None: the role has none."""
+        return self._keepers[index].url if self._keepers else None
+
+    def views(self) -> tuple[EngineView, ...]:
+        """As `plan` sees them."""
+        return tuple(keeper.view() for keeper in self._keepers)
+
+    def processes(self) -> list[EngineProcess]:
+        """As the coordinator sees them: those that were started and are wanted."""
+        return [process for keeper in self._keepers if (process := keeper.process()) is not None]
+
+    def facts(self) -> tuple[EngineFacts, ...]:
+        """As their pod's metrics say."""
+        return tuple(EngineFacts(keeper.state, keeper.starts) for keeper in self._keepers)
+
+    def use(self, settings: EngineSettings) -> None:
+        """A later epoch's settings."""
+        for keeper in self._keepers:
+            keeper.use(settings)
+
+    def turn(self) -> None:
+        """Asks after their health. Never waits."""
+        for keeper in self._keepers:
+            keeper.turn()
+
+    def watch(self, poller: select.poll) -> None:
+        """Registers what is waited for."""
+        for keeper in self._keepers:
+            keeper.watch(poller)
+
+    def start(self, index: int, release: Callable[[], None]) -> None:
+        """Begins a life; `release` closes what the launcher holds, in the child."""
+        others = [keeper for keeper in self._keepers if keeper is not self._keepers[index]]
+
+        def release_all() -> None:
+            release()
+            for other in others:
+                other.close_listener()
+
+        self._keepers[index].start(release_all)
+
+    def end(self, index: int, why: str) -> None:
+        """SIGKILL of an engine that is not wanted any more."""
+        self._keepers[index].end(why)
+
+    def end_all(self, why: str) -> None:
+        """As `end`, of all."""
+        for keeper in self._keepers:
+            keeper.end(why)
+
+    def exited(self, ended: Exit, order: PodOrder | None, now: float) -> Failure | None:
+        """Notes the end of one of them; a failure, unless its end was wanted. `now` is Unix time."""
+        for keeper in self._keepers:
+            if keeper.pid == ended.pid:
+                return keeper.exited(ended, order, now)
+        return None
+
+    def close_listeners(self) -> None:
+        """In a forked rank: it is a client of its engine, not the owner of any."""
+        for keeper in self._keepers:
+            keeper.close_listener()
