@@ -322,3 +322,12 @@ def test_a_reader_hears_of_what_it_called_quiet_with_the_next_event_that_is_not(
         world.register(Role.ACTOR_FWD)
         world.call("POST", "/v1/failures", world.failure(session))
     assert [event.kind for event in heard] == ["PodChanged", "FailureReported"]
+
+
+def test_a_coordinator_that_another_one_has_replaced_ends(world: World) -> None:
+    world.begin()
+    earlier = world.process
+    assert earlier is not None
+    world.start()
+    eventually(lambda: earlier.poll() is not None, "the end of the earlier coordinator")
+    assert world.status().epoch == 1

@@ -8,7 +8,7 @@ import pytest
 
 from rljob_api.names import Epoch, Role
 from rljob_api.wire.observation import ServerState
-from rljob_workers.transfer_queue.errors import ControlUnreachable, Fenced, Mismatch, NotOpen
+from rljob_workers.transfer_queue.errors import ControlUnreachable, Fenced, Mismatch, NotOpen, Replaced
 from rljob_workers.transfer_queue.queue_admin import QueueAdmin
 from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, NotReady, Withheld
@@ -154,11 +154,11 @@ def test_a_later_admin_fences_an_earlier_one(make_job: MakeJob) -> None:
     job = make_job()
     earlier = replace_admin(job)
     job.admin.open_server(0)
-    with pytest.raises(Fenced, match="another coordinator has taken over"):
+    with pytest.raises(Replaced, match="another coordinator has taken over"):
         earlier.end_life("0" * 12)
     job.servers.sync_control()
     job.servers.restart_control()
-    with pytest.raises(Fenced, match="another coordinator has taken over"):
+    with pytest.raises(Replaced, match="another coordinator has taken over"):
         earlier.open_server(0)
     job.admin.open_server(0)
     earlier.close()

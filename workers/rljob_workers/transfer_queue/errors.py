@@ -2,6 +2,7 @@
 
 QueueError
 ├── Fenced               this life is over (older epoch, older incarnation): stop, write nothing
+│   └── Replaced         said to a queue admin: a later one, of another coordinator, has taken over
 ├── WrongEpoch           an epoch that is not above the current one cannot be opened
 ├── DeadWeight           a weight that is not alive cannot be published or recorded
 ├── Incomplete           a version whose turn has not come (untrained rows, not published, not newer than the record)
@@ -33,6 +34,10 @@ class QueueError(Exception):
 
 class Fenced(QueueError):
     """This life is over; the message has the reason."""
+
+
+class Replaced(Fenced):
+    """Another coordinator has taken over: the one that is told so must end."""
 
 
 class WrongEpoch(QueueError):

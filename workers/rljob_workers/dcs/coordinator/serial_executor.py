@@ -22,7 +22,6 @@ from rljob_workers.transfer_queue import errors as queue_errors
 
 T = TypeVar("T")
 
-_REPLACED = "another coordinator has taken over"
 OPENING_PATIENCE_SECONDS = 4.0
 """How long a request waits for a restarted control Redis to be opened before it is sent away to ask again."""
 
@@ -94,11 +93,11 @@ class SerialExecutor:
         except (redis.ConnectionError, redis.TimeoutError, queue_errors.ControlUnreachable) as error:
             self.coordinator.gate.close("it does not answer")
             raise not_open(f"The control Redis does not answer ({error}). Ask again.") from error
+        except queue_errors.Replaced as error:
+            # A later coordinator serves the job: whatever this one says now would be wrong.
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise not_open(str(error)) from error
         except queue_errors.QueueError as error:
-            if _REPLACED in str(error):
-                # A later coordinator serves the job: whatever this one says now would be wrong.
-                os.kill(os.getpid(), signal.SIGTERM)
-                raise not_open(str(error)) from error
             raise _refusal_of(error) from error
 
 

@@ -21,6 +21,7 @@ from rljob_workers.transfer_queue.errors import (
     Mismatch,
     NotOpen,
     QueueError,
+    Replaced,
     WrongEpoch,
 )
 from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection
@@ -44,6 +45,7 @@ class BytesSwept(QueueError):
 _REFUSALS: dict[str, type[QueueError]] = {
     "FENCED": Fenced,
     "STALECALL": Fenced,
+    "REPLACED": Replaced,
     "WRONGEPOCH": WrongEpoch,
     "DEAD": DeadWeight,
     "INCOMPLETE": Incomplete,

@@ -112,7 +112,7 @@ local function rank_call(name, body, replay)
 end
 
 local function refuse_replaced(admin)
-  refuse('FENCED', 'another coordinator has taken over; this one (' .. admin .. ') must stop')
+  refuse('REPLACED', 'another coordinator has taken over; this one (' .. admin .. ') must stop')
 end
 
 -- A call of the coordinator: run id, the queue admin's name, call number. A queue admin that was replaced is fenced.
