@@ -12,7 +12,7 @@ from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.errors import ApiConflict, ApiNotFound
 from rljob_operator.adapters.resources import RLJOBS
 from rljob_operator.adapters.views import JobKey
-from rljob_operator.core.backoff import has_recorded
+from rljob_operator.core.opening import has_recorded
 
 PROGRESS_SECONDS = 15.0
 """Progress alone is written this often at most: at a thousand jobs every write is felt by everybody."""

@@ -3,8 +3,8 @@
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_api.wire.observation import CoordinatorStatus, ServerState
 from rljob_operator.core.conditions import is_true, terminal
-from rljob_operator.core.deadline import deadline_at
 from rljob_operator.core.drain import drained_at, is_draining
+from rljob_operator.core.ends import deadline_at, deleted_at
 from rljob_operator.core.hang import overdue_in
 from rljob_operator.core.infrastructure import due_at
 from rljob_operator.core.observed import Observed
@@ -13,7 +13,6 @@ from rljob_operator.core.pods import POLL_SLACK_SECONDS
 from rljob_operator.core.roster import pods
 from rljob_operator.core.scaling import is_owed, leaves_at
 from rljob_operator.core.stall import stalls_at
-from rljob_operator.core.ttl import deleted_at
 
 LOOK_INTERVAL_SECONDS = 1.0
 """While something is on its way; in a local run always. On a cluster it is announced, and the look is for what is not:

@@ -1,40 +1,33 @@
 """`decide`: the policies in order of precedence.
 
-Facts go into the status, the first policy with something to say gives the verdict, the verdict goes into the status,
-and the actions follow from the status alone: a decision that was persisted but not carried out is carried out next
-time.
+Facts go into the status, causes are found in them once, the first policy with something to say gives the verdict, the
+verdict goes into the status, and the actions follow from the status alone: a decision that was persisted but not
+carried out is carried out next time.
 """
 
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_operator.core.attention import look_again_at
+from rljob_operator.core.causes import Causes, causes_of
+from rljob_operator.core.cluster_status import with_cluster_status
 from rljob_operator.core.conditions import is_true, terminal
 from rljob_operator.core.control_state import control_state
-from rljob_operator.core.deadline import deadline
 from rljob_operator.core.decision import Decision, Event
 from rljob_operator.core.drain import drain, stopping
-from rljob_operator.core.fatal import fatal
-from rljob_operator.core.finished import finished
-from rljob_operator.core.hang import hanging
+from rljob_operator.core.ends import deadline, fatal, finished, limited
 from rljob_operator.core.infrastructure import restarts
-from rljob_operator.core.maximum import limited
-from rljob_operator.core.notices import notices, replacements
+from rljob_operator.core.notices import evicted_rows, notices, queue_drain, replacements
 from rljob_operator.core.observed import Observed
 from rljob_operator.core.orders import orders
 from rljob_operator.core.outcome import applied, replaced
 from rljob_operator.core.phase import phase, reason
-from rljob_operator.core.pods import lost_pods
 from rljob_operator.core.progress import refresh
 from rljob_operator.core.readiness import settled
-from rljob_operator.core.requested import requested
 from rljob_operator.core.restart import restart
-from rljob_operator.core.room import room_made
 from rljob_operator.core.scaling import scaled
-from rljob_operator.core.spec_change import spec_change
 from rljob_operator.core.stall import stalled
-from rljob_operator.core.standing import stand
 from rljob_operator.core.start import entered
 from rljob_operator.core.verdicts import RestartGlobal, RestartInPlace, Suspend, Verdict
-from rljob_operator.core.withheld import withheld
+from rljob_operator.core.wishes import requested, spec_change
 
 
 def decide(observed: Observed, now: float) -> Decision:
@@ -46,20 +39,19 @@ def decide(observed: Observed, now: float) -> Decision:
         events += told
     again = () if _rests(status) else tuple(restarts(observed.infrastructure, now))
     actions = (*(action for action, _ in again), *orders(observed, status, now))
-    status = stand(observed, status, now)
+    status = with_cluster_status(observed, status, now)
     status = status.model_copy(update={"phase": phase(status), "reason": reason(status)})
     return Decision(status, actions, (*events, *(event for _, event in again)), look_again_at(observed, status, now))
 
 
 def _moved(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
     """What a job that runs, or is to run, comes to."""
-    verdict = _verdict(observed, status, now)
-    events = notices(observed, status, now)
+    causes = causes_of(observed, status, now)
+    verdict = _verdict(observed, status, causes, now)
+    events = notices(observed, causes, now)
     if not stopping(observed, status):
-        lost = lost_pods(observed, status, now)
-        gone = [cause for cause in hanging(observed, status, now) if cause.lost]
-        events += replacements(observed, status, lost, now)
-        status = replaced(observed, status, [*lost, *gone], now)
+        events += replacements(causes, now)
+        status = replaced(observed, status, causes.replaced, now)
     if verdict is not None:
         status, told = applied(observed, status, verdict, now)
         events += told
@@ -67,7 +59,7 @@ def _moved(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobSt
             status, told = entered(observed, status, now)  # the wish may have been taken back meanwhile
             status = refresh(observed, status, now)
             events += told
-    for policy in (withheld, room_made):
+    for policy in (queue_drain, evicted_rows):
         status, told = policy(observed, status, now)
         events += told
     if not _rests(status):
@@ -88,24 +80,24 @@ def _scaled_and_settled(observed: Observed, status: RLJobStatus, now: float) -> 
     return status, (*events, *told)
 
 
-def _verdict(observed: Observed, status: RLJobStatus, now: float) -> Verdict | None:
+def _verdict(observed: Observed, status: RLJobStatus, causes: Causes, now: float) -> Verdict | None:
     """Success first: work that is done is not undone by a process that dies after it."""
     verdict = (
         finished(observed)
         or deadline(observed, status, now)
-        or fatal(observed, status, now)
+        or fatal(observed, status, causes, now)
         or drain(observed, status, now)
         or control_state(observed, status)
         or spec_change(observed, status)
-        or _restart(observed, status, now)
+        or _restart(observed, status, causes, now)
         or stalled(observed, status, now)
     )
     return limited(observed.policy, status, verdict) if isinstance(verdict, RestartGlobal) else verdict
 
 
-def _restart(observed: Observed, status: RLJobStatus, now: float) -> Verdict | None:
+def _restart(observed: Observed, status: RLJobStatus, causes: Causes, now: float) -> Verdict | None:
     """What failures restart, and what the user asked for."""
-    verdict = restart(observed, status, now)
+    verdict = restart(observed, status, causes.restarting, now)
     if verdict is None or isinstance(verdict, RestartInPlace):
         return requested(observed, status, beside=verdict) or verdict
     return verdict

@@ -1,5 +1,7 @@
-"""What a decision is: the next status, the actions in their order, the events, and when to look again."""
+"""What a decision is: its name, the next status, the actions in their order, the events, and when to look again."""
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rljob_api.names import Epoch, Role, Scope
@@ -118,3 +120,12 @@ class Decision:
     events: tuple[Event, ...]
     look_again_at: float
     """Unix time; earlier if anything is observed."""
+
+
+def decision_id(epoch: Epoch, reason: str, causes: Iterable[str]) -> str:
+    """Derived from what was decided, so that a decision taken twice has one name; at most 64 characters.
+
+    The same epoch, reason and causes (in any order) give the same id.
+    """
+    text = "\n".join([reason, *sorted(causes)])
+    return f"e{epoch}-{hashlib.sha256(text.encode()).hexdigest()[:20]}"

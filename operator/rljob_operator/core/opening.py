@@ -1,8 +1,32 @@
-"""Opening: when an epoch that is decided may be opened. Until then the old one has ended only by decision."""
+"""Opening: when an epoch that is decided may be opened. Until then the old one has ended only by decision.
 
+Pure. Asked by `outcome` for the back-off of a global restart, and by `orders` and `readiness` for what holds it up.
+"""
+
+from rljob_api.spec import BackoffSpec
 from rljob_api.status import RLJobStatus
 from rljob_operator.core.observed import Observed, PodState
 from rljob_operator.core.roster import pods
+
+
+def consecutive(status: RLJobStatus) -> int:
+    """The n of the global restart that is being decided: 1 again once a checkpoint was recorded after the last one."""
+    return 1 if has_recorded(status) else status.restart.consecutive + 1
+
+
+def has_recorded(status: RLJobStatus) -> bool:
+    """Whether a checkpoint was recorded after the last global restart."""
+    recorded, before = status.training.checkpoint, status.restart.checkpoint
+    return recorded is not None and (before is None or recorded > before)
+
+
+def delay_seconds(spec: BackoffSpec, n: int) -> float:
+    """The delay of the n-th restart in a row: initialSeconds * factor^(n - 1), at most maxSeconds."""
+    if spec.initial_seconds == 0:
+        return 0.0
+    # A float overflows at factor^1024; the limit is reached long before n is that large.
+    exponent = min(n - 1, 256)
+    return float(min(spec.max_seconds, spec.initial_seconds * spec.factor**exponent))
 
 
 def held(observed: Observed, status: RLJobStatus, now: float) -> str | None:

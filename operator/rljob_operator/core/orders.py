@@ -27,11 +27,11 @@ from rljob_operator.core.decision import (
     Stop,
 )
 from rljob_operator.core.drain import is_draining
+from rljob_operator.core.ends import deleted_at
 from rljob_operator.core.observed import Observed, PodFact, PodState
 from rljob_operator.core.opening import held
 from rljob_operator.core.phase import phase
 from rljob_operator.core.roster import pods
-from rljob_operator.core.ttl import deleted_at
 
 DONE_LIMIT_SECONDS = 10.0
 """Launchers that have not ended by then are killed: what they should have saved is saved."""

@@ -1,17 +1,17 @@
 """What a verdict makes of the status, and the sentence that tells it. The only writer of the restart memory."""
 
 from collections import Counter
+from collections.abc import Iterable
 
 from rljob_api.names import Epoch, Role, Scope
 from rljob_api.spec import Mechanism
 from rljob_api.status import ConditionType, PodStatus, RLJobStatus, RoleStatus
 from rljob_api.wire.identity import PodKey
-from rljob_operator.core.backoff import consecutive, delay_seconds
 from rljob_operator.core.conditions import find, with_condition, without
-from rljob_operator.core.decision import Event
+from rljob_operator.core.decision import Event, decision_id
 from rljob_operator.core.drain import is_draining
-from rljob_operator.core.identity import decision_id
 from rljob_operator.core.observed import Observed
+from rljob_operator.core.opening import consecutive, delay_seconds
 from rljob_operator.core.reasons import Reason
 from rljob_operator.core.restart import remembered
 from rljob_operator.core.roster import given_up, resized, with_pods
@@ -52,7 +52,7 @@ def applied(observed: Observed, status: RLJobStatus, verdict: Verdict, now: floa
             return _suspended(status, verdict.message, now)
 
 
-def replaced(observed: Observed, status: RLJobStatus, lost: list[Cause], now: float) -> RLJobStatus:
+def replaced(observed: Observed, status: RLJobStatus, lost: Iterable[Cause], now: float) -> RLJobStatus:
     """The lives of lost pods are given up, whatever else is decided: each gets its next order at once."""
     keys = {cause.pod for cause in lost}
 

@@ -3,10 +3,10 @@
 from rljob_api.status import ConditionType, Phase, RLJobStatus
 from rljob_operator.core.conditions import find, is_true
 from rljob_operator.core.drain import is_draining
+from rljob_operator.core.notices import is_queue_draining
 from rljob_operator.core.readiness import STARTING
 from rljob_operator.core.reasons import Reason
 from rljob_operator.core.scaling import is_scaling, is_without_infrastructure
-from rljob_operator.core.withheld import is_told
 
 _BY_CONDITION = (
     (ConditionType.SUCCEEDED, Phase.SUCCEEDED),
@@ -42,7 +42,7 @@ def reason(status: RLJobStatus) -> str:
         told = find(status, kind)
         if told is not None and told.status == "True":
             return told.reason
-    if is_told(status):
+    if is_queue_draining(status):
         return Reason.QUEUE_DRAINING.value
     taken = find(status, ConditionType.ACCEPTED)
     if taken is not None and taken.status == "False":

@@ -1,22 +1,22 @@
-"""The restart table: which scope the failures of a role restart.
+"""The restart table: which scope the failures of a role restart, and what the user's rules make of single failures.
 
-Pure. Called by `decide`; knows neither processes nor Deployments, only failures and counts.
+Pure. Called by `decide`; knows neither processes nor Deployments, only causes and counts.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from rljob_api.names import Role, Scope
 from rljob_api.role_traits import TRAITS
-from rljob_api.spec import RestartPolicySpec
+from rljob_api.spec import FailureRuleSpec, RestartPolicySpec, RuleAction
 from rljob_api.status import RLJobStatus
-from rljob_operator.core.failure_rules import ruled
-from rljob_operator.core.failures import reported
-from rljob_operator.core.hang import hanging
 from rljob_operator.core.observed import Observed
-from rljob_operator.core.pods import lost_before, lost_pods, never_ran
-from rljob_operator.core.unseen import lost_unseen
+from rljob_operator.core.reasons import Reason
 from rljob_operator.core.verdicts import Cause, Fail, RestartGlobal, RestartInPlace
+
+_SIGNAL_BASE = 128
+"""A container runtime tells death by signal N as exit code 128 + N."""
 
 
 def row(policy: RestartPolicySpec, role: Role) -> Scope:
@@ -25,30 +25,19 @@ def row(policy: RestartPolicySpec, role: Role) -> Scope:
     return traits.scope if traits.fixed_because else policy.table.row(role) or traits.scope
 
 
-def causes(observed: Observed, status: RLJobStatus, now: float) -> list[Cause]:
-    """At most one cause a pod: a lost pod explains its dead ranks, a dead rank explains a silent one."""
-    lost = [cause for cause in lost_pods(observed, status, now) if _restarts(observed, status, cause)]
-    found: dict[str, Cause] = {}
-    for cause in [*lost, *lost_unseen(observed, status), *reported(observed, status), *hanging(observed, status, now)]:
-        found.setdefault(str(cause.pod), cause)
-    return list(found.values())
-
-
-def _restarts(observed: Observed, status: RLJobStatus, lost: Cause) -> bool:
-    return not lost_before(observed, status, lost) and not never_ran(observed, status, lost)
-
-
 def remembered(policy: RestartPolicySpec, times: Sequence[float], now: float) -> list[float]:
     """The failures that windowSeconds has not made forgotten."""
     window = policy.window_seconds
     return [at for at in times if window is None or at > now - window]
 
 
-def restart(observed: Observed, status: RLJobStatus, now: float) -> Fail | RestartGlobal | RestartInPlace | None:
+def restart(
+    observed: Observed, status: RLJobStatus, causes: Iterable[Cause], now: float
+) -> Fail | RestartGlobal | RestartInPlace | None:
     """What the failures that are seen now restart, all together; or the end, where a rule of the user says so."""
     seen: list[Cause] = []
-    for cause in causes(observed, status, now):
-        answer = ruled(observed.policy, cause)
+    for cause in causes:
+        answer = _ruled(observed.policy, cause)
         if isinstance(answer, Fail):
             return answer
         seen.append(answer)
@@ -82,3 +71,30 @@ def _why_global(policy: RestartPolicySpec, cause: Cause, count: int) -> str | No
     if cause.counts and count >= policy.threshold:
         return f"; failure {count} of {cause.pod.role} since the last global restart (threshold {policy.threshold})"
     return None
+
+
+def _ruled(policy: RestartPolicySpec, cause: Cause) -> Cause | Fail:
+    """The cause as the first rule that matches has it, or the failure of the job."""
+    rule = next((rule for rule in policy.failure_rules if _matches(rule, cause)), None)
+    if rule is None:
+        return cause
+    if rule.action is RuleAction.FAIL_JOB:
+        message = f"{cause.message.rstrip('.')}; restartPolicy.failureRules: {rule.name} fails the job"
+        return Fail(Reason.FAILURE_RULE, message, cause.pod.role)
+    return replace(cause, counts=rule.action is RuleAction.COUNT)
+
+
+def _matches(rule: FailureRuleSpec, cause: Cause) -> bool:
+    if rule.role is not None and rule.role is not cause.pod.role:
+        return False
+    codes = _spellings(cause.exit_code)
+    return bool(codes.intersection(rule.exit_codes) or set(cause.pod_reasons).intersection(rule.pod_reasons))
+
+
+def _spellings(exit_code: int | None) -> set[int]:
+    """A death by signal 9 is -9 to a parent process and 137 to a container runtime: both are meant by either."""
+    if exit_code is None:
+        return set()
+    if exit_code < 0:
+        return {exit_code, _SIGNAL_BASE - exit_code}
+    return {exit_code, _SIGNAL_BASE - exit_code} if exit_code > _SIGNAL_BASE else {exit_code}

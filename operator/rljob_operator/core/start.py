@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from rljob_api.names import Epoch, Role
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_operator.core.conditions import find, is_true, with_condition, without
-from rljob_operator.core.decision import Event
-from rljob_operator.core.identity import decision_id
+from rljob_operator.core.decision import Event, decision_id
 from rljob_operator.core.observed import Observed, Wishes
 from rljob_operator.core.reasons import Reason
 from rljob_operator.core.roster import resized

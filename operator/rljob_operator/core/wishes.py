@@ -1,6 +1,6 @@
-"""Restart requests: what the user asks for in spec.restartRequest. Once for every new id; never counted.
+"""Wishes: restarts that the user asks for, by a request or by another spec. They never count.
 
-Pure. Called by `decide` after the failures: a restart that they need anyway is part of the answer.
+Pure. Called by `decide`. A local run has none.
 """
 
 from rljob_api.role_traits import TRAITS
@@ -12,10 +12,19 @@ from rljob_operator.core.roster import staying
 from rljob_operator.core.verdicts import Cause, RestartGlobal, RestartInPlace
 
 
+def spec_change(observed: Observed, status: RLJobStatus) -> RestartGlobal | None:
+    """A new epoch from the checkpoint where what the epoch runs with is not what the spec says now."""
+    revision = observed.wishes.revision
+    if not revision or revision == status.restart.revision:
+        return None
+    message = f"the spec was changed (generation {observed.wishes.generation})"
+    return RestartGlobal(Reason.SPEC_CHANGED, message, ids=(f"spec/{revision}",), counts=False, wished=True)
+
+
 def requested(
     observed: Observed, status: RLJobStatus, beside: RestartInPlace | None
 ) -> RestartGlobal | RestartInPlace | None:
-    """What is asked for, together with what restarts in place anyway; None if nothing new is asked for."""
+    """What spec.restartRequest asks for, once for every id, together with what restarts in place anyway; else None."""
     request = observed.wishes.request
     if request is None or request.id == status.restart.handled_request:
         return None

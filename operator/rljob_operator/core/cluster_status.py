@@ -1,4 +1,4 @@
-"""Standing: what the status of a job on a cluster says besides, for those who read conditions and the scale."""
+"""What the status of a job on a cluster says besides, for those who read conditions and the scale."""
 
 from rljob_api.role_traits import SCALED_ROLE
 from rljob_api.status import ConditionType, RLJobStatus, ScalingStatus
@@ -7,7 +7,7 @@ from rljob_operator.core.observed import Observed
 from rljob_operator.core.orders import is_over
 
 
-def stand(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
+def with_cluster_status(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
     """`status` with Progressing, the scale, and on every condition the generation of the spec that it was judged by.
 
     A local run shows neither: nobody scales it and its spec does not change.

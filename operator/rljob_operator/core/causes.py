@@ -1,0 +1,139 @@
+"""Causes: everything that is seen now and may restart something, found once for a decision.
+
+Called by `decide` before the policies, which are handed the result: what is lost, hangs or was reported is one fact in
+a decision, whoever asks for it. Pure.
+"""
+
+from dataclasses import dataclass
+
+from rljob_api.names import EXIT_SUCCEEDED
+from rljob_api.status import PodStatus, RLJobStatus
+from rljob_api.wire.epochs import PodOrder
+from rljob_api.wire.failures import Failure, FailureKind
+from rljob_operator.core.hang import hanging
+from rljob_operator.core.observed import Observed
+from rljob_operator.core.pods import lost_before, lost_pods, never_ran
+from rljob_operator.core.reasons import Reason
+from rljob_operator.core.roster import pods, staying
+from rljob_operator.core.verdicts import Cause
+
+_REASONS: dict[str, Reason] = {
+    FailureKind.RANK_EXITED: Reason.RANK_EXITED,
+    FailureKind.HANG: Reason.HANG,
+    FailureKind.ROWS_LOST: Reason.ROWS_LOST,
+}
+"""Kinds that the restart table has to answer. Lost launchers are seen by the platform, engines by their launchers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Causes:
+    """What a decision is made from, beside wishes and progress."""
+
+    failures: tuple[Failure, ...]
+    """Reported, of the lives that the job counts on now, oldest first. All others were restarted already."""
+    lost: tuple[Cause, ...]
+    """Pods whose accepted life is over."""
+    unbegun: tuple[Cause, ...]
+    """Those of the lost that had not run: they are replaced, and nothing restarts for them."""
+    hanging: tuple[Cause, ...]
+    """Ranks that hang, and pods that do not begin what they were ordered."""
+    restarting: tuple[Cause, ...]
+    """What the restart table has to answer, at most one cause a pod: a lost pod explains its dead ranks, a dead rank
+    explains a silent one."""
+
+    @property
+    def replaced(self) -> tuple[Cause, ...]:
+        """The lives that are given up, whatever else is decided."""
+        return (*self.lost, *(cause for cause in self.hanging if cause.lost))
+
+
+def causes_of(observed: Observed, status: RLJobStatus, now: float) -> Causes:
+    """All of them; `status` has the facts that are observed now."""
+    failures = _current_failures(observed, status)
+    lost = tuple(lost_pods(observed, status, now))
+    unbegun = tuple(cause for cause in lost if never_ran(observed, status, cause))
+    silent = tuple(hanging(observed, status, now))
+    begun = [cause for cause in lost if cause not in unbegun and not lost_before(observed, status, cause)]
+    first: dict[str, Cause] = {}
+    for cause in [*begun, *_lost_unseen(observed, status), *_reported(status, failures), *silent]:
+        first.setdefault(str(cause.pod), cause)
+    return Causes(failures, lost, unbegun, silent, tuple(first.values()))
+
+
+def _current_failures(observed: Observed, status: RLJobStatus) -> tuple[Failure, ...]:
+    if observed.coordinator is None:
+        return ()
+    generations = {key: pod.generation for key, pod in pods(status)}
+    return tuple(
+        failure
+        for failure in observed.coordinator.failures
+        if failure.epoch == status.restart.epoch and _generation_matters(failure, generations.get(failure.pod))
+    )
+
+
+def _generation_matters(failure: Failure, current: int | None) -> bool:
+    """What is said of the whole job is not bound to the generation of the pod that said it."""
+    if failure.kind in (FailureKind.ROWS_LOST, FailureKind.REPORTED):
+        return True
+    return current is not None and failure.generation == current
+
+
+def _reported(status: RLJobStatus, failures: tuple[Failure, ...]) -> list[Cause]:
+    """A cause for every failure that the table has to answer."""
+    return [
+        Cause(
+            id=failure.id,
+            reason=_REASONS[failure.kind],
+            pod=failure.pod,
+            message=failure.message,
+            only_global=failure.kind is FailureKind.ROWS_LOST,
+            exit_code=failure.exit_code,
+        )
+        for failure in failures
+        if failure.kind in _REASONS and failure.exit_code != EXIT_SUCCEEDED and _is_news(status, failure)
+    ]
+
+
+def _is_news(status: RLJobStatus, failure: Failure) -> bool:
+    """A replica that is told to leave may die: that is what it is told. What it says of the whole job stands."""
+    leaving = failure.pod not in {key for key, _ in staying(status)}
+    return failure.kind is FailureKind.ROWS_LOST or not leaving
+
+
+def _lost_unseen(observed: Observed, status: RLJobStatus) -> list[Cause]:
+    """A cause for every pod that was lost in an epoch before it was seen to be open, in the decision that sees it open.
+
+    An epoch is opened and its orders are given; then the coordinator does not answer for a while. A pod that is lost
+    meanwhile looks as if it belonged to the epoch before, and is replaced without a restart. When the coordinator
+    answers again, it tells which orders it had: a pod that had one may have carried it out. Nobody knows any more why
+    they were lost: they do not count.
+    """
+    restart = status.restart
+    desired = observed.coordinator.desired if observed.coordinator is not None else None
+    is_first_sight = observed.status.restart.opened < restart.opened == restart.epoch
+    if not is_first_sight or desired is None or desired.epoch != restart.epoch:
+        return []
+    given = {order.pod: order for order in desired.pods}
+    return [
+        Cause(
+            id=f"unseen/{order.pod_uid}/{order.generation}",
+            reason=Reason.LAUNCHER_LOST,
+            pod=key,
+            message=f"{key} was lost in epoch {restart.epoch} while the coordinator did not answer",
+            lost=True,
+            counts=False,
+        )
+        for key, pod in staying(status)
+        if (order := given.get(key)) is not None and _is_given_up(pod, order)
+    ]
+
+
+def _is_given_up(pod: PodStatus, order: PodOrder) -> bool:
+    """Whether the life that this order was for is over: another pod has the number, or another life of the same."""
+    if not order.pod_uid or order.generation >= pod.generation:
+        return False
+    return order.pod_uid == _uid(pod.lost_life) or order.pod_uid != _uid(pod.life)
+
+
+def _uid(life: str) -> str:
+    return life.rpartition("/")[0]
