@@ -3,19 +3,18 @@
 A turn waits for an answer only so long; a later one finds it. A coordinator that is down costs a retry with back-off.
 """
 
-import asyncio
-import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from rljob_api.wire.observation import CoordinatorStatus, EventKind, ServerState
+from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus
 from rljob_operator.adapters.backoff import backoff_seconds
 from rljob_operator.adapters.coordinator import Access
 from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.urgency import urgency_of_events, urgency_of_status
 from rljob_operator.adapters.views import JobKey
 from rljob_operator.adapters.work_queue import Urgency
+from rljob_operator.coordinator_follower import QUIET, CoordinatorFollower, Pace
 from rljob_operator.coordinator_link import CoordinatorError, CoordinatorLink
 
 PATIENCE_SECONDS = 1.0
@@ -35,113 +34,71 @@ ASK_AGAIN_SECONDS = (1.0, 30.0)
 """When a job whose coordinator did not answer is looked at again unasked: later each time, since a pod that comes back
 is announced, and there may be many that do not."""
 
-_QUIET = (EventKind.STEP_TRAINED, EventKind.PUBLISHED)
-"""Nothing is decided on these, and there are many of them: they only make the status due, and only end a question when
-its time is over."""
-
-_log = logging.getLogger(__name__)
-
 
 class Coordinator:
     """One job's."""
 
-    def __init__(self, link: CoordinatorLink, wake: Callable[[Urgency], None], metrics: Metrics) -> None:
+    def __init__(
+        self, link: CoordinatorLink, wake: Callable[[Urgency], None], metrics: Metrics, clock: Callable[[], float]
+    ) -> None:
         self.link = link
         self._wake = wake
         self._metrics = metrics
-        self._after = 0
-        self._asked: asyncio.Task[CoordinatorStatus | None] | None = None
-        self._patience = FIRST_PATIENCE_SECONDS
-        self._listening: asyncio.Task[None] | None = None
-        self._unanswered = 0
-        """Questions in a row."""
+        self._follower = CoordinatorFollower(link, self, _pace(), clock)
 
     @property
     def ask_again_seconds(self) -> float:
         """In how long to look unasked, where there was no answer. While a question is open its end wakes the job."""
-        return ASK_AGAIN_SECONDS[1] if self._asked else backoff_seconds(self._unanswered, *ASK_AGAIN_SECONDS)
+        if self._follower.is_asking:
+            return ASK_AGAIN_SECONDS[1]
+        return backoff_seconds(self._follower.unanswered, *ASK_AGAIN_SECONDS)
 
     async def status(self) -> CoordinatorStatus | None:
         """What it sees; None if it does not say so soon, then its answer wakes the job.
 
-        From its first answer on it is listened to: what happened before is in the answer, and whatever happens after it
-        and may need a decision wakes the job.
+        Whatever happens after its first answer and may need a decision wakes the job, too.
         """
-        asked = self._asked or await self._begin()
-        if not asked.done():
-            return None
-        self._asked = None
-        return asked.result()
+        return await self._follower.status()
 
     async def close(self) -> None:
         """Asks and listens no more."""
-        tasks = [task for task in (self._asked, self._listening) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._follower.close()
 
-    async def _begin(self) -> asyncio.Task[CoordinatorStatus | None]:
-        """A new question, and some time for its answer."""
-        asked = self._asked = asyncio.create_task(self._ask())
-        try:
-            if self._patience:
-                await asyncio.wait({asked}, timeout=self._patience)
-        finally:
-            if not asked.done():
-                asked.add_done_callback(self._answered_late)
-        return asked
+    def hear(self, events: Sequence[CoordinatorEvent]) -> None:
+        """Wakes the job."""
+        self._wake(urgency_of_events(events))
 
-    def _answered_late(self, asked: asyncio.Task[CoordinatorStatus | None]) -> None:
-        if asked.cancelled():
-            return
-        seen = None if asked.exception() else asked.result()
+    def note_request(self, what: str, error: CoordinatorError | None) -> None:
+        """Counts it."""
+        self._metrics.coordinator_requests.labels(what, "ok" if error is None else type(error).__name__).inc()
+
+    def wake(self, seen: CoordinatorStatus | None) -> None:
+        """Wakes the job by an answer that no turn has waited for."""
         self._wake(Urgency.PROGRESS if seen is None else urgency_of_status(seen))
 
-    async def _ask(self) -> CoordinatorStatus | None:
-        asked_at = time.monotonic()
-        try:
-            seen = await self.link.status()
-        except CoordinatorError as error:
-            self._metrics.coordinator_requests.labels("status", type(error).__name__).inc()
-            self._unanswered += 1
-            return None
-        finally:
-            self._patience = PATIENCE_SECONDS if time.monotonic() - asked_at <= PATIENCE_SECONDS else 0.0
-        self._metrics.coordinator_requests.labels("status", "ok").inc()
-        self._unanswered = 0
-        if seen.server is not ServerState.OPENING:  # it may not have read yet what has happened
-            self._listen_after(seen.last_event)
-        return seen
 
-    def _listen_after(self, last_event: int) -> None:
-        if self._listening is None or self._listening.done():
-            self._after = last_event
-            self._listening = asyncio.create_task(self._listen())
-        # A coordinator that lost a tail of its state numbers events again from below.
-        self._after = min(self._after, last_event)
-
-    async def _listen(self) -> None:
-        failures = 0
-        while True:
-            try:
-                page = await self.link.events(self._after, WAIT_SECONDS * random.uniform(0.8, 1.0), _QUIET)
-            except CoordinatorError as error:
-                failures += 1
-                self._metrics.coordinator_requests.labels("events", type(error).__name__).inc()
-                await asyncio.sleep(backoff_seconds(failures, *RETRY_SECONDS) * random.uniform(0.7, 1.0))
-                continue
-            failures = 0
-            self._metrics.coordinator_requests.labels("events", "ok").inc()
-            self._after = max([self._after, *(event.id for event in page.events)])
-            if page.events:
-                self._wake(urgency_of_events(page.events))
+def _pace() -> Pace:
+    return Pace(
+        patience_seconds=PATIENCE_SECONDS,
+        first_patience_seconds=FIRST_PATIENCE_SECONDS,
+        wait_seconds=lambda: WAIT_SECONDS * random.uniform(0.8, 1.0),
+        retry_seconds=lambda failures: backoff_seconds(failures, *RETRY_SECONDS) * random.uniform(0.7, 1.0),
+        quiet=QUIET,
+    )
 
 
 class Coordinators:
     """All of them, by job; one is made when its job is first asked about."""
 
-    def __init__(self, access: Access, wake: Callable[[JobKey, Urgency], None], metrics: Metrics) -> None:
+    def __init__(
+        self,
+        access: Access,
+        wake: Callable[[JobKey, Urgency], None],
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._access = access
+        self._clock = clock
         self._wake = wake
         self._metrics = metrics
         self._known: dict[JobKey, tuple[str, Coordinator]] = {}
@@ -153,7 +110,7 @@ class Coordinators:
             return known[1]
         await self.close(key)
         link = CoordinatorLink(self._access.to(key, token))
-        made = Coordinator(link, lambda urgency: self._wake(key, urgency), self._metrics)
+        made = Coordinator(link, lambda urgency: self._wake(key, urgency), self._metrics, self._clock)
         self._known[key] = (token, made)
         return made
 

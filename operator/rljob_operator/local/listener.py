@@ -1,55 +1,49 @@
-"""The listener: follows the coordinator's events, writes them down, and wakes the supervisor if it matters."""
+"""What a run makes of what its coordinator says: it is written down, and wakes the supervisor if it matters."""
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, EventKind, QueueObservation, ServerState
-from rljob_operator.coordinator_link import CoordinatorError, CoordinatorLink
+from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, QueueObservation
+from rljob_operator.coordinator_follower import QUIET, Pace
+from rljob_operator.coordinator_link import CoordinatorError, CoordinatorUnreachable
 from rljob_operator.local.journal import Journal
 
+PATIENCE_SECONDS = 0.25
+"""A coordinator that takes longer to answer does not keep the supervisor from what it can decide without it."""
 WAIT_SECONDS = 10.0
 RETRY_SECONDS = 0.1
 
-_QUIET = (EventKind.STEP_TRAINED, EventKind.PUBLISHED)
-"""Nothing is decided on these; there are many of them."""
+PACE = Pace(
+    patience_seconds=PATIENCE_SECONDS,
+    first_patience_seconds=PATIENCE_SECONDS,
+    wait_seconds=lambda: WAIT_SECONDS,
+    retry_seconds=lambda _: RETRY_SECONDS,
+)
+"""Steps are written down as they come: no event is held back."""
 
 
 class Listener:
-    """One long poll at a time. A coordinator that lost a tail of its state numbers events again from below."""
+    """The owner of a run's `CoordinatorFollower`."""
 
-    def __init__(self, link: CoordinatorLink, journal: Journal, wake: Callable[[], None]) -> None:
-        self._link = link
+    def __init__(self, journal: Journal, wake: Callable[[], None], answered: Callable[[], None]) -> None:
+        """`answered`: the coordinator has said something, whatever it was."""
         self._journal = journal
         self._wake = wake
-        self.after = 0
-        """The last event that was heard."""
+        self._answered = answered
         self.queue: QueueObservation | None = None
+        """As last told."""
 
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            try:
-                await self.catch_up(WAIT_SECONDS)
-            except CoordinatorError:
-                await asyncio.sleep(RETRY_SECONDS)
-
-    async def catch_up(self, wait_seconds: float) -> bool:
-        """Reads one page; whether there was anything on it."""
-        page = await self._link.events(self.after, wait_seconds)
-        for event in page.events:
-            self._hear(event)
-        return bool(page.events)
-
-    def seen(self, status: CoordinatorStatus, after: int) -> None:
-        """What the coordinator said, asked when `after` was the last event here.
-
-        If its newest event is below that, its numbers began again from below.
-        """
-        if status.server is not ServerState.OPENING and status.last_event < after:
-            self.after = status.last_event
-
-    def _hear(self, event: CoordinatorEvent) -> None:
-        self.after = event.id
-        self._journal.hear(event, self.queue)
-        if event.kind not in _QUIET:
+    def hear(self, events: Sequence[CoordinatorEvent]) -> None:
+        """Writes them down."""
+        for event in events:
+            self._journal.hear(event, self.queue)
+        if any(event.kind not in QUIET for event in events):
             self._wake()
+
+    def note_request(self, _what: str, error: CoordinatorError | None) -> None:
+        """A refusal is an answer, too."""
+        if not isinstance(error, CoordinatorUnreachable):
+            self._answered()
+
+    def wake(self, _seen: CoordinatorStatus | None) -> None:
+        """An answer that was not waited for."""
+        self._wake()

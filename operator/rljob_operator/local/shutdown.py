@@ -5,11 +5,11 @@ import shutil
 import time
 from contextlib import suppress
 
+from rljob_operator.coordinator_follower import CoordinatorFollower
 from rljob_operator.coordinator_link import CoordinatorError
 from rljob_operator.core import PodState
 from rljob_operator.local import processes
 from rljob_operator.local.infrastructure import Infrastructure
-from rljob_operator.local.listener import Listener
 from rljob_operator.local.pods import Pods
 from rljob_operator.local.services import CONTROL, COORDINATOR, PARENT, Services
 from rljob_operator.local.timeline import merge
@@ -24,11 +24,11 @@ GONE_SECONDS = 5.0
 
 
 async def shut_down(
-    services: Services, infrastructure: Infrastructure, pods: Pods, listener: Listener, *, killed: bool
+    services: Services, infrastructure: Infrastructure, pods: Pods, follower: CoordinatorFollower, *, killed: bool
 ) -> None:
     """In the order in which nothing is missed: events, pods, coordinator, storage, control state."""
     if infrastructure.is_alive(COORDINATOR) and not killed:
-        await _hear_the_rest(listener)
+        await _hear_the_rest(follower)
     launchers = [fact.launcher_pid for fact in pods.facts() if fact.state is PodState.RUNNING and fact.launcher_pid]
     for pid in launchers:
         processes.kill(pid)
@@ -46,10 +46,10 @@ async def shut_down(
     merge(services.folder.path)
 
 
-async def _hear_the_rest(listener: Listener) -> None:
+async def _hear_the_rest(follower: CoordinatorFollower) -> None:
     with suppress(CoordinatorError, TimeoutError):
         async with asyncio.timeout(LAST_WORDS_SECONDS):
-            while await listener.catch_up(0.0):
+            while await follower.catch_up(0.0):
                 pass
 
 

@@ -14,12 +14,8 @@ from rljob_api.spec import RLJob
 from rljob_api.status import Phase, RLJobStatus
 from rljob_api.wire.epochs import EpochRequest
 from rljob_api.wire.observation import CoordinatorStatus
-from rljob_operator.coordinator_link import (
-    CoordinatorError,
-    CoordinatorLink,
-    CoordinatorRefused,
-    CoordinatorUnreachable,
-)
+from rljob_operator.coordinator_follower import CoordinatorFollower
+from rljob_operator.coordinator_link import CoordinatorError, CoordinatorLink
 from rljob_operator.core import (
     AcknowledgeFailures,
     Action,
@@ -42,16 +38,13 @@ from rljob_operator.local import stop_signals
 from rljob_operator.local.coordinator_transport import LocalTransport
 from rljob_operator.local.infrastructure import Infrastructure
 from rljob_operator.local.journal import Journal
-from rljob_operator.local.listener import Listener
+from rljob_operator.local.listener import PACE, Listener
 from rljob_operator.local.pods import Pods
 from rljob_operator.local.run_folder import RunFolder
 from rljob_operator.local.services import COORDINATOR, PARENT, Services
 from rljob_operator.local.shutdown import shut_down
 from rljob_operator.local.view import View
 from rljob_operator.local.watchdog import Watchdog
-
-STATUS_PATIENCE_SECONDS = 0.25
-"""A coordinator that takes longer to answer does not keep the supervisor from what it can decide without it."""
 
 RETRY_SECONDS = 0.05
 """After an action that was refused or not answered everything is observed and decided anew."""
@@ -86,8 +79,8 @@ class Supervisor:
         status, event = begin(folder.status(), self._replicas, time.time())
         self._journal = Journal(folder, view, status)
         self._journal.begin(status, event)
-        self._asked: asyncio.Task[CoordinatorStatus] | None = None
-        self._asked_after = 0
+        self._listener = Listener(self._journal, self._wake.set, self._coordinator_answered)
+        self._watchdog = Watchdog(self._infrastructure, self._pods, self._services.probes(), self._tell_watchdog)
         self._interrupted_at: float | None = None
         self._killed = False
         self._last_refusal = ""
@@ -96,8 +89,8 @@ class Supervisor:
         """Until the job is over; leaves no process behind."""
         stop_signals.follow(self._interrupt)
         async with LocalTransport(self._services.endpoints) as transport:
-            self._link = link = CoordinatorLink(transport)
-            self._listener = Listener(link, self._journal, self._wake.set)
+            self._link = CoordinatorLink(transport)
+            self._follower = CoordinatorFollower(self._link, self._listener, PACE)
             try:
                 # The parent's imports take longest, so it comes first; the Redis servers are up before anybody asks.
                 await self._infrastructure.start(
@@ -115,17 +108,16 @@ class Supervisor:
         return Outcome(self._journal.status, _exit_code(self._journal.status))
 
     async def _supervise(self) -> None:
-        watchdog = Watchdog(self._infrastructure, self._pods, self._services.probes(), self._tell_watchdog)
-        self._watchdog = watchdog
-        tasks = [asyncio.create_task(watchdog.run()), asyncio.create_task(self._listener.run())]
+        watching = asyncio.create_task(self._watchdog.run())
+        self._follower.listen_after(0)
         try:
             while not await self._turn():
                 if self._killed:
                     raise _KilledByUser
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            await self._follower.close()
 
     async def _turn(self) -> bool:
         """Observe, decide, persist, act, wait. True when the job is over."""
@@ -160,30 +152,16 @@ class Supervisor:
         )
 
     async def _ask_coordinator(self) -> CoordinatorStatus | None:
-        """Its status; None if it is not there soon, then the question stays open and its answer wakes us."""
-        if self._asked is None:
-            if not self._infrastructure.is_alive(COORDINATOR):
-                return None
-            self._asked, self._asked_after = asyncio.create_task(self._link.status()), self._listener.after
-        asked = self._asked
-        await asyncio.wait({asked}, timeout=STATUS_PATIENCE_SECONDS)
-        if self._asked is not asked:  # it ended while it was asked
+        """Its status; None if it is not there soon."""
+        if not self._infrastructure.is_alive(COORDINATOR):
             return None
-        if not asked.done():
-            asked.add_done_callback(lambda _: self._wake.set())
-            return None
-        self._asked = None
-        try:
-            status = asked.result()
-        except CoordinatorRefused:
-            self._watchdog.heard(COORDINATOR)
-            return None
-        except CoordinatorUnreachable:
-            return None
+        seen = await self._follower.status()
+        if seen is not None:
+            self._listener.queue = seen.queue
+        return seen
+
+    def _coordinator_answered(self) -> None:
         self._watchdog.heard(COORDINATOR)
-        self._listener.queue = status.queue
-        self._listener.seen(status, self._asked_after)
-        return status
 
     async def _carry_out(self, action: Action) -> None:
         match action:
@@ -217,9 +195,8 @@ class Supervisor:
         """An infrastructure process is gone."""
         if name == PARENT:
             self._pods.parent_ended()
-        if name == COORDINATOR and self._asked is not None:
-            self._asked.cancel()
-            self._asked = None
+        if name == COORDINATOR:
+            self._follower.drop_question()
         self._wake.set()
 
     def _tell_watchdog(self, message: str) -> None:
@@ -240,9 +217,7 @@ class Supervisor:
         self._wake.set()
 
     async def _close(self) -> None:
-        if self._asked is not None:
-            self._asked.cancel()
-        await shut_down(self._services, self._infrastructure, self._pods, self._listener, killed=self._killed)
+        await shut_down(self._services, self._infrastructure, self._pods, self._follower, killed=self._killed)
         if self._killed and terminal(self._journal.status) is None:
             killed = self._journal.status.model_copy(update={"phase": Phase.INTERRUPTED})
             self._journal.status = killed

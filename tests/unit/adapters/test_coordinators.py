@@ -92,11 +92,15 @@ def status(last_event: int = 0, failures: int = 0, server: ServerState = ServerS
 
 
 def with_coordinator(
-    make: Callable[[], Answers], test: Callable[[Coordinator, Answers, Woken], Awaitable[None]]
+    make: Callable[[], Answers],
+    test: Callable[[Coordinator, Answers, Woken], Awaitable[None]],
+    clock: Callable[[], float] = lambda: 0.0,
 ) -> Woken:
+    """Answers take no time by this clock."""
+
     async def run() -> Woken:
         answers, woken = make(), Woken()
-        coordinators = Coordinators(answers, woken.wake, Metrics())
+        coordinators = Coordinators(answers, woken.wake, Metrics(), clock)
         try:
             await asyncio.wait_for(test(await coordinators.of(KEY, "token"), answers, woken), 10)
         finally:
@@ -239,15 +243,19 @@ def test_a_question_that_is_open_keeps_no_later_turn_waiting(
 
 
 def test_one_that_was_slow_is_waited_for_again_only_after_it_was_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
     async def test(coordinator: Coordinator, answers: Answers, woken: Woken) -> None:
         answers.may_answer.clear()
         assert await coordinator.status() is None
+        while not answers.asked_for_status:
+            await asyncio.sleep(0)
+        now[0] += 2 * FOR_EVER
         answers.may_answer.set()
         await woken.at_all.wait()
         assert await coordinator.status() is None, "it could not be reached, which took it too long"
 
         woken.at_all.clear()
-        monkeypatch.setattr(PATIENCE, FOR_EVER)
         assert await coordinator.status() is None
         await woken.at_all.wait()
         assert await coordinator.status() == status()
@@ -260,8 +268,7 @@ def test_one_that_was_slow_is_waited_for_again_only_after_it_was_fast(monkeypatc
         assert len(woken.urgencies) == 2
 
     monkeypatch.setattr(FIRST_PATIENCE, 0.0)
-    monkeypatch.setattr(PATIENCE, 0.0)
-    with_coordinator(lambda: Answers([None, status(), status()]), test)
+    with_coordinator(lambda: Answers([None, status(), status()]), test, lambda: now[0])
 
 
 def test_a_turn_that_is_given_up_while_it_waits_leaves_a_question_that_wakes_the_job(

@@ -1,0 +1,88 @@
+"""A follower hears every event of a coordinator once, whatever statuses it is told of meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rljob_api.names import Role
+from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, ServerState
+from rljob_operator.coordinator_follower import CoordinatorFollower
+from rljob_operator.coordinator_link import CoordinatorError, CoordinatorLink, Transport
+from rljob_operator.local.coordinator_transport import LocalTransport
+from rljob_operator.local.listener import PACE
+from tests.integration.dcs.world import World, eventually
+
+
+class Heard:
+    """What was heard."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+
+    def hear(self, events: Sequence[CoordinatorEvent]) -> None:
+        self.ids += [event.id for event in events]
+
+    def note_request(self, what: str, error: CoordinatorError | None) -> None:
+        """Of no interest."""
+
+    def wake(self, seen: CoordinatorStatus | None) -> None:
+        """Of no interest."""
+
+
+class LateLink(CoordinatorLink):
+    """Its statuses come when the test lets them."""
+
+    def __init__(self, transport: Transport) -> None:
+        super().__init__(transport)
+        self.is_answered = asyncio.Event()
+        self.may_come = asyncio.Event()
+
+    async def status(self) -> CoordinatorStatus:
+        status = await super().status()
+        self.is_answered.set()
+        await self.may_come.wait()
+        return status
+
+
+async def follow(world: World) -> list[int]:
+    heard = Heard()
+    async with LocalTransport(world.endpoints) as transport:
+        link = LateLink(transport)
+        follower = CoordinatorFollower(link, heard, replace(PACE, patience_seconds=100.0, first_patience_seconds=0.0))
+        follower.listen_after(0)
+        assert await follower.status() is None
+
+        # A status that was asked for before another event, and comes after it was heard.
+        await link.is_answered.wait()
+        world.register(Role.ACTOR)
+        newest = world.events()[-1].id
+        while newest not in heard.ids:
+            await asyncio.sleep(0.01)
+        link.may_come.set()
+        while (late := await follower.status()) is None:
+            await asyncio.sleep(0.01)
+        assert late.last_event < newest
+
+        # A coordinator that has not read yet what has happened.
+        world.kill()
+        world.servers.control.kill()
+        world.start()
+        while (opening := await follower.status()) is None:
+            await asyncio.sleep(0.01)
+        assert (opening.server, opening.last_event) == (ServerState.OPENING, 0)
+        world.servers.control.start()
+        await asyncio.to_thread(eventually, lambda: world.status().server is ServerState.OPEN, "an open server")
+        await asyncio.to_thread(world.register, Role.ADVANTAGES)
+        newest = (await asyncio.to_thread(world.events))[-1].id
+        while newest not in heard.ids:
+            await asyncio.sleep(0.01)
+        await follower.close()
+    return heard.ids
+
+
+def test_every_event_is_heard_once(world: World) -> None:
+    world.begin()
+    ids = asyncio.run(follow(world))
+    assert ids == [event.id for event in world.events()]
