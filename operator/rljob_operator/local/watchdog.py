@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from rljob_api.attended import AttendedTime
 from rljob_operator.local.infrastructure import Infrastructure
 from rljob_operator.local.pods import Pods
 
@@ -56,9 +57,8 @@ class Watchdog:
         self._pods = pods
         self._probes = probes
         self._tell = tell
-        self._clock = clock
         self._known: dict[str, _Silence] = {}
-        self._looked_at = clock()
+        self._attended = AttendedTime(LONGEST_PAUSE_SECONDS, clock)
 
     def heard(self, name: str) -> None:
         """This process has answered just now."""
@@ -73,9 +73,7 @@ class Watchdog:
     async def look(self) -> None:
         """Asks all of them, and kills who has been silent for too long."""
         await asyncio.gather(*(self._probe(probe) for probe in self._probes))
-        now = self._clock()
-        passed = min(now - self._looked_at, LONGEST_PAUSE_SECONDS)
-        self._looked_at = now
+        passed = self._attended.look()
         for name in (*(probe.name for probe in self._probes), "coordinator"):
             self._judge(name, passed)
         self._judge_parent(passed)

@@ -10,6 +10,8 @@ import errno
 import socket
 from collections.abc import Callable
 
+from rljob_api.attended import AttendedTime
+
 _REQUEST = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
 _STATUS_LINE = b"HTTP/1."
 
@@ -27,7 +29,7 @@ class HealthProbe:
         self._connection: socket.socket | None = None
         self._asked = False
         self._due = 0.0
-        self._turned_at = clock()
+        self._attended = AttendedTime(LONGEST_TURN_SECONDS, clock)
         self._is_waiting = False
         self.silence_seconds = 0.0
         """How long a question has been without an answer. Nobody is silent who was not asked."""
@@ -43,15 +45,15 @@ class HealthProbe:
         self.close()
         self._heard()
         self.answered = False
-        self._due = self._turned_at = self._clock()
+        self._attended.look()
+        self._due = self._attended.looked_at
 
     def turn(self) -> None:
         """Asks if it is time, collects the answer if it is there. Never waits."""
-        now = self._clock()
+        passed = self._attended.look()
         if self._is_waiting:
-            self.silence_seconds += min(now - self._turned_at, LONGEST_TURN_SECONDS)
-        self._turned_at = now
-        if self._connection is None and now >= self._due:
+            self.silence_seconds += passed
+        if self._connection is None and self._attended.looked_at >= self._due:
             self._connect()
         if self._connection is not None:
             self._converse(self._connection)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rljob_api.attended import AttendedTime
+
 TICK_SECONDS = 0.2
 LONGEST_TICK_SECONDS = 2 * TICK_SECONDS
 """More of the time between two ticks was not listened in."""
@@ -19,7 +21,8 @@ class Hearing:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._ticked_at = self._since = clock()
+        self._attended = AttendedTime(LONGEST_TICK_SECONDS, clock)
+        self._since = self._attended.looked_at
         self.seconds = 0.0
         """In which this coordinator has listened so far."""
 
@@ -27,11 +30,9 @@ class Hearing:
     def since(self) -> float:
         """From when on it has not been stopped."""
         now = self._clock()
-        return now if now - self._ticked_at > DEAF_SECONDS else self._since
+        return now if now - self._attended.looked_at > DEAF_SECONDS else self._since
 
     def tick(self) -> None:
         """The loop has come round."""
         self._since = self.since
-        now = self._clock()
-        self.seconds += min(now - self._ticked_at, LONGEST_TICK_SECONDS)
-        self._ticked_at = now
+        self.seconds += self._attended.look()
