@@ -60,7 +60,7 @@ def make_manifest(folder: Path, **changes: dict[str, Any]) -> dict[str, Any]:
         "data": {"prompts": str(prompts)},
         "algorithm": {"kl": {"coefficient": 0.001}},
         "rollout": {
-            "numRollouts": 60,
+            "numRollouts": 30,
             "batchSize": 8,
             "samplesPerPrompt": 4,
             "maxStaleness": 1,
@@ -77,7 +77,7 @@ def make_manifest(folder: Path, **changes: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "test"}, "spec": spec}
 
 
-def at_leisure(manifest: dict[str, Any], folder: Path, seconds: float = 0.25) -> dict[str, Any]:
+def at_leisure(manifest: dict[str, Any], folder: Path, seconds: float = 0.5) -> dict[str, Any]:
     """The same job at one rollout in `seconds`, until the test waits for its end.
 
     It lasts for what is done to it, on a fast machine too, and costs a slow one no more steps than that takes.

@@ -44,7 +44,7 @@ def stop_between_partitions(job: RunningJob) -> int:
 @pytest.mark.parametrize("last", [False, True], ids=["before the next version", "at the end of the job"])
 def test_rows_lost_after_their_log_probs_were_made_are_made_again(tmp_path: Path, last: bool) -> None:
     # At the end of the job the second partition of two: before its rows come, somebody must have stopped advantages.
-    num_rollouts, seconds = (2, 5.0) if last else (400, 0.25)
+    num_rollouts, seconds = (2, 5.0) if last else (200, 0.5)
     manifest = make_manifest(
         tmp_path,
         rollout={"numRollouts": num_rollouts, "maxStaleness": 0},

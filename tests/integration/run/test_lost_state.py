@@ -54,10 +54,10 @@ def test_a_tail_that_launchers_saw_is_named_and_restarts_the_job_from_its_record
 @pytest.mark.parametrize("share", [0.02, 0.7], ids=["a tail", "most of it"])
 def test_a_run_goes_on_from_its_record_file_after_a_crash_cut_the_log(tmp_path: Path, share: float) -> None:
     # Long until the next record: a kill between the queue's word and the file would leave two of them.
-    manifest = make_manifest(tmp_path, checkpoint={"everySteps": 20})
+    manifest = make_manifest(tmp_path, checkpoint={"everySteps": 8})
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
-        job.wait_for_step(20)
-        job.wait_for("its record", lambda: _recorded(job) >= 20)
+        job.wait_for_step(8)
+        job.wait_for("its record", lambda: _recorded(job) >= 8)
         _kill_run(job)
         recorded = _recorded(job)
         cut_tail(job, int(newest_log(job).stat().st_size * share))
@@ -72,7 +72,7 @@ def test_a_run_goes_on_from_its_record_file_after_a_crash_cut_the_log(tmp_path: 
 
 def test_a_run_whose_control_state_is_all_gone_goes_on_with_the_checkpoints_draws(tmp_path: Path) -> None:
     with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path), tmp_path)) as job:
-        job.wait_for_step(20)
+        job.wait_for_step(6)
         _kill_run(job)
         shutil.rmtree(job.out / "redis")
         job.start()
@@ -81,7 +81,7 @@ def test_a_run_whose_control_state_is_all_gone_goes_on_with_the_checkpoints_draw
 
 
 def test_storage_units_that_die_again_and_again_cost_only_their_rows(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path, rollout={"numRollouts": 100}), tmp_path)) as job:
+    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path, rollout={"numRollouts": 50}), tmp_path)) as job:
         job.wait_for_step(2)
         for turn in range(6):
             name = f"storage-{turn % 2}"

@@ -8,7 +8,7 @@ from .job import RunningJob, at_leisure, kill, make_manifest
 
 
 def test_the_third_failure_of_reference_is_global(tmp_path: Path) -> None:
-    manifest = at_leisure(make_manifest(tmp_path, rollout={"numRollouts": 100}), tmp_path)
+    manifest = at_leisure(make_manifest(tmp_path, rollout={"numRollouts": 50}), tmp_path)
     with RunningJob(tmp_path, manifest) as job:
         job.wait_for_step(1)
         epoch = job.epoch()
@@ -71,7 +71,7 @@ def test_two_data_parallel_ranks_train_the_same_job(tmp_path: Path) -> None:
 def test_what_dies_again_and_again_is_restarted_each_time(tmp_path: Path, role: str) -> None:
     """Restarts do not disturb the ones after them: ranks and launchers of one role in turn."""
     scope = "Global" if role == "actor" else "InPlace"
-    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path, rollout={"numRollouts": 100}), tmp_path)) as job:
+    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path, rollout={"numRollouts": 50}), tmp_path)) as job:
         job.wait_for_step(1)
         kill(job.rank_pid(role))
         job.wait_for_event("RankExited", role=role, scope=scope)

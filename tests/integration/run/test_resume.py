@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .job import RunningJob, kill, make_manifest, stop
+from .job import RunningJob, at_leisure, kill, make_manifest, stop
 
 
 def stopped(job: RunningJob, step: int) -> None:
@@ -34,15 +34,15 @@ def test_a_finished_run_goes_on_when_it_is_given_more_rollouts(tmp_path: Path) -
     [
         {"transferQueue": {"storageUnits": 1}},
         {"transferQueue": {"storageUnits": 3}},
-        {"rollout": {"numRollouts": 60, "maxStaleness": 3}},
+        {"rollout": {"maxStaleness": 3}},
         {"training": {"globalBatchSize": 16}},
     ],
     ids=["a storage unit less", "a storage unit more", "more staleness", "two optimizer steps"],
 )
 def test_a_resumed_run_may_differ(tmp_path: Path, changes: dict[str, Any]) -> None:
-    with RunningJob(tmp_path, make_manifest(tmp_path, rollout={"numRollouts": 60})) as job:
+    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path), tmp_path)) as job:
         stopped(job, 5)
-        job.rewrite(make_manifest(tmp_path, **{"rollout": {"numRollouts": 60}, **changes}))
+        job.rewrite(at_leisure(make_manifest(tmp_path, **changes), tmp_path))
         job.start()
         job.assert_succeeded()
 
@@ -50,7 +50,7 @@ def test_a_resumed_run_may_differ(tmp_path: Path, changes: dict[str, Any]) -> No
 @pytest.mark.parametrize("first", [True, False], ids=["the reference goes", "a reference comes"])
 def test_a_resumed_run_may_have_a_reference_or_not(tmp_path: Path, first: bool) -> None:
     def manifest(*, has_reference: bool) -> dict[str, Any]:
-        made = make_manifest(tmp_path, rollout={"numRollouts": 60})
+        made = at_leisure(make_manifest(tmp_path), tmp_path)
         if not has_reference:
             del made["spec"]["roles"]["reference"]
             made["spec"]["algorithm"] = {}
@@ -64,9 +64,9 @@ def test_a_resumed_run_may_have_a_reference_or_not(tmp_path: Path, first: bool) 
 
 
 def test_another_interval_of_the_reference_is_refused_with_a_sentence(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, make_manifest(tmp_path)) as job:
-        stopped(job, 5)
-        job.rewrite(make_manifest(tmp_path, training={"refUpdateInterval": 4}))
+    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path), tmp_path)) as job:
+        stopped(job, 3)
+        job.rewrite(at_leisure(make_manifest(tmp_path, training={"refUpdateInterval": 4}), tmp_path))
         job.start()
         assert job.finish() == 64
         assert "spec.training.refUpdateInterval: 4 differs from None" in job.output()

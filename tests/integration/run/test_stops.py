@@ -13,7 +13,7 @@ SHORT_PATIENCE = {"heartbeatTimeoutSeconds": 5}
 @pytest.mark.parametrize("name", ["coordinator", "control", "storage-0"])
 def test_stopped_infrastructure_alone_is_named_and_started_again(tmp_path: Path, name: str) -> None:
     # A job goes on without one storage unit: it must not be over before the silence is long enough.
-    manifest = make_manifest(tmp_path, rollout={"numRollouts": 150}, restartPolicy=SHORT_PATIENCE)
+    manifest = make_manifest(tmp_path, rollout={"numRollouts": 75}, restartPolicy=SHORT_PATIENCE)
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
         job.wait_for_step(2)
         job.write_at_once()
@@ -31,7 +31,7 @@ def test_stopped_infrastructure_alone_is_named_and_started_again(tmp_path: Path,
 
 def test_a_stopped_launcher_is_replaced_with_its_rank(tmp_path: Path) -> None:
     # Its rank goes on working: the job must not be over before the silence is long enough.
-    manifest = make_manifest(tmp_path, rollout={"numRollouts": 150}, restartPolicy=SHORT_PATIENCE)
+    manifest = make_manifest(tmp_path, rollout={"numRollouts": 75}, restartPolicy=SHORT_PATIENCE)
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
         job.wait_for_step(2)
         launcher, rank = int(job.pod("reference")["launcherPid"]), job.rank_pid("reference")
