@@ -10,9 +10,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-# Tests of one file stay together, since some go on with what others began. Most of a test's time is waiting for processes.
-SIDE_BY_SIDE := -n 2 --dist loadfile
-LONG := 1200 random schedules of the queue, the benchmarks that need packages of their own, the tests of its peer
+# Tests of one file stay together, since some go on with what others began; files that take long begin first (tests/conftest.py).
+# Most of a test's time is waiting for processes, so that four share two cores.
+SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder
+LONG := a lost node, random faults of jobs and 1200 random schedules of the queue, the smallest benchmarks, the tests of its peer
 CRD := crds/rljob.dev_rljobs.yaml
 # The same for Helm, which packs nothing from outside a chart's folder.
 CHART_CRD := helm/rljob-operator/files/rljob.dev_rljobs.yaml
@@ -39,25 +40,27 @@ demo: install ## Trains the quickstart: five roles, a real Redis, reward from 0.
 test: install lint ## Lint, types, contracts and all tests
 	$(PYTEST) $(SIDE_BY_SIDE) tests/unit tests/integration
 	@$(MAKE) --no-print-directory test-cluster
-	@echo 'All passed. make test-long has the rest: $(LONG).'
+	@echo "All passed. make test-long has the rest: $(LONG)."
 
-test-long: install ## What make test leaves out, since it takes long: random schedules, benchmarks, the peer's own tests
+test-long: install ## What make test leaves out, since it takes long: a lost node, random schedules, benchmarks, the peer
 	@scripts/install bench
-	$(PYTEST) $(SIDE_BY_SIDE) -m long tests/unit tests/integration
+	$(PYTEST) $(SIDE_BY_SIDE) -m long tests/unit tests/integration --ignore=tests/integration/bench
+	$(PYTEST) -m "" tests/integration/bench # TRL trains, too, which a plain install lacks
 	@$(MAKE) --no-print-directory test-schedule test-peer
+	@[ -n "$${KUBECONFIG:-}" ] || $(MAKE) --no-print-directory cluster-build
+	$(PYTEST) -m long tests/cluster # one after the other: pods of other tests would be lost with a node
 	@$(MAKE) --no-print-directory bench-cluster-restart ARGS="--kills 1 --roles reference"
 	@$(MAKE) --no-print-directory bench-operator ARGS="--jobs 2"
 
 test-unit: install ## Tests of pure code
-	$(PYTEST) $(SIDE_BY_SIDE) tests/unit
+	$(PYTEST) $(SIDE_BY_SIDE) -n 2 tests/unit # they wait for nothing
 
 test-integration: install ## Tests with a real Redis and real processes
 	$(PYTEST) $(SIDE_BY_SIDE) tests/integration
 
 test-cluster: install ## Tests on a real Kubernetes: that of KUBECONFIG, else the one of `make cluster`
 	@[ -n "$${KUBECONFIG:-}" ] || $(MAKE) --no-print-directory cluster-build # no test has minutes for that
-	$(PYTEST) $(SIDE_BY_SIDE) tests/cluster --ignore=tests/cluster/test_lost_node.py
-	$(PYTEST) tests/cluster/test_lost_node.py # alone: pods of other tests would be lost with the node
+	$(PYTEST) $(SIDE_BY_SIDE) -n 3 tests/cluster # every pod imports torch for itself
 
 test-images: install ## Builds the images, the worker's too (minutes, 16 GB of disk), and runs them on the cluster
 	@[ -n "$${KUBECONFIG:-}" ] || scripts/cluster-packages

@@ -1,4 +1,4 @@
-"""Marks every test by the folder it lies in, so that `-m unit` and `tests/unit` mean the same."""
+"""Marks every test by the folder it lies in, so that `-m unit` and `tests/unit` mean the same; long files go first."""
 
 import os
 from pathlib import Path
@@ -18,9 +18,39 @@ settings.load_profile("untimed")
 _KINDS = frozenset({"unit", "integration", "cluster"})
 _TESTS = Path(__file__).parent
 
+LONGEST_FIRST = (
+    "cluster/test_restarts.py",
+    "cluster/test_operator_faults.py",
+    "cluster/test_lifecycle.py",
+    "cluster/test_scaling.py",
+    "cluster/test_quickstart.py",
+    "cluster/test_operator.py",
+    "cluster/test_helm.py",
+    "integration/run/test_stops.py",
+    "integration/run/test_lost_state.py",
+    "integration/run/test_kills.py",
+    "integration/run/test_interrupts.py",
+    "integration/transfer_queue/test_schedules.py",
+    "integration/run/test_resume.py",
+    "integration/run/test_training_shapes.py",
+    "integration/run/test_rewards.py",
+    "integration/run/test_restart_policy.py",
+    "integration/run/test_failpoints.py",
+    "integration/run/test_folder.py",
+    "integration/bench/test_smallest_benches.py",
+    "integration/dcs/test_coordinator.py",
+    "integration/dcs/test_control_redis.py",
+    "integration/launcher/test_ranks.py",
+    "integration/launcher/test_pods.py",
+)
+"""Files of more than half a minute, the longest first: one process runs a file, and none of these shall begin last.
+Where a file stands decides how long a run takes, and nothing else."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives each test the marker named as its first folder."""
+    """Gives each test the marker named as its first folder, and sorts."""
+    places = {_TESTS / file: place for place, file in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
     for item in items:
         kind = item.path.relative_to(_TESTS).parts[0]
         if kind in _KINDS:

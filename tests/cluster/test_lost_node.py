@@ -23,7 +23,7 @@ from tests.cluster.harness.subject import GLOBAL, PATIENCE_SECONDS, Standing, Su
 AWAY = (Role.ACTOR, Role.ROLLOUT, Role.REFERENCE)
 """Roles of the one job that run on the second node; its infrastructure does not."""
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
 
 @dataclass(frozen=True)
