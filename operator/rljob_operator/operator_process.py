@@ -33,6 +33,7 @@ from rljob_operator.adapters.coordinators import Coordinators
 from rljob_operator.adapters.errors import ApiRefused, ApiUnreachable, LeaseLost
 from rljob_operator.adapters.health import Checks, HealthServer, Watch
 from rljob_operator.adapters.informer import Informer
+from rljob_operator.adapters.job_memory import World
 from rljob_operator.adapters.lease import Lease
 from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.resources import DEPLOYMENTS, OWNED, POD_MONITORS, PODS, SECRETS, STATEFUL_SETS
@@ -42,7 +43,7 @@ from rljob_operator.adapters.workers import Workers
 from rljob_operator.build import Platform
 from rljob_operator.handlers import in_cluster, registry
 from rljob_operator.options import CoordinatorAccess, OperatorOptions
-from rljob_operator.reconcile import Reconciler, World, phase_of
+from rljob_operator.reconcile import Reconciler, phase_of
 
 CONNECTIONS = 256
 """Watches and turns at the same time, and a long poll for each job where coordinators are reached by the proxy."""

@@ -13,33 +13,27 @@ from rljob_api.cluster import COMPONENT_COORDINATOR
 from rljob_api.spec import RLJob
 from rljob_api.status import Condition, ConditionType, RLJobStatus
 from rljob_api.times import timestamp
-from rljob_operator.adapters.accept import Accepted, Refused, Unreadable, is_ours
-from rljob_operator.adapters.actions import Actions, Scene
-from rljob_operator.adapters.api import Api, Json
+from rljob_operator.adapters.accept import Refused, Unreadable, is_ours
+from rljob_operator.adapters.actions import Scene
+from rljob_operator.adapters.api import Json
 from rljob_operator.adapters.apply import Outcome, Refusal, carry_out, difference
-from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.claims import claim
-from rljob_operator.adapters.coordinators import Coordinator, Coordinators
+from rljob_operator.adapters.coordinators import Coordinator
 from rljob_operator.adapters.events import Events
-from rljob_operator.adapters.infrastructure_facts import Ends
-from rljob_operator.adapters.job_secrets import Absent, Held, JobSecrets
-from rljob_operator.adapters.manifests_memo import ManifestsMemo, templates
-from rljob_operator.adapters.metrics import Metrics
+from rljob_operator.adapters.job_memory import JobMemory, World
+from rljob_operator.adapters.job_secrets import Absent, Held
+from rljob_operator.adapters.manifests_memo import templates
 from rljob_operator.adapters.observe import Sight, observe
 from rljob_operator.adapters.ownership import Foreign, sentence
-from rljob_operator.adapters.remains import Remains
-from rljob_operator.adapters.restart_clock import RestartClock
-from rljob_operator.adapters.startups import Startups
-from rljob_operator.adapters.status_writer import Overtaken, StatusWriter
+from rljob_operator.adapters.status_writer import Overtaken
 from rljob_operator.adapters.told import told, warning
 from rljob_operator.adapters.views import JobKey
 from rljob_operator.adapters.work_queue import Urgency
 from rljob_operator.adapters.workers import Look
-from rljob_operator.build import Owner, Platform, warnings
+from rljob_operator.build import Owner, warnings
 from rljob_operator.coordinator_link import CoordinatorError
 from rljob_operator.core import Decision, DeleteJob, RaiseEpoch, Reason, SetDesired, Stop, decide
 from rljob_operator.core.conditions import terminal, with_condition
-from rljob_operator.options import OperatorOptions
 
 INVALID_SPEC = "InvalidSpec"
 """Reason of Accepted=False: the API server took the spec, but it cannot work."""
@@ -72,19 +66,6 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """What all turns share."""
-
-    api: Api
-    cache: Cache
-    coordinators: Coordinators
-    metrics: Metrics
-    options: OperatorOptions
-    platform: Platform
-    identity: str
-
-
-@dataclass(frozen=True, slots=True)
 class Case:
     """What a turn begins with: the job as the API server has it."""
 
@@ -93,6 +74,7 @@ class Case:
     job: RLJob
     status: RLJobStatus
     """As last persisted."""
+    memory: JobMemory
 
     @property
     def owner(self) -> Owner:
@@ -116,16 +98,8 @@ class Reconciler:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._accepted = Accepted()
-        self._ends = Ends()
-        self._startups = Startups()
-        self._secrets = JobSecrets(world.api)
-        self._manifests = ManifestsMemo(world.options, world.platform)
-        self._writer = StatusWriter(world.api, world.cache)
         self._events = Events(world.api, world.identity)
-        self._actions = Actions(world.api)
-        self._clock = RestartClock(world.metrics)
-        self._remains = Remains(world.api)
+        self._memories: dict[JobKey, JobMemory] = {}
 
     async def turn(self, key: JobKey) -> Look | None:
         """Brings one job on; answers when to look again unasked."""
@@ -133,35 +107,49 @@ class Reconciler:
         if raw is None or "deletionTimestamp" in raw["metadata"] or not is_ours(raw):
             await self._forget(key)
             return None
-        job, status = self._accepted.job(key, raw), self._accepted.status(key, raw)
+        memory = await self._memory(key, raw["metadata"]["uid"])
+        job, status = memory.accepted.job(raw), memory.accepted.status(raw)
         try:
             if isinstance(status, Unreadable):
-                await self._stop(key, raw, status)
+                await self._stop(key, raw, memory, status)
                 return None
             if isinstance(job, Refused):
-                await self._refuse(key, raw, status, INVALID_SPEC, "\n".join(job.problems))
+                await self._refuse(key, raw, memory, status, INVALID_SPEC, "\n".join(job.problems))
                 return None
-            return await self._bring_on(Case(key, raw, job, status))
+            return await self._bring_on(Case(key, raw, job, status, memory))
         except Overtaken:
             return Look(time.time(), Urgency.ALARM)
 
+    async def _memory(self, key: JobKey, uid: str) -> JobMemory:
+        """What is known of the job; of an earlier one of its name, nothing."""
+        known = self._memories.get(key)
+        if known is None or known.uid != uid:
+            await self._forget(key)
+            known = self._memories[key] = JobMemory.of_new(key, uid, self._world)
+        return known
+
+    async def _forget(self, key: JobKey) -> None:
+        """The job is gone, or somebody else's."""
+        self._memories.pop(key, None)
+        await self._world.coordinators.close(key)
+
     async def _bring_on(self, case: Case) -> Look | None:
-        key = case.key
+        key, memory = case.key, case.memory
         try:
-            current = self._manifests.of(key, case.job, case.owner, case.generation, case.status)
+            current = memory.manifests.of(case.job, case.owner, case.generation, case.status)
         except ValueError as error:
-            await self._refuse(key, case.raw, case.status, INVALID_SPEC, str(error))
+            await self._refuse(key, case.raw, memory, case.status, INVALID_SPEC, str(error))
             return None
         pods = self._world.cache.pods(key)
-        held = await self._secrets.of(key, case.job, case.owner, pods, has_begun=case.has_begun)
+        held = await memory.secret.of(case.job, case.owner, pods, has_begun=case.has_begun)
         claimed = await self._claim(case, current, held)
         if claimed.taken:
             # Whoever has the name of the coordinator's Service is not told the job's token.
             await self._world.coordinators.close(key)
-            await self._refuse(key, case.raw, case.status, NAME_TAKEN, sentence(claimed.taken, key))
+            await self._refuse(key, case.raw, memory, case.status, NAME_TAKEN, sentence(claimed.taken, key))
             return Look(time.time() + TAKEN_SECONDS)
         if held is Absent.REMAINS:
-            await self._actions.bury(key, pods)
+            await memory.actions.bury(pods)
             return Look(time.time() + REMAINS_SECONDS)
         if isinstance(held, Held) and held.is_restored:
             await self._warn(key, case.raw, RESTORED, RESTORED_MESSAGE)
@@ -174,34 +162,34 @@ class Reconciler:
         key, pods = case.key, self._world.cache.pods(case.key)
         delta = difference(current, self._world.cache.owned(key), key, case.owner.uid)
         if isinstance(held, Held) or held is Absent.LOST:
-            self._remains.forget(key)
+            case.memory.remains.are_gone()
             api, cache = self._world.api, self._world.cache
             return await claim(api, cache, key, case.owner.uid, delta, has_begun=case.has_begun)
-        stranded = [] if case.has_begun else await self._remains.stranded(key, pods)
+        stranded = [] if case.has_begun else await case.memory.remains.stranded(pods)
         return Outcome(taken=(*delta.taken, *([held] if isinstance(held, Foreign) else []), *stranded))
 
     async def _go_on(
         self, case: Case, current: Sequence[Json], held: Held | Absent | Foreign, claimed: Outcome
     ) -> Look:
         """Observes, decides, persists, and does what follows."""
-        seen_at, key, cache = time.monotonic(), case.key, self._world.cache
+        seen_at, key, memory, cache = time.monotonic(), case.key, case.memory, self._world.cache
         coordinator = await self._coordinator(key, held.token) if isinstance(held, Held) else None
         seen = await coordinator.status() if coordinator is not None else None
         pods, digests = cache.pods(key), templates(current, cache.owned(key))
-        revision, is_lost = self._accepted.revision(key, case.job), held is Absent.LOST
+        revision, is_lost = memory.accepted.revision(case.job), held is Absent.LOST
         sight = Sight(key, case.job, revision, case.generation, case.status, pods, digests, seen, is_lost)
         now = time.time()
-        observed, members = observe(sight, self._ends, self._startups)
+        observed, members = observe(sight, memory.ends, memory.startups)
         decision = decide(observed, now)
-        early = await self._writer.write(key, case.raw, case.status, decision.status)
-        self._clock.persisted(key, decision.events, seen_at)
+        early = await memory.status.write(case.raw, case.status, decision.status)
+        memory.restart_clock.persisted(decision.events, seen_at)
         try:
             outcome = await self._apply(case, decision, claimed)
             if outcome.taken and terminal(decision.status) is None:  # since the names were claimed
                 return Look(now + RETRY_SECONDS, Urgency.ALARM)
             scene = Scene(key, case.owner.uid, case.job, decision.status, sight.pods, members, coordinator)
-            is_refused = await self._act(decision, scene)
-            await self._actions.bury(key, scene.pods)
+            is_refused = await self._act(decision, scene, memory)
+            await memory.actions.bury(scene.pods)
         finally:
             await self._tell(key, case.raw, case.job, decision)
         soonest = [decision.look_again_at]
@@ -223,7 +211,7 @@ class Reconciler:
         if _is_ending(decision):
             return Outcome()
         api, cache, key, uid = self._world.api, self._world.cache, case.key, case.owner.uid
-        wanted = self._manifests.of(key, case.job, case.owner, case.generation, decision.status)
+        wanted = case.memory.manifests.of(case.job, case.owner, case.generation, decision.status)
         return await carry_out(api, cache, key, uid, difference(wanted, cache.owned(key), key, uid), claimed)
 
     async def _coordinator(self, key: JobKey, token: str) -> Coordinator | None:
@@ -234,16 +222,16 @@ class Reconciler:
             return None
         return await self._world.coordinators.of(key, token)
 
-    async def _act(self, decision: Decision, scene: Scene) -> bool:
+    async def _act(self, decision: Decision, scene: Scene, memory: JobMemory) -> bool:
         """In order; True if the coordinator refused or did not answer, which ended it."""
         try:
             for action in decision.actions:
-                await self._actions.carry_out(action, scene)
+                await memory.actions.carry_out(action, scene)
         except CoordinatorError as error:
             _log.info("%s: %s", scene.key, error)
             return True
         if any(isinstance(action, SetDesired | RaiseEpoch) for action in decision.actions):
-            self._clock.told(scene.key)
+            memory.restart_clock.ordered()
         if _stops(decision):
             await self._world.coordinators.close(scene.key)
         return False
@@ -267,7 +255,9 @@ class Reconciler:
             if refusal.passes:
                 raise refusal.error
 
-    async def _refuse(self, key: JobKey, raw: Json, status: RLJobStatus, reason: str, message: str) -> None:
+    async def _refuse(
+        self, key: JobKey, raw: Json, memory: JobMemory, status: RLJobStatus, reason: str, message: str
+    ) -> None:
         """Says what keeps the job from being taken care of; what runs already is left as it is."""
         generation: int = raw["metadata"].get("generation", 1)
         new = with_condition(
@@ -280,10 +270,10 @@ class Reconciler:
         )
         if new == status:
             return
-        await self._writer.write(key, raw, status, new)
+        await memory.status.write(raw, status, new)
         await self._warn(key, raw, reason, message)
 
-    async def _stop(self, key: JobKey, raw: Json, status: Unreadable) -> None:
+    async def _stop(self, key: JobKey, raw: Json, memory: JobMemory, status: Unreadable) -> None:
         """Says that nothing is done for a job whose status cannot be read. What runs already is left as it is."""
         message = (
             f"the status is not one that this operator knows: {status.problem}; nothing is begun or restarted for this"
@@ -298,7 +288,7 @@ class Reconciler:
             last_transition_time=timestamp(time.time()),
             observed_generation=raw["metadata"].get("generation", 1),
         )
-        if await self._writer.write_condition(key, raw, condition):
+        if await memory.status.write_condition(raw, condition):
             await self._warn(key, raw, STATUS_UNREADABLE, message)
 
     async def _warn(self, key: JobKey, raw: Json, reason: str, message: str) -> None:
@@ -306,21 +296,6 @@ class Reconciler:
         _log.warning("%s: %s: %s", key, reason, message)
         self._world.metrics.decisions.labels(reason, "").inc()
         await self._events.tell(key, raw, warning(reason, message))
-
-    async def _forget(self, key: JobKey) -> None:
-        for memory in (
-            self._accepted,
-            self._ends,
-            self._startups,
-            self._secrets,
-            self._manifests,
-            self._writer,
-            self._actions,
-            self._clock,
-            self._remains,
-        ):
-            memory.forget(key)
-        await self._world.coordinators.close(key)
 
 
 def _stops(decision: Decision) -> bool:

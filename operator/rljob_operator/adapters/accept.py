@@ -1,6 +1,6 @@
 """Accept: from the object that the API server holds to a job and its status, or to what is wrong with them.
 
-Parsed once for each generation, since most turns see the same spec again. Pure but for that memory.
+Parsed once for each version, since most turns see the same again. Pure but for that memory.
 """
 
 from dataclasses import dataclass
@@ -35,44 +35,33 @@ class Unreadable:
 
 
 class Accepted:
-    """Jobs by key, as of their generation."""
+    """One job as of its last generation, and its status as of its last version."""
 
-    def __init__(self) -> None:
-        self._known: dict[JobKey, tuple[tuple[str, int], RLJob | Refused]] = {}
-        self._statuses: dict[JobKey, tuple[str, RLJobStatus | Unreadable]] = {}
-        self._revisions: dict[JobKey, tuple[RLJob, str]] = {}
+    def __init__(self, key: JobKey) -> None:
+        self._key = key
+        self._job: tuple[int, RLJob | Refused] | None = None
+        self._status: tuple[str, RLJobStatus | Unreadable] | None = None
+        self._revision: tuple[RLJob, str] | None = None
 
-    def forget(self, key: JobKey) -> None:
-        """The job is gone."""
-        self._known.pop(key, None)
-        self._statuses.pop(key, None)
-        self._revisions.pop(key, None)
-
-    def job(self, key: JobKey, raw: Json) -> RLJob | Refused:
+    def job(self, raw: Json) -> RLJob | Refused:
         """The job, or what is wrong with it."""
-        version = (raw["metadata"]["uid"], raw["metadata"].get("generation", 0))
-        known = self._known.get(key)
-        if known is None or known[0] != version:
-            known = (version, _parsed(key, raw))
-            self._known[key] = known
-        return known[1]
+        generation: int = raw["metadata"].get("generation", 0)
+        if self._job is None or self._job[0] != generation:
+            self._job = (generation, _parsed(self._key, raw))
+        return self._job[1]
 
-    def revision(self, key: JobKey, job: RLJob) -> str:
+    def revision(self, job: RLJob) -> str:
         """The revision of its spec, which takes longer to work out than all else that a turn observes."""
-        known = self._revisions.get(key)
-        if known is None or known[0] is not job:
-            known = (job, revision(job.spec))
-            self._revisions[key] = known
-        return known[1]
+        if self._revision is None or self._revision[0] is not job:
+            self._revision = (job, revision(job.spec))
+        return self._revision[1]
 
-    def status(self, key: JobKey, raw: Json) -> RLJobStatus | Unreadable:
+    def status(self, raw: Json) -> RLJobStatus | Unreadable:
         """Its status as last persisted, or why it cannot be understood: an empty one would begin the job anew."""
         version: str = raw["metadata"]["resourceVersion"]
-        known = self._statuses.get(key)
-        if known is None or known[0] != version:
-            known = (version, _status(raw))
-            self._statuses[key] = known
-        return known[1]
+        if self._status is None or self._status[0] != version:
+            self._status = (version, _status(raw))
+        return self._status[1]
 
 
 def is_ours(raw: Json) -> bool:

@@ -53,19 +53,15 @@ class Scene:
 
 
 class Actions:
-    """Carries them out."""
+    """Carries out those of one job."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, key: JobKey) -> None:
         self._api = api
-        self._pods = PodActions(api)
+        self._pods = PodActions(api, key)
 
-    def forget(self, key: JobKey) -> None:
-        """The job is gone."""
-        self._pods.forget(key)
-
-    async def bury(self, key: JobKey, pods: Sequence[PodView]) -> None:
+    async def bury(self, pods: Sequence[PodView]) -> None:
         """Lets go of pods that are lost with their node: they would be going for ever."""
-        await self._pods.bury(key, pods)
+        await self._pods.bury(pods)
 
     async def carry_out(self, action: Action, scene: Scene) -> None:
         """One action; raises what the API server or the coordinator answered."""
@@ -85,7 +81,7 @@ class Actions:
             case KillPod(pod, life) | MarkForDeletion(pod, life) | KeepPod(pod, life):
                 view = scene.members.get(pod)
                 if view is not None and life_of(view) == life:
-                    await self._to_pod(action, scene.key, view)
+                    await self._to_pod(action, view)
             case RestartInfrastructure(name):
                 await self._restart_infrastructure(scene, name)
             case DeleteJob():
@@ -93,14 +89,14 @@ class Actions:
             case Stop():
                 pass  # the replicas follow from the status
 
-    async def _to_pod(self, action: Action, key: JobKey, pod: PodView) -> None:
+    async def _to_pod(self, action: Action, pod: PodView) -> None:
         match action:
             case KillPod():
-                await self._pods.delete(key, pod)
+                await self._pods.delete(pod)
             case MarkForDeletion():
-                await self._pods.mark(key, pod)
+                await self._pods.mark(pod)
             case KeepPod():
-                await self._pods.unmark(key, pod)
+                await self._pods.unmark(pod)
 
     async def _raise_epoch(self, action: RaiseEpoch, scene: Scene) -> None:
         if scene.coordinator is None:
@@ -126,12 +122,12 @@ class Actions:
         for view in scene.pods:
             stays = not view.deleting and view.phase not in ("Failed", "Succeeded")
             if life_of(view) in lost and stays and not returns(view, None):
-                await self._pods.delete(scene.key, view)
+                await self._pods.delete(view)
 
     async def _restart_infrastructure(self, scene: Scene, name: str) -> None:
         for view in scene.pods:
             if process_name(scene.key, view) == name and not view.deleting and not returns_by_itself(view):
-                await self._pods.delete(scene.key, view)
+                await self._pods.delete(view)
 
     async def _delete_job(self, scene: Scene) -> None:
         options = {"preconditions": {"uid": scene.uid}, "propagationPolicy": "Background"}

@@ -20,36 +20,30 @@ MAX_ENDS = 20
 
 
 class Ends:
-    """When the processes of the jobs ended: the API server remembers only the last end of each, and none reliably.
+    """When the processes of a job ended: the API server remembers only the last end of each, and none reliably.
 
     Lost with the operator; then a process that does not stay up is noticed later, and not less surely.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._seen: dict[tuple[JobKey, str], tuple[str, tuple[float, ...]]] = {}
-        self._down: dict[tuple[JobKey, str], float] = {}
+        self._seen: dict[str, tuple[str, tuple[float, ...]]] = {}
+        self._down: dict[str, float] = {}
 
-    def forget(self, key: JobKey) -> None:
-        """The job is gone."""
-        for entry in [entry for entry in {**self._seen, **self._down} if entry[0] == key]:
-            self._seen.pop(entry, None)
-            self._down.pop(entry, None)
-
-    def down_since(self, key: JobKey, name: str, pod: PodView) -> float | None:
+    def down_since(self, name: str, pod: PodView) -> float | None:
         """When it was first seen not to run, or None.
 
         A kubelet that is started again says that of all its pods, until it has looked: their own times say nothing.
         """
         if pod.started:
-            self._down.pop((key, name), None)
+            self._down.pop(name, None)
             return None
-        return self._down.setdefault((key, name), self._clock())
+        return self._down.setdefault(name, self._clock())
 
-    def of(self, key: JobKey, name: str, pod: PodView) -> tuple[float, ...]:
+    def of(self, name: str, pod: PodView) -> tuple[float, ...]:
         """Its ends, oldest first, with the one that is seen now."""
         life = f"{pod.uid}/{pod.restarts}"
-        known = self._seen.get((key, name))
+        known = self._seen.get(name)
         if known is None:
             ends: tuple[float, ...] = ()
         elif known[0] == life:
@@ -57,7 +51,7 @@ class Ends:
         else:
             end = pod.last_end
             ends = (*known[1], end.finished_at if end is not None else self._clock())[-MAX_ENDS:]
-        self._seen[key, name] = (life, ends)
+        self._seen[name] = (life, ends)
         return ends
 
 
@@ -67,7 +61,7 @@ def infrastructure_facts(
     """A fact for every process of which there is a pod."""
     told = {process.name: process.restarts for process in status.infrastructure}
     newest = {process_name(key, pod): pod for pod in pods if pod.component in _COMPONENTS and not pod.deleting}
-    return tuple(_fact(key, name, pod, told.get(name), ends) for name, pod in sorted(newest.items()))
+    return tuple(_fact(name, pod, told.get(name), ends) for name, pod in sorted(newest.items()))
 
 
 def process_name(key: JobKey, pod: PodView) -> str:
@@ -82,7 +76,7 @@ def returns_by_itself(pod: PodView) -> bool:
     return pod.phase not in ("Failed", "Succeeded") and not pod.deleting
 
 
-def _fact(key: JobKey, name: str, pod: PodView, told: int | None, ends: Ends) -> ProcessFact:
+def _fact(name: str, pod: PodView, told: int | None, ends: Ends) -> ProcessFact:
     end = pod.ended or pod.last_end
     stopped = pod.phase in ("Failed", "Succeeded") or pod.waiting == CRASH_LOOP
     news = told is not None and pod.restarts > told
@@ -90,11 +84,11 @@ def _fact(key: JobKey, name: str, pod: PodView, told: int | None, ends: Ends) ->
         name=name,
         pid=None,
         alive=not news and not (stopped and not returns_by_itself(pod)),
-        exits=ends.of(key, name, pod),
+        exits=ends.of(name, pod),
         num_restarts=pod.restarts,
         exit_code=exit_code(end),
         last_words=last_words(pod, end),
-        down_since=ends.down_since(key, name, pod),
+        down_since=ends.down_since(name, pod),
         reason=waits_for(pod),
         waits_for="" if pod.started else _waits_for(pod),
     )

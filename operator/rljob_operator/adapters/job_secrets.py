@@ -1,6 +1,6 @@
 """The Secret of a job: drawn and created once, read ever after, and never given another content.
 
-What is in it is kept in memory, by job: its token opens the coordinator. Nobody watches secrets, so it is looked now
+What is in it is kept in memory: its token opens the coordinator. Nobody watches secrets, so it is looked now
 and then whether it is still there. One that was deleted by hand is made again of what is remembered; where nobody
 remembers it, as after a restart of the operator, it is lost as long as pods run that know the old one.
 """
@@ -51,26 +51,22 @@ class Held:
 
 @dataclass(slots=True)
 class _Known:
-    uid: str
     token: str
     password: str
     seen_at: float
 
 
-class JobSecrets:
-    """Contents by job."""
+class JobSecret:
+    """The content of one job's."""
 
-    def __init__(self, api: Api, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, api: Api, key: JobKey, clock: Callable[[], float] = time.time) -> None:
         self._api = api
+        self._key = key
         self._clock = clock
-        self._known: dict[JobKey, _Known] = {}
-
-    def forget(self, key: JobKey) -> None:
-        """The job is gone."""
-        self._known.pop(key, None)
+        self._known: _Known | None = None
 
     async def of(
-        self, key: JobKey, job: RLJob, owner: Owner, pods: Sequence[PodView], *, has_begun: bool
+        self, job: RLJob, owner: Owner, pods: Sequence[PodView], *, has_begun: bool
     ) -> Held | Absent | Foreign:
         """The Secret's content, or another one of its name that somebody else made.
 
@@ -78,52 +74,51 @@ class JobSecrets:
 
         As long as such a pod is on a node, the node's kubelet gives its (immutable) Secret to every pod that names it.
         """
-        known = self._known.get(key)
-        if known is not None and known.uid == owner.uid:
-            return await self._checked(key, job, owner, pods, known)
-        found = await self._read(key)
+        if self._known is not None:
+            return await self._checked(job, owner, pods, self._known)
+        found = await self._read()
         if found is None and not pods:
             token, password = secrets.token_urlsafe(DRAWN_BYTES), secrets.token_urlsafe(DRAWN_BYTES)
-            found = await self._create(key, job, owner, token, password)
-        whose = _holder(found, key, owner)
+            found = await self._create(job, owner, token, password)
+        whose = _holder(found, self._key, owner)
         if isinstance(whose, Foreign):
             return whose
         if found is None or whose is not Holder.JOB:
             return Absent.LOST if has_begun and pods else Absent.REMAINS
         token, password = (base64.b64decode(found["data"][name]).decode() for name in (TOKEN_KEY, PASSWORD_KEY))
-        self._known[key] = _Known(owner.uid, token, password, self._clock())
+        self._known = _Known(token, password, self._clock())
         return Held(token)
 
     async def _checked(
-        self, key: JobKey, job: RLJob, owner: Owner, pods: Sequence[PodView], known: _Known
+        self, job: RLJob, owner: Owner, pods: Sequence[PodView], known: _Known
     ) -> Held | Absent | Foreign:
         waiting = [pod.created_at for pod in pods if not pod.started and pod.created_at > known.seen_at]
         if self._clock() < min([known.seen_at + CHECK_SECONDS, *(at + WAITING_SECONDS for at in waiting)]):
             return Held(known.token)
-        found = await self._read(key)
+        found = await self._read()
         is_gone = found is None
         if found is None:
-            found = await self._create(key, job, owner, known.token, known.password)
-        whose = _holder(found, key, owner)
+            found = await self._create(job, owner, known.token, known.password)
+        whose = _holder(found, self._key, owner)
         if isinstance(whose, Foreign):  # once it is gone, ours is made again
             return whose
         if found is None or whose is not Holder.JOB:
-            self.forget(key)
+            self._known = None
             return Absent.LOST if pods else Absent.REMAINS
         known.seen_at = self._clock()
         return Held(known.token, is_restored=is_gone)
 
-    async def _read(self, key: JobKey) -> Json | None:
+    async def _read(self) -> Json | None:
         try:
-            return await self._api.get(SECRETS, key.namespace, secret_name(key.name))
+            return await self._api.get(SECRETS, self._key.namespace, secret_name(self._key.name))
         except ApiNotFound:
             return None
 
-    async def _create(self, key: JobKey, job: RLJob, owner: Owner, token: str, password: str) -> Json | None:
+    async def _create(self, job: RLJob, owner: Owner, token: str, password: str) -> Json | None:
         try:
-            return await self._api.create(SECRETS, key.namespace, secret(job, owner, token, password))
+            return await self._api.create(SECRETS, self._key.namespace, secret(job, owner, token, password))
         except ApiConflict:  # another replica was faster
-            return await self._read(key)
+            return await self._read()
 
 
 def _holder(found: Json | None, key: JobKey, owner: Owner) -> Holder | Foreign:

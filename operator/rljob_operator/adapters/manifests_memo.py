@@ -10,7 +10,7 @@ from rljob_api.spec import RLJob
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_operator.adapters.api import Json
 from rljob_operator.adapters.apply import leaves_alone
-from rljob_operator.adapters.views import JobKey, OwnedView
+from rljob_operator.adapters.views import OwnedView
 from rljob_operator.build import Owner, Platform, manifests
 from rljob_operator.options import OperatorOptions
 
@@ -19,27 +19,21 @@ _SCALING = (ConditionType.SUSPENDED, ConditionType.SUCCEEDED, ConditionType.FAIL
 
 
 class ManifestsMemo:
-    """By job, for its last generation and scale."""
+    """Of one job, for its last generation and scale."""
 
     def __init__(self, options: OperatorOptions, platform: Platform) -> None:
         self._options = options
         self._platform = platform
-        self._known: dict[JobKey, tuple[object, Sequence[Json]]] = {}
+        self._known: tuple[object, Sequence[Json]] | None = None
 
-    def forget(self, key: JobKey) -> None:
-        """The job is gone."""
-        self._known.pop(key, None)
-
-    def of(self, key: JobKey, job: RLJob, owner: Owner, generation: int, status: RLJobStatus) -> Sequence[Json]:
+    def of(self, job: RLJob, owner: Owner, generation: int, status: RLJobStatus) -> Sequence[Json]:
         """All objects but the Secret. ValueError with sentences where the pod template cannot be used."""
         scale = tuple((role.name, len(role.pods)) for role in status.roles)
         conditions = frozenset(c.type for c in status.conditions if c.status == "True" and c.type in _SCALING)
         made_of = (owner, generation, scale, conditions)
-        known = self._known.get(key)
-        if known is None or known[0] != made_of:
-            known = (made_of, manifests(job, owner, status, self._options, self._platform))
-            self._known[key] = known
-        return known[1]
+        if self._known is None or self._known[0] != made_of:
+            self._known = (made_of, manifests(job, owner, status, self._options, self._platform))
+        return self._known[1]
 
 
 def templates(wanted: Sequence[Json], there: Mapping[tuple[str, str], OwnedView]) -> Mapping[str, str]:

@@ -39,7 +39,7 @@ class Sight:
 def observe(sight: Sight, ends: Ends, startups: Startups) -> tuple[Observed, Mapping[PodKey, PodView]]:
     """What the core may know, and which pod each replica is."""
     members = replicas_of(sight)
-    up_at = startups.of(sight.key, members.values())
+    up_at = startups.of(members.values())
     facts = tuple(
         fact_of(key, pod, _template(sight, key.role), up_at.get(life_of(pod))) for key, pod in members.items()
     )

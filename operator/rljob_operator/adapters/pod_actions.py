@@ -22,72 +22,66 @@ _log = logging.getLogger(__name__)
 
 
 class PodActions:
-    """All of them may be done twice."""
+    """Of one job; all of them may be done twice."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, key: JobKey) -> None:
         self._api = api
-        self._buried: dict[JobKey, frozenset[str]] = {}
+        self._key = key
+        self._buried = frozenset[str]()
         """Uids of pods that were let go of and not yet seen to be gone."""
-        self._beside: dict[JobKey, frozenset[str]] = {}
+        self._beside = frozenset[str]()
         """Uids of pods that were there at a burial and have not been made anew for it."""
 
-    def forget(self, key: JobKey) -> None:
-        """The job is gone."""
-        self._buried.pop(key, None)
-        self._beside.pop(key, None)
-
-    async def delete(self, key: JobKey, pod: PodView) -> None:
+    async def delete(self, pod: PodView) -> None:
         """Deletes this pod, and not one of the same name: at once, by force where nobody is left to end it."""
         grace = 0 if await self._is_abandoned(pod) else AT_ONCE_SECONDS
         if pod.deleting and pod.grace_seconds <= grace:
             return
-        await self._delete(key, pod, grace)
+        await self._delete(pod, grace)
 
-    async def bury(self, key: JobKey, pods: Sequence[PodView]) -> None:
+    async def bury(self, pods: Sequence[PodView]) -> None:
         """Deletes by force those that nobody is left to end: a StatefulSet makes no other one before they are gone."""
         lost = [pod for pod in stranded(pods, time.time()) if await self._is_abandoned(pod)]
         for pod in lost:
-            await self._delete(key, pod, 0)
-        for pod in self._kept_waiting(key, pods, frozenset(pod.uid for pod in lost)):
-            await self._delete(key, pod, AT_ONCE_SECONDS)
+            await self._delete(pod, 0)
+        for pod in self._kept_waiting(pods, frozenset(pod.uid for pod in lost)):
+            await self._delete(pod, AT_ONCE_SECONDS)
 
-    async def mark(self, key: JobKey, pod: PodView) -> None:
+    async def mark(self, pod: PodView) -> None:
         """Its Deployment takes it first when it shrinks."""
-        await self._annotate(key, pod, MARKED)
+        await self._annotate(pod, MARKED)
 
-    async def unmark(self, key: JobKey, pod: PodView) -> None:
+    async def unmark(self, pod: PodView) -> None:
         """Takes the mark back."""
-        await self._annotate(key, pod, None)
+        await self._annotate(pod, None)
 
-    def _kept_waiting(self, key: JobKey, pods: Sequence[PodView], lost: frozenset[str]) -> list[PodView]:
+    def _kept_waiting(self, pods: Sequence[PodView], lost: frozenset[str]) -> list[PodView]:
         """Pods that had to be near a lost one: the scheduler does not notice for minutes that they need not be now.
 
         Meant are those that are listed when a pod is let go of, or when it is first seen to be gone, and each is named
         once: what is made later waits for something else.
         """
-        buried, there = self._buried.pop(key, frozenset()), frozenset(pod.uid for pod in pods)
-        beside = self._beside.pop(key, frozenset()) & there
+        buried, there = self._buried, frozenset(pod.uid for pod in pods)
+        beside = self._beside & there
         if lost - buried or buried - there:
             beside |= there
         waiting = [pod for pod in pods if pod.uid in beside and pod.unscheduled and not pod.deleting]
-        if left := (buried | lost) & there:
-            self._buried[key] = left
-        if left := beside - {pod.uid for pod in waiting}:
-            self._beside[key] = left
+        self._buried = (buried | lost) & there
+        self._beside = beside - {pod.uid for pod in waiting}
         return waiting
 
-    async def _delete(self, key: JobKey, pod: PodView, grace: int) -> None:
+    async def _delete(self, pod: PodView, grace: int) -> None:
         options = {"gracePeriodSeconds": grace, "preconditions": {"uid": pod.uid}}
         try:
-            await self._api.delete(PODS, key.namespace, pod.name, options)
+            await self._api.delete(PODS, self._key.namespace, pod.name, options)
         except (ApiNotFound, ApiConflict):
             return
-        _log.info("%s: deleted pod %s%s", key, pod.name, "" if grace else " by force: its node is lost")
+        _log.info("%s: deleted pod %s%s", self._key, pod.name, "" if grace else " by force: its node is lost")
 
-    async def _annotate(self, key: JobKey, pod: PodView, cost: str | None) -> None:
+    async def _annotate(self, pod: PodView, cost: str | None) -> None:
         body: Json = {"metadata": {"uid": pod.uid, "annotations": {DELETION_COST: cost}}}
         try:
-            await self._api.merge(PODS, key.namespace, pod.name, body)
+            await self._api.merge(PODS, self._key.namespace, pod.name, body)
         except (ApiNotFound, ApiConflict):
             return
 

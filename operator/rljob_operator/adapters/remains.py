@@ -18,32 +18,34 @@ PATIENCE_SECONDS = 60.0
 
 
 class Remains:
-    """When each job began to wait."""
+    """What one job waits for, and since when."""
 
-    def __init__(self, api: Api, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, api: Api, key: JobKey, clock: Callable[[], float] = time.time) -> None:
         self._api = api
+        self._key = key
         self._clock = clock
-        self._since: dict[JobKey, float] = {}
+        self._since: float | None = None
 
-    def forget(self, key: JobKey) -> None:
-        """The job is gone, or waits no more."""
-        self._since.pop(key, None)
+    def are_gone(self) -> None:
+        """The job waits no more."""
+        self._since = None
 
-    async def stranded(self, key: JobKey, pods: Sequence[PodView]) -> list[Foreign]:
+    async def stranded(self, pods: Sequence[PodView]) -> list[Foreign]:
         """Pods, or what makes them, that nobody takes away."""
-        since = self._since.setdefault(key, self._clock())
-        if self._clock() - since > PATIENCE_SECONDS:
+        if self._since is None:
+            self._since = self._clock()
+        if self._clock() - self._since > PATIENCE_SECONDS:
             return [Foreign("Pod", pod.name, named(pod.controller)) for pod in pods]
         staying = [pod for pod in pods if not pod.deleting]
         found = [Foreign("Pod", pod.name) for pod in staying if pod.controller is None]
         for controller in {pod.controller for pod in staying if pod.controller is not None}:
-            if controller.kind == REPLICA_SET_KIND and await self._is_cut_off(key, controller):
+            if controller.kind == REPLICA_SET_KIND and await self._is_cut_off(controller):
                 found.append(Foreign(REPLICA_SETS.kind, controller.name))
         return found
 
-    async def _is_cut_off(self, key: JobKey, replicas: Controller) -> bool:
+    async def _is_cut_off(self, replicas: Controller) -> bool:
         try:
-            found = await self._api.get(REPLICA_SETS, key.namespace, replicas.name)
+            found = await self._api.get(REPLICA_SETS, self._key.namespace, replicas.name)
         except ApiNotFound:
             return False
         return "deletionTimestamp" not in found["metadata"] and controller_of(found["metadata"]) is None

@@ -8,22 +8,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from rljob_operator.adapters.pod_facts import life_of
-from rljob_operator.adapters.views import JobKey, PodView
+from rljob_operator.adapters.views import PodView
 
 
 class Startups:
-    """First sights, by job and life."""
+    """First sights of one job's launchers, by life."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._seen: dict[JobKey, dict[str, float]] = {}
+        self._seen: dict[str, float] = {}
 
-    def forget(self, key: JobKey) -> None:
-        """The job is gone."""
-        self._seen.pop(key, None)
-
-    def of(self, key: JobKey, pods: Iterable[PodView]) -> Mapping[str, float]:
+    def of(self, pods: Iterable[PodView]) -> Mapping[str, float]:
         """Life -> Unix time, of those that are past it now; who is not among them any more is forgotten."""
-        known, now = self._seen.get(key, {}), self._clock()
-        self._seen[key] = {life: known.get(life, now) for life in (life_of(pod) for pod in pods if pod.started)}
-        return self._seen[key]
+        known, now = self._seen, self._clock()
+        self._seen = {life: known.get(life, now) for life in (life_of(pod) for pod in pods if pod.started)}
+        return self._seen

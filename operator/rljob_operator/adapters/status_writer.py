@@ -23,33 +23,30 @@ class Overtaken(Exception):
 
 
 class StatusWriter:
-    """Writes where there is something new to say, and remembers when it last did."""
+    """Writes one job's status where there is something new to say, and remembers when it last did."""
 
-    def __init__(self, api: Api, cache: Cache) -> None:
+    def __init__(self, api: Api, cache: Cache, key: JobKey) -> None:
         self._api = api
         self._cache = cache
-        self._written_at: dict[JobKey, float] = {}
+        self._key = key
+        self._written_at = float("-inf")
 
-    def forget(self, key: JobKey) -> None:
-        """The job is gone."""
-        self._written_at.pop(key, None)
-
-    async def write(self, key: JobKey, raw: Json, old: RLJobStatus, new: RLJobStatus) -> float | None:
+    async def write(self, raw: Json, old: RLJobStatus, new: RLJobStatus) -> float | None:
         """Writes `new` over `old`, the status of `raw`. Raises Overtaken.
 
         None: the API server has it. Else it is progress alone, and so many seconds too early to be written.
         """
         if new == old and raw["status"]:
             return None
-        early = self._written_at.get(key, float("-inf")) + PROGRESS_SECONDS - time.monotonic()
+        early = self._written_at + PROGRESS_SECONDS - time.monotonic()
         if early > 0 and raw["status"] and decisive(new) == decisive(old):
             return early
         wanted = new.model_dump(mode="json", by_alias=True, exclude_none=True)
-        await self._patch(key, raw, merge_patch(raw["status"], wanted))
-        self._written_at[key] = time.monotonic()
+        await self._patch(raw, merge_patch(raw["status"], wanted))
+        self._written_at = time.monotonic()
         return None
 
-    async def write_condition(self, key: JobKey, raw: Json, condition: Condition) -> bool:
+    async def write_condition(self, raw: Json, condition: Condition) -> bool:
         """Sets one condition in a status of which nothing else is understood, nor changed. Raises Overtaken.
 
         False: it says so already.
@@ -59,26 +56,27 @@ class StatusWriter:
         if any((each.get("reason"), each.get("message")) == (condition.reason, condition.message) for each in before):
             return False
         said = condition.model_dump(mode="json", by_alias=True)
-        await self._patch(key, raw, {"conditions": [*others, said], "reason": condition.reason})
+        await self._patch(raw, {"conditions": [*others, said], "reason": condition.reason})
         return True
 
-    async def _patch(self, key: JobKey, raw: Json, status: Json) -> None:
+    async def _patch(self, raw: Json, status: Json) -> None:
         body = {
             "metadata": {"uid": raw["metadata"]["uid"], "resourceVersion": raw["metadata"]["resourceVersion"]},
             "status": status,
         }
         try:
-            written = await self._api.merge(RLJOBS, key.namespace, key.name, body, "status")
+            written = await self._api.merge(RLJOBS, self._key.namespace, self._key.name, body, "status")
         except ApiConflict as error:
-            await self.refresh(key)
+            await self._refresh()
             raise Overtaken(str(error)) from error
         except ApiNotFound as error:  # the watch of RLJobs may have slept over its end
             self._cache.drop_job(raw)
             raise Overtaken(str(error)) from error
         self._cache.put_job(written, quietly=True)
 
-    async def refresh(self, key: JobKey) -> None:
+    async def _refresh(self) -> None:
         """Reads the job anew into the cache."""
+        key = self._key
         known = self._cache.job(key)
         try:
             self._cache.put_job(await self._api.get(RLJOBS, key.namespace, key.name))

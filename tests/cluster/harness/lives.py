@@ -24,6 +24,7 @@ from rljob_operator.adapters.coordinator import Access, ProxyAccess
 from rljob_operator.adapters.coordinators import Coordinators
 from rljob_operator.adapters.errors import AdapterError, ApiNotFound
 from rljob_operator.adapters.informer import Informer
+from rljob_operator.adapters.job_memory import World
 from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.resources import OWNED, POD_MONITORS, PODS, RLJOBS, SECRETS
 from rljob_operator.adapters.sinks import OwnedSink, PodSink
@@ -31,7 +32,7 @@ from rljob_operator.adapters.views import JobKey
 from rljob_operator.build import Platform
 from rljob_operator.coordinator_link import CoordinatorError, CoordinatorLink, Transport
 from rljob_operator.options import OperatorOptions
-from rljob_operator.reconcile import Reconciler, World
+from rljob_operator.reconcile import Reconciler
 from tests.cluster.harness.kubectl import Object
 from tests.cluster.harness.machine import workload_options
 

@@ -47,9 +47,6 @@ def test_ends_are_remembered_over_the_lives_that_the_api_server_forgets() -> Non
 
     assert fact.exits == (NOW_SECONDS, NOW_SECONDS)
     assert (fact.num_restarts, fact.exit_code) == (2, 1)
-    ends.forget(KEY)
-    (fact,) = infrastructure_facts(KEY, [view_pod(lives[-1])], remembers(0), ends)
-    assert fact.exits == ()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from rljob_api.cluster import secret_name
 from rljob_api.spec import RLJob
 from rljob_operator.adapters.api import Api
 from rljob_operator.adapters.errors import ApiConflict, ApiNotFound
-from rljob_operator.adapters.job_secrets import CHECK_SECONDS, WAITING_SECONDS, Absent, Held, JobSecrets
+from rljob_operator.adapters.job_secrets import CHECK_SECONDS, WAITING_SECONDS, Absent, Held, JobSecret
 from rljob_operator.adapters.ownership import Foreign
 from rljob_operator.adapters.resources import Resource
 from rljob_operator.adapters.views import JobKey, PodView, view_pod
@@ -58,10 +58,10 @@ class Scene:
 
     def restart(self) -> None:
         """Another operator, that remembers nothing."""
-        self.secrets = JobSecrets(cast(Api, self.api), clock=lambda: self.now)
+        self.secret = JobSecret(cast(Api, self.api), KEY, clock=lambda: self.now)
 
     def ask(self, *pods: PodView, has_begun: bool = True) -> Held | Absent | Foreign:
-        return asyncio.run(self.secrets.of(KEY, self.job, OWNER, pods, has_begun=has_begun))
+        return asyncio.run(self.secret.of(self.job, OWNER, pods, has_begun=has_begun))
 
     def make_another(self) -> Json:
         """Somebody else's in the place of the job's, or the job's own without its owner."""
@@ -168,4 +168,4 @@ def test_the_secret_of_an_earlier_job_is_not_used() -> None:
     scene.restart()
     later = Owner(namespace="ns", uid="j2")
 
-    assert asyncio.run(scene.secrets.of(KEY, scene.job, later, (), has_begun=False)) is Absent.REMAINS
+    assert asyncio.run(scene.secret.of(scene.job, later, (), has_begun=False)) is Absent.REMAINS

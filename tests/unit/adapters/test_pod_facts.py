@@ -9,7 +9,7 @@ from rljob_api.names import Role
 from rljob_api.wire.identity import PodKey
 from rljob_operator.adapters.pod_facts import fact_of, stranded
 from rljob_operator.adapters.startups import Startups
-from rljob_operator.adapters.views import JobKey, view_pod
+from rljob_operator.adapters.views import view_pod
 from rljob_operator.core import PodEnding, PodState
 from tests.unit.adapters.objects import NOW_SECONDS, make_pod, running, terminated, waiting
 
@@ -184,11 +184,11 @@ def test_a_sidecar_that_comes_first_in_the_status_is_not_taken_for_the_worker() 
 
 def test_a_launcher_is_up_from_the_first_sight_after_its_startup_and_each_life_anew() -> None:
     times = iter([10.0, 20.0, 30.0, 40.0])
-    startups, job = Startups(lambda: next(times)), JobKey("ns", "job")
+    startups = Startups(lambda: next(times))
     begun, imports = view_pod(make_pod(running())), view_pod(make_pod(running(), restarts=1, started=False))
     again = view_pod(make_pod(running(), restarts=1))
 
-    assert startups.of(job, [begun]) == {"u1/0": 10.0}
-    assert startups.of(job, [begun]) == {"u1/0": 10.0}
-    assert startups.of(job, [imports]) == {}
-    assert startups.of(job, [again]) == {"u1/1": 40.0}
+    assert startups.of([begun]) == {"u1/0": 10.0}
+    assert startups.of([begun]) == {"u1/0": 10.0}
+    assert startups.of([imports]) == {}
+    assert startups.of([again]) == {"u1/1": 40.0}

@@ -26,10 +26,10 @@ class Scene:
     def __init__(self, replica_set: Json | None = None) -> None:
         answers = {} if replica_set is None else {REPLICA_SETS.path("ns", SET.name): {"metadata": replica_set}}
         self.api, self.now = ApiOfAnswers(answers), NOW_SECONDS
-        self.remains = Remains(cast(Api, self.api), clock=lambda: self.now)
+        self.remains = Remains(cast(Api, self.api), KEY, clock=lambda: self.now)
 
     def named(self, *pods: PodView) -> list[str]:
-        return [str(each) for each in asyncio.run(self.remains.stranded(KEY, pods))]
+        return [str(each) for each in asyncio.run(self.remains.stranded(pods))]
 
 
 @pytest.mark.parametrize(
@@ -64,5 +64,5 @@ def test_after_a_while_whatever_is_there_is_named() -> None:
     scene.now += 1
 
     assert scene.named(*pods) == ["Pod job-actor-0 (of ReplicaSet job-actor-5f)", "Pod job-control-0"]
-    scene.remains.forget(KEY)
+    scene.remains.are_gone()
     assert scene.named(*pods) == []

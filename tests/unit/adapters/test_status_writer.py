@@ -113,9 +113,9 @@ def test_a_write_that_is_overtaken_leaves_the_newest_state_in_the_cache(
     cache = Cache(lambda key, cause: None)
     raw = make_job(5)
     cache.put_job(raw)
-    writer = StatusWriter(cast(Api, ApiOfAnswers(answers)), cache)
+    writer = StatusWriter(cast(Api, ApiOfAnswers(answers)), cache, KEY)
     with pytest.raises(Overtaken):
-        asyncio.run(writer.write(KEY, raw, RLJobStatus(), RLJobStatus(observed_generation=1)))
+        asyncio.run(writer.write(raw, RLJobStatus(), RLJobStatus(observed_generation=1)))
 
     found = cache.job(KEY)
     assert (found and int(found["metadata"]["resourceVersion"])) == left
@@ -125,15 +125,15 @@ def test_progress_alone_is_withheld_and_it_is_said_for_how_long() -> None:
     cache = Cache(lambda key, cause: None)
     first, second = make_job(5), make_job(6)
     second["status"] = {"phase": "Running"}
-    writer = StatusWriter(cast(Api, ApiOfAnswers({PATCH: second})), cache)
+    writer = StatusWriter(cast(Api, ApiOfAnswers({PATCH: second})), cache, KEY)
 
     async def write_twice() -> tuple[float | None, float | None, float | None]:
         trained = RLJobStatus(training=TrainingStatus(step=4))
         restarted = RLJobStatus(observed_generation=1)
         return (
-            await writer.write(KEY, first, RLJobStatus(), RLJobStatus(training=TrainingStatus(step=3))),
-            await writer.write(KEY, second, RLJobStatus(training=TrainingStatus(step=3)), trained),
-            await writer.write(KEY, second, RLJobStatus(), restarted),
+            await writer.write(first, RLJobStatus(), RLJobStatus(training=TrainingStatus(step=3))),
+            await writer.write(second, RLJobStatus(training=TrainingStatus(step=3)), trained),
+            await writer.write(second, RLJobStatus(), restarted),
         )
 
     wrote, early, decided = asyncio.run(write_twice())
