@@ -114,6 +114,8 @@ class EventKind(StrEnum):
     STEP_TRAINED = "StepTrained"
     PUBLISHED = "Published"
     RECORDED = "CheckpointRecorded"
+    CHECKPOINT_GIVEN_UP = "CheckpointGivenUp"
+    """A rank's part of it did not come in time; the record before stands."""
     UNIT_LOST = "StorageUnitLost"
     ROWS_LOST = "RowsLost"
     """A storage unit that was not restarted no longer has some of its chunks."""

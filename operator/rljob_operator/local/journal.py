@@ -16,7 +16,7 @@ from rljob_operator.local.view import View
 PROGRESS_SECONDS = 1.0
 """Progress alone rewrites status.json this often."""
 
-_TOLD = (EventKind.UNIT_LOST, EventKind.ROWS_LOST, EventKind.PROMPT_SET_ASIDE)
+_TOLD = (EventKind.UNIT_LOST, EventKind.ROWS_LOST, EventKind.PROMPT_SET_ASIDE, EventKind.CHECKPOINT_GIVEN_UP)
 """Events of the coordinator that are decisions of the queue and belong into events.jsonl."""
 
 

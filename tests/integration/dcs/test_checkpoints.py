@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,15 @@ from safetensors.torch import load_file
 
 from rljob_api import failpoints
 from rljob_api.names import Lineage, Role, WeightVersion
+from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.observation import EventKind
+from rljob_workers.dcs.checkpoint_attempt import read_record, settle
 from rljob_workers.dcs.checkpoints import CheckpointStore, build_checkpoint_store
 from rljob_workers.dcs.errors import CheckpointDamaged, LifeOver
 from rljob_workers.dcs.session import RankSession
+from rljob_workers.models.share import WHOLE
+from rljob_workers.models.slices import EXP_AVG, StateShare, StateSlice
 from tests.integration.dcs.world import World, read_json
 
 TICKETS = b'{"cursor": 3, "front": [], "draws": [], "kills": {}}'
@@ -31,8 +37,10 @@ def model(seed: int) -> dict[str, torch.Tensor]:
     return {"w": torch.full((8, 8), float(seed)), "b": torch.arange(3)}
 
 
-def state(seed: int) -> dict[str, object]:
-    return {"moments": torch.full((4,), float(seed)), "optimizer.steps": seed, "layout": [["w", [8, 8]]]}
+def state(seed: int, rank: int = 0) -> StateShare:
+    moments = torch.full((4,), float(seed))
+    own = {"random": torch.tensor([rank])}
+    return StateShare([StateSlice(EXP_AVG, "b", (4,), (0,), moments)] if rank == 0 else [], own, {"steps": seed})
 
 
 def save(store: CheckpointStore, version: int, lineage: int = 1) -> None:
@@ -67,12 +75,15 @@ def test_a_checkpoint_is_recorded_with_all_its_files(world: World, actor: RankSe
     name = f"0-e1-{actor.life.incarnation}"
     assert folders(root) == [name]
     assert torch.equal(load_file(root / name / "model.safetensors")["w"], model(0)["w"])
-    assert torch.equal(load_file(root / name / "state.safetensors")["moments"], torch.zeros(4))
-    assert read_json(root / name / "state.json") == {"optimizer.steps": 0, "layout": [["w", [8, 8]]]}
+    assert torch.equal(load_file(root / name / "actor-00000.safetensors")["exp_avg/b"], torch.zeros(4))
+    slices = {"exp_avg/b": {"shape": [4], "offset": [0]}}
+    assert read_json(root / name / "actor-00000.json") == {"values": {"steps": 0}, "slices": slices}
     assert (root / name / "tickets.json").read_bytes() == TICKETS
     record = read_json(root / "record.json")
     assert (record["folder"], record["id"]["version"], record["ancestry"]) == (name, 0, {"1": -1})
-    assert set(record["checksums"]) == {"model.safetensors", "state.safetensors", "state.json", "tickets.json"}
+    assert set(record["checksums"]) == {"checksums.json"}
+    state_of_rank = {"actor-00000.safetensors", "actor-00000.json"}
+    assert set(read_json(root / name / "checksums.json")) == {"model.safetensors", "tickets.json", *state_of_rank}
     assert (world.status().recorded, world.status().recorded_folder) == (0, name)
     assert len(world.told(EventKind.RECORDED)) == 1
     assert store.verified(name) == root / name
@@ -166,7 +177,7 @@ def _dies_at(place: str, world: World, folder: Path) -> int:
     return os.WTERMSIG(status)
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "state.json", "tickets.json"])
+@pytest.mark.parametrize("file", ["model.safetensors", "actor-00000.json", "tickets.json", "checksums.json"])
 def test_a_damaged_file_is_named(world: World, actor: RankSession, root: Path, file: str) -> None:
     store = build_checkpoint_store(actor.context, actor)
     save(store, 0)
@@ -175,7 +186,7 @@ def test_a_damaged_file_is_named(world: World, actor: RankSession, root: Path, f
     content = bytearray((root / name / file).read_bytes())
     content[-1] ^= 1
     (root / name / file).write_bytes(content)
-    with pytest.raises(CheckpointDamaged, match=f"{file} has checksum .* Restore it from a copy"):
+    with pytest.raises(CheckpointDamaged, match=f"{file} (has checksum|cannot be read).* Restore it from a copy"):
         store.verified(name)
 
 
@@ -227,7 +238,7 @@ def test_a_life_that_was_stopped_after_its_record_undoes_nothing_of_a_later_epoc
     store = build_checkpoint_store(actor.context, actor)
     save(store, 0)
     store.wait()
-    record = store._record()
+    record = read_record(root)
     assert record is not None
     world.raise_epoch(2)
     world.order(2)
@@ -238,6 +249,132 @@ def test_a_life_that_was_stopped_after_its_record_undoes_nothing_of_a_later_epoc
     resumed.wait()
     resumed.keep_reference(2, model(2))
     left = folders(root), sorted((root / "reference").iterdir())
-    store._settle(record.folder, record)  # what the stopped life goes on with
+    settle(root, record)  # what the stopped life goes on with
+    store._prune(record.folder)
     assert (folders(root), sorted((root / "reference").iterdir())) == left
     assert json.loads((root / "record.json").read_text())["epoch"] == 2
+
+
+# --- parts of two ranks
+
+
+@dataclass
+class Two:
+    """The stores of two ranks that save together."""
+
+    leader: CheckpointStore
+    other: CheckpointStore
+    sessions: tuple[RankSession, RankSession]
+
+    def save(self, version: int) -> None:
+        self.leader.write(weight(version), model(version), state(version), TICKETS)
+        self.other.write(weight(version), {}, state(version, rank=1), None)
+
+
+def store_of(session: RankSession, rank: int, leader: RankSession, patience: float = 300.0) -> CheckpointStore:
+    context = dataclasses.replace(session.context, global_rank=rank, world_size=2)
+    share = WHOLE if rank == 0 else None
+    store = build_checkpoint_store(context, session, leader=leader.life.incarnation, share=share)
+    store._place = dataclasses.replace(store._place, parts_seconds=patience)
+    return store
+
+
+@pytest.fixture
+def two(world: World, actor: RankSession) -> Two:
+    second = world.rank(Role.ACTOR, 1)
+    return Two(store_of(actor, 0, actor), store_of(second, 1, actor), (actor, second))
+
+
+def test_a_checkpoint_has_the_parts_of_all_ranks(world: World, two: Two, root: Path) -> None:
+    two.save(0)
+    two.other.wait()
+    two.leader.wait()
+    (name,) = folders(root)
+    assert name == f"0-e1-{two.sessions[0].life.incarnation}"
+    assert torch.equal(load_file(root / name / "actor-00001.safetensors")["own/random"], torch.tensor([1]))
+    assert {"actor-00000.json", "actor-00001.json", "model.safetensors"} < set(
+        read_json(root / name / "checksums.json")
+    )
+    assert two.other.verified(name) == root / name
+    assert world.status().recorded == 0
+
+
+def test_a_part_that_is_written_before_the_leader_begins_counts(world: World, two: Two, root: Path) -> None:
+    two.other.write(weight(0), {}, state(0, rank=1), None)
+    two.other.wait()
+    world.restart()
+    two.leader.write(weight(0), model(0), state(0), TICKETS)
+    two.leader.wait()
+    assert world.status().recorded == 0
+
+
+def test_a_part_that_does_not_come_is_named_and_the_record_before_stands(world: World, two: Two, root: Path) -> None:
+    two.save(0)
+    two.leader.wait()
+    first = read_json(root / "record.json")
+    two.leader._place = dataclasses.replace(two.leader._place, parts_seconds=0.2)
+    published(world, 1)
+    two.leader.write(weight(1), model(1), state(1), TICKETS)
+    two.leader.wait()
+    (event,) = world.told(EventKind.CHECKPOINT_GIVEN_UP)
+    assert "Checkpoint v1@1 was given up: after 0 s the part of actor rank 1 was missing" in event.message
+    assert read_json(root / "record.json") == first
+    assert world.status().recorded == 0
+    two.leader._place = dataclasses.replace(two.leader._place, parts_seconds=300.0)
+    published(world, 2)
+    two.save(2)
+    two.leader.wait()
+    assert world.status().recorded == 2
+    assert [name.partition("-e")[0] for name in folders(root)] == ["0", "2"], "nothing is left of what was given up"
+
+
+def test_three_in_a_row_that_are_given_up_fail_the_job_by_name(world: World, two: Two) -> None:
+    two.leader._place = dataclasses.replace(two.leader._place, parts_seconds=0.0)
+    for version in range(3):
+        published(world, version)
+        assert world.status().failures == []
+        two.leader.write(weight(version), model(version), state(version), TICKETS)
+        two.leader.wait()
+    (failure,) = world.status().failures
+    assert failure.kind is FailureKind.REPORTED
+    assert "3 checkpoints in a row were given up" in failure.message
+    assert "the part of actor rank 1 was missing" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("place", "dies"),
+    [
+        pytest.param("checkpoint.begun", 0, id="the leader, with the checkpoint begun"),
+        pytest.param("checkpoint.part_written", 0, id="the leader, with its part written and not reported"),
+        pytest.param("checkpoint.part_written", 1, id="another rank, with its part written and not reported"),
+    ],
+)
+def test_a_rank_that_dies_over_its_part_leaves_the_record_before(
+    world: World, two: Two, root: Path, tmp_path: Path, place: str, dies: int
+) -> None:
+    two.save(0)
+    two.leader.wait()
+    two.other.wait()
+    published(world, 1)
+    pid = os.fork()
+    if pid == 0:
+        failpoints._ARMED[place] = 1
+        os.environ["RLJOB_FAILPOINTS_DIR"] = str(tmp_path)
+        store = store_of(two.sessions[dies], dies, two.sessions[0])
+        store.write(weight(1), model(1) if dies == 0 else {}, state(1, dies), TICKETS if dies == 0 else None)
+        store.wait()
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    restore = world.raise_epoch(2)
+    world.order(2)
+    folder = f"0-e1-{two.sessions[0].life.incarnation}"
+    assert (restore.version, restore.folder) == (0, folder)
+    sessions = [world.rank(Role.ACTOR, rank, epoch=2) for rank in (0, 1)]
+    resumed = [store_of(session, rank, sessions[0]) for rank, session in enumerate(sessions)]
+    assert resumed[1].verified(folder) == root / folder
+    published(world, 1)
+    resumed[0].write(weight(1, lineage=2), model(1), state(1), TICKETS)
+    resumed[1].write(weight(1, lineage=2), {}, state(1, 1), None)
+    resumed[0].wait()
+    assert folders(root) == sorted([folder, f"1-e2-{sessions[0].life.incarnation}"])

@@ -9,9 +9,12 @@ from .job import RunningJob, at_leisure, kill, make_manifest
 WINDOWS = {
     "publish.before": 3,  # trained and not yet published
     "publish.after": 7,  # published and not yet reported
+    "publish.part_staged": 13,  # served and not yet told
     "checkpoint.before_rename": 5,  # written and not yet in place
     "checkpoint.before_record": 7,  # in place and not yet recorded
     "checkpoint.after_record": 9,  # recorded and nothing deleted yet
+    "checkpoint.begun": 11,  # begun and nothing written
+    "checkpoint.part_written": 12,  # a part written and not yet reported
     "queue.between_bytes_and_commit": 220,  # between the bytes and the commit that names them
     "queue.after_script": 900,  # after a script ran and before its reply was used
 }

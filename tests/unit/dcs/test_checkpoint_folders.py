@@ -52,6 +52,11 @@ def test_a_foreign_name_is_left_alone(name: str) -> None:
             id="unrecorded folders of this epoch are in work",
         ),
         pytest.param(
+            [folder(4, recorded=False, partial=True), folder(5)], folder(5), 1, 2,
+            [folder(4, recorded=False, partial=True)],
+            id="an attempt of this epoch that was given up before the record",
+        ),
+        pytest.param(
             [folder(5, recorded=False, partial=True), folder(5, 2)], folder(5, 2), 2, 2,
             [folder(5, recorded=False, partial=True)],
             id="what a death left half written in an ended epoch",

@@ -1,7 +1,7 @@
 """Training: equal however a batch is cut, exact on resume, and nothing trained where something does not fit."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,13 @@ import torch
 from rljob_api.spec import RLJobSpec
 from rljob_workers.models.blob import part_file, write_blob
 from rljob_workers.models.building import initial_state
+from rljob_workers.models.slices import EXP_AVG, PARAMETER, state_files
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.trainers import build_forward_model, build_trainer
 from rljob_workers.trainers.base import ForwardModel, OptimizerStepResult, Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.trainers.errors import NonFiniteGradient
+from rljob_workers.trainers.torch_trainer import TorchTrainer
 from rljob_workers.transfer_queue.jagged import Jagged
 from tests.near import BACKWARD, FORWARD, assert_moved_alike, assert_near
 from tests.unit.trainers.rows import make_rows, make_spec, select_rows
@@ -53,12 +55,30 @@ def train(trainer: Trainer, *batches: TrainRows) -> OptimizerStepResult:
 
 
 def save(trainer: Trainer, folder: Path) -> None:
-    """As the checkpoint store does: tensors by type into one file, the rest as JSON."""
+    """As the checkpoint store does on a single rank."""
     folder.mkdir()
     write_blob(folder / "model.safetensors", trainer.stage_weights())
     state = trainer.stage_state()
-    write_blob(folder / "state.safetensors", {k: v for k, v in state.items() if isinstance(v, torch.Tensor)})
-    (folder / "state.json").write_text(json.dumps({k: v for k, v in state.items() if not isinstance(v, torch.Tensor)}))
+    tensors, description = state_files("actor", 0)
+    write_blob(folder / tensors, state.tensors())
+    (folder / description).write_bytes(state.description())
+
+
+def save_as_release_0_1_0(trainer: TorchTrainer, folder: Path) -> None:
+    """One file of flat buffers, whose order `layout` tells."""
+    folder.mkdir()
+    write_blob(folder / "model.safetensors", trainer.stage_weights())
+    decoder, optimizer = trainer._decoder, trainer._optimizer
+    tensors = {"optimizer.first_moment": optimizer.first_moment, "optimizer.second_moment": optimizer.second_moment}
+    if decoder.compute != torch.float32:
+        tensors["weights"] = decoder.flat
+    write_blob(folder / "state.safetensors", {**tensors, "random": torch.random.get_rng_state()})
+    values = {"optimizer.steps": optimizer.steps, "layout": decoder.layout()}
+    (folder / "state.json").write_text(json.dumps(values))
+
+
+def moments(trainer: Trainer, kind: str) -> dict[str, torch.Tensor]:
+    return {one.name: one.values for one in trainer.stage_state().slices if one.kind == kind}
 
 
 def assert_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
@@ -112,7 +132,8 @@ def test_a_step_does_not_depend_on_how_the_batch_is_cut(folder: Path, aggregatio
     assert got.grad_norm == pytest.approx(expected.grad_norm, rel=1e-4)
     assert got.metrics == pytest.approx(dict(expected.metrics), abs=1e-5)
     # After one step this is a tenth of the gradient: linear in it, where the step itself is not.
-    assert_near(cut.stage_state()["optimizer.first_moment"], whole.stage_state()["optimizer.first_moment"], BACKWARD)
+    found, wanted = (torch.cat([one.flatten() for one in moments(each, EXP_AVG).values()]) for each in (cut, whole))
+    assert_near(found, wanted, BACKWARD)
     for name, weight in whole.stage_weights().items():
         assert_moved_alike(cut.stage_weights()[name], weight, before[name], 1e-2, name)
 
@@ -128,22 +149,24 @@ def test_training_moves_log_probs_along_the_advantages(folder: Path) -> None:
     assert float((moved * rows.advantages.values)[counted].mean()) > 0.05
 
 
+@pytest.mark.parametrize("written_by", [save, save_as_release_0_1_0])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_resume_is_bitwise(tmp_path: Path, dtype: str) -> None:
+def test_resume_is_bitwise(tmp_path: Path, dtype: str, written_by: Callable[[Any, Path], None]) -> None:
     spec = make_spec(dtype=dtype)
     write_version_0(spec, tmp_path / "v0.safetensors")
     straight, first = make_trainer(tmp_path, spec), make_trainer(tmp_path, spec)
     for seed in range(3):
         train(straight, make_rows(seed))
         train(first, make_rows(seed))
-    save(first, tmp_path / "checkpoint")
+    written_by(first, tmp_path / "checkpoint")
     second = build_trainer(spec, build_tokenizer(spec.model), SingleRank())
     second.accumulate(make_rows(99))  # a gradient that the restore must drop
     second.restore(tmp_path / "checkpoint")
     for seed in range(3, 6):
         assert train(straight, make_rows(seed)) == train(second, make_rows(seed))
     assert_same(straight.stage_weights(), second.stage_weights())
-    assert_same(straight.stage_state(), second.stage_state())
+    assert_same(straight.stage_state().tensors(), second.stage_state().tensors())
+    assert straight.stage_state().values == second.stage_state().values == {"optimizer.steps": 6}
 
 
 def test_random_state_resumes(folder: Path) -> None:
@@ -160,10 +183,10 @@ def test_staged_copies_are_not_touched_by_later_training(folder: Path) -> None:
     trainer = make_trainer(folder)
     weights, state = trainer.stage_weights(), trainer.stage_state()
     kept = {name: tensor.clone() for name, tensor in weights.items()}
-    moments = state["optimizer.first_moment"].clone()
+    before = {name: tensor.clone() for name, tensor in state.tensors().items()}
     train(trainer, make_rows(1))
     assert_same(weights, kept)
-    assert torch.equal(state["optimizer.first_moment"], moments)
+    assert_same(state.tensors(), before)
     assert not torch.equal(trainer.stage_weights()["model.norm.weight"], kept["model.norm.weight"])
 
 
@@ -199,7 +222,10 @@ def test_published_weights_have_the_dtype_of_the_model_and_the_checkpoint_the_ex
     trainer = make_trainer(tmp_path, spec)
     train(trainer, make_rows(1))
     assert {tensor.dtype for tensor in trainer.stage_weights().values()} == {torch.bfloat16}
-    assert trainer.stage_state()["weights"].dtype == torch.float32
+    exact = moments(trainer, PARAMETER)
+    assert {tensor.dtype for tensor in exact.values()} == {torch.float32}
+    for name, weight in trainer.stage_weights().items():
+        assert torch.equal(exact[name].to(torch.bfloat16), weight), name
 
 
 def test_a_fully_masked_batch_steps_without_moving_the_policy(folder: Path) -> None:

@@ -43,8 +43,9 @@ def folders_to_delete(folders: Iterable[CheckpointFolder], recorded: str, epoch:
     """What a new record `recorded` of `epoch` makes superfluous, oldest first.
 
     Kept are the record, the `keep` - 1 newest recorded versions before it (of a version that was recorded in two epochs
-    the later one: the earlier is of a past that a restore left), unrecorded folders of this epoch (in work), and all of
-    a later epoch: whoever prunes may have been stopped since its record and be a past itself.
+    the later one: the earlier is of a past that a restore left), unrecorded folders of this epoch that are newer (in
+    work; the older were given up, and every rank has written to the recorded one since), and all of a later epoch:
+    whoever prunes may have been stopped since its record and be a past itself.
     """
     present = sorted(folders, key=lambda folder: (folder.version, folder.epoch))
     current = next(folder for folder in present if folder.name == recorded)
@@ -52,6 +53,10 @@ def folders_to_delete(folders: Iterable[CheckpointFolder], recorded: str, epoch:
         folder.version: folder.name for folder in present if folder.is_recorded and folder.version < current.version
     }
     kept = {recorded, *list(newest.values())[max(0, len(newest) - (keep - 1)) :]}
-    in_work = {folder.name for folder in present if not folder.is_recorded and folder.epoch >= epoch}
+    in_work = {
+        folder.name
+        for folder in present
+        if not folder.is_recorded and folder.epoch >= epoch and folder.version > current.version
+    }
     later = {folder.name for folder in present if folder.epoch > epoch}
     return [folder.name for folder in present if folder.name not in kept | in_work | later]

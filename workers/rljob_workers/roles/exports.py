@@ -53,7 +53,7 @@ class Exports:
         timeline: Timeline,
         initial: Callable[[], Mapping[str, torch.Tensor]],
     ) -> None:
-        """`tickets` gives the queue's ticket table, on the rank that saves it. `initial` makes version 0 again."""
+        """`tickets` gives the queue's ticket table, on the leader. `initial` makes version 0 again."""
         self._config = config
         self._session = session
         self._trainer = trainer
@@ -107,8 +107,8 @@ class Exports:
     def _save(self) -> None:
         with self._timeline.span("stage checkpoint", version=self._version):
             state = self._trainer.stage_state()
-            if self._tickets is not None:
-                self._checkpoints.write(self._weight(), self._staged, state, self._tickets())
+            tickets = None if self._tickets is None else self._tickets()
+            self._checkpoints.write(self._weight(), self._staged, state, tickets)
         self._saved = self._version
 
     def _weight(self) -> WeightId:

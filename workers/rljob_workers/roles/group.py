@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 
+from rljob_api.wire.identity import Life
 from rljob_api.wire.ranks import Rendezvous
 from rljob_workers.dcs.client import CoordinatorClient
 from rljob_workers.dcs.context import RankContext
@@ -49,6 +50,13 @@ def gather_rows(group: DataParallelGroup, rows: torch.Tensor) -> list[torch.Tens
     everyone[group.rank] = rows
     group.add_up(everyone, "what the ranks trained on")
     return list(everyone.unbind(0))
+
+
+def incarnation_of_leader(group: DataParallelGroup, own: Life) -> str:
+    """Incarnation of global rank 0: the folders of checkpoints are named by it. A collective."""
+    number = torch.tensor(int(own.incarnation, 16) if group.rank == 0 else 0)
+    group.add_up(number, "who leads")
+    return f"{number.item():012x}"
 
 
 def _group_name(context: RankContext) -> str:

@@ -32,7 +32,7 @@ from rljob_workers.roles import advantages, tasks
 from rljob_workers.roles.actor import ActorConfig, ActorLoop
 from rljob_workers.roles.exports import ExportConfig, Exports
 from rljob_workers.roles.forward import ForwardConfig, ForwardLoop
-from rljob_workers.roles.group import form_group
+from rljob_workers.roles.group import form_group, incarnation_of_leader
 from rljob_workers.roles.leader import Leader
 from rljob_workers.roles.rollout import RolloutConfig, RolloutLoop
 from rljob_workers.roles.stages.generate import GenerateConfig, GenerateStage, TextDecoder
@@ -199,9 +199,12 @@ def _run_actor(rank: _Rank) -> None:
     with rank.session.busy("building the model", LOADING_SECONDS):
         tokenizer = build_tokenizer(spec.model)
         describing = describing_files(build_config(spec.model, tokenizer), torch_dtype(spec.model.dtype), tokenizer)
-        store = build_checkpoint_store(context, rank.session, describing)
         group = form_group(context, rank.session.beat_within)
         trainer = build_trainer(spec, tokenizer, group)
+        leader_life = incarnation_of_leader(group, context.life)
+        store = build_checkpoint_store(
+            context, rank.session, describing, leader=leader_life, share=trainer.weight_share
+        )
         if restore.folder is None:
             _materialise(rank, trainer, tokenizer)
         else:

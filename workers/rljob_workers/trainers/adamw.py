@@ -7,15 +7,11 @@ Source: Loshchilov & Hutter 2019, arXiv:1711.05101.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch.optim.adamw import adamw
 
 from rljob_workers.trainers.errors import NonFiniteGradient
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +74,6 @@ class FlatAdamW:
             self._step(part)
         self.steps += 1
         return norm
-
-    def state(self) -> dict[str, torch.Tensor]:
-        """The moments; the buffers themselves, not copies."""
-        return {"optimizer.first_moment": self.first_moment, "optimizer.second_moment": self.second_moment}
-
-    def restore(self, tensors: Mapping[str, torch.Tensor], steps: int) -> None:
-        """Continues where a `state` and its count of steps were taken."""
-        for name, buffer in self.state().items():
-            buffer.copy_(tensors[name])
-        self.steps = steps
 
     def _learning_rate(self) -> float:
         return self._config.learning_rate * min(1.0, (self.steps + 1) / (self._config.warmup_steps + 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from rljob_workers.models.share import WeightShare
+    from rljob_workers.models.slices import StateShare
     from rljob_workers.transfer_queue.jagged import Jagged
 
 
@@ -108,11 +109,8 @@ class Trainer(ForwardModel):
         """
 
     @abstractmethod
-    def stage_state(self) -> Mapping[str, Any]:
-        """This rank's part of the state: host copies of optimizer, scheduler and random state.
-
-        Tensors and JSON values only (no pickle).
-        """
+    def stage_state(self) -> StateShare:
+        """This rank's part of the state: host copies of optimizer, scheduler and random state."""
 
     @abstractmethod
     def restore(self, folder: Path) -> None:

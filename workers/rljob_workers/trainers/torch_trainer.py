@@ -5,15 +5,14 @@ Used by the actor through `trainers.build_trainer`. Knows neither queue nor roll
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from rljob_workers.algorithms.policy_loss import LossSums, PolicyLossConfig, TokenInputs, policy_loss
-from rljob_workers.models.blob import read_blob
 from rljob_workers.models.share import WeightShare, layout_digest
+from rljob_workers.trainers import flat_state
 from rljob_workers.trainers.adamw import AdamWConfig, FlatAdamW
 from rljob_workers.trainers.base import OptimizerStepResult, Trainer, TrainRows, no_progress
 from rljob_workers.trainers.decoder import Decoder
@@ -30,12 +29,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rljob_workers.models.decoder_config import DecoderConfig
+    from rljob_workers.models.slices import StateShare
     from rljob_workers.trainers.data_parallel import DataParallelGroup
     from rljob_workers.transfer_queue.jagged import Jagged
-
-MODEL_FILE = "model.safetensors"
-STATE_FILE = "state.safetensors"
-VALUES_FILE = "state.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,38 +130,16 @@ class TorchTrainer(Trainer):
         staged = self._decoder.flat.to(self._config.dtype, copy=True)
         return self._decoder.views_of(staged)
 
-    def stage_state(self) -> Mapping[str, Any]:
-        """The random state of every rank; of rank 0 also what all have alike.
-
-        That is the optimizer and, where the model is not float32, the exact weights.
-        """
-        random = {"random": torch.random.get_rng_state()}
+    def stage_state(self) -> StateShare:
+        """The random state of every rank; of rank 0 also what all have alike."""
         if self._group.rank != 0:
-            return random
-        tensors = {name: tensor.clone() for name, tensor in self._optimizer.state().items()}
-        if self._config.dtype != torch.float32:
-            tensors["weights"] = self._decoder.flat.clone()
-        return {
-            **tensors,
-            **random,
-            "optimizer.steps": self._optimizer.steps,
-            "layout": self._decoder.layout(),
-        }
+            return flat_state.random_state()
+        is_exact = self._config.dtype == torch.float32
+        return flat_state.stage(self._decoder, self._optimizer, weights_are_exact=is_exact)
 
     def restore(self, folder: Path) -> None:
         """Weights and state of a checkpoint folder; gradients of the time before are dropped."""
-        tensors = read_blob(folder / STATE_FILE)
-        values = json.loads((folder / VALUES_FILE).read_text())
-        if values.get("layout") != self._decoder.layout():
-            raise ValueError(
-                f"checkpoint: the optimizer's state in {folder} is of another model (its list of tensors differs). "
-                "Give checkpoint.path a folder of this job, or an empty one."
-            )
-        load_weights(self._decoder, folder / MODEL_FILE)
-        if "weights" in tensors:
-            self._decoder.flat.copy_(tensors["weights"])
-        self._optimizer.restore(tensors, values["optimizer.steps"])
-        torch.random.set_rng_state(tensors["random"].clone())
+        flat_state.restore(folder, self._decoder, self._optimizer, self._group.rank)
         self._sums.zero_()
 
     def _statistics_of(self, sums: LossSums) -> torch.Tensor:

@@ -21,7 +21,8 @@ from rljob_api.wire.identity import WeightId
 from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll, ReplicaAnswer
 from rljob_api.wire.observation import EventPage, ServerState
 from rljob_api.wire.ranks import Beat, RankHello, Rendezvous, StepReport
-from rljob_api.wire.weights import CheckpointRequest, PartRequest, SourceRequest, Stream, WeightOffer
+from rljob_api.wire.weights import PartRequest, SourceRequest, Stream, WeightOffer
+from rljob_workers.dcs.coordinator.checkpoint_routes import add_checkpoint_routes
 from rljob_workers.dcs.coordinator.metrics import exposition
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.queue_routes import add_queue_routes
@@ -45,6 +46,7 @@ def build_app(executor: SerialExecutor, token: str) -> FastAPI:
     _launcher_routes(app, executor)
     _rank_routes(app, executor)
     _weight_routes(app, executor)
+    add_checkpoint_routes(app, executor)
     add_queue_routes(app, executor)
     _probe_routes(app, executor)
     return app
@@ -214,10 +216,6 @@ def _weight_routes(app: FastAPI, executor: SerialExecutor) -> None:
             return offer if offer is not None and is_newer(offer.id, held) else None
 
         return _json(await executor.await_answer(Topic.WEIGHTS, look, wait))
-
-    @app.post("/v1/checkpoints")
-    async def record(request: CheckpointRequest) -> Response:
-        return _json(await executor.do_when_open(partial(coordinator.progress.record, request)))
 
 
 def _probe_routes(app: FastAPI, executor: SerialExecutor) -> None:

@@ -16,6 +16,7 @@ from rljob_api.wire.observation import CoordinatorStatus, EventKind, EventPage, 
 from rljob_api.wire.ranks import Beat, BeatAnswer, RankHello, RankWelcome
 from rljob_api.wire.weights import CheckpointRecord
 from rljob_workers.data.places import place_of
+from rljob_workers.dcs.coordinator.checkpoints import Checkpoints
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs, SavedState
 from rljob_workers.dcs.coordinator.jobs import note_job_to_come, runs_alike
@@ -52,6 +53,7 @@ class Coordinator:
         self.pods = Pods(context, self.epochs)
         self.weights = Weights(context, self.epochs, self.pods)
         self.progress = Progress(context, self.epochs, self.pods)
+        self.checkpoints = Checkpoints(context, self.pods, self.progress)
         self.rendezvous = RendezvousTable(context, self.epochs)
         self.gate = ServerGate(context, self.epochs, self.pods, opening)
         self.queue = QueueRoom(context, self.epochs, self.gate, self._count_anew)

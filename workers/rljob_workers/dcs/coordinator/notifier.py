@@ -12,6 +12,7 @@ class Topic(Enum):
     ORDERS = "orders"
     EVENTS = "events"
     WEIGHTS = "weights"
+    CHECKPOINTS = "checkpoints"
     RENDEZVOUS = "rendezvous"
     SERVER = "server"
 

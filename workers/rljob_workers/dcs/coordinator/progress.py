@@ -18,7 +18,7 @@ from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.pods import Pods
-from rljob_workers.dcs.coordinator.records import ACKNOWLEDGED, FAILURES, RECORD
+from rljob_workers.dcs.coordinator.records import ACKNOWLEDGED, ATTEMPTS, FAILURES, GIVEN_UP, RECORD
 
 MAX_ACKNOWLEDGED = 1000
 """Acknowledged failures that are remembered, so that a second report of one does not come back as new."""
@@ -56,8 +56,8 @@ class Progress:
         event = self._context.event(
             EventKind.RECORDED, epoch, f"Checkpoint {request.id} is recorded: {request.folder}."
         )
-        change = RECORD.put(record)
-        self._context.tell_once("recorded", str(request.id), event, change)
+        done = (RECORD.put(record), ATTEMPTS.drop(request.folder), GIVEN_UP.drop())
+        self._context.tell_once("recorded", str(request.id), event, *done)
         return record
 
     def recorded(self, restore: RestorePoint) -> int | None:

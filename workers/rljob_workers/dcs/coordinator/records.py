@@ -10,6 +10,7 @@ from typing import Any
 from rljob_api.base import WireModel
 from rljob_api.names import Epoch
 from rljob_api.spec import RLJob
+from rljob_api.wire.checkpoints import CheckpointAttempt
 from rljob_api.wire.epochs import DesiredState, RestorePoint
 from rljob_api.wire.failures import Failure
 from rljob_api.wire.identity import WeightId
@@ -81,6 +82,8 @@ OFFERS = Table("weights", OfferEntry)
 """Stream -> newest whole weight with its sources. (`offers` had those of release 0.1.0, which knew no parts.)"""
 PARTS = Table("parts", Gathering)
 """Stream -> parts of the weight that is not whole yet."""
+ATTEMPTS = Table("checkpoint_attempts", CheckpointAttempt)
+"""Folder -> checkpoint in work."""
 RENDEZVOUS = Table("rendezvous", Rendezvous)
 """Group -> address."""
 MARKS = Table("marks", str)
@@ -94,6 +97,7 @@ TABLES: tuple[Table[Any], ...] = (
     ACKNOWLEDGED,
     OFFERS,
     PARTS,
+    ATTEMPTS,
     RENDEZVOUS,
     MARKS,
 )
@@ -104,6 +108,8 @@ DESIRED = Cell("desired", DesiredState)
 LAST_STEP = Cell("step", StepReport)
 """The last report of a step that is still part of the job's history."""
 RECORD = Cell("record", CheckpointRecord)
+GIVEN_UP = Cell("given_up", int)
+"""Checkpoints that were given up since the last record."""
 JOB_IN_FORCE = Cell("job", EpochJob)
 JOB_TO_COME = Cell("job_to_come", EpochJob)
 ROOM = Cell("room", RoomMade)
@@ -117,6 +123,7 @@ CELLS: tuple[Cell[Any], ...] = (
     DESIRED,
     LAST_STEP,
     RECORD,
+    GIVEN_UP,
     JOB_IN_FORCE,
     JOB_TO_COME,
     ROOM,

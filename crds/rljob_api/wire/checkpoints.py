@@ -1,0 +1,75 @@
+"""Parts of a checkpoint: who writes one, who has written it, and an attempt that was given up."""
+
+from pydantic import Field
+
+from rljob_api.base import WireModel
+from rljob_api.names import Role
+from rljob_api.wire.identity import Life, WeightId
+
+
+class PartWriter(WireModel):
+    """A rank that writes a part."""
+
+    role: Role
+    rank: int = Field(ge=0)
+    """Global, within the role."""
+
+    def __str__(self) -> str:
+        return f"{self.role.value} rank {self.rank}"
+
+
+class CheckpointBegin(WireModel):
+    """`POST /v1/checkpoints/begin`: the leader says which parts make the checkpoint."""
+
+    life: Life
+    id: WeightId
+    folder: str
+    """Name below the checkpoint path, once it is whole."""
+    parts: list[PartWriter]
+
+
+class CheckpointPart(WireModel):
+    """What one rank has written and synced."""
+
+    writer: PartWriter
+    files: dict[str, str]
+    """File -> xxh3-64 hex."""
+
+
+class CheckpointPartRequest(WireModel):
+    """`POST /v1/checkpoints/parts`: may come before the leader's begin. The answer is the attempt."""
+
+    life: Life
+    id: WeightId
+    folder: str
+    part: CheckpointPart
+
+
+class CheckpointAttempt(WireModel):
+    """A checkpoint in work. `GET /v1/checkpoints/attempts/{folder}?wait=` answers once it is whole."""
+
+    epoch: int
+    id: WeightId
+    wanted: list[PartWriter] | None = None
+    """None until the leader has begun it."""
+    parts: list[CheckpointPart] = []
+    given_up: bool = False
+
+    @property
+    def missing(self) -> list[PartWriter]:
+        """Who has not reported a part."""
+        there = {(part.writer.role, part.writer.rank) for part in self.parts}
+        return [writer for writer in self.wanted or [] if (writer.role, writer.rank) not in there]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every wanted part is there."""
+        return self.wanted is not None and not self.missing
+
+
+class CheckpointGiveUp(WireModel):
+    """`POST /v1/checkpoints/give-up`: the leader has waited long enough; the record before stands."""
+
+    life: Life
+    folder: str
+    waited_seconds: float

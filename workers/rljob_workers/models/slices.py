@@ -1,0 +1,134 @@
+"""The state of a trainer in a checkpoint: float32 slices of whole tensors, by Hugging Face's names, and JSON.
+
+Each rank has two files, `{role}-{rank}.safetensors` and `{role}-{rank}.json`. A slice of a `kind` (parameter, exp_avg,
+exp_avg_sq) is the tensor `kind/name`; the JSON says of which global shape it is a part, and from which offset on. So a
+checkpoint does not depend on how many ranks wrote it. Written by the checkpoint store, read by trainers. No pickle.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rljob_workers.models.blob import read_blob
+
+PARAMETER, EXP_AVG, EXP_AVG_SQ = "parameter", "exp_avg", "exp_avg_sq"
+_OWN = "own"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateSlice:
+    """A part of one tensor of the state."""
+
+    kind: str
+    name: str
+    """Of the parameter that it belongs to."""
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+    offset: tuple[int, ...]
+    """Where the part begins, along each axis."""
+    values: torch.Tensor
+    """float32."""
+
+    @property
+    def key(self) -> str:
+        """Its name in the file."""
+        return f"{self.kind}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateShare:
+    """What one rank saves: host copies that nobody changes."""
+
+    slices: Sequence[StateSlice] = ()
+    own: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """What is this rank's alone, of any type: its random state."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """JSON values that all ranks have alike; the lowest rank that has any counts."""
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors of its file."""
+        return {one.key: one.values for one in self.slices} | {f"{_OWN}/{name}": own for name, own in self.own.items()}
+
+    def description(self) -> bytes:
+        """The JSON beside it."""
+        places = {one.key: {"shape": one.shape, "offset": one.offset} for one in self.slices}
+        return json.dumps({"values": dict(self.values), "slices": places}).encode()
+
+
+def state_files(role: str, rank: int) -> tuple[str, str]:
+    """The tensors and the description of one rank."""
+    return f"{role}-{rank:05}.safetensors", f"{role}-{rank:05}.json"
+
+
+class SavedState:
+    """The state in a checkpoint folder, of all ranks that wrote it. Mapped, and copied by whoever reads it."""
+
+    def __init__(self, folder: Path, role: str) -> None:
+        """Raises ValueError where the folder has no state of this role."""
+        self._folder = folder
+        self._role = role
+        self._values: Mapping[str, Any] = {}
+        self._slices: dict[str, list[tuple[tuple[int, ...], tuple[int, ...], torch.Tensor]]] = {}
+        descriptions = sorted(folder.glob(f"{role}-[0-9]*.json"))
+        if not descriptions:
+            raise ValueError(f"checkpoint: {folder} has no state of {role}. Restore the folder from a copy.")
+        for path in descriptions:
+            self._read(path)
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The JSON values."""
+        return self._values
+
+    def own(self, rank: int) -> Mapping[str, torch.Tensor]:
+        """What rank `rank` saved for itself; nothing for a rank that did not exist then."""
+        path = self._folder / state_files(self._role, rank)[0]
+        if not path.exists():
+            return {}
+        prefix = f"{_OWN}/"
+        return {key.removeprefix(prefix): one for key, one in read_blob(path).items() if key.startswith(prefix)}
+
+    def has(self, kind: str) -> bool:
+        """Whether there are slices of a kind."""
+        return any(key.startswith(f"{kind}/") for key in self._slices)
+
+    def check(self, kind: str, shapes: Mapping[str, Sequence[int]]) -> None:
+        """ValueError that names the first tensor that is of another shape, unknown, or not there whole."""
+        for name in sorted({key.removeprefix(f"{kind}/") for key in self._slices if key.startswith(f"{kind}/")}):
+            if name not in shapes:
+                raise ValueError(self._differs(f"{kind} of {name} is not of this model"))
+        for name, shape in shapes.items():
+            parts = self._slices.get(f"{kind}/{name}", [])
+            saved = {one_shape for one_shape, _, _ in parts}
+            if saved != {tuple(shape)}:
+                raise ValueError(self._differs(f"{kind} of {name} has shape {sorted(saved)}, not {list(shape)}"))
+            if sum(values.numel() for _, _, values in parts) != prod(shape):
+                raise ValueError(self._differs(f"{kind} of {name} is not there whole"))
+
+    def fill(self, kind: str, targets: Mapping[str, torch.Tensor]) -> None:
+        """Copies every slice of a kind into the whole tensors `targets`, by name; `check` comes first."""
+        for name, target in targets.items():
+            for _, offset, values in self._slices[f"{kind}/{name}"]:
+                place = tuple(slice(start, start + size) for start, size in zip(offset, values.shape, strict=True))
+                target[place].copy_(values)
+
+    def _read(self, path: Path) -> None:
+        description = json.loads(path.read_bytes())
+        self._values = self._values or description["values"]
+        tensors = read_blob(path.with_suffix(".safetensors"))
+        for key, place in description["slices"].items():
+            entry = (tuple(place["shape"]), tuple(place["offset"]), tensors[key])
+            self._slices.setdefault(key, []).append(entry)
+
+    def _differs(self, how: str) -> str:
+        return (
+            f"checkpoint: the optimizer's state in {self._folder} is of another model ({how}). "
+            "Give checkpoint.path a folder of this job, or an empty one."
+        )

@@ -1,0 +1,87 @@
+"""The state of the flat trainer: staged for a checkpoint, and restored from one, also of release 0.1.0.
+
+Used by `torch_trainer` only. All ranks hold all weights alike: one of them saves them, each saves its random state.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rljob_api.role_traits import LEADING_ROLE
+from rljob_workers.models.blob import read_blob
+from rljob_workers.models.slices import EXP_AVG, EXP_AVG_SQ, PARAMETER, SavedState, StateShare, StateSlice
+from rljob_workers.trainers.torch_forward import load_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from rljob_workers.trainers.adamw import FlatAdamW
+    from rljob_workers.trainers.decoder import Decoder
+
+_STEPS = "optimizer.steps"
+_RELEASE_0_1_0_STATE, _RELEASE_0_1_0_VALUES = "state.safetensors", "state.json"
+
+
+def random_state() -> StateShare:
+    """What a rank saves that exports nothing."""
+    return StateShare(own={"random": torch.random.get_rng_state()})
+
+
+def stage(decoder: Decoder, optimizer: FlatAdamW, *, weights_are_exact: bool) -> StateShare:
+    """Everything: the moments and, where the published weights are rounded, the exact ones."""
+    flats = {EXP_AVG: optimizer.first_moment, EXP_AVG_SQ: optimizer.second_moment}
+    if not weights_are_exact:
+        flats[PARAMETER] = decoder.flat
+    slices = [
+        StateSlice(kind, name, tuple(view.shape), (0,) * view.dim(), view)
+        for kind, flat in flats.items()
+        for name, view in decoder.views_of(flat.clone()).items()
+    ]
+    return StateShare(slices, random_state().own, {_STEPS: optimizer.steps})
+
+
+def restore(folder: Path, decoder: Decoder, optimizer: FlatAdamW, rank: int) -> None:
+    """Weights, moments and random state; ValueError, and nothing changed, where they are of another model."""
+    if (folder / _RELEASE_0_1_0_VALUES).exists():
+        _restore_release_0_1_0(folder, decoder, optimizer)
+        return
+    saved = SavedState(folder, LEADING_ROLE.value)
+    shapes = {name: view.shape for name, view in decoder.views_of(decoder.flat).items()}
+    kinds: Mapping[str, torch.Tensor] = {EXP_AVG: optimizer.first_moment, EXP_AVG_SQ: optimizer.second_moment}
+    if saved.has(PARAMETER):
+        kinds = {**kinds, PARAMETER: decoder.flat}
+    for kind in kinds:
+        saved.check(kind, shapes)
+    load_weights(decoder, folder)
+    for kind, flat in kinds.items():
+        saved.fill(kind, decoder.views_of(flat))
+    optimizer.steps = saved.values[_STEPS]
+    _restore_random(saved.own(rank))
+
+
+def _restore_random(own: Mapping[str, torch.Tensor]) -> None:
+    """A rank that the checkpoint does not know begins with a random state of its own."""
+    if "random" in own:
+        torch.random.set_rng_state(own["random"].clone())
+
+
+def _restore_release_0_1_0(folder: Path, decoder: Decoder, optimizer: FlatAdamW) -> None:
+    """One file of weights and one of flat buffers, laid out as this trainer's are."""
+    tensors = read_blob(folder / _RELEASE_0_1_0_STATE)
+    values: dict[str, Any] = json.loads((folder / _RELEASE_0_1_0_VALUES).read_text())
+    if values.get("layout") != decoder.layout():
+        raise ValueError(
+            f"checkpoint: the optimizer's state in {folder} is of another model (its list of tensors differs). "
+            "Give checkpoint.path a folder of this job, or an empty one."
+        )
+    load_weights(decoder, folder)
+    if "weights" in tensors:
+        decoder.flat.copy_(tensors["weights"])
+    optimizer.first_moment.copy_(tensors["optimizer.first_moment"])
+    optimizer.second_moment.copy_(tensors["optimizer.second_moment"])
+    optimizer.steps = values[_STEPS]
+    _restore_random({"random": tensors["random"]})
