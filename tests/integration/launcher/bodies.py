@@ -2,30 +2,36 @@
 
 python bodies.py small FD    as `python -m rljob_workers.launcher.parent --fd FD`, with these bodies and no torch
     python bodies.py conversing FD   the same, with ranks that register and beat
+    python bodies.py exec:START:LIMIT FD   the same, with `program_engine` for an engine: a program of its own
     python bodies.py pair FD         as `small`, with two ranks in each pod, and two engines where its role has any
 python bodies.py real FD     with all libraries, the engine server, and ranks that train one step
 """
 
+import functools
 import os
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from rljob_api.names import Role
-from rljob_api.spec import RolesSpec
+from rljob_api.spec import RLJobSpec, RolesSpec
 from rljob_api.topology import RoleTopology, topology_of
 from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.errors import LifeOver
 from rljob_workers.dcs.session import RankSession
+from rljob_workers.engines.backend import EngineBackend, EngineSettings, Exec, Fork, Ready
+from rljob_workers.engines.sglang_dialect.client import SglangDialectEngine
 from rljob_workers.launcher import launcher
-from rljob_workers.launcher.engine_keeper import EngineSettings
 from rljob_workers.launcher.launcher import Bodies
 from rljob_workers.launcher.parent import serve
 from rljob_workers.launcher.rank_process import seed_everything, seed_of, until_fenced, use_threads
 from rljob_workers.transfer_queue.errors import Fenced
+
+PROGRAM = Path(__file__).with_name("engine_program.py")
 
 
 def rank(context: RankContext) -> int:
@@ -123,7 +129,7 @@ def pair_of(roles: RolesSpec, role: Role) -> RoleTopology:
     return replace(one, ranks_per_pod=2, engines=2 * one.engines)
 
 
-def engine(listener: socket.socket, settings: EngineSettings, incarnation: str) -> int:
+def engine(settings: EngineSettings, listener: socket.socket, incarnation: str) -> int:
     """Answers everything with 200 and its incarnation, one connection at a time."""
     while True:
         connection, _ = listener.accept()
@@ -133,6 +139,29 @@ def engine(listener: socket.socket, settings: EngineSettings, incarnation: str) 
             body = f"{incarnation} {os.getpid()} {settings.threads}"
             head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
             connection.sendall((head + body).encode())
+
+
+def small_engine(spec: RLJobSpec) -> EngineBackend:
+    """`engine`, forked."""
+    return EngineBackend(
+        kind="Small",
+        command=lambda settings, _: Fork(functools.partial(engine, settings)),
+        ready=Ready("/health", lambda status: status == 200),
+        startup_seconds=300.0,
+        client=SglangDialectEngine,
+    )
+
+
+def program_engine(start_seconds: float, startup_seconds: float) -> Callable[[RLJobSpec], EngineBackend]:
+    """`engine_program`, which is up after `start_seconds`, where a start may take `startup_seconds`."""
+    backend = EngineBackend(
+        kind="Program",
+        command=lambda _, port: Exec((sys.executable, str(PROGRAM), str(port), str(start_seconds))),
+        ready=Ready("/alive", lambda status: status == 200),
+        startup_seconds=startup_seconds,
+        client=SglangDialectEngine,
+    )
+    return lambda _: backend
 
 
 def descriptors() -> list[str]:
@@ -147,10 +176,18 @@ def descriptors() -> list[str]:
 
 
 if __name__ == "__main__":
-    kind, descriptor = sys.argv[1], int(sys.argv[2])
+    kind, *limits = sys.argv[1].split(":")
+    descriptor = int(sys.argv[2])
     if kind == "real":  # the libraries, the engine server and a step of the job's model
         sys.exit(serve(descriptor, Bodies(rank=train)))
     if kind == "pair":
         launcher.topology_of = pair_of  # type: ignore[attr-defined]
+    engines = program_engine(*map(float, limits)) if kind == "exec" else small_engine
     body = converse_until_fenced if kind == "conversing" else rank
-    sys.exit(serve(descriptor, Bodies(body, engine), load=lambda: None))
+    sys.exit(
+        serve(
+            descriptor,
+            Bodies(body, engines),
+            load=lambda: None,
+        )
+    )

@@ -13,7 +13,7 @@ from rljob_workers.dcs.session import RankSession
 from rljob_workers.launcher.launcher import Bodies
 from rljob_workers.launcher.pod import main
 from rljob_workers.launcher.rank_process import until_fenced
-from tests.integration.launcher.bodies import act, engine
+from tests.integration.launcher.bodies import act, small_engine
 
 
 def rank(context: RankContext) -> int:
@@ -38,6 +38,6 @@ def live(context: RankContext) -> int:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:], Bodies(live, engine), load=lambda: None)
+    code = main(sys.argv[1:], Bodies(live, small_engine), load=lambda: None)
     sys.stdout.flush()
     os._exit(code)

@@ -1,16 +1,24 @@
-"""The engine: outlives ranks and epochs, keeps its port, and comes back by itself when it dies or hangs."""
+"""The engine: outlives ranks and epochs, keeps its port, and comes back by itself when it dies or hangs.
+
+One that is forked and one that is a program of its own pass the same tests.
+"""
 
 import functools
+import json
 import operator
 import os
 import signal
 import time
 import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from rljob_api.wire.failures import FailureKind
-from tests.integration.launcher.conftest import ROLLOUT, Machine, eventually, is_running
+from tests.integration.launcher.conftest import BODIES, ROLLOUT, Machine, eventually, is_running
 
 SILENCE_SECONDS = 3
 """How long an engine may be silent: longer than a busy machine lets a process wait that has done nothing wrong."""
@@ -21,7 +29,61 @@ def who_answers(url: str) -> list[str]:
         return str(answer.read().decode()).split()
 
 
-def test_the_engine_outlives_its_rank_and_a_new_epoch(machine: Machine) -> None:
+@dataclass(frozen=True)
+class Kind:
+    """A kind of engine, as these tests ask it."""
+
+    command: str
+    path: str
+    """Asked by its launcher."""
+    who: Callable[[Machine, str], list[str]]
+    """Incarnation and process id of the server that answers at a URL."""
+
+
+def asked_once(machine: Machine, url: str) -> list[str]:
+    """Not refused while it is away: the connection waits in the backlog of the launcher's socket."""
+    del machine
+    return who_answers(url)[:2]
+
+
+def asked_until_it_answers(machine: Machine, url: str) -> list[str]:
+    """A program's port refuses until it is bound; who it is, its launcher has written down."""
+
+    def look() -> list[str] | None:
+        before = identity(machine)
+        with suppress(OSError):
+            (pid, _) = who_answers(url)
+            return [str(before["incarnation"]), pid] if before == identity(machine) else None
+        return None
+
+    return eventually("an answer", look)
+
+
+def identity(machine: Machine) -> dict[str, object]:
+    found = json.loads((machine.run_dir / "engines/rollout-0/engine-0.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+FORKED = Kind("small", "/health", asked_once)
+PROGRAM = Kind("exec:0:300", "/alive", asked_until_it_answers)
+
+
+@pytest.fixture(params=[pytest.param(FORKED, id="forked"), pytest.param(PROGRAM, id="program")])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    assert isinstance(request.param, Kind)
+    return request.param
+
+
+@pytest.fixture
+def machine(tmp_path: Path, kind: Kind, request: pytest.FixtureRequest) -> Iterator[Machine]:
+    """A parent whose engines are of this kind."""
+    machine = Machine(tmp_path, [BODIES, kind.command], getattr(request, "param", 30))
+    yield machine
+    machine.close()
+
+
+def test_the_engine_outlives_its_rank_and_a_new_epoch(machine: Machine, kind: Kind) -> None:
     machine.spawn(ROLLOUT)
     machine.coordinator.order(ROLLOUT)
     rank, engine = machine.rank(ROLLOUT), machine.engine(ROLLOUT)
@@ -32,19 +94,18 @@ def test_the_engine_outlives_its_rank_and_a_new_epoch(machine: Machine) -> None:
     machine.coordinator.order(ROLLOUT, epoch=2)
     machine.rank(ROLLOUT, epoch=2)
     assert machine.engine(ROLLOUT) == engine
-    assert who_answers(engine.url)[:2] == [engine.incarnation, str(engine.pid)]
+    assert kind.who(machine, engine.url) == [engine.incarnation, str(engine.pid)]
     assert machine.finish(ROLLOUT, epoch=2).exit_code == 0
     assert not is_running(engine.pid)
 
 
-def test_a_killed_engine_comes_back_behind_the_same_port_and_its_rank_stays(machine: Machine) -> None:
+def test_a_killed_engine_comes_back_behind_the_same_port_and_its_rank_stays(machine: Machine, kind: Kind) -> None:
     machine.spawn(ROLLOUT)
     machine.coordinator.order(ROLLOUT)
     rank, engine = machine.rank(ROLLOUT), machine.engine(ROLLOUT)
     os.kill(engine.pid, signal.SIGKILL)
     eventually("its end", lambda: not is_running(engine.pid))
-    # Not refused meanwhile: the connection waits in the backlog of the launcher's socket.
-    assert who_answers(engine.url)[0] != engine.incarnation
+    assert kind.who(machine, engine.url)[0] != engine.incarnation
     second = machine.engine(ROLLOUT, other_than=engine.incarnation)
     assert second.url == engine.url
     failure = machine.failure()
@@ -67,14 +128,14 @@ def test_an_engine_that_dies_again_and_again_comes_back_again(machine: Machine) 
 
 
 @pytest.mark.parametrize("machine", [SILENCE_SECONDS], indirect=True)
-def test_a_stopped_engine_is_found_named_and_replaced(machine: Machine) -> None:
+def test_a_stopped_engine_is_found_named_and_replaced(machine: Machine, kind: Kind) -> None:
     machine.spawn(ROLLOUT)
     machine.coordinator.order(ROLLOUT)
     engine = machine.engine(ROLLOUT)
     os.kill(engine.pid, signal.SIGSTOP)
     failure = machine.failure()
     assert failure.kind is FailureKind.ENGINE_EXITED
-    assert f"it has not answered {engine.url}/health for " in failure.message
+    assert f"it has not answered {engine.url}{kind.path} for " in failure.message
     machine.engine(ROLLOUT, other_than=engine.incarnation)
     eventually("the stopped engine to be gone", lambda: not is_running(engine.pid))
 

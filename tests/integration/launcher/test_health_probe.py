@@ -2,13 +2,16 @@
 
 import socket
 
+from rljob_workers.engines.backend import Ready
 from rljob_workers.launcher.health import LONGEST_TURN_SECONDS, HealthProbe
+
+ANY = Ready("/health", lambda status: status > 0)
 
 
 def test_a_launcher_that_was_stopped_has_not_waited() -> None:
     now = 0.0
     with socket.create_server(("127.0.0.1", 0)) as engine:
-        probe = HealthProbe(engine.getsockname(), 1.0, lambda: now)
+        probe = HealthProbe(engine.getsockname(), ANY, 1.0, lambda: now)
         probe.reset()
         probe.turn()
         now = 1000.0
@@ -25,5 +28,25 @@ def test_a_launcher_that_was_stopped_has_not_waited() -> None:
             connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
         while not probe.answered:
             probe.turn()
+        assert probe.silence_seconds == 0
+        probe.close()
+
+
+def test_only_the_status_that_the_backend_accepts_is_an_answer() -> None:
+    now = 0.0
+    with socket.create_server(("127.0.0.1", 0)) as engine:
+        ready = Ready("/alive", lambda status: status == 200)
+        probe = HealthProbe(engine.getsockname(), ready, 0.5, lambda: now)
+        probe.reset()
+        for status, answers in ((b"503 Service Unavailable", False), (b"200 OK", True)):
+            probe.turn()
+            connection, _ = engine.accept()
+            with connection:
+                assert connection.recv(4096).startswith(b"GET /alive HTTP/1.1")
+                connection.sendall(b"HTTP/1.1 " + status + b"\r\n\r\n")
+                while probe.fileno() >= 0:
+                    probe.turn()
+            assert probe.answered is answers
+            now += 0.5
         assert probe.silence_seconds == 0
         probe.close()

@@ -1,6 +1,8 @@
 """Exit codes and last words: what counts as the user's error, and what is kept of a log."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,3 +80,22 @@ def test_last_words_are_bounded_in_bytes_whatever_they_are_made_of(tmp_path: Pat
 )
 def test_an_end_in_words(code: int, words: str) -> None:
     assert how_it_ended(code) == words
+
+
+def run_in_a_child(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """`exec_program` takes its process over."""
+    code = f"import os; from rljob_workers.launcher.forking import exec_program; exec_program({arguments}, os.environ)"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_program_ignores_no_signal_that_only_python_ignores() -> None:
+    done = run_in_a_child(["cat", "/proc/self/status"])
+    assert f"SigIgn:\t{0:016x}\n" in done.stdout
+
+
+def test_a_program_that_is_not_there_is_a_sentence() -> None:
+    done = run_in_a_child(["/absent/engine", "--port", "1"])
+    assert done.stderr.rstrip().endswith(
+        "ValueError: The program /absent/engine cannot be started: No such file or directory."
+        " Install it in the worker's image."
+    )

@@ -1,6 +1,6 @@
 """Engines: servers that generate, and the client that drives them over one HTTP dialect.
 
-Roles call `build_engine` and know the base only; the launcher starts a server (`torch_engine.server.serve`).
+Roles call `build_engine` and know the base only; the launcher starts what a backend of the `registry` says.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rljob_workers.engines.base import Engine, Generation, Sample, SamplingParams, VersionSpan
 from rljob_workers.engines.errors import EngineError, EngineGone, EngineRefused, EngineTimeout
-from rljob_workers.engines.sglang_dialect.client import SglangDialectEngine
+from rljob_workers.engines.registry import backend_of
 
 if TYPE_CHECKING:
     from rljob_workers.dcs.context import RankContext
@@ -32,4 +32,4 @@ def build_engine(context: RankContext) -> Engine:
     """The client of this pod's engine server. Sends nothing yet: the server may still be starting."""
     if context.engine_url is None:
         raise ValueError(f"{context.life.key}: this pod has no engine server; only rollout pods have one.")
-    return SglangDialectEngine(context.engine_url)
+    return backend_of(context.job.spec).client(context.engine_url)

@@ -15,17 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_api.names import EXIT_BAD_MANIFEST
-from rljob_api.spec import ModelSpec, RLJobSpec
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.launchers import EngineProcess, EngineState
+from rljob_workers.engines.backend import EngineBackend, EngineSettings, Fork
+from rljob_workers.launcher.engine_process import become_engine
 from rljob_workers.launcher.forking import Child, Exit, fork_child
 from rljob_workers.launcher.health import HealthProbe
 from rljob_workers.launcher.plan import EngineView
 from rljob_workers.launcher.ranks import RANK_OOM_SCORE, PodIdentity, how_it_ended
-
-START_SECONDS = 300.0
-"""How long a new engine may take to its first answer: it builds its model first."""
 
 YOUNG_SECONDS = 10.0
 """An engine that dies younger than this would die again at once: the next one waits, longer each time."""
@@ -40,26 +38,6 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """What the launcher must know to run an engine."""
-
-    model: ModelSpec
-    threads: int
-    silence_seconds: float
-    """heartbeatTimeoutSeconds: an engine that has not answered `/health` for this long hangs."""
-
-
-def engine_settings(spec: RLJobSpec) -> EngineSettings:
-    """The engine that a job asks for."""
-    silence = float(spec.restart_policy.heartbeat_timeout_seconds)
-    return EngineSettings(spec.model, spec.roles.rollout.threads, silence)
-
-
-EngineBody = Callable[[socket.socket, EngineSettings, str], int]
-"""Serves on the listening socket as the given incarnation, in the forked child; returns the exit code."""
-
-
-@dataclass(frozen=True, slots=True)
 class EnginePlace:
     """Which engine of which pod it is, and where it writes."""
 
@@ -68,6 +46,17 @@ class EnginePlace:
     title: str
     """In sentences."""
     log: Path
+    identity_file: Path
+    """Where the life of an engine that is a program of its own is written down."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWish:
+    """What an epoch wants of an engine."""
+
+    settings: EngineSettings
+    silence_seconds: float
+    """heartbeatTimeoutSeconds: an engine that is up and has not answered for this long hangs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,34 +66,28 @@ class _EngineLife:
     began: float
 
 
-def serve_torch_engine(listener: socket.socket, settings: EngineSettings, incarnation: str) -> int:
-    """The engine of this machine's kind. Imported after the fork: the launcher itself needs none of it."""
-    from rljob_workers.engines.torch_engine.server import serve
-
-    serve(listener, settings.model, incarnation, threads=settings.threads)
-    return 0
-
-
 class EngineKeeper:
-    """The listening socket, which lives as long as the launcher, and the latest life behind it."""
+    """The socket of the port, which lives as long as the launcher, and the latest life behind it."""
 
     def __init__(
         self,
         place: EnginePlace,
-        settings: EngineSettings,
+        backend: EngineBackend,
+        wish: EngineWish,
         clock: Callable[[], float],
-        body: EngineBody = serve_torch_engine,
     ) -> None:
         """Binds a port of this machine; nothing serves there until `start`."""
         self._place = place
-        self._settings = settings
+        self._backend = backend
+        self._wish = wish
         self._clock = clock
-        self._body = body
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
-        host, port = self._listener.getsockname()
-        self.url = f"http://{host}:{port}"
-        interval = min(1.0, settings.silence_seconds / 4)
-        self._probe = HealthProbe((host, port), interval, clock)
+        self._socket = _free_port()
+        host, self._port = self._socket.getsockname()
+        if isinstance(backend.command(wish.settings, self._port), Fork):
+            self._socket.listen(BACKLOG)
+        self.url = f"http://{host}:{self._port}"
+        interval = min(1.0, wish.silence_seconds / 4)
+        self._probe = HealthProbe((host, self._port), backend.ready, interval, clock)
         self._life: _EngineLife | None = None
         self._last: _EngineLife | None = None
         self._deaths_in_a_row = 0
@@ -126,10 +109,10 @@ class EngineKeeper:
         process = self.process()
         return None if process is None else process.state
 
-    def use(self, settings: EngineSettings) -> None:
-        """A later epoch's settings. An engine that runs with another model or other threads is replaced."""
-        before, self._settings = self._settings, settings
-        if self._life is not None and (before.model, before.threads) != (settings.model, settings.threads):
+    def use(self, wish: EngineWish) -> None:
+        """A later epoch's wish. An engine that runs with another model or other threads is replaced."""
+        before, self._wish = self._wish, wish
+        if self._life is not None and before.settings != wish.settings:
             self.end("a later epoch runs with another model or other threads")
 
     def view(self) -> EngineView:
@@ -151,15 +134,16 @@ class EngineKeeper:
         )
 
     def start(self, release: Callable[[], None]) -> None:
-        """Forks a life; `release` closes what the launcher holds besides the listening socket, in the child."""
-        incarnation = secrets.token_hex(6)
+        """Forks a life; `release` closes what the launcher holds besides this engine's port, in the child."""
+        incarnation, settings = secrets.token_hex(6), self._wish.settings
+        command = self._backend.command(settings, self._port)
 
         def prepare() -> None:
             release()
             self._probe.close()
 
         child = fork_child(
-            lambda: self._body(self._listener, self._settings, incarnation),
+            lambda: become_engine(command, settings, self._socket, incarnation, self._place.identity_file),
             self._place.log,
             prepare,
             oom_score=RANK_OOM_SCORE,
@@ -180,11 +164,12 @@ class EngineKeeper:
         if self._life is None or self._killed_since is not None:
             return
         self._probe.turn()
-        patience = self._settings.silence_seconds
+        patience = self._wish.silence_seconds
         if not self._probe.answered:
-            patience = max(patience, START_SECONDS)
+            patience = max(patience, self._backend.startup_seconds)
         if self._probe.silence_seconds >= patience:
-            self.kill(f"it has not answered {self.url}/health for {self._probe.silence_seconds:.1f} s")
+            where = f"{self.url}{self._backend.ready.path}"
+            self.kill(f"it has not answered {where} for {self._probe.silence_seconds:.1f} s")
 
     def kill(self, why: str) -> None:
         """SIGKILL; `exited` collects it."""
@@ -217,7 +202,7 @@ class EngineKeeper:
     def close_listener(self) -> None:
         """In a forked rank: it is a client of the engine, not its owner."""
         self._probe.close()
-        self._listener.close()
+        self._socket.close()
 
     def _postpone(self, life: _EngineLife, ended: Exit, order: PodOrder | None) -> None:
         if ended.code == EXIT_BAD_MANIFEST and order is not None:
@@ -244,3 +229,11 @@ class EngineKeeper:
             last_words=words,
             at=now,
         )
+
+
+def _free_port() -> socket.socket:
+    """Bound, and not listening: no other process of this machine is given the port, and an engine may still bind it."""
+    port = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    port.bind(("127.0.0.1", 0))
+    return port

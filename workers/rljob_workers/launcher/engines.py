@@ -9,11 +9,14 @@ import select
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rljob_api.names import Role
+from rljob_api.spec import RLJobSpec
 from rljob_api.wire.epochs import PodOrder
 from rljob_api.wire.failures import Failure
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import EngineProcess
-from rljob_workers.launcher.engine_keeper import EngineKeeper, EnginePlace, EngineSettings
+from rljob_workers.engines.backend import settings_of
+from rljob_workers.launcher.engine_keeper import EngineKeeper, EnginePlace, EngineWish
 from rljob_workers.launcher.forking import Exit
 from rljob_workers.launcher.loop_plugins import EngineFacts
 from rljob_workers.launcher.plan import EngineView
@@ -25,13 +28,19 @@ def engine_names(pod: PodKey, num_engines: int) -> list[str]:
     return [f"{pod}.engine"] if num_engines == 1 else [f"{pod}.engine.{index}" for index in range(num_engines)]
 
 
+def wish_of(spec: RLJobSpec, role: Role) -> EngineWish:
+    """What a job wants of the engines of a role."""
+    return EngineWish(settings_of(spec, role), float(spec.restart_policy.heartbeat_timeout_seconds))
+
+
 def engine_places(identity: PodIdentity, num_engines: int, logs: Path) -> list[EnginePlace]:
     """Which engines a pod has."""
     pod = identity.pod
     places = []
     for index, name in enumerate(engine_names(pod, num_engines)):
         title = f"The engine of {pod}" if num_engines == 1 else f"Engine {index} of {pod}"
-        places.append(EnginePlace(identity, index, title, logs / f"{name}.log"))
+        identity_file = logs.parent / "engines" / str(pod) / f"engine-{index}.json"
+        places.append(EnginePlace(identity, index, title, logs / f"{name}.log", identity_file))
     return places
 
 
@@ -57,10 +66,10 @@ class Engines:
         """As their pod's metrics say."""
         return tuple(EngineFacts(keeper.state, keeper.starts) for keeper in self._keepers)
 
-    def use(self, settings: EngineSettings) -> None:
-        """A later epoch's settings."""
+    def use(self, wish: EngineWish) -> None:
+        """What a later epoch wants."""
         for keeper in self._keepers:
-            keeper.use(settings)
+            keeper.use(wish)
 
     def turn(self) -> None:
         """Asks after their health. Never waits."""

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,8 @@ from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED
 from rljob_workers.launcher.signals import release_signals, reset_signals, signals_held
 
 LAST_WORDS_BYTES = 4096
+
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -80,6 +82,21 @@ def fork_child(body: Callable[[], int], log: Path, prepare: Callable[[], None], 
         if pid == 0:
             _live(body, log, prepare, parent, oom_score)
     return Child(pid, log, offset)
+
+
+def exec_program(arguments: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """In a forked child: the program takes its place, with its log, its process group and its death with its parent.
+
+    Raises ValueError, with a sentence, for a program that cannot be started.
+    """
+    for number in _IGNORED_BY_PYTHON:
+        signal.signal(number, signal.SIG_DFL)  # what is ignored stays ignored over an exec
+    try:
+        os.execvpe(arguments[0], list(arguments), dict(environment))  # noqa: S606 -- no shell is wanted
+    except OSError as error:
+        raise ValueError(
+            f"The program {arguments[0]} cannot be started: {error.strerror}. Install it in the worker's image."
+        ) from error
 
 
 def reap() -> list[Exit]:

@@ -1,4 +1,4 @@
-"""Whether an engine still answers: `GET /health` without a thread and without waiting.
+"""Whether an engine still answers: one GET request on and on, without a thread and without waiting.
 
 Called by `engine_keeper` from the launcher's loop. A stopped process still accepts connections (the system does), so
 only an answer counts.
@@ -7,23 +7,29 @@ only an answer counts.
 from __future__ import annotations
 
 import errno
+import re
 import socket
 from collections.abc import Callable
 
 from rljob_api.attended import AttendedTime
+from rljob_workers.engines.backend import Ready
 
-_REQUEST = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
-_STATUS_LINE = b"HTTP/1."
+_REQUEST = "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+_STATUS_LINE = re.compile(rb"HTTP/1\.\d (\d{3})")
 
 LONGEST_TURN_SECONDS = 1.0
 """More of the time between two turns is no silence of the engine: the launcher was held up itself."""
 
 
 class HealthProbe:
-    """One question at a time. Any status is an answer: an engine that waits for weights is not dead."""
+    """One question at a time. Which status is the answer of a server that is up, its backend says."""
 
-    def __init__(self, address: tuple[str, int], interval_seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, address: tuple[str, int], ready: Ready, interval_seconds: float, clock: Callable[[], float]
+    ) -> None:
         self._address = address
+        self._request = _REQUEST.format(path=ready.path).encode()
+        self._accepts = ready.accepts
         self._interval = interval_seconds
         self._clock = clock
         self._connection: socket.socket | None = None
@@ -75,9 +81,10 @@ class HealthProbe:
     def _converse(self, connection: socket.socket) -> None:
         try:
             if not self._asked:
-                connection.send(_REQUEST)
+                connection.send(self._request)
                 self._asked = True
-            if connection.recv(4096).startswith(_STATUS_LINE):
+            status = _STATUS_LINE.match(connection.recv(4096))
+            if status is not None and self._accepts(int(status[1])):
                 self._heard()
                 self.answered = True
             self._again()

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_api.names import EXIT_FENCED, EXIT_SUCCEEDED, EXIT_TERMINATED
-from rljob_api.spec import RLJob
+from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.topology import topology_of
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure
@@ -29,14 +29,11 @@ from rljob_api.wire.processes import SpawnLauncher
 from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.errors import CoordinatorUnreachable, LifeOver
 from rljob_workers.dcs.launcher_client import LauncherClient, PendingOrder
+from rljob_workers.engines.backend import EngineBackend
+from rljob_workers.engines.registry import backend_of
 from rljob_workers.launcher import rank_process
-from rljob_workers.launcher.engine_keeper import (
-    EngineBody,
-    EngineKeeper,
-    engine_settings,
-    serve_torch_engine,
-)
-from rljob_workers.launcher.engines import Engines, engine_places
+from rljob_workers.launcher.engine_keeper import EngineKeeper
+from rljob_workers.launcher.engines import Engines, engine_places, wish_of
 from rljob_workers.launcher.forking import reap
 from rljob_workers.launcher.launcher_environment import LauncherEnvironment, WhenDone, one_machine
 from rljob_workers.launcher.loop_plugins import LauncherState
@@ -70,10 +67,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """What the forked children run."""
+    """What the children run."""
 
     rank: Callable[[RankContext], int] = rank_process.live
-    engine: EngineBody = serve_torch_engine
+    engine: Callable[[RLJobSpec], EngineBackend] = backend_of
 
 
 class Launcher:
@@ -123,9 +120,10 @@ class Launcher:
         return self._exit_code
 
     def _make_engines(self) -> Engines:
-        settings = engine_settings(self._job.spec)
+        spec = self._job.spec
+        backend, wish = self._bodies.engine(spec), wish_of(spec, self._identity.pod.role)
         places = engine_places(self._identity, self._topology.engines, self._environment.logs)
-        return Engines([EngineKeeper(place, settings, self._clock, self._bodies.engine) for place in places])
+        return Engines([EngineKeeper(place, backend, wish, self._clock) for place in places])
 
     def _register(self) -> None:
         hello = LauncherHello(
@@ -224,7 +222,7 @@ class Launcher:
         """The epoch that was just heard of runs with `job`."""
         self._job = job
         self._endpoints = self._environment.endpoints_of(job)
-        self._engines.use(engine_settings(job.spec))
+        self._engines.use(wish_of(job.spec, self._identity.pod.role))
 
     def _ask(self) -> None:
         """Polls; a poll in flight that tells an older state of the pod is given up for one that tells the present."""

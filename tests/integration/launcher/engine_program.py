@@ -1,0 +1,41 @@
+"""An engine that is a program of its own, with nothing but the standard library.
+
+python engine_program.py PORT START_SECONDS
+
+It loads for the first half of START_SECONDS, without a port, and for the second with one, at which `/alive` says 503.
+Then `/alive` says 200, `/who` its process id and its number of threads, `/hang` hangs it and `/die` ends it with 3.
+"""
+
+import os
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request at a time: a handler that hangs hangs the server."""
+
+    up_at = 0.0
+
+    def do_GET(self) -> None:
+        if self.path == "/hang":
+            time.sleep(100_000)
+        if self.path == "/die":
+            print("told to die", flush=True)  # noqa: T201
+            os._exit(3)
+        body = f"{os.getpid()} {os.environ['OMP_NUM_THREADS']}".encode()
+        self.send_response(200 if time.monotonic() >= self.up_at else 503)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: Any) -> None:
+        """Says nothing."""
+
+
+if __name__ == "__main__":
+    port, start_seconds = int(sys.argv[1]), float(sys.argv[2])
+    Handler.up_at = time.monotonic() + start_seconds
+    time.sleep(start_seconds / 2)
+    HTTPServer(("127.0.0.1", port), Handler).serve_forever()
