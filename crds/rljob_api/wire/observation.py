@@ -102,6 +102,8 @@ class CoordinatorStatus(WireModel):
     last_event: int
     desired: DesiredState | None = None
     """What was accepted last; None before the first."""
+    beat_interval_seconds: float = 0.5
+    """How often ranks beat in this epoch; a coordinator of an earlier version does not say it."""
 
 
 class EventKind(StrEnum):

@@ -5,7 +5,7 @@ from rljob_api.wire.observation import CoordinatorStatus, ServerState
 from rljob_operator.core.conditions import is_true, terminal
 from rljob_operator.core.drain import drained_at, is_draining
 from rljob_operator.core.ends import deadline_at, deleted_at
-from rljob_operator.core.hang import overdue_in
+from rljob_operator.core.hang import hangs_after_seconds, overdue_in
 from rljob_operator.core.infrastructure import due_at
 from rljob_operator.core.observed import Observed
 from rljob_operator.core.orders import is_over, over_at
@@ -81,6 +81,6 @@ def _waits_for_a_pod(observed: Observed, status: RLJobStatus) -> bool:
 def _silent_in(observed: Observed, coordinator: CoordinatorStatus) -> float:
     """Seconds until the first rank or launcher would be called silent, if nothing more is heard of any."""
     timeout = observed.policy.heartbeat_timeout_seconds
-    ranks = [overdue_in(rank, timeout) for pod in coordinator.pods for rank in pod.ranks]
+    ranks = [overdue_in(rank, hangs_after_seconds(observed)) for pod in coordinator.pods for rank in pod.ranks]
     launchers = [timeout + POLL_SLACK_SECONDS - pod.poll_age_seconds for pod in coordinator.pods]
     return min([*ranks, *launchers], default=QUIET_INTERVAL_SECONDS)

@@ -15,6 +15,9 @@ from rljob_operator.core.reasons import Reason
 from rljob_operator.core.roster import staying
 from rljob_operator.core.verdicts import Cause
 
+BEATS_AWAITED = 2
+"""No rank is called silent before it could have beaten so often."""
+
 
 def hanging(observed: Observed, status: RLJobStatus, now: float) -> list[Cause]:
     """A cause for every running rank that hangs, and for every pod that does not begin what it was ordered."""
@@ -28,6 +31,16 @@ def hanging(observed: Observed, status: RLJobStatus, now: float) -> list[Cause]:
     return causes
 
 
+def hangs_after_seconds(observed: Observed) -> float:
+    """After which silence a rank hangs.
+
+    Ranks beat as often as the time-out asks that was in force when their epoch was opened. One that was made much
+    shorter since would call all of them silent.
+    """
+    interval = observed.coordinator.beat_interval_seconds if observed.coordinator is not None else 0.0
+    return max(observed.policy.heartbeat_timeout_seconds, BEATS_AWAITED * interval)
+
+
 def overdue_in(rank: RankObservation, timeout_seconds: float) -> float:
     """Seconds from now until the rank hangs, if nothing more is heard of it; <= 0: it hangs."""
     left = timeout_seconds - rank.beat_age_seconds
@@ -35,7 +48,7 @@ def overdue_in(rank: RankObservation, timeout_seconds: float) -> float:
 
 
 def _silent(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus, seen: PodObservation) -> list[Cause]:
-    timeout = observed.policy.heartbeat_timeout_seconds
+    timeout = hangs_after_seconds(observed)
     if seen.poll_age_seconds > max(timeout / 2, POLL_SLACK_SECONDS):
         return []
     running = {process.incarnation for process in _of_order(status, pod, seen) if process.exit_code is None}

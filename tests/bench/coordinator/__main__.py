@@ -59,10 +59,7 @@ def main() -> None:
 
 
 def _measure(ranks: int, arguments: argparse.Namespace) -> list[str]:
-    manifest = job(chunk_bytes=arguments.chunk_bytes)
-    timeout = arguments.heartbeat_timeout
-    policy = manifest.spec.restart_policy.model_copy(update={"heartbeat_timeout_seconds": timeout})
-    manifest = manifest.model_copy(update={"spec": manifest.spec.model_copy(update={"restart_policy": policy})})
+    manifest = job(chunk_bytes=arguments.chunk_bytes, heartbeat_seconds=arguments.heartbeat_timeout)
     with running_servers() as servers, tempfile.TemporaryDirectory(prefix="rljob-bench-") as name:
         world = World(servers, Path(name), manifest)
         world.start()
@@ -87,6 +84,8 @@ def _read(ranks: int, coordinator: int, control: int, load: subprocess.Popen[str
     _say(load)
     told = _heard(load)
     beats = [1000 * one for one in told["beats"]]
+    if not beats:
+        raise SystemExit(f"No rank has beaten in {seconds:g} s; they beat every {interval:g} s. Give more --seconds.")
     middle, late = (beats[int(share * (len(beats) - 1))] for share in (0.5, 0.99))
     due, answered = requests_due(ranks, interval), told["requests"] / took
     each = own / told["requests"]

@@ -53,7 +53,9 @@ def test_the_queue() -> None:
 
 
 def test_the_coordinator() -> None:
-    said = assert_ended_well(bench("tests.bench.coordinator", "--ranks", "2", "--seconds", "1"))
+    said = assert_ended_well(
+        bench("tests.bench.coordinator", "--ranks", "2", "--seconds", "2", "--heartbeat-timeout", "3")
+    )
     rows = dict(line.rsplit(maxsplit=1) for line in said.splitlines())
     assert (rows["ranks"], rows["refused"]) == ("2", "0")
 

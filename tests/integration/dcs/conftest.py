@@ -17,9 +17,9 @@ def shared_servers() -> Iterator[Servers]:
 
 @pytest.fixture
 def world(shared_servers: Servers, tmp_path: Path) -> Iterator[World]:
-    """A running coordinator over empty servers."""
+    """A running coordinator over empty servers. Ranks beat often, so that what they say is soon seen."""
     shared_servers.wipe()
-    world = World(shared_servers, tmp_path, job())
+    world = World(shared_servers, tmp_path, job(heartbeat_seconds=3))
     world.start()
     try:
         yield world

@@ -331,3 +331,46 @@ def test_a_coordinator_that_another_one_has_replaced_ends(world: World) -> None:
     world.start()
     eventually(lambda: earlier.poll() is not None, "the end of the earlier coordinator")
     assert world.status().epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "said"),
+    [
+        pytest.param("POST", "/v1/ranks/beat", b"{", "Invalid JSON", id="a beat that is cut off"),
+        pytest.param(
+            "POST", "/v1/ranks/beat", b"{}", "life: Field required; state: Field required", id="an empty beat"
+        ),
+        pytest.param("POST", "/v1/launchers/0/poll", b'{"carried": null}', "ranks: Field required", id="a poll"),
+        pytest.param("GET", "/v1/weights/Policy?wait=31", b"", "wait: Input should be less than", id="too long a wait"),
+        pytest.param(
+            "GET", "/v1/weights/Policy?version=x", b"", "version: Input should be a valid integer", id="words"
+        ),
+        pytest.param("GET", "/v1/weights/Other", b"", "stream: Input should be 'Policy' or 'Reference'", id="a stream"),
+    ],
+)
+def test_what_is_not_understood_is_named(world: World, method: str, path: str, body: bytes, said: str) -> None:
+    headers = {"X-RLJob-Token": world.endpoints.token}
+    answer = httpx.request(method, world.endpoints.coordinator + path, content=body, headers=headers, timeout=60)
+    assert (answer.status_code, answer.json()["reason"]) == (400, "BadRequest")
+    assert said in answer.json()["message"]
+
+
+def test_of_ranks_that_beat_at_once_each_gets_its_own_answer(world: World) -> None:
+    world.begin()
+    ranks = [world.rank(Role.ROLLOUT, 0), world.rank(Role.ROLLOUT, 1), world.rank(Role.ACTOR)]
+    world.call("POST", "/v1/failures", world.failure(ranks[1]))
+    said: dict[int, str] = {}
+
+    def beat(which: int) -> None:
+        try:
+            ranks[which].ready()
+            said[which] = "fine"
+        except LifeOver:
+            said[which] = "over"
+
+    threads = [threading.Thread(target=beat, args=(which,)) for which in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+    assert said == {0: "fine", 1: "over", 2: "fine"}

@@ -37,7 +37,7 @@ PATIENCE_SECONDS = 120.0
 ROLES = {Role.ROLLOUT: 2, Role.ACTOR: 2, Role.ACTOR_FWD: 1, Role.ADVANTAGES: 1}
 
 
-def job(chunk_bytes: int = 1 << 16, keep: int = 2) -> RLJob:
+def job(chunk_bytes: int = 1 << 16, keep: int = 2, heartbeat_seconds: int = 30) -> RLJob:
     return RLJob.model_validate(
         {
             "metadata": {"name": "test"},
@@ -49,6 +49,7 @@ def job(chunk_bytes: int = 1 << 16, keep: int = 2) -> RLJob:
                 "roles": {"rollout": {"replicas": 2}},
                 "weightSync": {"chunkBytes": chunk_bytes, "timeoutSeconds": 120},
                 "checkpoint": {"keep": keep},
+                "restartPolicy": {"heartbeatTimeoutSeconds": heartbeat_seconds},
             },
         }
     )
@@ -64,7 +65,7 @@ def context_here(
         admin=QueueAdmin(endpoints, queue_shape(manifest.spec), timing=timing),
         clock=clock,
         wall=lambda: 1.0,
-        notify=lambda _: None,
+        notify=lambda topic, keys=None: None,
         begin_anew=lambda _: None,
     )
 

@@ -58,6 +58,19 @@ def test_a_rank_hangs_when_it_is_silent_without_a_word(fields: dict[str, Any], e
         assert hangs[0].message.startswith(f"reference-0.0 has not beaten in {fields['age']} s; {expected}; ")
 
 
+@pytest.mark.parametrize(
+    ("age", "hangs"),
+    [
+        pytest.param(9, False, id="ranks still beat as the time-out of their epoch asked"),
+        pytest.param(11, True, id="two beats that did not come are silence"),
+    ],
+)
+def test_a_timeout_that_was_made_shorter_since_calls_no_rank_silent_between_its_beats(age: float, hangs: bool) -> None:
+    world = with_coordinator(make_running(make_policy(heartbeatTimeoutSeconds=2)), beat_interval_seconds=5.0)
+    decision = decide(with_pod(world, REFERENCE, age=age), NOW)
+    assert any(event.reason is Reason.HANG for event in decision.events) == hangs
+
+
 def test_a_rank_that_never_registers_is_a_hang() -> None:
     decision = decide(with_pod(make_running(), REFERENCE, registered=False), START + 131)
     assert "reference-0.0 has not registered with the coordinator in 130 s" in decision.events[-1].message

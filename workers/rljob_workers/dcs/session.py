@@ -30,6 +30,8 @@ from rljob_workers.dcs.client import ATTEMPT_SECONDS, CoordinatorClient, accept
 from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.errors import CoordinatorUnreachable, DcsError
 
+AGAIN_SECONDS = 0.5
+"""After a beat without answer: a coordinator that began anew knows neither what a rank waits for nor what it does."""
 ABSENCE_SECONDS = 60.0
 """A coordinator that is away for longer ends the rank; a restart of it takes one or two seconds."""
 
@@ -214,8 +216,7 @@ class RankSession:
             self._in_flight = self._client.channel.begin("POST", "/v1/ranks/beat", body, timeout=ATTEMPT_SECONDS)
         except ChannelBroken as error:
             # An address that swallows everything costs the loop a while: at most half of its time.
-            self._due = max(self._due, self._clock() + (self._clock() - began))
-            self._lost(str(error))
+            self._lost(str(error), again_in=max(AGAIN_SECONDS, self._clock() - began))
 
     def _collect(self) -> None:
         if self._in_flight is None or not self._in_flight.ready():
@@ -242,8 +243,9 @@ class RankSession:
         self._draining = answer.drain
         self._published = answer.published
 
-    def _lost(self, why: str) -> None:
+    def _lost(self, why: str, again_in: float = AGAIN_SECONDS) -> None:
         """A beat got no answer: the next is due soon; the rank gives up only after a long absence."""
+        self._due = self._clock() + again_in
         silent = self._clock() - self._heard
         if silent > ABSENCE_SECONDS:
             raise CoordinatorUnreachable(

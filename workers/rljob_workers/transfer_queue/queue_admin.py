@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -20,7 +20,7 @@ from rljob_api.wire.identity import Endpoints, Life, WeightId
 from rljob_api.wire.observation import QueueObservation, ServerState
 from rljob_api.wire.weights import CheckpointRecord
 from rljob_workers.transfer_queue.admin_access import AdminAccess
-from rljob_workers.transfer_queue.control.connection import Clock, ControlConnection, Sleep
+from rljob_workers.transfer_queue.control.connection import Argument, Clock, ControlConnection, Sleep
 from rljob_workers.transfer_queue.control.library import library
 from rljob_workers.transfer_queue.inspection import QueueInspection, UnitFigures, unix_seconds
 from rljob_workers.transfer_queue.invariants import QueueInvariants
@@ -49,6 +49,15 @@ class QueueAdminTiming:
     """Share of a storage unit's limit above which no new ticket is given."""
     nearly_full: float = 0.97
     """Share above which puts of what is issued may fail next."""
+
+
+@dataclass(frozen=True, slots=True)
+class InWork:
+    """What a life says that it works on."""
+
+    incarnation: str
+    tickets: Sequence[int]
+    leases: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,19 +187,24 @@ class QueueAdmin:
         """The first `count` prompts of `set_aside` were told, durably."""
         self._by.change("forget_aside", count, waiting="the coordinator has told of poison prompts")
 
-    def beat(self, incarnation: str, tickets: Iterable[int], leases: Iterable[str]) -> None:
-        """Renews leases; a ticket that two beats in a row do not list comes back."""
-        listed = list(tickets)
+    def beats(self, beats: Iterable[InWork]) -> None:
+        """Renews leases; a ticket that two beats in a row of its life do not list comes back."""
+        listed: list[Argument] = []
+        for one in beats:
+            listed += [one.incarnation, len(one.tickets), len(one.leases), *one.tickets, *one.leases]
+        if not listed:
+            return
         self._by.change(
-            "beat",
-            incarnation,
+            "beats",
             int(self._timing.lease_seconds * 1000),
             int(self._timing.unlisted_seconds * 1000),
-            len(listed),
             *listed,
-            *leases,
-            waiting=f"a beat of incarnation {incarnation}",
+            waiting="beats of ranks",
         )
+
+    def beat(self, incarnation: str, tickets: Sequence[int], leases: Sequence[str]) -> None:
+        """One beat."""
+        self.beats([InWork(incarnation, tickets, leases)])
 
     def publish(self, life: Life, weight: WeightId, call_id: str) -> None:
         """Moves the published version on; raises Incomplete while train_{version - 1} has rows to train."""

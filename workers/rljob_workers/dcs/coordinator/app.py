@@ -1,47 +1,41 @@
-"""The coordinator's HTTP side: routes, the token, long polls. Translates; decides nothing.
+"""The coordinator's HTTP side: routes and long polls. Translates; decides nothing.
 
-Built by `__main__`. Every route carries out one method of `Coordinator` at the executor.
+Built by `serving`. Every route carries out one method of `Coordinator` at the executor; what every pod asks all the
+time is in `hot_routes`.
 """
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
+from starlette.types import ASGIApp
 
 from rljob_api.base import ApiModel
-from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.epochs import DesiredState, EpochRequest
 from rljob_api.wire.failures import Failure, FailureAcknowledgement
-from rljob_api.wire.identity import WeightId
-from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll, ReplicaAnswer
+from rljob_api.wire.launchers import LauncherHello, ReplicaAnswer
 from rljob_api.wire.observation import EventPage, ServerState
-from rljob_api.wire.ranks import Beat, RankHello, Rendezvous, StepReport
-from rljob_api.wire.weights import PartRequest, SourceRequest, Stream, WeightOffer
+from rljob_api.wire.ranks import RankHello, Rendezvous, StepReport
+from rljob_api.wire.weights import PartRequest, SourceRequest
 from rljob_workers.dcs.coordinator.checkpoint_routes import add_checkpoint_routes
+from rljob_workers.dcs.coordinator.hot_routes import LONGEST_WAIT_SECONDS, HotRoutes
 from rljob_workers.dcs.coordinator.metrics import exposition
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.queue_routes import add_queue_routes
-from rljob_workers.dcs.coordinator.refusals import Refused, bad_request, not_found, not_open
+from rljob_workers.dcs.coordinator.refusals import Refused, bad_request, invalid, not_found, not_open
 from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
-from rljob_workers.dcs.coordinator.weight_parts import is_newer
-
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Probes and scrapes carry no secret, and are told none."""
-LONGEST_WAIT_SECONDS = 30.0
+from rljob_workers.dcs.coordinator.token_guard import TokenGuard
 
 Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT_SECONDS)]
-UNAUTHORIZED = 401
 
 
-def build_app(executor: SerialExecutor, token: str) -> FastAPI:
+def build_app(executor: SerialExecutor, token: str) -> ASGIApp:
     """The application."""
     app = FastAPI(title="RLJob coordinator", openapi_url=None)
-    _guard(app, token)
+    _answer_refusals(app)
     _supervisor_routes(app, executor)
     _launcher_routes(app, executor)
     _rank_routes(app, executor)
@@ -49,7 +43,7 @@ def build_app(executor: SerialExecutor, token: str) -> FastAPI:
     add_checkpoint_routes(app, executor)
     add_queue_routes(app, executor)
     _probe_routes(app, executor)
-    return app
+    return TokenGuard(HotRoutes(app, executor), token)
 
 
 def _nothing() -> None:
@@ -61,27 +55,14 @@ def _json(model: ApiModel | None, status: int = 200) -> Response:
     return Response(body, status, media_type="application/json")
 
 
-def _guard(app: FastAPI, token: str) -> None:
-    """The token on every request, compared in constant time; refusals as answers."""
-    expected = token.encode()
-
-    @app.middleware("http")
-    async def check_token(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
-        given = request.headers.get("x-rljob-token", "").encode()
-        if request.url.path in OPEN_PATHS or hmac.compare_digest(given, expected):
-            return await proceed(request)
-        refused = bad_request("X-RLJob-Token is missing or wrong. Send the job's token.")
-        return _json(refused.refusal, UNAUTHORIZED)
-
+def _answer_refusals(app: FastAPI) -> None:
     @app.exception_handler(Refused)
     async def answer_refusal(_: Request, refused: Refused) -> Response:
-        return _json(refused.refusal, refused.status)
+        return Response(refused.body, refused.status, media_type="application/json")
 
     @app.exception_handler(RequestValidationError)
     async def answer_invalid(_: Request, error: RequestValidationError) -> Response:
-        problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
-        refused = bad_request(problems)
-        return _json(refused.refusal, refused.status)
+        return await answer_refusal(_, invalid(error.errors()))
 
 
 def _supervisor_routes(app: FastAPI, executor: SerialExecutor) -> None:
@@ -111,8 +92,10 @@ def _supervisor_routes(app: FastAPI, executor: SerialExecutor) -> None:
         def look() -> EventPage | None:
             return coordinator.events(after) if coordinator.has_event(after, quiet) else None
 
+        if after > coordinator.last_event:
+            await executor.do(partial(coordinator.has_read, after))
         page = await executor.await_answer(Topic.EVENTS, look, wait)
-        return _json(page or await executor.do(partial(coordinator.events, after)))
+        return _json(page or executor.look(partial(coordinator.events, after)))
 
     @app.post("/v1/failures")
     async def report_failure(failure: Failure) -> Response:
@@ -131,7 +114,6 @@ def _launcher_routes(app: FastAPI, executor: SerialExecutor) -> None:
     @app.post("/v1/launchers")
     async def register(hello: LauncherHello) -> Response:
         coordinator.pods.hear_hello(hello)
-        executor.notifier.notify(Topic.SERVER)
         await executor.do_when_open(partial(coordinator.pods.register_launcher, hello))
         return _json(None)
 
@@ -143,22 +125,7 @@ def _launcher_routes(app: FastAPI, executor: SerialExecutor) -> None:
             return None if pod is None else ReplicaAnswer(pod=pod)
 
         await executor.do_when_open(_nothing)
-        return _json(await executor.await_answer(Topic.ORDERS, look, wait) or ReplicaAnswer(pod=None))
-
-    @app.post("/v1/launchers/{launcher}/poll")
-    async def poll(launcher: str, poll: LauncherPoll) -> Response:
-        coordinator.pods.hear_poll(launcher, poll)
-        executor.notifier.notify(Topic.SERVER)
-
-        def look() -> LauncherAnswer | None:
-            coordinator.gate.require_open()
-            answer = coordinator.pods.answer(launcher, poll.carried)
-            return answer if answer.order != poll.carried and answer.order is not None else None
-
-        await executor.do_when_open(_nothing)  # a closed server is not asked again and again
-        answer = await executor.await_answer(Topic.ORDERS, look, poll.wait_seconds)
-        coordinator.pods.note_answered(launcher)
-        return _json(answer or await executor.do(partial(coordinator.pods.answer, launcher, poll.carried)))
+        return _json(await executor.await_answer(Topic.REPLICAS, look, wait) or ReplicaAnswer(pod=None))
 
 
 def _rank_routes(app: FastAPI, executor: SerialExecutor) -> None:
@@ -167,11 +134,6 @@ def _rank_routes(app: FastAPI, executor: SerialExecutor) -> None:
     @app.post("/v1/ranks")
     async def register(hello: RankHello) -> Response:
         return _json(await executor.do_when_open(partial(coordinator.register_rank, hello)))
-
-    @app.post("/v1/ranks/beat")
-    async def beat(beat: Beat) -> Response:
-        coordinator.pods.hear_beat(beat)
-        return _json(await executor.do_when_open(partial(coordinator.beat, beat)))
 
     @app.put("/v1/rendezvous/{group}")
     async def offer_rendezvous(group: str, rendezvous: Rendezvous) -> Response:
@@ -206,16 +168,6 @@ def _weight_routes(app: FastAPI, executor: SerialExecutor) -> None:
     async def add_source(request: SourceRequest) -> Response:
         await executor.do_when_open(partial(coordinator.weights.add_source, request))
         return _json(None)
-
-    @app.get("/v1/weights/{stream}")
-    async def newest(stream: Stream, lineage: int = -1, version: int = -1, wait: Wait = 0.0) -> Response:
-        held = WeightId(lineage=Lineage(lineage), version=WeightVersion(version))
-
-        def look() -> WeightOffer | None:
-            offer = coordinator.weights.newest(stream)
-            return offer if offer is not None and is_newer(offer.id, held) else None
-
-        return _json(await executor.await_answer(Topic.WEIGHTS, look, wait))
 
 
 def _probe_routes(app: FastAPI, executor: SerialExecutor) -> None:

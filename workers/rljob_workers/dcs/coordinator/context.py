@@ -5,9 +5,9 @@ Handed to the rooms when the coordinator is made; decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rljob_api.names import Epoch
 from rljob_api.spec import RLJob
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from rljob_workers.transfer_queue.queue_admin import QueueAdmin
 
 
+class Notify(Protocol):
+    """Wakes those who wait for a topic, where there are keys those of them who wait under one of these."""
+
+    def __call__(self, topic: Topic, keys: Collection[str] | None = None) -> None:
+        """Callable from any thread."""
+
+
 @dataclass(frozen=True, slots=True)
 class CoordinatorContext:
     """Shared by the rooms of one coordinator."""
@@ -32,7 +39,7 @@ class CoordinatorContext:
     """Monotonic seconds: ages."""
     wall: Callable[[], float]
     """Unix seconds: what is written down."""
-    notify: Callable[[Topic], None]
+    notify: Notify
     begin_anew: Callable[[RLJob], None]
     """Has the coordinator made anew for another job, which is stored; callable from any thread."""
 

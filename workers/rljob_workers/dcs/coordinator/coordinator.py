@@ -6,7 +6,7 @@ calls it; it knows no HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rljob_api.role_traits import TICKET_ROLE, TRAITS
@@ -16,6 +16,7 @@ from rljob_api.wire.observation import CoordinatorStatus, EventKind, EventPage, 
 from rljob_api.wire.ranks import Beat, BeatAnswer, RankHello, RankWelcome
 from rljob_api.wire.weights import CheckpointRecord
 from rljob_workers.data.places import place_of
+from rljob_workers.dcs.coordinator.beats import Judged, beat_interval_seconds
 from rljob_workers.dcs.coordinator.checkpoints import Checkpoints
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs, SavedState
@@ -25,7 +26,7 @@ from rljob_workers.dcs.coordinator.opening import OpeningPatience
 from rljob_workers.dcs.coordinator.pods import Pods
 from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.queue_room import QueueRoom
-from rljob_workers.dcs.coordinator.refusals import bad_request, not_open
+from rljob_workers.dcs.coordinator.refusals import Refused, bad_request, not_open
 from rljob_workers.dcs.coordinator.rendezvous import RendezvousTable
 from rljob_workers.dcs.coordinator.server_state import ServerGate
 from rljob_workers.dcs.coordinator.storage_care import StorageCare
@@ -33,7 +34,6 @@ from rljob_workers.dcs.coordinator.weights import Weights
 from rljob_workers.transfer_queue.control.tickets import is_table_of_draws
 from rljob_workers.transfer_queue.queue_admin import SetAside
 
-BEAT_INTERVAL_SECONDS = 0.5
 EVENT_PAGE = 500
 """Most events of one answer."""
 STATS_SECONDS = 0.2
@@ -47,6 +47,7 @@ class Coordinator:
 
     def __init__(self, context: CoordinatorContext, checkpoint_dir: Path, opening: OpeningPatience) -> None:
         self._context = context
+        self.lock = context.store.lock
         self._checkpoint_dir = checkpoint_dir
         self.job_name = context.job.metadata.name
         self.epochs = Epochs(context)
@@ -97,17 +98,23 @@ class Coordinator:
         """What is observed now; the queue's counts are the last known ones while its server is away."""
         return self._observer.status(self.gate.state, self.gate.silence_counts_from, self._observed_counts())
 
+    @property
+    def last_event(self) -> int:
+        """Id of the newest event."""
+        return self._context.store.last_event
+
+    def has_read(self, after: int) -> None:
+        """A reader has seen event `after`: no later one may have a number below."""
+        self._context.store.raise_event_id(after)
+
     def events(self, after: int) -> EventPage:
         """Events with an id above `after`."""
         store = self._context.store
-        store.raise_event_id(after)
         return EventPage(events=store.events_after(after, EVENT_PAGE), oldest=store.oldest_event)
 
     def has_event(self, after: int, quiet: Collection[str]) -> bool:
         """Whether there is an event with an id above `after` that is not of a quiet kind."""
-        store = self._context.store
-        store.raise_event_id(after)
-        return any(event.kind not in quiet for event in store.newest_events(after))
+        return any(event.kind not in quiet for event in self._context.store.newest_events(after))
 
     # --- ranks and launchers ---------------------------------------------------------------------------------------
 
@@ -117,12 +124,22 @@ class Coordinator:
         return RankWelcome(
             restore=self.epochs.current.restore,
             published=self.weights.published(),
-            beat_interval_seconds=BEAT_INTERVAL_SECONDS,
+            beat_interval_seconds=beat_interval_seconds(self._context.job.spec.restart_policy),
         )
 
-    def beat(self, beat: Beat) -> BeatAnswer:
-        """Renews what a rank has in work."""
-        self.pods.renew(beat)
+    def beats(self, beats: Sequence[Beat]) -> list[Judged]:
+        """Renews what ranks have in work, in one call on the queue; the answer to each, in their order."""
+        self.gate.require_open()
+        answers = [self._judged(beat) for beat in beats]
+        pairs = zip(beats, answers, strict=True)
+        self.pods.renew([beat for beat, answer in pairs if isinstance(answer, BeatAnswer)])
+        return answers
+
+    def _judged(self, beat: Beat) -> Judged:
+        try:
+            self.pods.check_beat(beat)
+        except Refused as refused:
+            return refused
         return BeatAnswer(drain=self.epochs.drains(beat.life.key.pod), published=self.weights.published())
 
     def report_failure(self, failure: Failure) -> None:

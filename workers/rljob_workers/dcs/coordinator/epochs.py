@@ -119,6 +119,7 @@ class Epochs:
             *self._forget_after(opened),
         )
         context.notify(Topic.ORDERS)
+        context.notify(Topic.REPLICAS)
         context.notify(Topic.WEIGHTS)
         context.notify(Topic.RENDEZVOUS)
         return restore
@@ -132,7 +133,8 @@ class Epochs:
             _refuse_older(before, desired)
         if before != desired:
             self._context.store.commit([DESIRED.put(desired)])
-            self._context.notify(Topic.ORDERS)
+            self._context.notify(Topic.ORDERS, _changed_pods(before, desired))
+            self._context.notify(Topic.REPLICAS)
 
     def note_step(self, report: StepReport) -> Change:
         """The change that makes `report` the last step."""
@@ -156,6 +158,12 @@ def _alive_after(before: OpenEpoch, version: int, record: CheckpointRecord | Non
         return {lineage: version if bound < 0 else min(bound, version) for lineage, bound in bounds.items()}
     bounds = {lineage: min(bound, version) for lineage, bound in before.alive.items()}
     return bounds | ({before.restore.lineage: version} if before.restore.lineage > 0 else {})
+
+
+def _changed_pods(before: DesiredState, desired: DesiredState) -> list[str]:
+    """Those whose launchers shall hear of new orders."""
+    old = {order.pod: order for order in before.pods}
+    return [str(order.pod) for order in desired.pods if old.get(order.pod) != order]
 
 
 def _refuse_older(before: DesiredState, desired: DesiredState) -> None:

@@ -11,6 +11,7 @@ from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.launchers import LauncherHello
 from rljob_api.wire.observation import CoordinatorStatus, PodObservation, QueueObservation, RankObservation, ServerState
 from rljob_api.wire.ranks import RankState
+from rljob_workers.dcs.coordinator.beats import beat_interval_seconds
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.pods import Pods
@@ -51,6 +52,7 @@ class Observer:
             queue=queue,
             last_event=self._context.store.last_event,
             desired=self._epochs.ordered,
+            beat_interval_seconds=beat_interval_seconds(self._context.job.spec.restart_policy),
         )
 
     def _pods_observed(self, silent_since: float) -> list[PodObservation]:

@@ -31,6 +31,7 @@ from rljob_workers.dcs.coordinator.refusals import Refused, fenced, not_found, w
 from rljob_workers.dcs.coordinator.store import Derived
 from rljob_workers.dcs.coordinator.table import Change
 from rljob_workers.dcs.coordinator.unordered import UnorderedLaunchers
+from rljob_workers.transfer_queue.queue_admin import InWork
 
 MAX_ENDED_LAUNCHERS = 1000
 """Ended launchers that are remembered; a zombie older than this many restarts is not plausible."""
@@ -121,7 +122,7 @@ class Pods:
         for other in self._unordered.remove(hello.pod):
             if other != hello.launcher:
                 self._forget_heard(other)
-        self._context.notify(Topic.ORDERS)
+        self._context.notify(Topic.ORDERS, [str(hello.pod)])  # other launchers of the pod may hold polls open
 
     def hear_poll(self, launcher: str, poll: LauncherPoll) -> None:
         """Notes what a launcher reports. Needs no Redis: it is how a restarted one learns how far it was seen."""
@@ -135,21 +136,45 @@ class Pods:
         """The launcher was there until now. Its word is as old as its poll: what it saw since, it tells in the next."""
         self._registered[launcher] = self._context.clock()
 
-    def answer(self, launcher: str, carried: PodOrder | None) -> LauncherAnswer:
-        """The wanted state of a launcher's pod. Raises where the launcher is not the pod's current one.
+    def pod_of(self, launcher: str) -> str:
+        """The pod that a launcher carries or waits for; empty where there is none (any more)."""
+        hello = self._by_launcher().get(launcher) or self._unordered.find(launcher)
+        return "" if hello is None else str(hello.pod)
 
-        `carried` is the order that the launcher says it has. What it is answered here it has not taken yet: the answer
-        to a poll that a dead launcher left open reaches nobody.
+    def is_news(self, launcher: str, carried: PodOrder | None) -> bool:
+        """Whether a poll is to be noted: its launcher has taken an order, or the order that it waits for has come."""
+        waiting = self._unordered.find(launcher)
+        if waiting is not None:
+            return not self._awaits_order(waiting)
+        hello = self._by_launcher().get(launcher)
+        if hello is None or carried is None:
+            return False
+        return self._taken_anew(hello, carried.epoch, carried.generation) is not None
+
+    def note(self, launcher: str, carried: PodOrder | None) -> None:
+        """Notes what `is_news`: durable when this returns.
+
+        `carried` is the order that the launcher says it has. What it is answered it has not taken yet: the answer to a
+        poll that a dead launcher left open reaches nobody.
         """
         waiting = self._unordered.find(launcher)
         if waiting is not None:
             if self._awaits_order(waiting):
-                return LauncherAnswer(order=None)
+                return
             self._take_in(waiting)
         hello = self._hello_of(launcher)
         self._check_uid(hello)
         if carried is not None:
             self._note_taken(hello, carried.epoch, carried.generation)
+
+    def answer(self, launcher: str, carried: PodOrder | None) -> LauncherAnswer:
+        """The wanted state of a launcher's pod. Raises where the launcher is not the pod's current one."""
+        waiting = self._unordered.find(launcher)
+        if waiting is not None:
+            self._awaits_order(waiting)  # raises where there will be none
+            return LauncherAnswer(order=None)
+        hello = self._hello_of(launcher)
+        self._check_uid(hello)
         order = self._epochs.order_of(hello.pod)
         if order is None or not self._may_carry(hello, order):
             return LauncherAnswer(order=None)
@@ -213,14 +238,19 @@ class Pods:
         return self._context.store.get(TAKEN, str(pod))
 
     def _note_taken(self, hello: LauncherHello, epoch: Epoch, generation: int) -> None:
-        """Durable once; an order below the last one that this pod took is history."""
+        """Durable once."""
+        taken = self._taken_anew(hello, epoch, generation)
+        if taken is not None:
+            self._context.store.commit([TAKEN.put(str(hello.pod), taken)])
+
+    def _taken_anew(self, hello: LauncherHello, epoch: Epoch, generation: int) -> TakenOrder | None:
+        """What is to be noted; None where it is known, or history: below the last order that this pod took."""
         before = self._taken(hello.pod)
         is_same_pod = before is not None and before.pod_uid == hello.pod_uid
         if before is not None and is_same_pod and (epoch, generation) < (before.epoch, before.generation):
-            return
+            return None
         taken = TakenOrder(launcher=hello.launcher, pod_uid=hello.pod_uid, epoch=epoch, generation=generation)
-        if taken != before:
-            self._context.store.commit([TAKEN.put(str(hello.pod), taken)])
+        return None if taken == before else taken
 
     def _hello_of(self, launcher: str) -> LauncherHello:
         hello = self._by_launcher().get(launcher)
@@ -287,15 +317,23 @@ class Pods:
         self.beats[beat.life.incarnation] = HeardBeat(beat, self._context.clock())
         self.seen_seq = max(self.seen_seq, beat.seen_seq)
 
-    def renew(self, beat: Beat) -> None:
-        """Renews tickets and leases, and notices Ready. Raises for a life that is over."""
+    def check_beat(self, beat: Beat) -> None:
+        """Raises for a life that is over, and forgets its beat."""
         try:
-            entry = self.check_life(beat.life)
+            self.check_life(beat.life)
         except Refused:
             self.beats.pop(beat.life.incarnation, None)
             raise
-        self._context.admin.beat(beat.life.incarnation, beat.tickets, beat.leases)
-        if beat.state is RankState.READY and not entry.ready:
+
+    def renew(self, beats: Sequence[Beat]) -> None:
+        """Renews the tickets and leases of living ranks, and notices who is Ready."""
+        self._context.admin.beats([InWork(beat.life.incarnation, beat.tickets, beat.leases) for beat in beats])
+        for beat in beats:
+            self._notice_ready(beat)
+
+    def _notice_ready(self, beat: Beat) -> None:
+        entry = self._context.store.get(RANKS, str(beat.life.key))
+        if beat.state is RankState.READY and entry is not None and not entry.ready:
             ready = entry.model_copy(update={"ready": True})
             self._context.store.commit([RANKS.put(str(beat.life.key), ready)])
             self.tell_readiness(beat.life.key.role)

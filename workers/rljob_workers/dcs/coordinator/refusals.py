@@ -1,5 +1,8 @@
 """Refused requests, with the HTTP status that says so. Raised in the rooms of the coordinator, answered in `app`."""
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from rljob_api.wire.identity import Refusal
 
 CONFLICT = 409
@@ -15,6 +18,11 @@ class Refused(Exception):
         super().__init__(message)
         self.status = status
         self.refusal = Refusal(reason=reason, message=message)
+
+    @property
+    def body(self) -> bytes:
+        """The answer."""
+        return self.refusal.model_dump_json().encode()
 
 
 def fenced(message: str) -> Refused:
@@ -50,3 +58,8 @@ def not_found(message: str) -> Refused:
 def bad_request(message: str) -> Refused:
     """The request makes no sense."""
     return Refused(BAD, "BadRequest", message)
+
+
+def invalid(problems: Iterable[Mapping[str, Any]]) -> Refused:
+    """The request is not what its model says; `problems` are pydantic's."""
+    return bad_request("; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in problems))

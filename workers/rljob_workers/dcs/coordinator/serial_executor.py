@@ -9,8 +9,9 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 import redis
@@ -39,6 +40,11 @@ class SerialExecutor:
         """Carries out `work` in the thread as it is, also while the control Redis is closed."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)
 
+    def look(self, reading: Callable[[], T]) -> T:
+        """What `reading` finds in memory, which it sees before or after each change of the thread."""
+        with self.coordinator.lock:
+            return reading()
+
     async def do_when_open(self, work: Callable[[], T]) -> T:
         """As `do`, once the control Redis is open; waits a little for it."""
         return await self._do_after(self.coordinator.gate.require_open, work)
@@ -48,37 +54,43 @@ class SerialExecutor:
         return await self._do_after(self.coordinator.gate.require_usable, work)
 
     async def _do_after(self, check: Callable[[], None], work: Callable[[], T]) -> T:
-        deadline = time.monotonic() + OPENING_PATIENCE_SECONDS
-
         def checked_work() -> T:
             check()
             return work()
 
+        return await self.when_open(partial(self.do, checked_work))
+
+    async def when_open(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Makes the attempt, and again for a little while as long as it is refused since the server is not open."""
+        deadline = time.monotonic() + OPENING_PATIENCE_SECONDS
         while True:
             count = self.notifier.count(Topic.SERVER)
             try:
-                return await self.do(checked_work)
+                return await attempt()
             except Refused as refused:
                 if refused.status != UNAVAILABLE or self._leaves or time.monotonic() >= deadline:
                     raise
             await self.notifier.wait(Topic.SERVER, count, deadline - time.monotonic())
 
-    async def await_answer(self, topic: Topic, look: Callable[[], T | None], seconds: float) -> T | None:
+    async def await_answer(
+        self, topic: Topic, reading: Callable[[], T | None], seconds: float, key: str = ""
+    ) -> T | None:
         """Looks now and after every notification of the topic; None when there is nothing after `seconds`."""
         deadline = time.monotonic() + seconds
         while True:
-            count = self.notifier.count(topic)
-            answer = await self.do(look)
+            count = self.notifier.count(topic, key)
+            answer = self.look(reading)
             if answer is not None or time.monotonic() >= deadline:
                 return answer
             if self._leaves:
                 raise not_open("The coordinator ends, or begins anew with another job. Ask again.")
-            await self.notifier.wait(topic, count, deadline - time.monotonic())
+            await self.notifier.wait(topic, count, deadline - time.monotonic(), key)
 
     def leave(self) -> None:
         """Nobody waits here any more: who does is sent away to ask again, for its connection is about to be closed."""
         self._leaves = True
-        self.notifier.notify(*Topic)
+        for topic in Topic:
+            self.notifier.notify(topic)
 
     def close(self) -> None:
         """Lets the work in progress end."""

@@ -48,6 +48,11 @@ class ServerGate:
             return self._context.clock()
         return max(self._opened_at, self.hearing.since)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether everything can be asked of it."""
+        return self.state is ServerState.OPEN
+
     def require_open(self) -> None:
         """Raises unless the control Redis is open."""
         self.require_usable()
@@ -70,6 +75,7 @@ class ServerGate:
         self.waiting_for = f"the control Redis ({why})"
         self._run_id = None
         self._context.notify(Topic.ORDERS)  # launchers answer a closed server with how far they had seen it
+        self._context.notify(Topic.REPLICAS)
 
     def look(self) -> None:
         """Notices a restart; opens the server when that is safe. Raises redis' or the queue's connection errors."""
@@ -106,6 +112,7 @@ class ServerGate:
         self._context.store.load()
         self._remember(run_id)
         self._context.notify(Topic.ORDERS)
+        self._context.notify(Topic.REPLICAS)
 
     def _awaits_launchers(self) -> bool:
         orders = {str(order.pod): order for order in self._epochs.desired.pods}

@@ -102,6 +102,7 @@ async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob, open
         log_level="warning",
         access_log=False,
         lifespan="off",
+        proxy_headers=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=1,
     )

@@ -6,6 +6,8 @@ bytes, nor the checksums of chunks, which travel with them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rljob_api.wire.identity import Life, WeightId
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.weights import OfferedPart, PartRequest, SourceRequest, Stream, WeightOffer, WeightPart
@@ -13,9 +15,18 @@ from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.pods import Pods
-from rljob_workers.dcs.coordinator.records import OFFERS, PARTS, OfferEntry
+from rljob_workers.dcs.coordinator.records import EPOCH, OFFERS, PARTS, RANKS, OfferEntry
 from rljob_workers.dcs.coordinator.refusals import bad_request, dead
+from rljob_workers.dcs.coordinator.store import Derived
 from rljob_workers.dcs.coordinator.weight_parts import Gathering, gathered, is_newer
+
+
+@dataclass(frozen=True, slots=True)
+class ShownOffer:
+    """An offer as receivers are answered."""
+
+    id: WeightId
+    body: bytes
 
 
 class Weights:
@@ -25,6 +36,7 @@ class Weights:
         self._context = context
         self._epochs = epochs
         self._pods = pods
+        self._shown = Derived(context.store, [OFFERS, RANKS, EPOCH], self._show)
 
     def newest(self, stream: Stream) -> WeightOffer | None:
         """The newest weight that is alive, with the sources whose lives are not over.
@@ -41,6 +53,14 @@ class Weights:
             for part in entry.offer.parts
         ]
         return entry.offer.model_copy(update={"parts": parts, "peers": peers})
+
+    def shown(self, stream: Stream) -> ShownOffer | None:
+        """That offer as it is answered: hundreds of receivers ask for one and the same."""
+        return self._shown().get(stream)
+
+    def _show(self) -> dict[Stream, ShownOffer]:
+        offers = [self.newest(stream) for stream in Stream]
+        return {one.stream: ShownOffer(one.id, one.model_dump_json().encode()) for one in offers if one is not None}
 
     def published(self) -> WeightId | None:
         """The newest policy weight. Asked for every beat, so nothing is made for it."""
@@ -76,8 +96,10 @@ class Weights:
         owners = {**entry.owners, request.address: request.life.incarnation}
         peers = [*(peer for peer in entry.offer.peers if peer != request.address), request.address]
         grown = OfferEntry(offer=entry.offer.model_copy(update={"peers": peers}), owners=owners)
+        was_offered = self._is_offered(entry)
         self._context.store.commit([OFFERS.put(request.stream.value, grown)])
-        self._context.notify(Topic.WEIGHTS)
+        if not was_offered:  # else nobody waits for it: who waits has it, and waits for a newer one
+            self._context.notify(Topic.WEIGHTS)
 
     def _publish(self, gathering: Gathering, life: Life) -> None:
         offer = gathering.offer()

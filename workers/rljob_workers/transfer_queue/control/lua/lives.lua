@@ -74,18 +74,16 @@ admin_call('forget_aside', function(args)
   return {}, true
 end)
 
--- Incarnation, lease ms, ms that a ticket may be unlisted, number of tickets, tickets..., leases...
-admin_call('beat', function(args)
-  local owner, now, listed, changed = args[1], now_ms(), {}, nil
-  local count = tonumber(args[4])
-  for i = 1, count do listed[tonumber(args[4 + i])] = true end
+-- Tickets that the life holds but did not list. True: something was changed that must not be changed twice.
+local function miss_unlisted(owner, listed, now, unlisted_ms)
+  local changed = nil
   for _, t in ipairs(tickets_held(owner)) do
     if listed[t.id] then
       if t.missed > 0 then
         t.missed = 0
         save_ticket(t)
       end
-    elseif t.missed + 1 >= 2 and now - t.since >= tonumber(args[3]) then
+    elseif t.missed + 1 >= 2 and now - t.since >= unlisted_ms then
       return_ticket(t)
       changed = true
     else
@@ -95,9 +93,24 @@ admin_call('beat', function(args)
       changed = true -- a beat that is sent again after a lost reply must not count as the second one
     end
   end
-  for i = 5 + count, #args do
-    local lease = load_lease(args[i])
-    if lease and lease.owner == owner then redis.call('ZADD', LEASES, 'XX', now + tonumber(args[2]), args[i]) end
+  return changed
+end
+
+-- Lease ms, ms that a ticket may be unlisted, then of each beat: incarnation, number of tickets, number of leases,
+-- tickets..., leases...
+admin_call('beats', function(args)
+  local now, changed, at = now_ms(), nil, 3
+  while at <= #args do
+    local owner, tickets, leases, listed = args[at], tonumber(args[at + 1]), tonumber(args[at + 2]), {}
+    at = at + 3
+    for i = at, at + tickets - 1 do listed[tonumber(args[i])] = true end
+    changed = miss_unlisted(owner, listed, now, tonumber(args[2])) or changed
+    at = at + tickets
+    for i = at, at + leases - 1 do
+      local lease = load_lease(args[i])
+      if lease and lease.owner == owner then redis.call('ZADD', LEASES, 'XX', now + tonumber(args[1]), args[i]) end
+    end
+    at = at + leases
   end
   return {}, changed
 end)
