@@ -1,4 +1,4 @@
-"""A turn of the operator: observe -> decide -> persist -> apply -> act -> tell, for one job.
+"""A turn of the operator: observe -> decide -> persist -> apply -> act -> emit, for one job.
 
 Called by the workers with a job's key, at any time and any number of times; it may be killed between any two writes.
 What is decided is `core`'s, what is to exist is `build`'s; here is only the order.
@@ -19,6 +19,7 @@ from rljob_operator.adapters.api import Json
 from rljob_operator.adapters.apply import Outcome, Refusal, carry_out, difference
 from rljob_operator.adapters.claims import claim
 from rljob_operator.adapters.coordinators import Coordinator
+from rljob_operator.adapters.event_records import record_of, warning
 from rljob_operator.adapters.events import Events
 from rljob_operator.adapters.job_memory import JobMemory, World
 from rljob_operator.adapters.job_secrets import Absent, Held
@@ -26,7 +27,6 @@ from rljob_operator.adapters.manifests_memo import templates
 from rljob_operator.adapters.observe import Sight, observe
 from rljob_operator.adapters.ownership import Foreign, sentence
 from rljob_operator.adapters.status_writer import Overtaken
-from rljob_operator.adapters.told import told, warning
 from rljob_operator.adapters.views import JobKey
 from rljob_operator.adapters.work_queue import Urgency
 from rljob_operator.adapters.workers import Look
@@ -191,10 +191,10 @@ class Reconciler:
             is_refused = await self._act(decision, scene, memory)
             await memory.actions.bury(scene.pods)
         finally:
-            await self._tell(key, case.raw, case.job, decision)
+            await self._emit(key, case.raw, case.job, decision)
         soonest = [decision.look_again_at]
         if outcome.refusals:
-            await self._tell_refused(key, case.raw, outcome.refusals)
+            await self._emit_refused(key, case.raw, outcome.refusals)
             soonest.append(now + REFUSED_SECONDS)
         if outcome.waits:
             soonest.append(now + REMAINS_SECONDS)
@@ -236,17 +236,17 @@ class Reconciler:
             await self._world.coordinators.close(scene.key)
         return False
 
-    async def _tell(self, key: JobKey, raw: Json, job: RLJob, decision: Decision) -> None:
+    async def _emit(self, key: JobKey, raw: Json, job: RLJob, decision: Decision) -> None:
         for event in decision.events:
             scope = event.scope.value if event.scope is not None else ""
             _log.info("%s: %s: %s", key, " ".join(filter(None, (event.reason.value, scope))), event.message)
             self._world.metrics.decisions.labels(event.reason.value, scope).inc()
-            await self._events.tell(key, raw, told(event))
+            await self._events.emit(key, raw, record_of(event))
         if any(event.reason is Reason.ACCEPTED for event in decision.events):
             for sentence in warnings(job):
-                await self._events.tell(key, raw, warning("Durability", sentence))
+                await self._events.emit(key, raw, warning("Durability", sentence))
 
-    async def _tell_refused(self, key: JobKey, raw: Json, refusals: Sequence[Refusal]) -> None:
+    async def _emit_refused(self, key: JobKey, raw: Json, refusals: Sequence[Refusal]) -> None:
         """Those that somebody has to do something about. Raises where the next turn may fare better all the same."""
         for refusal in refusals:
             if not refusal.passes:
@@ -295,7 +295,7 @@ class Reconciler:
         """Of something that is no decision of the core."""
         _log.warning("%s: %s: %s", key, reason, message)
         self._world.metrics.decisions.labels(reason, "").inc()
-        await self._events.tell(key, raw, warning(reason, message))
+        await self._events.emit(key, raw, warning(reason, message))
 
 
 def _stops(decision: Decision) -> bool:

@@ -230,8 +230,8 @@ def _manager() -> dict[str, str]:
 
 def _refused(what: str, response: RESTResponse, body: bytes) -> Exception:
     try:
-        told = orjson.loads(body)
-        reason, message = str(told.get("reason", "")), str(told.get("message", ""))
+        said = orjson.loads(body)
+        reason, message = str(said.get("reason", "")), str(said.get("message", ""))
     except (orjson.JSONDecodeError, AttributeError):
         reason, message = "", body[:500].decode(errors="replace")
     try:

@@ -17,7 +17,7 @@ from rljob_operator.adapters.resources import EVENTS, RLJOBS
 from rljob_operator.adapters.views import JobKey
 
 SERIES_SECONDS = 1800.0
-"""A sentence that is told again within this time is the same event once more."""
+"""A sentence that is emitted again within this time is the same event once more."""
 
 REPEAT_SECONDS = 10.0
 """A repetition is written this often at most: the count in between is made up for by the next."""
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class EventRecord:
     """An event in the API's words."""
 
     type: str
@@ -47,34 +47,34 @@ class Told:
 class _Series:
     name: str
     count: int = 1
-    told_at: float = field(default_factory=time.monotonic)
+    emitted_at: float = field(default_factory=time.monotonic)
 
 
 class Events:
-    """Tells; what cannot be told is logged and lost, it is no fact that anything is decided on."""
+    """Emits; what cannot be emitted is logged and lost, since nothing is decided on it."""
 
     def __init__(self, api: Api, identity: str) -> None:
         self._api = api
         self._identity = identity[:128]
-        self._series: OrderedDict[tuple[str, Told], _Series] = OrderedDict()
+        self._series: OrderedDict[tuple[str, EventRecord], _Series] = OrderedDict()
 
-    async def tell(self, key: JobKey, raw: Json, told: Told) -> None:
+    async def emit(self, key: JobKey, raw: Json, record: EventRecord) -> None:
         """An event about the RLJob `raw`."""
         uid: str = raw["metadata"]["uid"]
-        series = self._series.get((uid, told))
+        series = self._series.get((uid, record))
         try:
-            if series is None or time.monotonic() - series.told_at > SERIES_SECONDS:
-                await self._create(key, raw, told)
+            if series is None or time.monotonic() - series.emitted_at > SERIES_SECONDS:
+                await self._create(key, raw, record)
             else:
-                await self._repeat(key, series, told, uid)
+                await self._repeat(key, series, record, uid)
         except (ApiRefused, ApiUnreachable) as error:
-            _log.warning("%s: event %s was not told: %s", key, told.reason, error)
+            _log.warning("%s: event %s was not emitted: %s", key, record.reason, error)
 
-    async def _create(self, key: JobKey, raw: Json, told: Told) -> None:
+    async def _create(self, key: JobKey, raw: Json, record: EventRecord) -> None:
         now = time.time()
         stamp = timestamp(now)
         uid: str = raw["metadata"]["uid"]
-        digest = hashlib.sha256(f"{uid}{told}{now}".encode()).hexdigest()[:16]
+        digest = hashlib.sha256(f"{uid}{record}{now}".encode()).hexdigest()[:16]
         series = _Series(f"{key.name}.{digest}")
         body: Json = {
             "apiVersion": EVENTS.api_version,
@@ -87,10 +87,10 @@ class Events:
             "source": {"component": FIELD_MANAGER},
             "reportingComponent": f"rljob.dev/{FIELD_MANAGER}",
             "reportingInstance": self._identity,
-            "action": told.action,
-            "reason": told.reason,
-            "type": told.type,
-            "message": told.note[:LONGEST_NOTE],
+            "action": record.action,
+            "reason": record.reason,
+            "type": record.type,
+            "message": record.note[:LONGEST_NOTE],
             "involvedObject": {
                 "apiVersion": RLJOBS.api_version,
                 "kind": RLJOBS.kind,
@@ -100,13 +100,13 @@ class Events:
             },
         }
         await self._api.create(EVENTS, key.namespace, body)
-        self._series[uid, told] = series
+        self._series[uid, record] = series
         while len(self._series) > REMEMBERED:
             self._series.popitem(last=False)
 
-    async def _repeat(self, key: JobKey, series: _Series, told: Told, uid: str) -> None:
+    async def _repeat(self, key: JobKey, series: _Series, record: EventRecord, uid: str) -> None:
         series.count += 1
-        if time.monotonic() - series.told_at < REPEAT_SECONDS:
+        if time.monotonic() - series.emitted_at < REPEAT_SECONDS:
             return
         stamp = timestamp(time.time())
         body: Json = {
@@ -117,9 +117,9 @@ class Events:
         try:
             await self._api.merge(EVENTS, key.namespace, series.name, body)
         except (ApiNotFound, ApiConflict):  # it has expired
-            del self._series[uid, told]
+            del self._series[uid, record]
             return
-        series.told_at = time.monotonic()
+        series.emitted_at = time.monotonic()
 
 
 def _whole(stamp: str) -> str:

@@ -59,9 +59,9 @@ def infrastructure_facts(
     key: JobKey, pods: Sequence[PodView], status: RLJobStatus, ends: Ends
 ) -> tuple[ProcessFact, ...]:
     """A fact for every process of which there is a pod."""
-    told = {process.name: process.restarts for process in status.infrastructure}
+    known = {process.name: process.restarts for process in status.infrastructure}
     newest = {process_name(key, pod): pod for pod in pods if pod.component in _COMPONENTS and not pod.deleting}
-    return tuple(_fact(name, pod, told.get(name), ends) for name, pod in sorted(newest.items()))
+    return tuple(_fact(name, pod, known.get(name), ends) for name, pod in sorted(newest.items()))
 
 
 def process_name(key: JobKey, pod: PodView) -> str:
@@ -76,10 +76,10 @@ def returns_by_itself(pod: PodView) -> bool:
     return pod.phase not in ("Failed", "Succeeded") and not pod.deleting
 
 
-def _fact(name: str, pod: PodView, told: int | None, ends: Ends) -> ProcessFact:
+def _fact(name: str, pod: PodView, known: int | None, ends: Ends) -> ProcessFact:
     end = pod.ended or pod.last_end
     stopped = pod.phase in ("Failed", "Succeeded") or pod.waiting == CRASH_LOOP
-    news = told is not None and pod.restarts > told
+    news = known is not None and pod.restarts > known
     return ProcessFact(
         name=name,
         pid=None,

@@ -110,6 +110,6 @@ def last_words(pod: PodView, end: ContainerEnd | None) -> str:
     """What the container or its platform said last."""
     if end is not None:
         return end.message or (f"{end.reason}" if end.reason not in ("Error", "Completed") else "")
-    told = (pod.waiting_message or pod.waiting) if pod.waiting not in _ON_ITS_WAY else ""
-    told = told or (STARTING if pod.running_since is not None and not pod.started else "")
-    return pod.disruption_message or pod.message or told or pod.unscheduled
+    said = (pod.waiting_message or pod.waiting) if pod.waiting not in _ON_ITS_WAY else ""
+    said = said or (STARTING if pod.running_since is not None and not pod.started else "")
+    return pod.disruption_message or pod.message or said or pod.unscheduled

@@ -35,8 +35,8 @@ def decide(observed: Observed, now: float) -> Decision:
     status, events = entered(observed, observed.status, now)
     status = refresh(observed, status, now)
     if not _rests(status):
-        status, told = _moved(observed, status, now)
-        events += told
+        status, emitted = _moved(observed, status, now)
+        events += emitted
     again = () if _rests(status) else tuple(restarts(observed.infrastructure, now))
     actions = (*(action for action, _ in again), *orders(observed, status, now))
     status = with_cluster_status(observed, status, now)
@@ -53,19 +53,19 @@ def _moved(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobSt
         events += replacements(causes, now)
         status = replaced(observed, status, causes.replaced, now)
     if verdict is not None:
-        status, told = applied(observed, status, verdict, now)
-        events += told
+        status, emitted = applied(observed, status, verdict, now)
+        events += emitted
         if isinstance(verdict, Suspend):
-            status, told = entered(observed, status, now)  # the wish may have been taken back meanwhile
+            status, emitted = entered(observed, status, now)  # the wish may have been taken back meanwhile
             status = refresh(observed, status, now)
-            events += told
+            events += emitted
     for policy in (queue_drain, evicted_rows):
-        status, told = policy(observed, status, now)
-        events += told
+        status, emitted = policy(observed, status, now)
+        events += emitted
     if not _rests(status):
         settle = settled if stopping(observed, status) else _scaled_and_settled
-        status, told = settle(observed, status, now)
-        events += told
+        status, emitted = settle(observed, status, now)
+        events += emitted
     return status, events
 
 
@@ -73,11 +73,11 @@ def _scaled_and_settled(observed: Observed, status: RLJobStatus, now: float) -> 
     """Replicas that a restart kept from leaving begin to in the decision that it ends in."""
     was_ready = is_true(status, ConditionType.READY)
     status, events = scaled(observed, status, now)
-    status, told = settled(observed, status, now)
+    status, emitted = settled(observed, status, now)
     if is_true(status, ConditionType.READY) and not was_ready:
         status, more = _scaled_and_settled(observed, status, now)
-        told += more
-    return status, (*events, *told)
+        emitted += more
+    return status, (*events, *emitted)
 
 
 def _verdict(observed: Observed, status: RLJobStatus, causes: Causes, now: float) -> Verdict | None:

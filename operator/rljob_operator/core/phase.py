@@ -39,9 +39,9 @@ def phase(status: RLJobStatus) -> Phase:
 def reason(status: RLJobStatus) -> str:
     """Why it has ended, sleeps, stalls, restarts or waits for something; else why it was restarted last."""
     for kind, _ in (*_BY_CONDITION, *_WHILE_RUNNING[:-1]):
-        told = find(status, kind)
-        if told is not None and told.status == "True":
-            return told.reason
+        condition = find(status, kind)
+        if condition is not None and condition.status == "True":
+            return condition.reason
     if is_queue_draining(status):
         return Reason.QUEUE_DRAINING.value
     taken = find(status, ConditionType.ACCEPTED)

@@ -58,9 +58,9 @@ def _waits_for(observed: Observed, status: RLJobStatus, now: float) -> str:
 
 
 def _pending(observed: Observed, status: RLJobStatus) -> str:
-    told = down(observed.infrastructure)
-    told += [name for key, pod in staying(status) if (name := _named(observed, key)) != str(key)]
-    return f"; waiting for {', '.join(told)}" if told else ""
+    waiting = down(observed.infrastructure)
+    waiting += [name for key, pod in staying(status) if (name := _named(observed, key)) != str(key)]
+    return f"; waiting for {', '.join(waiting)}" if waiting else ""
 
 
 def _named(observed: Observed, key: PodKey) -> str:

@@ -109,8 +109,8 @@ def _nothing_runs(observed: Observed, replica: int, pod: PodStatus) -> bool:
     seen = observed.seen(key, pod.life)
     if seen is None:
         return True
-    told = seen.carried is not None and seen.carried.phase is PodPhase.DRAIN
-    return told and all(process.exit_code is not None for process in seen.processes)
+    is_ordered = seen.carried is not None and seen.carried.phase is PodPhase.DRAIN
+    return is_ordered and all(process.exit_code is not None for process in seen.processes)
 
 
 def _with_joined(

@@ -67,14 +67,14 @@ def _somebody_is_busy(observed: Observed) -> bool:
 
 
 def _who_waits(observed: Observed, status: RLJobStatus) -> str:
-    told = [
+    waiting = [
         f"{key}.{rank.rank} {_what(rank)}"
         for key, pod in pods(status)
         if (seen := observed.seen(key, pod.life)) is not None
         for rank in seen.ranks
         if rank.epoch == Epoch(status.restart.epoch)
     ]
-    return "; ".join(told) if told else "no rank has registered"
+    return "; ".join(waiting) if waiting else "no rank has registered"
 
 
 def _what(rank: RankObservation) -> str:

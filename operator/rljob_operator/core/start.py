@@ -72,12 +72,12 @@ def entered(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobS
 
 def _accepted(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
     status = status.model_copy(update={"observed_generation": observed.wishes.generation})
-    told = find(status, ConditionType.ACCEPTED)
+    condition = find(status, ConditionType.ACCEPTED)
     if observed.secret_is_lost:
         event = Event(now, Reason.SECRET_LOST, LOCKED_OUT)
     else:
         event = Event(now, Reason.ACCEPTED, "the operator takes care of this job")
-    if told is not None and told.reason == event.reason.value:
+    if condition is not None and condition.reason == event.reason.value:
         return status, ()
     kind, reason = ConditionType.ACCEPTED, event.reason.value
     is_well = not observed.secret_is_lost

@@ -43,20 +43,20 @@ class Journal:
             self._written_at = now
             self._unwritten = False
         for event in decision.events:
-            self.tell(event)
+            self.emit(event)
         self._view.status(decision.status)
 
     def begin(self, status: RLJobStatus, event: Event) -> None:
         """The first status of a start."""
         self.status = status
         self._folder.write_status(status, durable=True)
-        self.tell(event)
+        self.emit(event)
 
     def flush(self) -> None:
         """The last status of a start."""
         self._folder.write_status(self.status, durable=True)
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         """An event of the core."""
         role = event.role.value if event.role is not None else None
         scope = event.scope.value if event.scope is not None else None

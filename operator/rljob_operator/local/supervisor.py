@@ -80,7 +80,7 @@ class Supervisor:
         self._journal = Journal(folder, view, status)
         self._journal.begin(status, event)
         self._listener = Listener(self._journal, self._wake.set, self._coordinator_answered)
-        self._watchdog = Watchdog(self._infrastructure, self._pods, self._services.probes(), self._tell_watchdog)
+        self._watchdog = Watchdog(self._infrastructure, self._pods, self._services.probes(), self._emit_watchdog)
         self._interrupted_at: float | None = None
         self._killed = False
         self._last_refusal = ""
@@ -199,7 +199,7 @@ class Supervisor:
             self._follower.drop_question()
         self._wake.set()
 
-    def _tell_watchdog(self, message: str) -> None:
+    def _emit_watchdog(self, message: str) -> None:
         self._journal.note(time.time(), Reason.HANG.value, message)
 
     def _journal_refusal(self, error: Exception) -> None:

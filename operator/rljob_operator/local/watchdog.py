@@ -50,13 +50,13 @@ class Watchdog:
         infrastructure: Infrastructure,
         pods: Pods,
         probes: tuple[RedisProbe, ...],
-        tell: Callable[[str], None],
+        emit: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._infrastructure = infrastructure
         self._pods = pods
         self._probes = probes
-        self._tell = tell
+        self._emit = emit
         self._known: dict[str, _Silence] = {}
         self._attended = AttendedTime(LONGEST_PAUSE_SECONDS, clock)
 
@@ -118,7 +118,7 @@ class Watchdog:
         return silence.limit_seconds if silence.seconds > silence.limit_seconds else None
 
     def _kill(self, name: str, message: str) -> None:
-        self._tell(message)
+        self._emit(message)
         with suppress(ProcessLookupError):
             self._infrastructure.process(name).kill()
 

@@ -15,7 +15,7 @@ from rljob_api.wire.observation import CoordinatorEvent, EventKind, RoomMade, Se
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
 from rljob_workers.dcs.coordinator.opening import ON_ONE_MACHINE
 from rljob_workers.dcs.coordinator.queue_room import STATS_SECONDS, STATS_SHARE
-from rljob_workers.dcs.coordinator.storage_care import SHORTAGE_SECONDS, TELL_SECONDS
+from rljob_workers.dcs.coordinator.storage_care import EMIT_SECONDS, SHORTAGE_SECONDS
 from rljob_workers.roles.tasks import GENERATED_FIELDS, queue_shape
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.control.rows import parse_chunk
@@ -144,13 +144,13 @@ def test_what_goes_is_told_at_once_and_then_in_sums(storage: WatchedStorage) -> 
         storage.look(SHORTAGE_SECONDS)
     assert len(storage.told(EventKind.ROWS_DROPPED)) == 1
     storage.limit(UNIT_BYTES)
-    storage.look(TELL_SECONDS)
+    storage.look(EMIT_SECONDS)
     last = storage.told(EventKind.ROWS_DROPPED)[1:]
     assert [event.message.partition(" were")[0] for event in last] == [
         "Storage was full: 8 rows (4 groups) of train_1",
     ]
     assert storage.room() == RoomMade(rows=12, message=last[0].message)
-    storage.look(TELL_SECONDS)
+    storage.look(EMIT_SECONDS)
     assert len(storage.told(EventKind.ROWS_DROPPED)) == 2
     stats = storage.coordinator.queue.stats()
     assert (stats.dropped_retained_rows, stats.dropped_unclaimed_rows) == (0, 12)

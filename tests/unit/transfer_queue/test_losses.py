@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rljob_api.names import RolloutId
-from rljob_workers.transfer_queue.losses import Dropped, Given, told_together
+from rljob_workers.transfer_queue.losses import Dropped, Given, in_one_sentence
 
 
 def dropped(given: Given, *rollout_ids: int, groups: int = 2, samples: int = 4) -> list[Dropped]:
@@ -34,4 +34,4 @@ def dropped(given: Given, *rollout_ids: int, groups: int = 2, samples: int = 4) 
     ],
 )
 def test_what_went_is_one_sentence(listed: list[Dropped], expected: str) -> None:
-    assert told_together(listed) == expected
+    assert in_one_sentence(listed) == expected

@@ -11,7 +11,7 @@ _NAME = re.compile(r"^(?P<partial>\.partial-)?(?P<version>\d+)-e(?P<epoch>\d+)-(
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFolder:
-    """A folder below the checkpoint path, as its name and its mark tell."""
+    """A folder below the checkpoint path, as its name and its mark say."""
 
     name: str
     version: int

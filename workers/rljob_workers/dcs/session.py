@@ -174,7 +174,7 @@ class RankSession:
         self._client.call("POST", "/v1/failures", failure, deadline=self._patience())
 
     def close(self) -> None:
-        """Closes the connection. Says nothing to the coordinator: a rank's end is its launcher's to tell."""
+        """Closes the connection. Says nothing to the coordinator: a rank's end is its launcher's to report."""
         self._client.close()
 
     def _patience(self) -> float:

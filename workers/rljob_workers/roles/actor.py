@@ -15,7 +15,7 @@ from rljob_workers.dcs.session import RankSession
 from rljob_workers.roles.exports import Exports
 from rljob_workers.roles.group import gather_rows
 from rljob_workers.roles.leader import Leader
-from rljob_workers.roles.rank import Draining, count_claim, idle_until_told
+from rljob_workers.roles.rank import Draining, count_claim, idle_until_ordered
 from rljob_workers.roles.stages.train import RolloutTally, slice_facts, train_rows
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.trainers.base import Trainer, TrainRows
@@ -79,7 +79,7 @@ class ActorLoop:
         except Draining:
             pass  # all ranks alike, at the same agreement
         self._exports.finish()
-        idle_until_told(self._session)
+        idle_until_ordered(self._session)
 
     def _wait(self, waiting_for: str) -> None:
         """This rank has no rows yet; the others are told so, whether they have theirs or not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from rljob_workers.dcs.session import RankSession
-from rljob_workers.roles.rank import Draining, idle_until_told, serve_again, serve_partitions
+from rljob_workers.roles.rank import Draining, idle_until_ordered, serve_again, serve_partitions
 from rljob_workers.roles.stages.advantages import advantages
 from rljob_workers.roles.tasks import COMPUTE_ADVANTAGES
 from rljob_workers.telemetry.timeline import Timeline
@@ -32,6 +32,6 @@ def run(
     try:
         serve_partitions(session, queue, COMPUTE_ADVANTAGES.name, partitions, max_rows, work)
         again = partial(serve_again, session, queue, COMPUTE_ADVANTAGES.name, partitions, max_rows, work)
-        idle_until_told(session, serve=again)
+        idle_until_ordered(session, serve=again)
     except Draining:
         return

@@ -13,7 +13,7 @@ from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Stream
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.dcs.weights.base import StagedWeights, WeightReceiver
-from rljob_workers.roles.rank import TURN_SECONDS, Draining, idle_until_told, serve_again, serve_partitions
+from rljob_workers.roles.rank import TURN_SECONDS, Draining, idle_until_ordered, serve_again, serve_partitions
 from rljob_workers.roles.stages.log_probs import LogProbsStage
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.trainers.base import ForwardModel
@@ -77,7 +77,7 @@ class ForwardLoop:
                 )
                 if config.interval is None:
                     break
-            idle_until_told(self._session, self._held, serve=self._serve_again)
+            idle_until_ordered(self._session, self._held, serve=self._serve_again)
         except Draining:
             return
 

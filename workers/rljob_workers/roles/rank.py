@@ -87,7 +87,7 @@ def serve_again(
             work(batch)
 
 
-def idle_until_told(
+def idle_until_ordered(
     session: RankSession, holds: WeightId | None = None, *, serve: Callable[[], None] | None = None
 ) -> None:
     """Beats until the pod shall drain; a rank that is done does not exit by itself. `serve` is called in every turn."""

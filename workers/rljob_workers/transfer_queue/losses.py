@@ -1,6 +1,6 @@
 """What the queue admin says of rows that are gone: lost with their bytes, or given up for room. Values only.
 
-For the coordinator, which tells people, and for tests.
+For the coordinator, which reports it, and for tests.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class Dropped:
     """That went so in all, since the control state began."""
 
     def __str__(self) -> str:
-        return told_together([self])
+        return in_one_sentence([self])
 
 
-def told_together(dropped: Iterable[Dropped]) -> str:
+def in_one_sentence(dropped: Iterable[Dropped]) -> str:
     """What went, in the order of the contract: kinds, rows, partitions."""
     listed = list(dropped)
     kinds = [(given, [one for one in listed if one.given is given]) for given in Given]

@@ -76,10 +76,10 @@ class StorageUpkeep:
         """Whether a unit had hardly any room left when `probe` looked last."""
         return self._nearly
 
-    def declare_lost(self, unit: int, tell: Callable[[LostRows], None] | None = None) -> LostRows:
+    def declare_lost(self, unit: int, emit: Callable[[LostRows], None] | None = None) -> LostRows:
         """What unit `unit` held under another mark is lost; then marks it. Nothing if it has the mark that it should.
 
-        `tell` makes the loss known before the mark: who dies between the two finds the same loss again.
+        `emit` makes the loss known before the mark: who dies between the two finds the same loss again.
         """
         with self._by.access.lock:
             storage = self._by.units[unit]
@@ -88,8 +88,8 @@ class StorageUpkeep:
                 return LostRows()
             generation, *groups = self._by.change("declare_lost", unit, mark or 0, waiting=f"{storage} came back empty")
             loss = LostRows(*groups)
-            if tell is not None and known is not None:  # else it is met for the first time: nothing was put there
-                tell(loss)
+            if emit is not None and known is not None:  # else it is met for the first time: nothing was put there
+                emit(loss)
             storage.raise_mark(generation, deadline=self._by.deadline())
             return loss
 
@@ -108,10 +108,10 @@ class StorageUpkeep:
 
     # --- single chunks -------------------------------------------------------------------------------------------
 
-    def declare_missing(self, tell: Callable[[LostChunks], None] | None = None) -> list[LostChunks]:
+    def declare_missing(self, emit: Callable[[LostChunks], None] | None = None) -> list[LostChunks]:
         """What readers did not find on a unit that kept its mark is lost, like the rows of one that came back empty.
 
-        `tell` makes the loss known before the readers' word is forgotten: who dies between the two finds it again.
+        `emit` makes the loss known before the readers' word is forgotten: who dies between the two finds it again.
         """
         with self._by.access.lock:
             found = []
@@ -127,8 +127,8 @@ class StorageUpkeep:
                 lost = LostChunks(unit, RolloutId(rollout_id), fields, num_chunks, LostRows(*groups))
                 if missing or lost.loss != LostRows():
                     found.append(lost)
-                    if tell is not None:
-                        tell(lost)
+                    if emit is not None:
+                        emit(lost)
                 self._by.change("forget_missed", place, waiting=_LOOKS)
             return found
 

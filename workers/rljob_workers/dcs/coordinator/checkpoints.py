@@ -70,7 +70,7 @@ class Checkpoints:
         )
         event = self._context.event(EventKind.CHECKPOINT_GIVEN_UP, request.life.epoch, message)
         over = attempt.model_copy(update={"given_up": True})
-        self._context.tell_once(
+        self._context.emit_once(
             "given_up", request.folder, event, ATTEMPTS.put(request.folder, over), GIVEN_UP.put(count)
         )
         if count >= MOST_GIVEN_UP:

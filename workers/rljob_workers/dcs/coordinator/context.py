@@ -47,9 +47,9 @@ class CoordinatorContext:
         """An event of now; its id is given when it is committed."""
         return CoordinatorEvent(id=0, kind=kind, at=self.wall(), epoch=epoch, message=message)
 
-    def tell_once(self, mark: str, value: str, event: CoordinatorEvent, *changes: Change) -> None:
+    def emit_once(self, mark: str, value: str, event: CoordinatorEvent, *changes: Change) -> None:
         """Commits changes and an event, the event only if it was not told of `value` before."""
-        events = [] if self.store.told(mark, value) else [event]
+        events = [] if self.store.was_emitted(mark, value) else [event]
         self.store.commit([*changes, MARKS.put(mark, value)], events)
         if events:
             self.notify(Topic.EVENTS)

@@ -68,7 +68,7 @@ class Coordinator:
     def raise_epoch(self, request: EpochRequest) -> RestorePoint:
         """Opens an epoch; the record file stands in where the control Redis knows less.
 
-        Nobody need have seen the tail that it lost: with the launchers dead too, the file alone tells of it.
+        Nobody need have seen the tail that it lost: with the launchers dead too, the file alone shows it.
         """
         done = self.epochs.open_again(request)
         if done is not None:
@@ -92,7 +92,7 @@ class Coordinator:
         self.epochs.order(desired)
         self.pods.end_outdated()
         for role in {order.pod.role for order in desired.pods}:
-            self.pods.tell_readiness(role)
+            self.pods.emit_readiness(role)
 
     def status(self) -> CoordinatorStatus:
         """What is observed now; the queue's counts are the last known ones while its server is away."""
@@ -165,19 +165,19 @@ class Coordinator:
         """Tells of prompts that were set aside; a group that has no draw left fails the job by name."""
         if self.gate.state is not ServerState.OPEN or self.epochs.current.restore.epoch == 0:
             return
-        told = self._context.admin.set_aside()
-        for aside in told:
-            self._tell_set_aside(aside)
-        if told:
-            self._context.admin.forget_set_aside(len(told))
+        prompts = self._context.admin.set_aside()
+        for aside in prompts:
+            self._emit_set_aside(aside)
+        if prompts:
+            self._context.admin.forget_set_aside(len(prompts))
 
     def sweep(self) -> None:
         """Deletes bytes that nothing names any more."""
         if self.gate.state is ServerState.OPEN:
             self._context.admin.sweeper.sweep()
 
-    def _tell_set_aside(self, aside: SetAside) -> None:
-        """Once, also where a coordinator died between telling and forgetting."""
+    def _emit_set_aside(self, aside: SetAside) -> None:
+        """Once, also where a coordinator died between emitting and forgetting."""
         where = f"group {aside.group} of train_{aside.rollout_id}"
         place = place_of(self._context.job.spec.data, aside.prompt_index)
         message = (
@@ -187,7 +187,7 @@ class Coordinator:
         epoch = self.epochs.current.restore.epoch
         event = self._context.event(EventKind.PROMPT_SET_ASIDE, epoch, message)
         value = f"{aside.prompt_index}/{aside.attempt}/{aside.kills}"
-        self._context.tell_once(f"aside:{aside.rollout_id}/{aside.group}", value, event)
+        self._context.emit_once(f"aside:{aside.rollout_id}/{aside.group}", value, event)
         if aside.exhausted:
             self.progress.report_found(
                 FailureKind.REPORTED,

@@ -110,7 +110,7 @@ class Epochs:
             f"Epoch {restore.epoch} starts at version {restore.version} in lineage {restore.lineage} "
             f"({restore.kept_groups} groups kept, {restore.dropped_groups} dropped): {request.reason}",
         )
-        context.tell_once(
+        context.emit_once(
             "epoch",
             str(restore.epoch),
             event,

@@ -117,7 +117,7 @@ class Pods:
         epoch = self._epochs.current.restore.epoch
         message = f"{hello.pod} is carried by launcher {hello.launcher} (pod {hello.pod_uid}, pid {hello.pid})."
         event = self._context.event(EventKind.POD_CHANGED, epoch, message).model_copy(update={"pod": hello.pod})
-        self._context.tell_once(f"launcher:{hello.pod}", hello.launcher, event, *changes)
+        self._context.emit_once(f"launcher:{hello.pod}", hello.launcher, event, *changes)
         self._registered[hello.launcher] = self._context.clock()
         for other in self._unordered.remove(hello.pod):
             if other != hello.launcher:
@@ -133,7 +133,7 @@ class Pods:
         self.seen_seq = max(self.seen_seq, poll.seen_seq)
 
     def note_answered(self, launcher: str) -> None:
-        """The launcher was there until now. Its word is as old as its poll: what it saw since, it tells in the next."""
+        """The launcher was there until now. Its word is as old as its poll: what it saw since comes with the next."""
         self._registered[launcher] = self._context.clock()
 
     def pod_of(self, launcher: str) -> str:
@@ -336,7 +336,7 @@ class Pods:
         if beat.state is RankState.READY and entry is not None and not entry.ready:
             ready = entry.model_copy(update={"ready": True})
             self._context.store.commit([RANKS.put(str(beat.life.key), ready)])
-            self.tell_readiness(beat.life.key.role)
+            self.emit_readiness(beat.life.key.role)
 
     def check_life(self, life: Life) -> RankEntry:
         """The entry of a current life; raises for one that is over."""
@@ -378,7 +378,7 @@ class Pods:
                 changes.append(RANKS.drop(str(entry.hello.life.key)))
         return changes
 
-    def tell_readiness(self, role: Role) -> None:
+    def emit_readiness(self, role: Role) -> None:
         """Tells RoleReady once for every set of lives that made the role Ready."""
         desired = self._epochs.desired
         ranks_per_pod = {pod: hello.ranks_per_pod for pod, hello in self.launchers().items()}
@@ -389,7 +389,7 @@ class Pods:
         message = f"Every rank of {role.value} is Ready in epoch {desired.epoch}."
         event = self._context.event(EventKind.ROLE_READY, desired.epoch, message)
         pod = PodKey(role=role, replica=0)
-        self._context.tell_once(f"ready:{role.value}", mark, event.model_copy(update={"pod": pod}))
+        self._context.emit_once(f"ready:{role.value}", mark, event.model_copy(update={"pod": pod}))
 
     def ranks_of(self, pod: PodKey) -> Sequence[RankEntry]:
         """The current lives of a pod."""

@@ -43,8 +43,8 @@ class Progress:
         message = f"Step {report.step} was trained: reward {report.reward:.4f}, loss {report.loss:.4f}."
         event = self._context.event(EventKind.STEP_TRAINED, report.life.epoch, message)
         change = self._epochs.note_step(report)
-        told = event.model_copy(update={"step": report})
-        self._context.tell_once("step", f"{report.life.epoch}:{report.step}", told, change)
+        event = event.model_copy(update={"step": report})
+        self._context.emit_once("step", f"{report.life.epoch}:{report.step}", event, change)
 
     def record(self, request: CheckpointRequest) -> CheckpointRecord:
         """Records a checkpoint whose folder is durable; from here on it is what a restart begins with."""
@@ -57,7 +57,7 @@ class Progress:
             EventKind.RECORDED, epoch, f"Checkpoint {request.id} is recorded: {request.folder}."
         )
         done = (RECORD.put(record), ATTEMPTS.drop(request.folder), GIVEN_UP.drop())
-        self._context.tell_once("recorded", str(request.id), event, *done)
+        self._context.emit_once("recorded", str(request.id), event, *done)
         return record
 
     def recorded(self, restore: RestorePoint) -> int | None:
@@ -89,9 +89,9 @@ class Progress:
         known = failure.id in store.rows(FAILURES) or failure.id in store.rows(ACKNOWLEDGED)
         buried = self._pods.bury(failure) if server_is_open else []
         event = self._context.event(EventKind.FAILURE_REPORTED, failure.epoch, failure.message)
-        told = event.model_copy(update={"failure": failure, "pod": failure.pod})
+        event = event.model_copy(update={"failure": failure, "pod": failure.pod})
         if not known:
-            store.commit([*buried, FAILURES.put(failure.id, failure)], [told])
+            store.commit([*buried, FAILURES.put(failure.id, failure)], [event])
             self._context.notify(Topic.EVENTS)
         elif buried:
             store.commit(buried)

@@ -68,7 +68,7 @@ class QueueRoom:
         return self._scraped
 
     def check_steps(self) -> tuple[int, Iterator[Callable[[], list[str]]]]:
-        """The proof of the invariants: of how many partitions, and its steps, each of which tells what is broken."""
+        """The proof of the invariants: of how many partitions, and its steps, each of which reports what is broken."""
         admin = self._context.admin
         partitions = admin.inspection.partitions()
         return len(partitions), admin.invariants.steps(partitions)
@@ -101,7 +101,7 @@ class QueueRoom:
         self._changed()
         now = self._context.admin.stats()
         if (before.draining_since is None) != (now.draining_since is None):
-            self._tell(now.draining_since, now.drained_until)
+            self._emit(now.draining_since, now.drained_until)
         return self.drain_state()
 
     def drain_state(self) -> DrainState:
@@ -109,7 +109,7 @@ class QueueRoom:
         stats = self.stats()
         return DrainState(draining_since=stats.draining_since, waits=waits(stats), stays=stays(stats))
 
-    def _tell(self, since: float | None, until: float | None) -> None:
+    def _emit(self, since: float | None, until: float | None) -> None:
         kind = EventKind.QUEUE_DRAINS if since is not None else EventKind.TICKETS_GIVEN
         at = timestamp(since if since is not None else until or self._context.wall())
         message = (
@@ -118,7 +118,7 @@ class QueueRoom:
             else f"The drain was taken back at {at}: tickets are given again."
         )
         event = self._context.event(kind, self._epochs.current.restore.epoch, message)
-        self._context.tell_once("drain", f"{since}/{until}", event)
+        self._context.emit_once("drain", f"{since}/{until}", event)
 
     def _check_names(self, request: PeekRequest) -> None:
         tasks, fields = self._context.admin.peeking.tasks, self._context.admin.peeking.fields

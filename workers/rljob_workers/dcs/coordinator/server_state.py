@@ -107,7 +107,7 @@ class ServerGate:
         self._run_id = run_id
         self._opened_at = self._context.clock()
         if self.state is ServerState.LOST:
-            self._tell_loss()
+            self._emit_loss()
             return
         self._context.store.load()
         self._remember(run_id)
@@ -134,7 +134,7 @@ class ServerGate:
         if self._context.store.value(RUN_ID) != run_id:
             self._context.store.commit([RUN_ID.put(run_id)])
 
-    def _tell_loss(self) -> None:
+    def _emit_loss(self) -> None:
         """Memory knows more than the server: it is written back, then the loss is told."""
         if not self._closed.coordinator_is_new:
             self._context.store.rewrite()
@@ -144,7 +144,7 @@ class ServerGate:
         )
         epoch: Epoch = self._epochs.current.restore.epoch
         event = self._context.event(EventKind.STATE_LOST, epoch, message)
-        self._context.tell_once("lost", f"{self._run_id}", event)
+        self._context.emit_once("lost", f"{self._run_id}", event)
 
 
 def _has_work(hello: LauncherHello, order: PodOrder | None) -> bool:

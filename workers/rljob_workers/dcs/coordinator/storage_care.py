@@ -19,11 +19,11 @@ from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.records import ROOM
 from rljob_workers.transfer_queue.errors import StorageUnreachable
-from rljob_workers.transfer_queue.losses import Dropped, LostChunks, LostRows, told_together
+from rljob_workers.transfer_queue.losses import Dropped, LostChunks, LostRows, in_one_sentence
 
 SHORTAGE_SECONDS = 10.0
 """A shortage of memory that lasts so long does not pass by training going on."""
-TELL_SECONDS = 60.0
+EMIT_SECONDS = 60.0
 """What goes to make room is told this often at most, and then all of it in one sentence."""
 
 _LOG = logging.getLogger("rljob.coordinator")
@@ -37,17 +37,17 @@ class StorageCare:
         self._epochs = epochs
         self._progress = progress
         self._short_since: float | None = None
-        self._told_at = float("-inf")
+        self._emitted_at = float("-inf")
 
     def look(self) -> None:
         """Finds units that came back empty or lost chunks, and has their rows made again; makes room."""
         upkeep = self._context.admin.upkeep
         for unit in upkeep.probe():
             with suppress(StorageUnreachable):  # it went away again: a later look finds it
-                upkeep.declare_lost(unit, partial(self._tell_loss, unit))
-        upkeep.declare_missing(self._tell_missing)
+                upkeep.declare_lost(unit, partial(self._emit_loss, unit))
+        upkeep.declare_missing(self._emit_missing)
         self._make_room()
-        self._tell_room()
+        self._emit_room()
 
     def room(self) -> RoomMade | None:
         """What was told last."""
@@ -55,14 +55,14 @@ class StorageCare:
 
     # --- losses ----------------------------------------------------------------------------------------------------
 
-    def _tell_loss(self, unit: int, loss: LostRows) -> None:
+    def _emit_loss(self, unit: int, loss: LostRows) -> None:
         message = f"Storage unit {unit} came back without its rows: {loss}."
         self._context.store.commit([], [self._event(EventKind.UNIT_LOST, message)])
         self._context.notify(Topic.EVENTS)
         if loss.needs_global_restart:
             self._report(f"unit/{unit}/{self._context.store.last_event}", message)
 
-    def _tell_missing(self, lost: LostChunks) -> None:
+    def _emit_missing(self, lost: LostChunks) -> None:
         """Once, though readers ask again for rows that only a restart brings back."""
         where = f"{lost.unit}/{lost.rollout_id}/{lost.num_chunks}"
         fields = f" ({', '.join(lost.fields)})" if lost.fields else ""
@@ -73,7 +73,7 @@ class StorageCare:
             " check the memory of that server."
         )
         event = self._event(EventKind.ROWS_LOST, message)
-        self._context.tell_once(f"lost:{lost.unit}/{lost.rollout_id}", where, event)
+        self._context.emit_once(f"lost:{lost.unit}/{lost.rollout_id}", where, event)
         if lost.loss.needs_global_restart:
             self._report(f"chunks/{where}", message)
 
@@ -102,26 +102,26 @@ class StorageCare:
             upkeep.drop_retained()
         self._short_since = now
 
-    def _tell_room(self) -> None:
+    def _emit_room(self) -> None:
         """The first time at once, then what has gone since; also where a coordinator died before it told."""
         upkeep, now = self._context.admin.upkeep, self._context.clock()
-        if now - self._told_at < TELL_SECONDS:
+        if now - self._emitted_at < EMIT_SECONDS:
             return
         listed = upkeep.dropped()
         if not listed:
             return
-        if news := _untold(listed, self.room()):
+        if news := _not_emitted(listed, self.room()):
             room = RoomMade(rows=news[-1].total_rows, message=self._sentence(news))
             change = ROOM.put(room)
             self._context.store.commit([change], [self._event(EventKind.ROWS_DROPPED, room.message)])
             self._context.notify(Topic.EVENTS)
         upkeep.forget_dropped(len(listed))
-        self._told_at = now
+        self._emitted_at = now
 
     def _sentence(self, dropped: list[Dropped]) -> str:
         queue = self._context.job.spec.transfer_queue
         return (
-            f"Storage was full: {told_together(dropped)}. Raise transferQueue.storageBytes ({queue.storage_bytes} for"
+            f"Storage was full: {in_one_sentence(dropped)}. Raise transferQueue.storageBytes ({queue.storage_bytes} for"
             f" each unit) or transferQueue.storageUnits ({queue.storage_units})."
         )
 
@@ -130,11 +130,11 @@ class StorageCare:
         return self._context.event(kind, self._epochs.current.restore.epoch, message)
 
 
-def _untold(listed: list[Dropped], told: RoomMade | None) -> list[Dropped]:
-    """A coordinator that died between telling and forgetting has told the first of them.
+def _not_emitted(listed: list[Dropped], emitted: RoomMade | None) -> list[Dropped]:
+    """A coordinator that died between emitting and forgetting has emitted the first of them.
 
     Numbers begin anew with an empty control Redis.
     """
-    if told is None or listed[-1].total_rows < told.rows:
+    if emitted is None or listed[-1].total_rows < emitted.rows:
         return listed
-    return [one for one in listed if one.total_rows > told.rows]
+    return [one for one in listed if one.total_rows > emitted.rows]

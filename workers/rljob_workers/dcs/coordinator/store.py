@@ -85,7 +85,7 @@ class Store:
         return value
 
     def commit(self, changes: Sequence[Change], events: Sequence[CoordinatorEvent] = ()) -> None:
-        """Makes changes and tells events, all or nothing. The ids of the events are given here."""
+        """Makes changes and emits events, all or nothing. The ids of the events are given here."""
         numbered = [
             event.model_copy(update={"id": self._last_event + offset}) for offset, event in enumerate(events, start=1)
         ]
@@ -106,7 +106,7 @@ class Store:
             self._last_event += len(numbered)
             self._note_changed(*{change.table for change in changes})
 
-    def told(self, mark: str, value: str) -> bool:
+    def was_emitted(self, mark: str, value: str) -> bool:
         """Whether the event of this mark was told for `value` already."""
         return self.get(MARKS, mark) == value
 

@@ -10,7 +10,7 @@ from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import OfferedPart, WeightOffer, WeightPart
 
 
-class ToldPart(WireModel):
+class OwnedPart(WireModel):
     """A part and the incarnation of the life that staged it."""
 
     part: WeightPart
@@ -21,7 +21,7 @@ class Gathering(WireModel):
     """The parts of the newest weight of a stream that is not whole yet."""
 
     epoch: int
-    parts: dict[int, ToldPart]
+    parts: dict[int, OwnedPart]
     """By index; all of one weight, count and layout."""
 
     @property
@@ -31,12 +31,12 @@ class Gathering(WireModel):
 
     @property
     def is_whole(self) -> bool:
-        """Whether every part was told."""
+        """Whether every part was owned."""
         return len(self.parts) == self.first.count
 
     def offer(self) -> WeightOffer:
-        """What receivers are told of it."""
-        first, told = self.first, sorted(self.parts.items())
+        """What receivers are owned of it."""
+        first, owned = self.first, sorted(self.parts.items())
         return WeightOffer(
             stream=first.stream,
             id=first.id,
@@ -49,7 +49,7 @@ class Gathering(WireModel):
                     digest=one.part.digest,
                     owner=one.part.address,
                 )
-                for index, one in told
+                for index, one in owned
             ],
             peers=[],
         )
@@ -61,13 +61,13 @@ def is_newer(weight: WeightId, than: WeightId) -> bool:
 
 
 def gathered(before: Gathering | None, part: WeightPart, owner: str, epoch: int) -> Gathering | None:
-    """What is there once `part` was told; None for one of an older weight than is being told of.
+    """What is there once `part` was owned; None for one of an older weight than is being owned of.
 
     Parts of an earlier epoch are forgotten: their owners are gone. ValueError where `part` cannot belong to the others.
     """
-    told = {part.index: ToldPart(part=part, owner=owner)}
+    owned = {part.index: OwnedPart(part=part, owner=owner)}
     if before is None or before.epoch != epoch or is_newer(part.id, before.first.id):
-        return Gathering(epoch=epoch, parts=_fitting(told))
+        return Gathering(epoch=epoch, parts=_fitting(owned))
     if is_newer(before.first.id, part.id):
         return None
     first = before.first
@@ -76,11 +76,11 @@ def gathered(before: Gathering | None, part: WeightPart, owner: str, epoch: int)
             f"part {part.index} of {part.stream.value} {part.id}: its layout ({part.layout}, {part.count} parts) is "
             f"not that of the parts before it ({first.layout}, {first.count}). All ranks must assign tensors alike."
         )
-    return Gathering(epoch=epoch, parts=_fitting({**before.parts, **told}))
+    return Gathering(epoch=epoch, parts=_fitting({**before.parts, **owned}))
 
 
-def _fitting(parts: dict[int, ToldPart]) -> dict[int, ToldPart]:
-    for index, told in parts.items():
-        if index >= told.part.count:
-            raise ValueError(f"part {index} of {told.part.id}: there are {told.part.count} parts, counted from 0.")
+def _fitting(parts: dict[int, OwnedPart]) -> dict[int, OwnedPart]:
+    for index, owned in parts.items():
+        if index >= owned.part.count:
+            raise ValueError(f"part {index} of {owned.part.id}: there are {owned.part.count} parts, counted from 0.")
     return parts

@@ -104,17 +104,17 @@ class Weights:
     def _publish(self, gathering: Gathering, life: Life) -> None:
         offer = gathering.offer()
         if offer.stream is Stream.POLICY:
-            # One id for whoever told last: a coordinator that died after this asks again for the same thing.
+            # One id for whoever owned last: a coordinator that died after this asks again for the same thing.
             call_id = f"publish/{gathering.epoch}/{offer.id}/{offer.layout}"
             self._context.admin.publish(life, offer.id, call_id)
-        entry = OfferEntry(offer=offer, owners={told.part.address: told.owner for told in gathering.parts.values()})
+        entry = OfferEntry(offer=offer, owners={owned.part.address: owned.owner for owned in gathering.parts.values()})
         event = self._context.event(EventKind.PUBLISHED, life.epoch, f"{offer.stream.value} {offer.id} can be pulled.")
         changes = [OFFERS.put(offer.stream.value, entry), PARTS.drop(offer.stream.value)]
-        self._context.tell_once(f"published:{offer.stream.value}", f"{offer.id}", event, *changes)
+        self._context.emit_once(f"published:{offer.stream.value}", f"{offer.id}", event, *changes)
         self._context.notify(Topic.WEIGHTS)
 
     def _is_history(self, held: OfferEntry, part: WeightPart) -> bool:
-        """Whether a part tells nothing new: it is of an older weight than the newest, or of that one and known."""
+        """Whether a part brings nothing new: it is of an older weight than the newest, or of that one and known."""
         if held.offer.id != part.id:
             return is_newer(held.offer.id, part.id) and self._epochs.current.is_alive(held.offer.id)
         return any((known.owner, known.digest) == (part.address, part.digest) for known in held.offer.parts)
@@ -122,7 +122,7 @@ class Weights:
     def _all_live(self, gathering: Gathering) -> bool:
         """A weight whose owner died before it was whole stays invisible: nobody would serve that part."""
         living = self._pods.living()
-        return all(told.owner in living for told in gathering.parts.values())
+        return all(owned.owner in living for owned in gathering.parts.values())
 
     def _is_offered(self, entry: OfferEntry) -> bool:
         """Whether the weight is alive and every part of it has a source whose life is not over."""

@@ -43,7 +43,7 @@ class WeightPublisher(ABC):
         *,
         deadline: float,
     ) -> None:
-        """Stages and tells of part `share` of a weight; returns when that is durable knowledge.
+        """Stages and reports part `share` of a weight; returns when that is durable knowledge.
 
         The weight is visible to receivers once all its parts were told. `tensors` are host copies that the caller does
         not change any more. The same part twice is one. `deadline` is monotonic seconds. Raises LifeOver (fenced),

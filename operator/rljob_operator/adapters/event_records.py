@@ -1,6 +1,6 @@
 """From the core's events to the API's: which are warnings, and what was done about them. Pure."""
 
-from rljob_operator.adapters.events import NORMAL, WARNING, Told
+from rljob_operator.adapters.events import NORMAL, WARNING, EventRecord
 from rljob_operator.core import Event, Reason
 
 _NORMAL = frozenset(
@@ -24,12 +24,12 @@ _NORMAL = frozenset(
 """What somebody wished for, or is good news. Everything else went wrong."""
 
 
-def told(event: Event) -> Told:
-    """The event as it is told; its action is the scope of what was restarted."""
+def record_of(event: Event) -> EventRecord:
+    """The event as it is emitted; its action is the scope of what was restarted."""
     action = f"Restart{event.scope.value}" if event.scope is not None else "Decide"
-    return Told(NORMAL if event.reason in _NORMAL else WARNING, event.reason.value, action, event.message)
+    return EventRecord(NORMAL if event.reason in _NORMAL else WARNING, event.reason.value, action, event.message)
 
 
-def warning(reason: str, message: str) -> Told:
+def warning(reason: str, message: str) -> EventRecord:
     """A warning that is no decision of the core."""
-    return Told(WARNING, reason, "Accept", message)
+    return EventRecord(WARNING, reason, "Accept", message)
