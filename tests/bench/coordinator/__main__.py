@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from rljob_api.names import Epoch
 from rljob_api.wire.epochs import DesiredState, PodOrder
 from tests.bench.coordinator.crowd import pod_uid, pods, requests_due
-from tests.bench.operator_scale.measured import cpu_seconds, memory_mib
+from tests.bench.operator_scale.measured import cpu_seconds
 from tests.integration.children import die_with_tests
 from tests.integration.dcs.world import World, job
 from tests.integration.transfer_queue.servers import running_servers
@@ -46,7 +46,6 @@ COLUMNS = (
     "beat p99, ms",
     "refused",
     "until all are at work, CPU s",
-    "memory, MiB",
 )
 
 
@@ -92,7 +91,7 @@ def _read(ranks: int, coordinator: int, control: int, load: subprocess.Popen[str
     figures = [f"{interval:g}", f"{own / took:.3f}", f"{servers / took:.3f}", f"{due:.0f}", f"{answered:.0f}"]
     figures += [f"{1000 * each:.2f}", f"{max(own / took, each * due):.2f}"]
     figures += [f"{len(beats) / took:.1f}", f"{middle:.1f}", f"{late:.1f}", str(told["refused"])]
-    return [str(ranks), *figures, f"{begun:.2f}", f"{memory_mib(coordinator):.0f}"]
+    return [str(ranks), *figures, f"{begun:.2f}"]
 
 
 def _order(world: World, ranks: int) -> None:
