@@ -18,6 +18,7 @@ from rljob_api.names import Lineage, Role, WeightVersion
 from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.observation import EventKind
+from rljob_workers.dcs import checkpoint_attempt
 from rljob_workers.dcs.checkpoint_attempt import read_record, settle
 from rljob_workers.dcs.checkpoints import CheckpointStore, build_checkpoint_store
 from rljob_workers.dcs.errors import CheckpointDamaged, LifeOver
@@ -25,6 +26,7 @@ from rljob_workers.dcs.session import RankSession
 from rljob_workers.models.share import WHOLE
 from rljob_workers.models.slices import EXP_AVG, StateShare, StateSlice
 from tests.integration.dcs.world import World, read_json
+from tests.power_cuts import noted_syncs
 
 TICKETS = b'{"cursor": 3, "front": [], "draws": [], "kills": {}}'
 
@@ -87,6 +89,27 @@ def test_a_checkpoint_is_recorded_with_all_its_files(world: World, actor: RankSe
     assert (world.status().recorded, world.status().recorded_folder) == (0, name)
     assert len(world.told(EventKind.RECORDED)) == 1
     assert store.verified(name) == root / name
+
+
+def test_a_power_cut_takes_nothing_of_a_checkpoint_that_is_about_to_be_recorded(
+    world: World, actor: RankSession, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the record on a restart counts on the folder: before it, all of it is on the disk."""
+    store = build_checkpoint_store(actor.context, actor)
+    lost: list[str | None] = []
+
+    def look(window: str) -> None:
+        if window == "checkpoint.before_record":
+            (name,) = folders(root)
+            lost.extend([disk.lost_name(root / name), *(disk.lost(file) for file in (root / name).iterdir())])
+
+    monkeypatch.setattr(checkpoint_attempt, "failpoint", look)
+    with noted_syncs() as disk:
+        save(store, 0)
+        store.wait()
+        assert lost == [None] * len(lost)
+        assert len(lost) >= 6, "a folder and its files"
+        assert disk.lost(root / "record.json") is None
 
 
 def test_only_the_newest_recorded_folders_stay(world: World, actor: RankSession, root: Path) -> None:

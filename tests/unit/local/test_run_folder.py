@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from rljob_api.spec import RLJob
+from rljob_api.status import RLJobStatus
 from rljob_operator.local.errors import RunRefused
 from rljob_operator.local.run_folder import RunFolder
+from tests.power_cuts import noted_syncs
 from tests.unit.api.manifests import changed
 
 
@@ -20,4 +22,12 @@ def test_a_run_goes_on_under_another_name(tmp_path: Path) -> None:
     folder.check(RLJob.model_validate(changed({"metadata.name": "math-7b"})))
     with pytest.raises(RunRefused, match=r"^spec\.seed: 5 differs from"):
         folder.check(RLJob.model_validate(changed({"metadata.name": "math-7b", "spec.seed": 5})))
+    folder.close()
+
+
+def test_a_power_cut_takes_no_decision(tmp_path: Path) -> None:
+    folder = RunFolder.open(tmp_path, fresh=False)
+    with noted_syncs() as disk:
+        folder.write_status(RLJobStatus(), durable=True)
+        assert disk.lost(tmp_path / "status.json") is None
     folder.close()
