@@ -88,6 +88,18 @@ def test_a_lease_that_no_beat_renews_ends(make_job: MakeJob) -> None:
     assert again.rows.tolist() == [2, 3]
 
 
+def test_a_lease_is_its_claimers_alone(make_job: MakeJob) -> None:
+    job = make_job()
+    job.put(job.tickets(2))
+    client, batch = claim(job)
+    other = job.client(Role.ACTOR_FWD, replica=1)
+    with pytest.raises(LeaseLost):
+        job.put_derived(other, batch, "log_probs")
+    other.release(batch)
+    assert isinstance(other.claim(LOG_PROBS.name, range(6), 100, timeout=0), NotReady), "another has handed them back"
+    job.put_derived(client, batch, "log_probs")
+
+
 def test_a_dead_weights_result_is_refused(make_job: MakeJob) -> None:
     job = make_job()
     job.put(job.tickets(2))
