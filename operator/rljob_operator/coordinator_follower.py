@@ -1,6 +1,6 @@
 """Follows one coordinator: its status, asked for when it is wanted, and its events, listened to all the time.
 
-`rljob run` and the operator share it. It decides nothing; its owner says how patient it is, and hears what it heard.
+`rljob run` and the operator share it. It decides nothing; its owner gives the time limits, and gets the events.
 """
 
 import asyncio

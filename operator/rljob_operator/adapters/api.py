@@ -1,4 +1,4 @@
-"""The API server: one session, raw JSON, a deadline for every request. The only door through which anything is written.
+"""The API server: one session, raw JSON, a deadline for every request. Every write goes through it.
 
 Built on the official client's asyncio side for configuration, credentials and connections. Its typed models are left
 out: turning every answer into them costs several times what the answer itself does.

@@ -69,7 +69,7 @@ class StatusWriter:
         except ApiConflict as error:
             await self._refresh()
             raise Overtaken(str(error)) from error
-        except ApiNotFound as error:  # the watch of RLJobs may have slept over its end
+        except ApiNotFound as error:  # the watch of RLJobs may have missed its end
             self._cache.drop_job(raw)
             raise Overtaken(str(error)) from error
         self._cache.put_job(written, quietly=True)

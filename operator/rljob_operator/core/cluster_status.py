@@ -28,9 +28,9 @@ def _progressing(observed: Observed, status: RLJobStatus, now: float) -> RLJobSt
     """True also while launchers of an ended job are told that it is done: their pods stay until then."""
     kind, epoch = ConditionType.PROGRESSING, status.restart.epoch
     ended = terminal(status)
-    asleep = find(status, ConditionType.SUSPENDED) if is_true(status, ConditionType.SUSPENDED) else None
-    why = ended or asleep
-    if why is not None and (asleep or is_over(observed, status, now)):
+    suspended = find(status, ConditionType.SUSPENDED) if is_true(status, ConditionType.SUSPENDED) else None
+    why = ended or suspended
+    if why is not None and (suspended or is_over(observed, status, now)):
         return with_condition(status, kind, now, true=False, reason=why.reason, message=why.message)
     message = f"the job is in epoch {epoch}" if ended is None else "ranks and engines are stopped"
     return with_condition(status, kind, now, true=True, reason=kind.value, message=message)
@@ -38,8 +38,8 @@ def _progressing(observed: Observed, status: RLJobStatus, now: float) -> RLJobSt
 
 def _scaling(observed: Observed, status: RLJobStatus) -> ScalingStatus:
     role = next((role for role in status.roles if role.name is SCALED_ROLE), None)
-    asleep = is_true(status, ConditionType.SUSPENDED)
-    replicas = 0 if role is None or asleep else len(role.pods)
+    suspended = is_true(status, ConditionType.SUSPENDED)
+    replicas = 0 if role is None or suspended else len(role.pods)
     desired = observed.replicas.get(SCALED_ROLE, 0)
     return status.scaling.model_copy(
         update={"replicas": replicas, "selector": observed.scale_selector, "desired": desired}

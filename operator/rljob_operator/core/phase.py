@@ -37,7 +37,7 @@ def phase(status: RLJobStatus) -> Phase:
 
 
 def reason(status: RLJobStatus) -> str:
-    """Why it has ended, sleeps, stalls, restarts or waits for something; else why it was restarted last."""
+    """Why it has ended, is suspended, stalls, restarts or waits for something; else why it was restarted last."""
     for kind, _ in (*_BY_CONDITION, *_WHILE_RUNNING[:-1]):
         condition = find(status, kind)
         if condition is not None and condition.status == "True":

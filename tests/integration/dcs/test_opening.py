@@ -12,7 +12,7 @@ from rljob_api.wire.epochs import PodPhase
 from rljob_api.wire.launchers import LauncherHello, LauncherPoll
 from rljob_api.wire.observation import ServerState
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
-from rljob_workers.dcs.coordinator.hearing import TICK_SECONDS
+from rljob_workers.dcs.coordinator.freeze_detector import TICK_SECONDS
 from rljob_workers.dcs.coordinator.opening import ACROSS_MACHINES, ON_ONE_MACHINE, OpeningPatience
 from rljob_workers.transfer_queue.queue_admin import QueueAdminTiming
 from tests.integration.dcs.world import World, context_here, job
@@ -29,7 +29,7 @@ class Successor:
 
     def look(self, after: float = 0.0) -> ServerState:
         self.now += after
-        self.coordinator.gate.hearing.tick()
+        self.coordinator.gate.freeze_detector.tick()
         self.coordinator.gate.look()
         return self.coordinator.gate.state
 

@@ -1,4 +1,4 @@
-"""The queue as the coordinator keeps it: epochs and lives, publish and record, the drain, and its other rooms' doors.
+"""The queue as the coordinator keeps it: epochs and lives, publish and record, drain, access to its other rooms.
 
 For the coordinator only; one at a time (a later one fences an earlier one). Decides nothing about restarts and imports
 no torch. Thread-safe. Storage is `upkeep`, garbage `sweeping`, what people look at `inspection` and `peeking`.

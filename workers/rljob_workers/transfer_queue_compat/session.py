@@ -41,7 +41,7 @@ from rljob_workers.transfer_queue_compat.settings import Servers, expected_rows
 from rljob_workers.transfer_queue_compat.values import encode_document
 
 ORPHAN_SECONDS = 120
-"""Bytes without a commit that are older get none: a put gives up before, and one that slept stores them again."""
+"""Bytes without a commit that are older get none: a put gives up before, and one that was stopped does so anew."""
 TRASH_CHUNKS = 1000
 """Deleted at once."""
 _CLEANS = "deletes bytes of cleared rows"
@@ -256,7 +256,7 @@ class Session:
                     numbers, placed = self._commit_once(partition, rows, num_rows, columns, documents)
                     break
                 except BytesSwept:
-                    # This client slept between bytes and commit; what it stores now is young.
+                    # This client was stopped between bytes and commit; what it stores now is young.
                     until = self.control.deadline()
                 except StaleUnit:
                     # A unit came back empty between bytes and commit, or it is not the one that others mean.

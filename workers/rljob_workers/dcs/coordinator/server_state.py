@@ -12,7 +12,7 @@ from rljob_api.wire.launchers import LauncherHello
 from rljob_api.wire.observation import EventKind, ServerState
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
-from rljob_workers.dcs.coordinator.hearing import Hearing
+from rljob_workers.dcs.coordinator.freeze_detector import FreezeDetector
 from rljob_workers.dcs.coordinator.jobs import job_to_work_by, runs_alike
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.opening import Closed, OpeningPatience, launchers_awaited
@@ -30,7 +30,7 @@ class ServerGate:
         self._epochs = epochs
         self._pods = pods
         self._closed = Closed(since=context.clock(), coordinator_is_new=True)
-        self.hearing = Hearing(context.clock)
+        self.freeze_detector = FreezeDetector(context.clock)
         self._seconds_at_closing = 0.0
         self._run_id: str | None = None
         self.state = ServerState.OPENING
@@ -46,7 +46,7 @@ class ServerGate:
         """
         if self.state is ServerState.OPENING:
             return self._context.clock()
-        return max(self._opened_at, self.hearing.since)
+        return max(self._opened_at, self.freeze_detector.since)
 
     @property
     def is_open(self) -> bool:
@@ -70,7 +70,7 @@ class ServerGate:
         """The connection was lost: whatever answers next may be a restarted server."""
         if self.state is not ServerState.OPENING:
             self._closed = Closed(since=self._context.clock(), coordinator_is_new=False)
-            self._seconds_at_closing = self.hearing.seconds
+            self._seconds_at_closing = self.freeze_detector.seconds
         self.state = ServerState.OPENING
         self.waiting_for = f"the control Redis ({why})"
         self._run_id = None
@@ -119,7 +119,7 @@ class ServerGate:
         at_work = frozenset(
             hello.launcher for pod, hello in self._pods.launchers().items() if _has_work(hello, orders.get(pod))
         )
-        waited = self.hearing.seconds - self._seconds_at_closing
+        waited = self.freeze_detector.seconds - self._seconds_at_closing
         awaited = launchers_awaited(self._closed, at_work, self._pods.words(), waited, self._patience)
         self.waiting_for = "the word of launchers " + ", ".join(awaited)
         return bool(awaited)

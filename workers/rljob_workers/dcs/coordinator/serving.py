@@ -25,7 +25,7 @@ from rljob_workers.dcs.context import checkpoint_dir
 from rljob_workers.dcs.coordinator.app import build_app
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
-from rljob_workers.dcs.coordinator.hearing import TICK_SECONDS
+from rljob_workers.dcs.coordinator.freeze_detector import TICK_SECONDS
 from rljob_workers.dcs.coordinator.notifier import Notifier, Topic
 from rljob_workers.dcs.coordinator.opening import ON_ONE_MACHINE, OpeningPatience
 from rljob_workers.dcs.coordinator.refusals import Refused
@@ -144,7 +144,7 @@ class _Server(uvicorn.Server):
 async def _tick(executor: SerialExecutor) -> None:
     """In the loop, which hears: the thread may be busy meanwhile."""
     while True:
-        executor.coordinator.gate.hearing.tick()
+        executor.coordinator.gate.freeze_detector.tick()
         await asyncio.sleep(TICK_SECONDS)
 
 

@@ -65,7 +65,7 @@ class _DeadlineSocket:
         self._raw.settimeout(remaining)
 
     def is_stale(self) -> bool:
-        """Between two requests nothing may come: what is readable is the server's goodbye."""
+        """Between two requests nothing may come: what is readable is the server's end of the connection."""
         return bool(select.select([self._raw], [], [], 0)[0])
 
     def close(self) -> None:
