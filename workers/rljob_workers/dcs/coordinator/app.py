@@ -13,23 +13,21 @@ from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.types import ASGIApp
 
-from rljob_api.base import ApiModel
 from rljob_api.wire.epochs import DesiredState, EpochRequest
 from rljob_api.wire.failures import Failure, FailureAcknowledgement
 from rljob_api.wire.launchers import LauncherHello, ReplicaAnswer
 from rljob_api.wire.observation import EventPage, ServerState
 from rljob_api.wire.ranks import RankHello, Rendezvous, StepReport
 from rljob_api.wire.weights import PartRequest, SourceRequest
+from rljob_workers.dcs.coordinator.answers import Wait, as_json
 from rljob_workers.dcs.coordinator.checkpoint_routes import add_checkpoint_routes
-from rljob_workers.dcs.coordinator.hot_routes import LONGEST_WAIT_SECONDS, HotRoutes
+from rljob_workers.dcs.coordinator.hot_routes import HotRoutes
 from rljob_workers.dcs.coordinator.metrics import exposition
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.queue_routes import add_queue_routes
 from rljob_workers.dcs.coordinator.refusals import Refused, bad_request, invalid, not_found, not_open
 from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
 from rljob_workers.dcs.coordinator.token_guard import TokenGuard
-
-Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT_SECONDS)]
 
 
 def build_app(executor: SerialExecutor, token: str) -> ASGIApp:
@@ -50,11 +48,6 @@ def _nothing() -> None:
     """What is done once the control Redis is open."""
 
 
-def _json(model: ApiModel | None, status: int = 200) -> Response:
-    body = "null" if model is None else model.model_dump_json()
-    return Response(body, status, media_type="application/json")
-
-
 def _answer_refusals(app: FastAPI) -> None:
     @app.exception_handler(Refused)
     async def answer_refusal(_: Request, refused: Refused) -> Response:
@@ -70,16 +63,16 @@ def _supervisor_routes(app: FastAPI, executor: SerialExecutor) -> None:
 
     @app.post("/v1/epoch")
     async def raise_epoch(request: EpochRequest) -> Response:
-        return _json(await executor.do_when_usable(partial(coordinator.raise_epoch, request)))
+        return as_json(await executor.do_when_usable(partial(coordinator.raise_epoch, request)))
 
     @app.put("/v1/desired")
     async def order(desired: DesiredState) -> Response:
         await executor.do_when_open(partial(coordinator.order, desired))
-        return _json(None)
+        return as_json(None)
 
     @app.get("/v1/status")
     async def status() -> Response:
-        return _json(await executor.do(coordinator.status))
+        return as_json(await executor.do(coordinator.status))
 
     @app.get("/v1/events")
     async def events(
@@ -95,17 +88,17 @@ def _supervisor_routes(app: FastAPI, executor: SerialExecutor) -> None:
         if after > coordinator.last_event:
             await executor.do(partial(coordinator.has_read, after))
         page = await executor.await_answer(Topic.EVENTS, look, wait)
-        return _json(page or executor.look(partial(coordinator.events, after)))
+        return as_json(page or executor.look(partial(coordinator.events, after)))
 
     @app.post("/v1/failures")
     async def report_failure(failure: Failure) -> Response:
         await executor.do_when_usable(partial(coordinator.report_failure, failure))
-        return _json(None)
+        return as_json(None)
 
     @app.post("/v1/failures/acknowledge")
     async def acknowledge(acknowledgement: FailureAcknowledgement) -> Response:
         await executor.do_when_usable(partial(coordinator.progress.acknowledge, acknowledgement.ids))
-        return _json(None)
+        return as_json(None)
 
 
 def _launcher_routes(app: FastAPI, executor: SerialExecutor) -> None:
@@ -115,7 +108,7 @@ def _launcher_routes(app: FastAPI, executor: SerialExecutor) -> None:
     async def register(hello: LauncherHello) -> Response:
         coordinator.pods.hear_hello(hello)
         await executor.do_when_open(partial(coordinator.pods.register_launcher, hello))
-        return _json(None)
+        return as_json(None)
 
     @app.get("/v1/replicas/{pod_uid}")
     async def replica(pod_uid: str, wait: Wait = 0.0) -> Response:
@@ -125,7 +118,7 @@ def _launcher_routes(app: FastAPI, executor: SerialExecutor) -> None:
             return None if pod is None else ReplicaAnswer(pod=pod)
 
         await executor.do_when_open(_nothing)
-        return _json(await executor.await_answer(Topic.REPLICAS, look, wait) or ReplicaAnswer(pod=None))
+        return as_json(await executor.await_answer(Topic.REPLICAS, look, wait) or ReplicaAnswer(pod=None))
 
 
 def _rank_routes(app: FastAPI, executor: SerialExecutor) -> None:
@@ -133,14 +126,14 @@ def _rank_routes(app: FastAPI, executor: SerialExecutor) -> None:
 
     @app.post("/v1/ranks")
     async def register(hello: RankHello) -> Response:
-        return _json(await executor.do_when_open(partial(coordinator.register_rank, hello)))
+        return as_json(await executor.do_when_open(partial(coordinator.register_rank, hello)))
 
     @app.put("/v1/rendezvous/{group}")
     async def offer_rendezvous(group: str, rendezvous: Rendezvous) -> Response:
         if rendezvous.group != group:
             raise bad_request(f"rendezvous: the path says {group}, the body {rendezvous.group}. Say the same in both.")
         await executor.do_when_open(partial(coordinator.rendezvous.offer, rendezvous))
-        return _json(None)
+        return as_json(None)
 
     @app.get("/v1/rendezvous/{group}")
     async def find_rendezvous(group: str, epoch: int, generation: int, wait: Wait = 0.0) -> Response:
@@ -148,12 +141,12 @@ def _rank_routes(app: FastAPI, executor: SerialExecutor) -> None:
         rendezvous = await executor.await_answer(Topic.RENDEZVOUS, look, wait)
         if rendezvous is None:
             raise not_found(f"rendezvous {group}: rank 0 of epoch {epoch}, generation {generation} has not said where.")
-        return _json(rendezvous)
+        return as_json(rendezvous)
 
     @app.post("/v1/steps")
     async def report_step(report: StepReport) -> Response:
         await executor.do_when_open(partial(coordinator.progress.report_step, report))
-        return _json(None)
+        return as_json(None)
 
 
 def _weight_routes(app: FastAPI, executor: SerialExecutor) -> None:
@@ -162,12 +155,12 @@ def _weight_routes(app: FastAPI, executor: SerialExecutor) -> None:
     @app.post("/v1/weights/parts")
     async def take_part(request: PartRequest) -> Response:
         await executor.do_when_open(partial(coordinator.weights.take_part, request))
-        return _json(None)
+        return as_json(None)
 
     @app.post("/v1/weights/sources")
     async def add_source(request: SourceRequest) -> Response:
         await executor.do_when_open(partial(coordinator.weights.add_source, request))
-        return _json(None)
+        return as_json(None)
 
 
 def _probe_routes(app: FastAPI, executor: SerialExecutor) -> None:

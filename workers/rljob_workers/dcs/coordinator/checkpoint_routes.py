@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
 
-from fastapi import FastAPI, Query, Response
+from fastapi import FastAPI, Response
 
-from rljob_api.base import ApiModel
 from rljob_api.wire.checkpoints import CheckpointBegin, CheckpointGiveUp, CheckpointPartRequest
 from rljob_api.wire.weights import CheckpointRequest
+from rljob_workers.dcs.coordinator.answers import Wait, as_json
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
-
-LONGEST_WAIT_SECONDS = 30.0
 
 
 def add_checkpoint_routes(app: FastAPI, executor: SerialExecutor) -> None:
@@ -23,27 +20,22 @@ def add_checkpoint_routes(app: FastAPI, executor: SerialExecutor) -> None:
     @app.post("/v1/checkpoints/begin")
     async def begin(request: CheckpointBegin) -> Response:
         await executor.do_when_open(partial(coordinator.checkpoints.begin, request))
-        return _json(None)
+        return as_json(None)
 
     @app.post("/v1/checkpoints/parts")
     async def take_part(request: CheckpointPartRequest) -> Response:
-        return _json(await executor.do_when_open(partial(coordinator.checkpoints.take_part, request)))
+        return as_json(await executor.do_when_open(partial(coordinator.checkpoints.take_part, request)))
 
     @app.get("/v1/checkpoints/attempts/{folder}")
-    async def attempt(folder: str, wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT_SECONDS)] = 0.0) -> Response:
+    async def attempt(folder: str, wait: Wait = 0.0) -> Response:
         look = partial(coordinator.checkpoints.whole, folder)
-        return _json(await executor.await_answer(Topic.CHECKPOINTS, look, wait))
+        return as_json(await executor.await_answer(Topic.CHECKPOINTS, look, wait))
 
     @app.post("/v1/checkpoints/give-up")
     async def give_up(request: CheckpointGiveUp) -> Response:
         await executor.do_when_open(partial(coordinator.checkpoints.give_up, request))
-        return _json(None)
+        return as_json(None)
 
     @app.post("/v1/checkpoints")
     async def record(request: CheckpointRequest) -> Response:
-        return _json(await executor.do_when_open(partial(coordinator.progress.record, request)))
-
-
-def _json(model: ApiModel | None) -> Response:
-    body = "null" if model is None else model.model_dump_json()
-    return Response(body, media_type="application/json")
+        return as_json(await executor.do_when_open(partial(coordinator.progress.record, request)))

@@ -21,13 +21,12 @@ from rljob_api.wire.identity import WeightId
 from rljob_api.wire.launchers import LauncherAnswer, LauncherPoll
 from rljob_api.wire.ranks import Beat
 from rljob_api.wire.weights import Stream
+from rljob_workers.dcs.coordinator.answers import LONGEST_WAIT_SECONDS
 from rljob_workers.dcs.coordinator.beats import Beats
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.refusals import Refused, invalid
 from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
 from rljob_workers.dcs.coordinator.weight_parts import is_newer
-
-LONGEST_WAIT_SECONDS = 30.0
 
 _JSON = (b"content-type", b"application/json")
 _POLL = ("/v1/launchers/", "/poll")

@@ -11,8 +11,8 @@ from typing import Annotated
 
 from fastapi import FastAPI, Query, Response
 
-from rljob_api.base import ApiModel
 from rljob_api.wire.queue import MAX_PEEK_ROWS, MAX_PEEK_VALUES, DrainRequest, QueueCheck, RowState
+from rljob_workers.dcs.coordinator.answers import as_json
 from rljob_workers.dcs.coordinator.queue_room import PeekRequest
 from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
 
@@ -23,7 +23,7 @@ def add_queue_routes(app: FastAPI, executor: SerialExecutor) -> None:
 
     @app.get("/v1/queue")
     async def stats() -> Response:
-        return _json(await executor.do_when_open(room.stats))
+        return as_json(await executor.do_when_open(room.stats))
 
     @app.get("/v1/queue/rows")
     async def rows(
@@ -36,7 +36,7 @@ def add_queue_routes(app: FastAPI, executor: SerialExecutor) -> None:
         values: Annotated[int, Query(ge=0, le=MAX_PEEK_VALUES)] = 8,
     ) -> Response:
         request = PeekRequest(partition, task, state, field, first, limit, values)
-        return _json(await executor.do_when_open(partial(room.peek, request)))
+        return as_json(await executor.do_when_open(partial(room.peek, request)))
 
     one_check = asyncio.Lock()
 
@@ -46,16 +46,12 @@ def add_queue_routes(app: FastAPI, executor: SerialExecutor) -> None:
         async with one_check:
             number, steps = await executor.do_when_open(room.check_steps)
             broken = [line for step in steps for line in await executor.do_when_open(step)]
-        return _json(QueueCheck(partitions=number, broken=list(dict.fromkeys(broken))))
+        return as_json(QueueCheck(partitions=number, broken=list(dict.fromkeys(broken))))
 
     @app.put("/v1/queue/drain")
     async def drain(request: DrainRequest) -> Response:
-        return _json(await executor.do_when_open(partial(room.drain, request)))
+        return as_json(await executor.do_when_open(partial(room.drain, request)))
 
     @app.get("/v1/queue/drain")
     async def drain_state() -> Response:
-        return _json(await executor.do_when_open(room.drain_state))
-
-
-def _json(model: ApiModel) -> Response:
-    return Response(model.model_dump_json(), media_type="application/json")
+        return as_json(await executor.do_when_open(room.drain_state))
