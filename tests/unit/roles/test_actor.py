@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,6 +41,9 @@ class Threads(DataParallelGroup):
 
     def add_up(self, values: torch.Tensor, what: str) -> None:
         values.copy_(self._meeting.sum_of(self.rank, values))
+
+    def collective(self, what: str) -> AbstractContextManager[None]:
+        raise NotImplementedError(what)
 
     def close(self) -> None:
         pass

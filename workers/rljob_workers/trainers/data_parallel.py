@@ -4,6 +4,8 @@
     group = join_group(hosted.address, rank, world, timeout_seconds=60, hosted=hosted, on_wait=session.beat_within)
     group.add_up(gradients, "gradients of train_3")                  # in place, the same sum on every rank
     agreed = agree(group, Word(has_rows=True, drains=False, num_micro_batches=4), "slice 2 of train_3")
+    with group.collective("micro-batch 1 of train_3"):               # a library meets the other ranks in it
+        loss.backward()
     group.close()
 
 Called by a role (joining, agreeing) and a trainer (sums). A process joins one group in its life: a rank that lost its
@@ -15,7 +17,8 @@ from __future__ import annotations
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -25,9 +28,12 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported 
 
 from rljob_api.failpoints import failpoint
 from rljob_workers.trainers.errors import GroupBroken, GroupNotComplete
+from rljob_workers.trainers.signs_of_life import SignsOfLife
 
 STORE_BACKLOG = 2048
 """Every rank connects at once."""
+BEHIND_SECONDS = 5.0
+"""For rank 0 to say which sums the ranks have entered, once the group is broken."""
 FIRST_PAUSE_SECONDS = 0.00005
 LONGEST_PAUSE_SECONDS = 0.002
 """Between two looks at a sum that is not done: a small one takes a tenth of a millisecond, a large one many."""
@@ -74,6 +80,15 @@ class DataParallelGroup(ABC):
         """
 
     @abstractmethod
+    def collective(self, what: str) -> AbstractContextManager[None]:
+        """Around whatever meets the other ranks inside a library, where this thread may be blocked for long.
+
+        Entered by all ranks in one order, as a sum is. Signs of life are given meanwhile by a second thread: the block
+        must not give any itself. A block within a block is part of the outer one. Raises GroupBroken, which names
+        `what`, in place of the library's error when a rank is gone or does not come; every other error stays as it is.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """Leaves the group. May be called twice."""
 
@@ -86,6 +101,10 @@ class SingleRank(DataParallelGroup):
 
     def add_up(self, values: torch.Tensor, what: str) -> None:
         """The sum of one is itself."""
+
+    def collective(self, what: str) -> AbstractContextManager[None]:  # noqa: ARG002 -- nobody is met in it
+        """Nobody is met."""
+        return nullcontext()
 
     def close(self) -> None:
         """Nothing to leave."""
@@ -179,6 +198,7 @@ class Places:
     def behind(self) -> str:
         """Who entered the fewest sums, in words."""
         try:
+            self._store.set_timeout(timedelta(seconds=BEHIND_SECONDS))  # rank 0 may be the one that is stopped
             entered = [place.decode().partition(" ") for place in self._store.multi_get(self._all)]
         except RuntimeError:
             return "Rank 0, where the ranks meet, is gone."
@@ -202,10 +222,14 @@ class GlooGroup(DataParallelGroup):
         self._timeout_seconds = timeout_seconds
         self._places = places
         self._on_wait = on_wait
+        self._is_within = False
 
     def add_up(self, values: torch.Tensor, what: str) -> None:
         """One all-reduce over `values`; this thread goes on giving signs of life meanwhile."""
-        try:
+        with self._naming(f"add up {what}"):
+            if self._is_within:
+                distributed.all_reduce(values)
+                return
             self._places.enter(what)
             work = distributed.all_reduce(values, async_op=True)
             failpoint("collective.entered")
@@ -213,18 +237,54 @@ class GlooGroup(DataParallelGroup):
             while not work.is_completed():
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-                self._on_wait(f"{what}, with {self.world - 1} other ranks")
+                self._on_wait(self._waiting_for(what))
             work.wait()
+
+    @contextmanager
+    def collective(self, what: str) -> Iterator[None]:
+        """Counts as one sum for those who look who is behind."""
+        if self._is_within:
+            yield
+            return
+        self._is_within = True
+        try:
+            with self._naming(f"go through {what}"):
+                self._places.enter(what)
+                failpoint("collective.entered")
+                with SignsOfLife(self._on_wait, self._waiting_for(what), limit_seconds=self._timeout_seconds):
+                    yield
+        finally:
+            self._is_within = False
+
+    @contextmanager
+    def _naming(self, doing: str) -> Iterator[None]:
+        """The library's word that a rank is gone, with what this rank was `doing` and whom it waited for."""
+        try:
+            yield
         except RuntimeError as error:
+            if not _is_of_the_group(error):
+                raise
             raise GroupBroken(
-                f"data-parallel group: rank {self.rank} of {self.world} could not add up {what}: another rank is gone "
+                f"data-parallel group: rank {self.rank} of {self.world} could not {doing}: another rank is gone "
                 f"or did not come within {self._timeout_seconds:g} s. {self._places.behind()} ({error})"
             ) from error
+
+    def _waiting_for(self, what: str) -> str:
+        return f"{what}, with {self.world - 1} other ranks"
 
     def close(self) -> None:
         """Leaves; the others' next sum fails."""
         if distributed.is_initialized():
             distributed.destroy_process_group()
+
+
+def _is_of_the_group(error: RuntimeError) -> bool:
+    """Whether the library says so of other ranks.
+
+    Gloo raises a plain RuntimeError, as much else in torch does: shapes that do not fit, memory that runs out. But its
+    sentences begin with a file of its own.
+    """
+    return isinstance(error, distributed.DistError) or "/gloo/" in str(error)
 
 
 def _place_of(rank: int) -> str:

@@ -1,0 +1,45 @@
+"""Signs of life are given while a block runs, and only then, and not for ever."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from rljob_workers.trainers import signs_of_life
+from rljob_workers.trainers.signs_of_life import SignsOfLife
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signs_of_life, "SIGN_SECONDS", 0.001)
+
+
+def test_signs_are_given_by_another_thread_until_the_block_ends() -> None:
+    given = threading.Semaphore(0)
+    threads: set[int] = set()
+
+    def give(waiting_for: str) -> None:
+        assert waiting_for == "the others"
+        threads.add(threading.get_ident())
+        given.release()
+
+    with SignsOfLife(give, "the others", limit_seconds=600):
+        for _ in range(3):
+            assert given.acquire(timeout=60)
+    alive = {thread.ident for thread in threading.enumerate()}
+    assert threads.isdisjoint(alive), "its thread is gone with the block"
+
+
+def test_signs_end_with_a_block_that_fails() -> None:
+    before = threading.active_count()
+    with pytest.raises(RuntimeError, match="gone"), SignsOfLife(lambda _: None, "the others", limit_seconds=600):
+        raise RuntimeError("gone")
+    assert threading.active_count() == before
+
+
+def test_a_block_that_lasts_longer_than_the_limit_falls_silent() -> None:
+    signs = SignsOfLife(lambda _: None, "the others", limit_seconds=0)
+    with signs:
+        signs._thread.join(60)
+        assert not signs._thread.is_alive()
