@@ -373,16 +373,19 @@ class RoleSpec(ApiModel):
 
 
 class RolesSpec(ApiModel):
-    """Roles of the job. `reference` may be absent (null) when no KL term needs it."""
+    """Roles of the job. `reference` may be absent (null) when no KL term needs it, and `actorFwd` always."""
 
     actor: RoleSpec = RoleSpec()
     """Trains the policy and publishes weights; its replicas are data-parallel ranks."""
     rollout: RoleSpec = RoleSpec()
     """Generates samples and scores them; each replica has an engine of its own."""
-    actor_fwd: RoleSpec = RoleSpec()
-    """Log-probs under the policy just before training."""
+    actor_fwd: RoleSpec | None = RoleSpec()
+    """Log-probs under the policy just before training. Null: there is no such role, and the actor makes them itself.
+    With one optimizer step per rollout that costs nothing; with several the actor computes them before the first, so
+    that a rollout must be complete before it is trained on."""
     reference: RoleSpec | None = None
-    """Log-probs under the reference model; null means that there is no such role."""
+    """Log-probs under the reference model; null means that there is no such role. With KL coefficient 0 it serves rows
+    as it comes to them, and nobody waits for it."""
     advantages: RoleSpec = RoleSpec()
     """Advantages from rewards."""
 

@@ -57,3 +57,4 @@ def test_a_role_that_comes_later_starts_with_what_the_spec_says() -> None:
 def test_a_role_that_the_job_does_not_have_has_no_object() -> None:
     fields: dict[str, Any] = {"roles": {"reference": None}, "algorithm": {"kl": {"coefficient": 0}}}
     assert "Deployment/quickstart-reference" not in build(changed(quickstart(), **fields))
+    assert "Deployment/quickstart-actor-fwd" not in build(changed(quickstart(), roles={"actorFwd": None}))

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from rljob_api.names import RolloutId
 from rljob_workers.roles.actor import ActorConfig, ActorLoop
+from rljob_workers.roles.proximal import Proximal
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.trainers.base import OptimizerStepResult
 from rljob_workers.trainers.data_parallel import DataParallelGroup, Word, agree
@@ -29,6 +30,8 @@ PATIENCE_SECONDS = 60.0
 """Never measured: a rank that waits for one that has left would wait for so long."""
 ROLLOUTS, SLICES, PASSES = 3, 4, 2
 SLICES_PER_STEP = 2
+SLICE = SimpleNamespace(tokens=None, response_lengths=None)
+"""What is made of a claimed batch: nobody here looks into it."""
 
 
 class Threads(DataParallelGroup):
@@ -99,6 +102,11 @@ class Rank:
         del rows
         return 1
 
+    def log_probs(self, *_: object, num_micro_batches: int) -> str:
+        assert num_micro_batches == 1
+        self.did.append("log-probs")
+        return "log-probs of a slice"
+
     def accumulate(self, rows: object, progress: object, *, num_micro_batches: int) -> None:
         del rows, progress
         assert num_micro_batches == 1
@@ -121,15 +129,15 @@ class Rank:
         self.did.append("finish")
 
 
-def run(ranks: list[Rank], monkeypatch: pytest.MonkeyPatch) -> None:
+def run(ranks: list[Rank], proximal: Proximal, monkeypatch: pytest.MonkeyPatch) -> None:
     """All ranks to their ends, each in a thread."""
-    monkeypatch.setattr("rljob_workers.roles.actor.train_rows", lambda batch: batch)
+    monkeypatch.setattr("rljob_workers.roles.actor.train_rows", lambda batch, _=None: SLICE)
     monkeypatch.setattr("rljob_workers.roles.rank.TURN_SECONDS", 0.0)
     meeting, failures = Meeting(len(ranks)), []
 
     def live(number: int, rank: Any) -> None:
         slicing = Slicing("actor_train", 12 * SLICES, 12 * SLICES_PER_STEP, SLICES_PER_STEP, number, len(ranks))
-        config = ActorConfig(ROLLOUTS, PASSES, slicing)
+        config = ActorConfig(ROLLOUTS, PASSES, slicing, proximal, temperature=1.0)
         group = Threads(number, meeting)
         try:
             with closing(Timeline(Path(os.devnull), f"actor-{number}")) as timeline:
@@ -157,13 +165,14 @@ drains = st.none() | st.integers(0, 60)
     world=st.integers(1, 3),
     late=st.lists(late_rows, min_size=3, max_size=3),
     told=st.tuples(drains, drains, drains),
+    proximal=st.sampled_from([Proximal.QUEUE, Proximal.ROLLOUT]),
 )
 def test_ranks_go_on_together_and_leave_together_where_no_weights_have_moved(
-    world: int, late: list[dict[tuple[int, int], int]], told: tuple[int | None, ...]
+    world: int, late: list[dict[tuple[int, int], int]], told: tuple[int | None, ...], proximal: Proximal
 ) -> None:
     ranks = [Rank(dict(rows), drains_after) for rows, drains_after in zip(late, told, strict=True)][:world]
     with pytest.MonkeyPatch.context() as monkeypatch:
-        run(ranks, monkeypatch)
+        run(ranks, proximal, monkeypatch)
     first = ranks[0].did
     assert all(rank.did == first for rank in ranks), "a rank did what another did not"
     assert first[0] == "begin"
@@ -173,6 +182,7 @@ def test_ranks_go_on_together_and_leave_together_where_no_weights_have_moved(
     assert before.startswith("publish"), f"it left with weights that are of no version: {work}"
     if all(drains_after is None for drains_after in told[:world]):
         assert first.count("step") == ROLLOUTS * PASSES * SLICES // SLICES_PER_STEP
+        assert first.count("log-probs") == (ROLLOUTS * SLICES if proximal is Proximal.ROLLOUT else 0)
 
 
 def test_what_is_agreed_is_what_all_can_and_any_must() -> None:

@@ -89,6 +89,7 @@ def make_rows(seed: int, *, num_groups: int = 4, samples: int = 4, longest: int 
 
 def select_rows(rows: TrainRows, indices: list[int]) -> TrainRows:
     assert rows.ref_log_probs is not None
+    assert rows.log_probs is not None
     return TrainRows(
         tokens=rows.tokens.select(indices),
         response_lengths=rows.response_lengths[indices],

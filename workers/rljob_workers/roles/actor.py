@@ -15,6 +15,7 @@ from rljob_workers.dcs.session import RankSession
 from rljob_workers.roles.exports import Exports
 from rljob_workers.roles.group import gather_rows
 from rljob_workers.roles.leader import Leader
+from rljob_workers.roles.proximal import Proximal
 from rljob_workers.roles.rank import Draining, count_claim, idle_until_ordered
 from rljob_workers.roles.stages.train import RolloutTally, slice_facts, train_rows
 from rljob_workers.telemetry.timeline import Timeline
@@ -22,6 +23,7 @@ from rljob_workers.trainers.base import Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import Agreement, DataParallelGroup, Word, agree
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.dataset import Slicing, StreamingDataLoader, StreamingDataset, TrainingSlice
+from rljob_workers.transfer_queue.jagged import Jagged
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,9 @@ class ActorConfig:
     passes: int
     """epochsPerRollout."""
     slicing: Slicing
+    proximal: Proximal
+    temperature: float
+    """That of sampling, for the log-probs that the actor computes itself."""
 
 
 class ActorLoop:
@@ -105,12 +110,13 @@ class ActorLoop:
 
     def _train_rollout(self, rollout_id: RolloutId, loader: StreamingDataLoader) -> None:
         tally = RolloutTally()
+        log_probs = self._log_probs(rollout_id, loader) if self._config.proximal is Proximal.ROLLOUT else {}
         for pass_index in range(self._config.passes):
             asked = time.monotonic()
             for part in loader:
-                if pass_index == 0:  # a later pass claims nothing
+                if pass_index == 0 and not log_probs:  # what was claimed before is at hand
                     count_claim(self._session, part.batch, time.monotonic() - asked)
-                self._train_slice(rollout_id, part, tally)
+                self._train_slice(rollout_id, part, train_rows(part.batch, log_probs.get(part.index)), tally)
                 self._account(rollout_id, pass_index, part, tally)
                 self._session.pulse()
                 asked = time.monotonic()
@@ -124,8 +130,27 @@ class ActorLoop:
         self._exports.save_if_due()
         self._moved = False
 
-    def _train_slice(self, rollout_id: RolloutId, part: TrainingSlice, tally: RolloutTally) -> None:
-        rows = train_rows(part.batch)
+    def _log_probs(self, rollout_id: RolloutId, loader: StreamingDataLoader) -> dict[int, Jagged]:
+        """The proximal log-probs of each slice, by its index, under version r; all of the rollout is waited for."""
+        found: dict[int, Jagged] = {}
+        asked = time.monotonic()
+        for part in loader:
+            count_claim(self._session, part.batch, time.monotonic() - asked)
+            rows = train_rows(part.batch)
+            count = self._await_others(f"slice {part.index} of train_{rollout_id}, for its log-probs", rows)
+            with self._timeline.span("log_probs", r=rollout_id, rows=len(part.batch)):
+                found[part.index] = self._trainer.log_probs(
+                    rows.tokens,
+                    rows.response_lengths,
+                    self._config.temperature,
+                    self._session.pulse,
+                    num_micro_batches=count,
+                )
+            self._session.pulse()
+            asked = time.monotonic()
+        return found
+
+    def _train_slice(self, rollout_id: RolloutId, part: TrainingSlice, rows: TrainRows, tally: RolloutTally) -> None:
         count = self._await_others(f"slice {part.index} of train_{rollout_id}", rows)
         with self._timeline.span("train", r=rollout_id, rows=len(part.batch)):
             self._trainer.accumulate(rows, self._session.pulse, num_micro_batches=count)

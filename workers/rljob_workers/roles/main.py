@@ -34,6 +34,7 @@ from rljob_workers.roles.exports import ExportConfig, Exports
 from rljob_workers.roles.forward import ForwardConfig, ForwardLoop
 from rljob_workers.roles.group import form_group, incarnation_of_leader
 from rljob_workers.roles.leader import Leader
+from rljob_workers.roles.proximal import proximal_of
 from rljob_workers.roles.rollout import RolloutConfig, RolloutLoop
 from rljob_workers.roles.stages.generate import GenerateConfig, GenerateStage, TextDecoder
 from rljob_workers.roles.stages.log_probs import LogProbsStage
@@ -236,7 +237,13 @@ def _run_actor(rank: _Rank) -> None:
         dp_rank=group.rank,
         dp_size=group.world,
     )
-    loop_config = ActorConfig(spec.rollout.num_rollouts, spec.training.epochs_per_rollout, slicing)
+    loop_config = ActorConfig(
+        spec.rollout.num_rollouts,
+        spec.training.epochs_per_rollout,
+        slicing,
+        proximal_of(spec),
+        spec.rollout.sampling.temperature,
+    )
     ActorLoop(loop_config, rank.session, rank.queue, trainer, group, exports, leader, rank.timeline).run()
 
 

@@ -33,17 +33,29 @@ _FORWARD = (ACTOR_LOG_PROBS, COMPUTE_ADVANTAGES, REFERENCE_LOG_PROBS)
 ACTOR_TRAIN = "actor_train"
 
 
-def actor_train(policy: ClaimPolicy, *, with_reference: bool) -> Task:
-    """The actor's task; it needs the reference's log-probs only where the loss has a KL term."""
-    needs = (*GENERATED_FIELDS, LOG_PROBS, ADVANTAGES)
-    return Task(ACTOR_TRAIN, TaskKind.TRAINING, (*needs, REF_LOG_PROBS) if with_reference else needs, policy=policy)
+def fields_of(spec: RLJobSpec) -> tuple[str, ...]:
+    """The columns that a row of this job gets in the end: what is generated, and what its roles compute."""
+    return (*GENERATED_FIELDS, *(field for task in _forward_tasks(spec) for field in task.writes))
+
+
+def actor_train(spec: RLJobSpec) -> Task:
+    """The actor's task. It waits for nothing that it does not read.
+
+    Without actor_fwd it makes its own log-probs (`proximal`). The reference's are read by the KL term: where its
+    coefficient is 0 a reference goes on serving rows as it comes to them, and nobody waits for it.
+    """
+    unread = set() if spec.algorithm.kl.coefficient > 0 else {REF_LOG_PROBS}
+    needs = tuple(field for field in fields_of(spec) if field not in unread)
+    return Task(ACTOR_TRAIN, TaskKind.TRAINING, needs, policy=spec.training.claim_policy)
+
+
+def _forward_tasks(spec: RLJobSpec) -> list[Task]:
+    served = {name for role in spec.roles.present() for name in TRAITS[role].tasks}
+    return [task for task in _FORWARD if task.name in served]
 
 
 def queue_shape(spec: RLJobSpec) -> QueueShape:
     """What the queue must know of the job."""
-    has_reference = spec.roles.reference is not None
-    served = {name for role in spec.roles.present() for name in TRAITS[role].tasks}
-    forward = [task for task in _FORWARD if task.name in served]
     return QueueShape(
         batch_size=spec.rollout.batch_size,
         samples_per_prompt=spec.rollout.samples_per_prompt,
@@ -52,5 +64,5 @@ def queue_shape(spec: RLJobSpec) -> QueueShape:
         max_prompt_kills=spec.rollout.max_prompt_kills,
         max_attempts=spec.rollout.max_attempts,
         generated_fields=GENERATED_FIELDS,
-        tasks=(*forward, actor_train(spec.training.claim_policy, with_reference=has_reference)),
+        tasks=(*_forward_tasks(spec), actor_train(spec)),
     )

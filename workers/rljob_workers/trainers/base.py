@@ -26,14 +26,15 @@ class TrainRows:
     """Rows of one micro-batch or slice, all Jagged with the same number of rows.
 
     tokens int32/int64 [prompt + response]; the others over response tokens: loss_masks, log_probs (policy before
-    training on the rollout), rollout_log_probs, advantages, ref_log_probs (None without KL).
+    training on the rollout; None: they are the new ones, without their gradient, since the weights have not moved),
+    rollout_log_probs, advantages, ref_log_probs (None without KL).
     """
 
     tokens: Jagged
     response_lengths: torch.Tensor
     """[rows] int64; the response is the tail of `tokens`."""
     loss_masks: Jagged
-    log_probs: Jagged
+    log_probs: Jagged | None
     rollout_log_probs: Jagged
     advantages: Jagged
     ref_log_probs: Jagged | None
@@ -63,19 +64,23 @@ class ForwardModel(ABC):
         response_lengths: torch.Tensor,
         temperature: float,
         progress: Callable[[], None] = no_progress,
+        *,
+        num_micro_batches: int = 0,
     ) -> Jagged:
-        """Log pi(token) of every response token, float32, logits divided by `temperature`.
+        """Log pi(token) of every response token, float32 on the host, logits divided by `temperature`.
 
-        `progress` is called after every micro-batch: there a role beats, and raises in order to leave.
+        `progress` is called after every micro-batch: there a role beats, and raises in order to leave. Of a model whose
+        ranks meet within a micro-batch it is a collective, and `num_micro_batches` means what it does in
+        `Trainer.accumulate`.
         """
 
 
 class Trainer(ForwardModel):
     """A model that is trained by a gang of ranks. Gradients accumulate until `optimizer_step`.
 
-    `accumulate`, `optimizer_step`, `stage_weights`, `stage_state` and `restore` are collectives: all ranks of the gang
-    call them, in one order, whether a backend adds up or gathers in them or not. A rank that must wait for the others
-    goes on beating (`data_parallel.DataParallelGroup`), and leaves only between two of them.
+    `log_probs`, `accumulate`, `optimizer_step`, `stage_weights`, `stage_state` and `restore` are collectives: all ranks
+    of the gang call them, in one order, whether a backend adds up or gathers in them or not. A rank that must wait for
+    the others goes on beating (`data_parallel.DataParallelGroup`), and leaves only between two of them.
     """
 
     @abstractmethod

@@ -75,8 +75,11 @@ class TorchTrainer(Trainer):
         response_lengths: torch.Tensor,
         temperature: float,
         progress: Callable[[], None] = no_progress,
+        *,
+        num_micro_batches: int = 0,
     ) -> Jagged:
         """Log pi of every response token under the weights of now."""
+        del num_micro_batches  # the ranks do not meet in a forward pass
         size = self._config.micro_batch_size
         return forward_log_probs(self._decoder, tokens, response_lengths, temperature, size, progress)
 
@@ -96,7 +99,7 @@ class TorchTrainer(Trainer):
             new_log_probs = row_log_probs(
                 self._decoder, rows.tokens, rows.response_lengths, part, self._config.temperature
             )
-            sums = policy_loss(new_log_probs, _token_inputs(rows, part), self._config.loss)
+            sums = policy_loss(new_log_probs, _token_inputs(rows, part, new_log_probs), self._config.loss)
             sums.loss.backward()  # type: ignore[no-untyped-call]
             self._totals += self._statistics_of(sums)
             progress()
@@ -147,10 +150,10 @@ class TorchTrainer(Trainer):
         return torch.stack([sums.loss.detach(), sums.normaliser, *metrics])
 
 
-def _token_inputs(rows: TrainRows, part: RowRange) -> TokenInputs:
+def _token_inputs(rows: TrainRows, part: RowRange, new_log_probs: torch.Tensor) -> TokenInputs:
     tokens = slice(part.first_token, part.last_token)
     return TokenInputs(
-        log_probs=rows.log_probs.values[tokens],
+        log_probs=new_log_probs.detach() if rows.log_probs is None else rows.log_probs.values[tokens],
         rollout_log_probs=rows.rollout_log_probs.values[tokens],
         advantages=rows.advantages.values[tokens],
         loss_masks=rows.loss_masks.values[tokens],

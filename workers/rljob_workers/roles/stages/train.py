@@ -10,17 +10,18 @@ import torch
 
 from rljob_workers.roles import tasks
 from rljob_workers.trainers.base import OptimizerStepResult, TrainRows
+from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.types import Batch
 
 
-def train_rows(batch: Batch) -> TrainRows:
-    """The batch as a trainer takes it."""
+def train_rows(batch: Batch, log_probs: Jagged | None = None) -> TrainRows:
+    """The batch as a trainer takes it; `log_probs` are the proximal ones where they are no column of it."""
     columns = batch.columns
     return TrainRows(
         tokens=columns[tasks.TOKENS],
         response_lengths=columns[tasks.RESPONSE_LENGTHS].values,
         loss_masks=columns[tasks.LOSS_MASKS],
-        log_probs=columns[tasks.LOG_PROBS],
+        log_probs=columns.get(tasks.LOG_PROBS, log_probs),
         rollout_log_probs=columns[tasks.ROLLOUT_LOG_PROBS],
         advantages=columns[tasks.ADVANTAGES],
         ref_log_probs=columns.get(tasks.REF_LOG_PROBS),

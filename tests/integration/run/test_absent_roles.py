@@ -1,0 +1,51 @@
+"""Roles that a job does without: actor_fwd, and a reference whose log-probs nobody reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .job import RunningJob, at_leisure, kill, make_manifest, stop
+
+WITHOUT: dict[str, Any] = {"reference": {}, "actorFwd": None}
+STEPS: dict[str, dict[str, Any]] = {
+    "one optimizer step a rollout": {"itersPerTrainUpdate": 2},
+    "two passes of two optimizer steps": {"epochsPerRollout": 2, "globalBatchSize": 16, "microBatchSize": 4},
+}
+
+
+@pytest.mark.parametrize("training", STEPS.values(), ids=STEPS)
+def test_a_job_without_actor_fwd_loses_and_repeats_nothing(tmp_path: Path, training: dict[str, Any]) -> None:
+    manifest = make_manifest(tmp_path, roles=WITHOUT | {"actor": {"replicas": 2}}, training=training)
+    with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
+        job.wait_for_step(2)
+        assert "actor_fwd" not in {role["name"] for role in job.status()["roles"]}
+        kill(job.rank_pid("actor"))
+        job.wait_for_event("RankExited", role="actor", scope="Global")
+        job.assert_succeeded()
+
+
+def test_nobody_waits_for_a_reference_that_no_kl_term_reads(tmp_path: Path) -> None:
+    """It is stopped for as long as it takes to train and record many rollouts; their rows go all the same."""
+    patience = {"heartbeatTimeoutSeconds": 300, "stallTimeoutSeconds": 600}
+    manifest = make_manifest(tmp_path, algorithm={"kl": {"coefficient": 0}}, restartPolicy=patience)
+    with RunningJob(tmp_path, at_leisure(manifest, tmp_path, seconds=0.1)) as job:
+        job.wait_for("all roles", job.ready)
+        stopped = job.rank_pid("reference")
+        stop(stopped)
+        job.wait_for_step(job.step() + 8)
+        with job.control() as control:
+            job.wait_for("a record", lambda: int(control.hget("q:meta", "recorded") or 0) >= 8)
+            recorded = int(control.hget("q:meta", "recorded") or 0)
+            kept = [int(name) for name in control.zrange("q:partitions", 0, -1)]
+            assert min(kept, default=recorded) >= recorded
+            job.wait_for("the bytes of what is recorded to go", lambda: no_rows_below(control, recorded))
+        kill(stopped)
+        job.wait_for_event("RankExited", role="reference", scope="InPlace")
+        job.assert_succeeded()
+
+
+def no_rows_below(control: Any, recorded: int) -> bool:
+    return not any(list(control.scan_iter(f"p:{r}:*")) for r in range(recorded))

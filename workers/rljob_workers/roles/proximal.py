@@ -1,0 +1,33 @@
+"""Where the actor takes the proximal log-probs of a rollout from: those under the weights before it is trained on.
+
+Pure. Read by the actor's assembly. The ratio is clipped against them, and rollout log-probs are corrected to them.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from rljob_api.spec import RLJobSpec
+from rljob_workers.roles import tasks
+
+
+class Proximal(Enum):
+    """Who computes them."""
+
+    QUEUE = "queue"
+    """actor_fwd does, while the rollout is still being generated: they come with the rows."""
+    STEP = "step"
+    """The forward pass that trains: before the only optimizer step on a rollout the weights are those of its version,
+    so that the new log-probs, without their gradient, are the proximal ones. A ratio is 1 then, and nothing clips."""
+    ROLLOUT = "rollout"
+    """The actor does, of all rows, before its first optimizer step on them. So the rollout must be complete first: no
+    slice of it is trained on while others are still being generated."""
+
+
+def proximal_of(spec: RLJobSpec) -> Proximal:
+    """What a job does: actor_fwd where it has one, else what its optimizer steps allow."""
+    if tasks.LOG_PROBS in tasks.fields_of(spec):
+        return Proximal.QUEUE
+    rows = spec.rollout.batch_size * spec.rollout.samples_per_prompt
+    has_one_step = spec.training.global_batch_size == rows and spec.training.epochs_per_rollout == 1
+    return Proximal.STEP if has_one_step else Proximal.ROLLOUT
