@@ -86,10 +86,12 @@ TABLE: tuple[Row, ...] = (
         "rollout.maxAttempts",
         "training.globalBatchSize",
         "training.microBatchSize",
+        "training.maxTokensPerMicroBatch",
         "training.itersPerTrainUpdate",
         "training.claimPolicy",
         "training.epochsPerRollout",
         "training.optimizer",
+        "training.maxSkippedSteps",
     ),
     *_refused(
         "training.refUpdateInterval",

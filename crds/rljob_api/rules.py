@@ -29,6 +29,11 @@ def _num_trainers(job: spec.RLJobSpec) -> int:
     return topology_of(job.roles, LEADING_ROLE).num_ranks
 
 
+def _micro_batches_fill_shares(job: spec.RLJobSpec) -> bool:
+    size = job.training.micro_batch_size
+    return size is None or job.training.global_batch_size % (size * _num_trainers(job)) == 0
+
+
 def _slices_reach_all_ranks(job: spec.RLJobSpec) -> bool:
     slices = job.training.iters_per_train_update
     if job.training.global_batch_size % slices:
@@ -111,6 +116,33 @@ REWARD: tuple[Rule, ...] = (
     ),
 )
 
+OPTIMIZER: tuple[Rule, ...] = (
+    Rule(
+        field="minLearningRate",
+        holds=lambda optimizer: optimizer.min_learning_rate <= optimizer.learning_rate,
+        sentence="{minLearningRate} is above learningRate {learningRate}, from which the schedule comes down. Give at "
+        "most learningRate.",
+        cel="self.minLearningRate <= self.learningRate",
+    ),
+    Rule(
+        field="minLearningRate",
+        holds=lambda optimizer: optimizer.min_learning_rate == 0 or optimizer.schedule != "Constant",
+        sentence="{minLearningRate} is where a schedule ends, but schedule is Constant. Set schedule to Linear or "
+        "Cosine, or leave minLearningRate out.",
+        cel="self.minLearningRate == 0.0 || self.schedule != 'Constant'",
+    ),
+)
+
+TRAINING: tuple[Rule, ...] = (
+    Rule(
+        field="microBatchSize",
+        holds=lambda training: (training.micro_batch_size, training.max_tokens_per_micro_batch) != (None, None),
+        sentence="neither microBatchSize nor maxTokensPerMicroBatch bounds what a forward and backward pass takes. "
+        "Give at least one of them.",
+        cel="has(self.microBatchSize) || has(self.maxTokensPerMicroBatch)",
+    ),
+)
+
 BACKOFF: tuple[Rule, ...] = (
     Rule(
         field="maxSeconds",
@@ -165,10 +197,11 @@ SPEC: tuple[Rule, ...] = (
     ),
     Rule(
         field="training.microBatchSize",
-        holds=lambda job: job.training.global_batch_size % (job.training.micro_batch_size * _num_trainers(job)) == 0,
+        holds=_micro_batches_fill_shares,
         sentence="{training.microBatchSize} x {roles.actor.replicas} actor replicas does not divide "
         "training.globalBatchSize {training.globalBatchSize}. Give a divisor of globalBatchSize / replicas.",
-        cel="self.training.globalBatchSize % (self.training.microBatchSize * self.roles.actor.replicas) == 0",
+        cel="!has(self.training.microBatchSize) || "
+        "self.training.globalBatchSize % (self.training.microBatchSize * self.roles.actor.replicas) == 0",
     ),
     Rule(
         field="training.itersPerTrainUpdate",

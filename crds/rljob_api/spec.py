@@ -288,11 +288,26 @@ class RolloutSpec(ApiModel):
     """Draws for one group before the job fails with a name."""
 
 
-class OptimizerSpec(ApiModel):
+class Schedule(StrEnum):
+    """What becomes of the learning rate after the warm-up, until the last optimizer step of the job."""
+
+    CONSTANT = "Constant"
+    LINEAR = "Linear"
+    COSINE = "Cosine"
+
+
+class OptimizerSpec(RuledModel):
     """AdamW."""
 
+    rules = rules.OPTIMIZER
+
     learning_rate: float = Field(default=1e-6, gt=0, le=1)
-    """After the warm-up; constant from then on."""
+    """After the warm-up."""
+    schedule: Schedule = Schedule.CONSTANT
+    """Constant: learningRate from then on. Linear, Cosine: down to minLearningRate, which the step after the job's last
+    one would have: another rollout.numRollouts changes the course."""
+    min_learning_rate: float = Field(default=0.0, ge=0, le=1)
+    """Where Linear and Cosine end."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """Decay of the mean of gradients."""
     beta2: float = Field(default=0.95, ge=0, lt=1)
@@ -319,13 +334,18 @@ class ClaimPolicy(StrEnum):
     BALANCED = "Balanced"
 
 
-class TrainingSpec(ApiModel):
+class TrainingSpec(RuledModel):
     """How a rollout is trained on."""
+
+    rules = rules.TRAINING
 
     global_batch_size: int = Field(ge=1, le=1_000_000_000)
     """Samples of one optimizer step, over all data-parallel ranks; divides batchSize x samplesPerPrompt."""
-    micro_batch_size: int = Field(ge=1, le=1_000_000_000)
-    """Samples of one forward and backward pass on one rank, at most."""
+    micro_batch_size: int | None = Field(default=None, ge=1, le=1_000_000_000)
+    """Samples of one forward and backward pass on one rank, at most; null: only maxTokensPerMicroBatch bounds it."""
+    max_tokens_per_micro_batch: int | None = Field(default=None, ge=1, le=1_000_000_000)
+    """Tokens of one forward and backward pass on one rank, prompts and responses, at most; null: only microBatchSize
+    bounds it. A sample that is longer goes alone."""
     iters_per_train_update: int = Field(default=1, ge=1, le=1_000_000)
     """A global batch is fetched in this many slices, so that training starts before it is complete."""
     claim_policy: ClaimPolicy = ClaimPolicy.BALANCED
@@ -335,6 +355,9 @@ class TrainingSpec(ApiModel):
     """Passes over one rollout."""
     optimizer: OptimizerSpec = OptimizerSpec()
     """AdamW and its learning rate."""
+    max_skipped_steps: int = Field(default=3, ge=0, le=1_000_000)
+    """Optimizer steps in a row that may be skipped because their loss or gradient is not finite, before the job
+    fails."""
     ref_update_interval: int | None = Field(default=None, ge=1, le=10_000_000)
     """k: train_r is measured against version floor(r / k) * k. Null: always version 0."""
 
@@ -372,10 +395,26 @@ class RoleSpec(ApiModel):
     containers, volumes and environment by name. The container of a role is called `worker`. On a cluster only."""
 
 
+class TrainerBackend(StrEnum):
+    """What computes a model in training."""
+
+    FLAT = "Flat"
+    FSDP = "Fsdp"
+
+
+class ActorSpec(RoleSpec):
+    """Size and shape of the actor, and what computes its model."""
+
+    backend: TrainerBackend | None = None
+    """Fsdp: models of transformers, sharded over the actor's ranks. Flat: a decoder of our own (Qwen3 and Llama), whole
+    on every rank; the fastest for tiny models. Null: Fsdp for model.path, Flat for model.config. The roles that compute
+    log-probs have the same."""
+
+
 class RolesSpec(ApiModel):
     """Roles of the job. `reference` may be absent (null) when no KL term needs it, and `actorFwd` always."""
 
-    actor: RoleSpec = RoleSpec()
+    actor: ActorSpec = ActorSpec()
     """Trains the policy and publishes weights; its replicas are data-parallel ranks."""
     rollout: RoleSpec = RoleSpec()
     """Generates samples and scores them; each replica has an engine of its own."""

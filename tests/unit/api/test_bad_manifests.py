@@ -23,8 +23,8 @@ def test_each_problem_has_its_sentence(changes: dict[str, Any], sentence: str) -
 
 def test_a_missing_field_is_named() -> None:
     manifest = changed({})
-    del manifest["spec"]["training"]["microBatchSize"]
-    assert _problems(manifest) == ["spec.training.microBatchSize: is missing. Give an integer from 1 to 1000000000."]
+    del manifest["spec"]["training"]["globalBatchSize"]
+    assert _problems(manifest) == ["spec.training.globalBatchSize: is missing. Give an integer from 1 to 1000000000."]
 
 
 def test_all_problems_are_told_at_once_in_the_order_of_the_fields() -> None:

@@ -19,6 +19,17 @@ SCHEMA = spec_schema()
 
 SIZES = st.sampled_from([1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 512])
 REPLICAS = st.fixed_dictionaries({}, optional={"replicas": st.integers(1, 4)})
+ACTOR = st.fixed_dictionaries(
+    {}, optional={"replicas": st.integers(1, 4), "backend": st.sampled_from(["Flat", "Fsdp", None])}
+)
+# Always with a learning rate: the CEL library of this test writes 1e-06 as 0.000001.
+OPTIMIZER = st.fixed_dictionaries(
+    {"learningRate": st.sampled_from([0.125, 1])},
+    optional={
+        "schedule": st.sampled_from(["Constant", "Linear", "Cosine"]),
+        "minLearningRate": st.sampled_from([0, 0.0, 0.125, 0.5, 1]),
+    },
+)
 SCOPES = st.sampled_from(["Global", "InPlace"])
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -44,11 +55,13 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.rollout.reward.characterMatch": st.sampled_from([{}, None]),
     "spec.rollout.reward.custom": st.sampled_from([{"function": "a:b"}, None]),
     "spec.training.globalBatchSize": SIZES,
-    "spec.training.microBatchSize": SIZES,
+    "spec.training.microBatchSize": st.one_of(SIZES, st.none()),
+    "spec.training.maxTokensPerMicroBatch": st.sampled_from([4096, None]),
+    "spec.training.optimizer": OPTIMIZER,
     "spec.training.itersPerTrainUpdate": SIZES,
     "spec.training.claimPolicy": st.sampled_from(["Fifo", "Group", "Balanced"]),
     "spec.training.refUpdateInterval": st.sampled_from([1, 5, None]),
-    "spec.roles.actor": REPLICAS,
+    "spec.roles.actor": ACTOR,
     "spec.roles.rollout": REPLICAS,
     "spec.roles.reference": st.one_of(st.none(), REPLICAS),
     "spec.restartPolicy.table.actor": st.one_of(st.none(), SCOPES),
