@@ -67,13 +67,15 @@ def _settings(spec: RLJobSpec, folder: Path, steps: int) -> Any:
     samples = spec.rollout.batch_size * spec.rollout.samples_per_prompt
     optimizer, algorithm = spec.training.optimizer, spec.algorithm
     assert spec.training.global_batch_size == samples, "one optimizer step a rollout, as TRL does by default"
+    micro_batch_size = spec.training.micro_batch_size
+    assert micro_batch_size is not None, "TRL knows no budget of tokens"
     return GRPOConfig(
         output_dir=str(folder / "out"),
         model_init_kwargs={"dtype": spec.model.dtype.value},
         use_cpu=True,
         bf16=False,
-        per_device_train_batch_size=spec.training.micro_batch_size,
-        gradient_accumulation_steps=samples // spec.training.micro_batch_size,
+        per_device_train_batch_size=micro_batch_size,
+        gradient_accumulation_steps=samples // micro_batch_size,
         num_generations=spec.rollout.samples_per_prompt,
         max_completion_length=spec.rollout.sampling.max_new_tokens,
         temperature=spec.rollout.sampling.temperature,

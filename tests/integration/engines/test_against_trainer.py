@@ -14,6 +14,7 @@ from rljob_workers.engines.base import SamplingParams
 from rljob_workers.engines.sglang_dialect.client import SglangDialectEngine
 from rljob_workers.models.building import build_config
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.trainers.micro_batches import MicroBatchLimits
 from rljob_workers.trainers.torch_forward import TorchForwardModel
 from rljob_workers.transfer_queue.jagged import Jagged
 from tests.integration.engines.engine_process import talkative_model
@@ -38,7 +39,7 @@ def test_engine_and_trainer_say_the_same(engine: SglangDialectEngine, first_weig
     lengths = torch.tensor([len(sample.output_ids) for _, sample in samples])
     spec = talkative_model()
     trainer = TorchForwardModel(
-        build_config(spec, build_tokenizer(spec)), dtype=torch.float32, micro_batch_size=len(samples)
+        build_config(spec, build_tokenizer(spec)), dtype=torch.float32, limits=MicroBatchLimits(len(samples))
     )
     trainer.load(first_weights)
     of_trainer = trainer.log_probs(tokens, lengths, temperature).values

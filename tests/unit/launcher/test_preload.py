@@ -48,12 +48,14 @@ RANK = """
     from rljob_workers.models.rotary import rotary_of
     from rljob_workers.models.tokenizers import build_tokenizer, decode_tokens, encode_prompt
     from rljob_workers.trainers.adamw import AdamWConfig, FlatAdamW
+    from rljob_workers.trainers.learning_rate import LearningRate
+    from rljob_workers.trainers.micro_batches import MicroBatchLimits
     from rljob_workers.trainers.torch_forward import TorchForwardModel
     import torch
 
     if os.fork() == 0:
-        config = AdamWConfig(1e-3, 0.9, 0.999, 1e-8, weight_decay=0.1, max_grad_norm=1.0, warmup_steps=0)
-        FlatAdamW(torch.ones(4), torch.ones(4), 2, config).step()
+        config = AdamWConfig(LearningRate(1e-3), 0.9, 0.999, 1e-8, weight_decay=0.1, max_grad_norm=1.0)
+        FlatAdamW(torch.ones(4), torch.ones(4), 2, config).step(2.0)
         for text in sys.argv[1:]:
             model = ModelSpec.model_validate_json(text)
             tokenizer = build_tokenizer(model)
@@ -62,7 +64,7 @@ RANK = """
             initial_state(model, tokenizer)
             describing_files(config, dtype, tokenizer)
             rotary_of(config)
-            TorchForwardModel(config, dtype=dtype, micro_batch_size=1)
+            TorchForwardModel(config, dtype=dtype, limits=MicroBatchLimits(1))
         print(json.dumps([sorted(known), sorted(set(sys.modules) - known)]), flush=True)
         os._exit(0)
     sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))

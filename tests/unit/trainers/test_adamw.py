@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from rljob_workers.trainers.adamw import AdamWConfig, FlatAdamW
+from rljob_workers.trainers.learning_rate import LearningRate
 
 CONFIG = AdamWConfig(
-    learning_rate=0.1, beta1=0.9, beta2=0.95, epsilon=1e-8, weight_decay=0.1, max_grad_norm=0.0, warmup_steps=0
+    learning_rate=LearningRate(0.1), beta1=0.9, beta2=0.95, epsilon=1e-8, weight_decay=0.1, max_grad_norm=0.0
 )
 
 
@@ -22,7 +23,7 @@ def test_two_steps_by_hand() -> None:
         weight = weight * torch.tensor([1 - 0.1 * 0.1, 1.0])
         weight = weight - 0.1 * (m / (1 - 0.9**step)) / ((v / (1 - 0.95**step)).sqrt() + 1e-8)
         gradient.copy_(g)
-        optimizer.step()
+        optimizer.step(optimizer.norm())
         torch.testing.assert_close(flat, weight)
         torch.testing.assert_close(optimizer.second_moment, v)
 
@@ -30,24 +31,26 @@ def test_two_steps_by_hand() -> None:
 def test_the_norm_is_that_before_clipping() -> None:
     gradient = torch.tensor([3.0, 4.0])
     optimizer = FlatAdamW(torch.zeros(2), gradient, 2, dataclasses.replace(CONFIG, max_grad_norm=1.0))
-    assert optimizer.step() == 5.0
+    norm = optimizer.norm()
+    optimizer.step(norm)
+    assert norm == 5.0
     torch.testing.assert_close(gradient, torch.tensor([0.6, 0.8]))
 
 
 @pytest.mark.parametrize(("limit", "kept"), [(0.0, [3.0, 4.0]), (6.0, [3.0, 4.0])], ids=["off", "below the limit"])
 def test_nothing_is_clipped(limit: float, kept: list[float]) -> None:
     gradient = torch.tensor([3.0, 4.0])
-    FlatAdamW(torch.zeros(2), gradient, 2, dataclasses.replace(CONFIG, max_grad_norm=limit)).step()
+    FlatAdamW(torch.zeros(2), gradient, 2, dataclasses.replace(CONFIG, max_grad_norm=limit)).step(5.0)
     assert gradient.tolist() == kept
 
 
 def test_warm_up_is_linear() -> None:
     flat, gradient = torch.zeros(1), torch.ones(1)
-    config = dataclasses.replace(CONFIG, weight_decay=0.0, warmup_steps=3)
+    config = dataclasses.replace(CONFIG, weight_decay=0.0, learning_rate=LearningRate(0.1, warmup_steps=3))
     optimizer = FlatAdamW(flat, gradient, 1, config)
     moves = []
     for _ in range(5):
         before = float(flat)
-        optimizer.step()
+        optimizer.step(1.0)
         moves.append(before - float(flat))
     assert moves == pytest.approx([0.025, 0.05, 0.075, 0.1, 0.1], rel=1e-4)  # a constant gradient moves by the rate

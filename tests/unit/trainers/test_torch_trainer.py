@@ -16,7 +16,6 @@ from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.trainers import build_forward_model, build_trainer
 from rljob_workers.trainers.base import ForwardModel, OptimizerStepResult, Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
-from rljob_workers.trainers.errors import NonFiniteGradient
 from rljob_workers.trainers.torch_trainer import TorchTrainer
 from rljob_workers.transfer_queue.jagged import Jagged
 from tests.near import BACKWARD, FORWARD, assert_moved_alike, assert_near
@@ -239,15 +238,37 @@ def test_a_fully_masked_batch_steps_without_moving_the_policy(folder: Path) -> N
     torch.testing.assert_close(after.values, before.values, atol=0.05, rtol=0)  # weight decay alone
 
 
-def test_a_gradient_that_is_not_a_number_is_named_and_nothing_is_stepped(folder: Path) -> None:
+def test_a_step_that_is_not_finite_is_skipped_and_names_its_rows(folder: Path) -> None:
     rows = make_rows(3)
-    trainer = make_trainer(folder)
+    trainer, other = make_trainer(folder), make_trainer(folder)
     before = trainer.stage_weights()
-    broken = Jagged(torch.full_like(rows.advantages.values, torch.nan), rows.advantages.offsets)
-    trainer.accumulate(_replaced(rows, advantages=broken))
-    with pytest.raises(NonFiniteGradient, match=r"step 1: the norm of the gradient is nan\. Nothing was stepped"):
-        trainer.optimizer_step()
+    result = train(trainer, _poisoned(rows, 2, 5))
+    assert result.skipped == (
+        "optimizer step 1 has loss nan and a gradient of norm nan: the loss of rows 102, 105 is not finite. "
+        "It is skipped, 1 in a row."
+    )
     assert_same(trainer.stage_weights(), before)
+    assert train(trainer, rows) == train(other, rows)  # nothing of it is left
+    assert_same(trainer.stage_weights(), other.stage_weights())
+
+
+def test_more_skipped_steps_in_a_row_than_allowed_are_the_users_to_cure(folder: Path) -> None:
+    rows, trainer = make_rows(3), make_trainer(folder)
+    broken = _poisoned(rows, 4)
+    for batch in (broken, broken, rows, broken, broken, broken):  # a step that is taken ends the row
+        train(trainer, batch)
+    with pytest.raises(ValueError, match=r"^training\.maxSkippedSteps: 4 optimizer steps .* limit is 3;.* row 104 "):
+        train(trainer, broken)
+
+
+def test_a_budget_of_tokens_bounds_micro_batches(folder: Path) -> None:
+    spec = make_spec()
+    training = spec.training.model_copy(update={"max_tokens_per_micro_batch": 30})
+    trainer, whole = make_trainer(folder, spec.model_copy(update={"training": training})), make_trainer(folder)
+    rows, signs = make_rows(5), []
+    trainer.accumulate(rows, lambda: signs.append("micro-batch"))
+    assert len(signs) == trainer.num_micro_batches(rows) > 1
+    assert trainer.optimizer_step().loss == pytest.approx(train(whole, rows).loss, abs=1e-5)
 
 
 def test_weights_that_do_not_fit_are_refused_and_none_is_loaded(folder: Path) -> None:
@@ -274,6 +295,16 @@ def test_a_checkpoint_of_another_model_is_refused_and_nothing_is_restored(folder
     assert_same(trainer.stage_weights(), before)
 
 
-def _replaced(rows: TrainRows, **fields: Jagged) -> TrainRows:
+def _poisoned(rows: TrainRows, *places: int) -> TrainRows:
+    """With an advantage that is not a number in some rows; row i has the number 100 + i."""
+    values = rows.advantages.values.clone()
+    for place in places:
+        values[rows.advantages.offsets[place]] = torch.nan
+    masks = Jagged(torch.ones_like(rows.loss_masks.values), rows.loss_masks.offsets)
+    numbers = 100 + torch.arange(len(rows.tokens))
+    return _replaced(rows, advantages=Jagged(values, rows.advantages.offsets), loss_masks=masks, row_numbers=numbers)
+
+
+def _replaced(rows: TrainRows, **fields: Jagged | torch.Tensor) -> TrainRows:
     values = {name: getattr(rows, name) for name in TrainRows.__dataclass_fields__}
     return TrainRows(**{**values, **fields})

@@ -59,12 +59,19 @@ class LossSums:
 
     loss: torch.Tensor
     normaliser: torch.Tensor
+    token_losses: torch.Tensor
+    """[tokens], without their weights; 0 at masked tokens."""
     metrics: Mapping[str, torch.Tensor]
     """Weighted like the loss: divided by the global normaliser they are means."""
 
 
-def policy_loss(new_log_probs: torch.Tensor, tokens: TokenInputs, config: PolicyLossConfig) -> LossSums:
+def policy_loss(
+    new_log_probs: torch.Tensor, tokens: TokenInputs, config: PolicyLossConfig, entropy: torch.Tensor | None = None
+) -> LossSums:
     """The policy-gradient loss with its KL term.
+
+    `entropy` [tokens] is that of the distribution at each token, where a trainer knows it; else the metric is made of
+    what was drawn, -log p, whose mean is the entropy only for tokens of this very policy.
 
     Formula: per token l = w_tis * ppo_clip(new, log_probs, A) + kl_coefficient * KL(new, ref); then the weighted sum
     of the aggregation. The KL term is not weighted by TIS: it is a penalty of the new policy at the tokens seen.
@@ -72,13 +79,15 @@ def policy_loss(new_log_probs: torch.Tensor, tokens: TokenInputs, config: Policy
     Source: Shao et al. 2024, DeepSeekMath, arXiv:2402.03300, equation 3 with the parts' own sources.
     """
     weighting = config.aggregate(tokens.loss_masks, tokens.response_lengths)
-    new_log_probs, tokens = _without_masked(new_log_probs, tokens, weighting.weights > 0)
+    keep = weighting.weights > 0
+    new_log_probs, tokens = _without_masked(new_log_probs, tokens, keep)
+    entropy = -new_log_probs.detach() if entropy is None else torch.where(keep, entropy.detach(), 0.0)
     clipped = ppo_clip(new_log_probs, tokens.log_probs, tokens.advantages, low=config.clip_low, high=config.clip_high)
     loss = clipped.loss
     metrics = {
         "clip_fraction": clipped.is_clipped,
         "ratio": clipped.ratio,
-        "entropy": -new_log_probs.detach(),
+        "entropy": entropy,
         "rollout_kl": tokens.rollout_log_probs - tokens.log_probs,
     }
     if config.tis_cap is not None:
@@ -96,6 +105,7 @@ def policy_loss(new_log_probs: torch.Tensor, tokens: TokenInputs, config: Policy
     return LossSums(
         loss=loss @ weighting.weights,
         normaliser=weighting.normaliser,
+        token_losses=loss.detach(),
         metrics={name: value @ weighting.weights for name, value in metrics.items()},
     )
 

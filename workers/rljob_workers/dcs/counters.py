@@ -11,6 +11,7 @@ COUNTERS = frozenset(
         "queue_got_bytes",
         "queue_put_bytes",
         "queue_wait_seconds",
+        "skipped_steps",
         *(f"withheld_{reason.value.lower()}" for reason in Withheld),
     }
 )

@@ -7,6 +7,7 @@ and reports.
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 
@@ -24,6 +25,8 @@ from rljob_workers.trainers.data_parallel import Agreement, DataParallelGroup, W
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.dataset import Slicing, StreamingDataLoader, StreamingDataset, TrainingSlice
 from rljob_workers.transfer_queue.jagged import Jagged
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +158,15 @@ class ActorLoop:
         with self._timeline.span("train", r=rollout_id, rows=len(part.batch)):
             self._trainer.accumulate(rows, self._session.pulse, num_micro_batches=count)
             if part.ends_step:
-                tally.add_step(self._trainer.optimizer_step())
-                self._moved = True
+                self._take_step(rollout_id, tally)
+
+    def _take_step(self, rollout_id: RolloutId, tally: RolloutTally) -> None:
+        result = self._trainer.optimizer_step()
+        self._moved = True
+        tally.add_step(result)
+        if result.skipped is not None:
+            self._session.counters["skipped_steps"] += 1
+            _LOG.warning("train_%s: %s", rollout_id, result.skipped)
 
     def _account(self, rollout_id: RolloutId, pass_index: int, part: TrainingSlice, tally: RolloutTally) -> None:
         """Audit first, then the commit: what the queue calls consumed has its lines."""

@@ -8,12 +8,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rljob_api.spec import AlgorithmSpec, Correction, KlEstimator, LossAggregation, OptimizerSpec, RLJobSpec
+from rljob_api.backends import trainer_backend
+from rljob_api.spec import (
+    AlgorithmSpec,
+    Correction,
+    KlEstimator,
+    LossAggregation,
+    OptimizerSpec,
+    RLJobSpec,
+    Schedule,
+    TrainerBackend,
+    TrainingSpec,
+)
 from rljob_workers.algorithms import aggregation, kl
 from rljob_workers.algorithms.policy_loss import PolicyLossConfig
 from rljob_workers.models.building import build_config, torch_dtype
+from rljob_workers.trainers import learning_rate
 from rljob_workers.trainers.adamw import AdamWConfig
 from rljob_workers.trainers.allocator import keep_freed_memory
+from rljob_workers.trainers.learning_rate import LearningRate
+from rljob_workers.trainers.micro_batches import MicroBatchLimits
 from rljob_workers.trainers.torch_forward import TorchForwardModel
 from rljob_workers.trainers.torch_trainer import TorchTrainer, TorchTrainerConfig
 
@@ -28,11 +42,18 @@ _AGGREGATION = {
     LossAggregation.TOKEN_MEAN: aggregation.token_mean,
     LossAggregation.SEQUENCE_MEAN: aggregation.sequence_mean,
 }
+_FADES = {
+    Schedule.CONSTANT: learning_rate.constant,
+    Schedule.LINEAR: learning_rate.linear,
+    Schedule.COSINE: learning_rate.cosine,
+}
 
 
 def build_trainer(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup) -> Trainer:
     """The actor's trainer; `group` is `data_parallel.SingleRank()` where the actor has one rank."""
     keep_freed_memory()
+    if trainer_backend(spec) is TrainerBackend.FSDP:
+        raise ValueError("roles.actor.backend: Fsdp is not built yet. Give Flat.")
     return TorchTrainer(build_config(spec.model, tokenizer), trainer_config(spec), group)
 
 
@@ -42,7 +63,7 @@ def build_forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> 
     return TorchForwardModel(
         build_config(spec.model, tokenizer),
         dtype=torch_dtype(spec.model.dtype),
-        micro_batch_size=spec.training.micro_batch_size,
+        limits=micro_batch_limits(spec.training),
     )
 
 
@@ -50,11 +71,24 @@ def trainer_config(spec: RLJobSpec) -> TorchTrainerConfig:
     """The trainer's slice of the job."""
     return TorchTrainerConfig(
         dtype=torch_dtype(spec.model.dtype),
-        micro_batch_size=spec.training.micro_batch_size,
+        limits=micro_batch_limits(spec.training),
         temperature=spec.rollout.sampling.temperature,
         loss=loss_config(spec.algorithm),
-        optimizer=optimizer_config(spec.training.optimizer),
+        optimizer=optimizer_config(spec.training.optimizer, total_steps(spec)),
+        max_skipped_steps=spec.training.max_skipped_steps,
     )
+
+
+def micro_batch_limits(training: TrainingSpec) -> MicroBatchLimits:
+    """What one forward and backward pass takes."""
+    return MicroBatchLimits(training.micro_batch_size, training.max_tokens_per_micro_batch)
+
+
+def total_steps(spec: RLJobSpec) -> int:
+    """Optimizer steps of the whole job."""
+    rollout, training = spec.rollout, spec.training
+    steps = rollout.batch_size * rollout.samples_per_prompt // training.global_batch_size
+    return rollout.num_rollouts * steps * training.epochs_per_rollout
 
 
 def loss_config(algorithm: AlgorithmSpec) -> PolicyLossConfig:
@@ -70,14 +104,19 @@ def loss_config(algorithm: AlgorithmSpec) -> PolicyLossConfig:
     )
 
 
-def optimizer_config(optimizer: OptimizerSpec) -> AdamWConfig:
-    """The optimizer's settings."""
+def optimizer_config(optimizer: OptimizerSpec, steps: int) -> AdamWConfig:
+    """The optimizer's settings in a job of so many optimizer steps."""
     return AdamWConfig(
-        learning_rate=optimizer.learning_rate,
+        learning_rate=LearningRate(
+            optimizer.learning_rate,
+            optimizer.min_learning_rate,
+            _FADES[optimizer.schedule],
+            optimizer.warmup_steps,
+            steps,
+        ),
         beta1=optimizer.beta1,
         beta2=optimizer.beta2,
         epsilon=optimizer.epsilon,
         weight_decay=optimizer.weight_decay,
         max_grad_norm=optimizer.max_grad_norm,
-        warmup_steps=optimizer.warmup_steps,
     )

@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
-
-    import torch
 
     from rljob_workers.models.share import WeightShare
     from rljob_workers.models.slices import StateShare
@@ -38,6 +38,15 @@ class TrainRows:
     rollout_log_probs: Jagged
     advantages: Jagged
     ref_log_probs: Jagged | None
+    row_numbers: torch.Tensor | None = None
+    """[rows] int64, by which a row is named to a user: its number in its partition. None: its place here."""
+
+    @property
+    def numbers(self) -> torch.Tensor:
+        """By what each row is named, [rows] int64."""
+        if self.row_numbers is not None:
+            return self.row_numbers
+        return torch.arange(self.response_lengths.numel())
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,9 @@ class OptimizerStepResult:
     grad_norm: float
     metrics: Mapping[str, float]
     """Means over the loss's normaliser: kl, clip_fraction, ratio, tis_weight, entropy ..."""
+    skipped: str | None = None
+    """Why nothing was stepped, in a sentence that names rows of this rank: loss or gradient is not finite. Then it is
+    so on every rank, and the gradients are cleared."""
 
 
 class ForwardModel(ABC):
@@ -99,7 +111,10 @@ class Trainer(ForwardModel):
 
     @abstractmethod
     def optimizer_step(self) -> OptimizerStepResult:
-        """All-reduces gradient sums and counts, divides by the global count, clips, steps, clears."""
+        """All-reduces gradient sums and counts, divides by the global count, clips, steps, clears.
+
+        Raises ValueError where more steps in a row were skipped than the job allows.
+        """
 
     @property
     @abstractmethod

@@ -1,10 +1,9 @@
 """What a trainer raises.
 
     TrainerError
-    ├── GroupError                  the data-parallel group cannot go on
-    │   ├── GroupNotComplete        not all ranks joined in time
-    │   └── GroupBroken             a rank is gone or did not answer in time
-    └── NonFiniteGradient           the optimizer step would have destroyed the weights
+    └── GroupError                  the data-parallel group cannot go on
+        ├── GroupNotComplete        not all ranks joined in time
+        └── GroupBroken             a rank is gone or did not answer in time
 
 A checkpoint or configuration that does not fit is a `ValueError`: the user's to cure.
 """
@@ -24,7 +23,3 @@ class GroupNotComplete(GroupError):
 
 class GroupBroken(GroupError):
     """A rank is gone or did not answer in time."""
-
-
-class NonFiniteGradient(TrainerError):
-    """A gradient is infinite or not a number; nothing was stepped."""

@@ -7,6 +7,7 @@ hold; a row that is longer than the budget goes alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -43,7 +44,7 @@ def cut(
     """
     ends = [0, *response_lengths.cumsum(0).tolist()]
     cuts = [0, *_stops(lengths.tolist(), limits)]
-    ranges = [RowRange(start, stop, ends[start], ends[stop]) for start, stop in zip(cuts, cuts[1:], strict=False)]
+    ranges = [RowRange(start, stop, ends[start], ends[stop]) for start, stop in pairwise(cuts)]
     end = RowRange(cuts[-1], cuts[-1], ends[-1], ends[-1])
     return ranges + [end] * (count - len(ranges))
 

@@ -5,7 +5,6 @@ The trainer uses the functions here for its own forward passes, so that both see
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,11 +12,12 @@ import torch
 from rljob_workers.models.blob import read_weights
 from rljob_workers.trainers.base import ForwardModel, no_progress
 from rljob_workers.trainers.decoder import Decoder
+from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange, cut
 from rljob_workers.trainers.packing import pack
 from rljob_workers.transfer_queue.jagged import Jagged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from rljob_workers.models.decoder_config import DecoderConfig
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 class TorchForwardModel(ForwardModel):
     """A decoder that only computes log-probs."""
 
-    def __init__(self, model: DecoderConfig, *, dtype: torch.dtype, micro_batch_size: int) -> None:
+    def __init__(self, model: DecoderConfig, *, dtype: torch.dtype, limits: MicroBatchLimits) -> None:
         self._decoder = Decoder(model, storage=dtype, compute=dtype)
-        self._micro_batch_size = micro_batch_size
+        self._limits = limits
 
     def load(self, blob: Path) -> None:
         """Replaces all weights by those of a safetensors file, or none."""
@@ -45,25 +45,7 @@ class TorchForwardModel(ForwardModel):
     ) -> Jagged:
         """Log pi of every response token, micro-batch by micro-batch."""
         del num_micro_batches  # nobody is met in a forward pass
-        return forward_log_probs(self._decoder, tokens, response_lengths, temperature, self._micro_batch_size, progress)
-
-
-@dataclass(frozen=True, slots=True)
-class RowRange:
-    """Rows [start, stop) of a slice, and their response tokens [first_token, last_token)."""
-
-    start: int
-    stop: int
-    first_token: int
-    last_token: int
-
-
-def micro_batches(response_lengths: torch.Tensor, micro_batch_size: int) -> Iterator[RowRange]:
-    """Consecutive rows, `micro_batch_size` at a time."""
-    ends = [0, *response_lengths.cumsum(0).tolist()]
-    for start in range(0, len(ends) - 1, micro_batch_size):
-        stop = min(start + micro_batch_size, len(ends) - 1)
-        yield RowRange(start, stop, ends[start], ends[stop])
+        return forward_log_probs(self._decoder, tokens, response_lengths, temperature, self._limits, progress)
 
 
 def row_log_probs(
@@ -79,13 +61,13 @@ def forward_log_probs(
     tokens: Jagged,
     response_lengths: torch.Tensor,
     temperature: float,
-    micro_batch_size: int,
+    limits: MicroBatchLimits,
     progress: Callable[[], None] = no_progress,
 ) -> Jagged:
     """Log pi of every response token of a slice, without a graph."""
     parts = []
     with torch.no_grad():
-        for rows in micro_batches(response_lengths, micro_batch_size):
+        for rows in cut(tokens.lengths, response_lengths, limits):
             parts.append(row_log_probs(decoder, tokens, response_lengths, rows, temperature))
             progress()
     return Jagged.from_lengths(torch.cat(parts), response_lengths)

@@ -16,13 +16,9 @@ from rljob_workers.trainers import flat_state
 from rljob_workers.trainers.adamw import AdamWConfig, FlatAdamW
 from rljob_workers.trainers.base import OptimizerStepResult, Trainer, TrainRows, no_progress
 from rljob_workers.trainers.decoder import Decoder
-from rljob_workers.trainers.torch_forward import (
-    RowRange,
-    forward_log_probs,
-    load_weights,
-    micro_batches,
-    row_log_probs,
-)
+from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange, cut
+from rljob_workers.trainers.skipping import Skipping, Suspects
+from rljob_workers.trainers.torch_forward import forward_log_probs, load_weights, row_log_probs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,11 +36,12 @@ class TorchTrainerConfig:
 
     dtype: torch.dtype
     """Of the forward pass and of published weights. The weights that are trained are float32 always."""
-    micro_batch_size: int
+    limits: MicroBatchLimits
     temperature: float
     """Of the sampling: logits are divided by it before log-probs are taken."""
     loss: PolicyLossConfig
     optimizer: AdamWConfig
+    max_skipped_steps: int
 
 
 class TorchTrainer(Trainer):
@@ -64,6 +61,8 @@ class TorchTrainer(Trainer):
         self._gradient, self._totals = self._sums[:num_weights], self._sums[num_weights:]
         self._decoder.enable_gradients(self._gradient)
         self._optimizer = FlatAdamW(self._decoder.flat, self._gradient, self._decoder.num_decayed, config.optimizer)
+        self._skipping = Skipping(config.max_skipped_steps)
+        self._suspects = Suspects()
 
     def load(self, blob: Path) -> None:
         """Replaces all weights by those of a safetensors file, or none; the optimizer's state stays."""
@@ -80,12 +79,12 @@ class TorchTrainer(Trainer):
     ) -> Jagged:
         """Log pi of every response token under the weights of now."""
         del num_micro_batches  # the ranks do not meet in a forward pass
-        size = self._config.micro_batch_size
-        return forward_log_probs(self._decoder, tokens, response_lengths, temperature, size, progress)
+        limits = self._config.limits
+        return forward_log_probs(self._decoder, tokens, response_lengths, temperature, limits, progress)
 
     def num_micro_batches(self, rows: TrainRows) -> int:
         """As many as the rows fill."""
-        return -(-len(rows.response_lengths) // self._config.micro_batch_size)
+        return len(cut(rows.tokens.lengths, rows.response_lengths, self._config.limits))
 
     def accumulate(
         self, rows: TrainRows, progress: Callable[[], None] = no_progress, *, num_micro_batches: int = 0
@@ -95,13 +94,14 @@ class TorchTrainer(Trainer):
         The ranks meet in `optimizer_step` only, so each makes just the micro-batches that it has rows for.
         """
         del num_micro_batches
-        for part in micro_batches(rows.response_lengths, self._config.micro_batch_size):
+        for part in cut(rows.tokens.lengths, rows.response_lengths, self._config.limits):
             new_log_probs = row_log_probs(
                 self._decoder, rows.tokens, rows.response_lengths, part, self._config.temperature
             )
             sums = policy_loss(new_log_probs, _token_inputs(rows, part, new_log_probs), self._config.loss)
             sums.loss.backward()  # type: ignore[no-untyped-call]
             self._totals += self._statistics_of(sums)
+            self._suspects.add(rows, part, sums.token_losses)
             progress()
 
     def optimizer_step(self) -> OptimizerStepResult:
@@ -109,14 +109,19 @@ class TorchTrainer(Trainer):
 
         Where every token of the global batch was masked the gradient is 0: the step still counts.
         """
-        self._group.add_up(self._sums, f"the gradients of optimizer step {self._optimizer.steps + 1}")
+        number = self._optimizer.steps + 1
+        self._group.add_up(self._sums, f"the gradients of optimizer step {number}")
         totals = dict(zip(self._statistics, self._totals.tolist(), strict=True))
         normaliser = totals.pop("normaliser") or 1.0
         self._gradient.div_(normaliser)
-        norm = self._optimizer.step()
-        self._sums.zero_()
+        norm = self._optimizer.norm()
         means = {name: total / normaliser for name, total in totals.items()}
-        return OptimizerStepResult(loss=means.pop("loss"), grad_norm=norm, metrics=means)
+        loss = means.pop("loss")
+        skipped = self._skipping.judge(number, loss, norm, self._suspects)
+        if skipped is None:
+            self._optimizer.step(norm)
+        self._clear()
+        return OptimizerStepResult(loss, norm, means, skipped)
 
     @property
     def weight_share(self) -> WeightShare | None:
@@ -143,7 +148,11 @@ class TorchTrainer(Trainer):
     def restore(self, folder: Path) -> None:
         """Weights and state of a checkpoint folder; gradients of the time before are dropped."""
         flat_state.restore(folder, self._decoder, self._optimizer, self._group.rank)
+        self._clear()
+
+    def _clear(self) -> None:
         self._sums.zero_()
+        self._suspects.clear()
 
     def _statistics_of(self, sums: LossSums) -> torch.Tensor:
         metrics = (sums.metrics[name] for name in self._config.loss.metric_names)

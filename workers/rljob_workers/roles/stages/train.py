@@ -25,6 +25,7 @@ def train_rows(batch: Batch, log_probs: Jagged | None = None) -> TrainRows:
         rollout_log_probs=columns[tasks.ROLLOUT_LOG_PROBS],
         advantages=columns[tasks.ADVANTAGES],
         ref_log_probs=columns.get(tasks.REF_LOG_PROBS),
+        row_numbers=torch.from_numpy(batch.rows.astype(np.int64)),
     )
 
 
@@ -52,9 +53,13 @@ class RolloutTally:
     """[rows, 5] of every first-pass slice of every rank."""
     losses: list[float] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
+    skipped_steps: int = 0
 
     def add_step(self, result: OptimizerStepResult) -> None:
-        """Keeps the loss of every optimizer step and the metrics of the last."""
+        """Keeps the loss of every optimizer step and the metrics of the last that was taken."""
+        if result.skipped is not None:
+            self.skipped_steps += 1
+            return
         self.losses.append(result.loss)
         self.metrics = {**result.metrics, "grad_norm": result.grad_norm}
 
@@ -62,13 +67,14 @@ class RolloutTally:
         """The rollout in numbers; all its slices must have been added."""
         facts = torch.cat(self.facts)
         _, _, oldest, rewards, lengths = facts.unbind(1)
+        skipped = {"skipped_steps": float(self.skipped_steps)} if self.skipped_steps else {}
         return RolloutSummary(
             samples=len(facts),
             tokens=int(lengths.sum()),
             reward=float(rewards.mean()),
             oldest_version=int(oldest.min()),
-            loss=sum(self.losses) / len(self.losses),
-            metrics={**self.metrics, "response_length": float(lengths.mean())},
+            loss=sum(self.losses) / max(1, len(self.losses)),
+            metrics={**self.metrics, **skipped, "response_length": float(lengths.mean())},
         )
 
 
@@ -82,5 +88,5 @@ class RolloutSummary:
     reward: float
     oldest_version: int
     loss: float
-    """Mean over the optimizer steps."""
+    """Mean over the optimizer steps that were taken; 0 where all were skipped."""
     metrics: Mapping[str, float]
