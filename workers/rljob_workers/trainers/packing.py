@@ -167,7 +167,7 @@ def _blocks(rows: _Rows) -> tuple[tuple[AttentionBlock, ...], Indices, Indices]:
     """The blocks, and for every slot of all of them its row and position (padding: position -1)."""
     shares = _shares_sequence(rows)
     alone, sharing = np.flatnonzero(~shares), np.flatnonzero(shares)
-    parts = [_padded(rows, alone[cut]) for cut in _cut_by_length(rows.lengths[alone])]
+    parts = [_padded(rows, alone[cut]) for cut in cut_by_length(rows.lengths[alone])]
     if len(sharing):
         parts += _shared_sequences(rows, sharing)
     return (
@@ -202,7 +202,7 @@ def _room(prompt: Indices) -> Indices:
     return np.maximum(SHARED_SEQUENCE_TOKENS, 2 * prompt)
 
 
-def _cut_by_length(lengths: Indices) -> list[Indices]:
+def cut_by_length(lengths: Indices) -> list[Indices]:
     """Indices, longest first, cut so that padding to a block's longest stays small. None at all for no lengths."""
     if len(lengths) == 0:
         return []
@@ -236,7 +236,7 @@ def _shared_sequences(rows: _Rows, members: Indices) -> list[_Part]:
     positions = _ranges(first[order], lengths[order])
     used = np.bincount(sequence, weights=lengths).astype(np.int64)
     starts = _exclusive_sum(used)
-    return [_shared_block(rows, slot_rows, positions, starts[cut], used[cut]) for cut in _cut_by_length(used)]
+    return [_shared_block(rows, slot_rows, positions, starts[cut], used[cut]) for cut in cut_by_length(used)]
 
 
 def _shared_block(rows: _Rows, slot_rows: Indices, positions: Indices, starts: Indices, used: Indices) -> _Part:

@@ -1,0 +1,53 @@
+"""One rank of a world that scores rows with the sharded model of every family, and writes gradients as they are stored.
+
+Also what it reads of the folder of a family's weights, so that loading is seen, too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from rljob_workers.models.blob import write_blob
+from rljob_workers.trainers.data_parallel import DataParallelGroup
+from rljob_workers.trainers.fsdp.building import ModelOptions, build_sharded, model_config
+from rljob_workers.trainers.fsdp.inputs import joined_inputs
+from rljob_workers.trainers.fsdp.loading import load_folder, local_rows
+from rljob_workers.trainers.fsdp.scoring import score
+from rljob_workers.trainers.fsdp.stored_names import stored_parts
+from tests.integration.trainers.worlds import as_rank
+from tests.unit.trainers.fsdp.tiny import MODELS, described, make_tokens
+
+ROWS = 9
+TEMPERATURE = 1.3
+STORAGE = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.float32}
+
+
+def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh, precision: str) -> None:
+    options = ModelOptions(STORAGE[precision], getattr(torch, precision), activation_checkpointing=True)
+    tokens, responses = make_tokens(rows=ROWS)
+    idle = int(group.world > 2)  # ranks that have no rows: they take part all the same
+    mine = list(range(group.rank - idle, ROWS, group.world - idle)) if group.rank >= idle else []
+    for name in MODELS:
+        model = build_sharded(model_config(described(name)), options, mesh)
+        if precision == "float64" and hasattr(model, "set_experts_implementation"):
+            model.set_experts_implementation("eager")
+        load_folder(model, folder.parent / name)
+        inputs = joined_inputs(tokens.select(mine), responses[mine], torch.device("cpu"))
+        log_probs, entropy = score(model, inputs, TEMPERATURE)
+        weights = torch.cat([torch.linspace(-1, 1, int(responses[row])) + row / ROWS for row in mine] or [log_probs])
+        # FSDP takes the mean over the ranks
+        torch.autograd.backward(log_probs @ weights.to(log_probs.dtype) * group.world)
+        gradients = {}
+        for parameter_name, parameter in model.named_parameters():
+            assert parameter.grad is not None, parameter_name
+            for part in stored_parts(parameter_name, parameter.shape, *local_rows(parameter.grad)):
+                gradients[f"{part.name}@{part.offset[0] if part.offset else 0}"] = part.values
+        results = {"log_probs": log_probs.detach(), "entropy": entropy.detach(), "rows": torch.tensor(mine)}
+        write_blob(folder / f"{name}-{group.rank}.safetensors", {**results, **gradients})
+
+
+if __name__ == "__main__":
+    as_rank(main)

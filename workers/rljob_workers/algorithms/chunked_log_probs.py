@@ -1,0 +1,127 @@
+"""Log-probs and entropy of given tokens from hidden states, without logits of all tokens at once.
+
+A vocabulary of 152k makes 600 kB of float32 logits a token: 5 GB for 8k tokens, several times over. Here only those of
+a chunk of tokens exist; what is kept is two numbers a token, and the backward pass computes the logits again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+CHUNK_ELEMENTS = 1 << 25
+"""Logits of a chunk: 128 MiB in float32, of which two or three exist at a time. Larger chunks gain little time."""
+
+
+def chunked_log_probs(
+    hidden: torch.Tensor,
+    head: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    temperature: float = 1.0,
+    softcap: float | None = None,
+    chunk_elements: int = CHUNK_ELEMENTS,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log pi(target) and the entropy of pi, the distribution that the target was drawn from.
+
+    Formula: z = hidden head^T; z = softcap tanh(z / softcap) where there is one; log pi = log_softmax(z / temperature);
+    entropy = -sum pi log pi. (logsumexp(z) - sum pi z is the same, but a small difference of large numbers.)
+    Shapes: hidden [tokens, width], head [vocabulary, width], targets [tokens] int64 -> two of [tokens], float32, or
+    float64 where `hidden` is. Products are computed in the type of `hidden`, everything after them in the result's.
+    Gradients: to hidden and head, of both results. The head's is added up in float32 at least, in one buffer.
+    """
+    chunk = max(1, chunk_elements // head.shape[0])
+    scored: tuple[torch.Tensor, torch.Tensor] = _ChunkedLogProbs.apply(
+        hidden, head, targets, float(temperature), softcap, chunk
+    )
+    return scored
+
+
+class _ChunkedLogProbs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401 -- torch's
+        hidden: torch.Tensor,
+        head: torch.Tensor,
+        targets: torch.Tensor,
+        temperature: float,
+        softcap: float | None,
+        chunk: int,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        dtype = _statistics_dtype(hidden.dtype)
+        log_probs, entropy, log_sum = (torch.empty(len(hidden), dtype=dtype, device=hidden.device) for _ in range(3))
+        for part in _chunks(len(hidden), chunk):
+            logits = _scaled(_capped(_products(hidden[part], head, dtype), softcap), temperature)
+            log_sum[part] = logits.logsumexp(-1)
+            all_log_probs = logits.sub_(log_sum[part, None])
+            log_probs[part] = all_log_probs.gather(1, targets[part, None]).squeeze(1)
+            entropy[part] = all_log_probs.exp().mul_(all_log_probs).sum(-1).neg_()
+        ctx.save_for_backward(hidden, head, targets, log_sum, entropy)
+        ctx.settings = (temperature, softcap, chunk)
+        return log_probs, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any,  # noqa: ANN401 -- torch's
+        log_probs_gradient: torch.Tensor,
+        entropy_gradient: torch.Tensor,
+    ) -> tuple[torch.Tensor | None, ...]:
+        hidden, head, targets, log_sum, entropy = ctx.saved_tensors
+        temperature, softcap, chunk = ctx.settings
+        dtype = _statistics_dtype(hidden.dtype)
+        to_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        to_head = torch.zeros_like(head, dtype=dtype) if ctx.needs_input_grad[1] else None
+        entropy_matters = bool(entropy_gradient.any())  # mostly it is a metric: then a pass over the logits is saved
+        for part in _chunks(len(hidden), chunk):
+            capped = _capped(_products(hidden[part], head, dtype), softcap)
+            slope = None if softcap is None else (capped / softcap).square_().neg_().add_(1.0)  # 1 - tanh^2
+            all_log_probs = _scaled(capped, temperature).sub_(log_sum[part, None])
+            # d log pi(t) / dz = [t] - pi, and d entropy / dz = -pi (log pi + entropy)
+            upstream = log_probs_gradient[part, None]
+            if entropy_matters:
+                probs = all_log_probs.exp()
+                upstream = all_log_probs.add_(entropy[part, None]).mul_(entropy_gradient[part, None]).add_(upstream)
+                gradient = probs.mul_(upstream).neg_()
+            else:
+                gradient = all_log_probs.exp_().mul_(upstream).neg_()
+            gradient.scatter_add_(1, targets[part, None], log_probs_gradient[part, None])
+            if slope is not None:
+                gradient.mul_(slope)
+            products_gradient = _scaled(gradient, temperature).to(hidden.dtype)
+            if to_hidden is not None:
+                to_hidden[part] = products_gradient @ head
+            if to_head is not None:
+                _add_product(to_head, products_gradient, hidden[part])
+        return to_hidden, None if to_head is None else to_head.to(head.dtype), None, None, None, None
+
+
+def _chunks(num_tokens: int, chunk: int) -> list[slice]:
+    return [slice(start, min(start + chunk, num_tokens)) for start in range(0, num_tokens, chunk)]
+
+
+def _statistics_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _products(hidden: torch.Tensor, head: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """[chunk, vocabulary], a tensor of its own: what follows works in place."""
+    return (hidden @ head.t()).to(dtype)
+
+
+def _capped(products: torch.Tensor, softcap: float | None) -> torch.Tensor:
+    return products if softcap is None else products.div_(softcap).tanh_().mul_(softcap)
+
+
+def _scaled(values: torch.Tensor, temperature: float) -> torch.Tensor:
+    return values if temperature == 1.0 else values.div_(temperature)
+
+
+def _add_product(total: torch.Tensor, gradient: torch.Tensor, hidden: torch.Tensor) -> None:
+    """Adds gradient^T hidden to [vocabulary, width], without rounding the total to the type of the factors."""
+    if total.dtype == hidden.dtype:
+        total.addmm_(gradient.t(), hidden)
+    else:
+        total.add_(gradient.t() @ hidden)

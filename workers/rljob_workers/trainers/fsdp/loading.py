@@ -1,0 +1,97 @@
+"""Weights into a model that `building` made, and its parameters as parts of stored tensors.
+
+Each rank copies its own rows out of mapped files, so that it reads little more than its shard. Nothing is changed
+unless everything fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+from rljob_workers.models.blob import read_weights
+from rljob_workers.trainers.fsdp.stored_names import StoredPart, stored_parts, stored_shapes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transformers import PreTrainedModel
+
+
+def load_folder(model: PreTrainedModel, path: Path) -> None:
+    """From a safetensors file, a Hugging Face folder, a folder of parts, or a checkpoint folder. See `load_weights`."""
+    load_weights(model, read_weights(path), source=str(path))
+
+
+def load_weights(model: PreTrainedModel, stored: Mapping[str, torch.Tensor], *, source: str) -> None:
+    """Copies stored tensors into the model, in its type; ValueError, and nothing changed, where they do not fit.
+
+    A head that is tied to the embedding may be there or not; it is not read.
+    """
+    check_fit(model, {name: tuple(tensor.shape) for name, tensor in stored.items()}, source=source)
+    with torch.no_grad():
+        for name, parameter in _stored_tensors(model).items():
+            local, first = local_rows(parameter)
+            for part in stored_parts(name, parameter.shape, local, first):
+                part.values.copy_(stored[part.name][part.place])
+
+
+def weight_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
+    """Stored name -> shape of every weight, in the model's order, the same on every rank."""
+    return {
+        stored: shape
+        for name, parameter in _stored_tensors(model).items()
+        for stored, shape in stored_shapes(name, parameter.shape).items()
+    }
+
+
+def own_parts(model: PreTrainedModel) -> Iterator[StoredPart]:
+    """What this rank holds of the stored tensors; the parts' values are views of its shard."""
+    for name, parameter in _stored_tensors(model).items():
+        yield from stored_parts(name, parameter.shape, *local_rows(parameter))
+
+
+def local_rows(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """This rank's rows of a tensor, as a view, and the first one's number. All of them where it is not sharded.
+
+    FSDP cuts along axis 0 into as many pieces as there are ranks, all of the first one's length but the last ones.
+    """
+    from torch.distributed.tensor import DTensor
+
+    if not isinstance(tensor, DTensor):
+        return tensor.detach(), 0
+    local = tensor.to_local().detach()
+    piece = -(-tensor.shape[0] // tensor.device_mesh.size())
+    return local, min(piece * tensor.device_mesh.get_local_rank(), tensor.shape[0])
+
+
+def check_fit(model: PreTrainedModel, shapes: Mapping[str, tuple[int, ...]], *, source: str) -> None:
+    """ValueError that names the first tensor of the model, or of `shapes`, that differs, with both shapes."""
+    wanted = weight_shapes(model)
+    tied = _tied_names(model)
+    for name in (*wanted, *shapes):
+        has, needs = shapes.get(name), wanted.get(name)
+        if has != needs and not (needs is None and name in tied):
+            raise ValueError(
+                f"model: {source} does not fit: tensor {name} is {_in_words(has)} there, but {_in_words(needs)} in the"
+                " model. Use weights of the same architecture and sizes."
+            )
+
+
+def _stored_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """Parameters, each once, and the buffers that folders hold."""
+    parameters = dict(model.named_parameters())
+    tied = _tied_names(model)
+    kept = {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if name not in parameters}
+    return {**parameters, **{name: tensor for name, tensor in kept.items() if name not in tied}}
+
+
+def _tied_names(model: PreTrainedModel) -> set[str]:
+    """Second names of parameters."""
+    return {name for name, _ in model.named_parameters(remove_duplicate=False)} - dict(model.named_parameters()).keys()
+
+
+def _in_words(shape: tuple[int, ...] | None) -> str:
+    return "absent" if shape is None else f"of shape {list(shape)}"
