@@ -12,6 +12,7 @@ from enum import Enum, StrEnum
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
 
 from rljob_api.names import Role
 from rljob_api.role_traits import TRAITS, field_name
@@ -65,7 +66,7 @@ def _of_role(role: Role) -> tuple[Row, ...]:
     path = f"roles.{field_name(role)}"
     if not TRAITS[role].is_scalable:
         return _restart(path)
-    rest = (f"{path}.{field}" for field in RoleSpec.model_fields if field != "replicas")
+    rest = (f"{path}.{to_camel(field)}" for field in RoleSpec.model_fields if field != "replicas")
     return (*_live(f"{path}.replicas"), *_restart(*rest))
 
 

@@ -3,8 +3,9 @@
 `spec.py` attaches the tables of `rules.py` to its models; `crd.py` finds them in the JSON schema. No rule does I/O.
 """
 
+import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Self
@@ -25,6 +26,16 @@ _PLACEHOLDER = re.compile(r"\{([\w.]+)\}")
 
 
 @dataclass(frozen=True, slots=True)
+class Derived:
+    """A value that no field has and a sentence needs."""
+
+    value: Callable[[Any], object]
+    """Of a model that breaks the rule."""
+    cel: str
+    """The same over `self`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """Something that must hold between the fields of one model."""
 
@@ -36,10 +47,12 @@ class Rule:
     """Value, bound and cure; `{path.to.field}` stands for the value of a field that is set whenever the rule breaks."""
     cel: str
     """The same rule over `self`, where all defaults are filled in except that of roles.rollout.replicas."""
+    derived: Mapping[str, Derived] = dataclasses.field(default_factory=dict)
+    """Values that the sentence names beside fields; their names have no field's spelling."""
 
     def text(self, model: ApiModel) -> str:
         """The sentence for a model that breaks the rule."""
-        return _PLACEHOLDER.sub(lambda found: _shown(_value_at(model, found[1])), self.sentence)
+        return _PLACEHOLDER.sub(lambda found: _shown(self._value(model, found[1])), self.sentence)
 
     def validation(self) -> dict[str, str]:
         """The rule as an entry of x-kubernetes-validations."""
@@ -52,8 +65,14 @@ class Rule:
         # By format() and not by adding strings: the API server bounds the cost of a sum by the longest strings
         # thinkable, and refuses the CRD.
         template = _PLACEHOLDER.sub("%s", _escaped(self.sentence))
-        values = ", ".join(f"string(self.{path})" for path in _PLACEHOLDER.findall(self.sentence))
+        values = ", ".join(f"string({self._cel_value(path)})" for path in _PLACEHOLDER.findall(self.sentence))
         return f"'{template}'.format([{values}])"
+
+    def _value(self, model: ApiModel, name: str) -> object:
+        return self.derived[name].value(model) if name in self.derived else _value_at(model, name)
+
+    def _cel_value(self, name: str) -> str:
+        return self.derived[name].cel if name in self.derived else f"self.{name}"
 
 
 class RuledModel(ApiModel):

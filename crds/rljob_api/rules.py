@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rljob_api.names import Role
 from rljob_api.role_traits import LEADING_ROLE, TRAITS, field_name
-from rljob_api.rule import Rule
+from rljob_api.rule import Derived, Rule
 from rljob_api.tokenizer_size import NUM_BYTES, PRINTABLE_ASCII, SPECIAL_TOKENS, tokenizer_size
 from rljob_api.topology import topology_of
 
@@ -24,14 +24,31 @@ def _vocabulary_covers_tokenizer(model: spec.ModelConfig) -> bool:
     return model.vocab_size is None or model.vocab_size >= tokenizer_size(model.tokenizer)
 
 
+_ACTOR = f"self.roles.{field_name(LEADING_ROLE)}"
+# As `topology` has it.
+_TRAINERS_PER_POD = f"(has({_ACTOR}.ranksPerPod) ? {_ACTOR}.ranksPerPod : ({_ACTOR}.gpus > 1 ? {_ACTOR}.gpus : 1))"
+_TRAINERS = f"({_ACTOR}.replicas * {_TRAINERS_PER_POD})"
+_TRAINERS_IN_WORDS = "{trainers} actor ranks ({roles.actor.replicas} replicas x {trainersPerPod} ranks per pod)"
+
+
 def _num_trainers(job: spec.RLJobSpec) -> int:
-    """Data-parallel ranks. The sentences and CEL say replicas, which is the same as long as a pod has one rank."""
+    """Data-parallel ranks."""
     return topology_of(job.roles, LEADING_ROLE).num_ranks
 
 
 def _micro_batches_fill_shares(job: spec.RLJobSpec) -> bool:
     size = job.training.micro_batch_size
     return size is None or job.training.global_batch_size % (size * _num_trainers(job)) == 0
+
+
+def _trainers_per_pod(job: spec.RLJobSpec) -> int:
+    return topology_of(job.roles, LEADING_ROLE).ranks_per_pod
+
+
+_OF_TRAINERS = {
+    "trainers": Derived(_num_trainers, _TRAINERS),
+    "trainersPerPod": Derived(_trainers_per_pod, _TRAINERS_PER_POD),
+}
 
 
 def _slices_reach_all_ranks(job: spec.RLJobSpec) -> bool:
@@ -168,6 +185,16 @@ def _keeps_default(role: Role) -> Rule:
 
 RESTART_TABLE: tuple[Rule, ...] = tuple(_keeps_default(role) for role in Role if TRAITS[role].fixed_because)
 
+ROLE: tuple[Rule, ...] = (
+    Rule(
+        field="ranksPerPod",
+        holds=lambda role: role.gpus == 0 or role.ranks_per_pod in (None, role.gpus),
+        sentence="{ranksPerPod} is not the number of its GPUs, {gpus}, and each GPU has one rank. Leave ranksPerPod "
+        "out, or set gpus to 0.",
+        cel="self.gpus == 0 || !has(self.ranksPerPod) || self.ranksPerPod == self.gpus",
+    ),
+)
+
 RESTART_POLICY: tuple[Rule, ...] = (
     Rule(
         field="stallTimeoutSeconds",
@@ -198,10 +225,11 @@ SPEC: tuple[Rule, ...] = (
     Rule(
         field="training.microBatchSize",
         holds=_micro_batches_fill_shares,
-        sentence="{training.microBatchSize} x {roles.actor.replicas} actor replicas does not divide "
-        "training.globalBatchSize {training.globalBatchSize}. Give a divisor of globalBatchSize / replicas.",
+        sentence=f"{{training.microBatchSize}} x {_TRAINERS_IN_WORDS} does not divide "
+        "training.globalBatchSize {training.globalBatchSize}. Give a divisor of globalBatchSize / ranks.",
         cel="!has(self.training.microBatchSize) || "
-        "self.training.globalBatchSize % (self.training.microBatchSize * self.roles.actor.replicas) == 0",
+        f"self.training.globalBatchSize % (self.training.microBatchSize * {_TRAINERS}) == 0",
+        derived=_OF_TRAINERS,
     ),
     Rule(
         field="training.itersPerTrainUpdate",
@@ -214,19 +242,21 @@ SPEC: tuple[Rule, ...] = (
         field="training.itersPerTrainUpdate",
         holds=_slices_reach_all_ranks,
         sentence="{training.itersPerTrainUpdate} slices of training.globalBatchSize {training.globalBatchSize} do not "
-        "go evenly to {roles.actor.replicas} actor replicas. Give a divisor of globalBatchSize / replicas.",
+        f"go evenly to {_TRAINERS_IN_WORDS}. Give a divisor of globalBatchSize / ranks.",
         cel="self.training.globalBatchSize % self.training.itersPerTrainUpdate != 0 || "
-        "self.training.globalBatchSize % (self.training.itersPerTrainUpdate * self.roles.actor.replicas) == 0",
+        f"self.training.globalBatchSize % (self.training.itersPerTrainUpdate * {_TRAINERS}) == 0",
+        derived=_OF_TRAINERS,
     ),
     Rule(
         field="training.claimPolicy",
         holds=_groups_reach_all_ranks,
         sentence="{training.claimPolicy} cannot give whole groups of {rollout.samplesPerPrompt} samples to "
-        "{roles.actor.replicas} actor replicas in {training.itersPerTrainUpdate} slices of training.globalBatchSize "
+        f"{_TRAINERS_IN_WORDS} in {{training.itersPerTrainUpdate}} slices of training.globalBatchSize "
         "{training.globalBatchSize}. Give a global batch that is a multiple of their product, or Balanced.",
         cel="self.training.claimPolicy != 'Group' || self.training.globalBatchSize % "
-        "(self.training.itersPerTrainUpdate * self.roles.actor.replicas) != 0 || self.training.globalBatchSize % "
-        "(self.training.itersPerTrainUpdate * self.roles.actor.replicas * self.rollout.samplesPerPrompt) == 0",
+        f"(self.training.itersPerTrainUpdate * {_TRAINERS}) != 0 || self.training.globalBatchSize % "
+        f"(self.training.itersPerTrainUpdate * {_TRAINERS} * self.rollout.samplesPerPrompt) == 0",
+        derived=_OF_TRAINERS,
     ),
     Rule(
         field="algorithm.kl.coefficient",

@@ -379,15 +379,19 @@ class ResourcesSpec(ApiModel):
     """What the container may use at most."""
 
 
-class RoleSpec(ApiModel):
-    """Size and shape of one role."""
+class RoleSpec(RuledModel):
+    """Size and shape of one role. Its ranks, the processes that do its work, are replicas x ranks of each pod."""
+
+    rules = rules.ROLE
 
     replicas: int = Field(default=1, ge=1, le=1024)
-    """Pods; here each pod has one rank."""
+    """Pods."""
+    ranks_per_pod: int | None = Field(default=None, ge=1, le=64)
+    """Ranks of each pod; null: one for each GPU, or one. Only for pods without GPUs: with them it is their number."""
     threads: int = Field(default=1, ge=1, le=1024)
     """CPU threads of tensor operations in each rank (for rollout: in each engine)."""
-    gpus: int = Field(default=0, ge=0, le=1)
-    """GPUs of each pod (`nvidia.com/gpu`). On a cluster only."""
+    gpus: int = Field(default=0, ge=0, le=64)
+    """GPUs of each pod (`nvidia.com/gpu`), one for each of its ranks. On a cluster only."""
     resources: ResourcesSpec = ResourcesSpec()
     """CPU and memory of each pod. On a cluster only."""
     template: dict[str, Any] = {}
@@ -415,9 +419,9 @@ class RolesSpec(ApiModel):
     """Roles of the job. `reference` may be absent (null) when no KL term needs it, and `actorFwd` always."""
 
     actor: ActorSpec = ActorSpec()
-    """Trains the policy and publishes weights; its replicas are data-parallel ranks."""
+    """Trains the policy and publishes weights; its ranks are data-parallel."""
     rollout: RoleSpec = RoleSpec()
-    """Generates samples and scores them; each replica has an engine of its own."""
+    """Generates samples and scores them; each rank has an engine of its own."""
     actor_fwd: RoleSpec | None = RoleSpec()
     """Log-probs under the policy just before training. Null: there is no such role, and the actor makes them itself.
     With one optimizer step per rollout that costs nothing; with several the actor computes them before the first, so

@@ -12,7 +12,7 @@ from rljob_api.role_traits import TRAITS, Grouping
 
 if TYPE_CHECKING:
     from rljob_api.names import Role
-    from rljob_api.spec import RolesSpec
+    from rljob_api.spec import RoleSpec, RolesSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,10 @@ def topology_of(roles: RolesSpec, role: Role) -> RoleTopology:
     when its role was added, and reads the job's file before that has been renewed on its node, is of the right shape.
     """
     traits, spec = TRAITS[role], roles.of(role)
-    pods, gpus = (0, 0) if spec is None else (spec.replicas, spec.gpus)
-    ranks = max(gpus, 1)  # without GPUs a pod has one rank
+    pods, ranks = (0, 1) if spec is None else (spec.replicas, _ranks_per_pod(spec))
     return RoleTopology(pods, ranks, ranks if traits.has_engines else 0, traits.grouping)
+
+
+def _ranks_per_pod(spec: RoleSpec) -> int:
+    """A rank for each GPU; without GPUs as many as the user says, or one."""
+    return max(spec.gpus, 1) if spec.ranks_per_pod is None else spec.ranks_per_pod

@@ -32,6 +32,7 @@ def test_defaults_are_filled_in_where_nothing_was_written() -> None:
     assert rendered["spec"]["rollout"]["maxStaleness"] == 1
     assert rendered["spec"]["roles"]["rollout"] == {
         "replicas": 1,
+        "ranksPerPod": None,
         "threads": 1,
         "gpus": 0,
         "resources": {"requests": {}, "limits": {}},

@@ -81,6 +81,7 @@ OTHER = [
     pytest.param({"roles.rollout": {"template": {"spec": {"priorityClassName": "high"}}}}, id="a patch"),
     pytest.param({"roles.reference": {"replicas": 2}}, id="more references"),
     pytest.param({"roles.actorFwd": None}, id="no actor_fwd"),
+    pytest.param({"roles.rollout": {"ranksPerPod": 2}}, id="more engines in a pod"),
     pytest.param({"roles.reference": None}, id="no reference"),
     pytest.param({"telemetry": {"sampleLog": True}}, id="the audit"),
 ]

@@ -18,10 +18,9 @@ from tests.unit.api.sentences import CROSS_FIELD
 SCHEMA = spec_schema()
 
 SIZES = st.sampled_from([1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 512])
-REPLICAS = st.fixed_dictionaries({}, optional={"replicas": st.integers(1, 4)})
-ACTOR = st.fixed_dictionaries(
-    {}, optional={"replicas": st.integers(1, 4), "backend": st.sampled_from(["Flat", "Fsdp", None])}
-)
+SHAPE = {"replicas": st.integers(1, 4), "ranksPerPod": st.integers(1, 3), "gpus": st.integers(0, 3)}
+SHAPES = st.fixed_dictionaries({}, optional=SHAPE)
+ACTOR = st.fixed_dictionaries({}, optional={**SHAPE, "backend": st.sampled_from(["Flat", "Fsdp", None])})
 # Always with a learning rate: the CEL library of this test writes 1e-06 as 0.000001.
 OPTIMIZER = st.fixed_dictionaries(
     {"learningRate": st.sampled_from([0.125, 1])},
@@ -62,8 +61,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.training.claimPolicy": st.sampled_from(["Fifo", "Group", "Balanced"]),
     "spec.training.refUpdateInterval": st.sampled_from([1, 5, None]),
     "spec.roles.actor": ACTOR,
-    "spec.roles.rollout": REPLICAS,
-    "spec.roles.reference": st.one_of(st.none(), REPLICAS),
+    "spec.roles.rollout": SHAPES,
+    "spec.roles.reference": st.one_of(st.none(), SHAPES),
     "spec.restartPolicy.table.actor": st.one_of(st.none(), SCOPES),
     "spec.restartPolicy.table.rollout": SCOPES,
     "spec.restartPolicy.backoff.initialSeconds": st.sampled_from([0, 60, 61.5]),

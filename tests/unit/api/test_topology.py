@@ -10,9 +10,8 @@ from rljob_api.spec import RoleSpec, RolesSpec
 from rljob_api.topology import RoleTopology, topology_of
 
 
-def shape(role: Role, replicas: int, gpus: int) -> RoleTopology:
-    """Beyond the limits of today's spec too."""
-    spec = RoleSpec.model_construct(replicas=replicas, gpus=gpus)
+def shape(role: Role, replicas: int, gpus: int, ranks_per_pod: int | None = None) -> RoleTopology:
+    spec = RoleSpec(replicas=replicas, gpus=gpus, ranks_per_pod=ranks_per_pod)
     return topology_of(RolesSpec().model_copy(update={role.value: spec}), role)
 
 
@@ -29,6 +28,12 @@ def shape(role: Role, replicas: int, gpus: int) -> RoleTopology:
 )
 def test_shape(role: Role, replicas: int, gpus: int, expected: RoleTopology) -> None:
     assert shape(role, replicas, gpus) == expected
+
+
+def test_without_gpus_a_pod_has_as_many_ranks_as_the_user_says() -> None:
+    assert shape(Role.ACTOR, 2, 0, 2) == RoleTopology(2, 2, 0, Grouping.GANG)
+    assert shape(Role.ROLLOUT, 1, 0, 3) == RoleTopology(1, 3, 3, Grouping.INDEPENDENT)
+    assert shape(Role.ACTOR, 1, 4, 4) == shape(Role.ACTOR, 1, 4)
 
 
 def test_a_role_that_the_job_does_not_have_has_no_pods_but_a_pod_of_it_has_a_rank() -> None:
