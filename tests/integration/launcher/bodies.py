@@ -3,7 +3,6 @@
 python bodies.py small FD    as `python -m rljob_workers.launcher.parent --fd FD`, with these bodies and no torch
     python bodies.py conversing FD   the same, with ranks that register and beat
     python bodies.py exec:START:LIMIT FD   the same, with `program_engine` for an engine: a program of its own
-    python bodies.py pair FD         as `small`, with two ranks in each pod, and two engines where its role has any
 python bodies.py real FD     with all libraries, the engine server, and ranks that train one step
 """
 
@@ -14,18 +13,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-from rljob_api.names import Role
-from rljob_api.spec import RLJobSpec, RolesSpec
-from rljob_api.topology import RoleTopology, topology_of
+from rljob_api.spec import RLJobSpec
 from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.errors import LifeOver
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.engines.backend import EngineBackend, EngineSettings, Exec, Fork, Ready
 from rljob_workers.engines.sglang_dialect.client import SglangDialectEngine
-from rljob_workers.launcher import launcher
 from rljob_workers.launcher.launcher import Bodies
 from rljob_workers.launcher.parent import serve
 from rljob_workers.launcher.rank_process import seed_everything, seed_of, until_fenced, use_threads
@@ -123,12 +118,6 @@ def act(run_dir: Path) -> None:
         os._exit(1)
 
 
-def pair_of(roles: RolesSpec, role: Role) -> RoleTopology:
-    """A shape that the spec's limit of GPUs does not admit yet."""
-    one = topology_of(roles, role)
-    return replace(one, ranks_per_pod=2, engines=2 * one.engines)
-
-
 def engine(settings: EngineSettings, listener: socket.socket, incarnation: str) -> int:
     """Answers everything with 200 and its incarnation, one connection at a time."""
     while True:
@@ -180,8 +169,6 @@ if __name__ == "__main__":
     descriptor = int(sys.argv[2])
     if kind == "real":  # the libraries, the engine server and a step of the job's model
         sys.exit(serve(descriptor, Bodies(rank=train)))
-    if kind == "pair":
-        launcher.topology_of = pair_of  # type: ignore[attr-defined]
     engines = program_engine(*map(float, limits)) if kind == "exec" else small_engine
     body = converse_until_fenced if kind == "conversing" else rank
     sys.exit(

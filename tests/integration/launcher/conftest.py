@@ -132,27 +132,40 @@ class ParentProcess:
         self.process.wait(PATIENCE_SECONDS)
 
 
+def make_job(heartbeat_seconds: int = 30, ranks_per_pod: int | None = None) -> RLJob:
+    """The job of a machine; its rollouts and its actor have so many ranks in each pod."""
+    shape = {"ranksPerPod": ranks_per_pod}
+    return RLJob.model_validate(
+        {
+            "metadata": {"name": "pods"},
+            "spec": {
+                "model": {"config": {}},
+                "data": {"prompts": "prompts.jsonl"},
+                "rollout": {"numRollouts": 1, "batchSize": 6, "samplesPerPrompt": 2},
+                "training": {"globalBatchSize": 12, "microBatchSize": 1},
+                "roles": {"rollout": shape, "actor": shape},
+                "restartPolicy": {"heartbeatTimeoutSeconds": heartbeat_seconds},
+            },
+        }
+    )
+
+
 class Machine(ParentProcess):
     """A parent, and a coordinator double that its launchers speak with."""
 
-    def __init__(self, folder: Path, command: list[str], heartbeat_seconds: int = 30, start: Start = forked) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        command: list[str],
+        heartbeat_seconds: int = 30,
+        start: Start = forked,
+        ranks_per_pod: int | None = None,
+    ) -> None:
         self.coordinator = CoordinatorDouble()
-        self._write_files(folder, heartbeat_seconds)
+        self._write_files(folder, make_job(heartbeat_seconds, ranks_per_pod))
         super().__init__(folder, command, start)
 
-    def _write_files(self, folder: Path, heartbeat_seconds: int) -> None:
-        job = RLJob.model_validate(
-            {
-                "metadata": {"name": "pods"},
-                "spec": {
-                    "model": {"config": {}},
-                    "data": {"prompts": "prompts.jsonl"},
-                    "rollout": {"numRollouts": 1, "batchSize": 2, "samplesPerPrompt": 2},
-                    "training": {"globalBatchSize": 4, "microBatchSize": 4},
-                    "restartPolicy": {"heartbeatTimeoutSeconds": heartbeat_seconds},
-                },
-            }
-        )
+    def _write_files(self, folder: Path, job: RLJob) -> None:
         (folder / "job.json").write_text(job.model_dump_json())
         endpoints = Endpoints(
             job="pods",

@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from rljob_api.names import Epoch
+from rljob_api.spec import RLJob
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure
 from rljob_api.wire.identity import PodKey, Refusal
@@ -31,6 +32,8 @@ class CoordinatorDouble:
         self.polls: dict[str, LauncherPoll] = {}
         self.failures: list[Failure] = []
         self.refuse_failures = 0
+        self.job: RLJob | None = None
+        """What every epoch that a launcher has not heard of runs with; None: what its file says."""
         self._orders: dict[str, PodOrder] = {}
         self._server = _Server(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
@@ -82,7 +85,10 @@ class CoordinatorDouble:
         if self._owner(pod) != launcher:
             refusal = Refusal(reason="Fenced", message=f"a later launcher of {pod} has registered")
             return 409, refusal.model_dump_json()
-        return 200, LauncherAnswer(order=self._orders.get(str(pod)), world_size=1, first_rank=0).model_dump_json()
+        order = self._orders.get(str(pod))
+        is_new = order is not None and (poll.carried is None or poll.carried.epoch != order.epoch)
+        answer = LauncherAnswer(order=order, world_size=1, first_rank=0, job=self.job if is_new else None)
+        return 200, answer.model_dump_json()
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         double = self

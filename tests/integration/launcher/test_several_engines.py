@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.wire.launchers import EngineProcess, LauncherPoll
-from tests.integration.launcher.conftest import ACTOR, BODIES, ROLLOUT, Machine, eventually, is_running
+from rljob_api.wire.launchers import EngineProcess, EngineState, LauncherPoll
+from tests.integration.launcher.conftest import ACTOR, BODIES, ROLLOUT, Machine, eventually, is_running, make_job
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Machine]:
     """A parent whose pods have two ranks, and two engines where their role has any."""
-    machine = Machine(tmp_path, [BODIES, "pair"])
+    machine = Machine(tmp_path, [BODIES, "small"], ranks_per_pod=2)
     yield machine
     machine.close()
 
@@ -81,3 +81,25 @@ def test_a_rank_that_dies_takes_neither_engine_with_it_and_a_role_without_engine
     )
     assert engines(pair) == before
     assert pair.poll(ACTOR, "two ranks", lambda poll: len(poll.ranks) == 2).engines == []
+
+
+def test_an_epoch_with_another_number_of_ranks_needs_no_other_pod(pair: Machine) -> None:
+    pair.spawn(ROLLOUT)
+    pair.coordinator.order(ROLLOUT)
+    before = {engine.pid for engine in engines(pair)}
+    pair.coordinator.job = make_job(ranks_per_pod=3)
+    pair.coordinator.order(ROLLOUT, epoch=2)
+    three = pair.poll(ROLLOUT, "three engines and ranks", lambda poll: shape(poll) == (3, [(2, None)] * 3))
+    assert before.isdisjoint(engine.pid for engine in three.engines)
+    assert len({engine.url for engine in three.engines}) == 3
+    pair.coordinator.job = make_job(ranks_per_pod=1)
+    pair.coordinator.order(ROLLOUT, epoch=3)
+    pair.poll(ROLLOUT, "one engine and one rank", lambda poll: shape(poll) == (1, [(3, None), (2, -9), (2, -9)]))
+    assert not any(is_running(pid) for pid in before)
+    assert pair.finish(ROLLOUT, epoch=3).exit_code == 0
+    assert not any(is_running(engine.pid) for engine in three.engines)
+
+
+def shape(poll: LauncherPoll) -> tuple[int, list[tuple[int, int | None]]]:
+    """Engines that run, and each rank's epoch and exit code."""
+    return [one.state for one in poll.engines].count(EngineState.RUNNING), [(r.epoch, r.exit_code) for r in poll.ranks]

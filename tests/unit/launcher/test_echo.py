@@ -17,7 +17,7 @@ class Echoed:
         self.reader, self.writer = os.pipe()
         os.set_blocking(self.reader, False)
         self.now = 0.0
-        self.echo = LogEcho({"actor-0.0": self.log}, self.writer, lambda: self.now)
+        self.echo = LogEcho(folder, self.writer, lambda: self.now)
 
     def write(self, data: bytes) -> None:
         with self.log.open("ab") as log:
@@ -65,6 +65,14 @@ def test_what_was_there_before_is_not_repeated(tmp_path: Path) -> None:
     echoed = Echoed(tmp_path)
     echoed.write(b"mine\n")
     assert echoed.output() == b"[actor-0.0] mine\n"
+
+
+def test_a_log_that_appears_later_is_repeated_from_its_beginning(echoed: Echoed, tmp_path: Path) -> None:
+    echoed.write(b"one\n")
+    assert echoed.output() == b"[actor-0.0] one\n"
+    (tmp_path / "actor-0.1.log").write_bytes(b"a rank that a later epoch has\n")
+    (tmp_path / "notes.txt").write_bytes(b"no log\n")
+    assert echoed.output() == b"[actor-0.1] a rank that a later epoch has\n"
 
 
 def test_an_output_that_nobody_reads_holds_nothing_up_and_loses_nothing(echoed: Echoed) -> None:

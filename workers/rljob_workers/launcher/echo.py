@@ -12,7 +12,7 @@ import logging
 import os
 import select
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 class _Source:
     prefix: bytes
     path: Path
-    offset: int
+    offset: int = 0
     """Bytes before it were read."""
     punched: int = 0
     """Bytes before it were given back."""
@@ -49,25 +49,30 @@ class _Source:
 
 
 class LogEcho:
-    """Follows a fixed set of logs from where they end now."""
+    """Follows every log of a folder from where it ends now; one that appears later from its beginning.
 
-    def __init__(self, logs: Mapping[str, Path], output: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """`logs`: name in front of each line -> file, which need not exist yet. `output`: a descriptor."""
+    How many ranks and engines a pod has may change with an epoch: the folder tells.
+    """
+
+    def __init__(self, folder: Path, output: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """`output`: a descriptor. The name in front of each line is that of the log."""
+        self._folder = folder
         self._output = output
         self._clock = clock
-        self._sources = [
-            _Source(f"[{name}] ".encode(), path, path.stat().st_size if path.exists() else 0)
-            for name, path in logs.items()
-        ]
+        self._sources: dict[str, _Source] = {}
         self._waiting = bytearray()
         self._takes = select.poll()
         self._takes.register(output, select.POLLOUT)
         self._can_punch = True
+        self._look()
+        for source in self._sources.values():
+            source.offset = source.path.stat().st_size
 
     def turn(self, state: LauncherState) -> None:  # noqa: ARG002 - the base has it
         """See the base."""
         self._write()
-        for source in self._sources:
+        self._look()
+        for source in self._sources.values():
             if len(self._waiting) < READ_BYTES:
                 self._read(source)
         self._write()
@@ -77,6 +82,11 @@ class LogEcho:
 
     def close(self) -> None:
         """See the base."""
+
+    def _look(self) -> None:
+        for path in sorted(self._folder.glob("*.log")):
+            if path.name not in self._sources:
+                self._sources[path.name] = _Source(f"[{path.stem}] ".encode(), path)
 
     def _read(self, source: _Source) -> None:
         try:

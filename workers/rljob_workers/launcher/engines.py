@@ -47,8 +47,14 @@ def engine_places(identity: PodIdentity, num_engines: int, logs: Path) -> list[E
 class Engines:
     """A keeper for each engine."""
 
-    def __init__(self, keepers: Sequence[EngineKeeper]) -> None:
-        self._keepers = tuple(keepers)
+    def __init__(
+        self, make: Callable[[int, EngineWish], Sequence[EngineKeeper]], num_engines: int, wish: EngineWish
+    ) -> None:
+        """`make` gives the keepers of so many engines that all have this wish."""
+        self._make = make
+        self._keepers = tuple(make(num_engines, wish))
+        self._leaving: tuple[EngineKeeper, ...] = ()
+        """Those of an earlier number of engines whose processes were not collected yet."""
 
     def url(self, index: int) -> str | None:
         """Where rank `index` finds its engine; None: the role has none."""
@@ -66,10 +72,16 @@ class Engines:
         """As their pod's metrics say."""
         return tuple(EngineFacts(keeper.state, keeper.starts) for keeper in self._keepers)
 
-    def use(self, wish: EngineWish) -> None:
-        """What a later epoch wants."""
-        for keeper in self._keepers:
-            keeper.use(wish)
+    def use(self, num_engines: int, wish: EngineWish) -> None:
+        """What a later epoch wants. Another number of engines replaces them all: each has its share of the pod."""
+        if num_engines == len(self._keepers):
+            for keeper in self._keepers:
+                keeper.use(wish)
+            return
+        self.end_all(f"a later epoch has {num_engines} engines in each pod")
+        self.close_listeners()
+        self._leaving = tuple(keeper for keeper in (*self._leaving, *self._keepers) if keeper.pid is not None)
+        self._keepers = tuple(self._make(num_engines, wish))
 
     def turn(self) -> None:
         """Asks after their health. Never waits."""
@@ -103,7 +115,7 @@ class Engines:
 
     def exited(self, ended: Exit, order: PodOrder | None, now: float) -> Failure | None:
         """Notes the end of one of them; a failure, unless its end was wanted. `now` is Unix time."""
-        for keeper in self._keepers:
+        for keeper in (*self._keepers, *self._leaving):
             if keeper.pid == ended.pid:
                 return keeper.exited(ended, order, now)
         return None

@@ -32,7 +32,7 @@ from rljob_workers.dcs.launcher_client import LauncherClient, PendingOrder
 from rljob_workers.engines.backend import EngineBackend
 from rljob_workers.engines.registry import backend_of
 from rljob_workers.launcher import rank_process
-from rljob_workers.launcher.engine_keeper import EngineKeeper
+from rljob_workers.launcher.engine_keeper import EngineKeeper, EngineWish
 from rljob_workers.launcher.engines import Engines, engine_places, wish_of
 from rljob_workers.launcher.forking import reap
 from rljob_workers.launcher.launcher_environment import LauncherEnvironment, WhenDone, one_machine
@@ -95,8 +95,8 @@ class Launcher:
         self._bodies = bodies
         self._clock = clock
         self._topology = topology_of(job.spec.roles, identity.pod.role)
-        """For the launcher's whole life: another number of GPUs comes with another pod."""
-        self._ranks = Ranks(self._identity, self._topology.ranks_per_pod, environment.logs, clock)
+        """Of the job that is known: the pod's file may be older than the job that its first order brings."""
+        self._ranks = Ranks(self._identity, environment.logs, clock)
         self._engines = self._make_engines()
         self._client = LauncherClient(endpoints, clock, patience_seconds=REGISTER_SECONDS)
         self._outbox = FailureOutbox(endpoints, clock)
@@ -121,9 +121,14 @@ class Launcher:
 
     def _make_engines(self) -> Engines:
         spec = self._job.spec
-        backend, wish = self._bodies.engine(spec), wish_of(spec, self._identity.pod.role)
-        places = engine_places(self._identity, self._topology.engines, self._environment.logs)
-        return Engines([EngineKeeper(place, backend, wish, self._clock) for place in places])
+        backend = self._bodies.engine(spec)
+        logs, clock = self._environment.logs, self._clock
+
+        def make(num_engines: int, wish: EngineWish) -> list[EngineKeeper]:
+            places = engine_places(self._identity, num_engines, logs)
+            return [EngineKeeper(place, backend, wish, clock) for place in places]
+
+        return Engines(make, self._topology.engines, wish_of(spec, self._identity.pod.role))
 
     def _register(self) -> None:
         hello = LauncherHello(
@@ -222,7 +227,8 @@ class Launcher:
         """The epoch that was just heard of runs with `job`."""
         self._job = job
         self._endpoints = self._environment.endpoints_of(job)
-        self._engines.use(wish_of(job.spec, self._identity.pod.role))
+        self._topology = topology_of(job.spec.roles, self._identity.pod.role)
+        self._engines.use(self._topology.engines, wish_of(job.spec, self._identity.pod.role))
 
     def _ask(self) -> None:
         """Polls; a poll in flight that tells an older state of the pod is given up for one that tells the present."""

@@ -23,11 +23,10 @@ from rljob_workers.launcher.starts import count_start
 limit_thread_pools()  # before anything below pulls in NumPy or torch
 
 from rljob_api.spec import RLJob  # noqa: E402 -- see above
-from rljob_api.topology import RoleTopology, topology_of  # noqa: E402 -- see above
+from rljob_api.topology import topology_of  # noqa: E402 -- see above
 from rljob_api.wire.identity import PodKey  # noqa: E402 -- see above
 from rljob_workers.dcs.coordinator.listening import open_listener  # noqa: E402 -- see above
 from rljob_workers.launcher.echo import LogEcho  # noqa: E402 -- see above
-from rljob_workers.launcher.engines import engine_names  # noqa: E402 -- see above
 from rljob_workers.launcher.forking import is_users_error  # noqa: E402 -- see above
 from rljob_workers.launcher.launcher import Bodies, Launcher  # noqa: E402 -- see above
 from rljob_workers.launcher.launcher_environment import LauncherEnvironment, WhenDone  # noqa: E402 -- see above
@@ -53,7 +52,6 @@ class Pod:
         self._pod_uid = required(os.environ, "RLJOB_POD_UID")
         self._role: Role = role_of(os.environ)
         self._job: RLJob = self._environment.job()
-        self._topology: RoleTopology = topology_of(self._job.spec.roles, self._role)
         self._endpoints = self._environment.endpoints(self._job)
         self._options = options
         self._bodies = bodies
@@ -70,7 +68,7 @@ class Pod:
         if pod is None:
             return EXIT_TERMINATED
         identity = PodIdentity(pod, self._pod_uid, restart_count)
-        plugins = (probes, LogEcho(_logs_of(pod, self._topology, logs), sys.stdout.fileno()))
+        plugins = (probes, LogEcho(logs, sys.stdout.fileno()))
         environment = LauncherEnvironment(self._environment.endpoints, logs, WhenDone.STAYS, plugins)
         return Launcher(identity, self._job, environment, signals, self._bodies).run()
 
@@ -91,7 +89,7 @@ class Pod:
                 if pod is not None:
                     _log.info("pod %s is %s", self._pod_uid, pod)
                     return of_role(pod, self._role, self._pod_uid)
-                probes.turn(LauncherState(num_ranks=self._topology.ranks_per_pod))
+                probes.turn(LauncherState(num_ranks=topology_of(self._job.spec.roles, self._role).ranks_per_pod))
                 poller = select.poll()
                 poller.register(signals.fileno(), select.POLLIN)
                 question.watch(poller)
@@ -125,12 +123,6 @@ def main(arguments: Sequence[str], bodies: Bodies, load: Callable[[], None] = pr
             raise
         sys.stderr.write(f"{error}\n")
         return EXIT_BAD_MANIFEST
-
-
-def _logs_of(pod: PodKey, topology: RoleTopology, logs: Path) -> dict[str, Path]:
-    ranks = (f"{pod}.{rank}" for rank in range(topology.ranks_per_pod))
-    names = [*ranks, *engine_names(pod, topology.engines)]
-    return {name: logs / f"{name}.log" for name in names}
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import secrets
 import signal
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,16 +56,19 @@ class PodIdentity:
 
 
 class Ranks:
-    """Process slots 0..n-1 and the latest life in each."""
+    """Process slots and the latest life in each.
 
-    def __init__(self, identity: PodIdentity, num_ranks: int, logs: Path, clock: Callable[[], float]) -> None:
+    How many there are, the job says: a slot begins with its first life.
+    """
+
+    def __init__(self, identity: PodIdentity, logs: Path, clock: Callable[[], float]) -> None:
         self._identity = identity
         self._logs = logs
         self._clock = clock
         self._lives: dict[int, _RankLife] = {}
         self._fenced: list[tuple[_RankLife, float, Failure]] = []
-        self._sinks = [SeqSink() for _ in range(num_ranks)]
-        self._ready_marks = [ReadyMark() for _ in range(num_ranks)]
+        self._sinks: defaultdict[int, SeqSink] = defaultdict(SeqSink)
+        self._ready_marks: defaultdict[int, ReadyMark] = defaultdict(ReadyMark)
         self.starts = 0
         """Lives so far."""
 
@@ -89,7 +93,7 @@ class Ranks:
     @property
     def seen_seq(self) -> int:
         """The highest seq of the control Redis that any rank of this pod has seen, dead ones included."""
-        return max(sink.value for sink in self._sinks)
+        return max((sink.value for sink in self._sinks.values()), default=0)
 
     def sink(self, rank: int) -> SeqSink:
         """The word that rank `rank` shares with this launcher, through all its lives."""

@@ -381,7 +381,8 @@ class Pods:
     def emit_readiness(self, role: Role) -> None:
         """Tells RoleReady once for every set of lives that made the role Ready."""
         desired = self._epochs.desired
-        ranks_per_pod = {pod: hello.ranks_per_pod for pod, hello in self.launchers().items()}
+        # As the job has it: a launcher registers before it knows the job of its first order.
+        ranks_per_pod = dict.fromkeys(self.launchers(), self._topology(role).ranks_per_pod)
         standings = {rank: RankStanding(entry.hello.life, entry.ready) for rank, entry in self.ranks().items()}
         mark = readiness_mark(role, desired, ranks_per_pod, standings)
         if mark is None:
