@@ -1,10 +1,12 @@
 """`rljob render`: the manifest as the job will see it, or what the operator makes of it."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
-from rljob_api.manifest import ManifestError, load_manifest, render_manifest
+from rljob_api.checkpoint_interval import checkpoint_interval
+from rljob_api.manifest import ManifestError, load_manifest, render_manifest, resolve_paths
 from rljob_api.spec import RLJob
 from rljob_cli.manifests import refuse
 
@@ -18,18 +20,27 @@ from rljob_cli.manifests import refuse
 def render(file: Path, *, kubernetes: bool, config: Path | None) -> None:
     """Print the manifest FILE with all defaults filled in.
 
-    Paths stay as they are written. What FILE names (data, model, reward) is not looked at.
+    Paths stay as they are written. Of what FILE names (data, model, reward) only the model's size is looked at, where
+    its folder is on this machine: it decides how often the job saves.
     """
     if config is not None and not kubernetes:
         raise click.UsageError("--config is for --kubernetes: give both or none.")
     try:
         job = load_manifest(file)
-        text = _objects(job, config) if kubernetes else render_manifest(job)
+        text = _objects(job, config) if kubernetes else _with_interval(render_manifest(job), job, file.resolve().parent)
     except ManifestError as error:
         refuse(error.problems)
     except ValueError as error:
         refuse([str(error)])
     click.echo(text, nl=False)
+
+
+def _with_interval(text: str, job: RLJob, folder: Path) -> str:
+    """Says beside `everySteps: null` which number that is; a comment, so that the text means the same job."""
+    with suppress(ValueError):  # the model lies elsewhere
+        steps = checkpoint_interval(resolve_paths(job, folder).spec)
+        return text.replace("    everySteps: null\n", f"    everySteps: null # {steps}, by the model's size\n")
+    return text
 
 
 def _objects(job: RLJob, config: Path | None) -> str:

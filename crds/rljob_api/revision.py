@@ -111,7 +111,7 @@ TABLE: tuple[Row, ...] = (
     *_restart("weightSync"),
     *_refused("checkpoint.path", "the job's checkpoints lie there."),
     *_refused("checkpoint.volume", "the job's checkpoints lie on it."),
-    *_restart("checkpoint.everySteps", "checkpoint.keep"),
+    *_restart("checkpoint.everySteps", "checkpoint.keep", "checkpoint.keepEvery"),
     *_live("restartPolicy"),
     *_restart("telemetry", "image"),
     *_refused("managedBy", "what the job is made of belongs to the controller that began it."),
@@ -121,6 +121,11 @@ TABLE: tuple[Row, ...] = (
 REFUSED = tuple(row for row in TABLE if row.change is Change.REFUSED)
 
 _BY_FIELD = {row.field: row for row in TABLE}
+
+
+_WRITTEN_BY_0_1_0 = {"checkpoint.everySteps": 1}
+"""Defaults of release 0.1.0 that are others now: its API servers wrote them into every job. They count as not given,
+and the defaults of now as given, so that no job that runs gets another revision by an upgrade."""
 
 
 def row_of(field: str) -> Row:
@@ -136,9 +141,17 @@ def row_of(field: str) -> Row:
 def revision(spec: RLJobSpec) -> str:
     """Digest of what an epoch runs with: another one means that a new epoch is due.
 
-    Only values that differ from the defaults count, so that a field that a later version adds changes nothing.
+    Only values that differ from the defaults count (from those of release 0.1.0, where it had the field), so that
+    another version changes nothing.
     """
     part = {field: value for field, value in given(spec) if row_of(field).change is Change.RESTART}
+    values = spec.model_dump(mode="json")
+    for field, earlier in _WRITTEN_BY_0_1_0.items():
+        value = _value_at(values, field)
+        if value == earlier:
+            part.pop(field, None)
+        else:
+            part[field] = value
     return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:12]
 
 

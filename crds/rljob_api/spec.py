@@ -549,10 +549,15 @@ class CheckpointSpec(ApiModel):
 
     path: str | None = Field(default=None, min_length=1, max_length=4096)
     """Folder; null means `checkpoints` in the run folder. Relative to the run folder."""
-    every_steps: int = Field(default=1, ge=1, le=10_000_000)
-    """A checkpoint after every so many trained rollouts (and at the end)."""
+    every_steps: int | None = Field(default=None, ge=1, le=10_000_000)
+    """A checkpoint after every so many trained rollouts (and at the end). Null: as many as fit the model, one for every
+    6 GB of a checkpoint, whose parameters take 12 bytes each in float32 and 14 in bfloat16, and at most 50. So 1 up to
+    400 million parameters, 10 for 4 billion."""
     keep: int = Field(default=2, ge=1, le=1000)
     """Newest recorded checkpoints that are kept."""
+    keep_every: int | None = Field(default=None, ge=1, le=10_000_000)
+    """Versions that are multiples of this are saved, whatever everySteps says, and kept for ever beside the newest.
+    Null: none."""
     volume: CheckpointVolumeSpec = CheckpointVolumeSpec()
     """Where the run folder of actor and coordinator lies on a cluster."""
 

@@ -14,8 +14,10 @@ from .job import RunningJob, make_manifest
 
 
 def test_transformers_loads_what_was_trained(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, make_manifest(tmp_path, rollout={"numRollouts": 4})) as job:
+    checkpoint = {"everySteps": 2, "keep": 1, "keepEvery": 3}
+    with RunningJob(tmp_path, make_manifest(tmp_path, rollout={"numRollouts": 4}, checkpoint=checkpoint)) as job:
         job.assert_succeeded()
+        assert {path.name.partition("-")[0] for path in (job.out / "checkpoints").glob("*-e*")} == {"3", "4"}
         (folder,) = (job.out / "checkpoints").glob("4-e*")
     weights = read_blob(folder / "model.safetensors")
     model = AutoModelForCausalLM.from_pretrained(str(folder), local_files_only=True)

@@ -82,6 +82,9 @@ OTHER = [
     pytest.param({"roles.reference": {"replicas": 2}}, id="more references"),
     pytest.param({"roles.actorFwd": None}, id="no actor_fwd"),
     pytest.param({"roles.rollout": {"ranksPerPod": 2}}, id="more engines in a pod"),
+    pytest.param({"checkpoint.everySteps": 1}, id="a checkpoint at every step, where the model's size decided"),
+    pytest.param({"checkpoint.everySteps": 7}, id="rarer checkpoints"),
+    pytest.param({"checkpoint.keepEvery": 100}, id="milestones"),
     pytest.param({"roles.reference": None}, id="no reference"),
     pytest.param({"telemetry": {"sampleLog": True}}, id="the audit"),
 ]
@@ -104,7 +107,8 @@ def test_the_revision_is_one_of_the_content_alone() -> None:
     assert revision(RLJobSpec.model_validate(spec)) == revision(RLJobSpec.model_validate(turned))
     from_api_server = RLJobSpec.model_validate(defaulted(SCHEMA, spec))
     assert revision(from_api_server) == revision(RLJobSpec.model_validate(spec))
-    assert _revision({}) == "fafedbea4401", "running jobs restart when this changes: see `revision`"
+    written_by_0_1_0 = _revision({"checkpoint.everySteps": 1})
+    assert written_by_0_1_0 == "fafedbea4401", "running jobs restart when this changes: see `revision`"
 
 
 CHANGES: dict[str, Any] = {

@@ -112,6 +112,16 @@ def test_render_prints_defaults_and_leaves_paths_as_they_are(good: Path) -> None
     assert spec["training"]["optimizer"]["weightDecay"] == 0.0
 
 
+def test_render_says_how_often_a_model_of_this_size_is_saved(good: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["render", str(good)])
+    assert "    everySteps: null # 1, by the model's size\n" in result.output
+    elsewhere = yaml.safe_load(good.read_text())
+    elsewhere["spec"]["model"] = {"path": "elsewhere"}
+    (tmp_path / "elsewhere.yaml").write_text(yaml.safe_dump(elsewhere))
+    result = CliRunner().invoke(cli, ["render", str(tmp_path / "elsewhere.yaml")])
+    assert (result.exit_code, "    everySteps: null\n" in result.output) == (0, True)
+
+
 def test_render_refuses_what_validate_refuses(tmp_path: Path) -> None:
     assert CliRunner().invoke(cli, ["render", str(tmp_path / "none.yaml")]).exit_code == EXIT_BAD_MANIFEST
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from rljob_workers.dcs.checkpoint_folders import (
     CheckpointFolder,
+    Retention,
     folder_name,
     folders_to_delete,
     parse_folder,
@@ -74,7 +75,35 @@ def test_folders_to_delete(
     keep: int,
     expected: list[CheckpointFolder],
 ) -> None:
-    assert sorted(folders_to_delete(present, recorded.name, epoch, keep)) == sorted(one.name for one in expected)
+    gone = folders_to_delete(present, recorded.name, epoch, Retention(keep))
+    assert sorted(gone) == sorted(one.name for one in expected)
+
+
+@pytest.mark.parametrize(
+    ("present", "recorded", "expected"),
+    [
+        pytest.param([4, 6, 8, 10, 12], 12, [6, 10], id="milestones stay beside the newest"),
+        pytest.param([4, 6, 7, 9], 9, [6, 7], id="the newest need not be one"),
+        pytest.param([0, 2, 3], 3, [0, 2], id="version 0 is no milestone"),
+    ],
+)
+def test_every_fourth_version_stays_for_ever(present: list[int], recorded: int, expected: list[int]) -> None:
+    gone = folders_to_delete(map(folder, present), folder(recorded).name, 1, Retention(1, keep_every=4))
+    assert gone == [folder(version).name for version in expected]
+
+
+@given(steps=st.lists(st.integers(1, 4), min_size=1, max_size=20), keep=st.integers(1, 4), every=st.integers(1, 6))
+def test_record_after_record_the_newest_and_the_milestones_are_there(steps: list[int], keep: int, every: int) -> None:
+    """Pruning after each record loses no milestone on the way, and piles nothing else up."""
+    there: list[CheckpointFolder] = []
+    recorded: list[int] = []
+    for step in steps:
+        recorded.append((recorded or [0])[-1] + step)
+        there.append(folder(recorded[-1]))
+        gone = folders_to_delete(there, there[-1].name, 1, Retention(keep, every))
+        there = [one for one in there if one.name not in gone]
+        milestones = {version for version in recorded if version % every == 0}
+        assert {one.version for one in there} == milestones | set(recorded[-keep:])
 
 
 @given(
@@ -85,7 +114,7 @@ def test_the_record_stays_and_at_most_keep_recorded_folders(others: set[tuple[in
     record = folder(5, 4)
     rest = {(version, epoch): recorded for version, epoch, recorded in others if (version, epoch) != (5, 4)}
     present = [folder(version, epoch, recorded=is_recorded) for (version, epoch), is_recorded in rest.items()]
-    gone = folders_to_delete([*present, record], record.name, 4, keep)
+    gone = folders_to_delete([*present, record], record.name, 4, Retention(keep))
     assert record.name not in gone
     left = [one for one in present if one.name not in gone and one.is_recorded]
     assert len(left) <= keep - 1

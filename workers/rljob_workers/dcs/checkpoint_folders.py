@@ -39,20 +39,37 @@ def parse_folder(name: str, *, is_recorded: bool) -> CheckpointFolder | None:
     return CheckpointFolder(name, int(match["version"]), int(match["epoch"]), match["partial"] is not None, is_recorded)
 
 
-def folders_to_delete(folders: Iterable[CheckpointFolder], recorded: str, epoch: int, keep: int) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Which recorded versions stay."""
+
+    keep: int
+    """So many of the newest."""
+    keep_every: int | None = None
+    """Beside them every version that is a multiple of this, for ever. None: no other."""
+
+    def stays_for_ever(self, version: int) -> bool:
+        """Whether no later record makes this version superfluous. Version 0, what training began with, is none."""
+        return self.keep_every is not None and version > 0 and version % self.keep_every == 0
+
+
+def folders_to_delete(
+    folders: Iterable[CheckpointFolder], recorded: str, epoch: int, retention: Retention
+) -> list[str]:
     """What a new record `recorded` of `epoch` makes superfluous, oldest first.
 
-    Kept are the record, the `keep` - 1 newest recorded versions before it (of a version that was recorded in two epochs
-    the later one: the earlier is of a past that a restore left), unrecorded folders of this epoch that are newer (in
-    work; the older were given up, and every rank has written to the recorded one since), and all of a later epoch:
-    whoever prunes may have been stopped since its record and be a past itself.
+    Kept are the record, the `keep` - 1 newest recorded versions before it and those that stay for ever (of a version
+    that was recorded in two epochs the later one: the earlier is of a past that a restore left), unrecorded folders of
+    this epoch that are newer (in work; the older were given up, and every rank has written to the recorded one since),
+    and all of a later epoch: whoever prunes may have been stopped since its record and be a past itself.
     """
     present = sorted(folders, key=lambda folder: (folder.version, folder.epoch))
     current = next(folder for folder in present if folder.name == recorded)
     newest: dict[int, str] = {
         folder.version: folder.name for folder in present if folder.is_recorded and folder.version < current.version
     }
-    kept = {recorded, *list(newest.values())[max(0, len(newest) - (keep - 1)) :]}
+    kept = {recorded, *list(newest.values())[max(0, len(newest) - (retention.keep - 1)) :]}
+    kept |= {name for version, name in newest.items() if retention.stays_for_ever(version)}
     in_work = {
         folder.name
         for folder in present

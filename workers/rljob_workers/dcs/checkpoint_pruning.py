@@ -11,17 +11,17 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from rljob_workers.dcs.checkpoint_folders import folders_to_delete, parse_folder
+from rljob_workers.dcs.checkpoint_folders import Retention, folders_to_delete, parse_folder
 from rljob_workers.dcs.checkpoint_layout import RECORDED_MARK, REFERENCE_FOLDER, REFERENCE_PATTERN, Reference
 
 
-def prune(root: Path, recorded: str, epoch: int, keep: int, in_use: Collection[Reference]) -> None:
+def prune(root: Path, recorded: str, epoch: int, retention: Retention, in_use: Collection[Reference]) -> None:
     """Below `root`: `in_use` are the reference versions of this rank that no folder names yet."""
     found = (
         parse_folder(path.name, is_recorded=(path / RECORDED_MARK).exists()) for path in root.iterdir() if path.is_dir()
     )
     folders = [folder for folder in found if folder is not None]
-    for name in folders_to_delete(folders, recorded, epoch, keep):
+    for name in folders_to_delete(folders, recorded, epoch, retention):
         # Gone from its name first: a deletion that is cut off leaves nothing that looks like a checkpoint.
         doomed = root / f".deleted-{name.removeprefix('.partial-')}"
         with contextlib.suppress(FileNotFoundError):

@@ -24,6 +24,7 @@ from rljob_api.wire.checkpoints import PartWriter
 from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.blob import safetensors_pieces
 from rljob_workers.dcs.checkpoint_attempt import Attempt, Place, read_record
+from rljob_workers.dcs.checkpoint_folders import Retention
 from rljob_workers.dcs.checkpoint_layout import (
     CHECKSUMS_FILE,
     RECORDED_MARK,
@@ -61,17 +62,18 @@ def build_checkpoint_store(
     writers = tuple(PartWriter(role=role, rank=rank) for rank in range(context.world_size))
     gang = Gang(leader or context.life.incarnation, writers, writers[context.global_rank])
     place = Place(context.checkpoint_dir, context.life, context.endpoints, gang, describing)
-    return CheckpointStore(place, session, share, context.job.spec.checkpoint.keep)
+    checkpoint = context.job.spec.checkpoint
+    return CheckpointStore(place, session, share, Retention(checkpoint.keep, checkpoint.keep_every))
 
 
 class CheckpointStore:
     """One writer thread; at most one checkpoint in flight and one due."""
 
-    def __init__(self, place: Place, session: RankSession, share: WeightShare | None, keep: int) -> None:
+    def __init__(self, place: Place, session: RankSession, share: WeightShare | None, retention: Retention) -> None:
         self._place = place
         self._session = session
         self._share = share
-        self._keep = keep
+        self._retention = retention
         self._turn = threading.Condition()
         self._due: DuePart | None = None
         self._in_flight = False
@@ -195,7 +197,7 @@ class CheckpointStore:
         with self._turn:
             current, due = self._reference, self._due
         in_use = [one for one in (current, None if due is None else due.reference) if one is not None]
-        prune(self._place.root, recorded, self._place.life.epoch, self._keep, in_use)
+        prune(self._place.root, recorded, self._place.life.epoch, self._retention, in_use)
 
 
 def _verify(path: Path, expected: str) -> None:

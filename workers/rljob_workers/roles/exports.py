@@ -33,6 +33,8 @@ class ExportConfig:
 
     num_rollouts: int
     checkpoint_every: int
+    keep_every: int | None
+    """Versions that are multiples of it are saved as well."""
     ref_update_interval: int | None
     """k: every k-th version becomes a reference version. None: version 0 alone."""
     serves_reference: bool
@@ -93,7 +95,9 @@ class Exports:
 
     def save_if_due(self) -> None:
         """Has the published version saved where the job says so; returns before it is."""
-        if self._version % self._config.checkpoint_every == 0 or self._version == self._config.num_rollouts:
+        intervals = (self._config.checkpoint_every, self._config.keep_every)
+        is_due = any(interval is not None and self._version % interval == 0 for interval in intervals)
+        if is_due or self._version == self._config.num_rollouts:
             self._save()
 
     def finish(self) -> None:

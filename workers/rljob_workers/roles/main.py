@@ -14,6 +14,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
+from rljob_api.checkpoint_interval import checkpoint_interval
 from rljob_api.names import EXIT_SUCCEEDED, Role
 from rljob_api.role_traits import TRAITS
 from rljob_api.spec import RLJobSpec
@@ -216,7 +217,8 @@ def _run_actor(rank: _Rank) -> None:
     exports = Exports(
         ExportConfig(
             num_rollouts=spec.rollout.num_rollouts,
-            checkpoint_every=spec.checkpoint.every_steps,
+            checkpoint_every=checkpoint_interval(spec),
+            keep_every=spec.checkpoint.keep_every,
             ref_update_interval=spec.training.ref_update_interval,
             serves_reference=spec.roles.reference is not None,
             timeout_seconds=float(spec.weight_sync.timeout_seconds),
