@@ -88,6 +88,8 @@ TABLE: tuple[Row, ...] = (
         "training.globalBatchSize",
         "training.microBatchSize",
         "training.maxTokensPerMicroBatch",
+        "training.packing",
+        "training.activationCheckpointing",
         "training.itersPerTrainUpdate",
         "training.claimPolicy",
         "training.epochsPerRollout",

@@ -51,6 +51,14 @@ _OF_TRAINERS = {
 }
 
 
+def _is_fsdp(job: spec.RLJobSpec) -> bool:
+    backend = job.roles.actor.backend
+    return job.model.path is not None if backend is None else backend == "Fsdp"
+
+
+_IS_FSDP = "(has(self.roles.actor.backend) ? self.roles.actor.backend == 'Fsdp' : has(self.model.path))"
+
+
 def _slices_reach_all_ranks(job: spec.RLJobSpec) -> bool:
     slices = job.training.iters_per_train_update
     if job.training.global_batch_size % slices:
@@ -230,6 +238,20 @@ SPEC: tuple[Rule, ...] = (
         cel="!has(self.training.microBatchSize) || "
         f"self.training.globalBatchSize % (self.training.microBatchSize * {_TRAINERS}) == 0",
         derived=_OF_TRAINERS,
+    ),
+    Rule(
+        field="training.packing",
+        holds=lambda job: job.training.packing or _is_fsdp(job),
+        sentence="false needs the backend Fsdp, but this job's is Flat, which always joins samples. Set "
+        "roles.actor.backend to Fsdp or leave packing out.",
+        cel=f"self.training.packing || {_IS_FSDP}",
+    ),
+    Rule(
+        field="training.activationCheckpointing",
+        holds=lambda job: not job.training.activation_checkpointing or _is_fsdp(job),
+        sentence="true needs the backend Fsdp, but this job's is Flat, which keeps its activations. Set "
+        "roles.actor.backend to Fsdp or leave activationCheckpointing out.",
+        cel="!has(self.training.activationCheckpointing) || !self.training.activationCheckpointing || " + _IS_FSDP,
     ),
     Rule(
         field="training.itersPerTrainUpdate",

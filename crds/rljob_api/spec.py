@@ -348,6 +348,12 @@ class TrainingSpec(RuledModel):
     bounds it. A sample that is longer goes alone."""
     iters_per_train_update: int = Field(default=1, ge=1, le=1_000_000)
     """A global batch is fetched in this many slices, so that training starts before it is complete."""
+    packing: bool = True
+    """Whether the samples of a micro-batch are joined without padding. The backend Fsdp does so for families of models
+    that are known to come out right; others run with false: each sample padded to the longest. Flat always joins."""
+    activation_checkpointing: bool | None = None
+    """Whether a layer's activations are computed again in the backward pass instead of being kept, which a large model
+    needs and which costs about a third more time. Null: with the backend Fsdp. Flat keeps them."""
     claim_policy: ClaimPolicy = ClaimPolicy.BALANCED
     """How a slice is dealt to the actor's replicas. Balanced: token sums as near as can be found. Group: whole prompt
     groups, which share their prompt's forward pass. Fifo: as the rows came."""

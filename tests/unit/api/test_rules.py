@@ -55,6 +55,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.rollout.reward.custom": st.sampled_from([{"function": "a:b"}, None]),
     "spec.training.globalBatchSize": SIZES,
     "spec.training.microBatchSize": st.one_of(SIZES, st.none()),
+    "spec.training.packing": st.booleans(),
+    "spec.training.activationCheckpointing": st.sampled_from([True, False, None]),
     "spec.training.maxTokensPerMicroBatch": st.sampled_from([4096, None]),
     "spec.training.optimizer": OPTIMIZER,
     "spec.training.itersPerTrainUpdate": SIZES,

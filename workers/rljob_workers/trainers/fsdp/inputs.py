@@ -10,15 +10,12 @@ A row's last token is not computed in either: it predicts nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from rljob_workers.trainers.packing import cut_by_length
-
-if TYPE_CHECKING:
-    from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.transfer_queue.jagged import Jagged
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +84,12 @@ def padded_inputs(tokens: Jagged, response_lengths: torch.Tensor, device: torch.
         predicting=predicting.to(device),
         targets=values[targets].to(device),
     )
+
+
+def rows_between(tokens: Jagged, start: int, stop: int) -> Jagged:
+    """Rows [start, stop), as views."""
+    offsets = tokens.offsets[start : stop + 1]
+    return Jagged(tokens.values[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
 
 
 def _nothing(device: torch.device) -> ModelInputs:

@@ -32,7 +32,7 @@ def load_weights(model: PreTrainedModel, stored: Mapping[str, torch.Tensor], *, 
     """
     check_fit(model, {name: tuple(tensor.shape) for name, tensor in stored.items()}, source=source)
     with torch.no_grad():
-        for name, parameter in _stored_tensors(model).items():
+        for name, parameter in stored_tensors(model).items():
             local, first = local_rows(parameter)
             for part in stored_parts(name, parameter.shape, local, first):
                 part.values.copy_(stored[part.name][part.place])
@@ -42,14 +42,14 @@ def weight_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
     """Stored name -> shape of every weight, in the model's order, the same on every rank."""
     return {
         stored: shape
-        for name, parameter in _stored_tensors(model).items()
+        for name, parameter in stored_tensors(model).items()
         for stored, shape in stored_shapes(name, parameter.shape).items()
     }
 
 
 def own_parts(model: PreTrainedModel) -> Iterator[StoredPart]:
     """What this rank holds of the stored tensors; the parts' values are views of its shard."""
-    for name, parameter in _stored_tensors(model).items():
+    for name, parameter in stored_tensors(model).items():
         yield from stored_parts(name, parameter.shape, *local_rows(parameter))
 
 
@@ -80,7 +80,7 @@ def check_fit(model: PreTrainedModel, shapes: Mapping[str, tuple[int, ...]], *, 
             )
 
 
-def _stored_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+def stored_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """Parameters, each once, and the buffers that folders hold."""
     parameters = dict(model.named_parameters())
     tied = _tied_names(model)
