@@ -23,7 +23,7 @@ from rljob_workers.dcs.checkpoint_attempt import read_record, settle
 from rljob_workers.dcs.checkpoints import CheckpointStore, build_checkpoint_store
 from rljob_workers.dcs.errors import CheckpointDamaged, LifeOver
 from rljob_workers.dcs.session import RankSession
-from rljob_workers.models.share import WHOLE
+from rljob_workers.models.share import WHOLE, WeightShare
 from rljob_workers.models.slices import EXP_AVG, StateShare, StateSlice
 from tests.integration.dcs.world import World, read_json
 from tests.power_cuts import noted_syncs
@@ -234,9 +234,9 @@ def test_the_reference_version_comes_back_with_the_checkpoint_that_used_it(
     assert restore.folder is not None
     later = world.rank(Role.ACTOR, epoch=2)
     resumed = build_checkpoint_store(later.context, later)
-    assert torch.equal(resumed.keep_reference(0, None)["w"], model(0)["w"])
+    assert torch.equal(resumed.restored_reference(0, {"w", "b"})["w"], model(0)["w"])
     with pytest.raises(CheckpointDamaged, match="names no reference version 2"):
-        resumed.keep_reference(2, None)
+        resumed.restored_reference(2, {"w", "b"})
     published(world, 2)
     save(resumed, 2, lineage=2)
     resumed.wait()
@@ -401,3 +401,32 @@ def test_a_rank_that_dies_over_its_part_leaves_the_record_before(
     resumed[1].write(weight(1, lineage=2), {}, state(1, 1), None)
     resumed[0].wait()
     assert folders(root) == sorted([folder, f"1-e2-{sessions[0].life.incarnation}"])
+
+
+def test_a_reference_that_other_ranks_have_cut_otherwise_is_put_together_and_kept_anew(
+    world: World, two: Two, root: Path
+) -> None:
+    whole = model(7)
+    for index, (store, name) in enumerate(zip((two.leader, two.other), whole, strict=True)):
+        store._share = WeightShare(index, 2, "halves")
+        store.keep_reference(0, {name: whole[name]})
+        store.write(weight(0), {name: model(0)[name]}, state(0, rank=index), TICKETS if index == 0 else None)
+    two.leader.wait()
+    two.other.wait()
+    assert world.raise_epoch(2).folder is not None
+    world.order(2)
+    alone = world.rank(Role.ACTOR, epoch=2)
+    resumed = build_checkpoint_store(alone.context, alone)
+    assert resumed.reference_version == 0
+    found = resumed.restored_reference(0, whole.keys())
+    assert {name: tensor.tolist() for name, tensor in found.items()} == {
+        name: tensor.tolist() for name, tensor in whole.items()
+    }
+    with pytest.raises(CheckpointDamaged, match="no reference version 0 with head "):
+        resumed.restored_reference(0, {*whole, "head"})
+    published(world, 1)
+    save(resumed, 1, lineage=2)
+    resumed.wait()
+    (folder,) = (path for path in root.iterdir() if path.name.startswith("1-e2"))
+    kept = root / "reference" / read_json(folder / "reference.json")["file"]
+    assert load_file(kept).keys() == whole.keys()

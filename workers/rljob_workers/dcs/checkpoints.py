@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from rljob_api.failpoints import failpoint
 from rljob_api.wire.checkpoints import PartWriter
@@ -29,6 +29,7 @@ from rljob_workers.dcs.checkpoint_layout import (
     CHECKSUMS_FILE,
     RECORDED_MARK,
     REFERENCE_FOLDER,
+    REFERENCE_PATTERN,
     DuePart,
     Gang,
     Reference,
@@ -80,6 +81,9 @@ class CheckpointStore:
         self._failure: BaseException | None = None
         self._writer: threading.Thread | None = None
         self._reference: Reference | None = None
+        """This rank's part of the reference version that is kept."""
+        self._restored: tuple[Reference, ...] = ()
+        """All parts of that of the restored checkpoint, cut as the ranks of then were assigned theirs."""
         (place.root / REFERENCE_FOLDER).mkdir(parents=True, exist_ok=True)
         self._adopt(session.welcome.restore.folder)
 
@@ -112,28 +116,45 @@ class CheckpointStore:
     @property
     def reference_version(self) -> int | None:
         """The reference version that is kept now; after a restore that of the checkpoint."""
-        return None if self._reference is None else self._reference.version
+        kept = (*(() if self._reference is None else (self._reference,)), *self._restored)
+        return kept[0].version if kept else None
 
-    def keep_reference(self, version: int, tensors: Mapping[str, torch.Tensor] | None) -> Mapping[str, torch.Tensor]:
-        """Makes a reference version durable and gives its tensors; None: the one of the restored checkpoint."""
-        if tensors is not None:
-            life = self._place.life
-            file = f"{version}-e{life.epoch}-{life.incarnation}.safetensors"
-            digest = write_synced(self._place.root / REFERENCE_FOLDER / file, safetensors_pieces(tensors))
-            sync_folder(self._place.root / REFERENCE_FOLDER)
-            with self._turn:
-                self._reference = Reference(version, file, digest)
-            return tensors
-        kept = self._reference
-        if kept is None or kept.version != version:
+    def keep_reference(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Makes this rank's part of a reference version durable."""
+        life = self._place.life
+        file = f"{version}-e{life.epoch}-{life.incarnation}.safetensors"
+        digest = write_synced(self._place.root / REFERENCE_FOLDER / file, safetensors_pieces(tensors))
+        sync_folder(self._place.root / REFERENCE_FOLDER)
+        with self._turn:
+            self._reference = Reference(version, file, digest)
+
+    def restored_reference(self, version: int, names: Collection[str]) -> Mapping[str, torch.Tensor]:
+        """This rank's part, `names`, of the reference version of the restored checkpoint; durable as such.
+
+        Where the ranks of then were assigned other tensors it is put together from theirs, and kept anew.
+        """
+        parts = [one for one in self._restored if one.version == version]
+        found: dict[str, torch.Tensor] = {}
+        for part in parts:
+            path = self._place.root / REFERENCE_FOLDER / part.file
+            with _opened(path) as blob:
+                held = [name for name in blob.keys() if name in names]  # noqa: SIM118 - not a mapping
+                if not held:
+                    continue
+                _verify(path, part.checksum)
+                found |= {name: blob.get_tensor(name) for name in held}
+                if len(held) == len(names) == len(blob.keys()):
+                    self._reference = part
+                    return found
+        missing = sorted(set(names) - found.keys())
+        if missing:
+            kept = self.reference_version
             raise CheckpointDamaged(
-                f"{self._place.root}: the restored checkpoint names no reference version {version} "
-                f"(it has {'none' if kept is None else kept.version}). Restore the folder from a copy."
+                f"{self._place.root}: the restored checkpoint names no reference version {version} with {missing[0]} "
+                f"(it has {'none' if kept is None else kept}). Restore the folder from a copy."
             )
-        path = self._place.root / REFERENCE_FOLDER / kept.file
-        _verify(path, kept.checksum)
-        with safe_open(path, framework="pt", device="cpu") as blob:
-            return {name: blob.get_tensor(name) for name in blob.keys()}  # noqa: SIM118 - not a mapping
+        self.keep_reference(version, found)
+        return found
 
     # --- restoring -------------------------------------------------------------------------------------------------
 
@@ -153,11 +174,11 @@ class CheckpointStore:
         if folder is None or not (self._place.root / folder).is_dir():
             return
         (self._place.root / folder / RECORDED_MARK).touch()
-        if self._share is None:
-            return
-        reference = self._place.root / folder / reference_file(self._share)
-        if reference.exists():
-            self._reference = Reference(**_read_json(reference))
+        parts = sorted((self._place.root / folder).glob(REFERENCE_PATTERN))
+        restored = {part.name: Reference(**_read_json(part)) for part in parts}
+        self._restored = tuple(restored.values())
+        if self._share is not None:
+            self._reference = restored.get(reference_file(self._share))
 
     # --- the writer's thread ---------------------------------------------------------------------------------------
 
@@ -207,6 +228,13 @@ def _verify(path: Path, expected: str) -> None:
         raise CheckpointDamaged(f"checkpoint: {path} cannot be read ({error}). Restore it from a copy.") from error
     if found != expected:
         raise CheckpointDamaged(f"checkpoint: {path} has checksum {found}, not {expected}. Restore it from a copy.")
+
+
+def _opened(path: Path) -> Any:  # noqa: ANN401 - safetensors has no name for it
+    try:
+        return safe_open(path, framework="pt", device="cpu")
+    except (OSError, SafetensorError) as error:
+        raise CheckpointDamaged(f"checkpoint: {path} cannot be read ({error}). Restore it from a copy.") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:

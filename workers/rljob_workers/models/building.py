@@ -23,11 +23,12 @@ from rljob_workers.models.decoder_config import DecoderConfig, read_config
 from rljob_workers.models.layout import EMBEDDING, HEAD, initial_weights, tensor_shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from transformers import PreTrainedTokenizerBase
 
 CONFIG_FILE = "config.json"
+GENERATION_FILE = "generation_config.json"
 
 _CLASSES = {Architecture.LLAMA: "LlamaForCausalLM", Architecture.QWEN3: "Qwen3ForCausalLM"}
 """transformers' class of each, as config.json names it."""
@@ -42,13 +43,19 @@ def torch_dtype(dtype: Dtype) -> torch.dtype:
 
 def build_config(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> DecoderConfig:
     """What `model` is made of; ValueError where nothing here computes it, or it has no room for the tokenizer."""
-    config = read_config(_made_config(model.config, tokenizer) if model.config else _config_file(_path_of(model)))
-    if config.vocab_size < len(tokenizer):
-        raise ValueError(
-            f"model: the tokenizer has {len(tokenizer)} tokens, but the model only {config.vocab_size}"
-            " (vocabSize). Raise vocabSize or use the model's own tokenizer."
-        )
+    described = _made_config(model.config, tokenizer) if model.config else _config_file(_path_of(model))
+    config = read_config(described)
+    _check_vocabulary(config.vocab_size, tokenizer)
     return config
+
+
+def described_config(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """What config.json says of `model`, of whatever family; ValueError where it has no room for the tokenizer."""
+    described = _made_config(model.config, tokenizer) if model.config else _config_file(_path_of(model))
+    size = described.get("vocab_size")
+    if isinstance(size, int):
+        _check_vocabulary(size, tokenizer)
+    return described
 
 
 def initial_state(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> dict[str, torch.Tensor]:
@@ -60,6 +67,22 @@ def initial_state(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> dict[
     else:  # drawn in float32 and rounded, so that jobs of either dtype start from the same weights
         state = initial_weights(config, model.config.initializer_range, model.config.seed)
     return {name: tensor.to(dtype) for name, tensor in state.items()}
+
+
+def initial_tensors(
+    model: ModelSpec, tokenizer: PreTrainedTokenizerBase, names: Collection[str]
+) -> dict[str, torch.Tensor]:
+    """Some tensors of version 0, of a model of whatever family: of a folder only these are read."""
+    if model.config is not None:
+        state = initial_state(model, tokenizer)
+    else:
+        state = {
+            name: tensor for file in _weight_files(_path_of(model)) for name, tensor in _read_weights(file).items()
+        }
+    missing = sorted(set(names) - state.keys())
+    if missing:
+        raise ValueError(f"model.path: {model.path} has no tensor {missing[0]}. Copy it again.")
+    return {name: state[name].to(torch_dtype(model.dtype)) for name in names}
 
 
 def shapes_of(state: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
@@ -98,12 +121,40 @@ def describing_files(config: DecoderConfig, dtype: torch.dtype, tokenizer: PreTr
 
     `dtype` is that of the weights, whatever the model was read from.
     """
-    own = {"architectures": [_CLASSES[config.architecture]], "dtype": str(dtype).removeprefix("torch.")}
-    described = {name: value for name, value in config.described.items() if name != "torch_dtype"} | own
+    return _described_as({**config.described, "architectures": [_CLASSES[config.architecture]]}, dtype, tokenizer)
+
+
+def _described_as(
+    described: Mapping[str, Any], dtype: torch.dtype, tokenizer: PreTrainedTokenizerBase
+) -> dict[str, bytes]:
+    kept = {name: value for name, value in described.items() if name != "torch_dtype"}
+    described = {**kept, "dtype": str(dtype).removeprefix("torch.")}
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
         files = {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.is_file()}
     return {CONFIG_FILE: (json.dumps(described, indent=2) + "\n").encode(), **files}
+
+
+def _check_vocabulary(size: int, tokenizer: PreTrainedTokenizerBase) -> None:
+    if size < len(tokenizer):
+        raise ValueError(
+            f"model: the tokenizer has {len(tokenizer)} tokens, but the model only {size}"
+            " (vocabSize). Raise vocabSize or use the model's own tokenizer."
+        )
+
+
+def policy_files(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> dict[str, bytes]:
+    """What is saved beside the weights of a job's policy, so that transformers and engines load the folder.
+
+    config.json with the dtype that the job trains in, the tokenizer's files with the chat template, and, where there is
+    one in `path`, generation_config.json.
+    """
+    described = described_config(model, tokenizer)
+    if model.config is not None:
+        return describing_files(read_config(described), torch_dtype(model.dtype), tokenizer)
+    files = _described_as(described, torch_dtype(model.dtype), tokenizer)
+    generation = _path_of(model) / GENERATION_FILE
+    return {**files, GENERATION_FILE: generation.read_bytes()} if generation.is_file() else files
 
 
 def _path_of(model: ModelSpec) -> Path:

@@ -19,6 +19,8 @@ import torch
 from rljob_workers.models.blob import read_blob
 
 PARAMETER, EXP_AVG, EXP_AVG_SQ = "parameter", "exp_avg", "exp_avg_sq"
+STEPS = "optimizer.steps"
+"""The JSON value that says how many optimizer steps were taken."""
 _OWN = "own"
 
 
@@ -119,6 +121,16 @@ class SavedState:
                 place = tuple(slice(start, start + size) for start, size in zip(offset, values.shape, strict=True))
                 target[place].copy_(values)
 
+    def fill_part(self, kind: str, name: str, offset: Sequence[int], target: torch.Tensor) -> None:
+        """Copies into `target`, the part of a tensor that begins at `offset`, what slices have of it; `check` first."""
+        ends = [start + length for start, length in zip(offset, target.shape, strict=True)]
+        for _, begins, values in self._slices[f"{kind}/{name}"]:
+            stops = [start + length for start, length in zip(begins, values.shape, strict=True)]
+            first = [max(pair) for pair in zip(offset, begins, strict=True)]
+            last = [min(pair) for pair in zip(ends, stops, strict=True)]
+            if all(start < stop for start, stop in zip(first, last, strict=True)):
+                target[_places(first, last, offset)].copy_(values[_places(first, last, begins)])
+
     def _read(self, path: Path) -> None:
         description = json.loads(path.read_bytes())
         self._values = self._values or description["values"]
@@ -132,3 +144,8 @@ class SavedState:
             f"checkpoint: the optimizer's state in {self._folder} is of another model ({how}). "
             "Give checkpoint.path a folder of this job, or an empty one."
         )
+
+
+def _places(first: Sequence[int], last: Sequence[int], origin: Sequence[int]) -> tuple[slice, ...]:
+    """[first, last) along each axis, counted from `origin`."""
+    return tuple(slice(start - zero, stop - zero) for start, stop, zero in zip(first, last, origin, strict=True))

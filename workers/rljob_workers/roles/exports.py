@@ -11,7 +11,7 @@ All are collectives: every rank calls them, in this order; one that has no part 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -53,9 +53,9 @@ class Exports:
         checkpoints: CheckpointStore,
         tickets: Callable[[], bytes] | None,
         timeline: Timeline,
-        initial: Callable[[], Mapping[str, torch.Tensor]],
+        initial: Callable[[Collection[str]], Mapping[str, torch.Tensor]],
     ) -> None:
-        """`tickets` gives the queue's ticket table, on the leader. `initial` makes version 0 again."""
+        """`tickets` gives the queue's ticket table, on the leader. `initial` makes tensors of version 0 again."""
         self._config = config
         self._session = session
         self._trainer = trainer
@@ -135,19 +135,24 @@ class Exports:
         version = 0 if interval is None else self._version // interval * interval
         weight = WeightId(lineage=self._session.welcome.restore.lineage, version=WeightVersion(version))
         with self._session.busy(f"keeping reference version {version}", self._config.timeout_seconds):
-            kept = self._checkpoints.keep_reference(version, self._new_reference(version))
+            kept = self._reference(version)
         deadline = time.monotonic() + self._config.timeout_seconds
         self._publisher.publish(Stream.REFERENCE, weight, kept, self._share, deadline=deadline)
 
-    def _new_reference(self, version: int) -> Mapping[str, torch.Tensor] | None:
-        """The tensors of a reference version that is not kept yet; None for the one of the restored checkpoint."""
+    def _reference(self, version: int) -> Mapping[str, torch.Tensor]:
+        """This rank's part of a reference version, durable."""
+        kept = self._checkpoints.reference_version
+        if version == kept and version != self._version:
+            return self._checkpoints.restored_reference(version, self._staged.keys())
+        tensors = self._new_reference(version, kept)
+        self._checkpoints.keep_reference(version, tensors)
+        return tensors
+
+    def _new_reference(self, version: int, kept: int | None) -> Mapping[str, torch.Tensor]:
         if version == self._version:
             return self._staged
-        kept = self._checkpoints.reference_version
-        if version == kept:
-            return None
         if version == 0:
-            return self._initial()
+            return self._initial(self._staged.keys())
         raise ValueError(
             f"training.refUpdateInterval: {self._config.ref_update_interval} measures train_{self._version} against"
             f" version {version}, but the checkpoint of version {self._version} has"

@@ -5,7 +5,6 @@ Called by the launcher in the forked child. Returns the exit code; a ValueError 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,8 +24,7 @@ from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.dcs.weights import build_publisher, build_receiver
 from rljob_workers.engines import build_engine
-from rljob_workers.models.blob import write_blob
-from rljob_workers.models.building import build_config, describing_files, initial_state, torch_dtype
+from rljob_workers.models.building import initial_tensors, policy_files
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.rewards import build_reward
 from rljob_workers.roles import advantages, tasks
@@ -42,8 +40,7 @@ from rljob_workers.roles.stages.log_probs import LogProbsStage
 from rljob_workers.roles.weight_follower import WeightFollower
 from rljob_workers.telemetry.sample_log import SampleLog
 from rljob_workers.telemetry.timeline import Timeline
-from rljob_workers.trainers import build_forward_model, build_trainer
-from rljob_workers.trainers.base import Trainer
+from rljob_workers.trainers import build_forward_model, build_trainer, load_version_0
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.dataset import Slicing
 from rljob_workers.transfer_queue.types import Task
@@ -200,15 +197,18 @@ def _run_actor(rank: _Rank) -> None:
     restore = rank.session.welcome.restore
     with rank.session.busy("building the model", LOADING_SECONDS):
         tokenizer = build_tokenizer(spec.model)
-        describing = describing_files(build_config(spec.model, tokenizer), torch_dtype(spec.model.dtype), tokenizer)
         group = form_group(context, rank.session.beat_within)
         trainer = build_trainer(spec, tokenizer, group)
         leader_life = incarnation_of_leader(group, context.life)
         store = build_checkpoint_store(
-            context, rank.session, describing, leader=leader_life, share=trainer.weight_share
+            context,
+            rank.session,
+            policy_files(spec.model, tokenizer),
+            leader=leader_life,
+            share=trainer.weight_share,
         )
         if restore.folder is None:
-            _materialise(rank, trainer, tokenizer)
+            load_version_0(trainer, spec, tokenizer, Path(context.endpoints.weights_dir))
         else:
             trainer.restore(store.verified(restore.folder))
     is_leader = group.rank == 0
@@ -229,7 +229,7 @@ def _run_actor(rank: _Rank) -> None:
         store,
         rank.queue.ticket_table if is_leader else None,
         rank.timeline,
-        lambda: initial_state(spec.model, tokenizer),
+        lambda names: initial_tensors(spec.model, tokenizer, names),
     )
     slicing = Slicing(
         task=tasks.ACTOR_TRAIN,
@@ -258,14 +258,6 @@ def _text_decoder(tokenizer: PreTrainedTokenizerBase) -> TextDecoder:
         return texts
 
     return decode
-
-
-def _materialise(rank: _Rank, trainer: Trainer, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Version 0, the same on every rank: from the model's folder, or random by its seed."""
-    with tempfile.TemporaryDirectory(dir=rank.context.endpoints.weights_dir) as folder:
-        blob = Path(folder) / "version-0.safetensors"
-        write_blob(blob, initial_state(rank.spec.model, tokenizer))
-        trainer.load(blob)
 
 
 _LOOPS: dict[Role, Callable[[_Rank], None]] = {

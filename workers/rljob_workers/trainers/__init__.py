@@ -6,7 +6,11 @@ comes next, since version 0 is materialised once, as checkpoint 0.
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import torch
 
 from rljob_api.backends import trainer_backend
 from rljob_api.spec import (
@@ -22,10 +26,15 @@ from rljob_api.spec import (
 )
 from rljob_workers.algorithms import aggregation, kl
 from rljob_workers.algorithms.policy_loss import PolicyLossConfig
-from rljob_workers.models.building import build_config, torch_dtype
+from rljob_workers.devices import own_device
+from rljob_workers.models.blob import write_blob
+from rljob_workers.models.building import build_config, described_config, initial_state, torch_dtype
 from rljob_workers.trainers import learning_rate
 from rljob_workers.trainers.adamw import AdamWConfig
 from rljob_workers.trainers.allocator import keep_freed_memory
+from rljob_workers.trainers.fsdp.building import ModelOptions, build_sharded, model_config
+from rljob_workers.trainers.fsdp.mesh import mesh_of
+from rljob_workers.trainers.fsdp.trainer import FsdpTrainer, FsdpTrainerConfig
 from rljob_workers.trainers.learning_rate import LearningRate
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
 from rljob_workers.trainers.torch_forward import TorchForwardModel
@@ -53,8 +62,32 @@ def build_trainer(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: Da
     """The actor's trainer; `group` is `data_parallel.SingleRank()` where the actor has one rank."""
     keep_freed_memory()
     if trainer_backend(spec) is TrainerBackend.FSDP:
-        raise ValueError("roles.actor.backend: Fsdp is not built yet. Give Flat.")
+        return _build_sharded_trainer(spec, tokenizer, group)
     return TorchTrainer(build_config(spec.model, tokenizer), trainer_config(spec), group)
+
+
+def load_version_0(trainer: Trainer, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, scratch: Path) -> None:
+    """Version 0 into a trainer, the same on every rank: from the model's folder, or random by its seed.
+
+    A sharded trainer reads its rows of the folder itself. `scratch` is a folder of this machine.
+    """
+    if trainer_backend(spec) is TrainerBackend.FSDP and spec.model.path is not None:
+        trainer.load(Path(spec.model.path))
+        return
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        blob = Path(folder) / "version-0.safetensors"
+        write_blob(blob, initial_state(spec.model, tokenizer))
+        trainer.load(blob)
+
+
+def _build_sharded_trainer(
+    spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup
+) -> FsdpTrainer:
+    device = own_device()
+    config = fsdp_trainer_config(spec, device)
+    options = ModelOptions(storage=torch.float32, compute=config.dtype, packing=config.packing, device=str(device))
+    model = build_sharded(model_config(described_config(spec.model, tokenizer)), options, mesh_of(group, device))
+    return FsdpTrainer(model, config, group)
 
 
 def build_forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> ForwardModel:
@@ -76,6 +109,20 @@ def trainer_config(spec: RLJobSpec) -> TorchTrainerConfig:
         loss=loss_config(spec.algorithm),
         optimizer=optimizer_config(spec.training.optimizer, total_steps(spec)),
         max_skipped_steps=spec.training.max_skipped_steps,
+    )
+
+
+def fsdp_trainer_config(spec: RLJobSpec, device: torch.device) -> FsdpTrainerConfig:
+    """The sharded trainer's slice of the job."""
+    return FsdpTrainerConfig(
+        dtype=torch_dtype(spec.model.dtype),
+        limits=micro_batch_limits(spec.training),
+        temperature=spec.rollout.sampling.temperature,
+        loss=loss_config(spec.algorithm),
+        optimizer=optimizer_config(spec.training.optimizer, total_steps(spec)),
+        max_skipped_steps=spec.training.max_skipped_steps,
+        packing=True,
+        device=device,
     )
 
 

@@ -12,7 +12,7 @@ import torch
 
 from rljob_api.role_traits import LEADING_ROLE
 from rljob_workers.models.blob import read_blob
-from rljob_workers.models.slices import EXP_AVG, EXP_AVG_SQ, PARAMETER, SavedState, StateShare, StateSlice
+from rljob_workers.models.slices import EXP_AVG, EXP_AVG_SQ, PARAMETER, STEPS, SavedState, StateShare, StateSlice
 from rljob_workers.trainers.torch_forward import load_weights
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from rljob_workers.trainers.adamw import FlatAdamW
     from rljob_workers.trainers.decoder import Decoder
 
-_STEPS = "optimizer.steps"
 _RELEASE_0_1_0_STATE, _RELEASE_0_1_0_VALUES = "state.safetensors", "state.json"
 
 
@@ -41,7 +40,7 @@ def stage(decoder: Decoder, optimizer: FlatAdamW, *, weights_are_exact: bool) ->
         for kind, flat in flats.items()
         for name, view in decoder.views_of(flat.clone()).items()
     ]
-    return StateShare(slices, random_state().own, {_STEPS: optimizer.steps})
+    return StateShare(slices, random_state().own, {STEPS: optimizer.steps})
 
 
 def restore(folder: Path, decoder: Decoder, optimizer: FlatAdamW, rank: int) -> None:
@@ -59,7 +58,7 @@ def restore(folder: Path, decoder: Decoder, optimizer: FlatAdamW, rank: int) -> 
     load_weights(decoder, folder)
     for kind, flat in kinds.items():
         saved.fill(kind, decoder.views_of(flat))
-    optimizer.steps = saved.values[_STEPS]
+    optimizer.steps = saved.values[STEPS]
     _restore_random(saved.own(rank))
 
 
@@ -83,5 +82,5 @@ def _restore_release_0_1_0(folder: Path, decoder: Decoder, optimizer: FlatAdamW)
         decoder.flat.copy_(tensors["weights"])
     optimizer.first_moment.copy_(tensors["optimizer.first_moment"])
     optimizer.second_moment.copy_(tensors["optimizer.second_moment"])
-    optimizer.steps = values[_STEPS]
+    optimizer.steps = values[STEPS]
     _restore_random({"random": tensors["random"]})

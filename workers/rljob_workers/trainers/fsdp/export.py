@@ -1,0 +1,86 @@
+"""Published weights: whole tensors, each gathered to the one rank that stages it, as many bytes to each rank as can be.
+
+Tensor by tensor, so that a rank never holds more than its shard, its part of the weights and one whole tensor. Gathered
+in the type that is published, and by the hub's names (`stored_names`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import distributed
+
+from rljob_workers.models.share import WeightShare, layout_digest
+from rljob_workers.trainers.fsdp.loading import local_rows
+from rljob_workers.trainers.fsdp.stored_names import stored_parts, stored_shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rljob_workers.trainers.data_parallel import DataParallelGroup
+
+
+def assign(sizes: Mapping[str, int], world: int) -> dict[str, int]:
+    """Name -> rank that stages it. Where there are fewer tensors than ranks the last ranks have none.
+
+    The largest first, each to the rank that has least: no rank has more than the even share and one tensor. A function
+    of its arguments alone, their order included: all ranks come to the same.
+    """
+    loads, owners = [0] * world, {}
+    for name in sorted(sizes, key=lambda name: -sizes[name]):
+        owner = min(range(world), key=loads.__getitem__)
+        owners[name] = owner
+        loads[owner] += sizes[name]
+    return {name: owners[name] for name in sizes}
+
+
+class Export:
+    """How the weights of one model leave it, on one rank."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype, group: DataParallelGroup) -> None:
+        """`tensors` are parameters and buffers by their names in memory, sharded or whole; `dtype` is published."""
+        self._tensors = tensors
+        self._dtype = dtype
+        self._group = group
+        self._owners = assign({name: tensor.numel() for name, tensor in tensors.items()}, group.world)
+
+    @property
+    def share(self) -> WeightShare | None:
+        """This rank's part; None where it was assigned nothing."""
+        parts: list[dict[str, Sequence[int]]] = [{} for _ in range(max(self._owners.values()) + 1)]
+        for name, tensor in self._tensors.items():
+            parts[self._owners[name]].update(stored_shapes(name, tensor.shape))
+        if self._group.rank >= len(parts):
+            return None
+        return WeightShare(self._group.rank, len(parts), layout_digest(parts))
+
+    def stage(self) -> dict[str, torch.Tensor]:
+        """This rank's part, on the host, in memory of its own; a collective."""
+        staged: dict[str, torch.Tensor] = {}
+        for name, tensor in self._tensors.items():
+            whole = self._whole(tensor, self._owners[name])
+            if whole is not None:
+                staged |= {part.name: part.values for part in stored_parts(name, tensor.shape, whole, 0)}
+        return staged
+
+    def _whole(self, tensor: torch.Tensor, owner: int) -> torch.Tensor | None:
+        """All rows of a tensor, on the host of its owner; None on the other ranks."""
+        local, _ = local_rows(tensor)
+        if local.shape == tensor.shape and (self._group.world == 1 or not _is_sharded(tensor)):
+            return local.to("cpu", self._dtype, copy=True) if self._group.rank == owner else None
+        rows = -(-tensor.shape[0] // self._group.world)
+        piece = local.new_zeros((rows, *tensor.shape[1:]), dtype=self._dtype)  # gathered pieces are of one length
+        piece[: len(local)] = local
+        if self._group.rank != owner:
+            distributed.gather(piece, dst=owner)
+            return None
+        whole = piece.new_empty((rows * self._group.world, *tensor.shape[1:]))
+        distributed.gather(piece, list(whole.chunk(self._group.world)), dst=owner)
+        return whole[: tensor.shape[0]].cpu()
+
+
+def _is_sharded(tensor: torch.Tensor) -> bool:
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(tensor, DTensor)
