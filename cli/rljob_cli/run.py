@@ -27,7 +27,7 @@ Stop and resume:
 
 \b
 On one machine:
-  Fields that are for a cluster (image, resources, gpus, template, volume, deadlines ...) are checked and then not
+  Fields that are for a cluster (image, resources, template, volume, deadlines ...) are checked and then not
   looked at; the first line says which. suspend: true is refused.
 
 \b

@@ -9,7 +9,7 @@ from rljob_api.role_traits import field_name
 from rljob_api.spec import RLJobSpec
 
 CLUSTER_ONLY: tuple[str, ...] = (
-    *(f"roles.{field_name(role)}.{field}" for role in Role for field in ("gpus", "resources", "template")),
+    *(f"roles.{field_name(role)}.{field}" for role in Role for field in ("gpuResource", "resources", "template")),
     "transferQueue.redis",
     "checkpoint.volume",
     "image",

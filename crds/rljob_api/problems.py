@@ -42,6 +42,7 @@ _FORMS = {
     "kind": "Give RLJob.",
     "name": FORM_OF_NAME,
     "function": "Give an import path of the form package.module:function.",
+    "gpuResource": "Give a resource of Kubernetes with its domain, such as nvidia.com/gpu or amd.com/gpu.",
 }
 
 

@@ -14,6 +14,8 @@ from rljob_api.tokenizer_size import NUM_BYTES, PRINTABLE_ASCII, SPECIAL_TOKENS,
 from rljob_api.topology import topology_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rljob_api import spec
 
 
@@ -222,7 +224,53 @@ FAILURE_RULE: tuple[Rule, ...] = (
     ),
 )
 
+_SHARING_ROLES = tuple(role for role in Role if TRAITS[role].loads_model and not TRAITS[role].leads)
+"""Those whose work may lie beside the trainer's on one device."""
+
+
+def _num_devices(role: spec.RoleSpec | None) -> int:
+    return 0 if role is None else role.replicas * role.gpus
+
+
+def _shares_what_there_is(role: Role) -> Callable[[spec.RLJobSpec], bool]:
+    def holds(job: spec.RLJobSpec) -> bool:
+        given = job.roles.of(role)
+        if given is None or given.share_devices_with is None:
+            return True
+        return 0 < _num_devices(given) <= _num_devices(job.roles.of(LEADING_ROLE))
+
+    return holds
+
+
+def _sharing(role: Role) -> Rule:
+    """A role that shares needs devices, and no more than there are."""
+    field, actor = f"roles.{field_name(role)}", f"roles.{field_name(LEADING_ROLE)}"
+    # The API server fills in every default but that of the replicas that are scaled.
+    pods = f"(has(self.{field}.replicas) ? self.{field}.replicas : 1)"
+    return Rule(
+        field=f"{field}.shareDevicesWith",
+        holds=_shares_what_there_is(role),
+        sentence=f"{{{field}.shareDevicesWith}} needs gpus of at least 1, and no more in all pods (replicas x gpus) "
+        f"than the actor has, but {field}.gpus is {{{field}.gpus}} and the actor has {{{actor}.replicas}} x "
+        f"{{{actor}.gpus}}. Change gpus or replicas, or remove shareDevicesWith.",
+        cel=f"!has(self.{field}) || !has(self.{field}.shareDevicesWith) || (self.{field}.gpus > 0 && "
+        f"{pods} * self.{field}.gpus <= self.{actor}.replicas * self.{actor}.gpus)",
+    )
+
+
+def _cannot_share(role: Role) -> Rule:
+    field = f"roles.{field_name(role)}.shareDevicesWith"
+    names = " and ".join(", ".join(field_name(role) for role in _SHARING_ROLES).rsplit(", ", 1))
+    return Rule(
+        field=field,
+        holds=lambda job: (given := job.roles.of(role)) is None or given.share_devices_with is None,
+        sentence=f"{{{field}}} is for {names}. Remove it.",
+        cel=f"!has(self.roles.{field_name(role)}) || !has(self.{field})",
+    )
+
+
 SPEC: tuple[Rule, ...] = (
+    *(_sharing(role) if role in _SHARING_ROLES else _cannot_share(role) for role in Role),
     Rule(
         field="training.globalBatchSize",
         holds=lambda job: job.rollout.batch_size * job.rollout.samples_per_prompt % job.training.global_batch_size == 0,

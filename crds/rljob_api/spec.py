@@ -385,6 +385,21 @@ class ResourcesSpec(ApiModel):
     """What the container may use at most."""
 
 
+ResourceName = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$", max_length=317
+    ),
+]
+"""An extended resource of Kubernetes: a domain, `/` and a name."""
+
+
+class DeviceOwner(StrEnum):
+    """Whose devices a role may use too."""
+
+    ACTOR = "actor"
+
+
 class RoleSpec(RuledModel):
     """Size and shape of one role. Its ranks, the processes that do its work, are replicas x ranks of each pod."""
 
@@ -397,7 +412,13 @@ class RoleSpec(RuledModel):
     threads: int = Field(default=1, ge=1, le=1024)
     """CPU threads of tensor operations in each rank (for rollout: in each engine)."""
     gpus: int = Field(default=0, ge=0, le=64)
-    """GPUs of each pod (`nvidia.com/gpu`), one for each of its ranks. On a cluster only."""
+    """GPUs of each pod, one for each of its ranks; 0: it computes on the CPU. `rljob run` deals this machine's, in a
+    fixed order of roles."""
+    gpu_resource: ResourceName = "nvidia.com/gpu"
+    """The resource that `gpus` counts, e.g. amd.com/gpu or nvidia.com/mig-1g.10gb. On a cluster only."""
+    share_devices_with: DeviceOwner | None = None
+    """actor: the pods of this role use the actor's devices and need none of their own. For rollout, actorFwd and
+    reference, on one machine only; each must leave the others memory."""
     resources: ResourcesSpec = ResourcesSpec()
     """CPU and memory of each pod. On a cluster only."""
     template: dict[str, Any] = {}

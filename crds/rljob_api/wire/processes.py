@@ -22,6 +22,8 @@ class SpawnLauncher(WireModel):
     """Path of the resolved RLJob (JSON)."""
     endpoints: str
     """Path of the `Endpoints` file (JSON, mode 0600)."""
+    devices: list[str] = []
+    """The pod's, as CUDA_VISIBLE_DEVICES names them; empty: it computes on the CPU."""
 
 
 class ParentReady(WireModel):

@@ -16,14 +16,16 @@ from rljob_api.wire.identity import PodKey
 from rljob_api.wire.processes import PARENT_MESSAGE, LauncherExited, LauncherSpawned, ParentReady, SpawnLauncher
 from rljob_operator.core import PodFact, PodState
 from rljob_operator.local import processes
+from rljob_operator.local.device_placement import PodDevices
 from rljob_operator.local.run_folder import RunFolder
 
 
 class Pods:
     """The newest life of every pod, and the line to the parent."""
 
-    def __init__(self, folder: RunFolder, changed: Callable[[], None]) -> None:
+    def __init__(self, folder: RunFolder, devices: PodDevices, changed: Callable[[], None]) -> None:
         self._folder = folder
+        self._devices = devices
         self._changed = changed
         self._facts: dict[PodKey, PodFact] = {}
         self._writer: asyncio.StreamWriter | None = None
@@ -61,7 +63,8 @@ class Pods:
         uid = uuid.uuid4().hex[:12]
         self._facts[key] = PodFact(key, f"{uid}/0", PodState.PENDING, time.time())
         manifest, endpoints = str(self._folder.manifest), str(self._folder.endpoints)
-        request = SpawnLauncher(pod=key, pod_uid=uid, manifest=manifest, endpoints=endpoints)
+        devices = list(self._devices.get(key, ()))
+        request = SpawnLauncher(pod=key, pod_uid=uid, manifest=manifest, endpoints=endpoints, devices=devices)
         if self._writer is None:
             self._unsent.append(request)
         else:

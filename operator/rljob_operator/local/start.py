@@ -6,13 +6,16 @@ import gc
 import time
 from pathlib import Path
 
+from rljob_api.machine_devices import machine_devices
 from rljob_api.names import EXIT_FAILED, EXIT_SUCCEEDED
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase
 from rljob_operator.local import stop_signals
+from rljob_operator.local.device_placement import PodDevices, place, wanted_devices
+from rljob_operator.local.errors import RunRefused
 from rljob_operator.local.run_folder import RunFolder
 from rljob_operator.local.summary import summary
-from rljob_operator.local.supervisor import Outcome, Supervisor
+from rljob_operator.local.supervisor import Supervisor
 from rljob_operator.local.view import View, make_view
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -26,16 +29,28 @@ def run_job(job: RLJob, out: Path, *, fresh: bool, output: str, resume: str) -> 
     folder = RunFolder.open(out, fresh=fresh)
     try:
         folder.check(job)
+        devices = devices_of(job)
         view = make_view(output)
         if folder.is_finished(job):
             view.close(_finished_already(job, folder))
             return EXIT_SUCCEEDED
-        return _supervise(job, folder, view, resume)
+        return _supervise(job, folder, devices, view, resume)
     finally:
         folder.close()
 
 
-def _supervise(job: RLJob, folder: RunFolder, view: View, resume: str) -> int:
+def devices_of(job: RLJob) -> PodDevices:
+    """Which pod gets which of this machine's devices; they are looked for only if it wants any. Raises RunRefused."""
+    if not wanted_devices(job.spec.roles):
+        return {}
+    try:
+        found = machine_devices()
+    except ValueError as error:
+        raise RunRefused(str(error)) from error
+    return place(job.spec.roles, found.names, found.source)
+
+
+def _supervise(job: RLJob, folder: RunFolder, devices: PodDevices, view: View, resume: str) -> int:
     started = time.monotonic()
     # What is loaded by now lives to the end: a full collection in the middle of a restart would cost tens of ms.
     gc.freeze()
@@ -43,7 +58,7 @@ def _supervise(job: RLJob, folder: RunFolder, view: View, resume: str) -> int:
         with stop_signals.held_back():
             view.open(job, str(folder.path))
             folder.write_manifest(job)
-            outcome = asyncio.run(_run(job, folder, view))
+            outcome = asyncio.run(Supervisor(job, folder, devices, view).run())
     except OSError as error:
         if error.errno not in _FULL:
             raise
@@ -51,10 +66,6 @@ def _supervise(job: RLJob, folder: RunFolder, view: View, resume: str) -> int:
         return EXIT_FAILED
     view.close(summary(folder.path, outcome.status, time.monotonic() - started, resume))
     return outcome.exit_code
-
-
-async def _run(job: RLJob, folder: RunFolder, view: View) -> Outcome:
-    return await Supervisor(job, folder, view).run()
 
 
 def _full(folder: RunFolder, error: OSError, seconds: float, resume: str) -> dict[str, object]:

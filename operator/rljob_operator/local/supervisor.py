@@ -36,6 +36,7 @@ from rljob_operator.core import (
 from rljob_operator.core.conditions import terminal
 from rljob_operator.local import stop_signals
 from rljob_operator.local.coordinator_transport import LocalTransport
+from rljob_operator.local.device_placement import PodDevices
 from rljob_operator.local.infrastructure import Infrastructure
 from rljob_operator.local.journal import Journal
 from rljob_operator.local.listener import PACE, Listener
@@ -65,16 +66,16 @@ class _KilledByUser(Exception):
 class Supervisor:
     """One start of one job.
 
-    supervisor = Supervisor(job, folder, view)
+    supervisor = Supervisor(job, folder, devices, view)
     outcome = await supervisor.run()          # in the main thread: children die with the thread that made them
     """
 
-    def __init__(self, job: RLJob, folder: RunFolder, view: View) -> None:
+    def __init__(self, job: RLJob, folder: RunFolder, devices: PodDevices, view: View) -> None:
         self._job = job
         self._replicas = job.spec.roles.replicas()
         self._services = Services.prepare(folder, job)
         self._wake = asyncio.Event()
-        self._pods = Pods(folder, self._wake.set)
+        self._pods = Pods(folder, devices, self._wake.set)
         self._infrastructure = Infrastructure(ended=self._ended, last_words=folder.tail)
         status, event = begin(folder.status(), self._replicas, time.time())
         self._journal = Journal(folder, view, status)

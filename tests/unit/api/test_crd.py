@@ -128,6 +128,8 @@ def test_fields_of_a_cluster_are_those_that_say_so() -> None:
 
 
 def test_fields_of_a_cluster_are_found_where_they_are_given() -> None:
-    spec = RLJobSpec.model_validate(changed({"spec.image": "i", "spec.roles.actor": {"gpus": 1}})["spec"])
-    assert given_cluster_fields(spec) == ["roles.actor.gpus", "image"]
+    spec = RLJobSpec.model_validate(
+        changed({"spec.image": "i", "spec.roles.actor": {"gpuResource": "amd.com/gpu"}})["spec"]
+    )
+    assert given_cluster_fields(spec) == ["roles.actor.gpuResource", "image"]
     assert given_cluster_fields(RLJobSpec.model_validate(GOOD["spec"])) == []

@@ -35,6 +35,8 @@ def test_defaults_are_filled_in_where_nothing_was_written() -> None:
         "ranksPerPod": None,
         "threads": 1,
         "gpus": 0,
+        "gpuResource": "nvidia.com/gpu",
+        "shareDevicesWith": None,
         "resources": {"requests": {}, "limits": {}},
         "template": {},
     }

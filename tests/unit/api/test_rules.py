@@ -18,7 +18,12 @@ from tests.unit.api.sentences import CROSS_FIELD
 SCHEMA = spec_schema()
 
 SIZES = st.sampled_from([1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 512])
-SHAPE = {"replicas": st.integers(1, 4), "ranksPerPod": st.integers(1, 3), "gpus": st.integers(0, 3)}
+SHAPE: dict[str, st.SearchStrategy[Any]] = {
+    "replicas": st.integers(1, 4),
+    "ranksPerPod": st.integers(1, 3),
+    "gpus": st.integers(0, 3),
+    "shareDevicesWith": st.sampled_from([None, "actor"]),
+}
 SHAPES = st.fixed_dictionaries({}, optional=SHAPE)
 ACTOR = st.fixed_dictionaries({}, optional={**SHAPE, "backend": st.sampled_from(["Flat", "Fsdp", None])})
 # Always with a learning rate: the CEL library of this test writes 1e-06 as 0.000001.
@@ -64,7 +69,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.training.refUpdateInterval": st.sampled_from([1, 5, None]),
     "spec.roles.actor": ACTOR,
     "spec.roles.rollout": SHAPES,
+    "spec.roles.actorFwd": st.one_of(st.none(), SHAPES),
     "spec.roles.reference": st.one_of(st.none(), SHAPES),
+    "spec.roles.advantages": SHAPES,
     "spec.restartPolicy.table.actor": st.one_of(st.none(), SCOPES),
     "spec.restartPolicy.table.rollout": SCOPES,
     "spec.restartPolicy.backoff.initialSeconds": st.sampled_from([0, 60, 61.5]),

@@ -86,6 +86,9 @@ class RankContext:
     seq_sink: SeqSink
     ready_mark: ReadyMark = field(default_factory=ReadyMark)
     drain: DrainRequest = field(default_factory=DrainRequest)
+    devices: tuple[str, ...] = ()
+    """All that CUDA shows to this rank, by name; none: it computes on the CPU. Names that begin with `fake-` are of
+    devices that are not there: it computes on the CPU, too."""
 
     @property
     def checkpoint_dir(self) -> Path:

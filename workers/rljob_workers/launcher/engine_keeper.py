@@ -19,6 +19,8 @@ from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.launchers import EngineProcess, EngineState
 from rljob_workers.engines.backend import EngineBackend, EngineSettings, Fork
+from rljob_workers.launcher.device_slices import require_no_cuda, see_only
+from rljob_workers.launcher.device_tenants import take_over
 from rljob_workers.launcher.engine_process import become_engine
 from rljob_workers.launcher.forking import Child, Exit, fork_child
 from rljob_workers.launcher.health import HealthProbe
@@ -48,6 +50,8 @@ class EnginePlace:
     log: Path
     identity_file: Path
     """Where the life of an engine that is a program of its own is written down."""
+    devices: Callable[[], tuple[str, ...]] = tuple
+    """Its own, as CUDA_VISIBLE_DEVICES names them; none: it computes on the CPU. Asked when it is started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +142,20 @@ class EngineKeeper:
         incarnation, settings = secrets.token_hex(6), self._wish.settings
         command = self._backend.command(settings, self._port)
 
+        place = self._place
+        devices = place.devices()
+
         def prepare() -> None:
             release()
             self._probe.close()
+            see_only(devices)
 
-        child = fork_child(
-            lambda: become_engine(command, settings, self._socket, incarnation, self._place.identity_file),
-            self._place.log,
-            prepare,
-            oom_score=RANK_OOM_SCORE,
-        )
+        def live() -> int:
+            take_over(place.log.stem, devices, place.log.parent)
+            return become_engine(command, settings, self._socket, incarnation, place.identity_file)
+
+        require_no_cuda()
+        child = fork_child(live, place.log, prepare, oom_score=RANK_OOM_SCORE)
         self._killed_since = None
         self.starts += 1
         self._life = self._last = _EngineLife(incarnation, child, self._clock())

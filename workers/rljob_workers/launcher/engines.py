@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from rljob_api.names import Role
@@ -33,14 +34,17 @@ def wish_of(spec: RLJobSpec, role: Role) -> EngineWish:
     return EngineWish(settings_of(spec, role), float(spec.restart_policy.heartbeat_timeout_seconds))
 
 
-def engine_places(identity: PodIdentity, num_engines: int, logs: Path) -> list[EnginePlace]:
-    """Which engines a pod has."""
+def engine_places(
+    identity: PodIdentity, num_engines: int, logs: Path, devices: Callable[[int], tuple[str, ...]]
+) -> list[EnginePlace]:
+    """Which engines a pod has; `devices` are those of an engine."""
     pod = identity.pod
     places = []
     for index, name in enumerate(engine_names(pod, num_engines)):
         title = f"The engine of {pod}" if num_engines == 1 else f"Engine {index} of {pod}"
         identity_file = logs.parent / "engines" / str(pod) / f"engine-{index}.json"
-        places.append(EnginePlace(identity, index, title, logs / f"{name}.log", identity_file))
+        own = partial(devices, index)
+        places.append(EnginePlace(identity, index, title, logs / f"{name}.log", identity_file, own))
     return places
 
 

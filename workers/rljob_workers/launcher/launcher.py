@@ -32,6 +32,7 @@ from rljob_workers.dcs.launcher_client import LauncherClient, PendingOrder
 from rljob_workers.engines.backend import EngineBackend
 from rljob_workers.engines.registry import backend_of
 from rljob_workers.launcher import rank_process
+from rljob_workers.launcher.device_slices import slice_of
 from rljob_workers.launcher.engine_keeper import EngineKeeper, EngineWish
 from rljob_workers.launcher.engines import Engines, engine_places, wish_of
 from rljob_workers.launcher.forking import reap
@@ -125,7 +126,7 @@ class Launcher:
         logs, clock = self._environment.logs, self._clock
 
         def make(num_engines: int, wish: EngineWish) -> list[EngineKeeper]:
-            places = engine_places(self._identity, num_engines, logs)
+            places = engine_places(self._identity, num_engines, logs, self._slice)
             return [EngineKeeper(place, backend, wish, clock) for place in places]
 
         return Engines(make, self._topology.engines, wish_of(spec, self._identity.pod.role))
@@ -283,8 +284,13 @@ class Launcher:
             engine_url=self._engines.url(rank),
             seq_sink=self._ranks.sink(rank),
             ready_mark=self._ranks.ready_mark(rank),
+            devices=() if self._topology.engines else self._slice(rank),
         )
         self._ranks.start(context, self._bodies.rank, self._close_everything)
+
+    def _slice(self, index: int) -> tuple[str, ...]:
+        """The devices of a rank or, where the pod has engines, of an engine: they are the ones that compute then."""
+        return slice_of(self._environment.devices_of(self._job), index, self._topology.ranks_per_pod)
 
     def _close_connections(self) -> None:
         """In a forked child: it must not speak on its launcher's connections, nor hold them open."""
@@ -324,7 +330,7 @@ def run_launcher(spawn: SpawnLauncher, bodies: Bodies) -> int:
     job = RLJob.model_validate_json(Path(spawn.manifest).read_bytes())
     endpoints = Endpoints.model_validate_json(Path(spawn.endpoints).read_bytes())
     identity = PodIdentity(spawn.pod, spawn.pod_uid, spawn.container_restart_count)
-    return Launcher(identity, job, one_machine(endpoints), SignalPipe(), bodies).run()
+    return Launcher(identity, job, one_machine(endpoints, spawn.devices), SignalPipe(), bodies).run()
 
 
 def _differs(poll: LauncherPoll, earlier: LauncherPoll) -> bool:

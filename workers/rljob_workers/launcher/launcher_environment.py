@@ -5,7 +5,7 @@ Made by `launcher.run_launcher` (one machine) and by `pod` (a container); read b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -32,8 +32,12 @@ class LauncherEnvironment:
     logs: Path
     when_done: WhenDone
     plugins: tuple[LoopPlugin, ...] = ()
+    devices_of: Callable[[RLJob], tuple[str, ...]] = lambda _: ()
+    """The pod's, as CUDA_VISIBLE_DEVICES names them; none: it computes on the CPU. Asked when a child is started, since
+    the job that is read first may be older than the pod."""
 
 
-def one_machine(endpoints: Endpoints) -> LauncherEnvironment:
-    """Of a local run."""
-    return LauncherEnvironment(lambda _: endpoints, Path(endpoints.run_dir) / "logs", WhenDone.LEAVES)
+def one_machine(endpoints: Endpoints, devices: Sequence[str]) -> LauncherEnvironment:
+    """Of a local run, whose supervisor deals the machine's devices to the pods."""
+    logs = Path(endpoints.run_dir) / "logs"
+    return LauncherEnvironment(lambda _: endpoints, logs, WhenDone.LEAVES, devices_of=lambda _: tuple(devices))

@@ -25,6 +25,7 @@ from rljob_workers.launcher.preload import limit_thread_pools, preload, require_
 
 limit_thread_pools()  # before anything below pulls in NumPy or torch
 
+from rljob_workers.launcher.device_slices import require_no_cuda  # noqa: E402 -- see above
 from rljob_workers.launcher.forking import Child, fork_child, reap  # noqa: E402 -- see above
 from rljob_workers.launcher.launcher import Bodies, run_launcher  # noqa: E402 -- see above
 from rljob_workers.launcher.signals import SignalPipe  # noqa: E402 -- see above
@@ -77,6 +78,7 @@ class Parent:
 
     def _spawn(self, spawn: SpawnLauncher) -> None:
         require_single_thread()
+        require_no_cuda()
         endpoints = Endpoints.model_validate_json(Path(spawn.endpoints).read_bytes())
         log = Path(endpoints.run_dir) / "logs" / f"{spawn.pod}.log"
         child = fork_child(lambda: run_launcher(spawn, self._bodies), log, self._release)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rljob_api import cluster
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_TERMINATED, Role
+from rljob_api.role_traits import field_name
 from rljob_workers.launcher.preload import limit_thread_pools, preload
 from rljob_workers.launcher.starts import count_start
 
@@ -26,6 +27,7 @@ from rljob_api.spec import RLJob  # noqa: E402 -- see above
 from rljob_api.topology import topology_of  # noqa: E402 -- see above
 from rljob_api.wire.identity import PodKey  # noqa: E402 -- see above
 from rljob_workers.dcs.coordinator.listening import open_listener  # noqa: E402 -- see above
+from rljob_workers.launcher.device_slices import container_devices  # noqa: E402 -- see above
 from rljob_workers.launcher.echo import LogEcho  # noqa: E402 -- see above
 from rljob_workers.launcher.forking import is_users_error  # noqa: E402 -- see above
 from rljob_workers.launcher.launcher import Bodies, Launcher  # noqa: E402 -- see above
@@ -69,8 +71,14 @@ class Pod:
             return EXIT_TERMINATED
         identity = PodIdentity(pod, self._pod_uid, restart_count)
         plugins = (probes, LogEcho(logs, sys.stdout.fileno()))
-        environment = LauncherEnvironment(self._environment.endpoints, logs, WhenDone.STAYS, plugins)
+        environment = LauncherEnvironment(
+            self._environment.endpoints, logs, WhenDone.STAYS, plugins, self._container_devices
+        )
         return Launcher(identity, self._job, environment, signals, self._bodies).run()
+
+    def _container_devices(self, job: RLJob) -> tuple[str, ...]:
+        spec = job.spec.roles.of(self._role)
+        return container_devices(f"spec.roles.{field_name(self._role)}.gpus", spec.gpus if spec is not None else 0)
 
     def _probes(self, restart_count: int) -> ProbeServer:
         def metrics(state: LauncherState) -> str:

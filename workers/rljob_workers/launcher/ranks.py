@@ -19,6 +19,8 @@ from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.identity import Life, PodKey, RankKey
 from rljob_api.wire.launchers import RankProcess
 from rljob_workers.dcs.context import RankContext, ReadyMark, SeqSink
+from rljob_workers.launcher.device_slices import require_no_cuda, see_only
+from rljob_workers.launcher.device_tenants import take_over
 from rljob_workers.launcher.forking import Child, Exit, fork_child
 from rljob_workers.launcher.plan import RankView
 
@@ -128,16 +130,22 @@ class Ranks:
 
     def start(self, context: RankContext, body: Callable[[RankContext], int], release: Callable[[], None]) -> None:
         """Forks a rank that runs `body`; `release` closes what the launcher holds, in the child."""
+        life = context.life
+        log = self._logs / f"{life.key}.log"
 
         def prepare() -> None:
             release()
             signal.signal(signal.SIGTERM, lambda *_: context.drain.ask())
+            see_only(context.devices)
 
-        life = context.life
-        log = self._logs / f"{life.key}.log"
+        def live() -> int:
+            take_over(str(life.key), context.devices, self._logs)
+            return body(context)
+
         self._ready_marks[life.key.rank].clear()
         self.starts += 1
-        child = fork_child(lambda: body(context), log, prepare, oom_score=RANK_OOM_SCORE)
+        require_no_cuda()
+        child = fork_child(live, log, prepare, oom_score=RANK_OOM_SCORE)
         self._lives[life.key.rank] = _RankLife(life, child)
         _log.info("%s: life %s of epoch %s runs as process %s", life.key, life.incarnation, life.epoch, child.pid)
 
