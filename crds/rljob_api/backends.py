@@ -14,4 +14,4 @@ def trainer_backend(spec: RLJobSpec) -> TrainerBackend:
     """The actor's backend, and that of every role that computes log-probs: as given, else as the model wants it."""
     if spec.roles.actor.backend is not None:
         return spec.roles.actor.backend
-    return TrainerBackend.FLAT
+    return TrainerBackend.FLAT if spec.model.path is None else TrainerBackend.FSDP

@@ -32,7 +32,8 @@ from rljob_workers.models.building import build_config, described_config, initia
 from rljob_workers.trainers import learning_rate
 from rljob_workers.trainers.adamw import AdamWConfig
 from rljob_workers.trainers.allocator import keep_freed_memory
-from rljob_workers.trainers.fsdp.building import ModelOptions, build_sharded, model_config
+from rljob_workers.trainers.fsdp.building import ModelOptions, build_sharded, build_whole, model_config
+from rljob_workers.trainers.fsdp.forward_model import FsdpForwardModel
 from rljob_workers.trainers.fsdp.mesh import mesh_of
 from rljob_workers.trainers.fsdp.trainer import FsdpTrainer, FsdpTrainerConfig
 from rljob_workers.trainers.learning_rate import LearningRate
@@ -85,14 +86,30 @@ def _build_sharded_trainer(
 ) -> FsdpTrainer:
     device = own_device()
     config = fsdp_trainer_config(spec, device)
-    options = ModelOptions(storage=torch.float32, compute=config.dtype, packing=config.packing, device=str(device))
+    checkpointing = spec.training.activation_checkpointing
+    options = ModelOptions(
+        storage=torch.float32,
+        compute=config.dtype,
+        packing=config.packing,
+        activation_checkpointing=checkpointing is None or checkpointing,
+        device=str(device),
+    )
     model = build_sharded(model_config(described_config(spec.model, tokenizer)), options, mesh_of(group, device))
     return FsdpTrainer(model, config, group)
+
+
+def _build_whole_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> FsdpForwardModel:
+    dtype, packing = torch_dtype(spec.model.dtype), spec.training.packing
+    options = ModelOptions(storage=dtype, compute=dtype, packing=packing, device=str(own_device()))
+    model = build_whole(model_config(described_config(spec.model, tokenizer)), options)
+    return FsdpForwardModel(model, limits=micro_batch_limits(spec.training), packing=packing)
 
 
 def build_forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> ForwardModel:
     """The model of actor_fwd or of the reference."""
     keep_freed_memory()
+    if trainer_backend(spec) is TrainerBackend.FSDP:
+        return _build_whole_model(spec, tokenizer)
     return TorchForwardModel(
         build_config(spec.model, tokenizer),
         dtype=torch_dtype(spec.model.dtype),
@@ -121,7 +138,7 @@ def fsdp_trainer_config(spec: RLJobSpec, device: torch.device) -> FsdpTrainerCon
         loss=loss_config(spec.algorithm),
         optimizer=optimizer_config(spec.training.optimizer, total_steps(spec)),
         max_skipped_steps=spec.training.max_skipped_steps,
-        packing=True,
+        packing=spec.training.packing,
         device=device,
     )
 

@@ -19,7 +19,7 @@ import torch
 from rljob_workers.algorithms.policy_loss import LossSums, PolicyLossConfig, TokenInputs, policy_loss
 from rljob_workers.trainers.base import OptimizerStepResult, Trainer, TrainRows, no_progress
 from rljob_workers.trainers.fsdp.export import Export
-from rljob_workers.trainers.fsdp.inputs import joined_inputs, padded_inputs
+from rljob_workers.trainers.fsdp.inputs import joined_inputs, padded_inputs, rows_between
 from rljob_workers.trainers.fsdp.loading import load_folder, stored_tensors
 from rljob_workers.trainers.fsdp.optimizer import ShardedAdamW
 from rljob_workers.trainers.fsdp.saved_state import ShardedState
@@ -93,12 +93,12 @@ class FsdpTrainer(Trainer):
         num_micro_batches: int = 0,
     ) -> Jagged:
         """Log pi of every response token under the weights of now."""
-        parts = []
+        parts = [torch.zeros(0)]
         with torch.no_grad():
             for part in self._cut(tokens, response_lengths, num_micro_batches):
                 with self._group.collective("a forward pass"):
                     log_probs, _ = score(self._model, self._inputs(tokens, response_lengths, part), temperature)
-                parts.append(log_probs.cpu())
+                parts.append(log_probs.float().cpu())
                 progress()
         return Jagged.from_lengths(torch.cat(parts), response_lengths)
 
@@ -172,9 +172,8 @@ class FsdpTrainer(Trainer):
         self._suspects.add(rows, part, sums.token_losses)
 
     def _inputs(self, tokens: Jagged, response_lengths: torch.Tensor, part: RowRange) -> ModelInputs:
-        offsets = tokens.offsets[part.start : part.stop + 1]
-        chosen = Jagged(tokens.values[offsets[0] : offsets[-1]], offsets - offsets[0])
         make = joined_inputs if self._config.packing else padded_inputs
+        chosen = rows_between(tokens, part.start, part.stop)
         return make(chosen, response_lengths[part.start : part.stop], self._config.device)
 
     def _statistics_of(self, sums: LossSums) -> torch.Tensor:
