@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 
+from rljob_api.spec import TrainerBackend
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.processes import PARENT_MESSAGE, LauncherExited, LauncherSpawned, ParentReady, SpawnLauncher
 from rljob_operator.core import PodFact, PodState
@@ -23,10 +24,14 @@ from rljob_operator.local.run_folder import RunFolder
 class Pods:
     """The newest life of every pod, and the line to the parent."""
 
-    def __init__(self, folder: RunFolder, devices: PodDevices, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, folder: RunFolder, devices: PodDevices, changed: Callable[[], None], backend: TrainerBackend
+    ) -> None:
+        """`backend` computes the job's models: the parent imports what it needs."""
         self._folder = folder
         self._devices = devices
         self._changed = changed
+        self._backend = backend
         self._facts: dict[PodKey, PodFact] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -38,7 +43,8 @@ class Pods:
     async def launch_parent(self) -> asyncio.subprocess.Process:
         """Starts the preloaded parent; what is sent to it before its imports are done waits in the socket."""
         ours, theirs = socket.socketpair()
-        argv = [sys.executable, "-m", "rljob_workers.launcher.parent", "--fd", str(theirs.fileno())]
+        argv = [sys.executable, "-m", "rljob_workers.launcher.parent"]
+        argv += ["--fd", str(theirs.fileno()), "--backend", self._backend]
         self.parent_ready_at = None
         process = await processes.start(argv, self._folder.log("parent"), pass_fds=(theirs.fileno(),))
         theirs.close()

@@ -8,6 +8,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
+from rljob_api.backends import trainer_backend
 from rljob_api.failpoints import failpoint
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_SUCCEEDED
 from rljob_api.spec import RLJob
@@ -75,7 +76,7 @@ class Supervisor:
         self._replicas = job.spec.roles.replicas()
         self._services = Services.prepare(folder, job)
         self._wake = asyncio.Event()
-        self._pods = Pods(folder, devices, self._wake.set)
+        self._pods = Pods(folder, devices, self._wake.set, trainer_backend(job.spec))
         self._infrastructure = Infrastructure(ended=self._ended, last_words=folder.tail)
         status, event = begin(folder.status(), self._replicas, time.time())
         self._journal = Journal(folder, view, status)

@@ -18,7 +18,8 @@ import socket
 import sys
 from typing import Any
 
-from rljob_workers.launcher.preload import limit_thread_pools, preload, require_single_thread
+from rljob_api.spec import TrainerBackend
+from rljob_workers.launcher.preload import OF_BACKEND, limit_thread_pools, preload, require_single_thread
 from tests.integration.preloaded.image import Image, become
 
 limit_thread_pools()
@@ -39,7 +40,7 @@ REQUEST_BYTES = 1 << 20
 def main(control: socket.socket) -> None:
     """Until the tests hang up: a message `{"pid": ...}` for each request, `{"pid": ..., "code": ...}` for each end."""
     preload()
-    for name in MODULES:
+    for name in (*MODULES, *OF_BACKEND[TrainerBackend.FSDP]):
         importlib.import_module(name)
     wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(woken)

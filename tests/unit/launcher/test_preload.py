@@ -86,6 +86,24 @@ def test_neither_the_parent_nor_a_rank_imports_modeling_code(tmp_path: Path) -> 
     assert [name for name in rank if name.partition(".")[0] in ("torch", "transformers")] == []
 
 
+def test_a_parent_of_sharded_models_has_their_code() -> None:
+    """Which begins no thread, else the preload itself would raise."""
+    code = """
+        import sys
+        from rljob_api.spec import TrainerBackend
+        from rljob_workers.launcher.preload import preload
+
+        preload(TrainerBackend.FSDP)
+        known = set(sys.modules)
+        from torch.distributed.fsdp import fully_shard
+        from transformers import AutoModelForCausalLM
+        from rljob_workers.trainers.fsdp.building import build_sharded
+        print(len(set(sys.modules) - known))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, stdout=subprocess.PIPE, text=True)
+    assert int(done.stdout) == 0
+
+
 def _scale_positions(file: Path) -> None:
     rope = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
     file.write_text(json.dumps({**json.loads(file.read_text()), "rope_parameters": rope}))

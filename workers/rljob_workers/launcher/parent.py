@@ -1,6 +1,6 @@
 """The preloaded parent of all launchers of one machine.
 
-    python -m rljob_workers.launcher.parent --fd FD
+    python -m rljob_workers.launcher.parent --fd FD --backend Flat
 
 Started by the supervisor with its end of a socket pair (`rljob_api.wire.processes`). It imports the heavy libraries,
 then forks a launcher per `SpawnLauncher` line and tells of every end. It ends with its socket, and all launchers too.
@@ -16,9 +16,11 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from rljob_api.names import EXIT_SUCCEEDED
+from rljob_api.spec import TrainerBackend
 from rljob_api.wire.identity import Endpoints
 from rljob_api.wire.processes import LauncherExited, LauncherSpawned, ParentReady, SpawnLauncher
 from rljob_workers.launcher.preload import limit_thread_pools, preload, require_single_thread
@@ -141,7 +143,9 @@ def main(arguments: Sequence[str]) -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     parser = argparse.ArgumentParser(prog="python -m rljob_workers.launcher.parent")
     parser.add_argument("--fd", type=int, required=True, help="descriptor of the supervisor's socket")
-    return serve(parser.parse_args(arguments).fd, Bodies())
+    parser.add_argument("--backend", type=TrainerBackend, default=TrainerBackend.FLAT, help="of the job's models")
+    options = parser.parse_args(arguments)
+    return serve(options.fd, Bodies(), partial(preload, options.backend))
 
 
 if __name__ == "__main__":
