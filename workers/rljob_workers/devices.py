@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import torch
 
+HOST = torch.device("cpu")
+
 
 def own_device() -> torch.device:
     """The first CUDA device that this process sees, else the CPU."""
-    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    return torch.device("cuda", 0) if torch.cuda.is_available() else HOST
 
 
 def group_backend(device: torch.device) -> str:
@@ -21,3 +23,14 @@ def group_backend(device: torch.device) -> str:
     What ranks agree on lies on the host, whatever they compute on.
     """
     return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+
+
+def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A host tensor on `device`; on the CPU itself.
+
+    The copy comes by pinned memory, in the order of what is computed next: nobody waits for it, and the caller may
+    change `tensor` at once.
+    """
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)

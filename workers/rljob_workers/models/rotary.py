@@ -26,6 +26,10 @@ class Rotary:
     scale: float
     """What cos and sin are multiplied by; 1 but for yarn."""
 
+    def to(self, device: torch.device) -> Rotary:
+        """The same on another device."""
+        return Rotary(self.frequencies.to(device), self.scale)
+
     def cos_and_sin(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """[positions, head_dim] each; both halves of a head turn alike."""
         angles = positions[:, None].float() * self.frequencies

@@ -8,7 +8,7 @@ checkpoint does not depend on how many ranks wrote it. Written by the checkpoint
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -22,6 +22,10 @@ PARAMETER, EXP_AVG, EXP_AVG_SQ = "parameter", "exp_avg", "exp_avg_sq"
 STEPS = "optimizer.steps"
 """The JSON value that says how many optimizer steps were taken."""
 _OWN = "own"
+
+
+def _nothing_to_wait_for() -> None:
+    """The copies are there."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,9 +57,12 @@ class StateShare:
     """What is this rank's alone, of any type: its random state."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """JSON values that all ranks have alike; the lowest rank that has any counts."""
+    wait: Callable[[], None] = _nothing_to_wait_for
+    """Returns when the copies are there, which may be made while training goes on; raises what they failed of."""
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The tensors of its file."""
+        """The tensors of its file; waits for their copies."""
+        self.wait()
         return {one.key: one.values for one in self.slices} | {f"{_OWN}/{name}": own for name, own in self.own.items()}
 
     def description(self) -> bytes:

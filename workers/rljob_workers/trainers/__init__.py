@@ -64,7 +64,7 @@ def build_trainer(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: Da
     keep_freed_memory()
     if trainer_backend(spec) is TrainerBackend.FSDP:
         return _build_sharded_trainer(spec, tokenizer, group)
-    return TorchTrainer(build_config(spec.model, tokenizer), trainer_config(spec), group)
+    return TorchTrainer(build_config(spec.model, tokenizer), trainer_config(spec), group, own_device())
 
 
 def load_version_0(trainer: Trainer, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, scratch: Path) -> None:
@@ -114,6 +114,7 @@ def build_forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> 
         build_config(spec.model, tokenizer),
         dtype=torch_dtype(spec.model.dtype),
         limits=micro_batch_limits(spec.training),
+        device=own_device(),
     )
 
 

@@ -27,6 +27,7 @@ from torch import distributed
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported without saying so
 
 from rljob_api.failpoints import failpoint
+from rljob_workers.devices import group_backend, own_device
 from rljob_workers.trainers.errors import GroupBroken, GroupNotComplete
 from rljob_workers.trainers.signs_of_life import SignsOfLife
 
@@ -171,7 +172,8 @@ def join_group(
     try:
         store = hosted.store if hosted is not None else _connect(address, timeout)
         places = Places(store, rank, world)
-        distributed.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timeout)
+        backend = group_backend(own_device())
+        distributed.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
     except (RuntimeError, ValueError) as error:  # torch's DistError is a RuntimeError
         raise GroupNotComplete(
             f"data-parallel group: rank {rank} of {world} waited {timeout_seconds:g} s at {address} for the "

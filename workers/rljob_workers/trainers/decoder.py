@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
+from rljob_workers.devices import HOST, moved
 from rljob_workers.models.building import check_fit, shapes_of
 from rljob_workers.models.layout import EMBEDDING, HEAD, tensor_shapes
 from rljob_workers.models.rotary import rotary_of
@@ -60,16 +61,24 @@ class Decoder:
     Until `load` the weights are not set.
     """
 
-    def __init__(self, config: DecoderConfig, *, storage: torch.dtype, compute: torch.dtype) -> None:
+    def __init__(
+        self,
+        config: DecoderConfig,
+        *,
+        storage: torch.dtype,
+        compute: torch.dtype,
+        device: torch.device = HOST,
+    ) -> None:
         self.config = config
+        self.device = device
         self.compute = compute
         self._num_heads = config.num_attention_heads
         self._num_kv_heads = config.num_key_value_heads
         self._head_dim = config.head_dim
         self._epsilon = config.rms_norm_eps
         self._activation = _activation(config)
-        self._rotary = rotary_of(config)
-        self.flat, self.num_decayed, self._views = _flat(tensor_shapes(config), storage)
+        self._rotary = rotary_of(config).to(device)
+        self.flat, self.num_decayed, self._views = _flat(tensor_shapes(config), storage, device)
         self.leaves = dict(_leaves(self.flat, self._views))
 
     def load(self, state: Mapping[str, torch.Tensor], *, source: str) -> None:
@@ -99,13 +108,15 @@ class Decoder:
             leaf.grad = flat_gradient[place : place + leaf.numel()].view_as(leaf)
 
     def log_probs(self, tokens: torch.Tensor, plan: PackedRows, temperature: float) -> torch.Tensor:
-        """Log pi of every response token [T], float32, logits divided by `temperature`.
+        """Log pi of every response token [T], float32, on the decoder's device, logits divided by `temperature`.
 
-        `tokens` are the values that `plan` was made of. Logits are computed at predicting tokens only, and the last
-        layer beyond its attention too.
+        `tokens` are the values that `plan` was made of, both on the host. Logits are computed at predicting tokens
+        only, and the last layer beyond its attention too.
         """
         cast = {name: leaf.to(self.compute) for name, leaf in self.leaves.items()}
-        x_nh = functional.embedding(tokens[plan.token_index].long(), cast[EMBEDDING])
+        ids, targets = (moved(tokens[index].long(), self.device) for index in (plan.token_index, plan.target_index))
+        plan = plan.moved(self.device)
+        x_nh = functional.embedding(ids, cast[EMBEDDING])
         cos, sin = (part[:, None] for part in self._rotary.cos_and_sin(plan.positions, self.compute))
         slots = plan.slot_of_token
         for index in range(self.config.num_hidden_layers):
@@ -120,7 +131,7 @@ class Decoder:
         logits_sv = functional.linear(x_sh, head).float()
         if temperature != 1.0:
             logits_sv = logits_sv / temperature
-        return torch.log_softmax(logits_sv, -1)[plan.predictor, tokens[plan.target_index].long()]
+        return torch.log_softmax(logits_sv, -1)[plan.predictor, targets]
 
     def _attention(
         self,
@@ -200,13 +211,13 @@ def _rotate_half(x: torch.Tensor) -> torch.Tensor:
 
 
 def _flat(
-    shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype
+    shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, int, dict[str, torch.Tensor]]:
     """One buffer: matrices, then vectors, what is fused side by side; how much of it is matrices; its views by name."""
     names = sorted(shapes, key=lambda name: len(shapes[name]) < 2)  # stable: layers stay in order
     ordered = [part for name in names for part in _with_fused(name)]
     sizes = {name: math.prod(shapes[name]) for name in ordered}
-    flat = torch.empty(sum(sizes.values()), dtype=dtype)
+    flat = torch.empty(sum(sizes.values()), dtype=dtype, device=device)
     views = {
         name: part.view(shapes[name])
         for name, part in zip(ordered, torch.split(flat, list(sizes.values())), strict=True)

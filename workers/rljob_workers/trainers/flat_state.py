@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from rljob_workers.trainers.adamw import FlatAdamW
     from rljob_workers.trainers.decoder import Decoder
+    from rljob_workers.trainers.host_staging import HostStaging
 
 _RELEASE_0_1_0_STATE, _RELEASE_0_1_0_VALUES = "state.safetensors", "state.json"
 
@@ -30,17 +31,23 @@ def random_state() -> StateShare:
     return StateShare(own={"random": torch.random.get_rng_state()})
 
 
-def stage(decoder: Decoder, optimizer: FlatAdamW, *, weights_are_exact: bool) -> StateShare:
+def stage(decoder: Decoder, optimizer: FlatAdamW, staging: HostStaging, *, weights_are_exact: bool) -> StateShare:
     """Everything: the moments and, where the published weights are rounded, the exact ones."""
     flats = {EXP_AVG: optimizer.first_moment, EXP_AVG_SQ: optimizer.second_moment}
     if not weights_are_exact:
         flats[PARAMETER] = decoder.flat
+    copies = {kind: staging.copy(decoder.views_of(flat)) for kind, flat in flats.items()}
     slices = [
         StateSlice(kind, name, tuple(view.shape), (0,) * view.dim(), view)
-        for kind, flat in flats.items()
-        for name, view in decoder.views_of(flat.clone()).items()
+        for kind, staged in copies.items()
+        for name, view in staged.unfinished.items()
     ]
-    return StateShare(slices, random_state().own, {STEPS: optimizer.steps})
+
+    def wait() -> None:
+        for staged in copies.values():
+            staged.wait()
+
+    return StateShare(slices, random_state().own, {STEPS: optimizer.steps}, wait)
 
 
 def restore(folder: Path, decoder: Decoder, optimizer: FlatAdamW, rank: int) -> None:

@@ -23,6 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from rljob_workers.devices import moved
+
 Indices = npt.NDArray[np.int64]
 
 SHORT_ROW_TOKENS = 32
@@ -67,6 +69,23 @@ class PackedRows:
     """[responses]: index into `predicting` for each response token."""
     target_index: torch.Tensor
     """[responses]: index of the response token itself into the token values."""
+
+    def moved(self, device: torch.device) -> PackedRows:
+        """The plan on `device`, but for what names tokens, which lie on the host."""
+        if device.type == "cpu":
+            return self
+        return PackedRows(
+            token_index=self.token_index,
+            positions=moved(self.positions, device),
+            blocks=tuple(
+                AttentionBlock(moved(one.slots, device), None if one.mask is None else moved(one.mask, device))
+                for one in self.blocks
+            ),
+            slot_of_token=moved(self.slot_of_token, device),
+            predicting=moved(self.predicting, device),
+            predictor=moved(self.predictor, device),
+            target_index=self.target_index,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

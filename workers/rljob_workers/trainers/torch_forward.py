@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rljob_workers.devices import HOST
 from rljob_workers.models.blob import read_weights
 from rljob_workers.trainers.base import ForwardModel, no_progress
 from rljob_workers.trainers.decoder import Decoder
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
 class TorchForwardModel(ForwardModel):
     """A decoder that only computes log-probs."""
 
-    def __init__(self, model: DecoderConfig, *, dtype: torch.dtype, limits: MicroBatchLimits) -> None:
-        self._decoder = Decoder(model, storage=dtype, compute=dtype)
+    def __init__(
+        self, model: DecoderConfig, *, dtype: torch.dtype, limits: MicroBatchLimits, device: torch.device = HOST
+    ) -> None:
+        self._decoder = Decoder(model, storage=dtype, compute=dtype, device=device)
         self._limits = limits
 
     def load(self, blob: Path) -> None:
@@ -51,7 +54,7 @@ class TorchForwardModel(ForwardModel):
 def row_log_probs(
     decoder: Decoder, tokens: Jagged, response_lengths: torch.Tensor, rows: RowRange, temperature: float
 ) -> torch.Tensor:
-    """Log pi of the response tokens of `rows`, [tokens], with a graph where gradients are on."""
+    """Log pi of the response tokens of `rows`, [tokens], on the decoder's device; with a graph if gradients are on."""
     plan = pack(tokens.values, tokens.offsets[rows.start : rows.stop + 1], response_lengths[rows.start : rows.stop])
     return decoder.log_probs(tokens.values, plan, temperature)
 
@@ -64,13 +67,13 @@ def forward_log_probs(
     limits: MicroBatchLimits,
     progress: Callable[[], None] = no_progress,
 ) -> Jagged:
-    """Log pi of every response token of a slice, without a graph."""
+    """Log pi of every response token of a slice, on the host, without a graph."""
     parts = []
     with torch.no_grad():
         for rows in cut(tokens.lengths, response_lengths, limits):
             parts.append(row_log_probs(decoder, tokens, response_lengths, rows, temperature))
             progress()
-    return Jagged.from_lengths(torch.cat(parts), response_lengths)
+    return Jagged.from_lengths(torch.cat(parts).cpu(), response_lengths)
 
 
 def load_weights(decoder: Decoder, blob: Path) -> None:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from rljob_workers.algorithms.policy_loss import LossSums, PolicyLossConfig, TokenInputs, policy_loss
+from rljob_workers.devices import HOST, moved
 from rljob_workers.models.share import WeightShare, layout_digest
 from rljob_workers.trainers import flat_state
 from rljob_workers.trainers.adamw import AdamWConfig, FlatAdamW
 from rljob_workers.trainers.base import OptimizerStepResult, Trainer, TrainRows, no_progress
 from rljob_workers.trainers.decoder import Decoder
+from rljob_workers.trainers.host_staging import HostStaging
 from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange, cut
 from rljob_workers.trainers.skipping import Skipping, Suspects
 from rljob_workers.trainers.torch_forward import forward_log_probs, load_weights, row_log_probs
@@ -51,13 +53,20 @@ class TorchTrainer(Trainer):
     metrics. (float32 counts tokens exactly up to 2^24 per optimizer step.)
     """
 
-    def __init__(self, model: DecoderConfig, config: TorchTrainerConfig, group: DataParallelGroup) -> None:
+    def __init__(
+        self,
+        model: DecoderConfig,
+        config: TorchTrainerConfig,
+        group: DataParallelGroup,
+        device: torch.device = HOST,
+    ) -> None:
         self._config = config
         self._group = group
-        self._decoder = Decoder(model, storage=torch.float32, compute=config.dtype)
+        self._decoder = Decoder(model, storage=torch.float32, compute=config.dtype, device=device)
+        self._staging = HostStaging(device)
         self._statistics = ("loss", "normaliser", *config.loss.metric_names)
         num_weights = self._decoder.flat.numel()
-        self._sums = torch.zeros(num_weights + len(self._statistics))
+        self._sums = torch.zeros(num_weights + len(self._statistics), device=device)
         self._gradient, self._totals = self._sums[:num_weights], self._sums[num_weights:]
         self._decoder.enable_gradients(self._gradient)
         self._optimizer = FlatAdamW(self._decoder.flat, self._gradient, self._decoder.num_decayed, config.optimizer)
@@ -66,6 +75,7 @@ class TorchTrainer(Trainer):
 
     def load(self, blob: Path) -> None:
         """Replaces all weights by those of a safetensors file, or none; the optimizer's state stays."""
+        self._staging.settle()
         load_weights(self._decoder, blob)
 
     def log_probs(
@@ -119,6 +129,7 @@ class TorchTrainer(Trainer):
         loss = means.pop("loss")
         skipped = self._skipping.judge(number, loss, norm, self._suspects)
         if skipped is None:
+            self._staging.settle()
             self._optimizer.step(norm)
         self._clear()
         return OptimizerStepResult(loss, norm, means, skipped)
@@ -135,18 +146,18 @@ class TorchTrainer(Trainer):
         """Copies in the dtype of the model, on the rank that exports."""
         if self._group.rank != 0:
             return {}
-        staged = self._decoder.flat.to(self._config.dtype, copy=True)
-        return self._decoder.views_of(staged)
+        return self._staging.copy(self._decoder.views_of(self._decoder.flat), self._config.dtype)
 
     def stage_state(self) -> StateShare:
         """The random state of every rank; of rank 0 also what all have alike."""
         if self._group.rank != 0:
             return flat_state.random_state()
         is_exact = self._config.dtype == torch.float32
-        return flat_state.stage(self._decoder, self._optimizer, weights_are_exact=is_exact)
+        return flat_state.stage(self._decoder, self._optimizer, self._staging, weights_are_exact=is_exact)
 
     def restore(self, folder: Path) -> None:
         """Weights and state of a checkpoint folder; gradients of the time before are dropped."""
+        self._staging.settle()
         flat_state.restore(folder, self._decoder, self._optimizer, self._group.rank)
         self._clear()
 
@@ -160,12 +171,16 @@ class TorchTrainer(Trainer):
 
 
 def _token_inputs(rows: TrainRows, part: RowRange, new_log_probs: torch.Tensor) -> TokenInputs:
-    tokens = slice(part.first_token, part.last_token)
+    device = new_log_probs.device
+
+    def of(column: Jagged) -> torch.Tensor:
+        return moved(column.values[part.first_token : part.last_token], device)
+
     return TokenInputs(
-        log_probs=new_log_probs.detach() if rows.log_probs is None else rows.log_probs.values[tokens],
-        rollout_log_probs=rows.rollout_log_probs.values[tokens],
-        advantages=rows.advantages.values[tokens],
-        loss_masks=rows.loss_masks.values[tokens],
-        ref_log_probs=None if rows.ref_log_probs is None else rows.ref_log_probs.values[tokens],
-        response_lengths=rows.response_lengths[part.start : part.stop],
+        log_probs=new_log_probs.detach() if rows.log_probs is None else of(rows.log_probs),
+        rollout_log_probs=of(rows.rollout_log_probs),
+        advantages=of(rows.advantages),
+        loss_masks=of(rows.loss_masks),
+        ref_log_probs=None if rows.ref_log_probs is None else of(rows.ref_log_probs),
+        response_lengths=moved(rows.response_lengths[part.start : part.stop], device),
     )

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
+from rljob_workers.devices import moved
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -38,12 +40,16 @@ class Decoder:
     def __init__(self, geometry: Geometry) -> None:
         """The table of rotations starts empty and grows with the longest sample."""
         self._geometry = geometry
-        self._rotations = torch.empty(0, 1, geometry.head_dim // 2, dtype=torch.complex64)
+        self._rotations = torch.empty(0, 1, geometry.head_dim // 2, dtype=torch.complex64, device=geometry.device)
 
     def prefill(self, weights: DecoderWeights, ids: torch.Tensor, lengths: torch.Tensor) -> Prefilled:
-        """Computes padded prompts. Padding stands on the right, where causal attention never looks back at it."""
+        """Computes padded prompts (`ids` and `lengths` are the host's).
+
+        Padding stands on the right, where causal attention never looks back at it.
+        """
         num_prompts, num_tokens = ids.shape
         g = self._geometry
+        ids, lengths = moved(ids, g.device), moved(lengths, g.device)
         rotations = self._rotation_table(num_tokens)[:num_tokens]
         x = functional.embedding(ids, weights.embedding).view(num_prompts * num_tokens, -1)
         keys, values = [], []
@@ -56,16 +62,20 @@ class Decoder:
             x = self._finish_layer(layer, x, attended.transpose(1, 2).reshape(num_prompts * num_tokens, -1))
             keys.append(k)
             values.append(v)
-        last = torch.arange(num_prompts) * num_tokens + lengths - 1
+        last = torch.arange(num_prompts, device=g.device) * num_tokens + lengths - 1
         return Prefilled(self._logits(weights, x[last]), keys, values)
 
     def decode(
         self, weights: DecoderWeights, ids: torch.Tensor, lengths: torch.Tensor, runs: Sequence[Run], cache: KvCache
     ) -> torch.Tensor:
-        """Feeds one token to slots 0..B-1, whose caches hold `lengths` tokens; returns logits [B, V] float32."""
+        """Feeds one token to slots 0..B-1, whose caches hold `lengths` tokens; returns logits [B, V] float32.
+
+        `ids` and `lengths` are the host's.
+        """
         g = self._geometry
         num_slots = ids.shape[0]
         longest = [int(lengths[run.start : run.stop].max()) + 1 for run in runs]
+        ids, lengths = moved(ids, g.device), moved(lengths, g.device)
         rotations = self._rotation_table(max(longest))[lengths]
         masks = [_mask(lengths, run, width) for run, width in zip(runs, longest, strict=True)]
         x = functional.embedding(ids, weights.embedding)
@@ -121,9 +131,9 @@ class Decoder:
         """[positions, 1, head_dim / 2] complex: exp(i * position / theta^(2j / head_dim))."""
         if num_positions > self._rotations.shape[0]:
             g = self._geometry
-            exponents = torch.arange(0, g.head_dim, 2, dtype=torch.int64).float() / g.head_dim
+            exponents = torch.arange(0, g.head_dim, 2, dtype=torch.int64, device=g.device).float() / g.head_dim
             frequencies = 1.0 / (g.rope_theta**exponents)
-            angles = torch.arange(2 * num_positions).float()[:, None] * frequencies
+            angles = torch.arange(2 * num_positions, device=g.device).float()[:, None] * frequencies
             self._rotations = torch.complex(angles.cos(), angles.sin())[:, None]
         return self._rotations
 
@@ -132,7 +142,7 @@ def _mask(lengths: torch.Tensor, run: Run, width: int) -> torch.Tensor | None:
     """[slots, 1, 1, width]: which tokens a slot may look at, its new one included; None where it is all."""
     if run.is_uniform:
         return None
-    return (torch.arange(width) <= lengths[run.start : run.stop, None])[:, None, None]
+    return (torch.arange(width, device=lengths.device) <= lengths[run.start : run.stop, None])[:, None, None]
 
 
 def _append_token(store: torch.Tensor, new: torch.Tensor, lengths: torch.Tensor, run: Run, width: int) -> None:
@@ -140,4 +150,5 @@ def _append_token(store: torch.Tensor, new: torch.Tensor, lengths: torch.Tensor,
     if run.is_uniform:
         store[run.start : run.stop, :, width - 1] = new[run.start : run.stop]
     else:
-        store[torch.arange(run.start, run.stop), :, lengths[run.start : run.stop]] = new[run.start : run.stop]
+        slots = torch.arange(run.start, run.stop, device=lengths.device)
+        store[slots, :, lengths[run.start : run.stop]] = new[run.start : run.stop]

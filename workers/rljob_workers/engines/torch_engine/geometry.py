@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rljob_api.spec import Architecture
+from rljob_workers.devices import HOST
 from rljob_workers.models.layout import tensor_shapes
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Geometry:
     rope_theta: float
     tied_embeddings: bool
     dtype: torch.dtype
+    device: torch.device
+    """Where weights and cache are and the passes run. Prompts and parameters come from the host, tokens go to it."""
     tensors: Mapping[str, tuple[int, ...]]
     """Hugging Face name -> shape of every tensor that a weight file must hold."""
 
@@ -52,7 +55,7 @@ class Geometry:
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
 
 
-def geometry_of(config: DecoderConfig, dtype: torch.dtype) -> Geometry:
+def geometry_of(config: DecoderConfig, dtype: torch.dtype, device: torch.device = HOST) -> Geometry:
     """Reads the geometry; a config that the kernels would compute wrongly is refused with a sentence."""
     _refuse_unsupported(config)
     return Geometry(
@@ -69,6 +72,7 @@ def geometry_of(config: DecoderConfig, dtype: torch.dtype) -> Geometry:
         rope_theta=float(config.rope_parameters["rope_theta"]),
         tied_embeddings=config.tie_word_embeddings,
         dtype=dtype,
+        device=device,
         tensors=tensor_shapes(config),
     )
 

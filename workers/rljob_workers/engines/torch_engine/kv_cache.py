@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rljob_workers.devices import moved
+
 if TYPE_CHECKING:
     from rljob_workers.engines.torch_engine.geometry import Geometry
 
@@ -57,6 +59,7 @@ class KvCache:
 
     def move(self, sources: torch.Tensor, targets: torch.Tensor, width: int) -> None:
         """Copies the first `width` tokens of slots `sources` into slots `targets`, all at once."""
+        sources, targets = (moved(slots, self._geometry.device) for slots in (sources, targets))
         for store in (self.keys, self.values):
             for layer in store:
                 layer[targets, :, :width] = layer[sources, :, :width]
@@ -69,4 +72,4 @@ class KvCache:
 
     def _allocate(self) -> torch.Tensor:
         g = self._geometry
-        return torch.zeros(self.num_slots, g.num_kv_heads, self.width, g.head_dim, dtype=g.dtype)
+        return torch.zeros(self.num_slots, g.num_kv_heads, self.width, g.head_dim, dtype=g.dtype, device=g.device)

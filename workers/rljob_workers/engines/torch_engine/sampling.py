@@ -6,10 +6,13 @@ Pure. A sample's tokens depend on its own logits, parameters, seed and position 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+
+from rljob_workers.devices import moved
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -48,11 +51,14 @@ def _splitmix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 def draw_tokens(
     logits: torch.Tensor, columns: SamplingColumns, positions: npt.NDArray[np.int64]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens [B] int64 and their log softmax(logits / temperature) [B] float32 (before top-p and top-k)."""
+    """Tokens [B] int64 and their log softmax(logits / temperature) [B] float32 (before top-p and top-k).
+
+    Drawn on the device of the logits, where the answer stays.
+    """
     greedy = columns.temperature == 0
     divisor = np.where(greedy, np.float32(1), columns.temperature)
     if (divisor != 1).any():
-        logits = logits / torch.from_numpy(divisor)[:, None]
+        logits = logits / _beside(logits, divisor)[:, None]
     shifted = logits - logits.amax(-1, keepdim=True)
     weights = shifted.exp()
     tokens = _draw(weights, columns, greedy, positions)
@@ -66,20 +72,24 @@ def _draw(
     greedy: npt.NDArray[np.bool_],
     positions: npt.NDArray[np.int64],
 ) -> torch.Tensor:
-    chances = torch.from_numpy(uniforms(columns.seed, positions))
+    chances = _beside(weights, uniforms(columns.seed, positions))
     vocab_size = weights.shape[1]
     is_cut = ~greedy & ((columns.top_p < 1) | ((columns.top_k > 0) & (columns.top_k < vocab_size)))
     if not greedy.any() and not is_cut.any():
         return _invert(weights, chances)
-    tokens = torch.empty(weights.shape[0], dtype=torch.int64)
-    rows = torch.from_numpy(np.flatnonzero(greedy))
+    tokens = torch.empty(weights.shape[0], dtype=torch.int64, device=weights.device)
+    rows = _beside(weights, np.flatnonzero(greedy))
     tokens[rows] = weights[rows].argmax(-1)
-    rows = torch.from_numpy(np.flatnonzero(is_cut))
-    top_p, top_k = torch.from_numpy(columns.top_p)[rows], torch.from_numpy(columns.top_k)[rows]
+    rows = _beside(weights, np.flatnonzero(is_cut))
+    top_p, top_k = _beside(weights, columns.top_p[is_cut]), _beside(weights, columns.top_k[is_cut])
     tokens[rows] = _draw_cut(weights[rows], chances[rows], top_p, top_k)
-    rows = torch.from_numpy(np.flatnonzero(~greedy & ~is_cut))
+    rows = _beside(weights, np.flatnonzero(~greedy & ~is_cut))
     tokens[rows] = _invert(weights[rows], chances[rows])
     return tokens
+
+
+def _beside(tensor: torch.Tensor, column: npt.NDArray[Any]) -> torch.Tensor:
+    return moved(torch.from_numpy(column), tensor.device)
 
 
 def _invert(weights: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
@@ -95,7 +105,7 @@ def _draw_cut(weights: torch.Tensor, chances: torch.Tensor, top_p: torch.Tensor,
     vocab_size = weights.shape[1]
     ordered, tokens = weights.sort(dim=-1, descending=True, stable=True)
     limit = torch.where(top_k > 0, top_k, vocab_size)[:, None]
-    ordered = ordered.masked_fill(torch.arange(vocab_size) >= limit, 0.0)
+    ordered = ordered.masked_fill(torch.arange(vocab_size, device=limit.device) >= limit, 0.0)
     sums = ordered.cumsum(-1, dtype=torch.float64)
     before = sums - ordered
     is_out = before >= top_p.double()[:, None] * sums[:, -1:]

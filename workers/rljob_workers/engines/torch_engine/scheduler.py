@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from rljob_workers.devices import moved
 from rljob_workers.engines.torch_engine.decoder import Decoder
 from rljob_workers.engines.torch_engine.errors import BadRequest, EngineFault, NotServing, StepFailed
 from rljob_workers.engines.torch_engine.kv_cache import KvCache, round_width
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
     from rljob_workers.engines.torch_engine.weights import DecoderWeights
 
 
+_CACHE_SHARE = 8
+"""The part of a device's memory that goes to keys and values, as one of so many."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds of one engine; what is beyond them waits."""
@@ -54,6 +59,14 @@ class Limits:
     """Keys and values of all slots, counted as if every sample reached its longest output."""
     max_prefill_tokens: int = 16384
     """Padded prompt tokens that are computed in one forward pass."""
+
+    @classmethod
+    def on(cls, device: torch.device) -> Limits:
+        """Those of an engine on `device`, of whose memory the cache takes an eighth: a trainer may share it."""
+        if device.type == "cpu":
+            return cls()
+        memory = torch.cuda.get_device_properties(device).total_memory
+        return cls(max_cache_bytes=memory // _CACHE_SHARE)
 
 
 @dataclass(slots=True)
@@ -249,7 +262,7 @@ class Scheduler:
         self._cache.reserve(self._slots.count, round_width(max(padded.width, self._longest())))
         prefilled = self._decoder.prefill(self._weights, padded.ids, padded.lengths)
         counts = torch.tensor([one.count for one in admitted])
-        source = torch.arange(len(admitted)).repeat_interleave(counts)
+        source = moved(torch.arange(len(admitted)).repeat_interleave(counts), self._geometry.device)
         for layer, (keys, values) in enumerate(zip(prefilled.keys, prefilled.values, strict=True)):
             self._cache.write_prompts(layer, start, keys[source], values[source])
         self._mark_weight(start)
@@ -268,7 +281,8 @@ class Scheduler:
 
     def _draw(self, start: int, logits: torch.Tensor) -> None:
         """Draws a token for every slot from `start` on and ends what is complete."""
-        tokens, log_probs = draw_tokens(logits, self._slots.sampling(start), self._slots.ints("num_drawn")[start:])
+        answer = draw_tokens(logits, self._slots.sampling(start), self._slots.ints("num_drawn")[start:])
+        tokens, log_probs = (column.cpu() for column in answer)
         if not bool(torch.isfinite(log_probs).all()):
             raise StepFailed(
                 f"The model's logits are not finite under weights {self.held}: training may have diverged."

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 import uvicorn
 
+from rljob_workers.devices import own_device
 from rljob_workers.engines.torch_engine.commands import EngineCommands
 from rljob_workers.engines.torch_engine.geometry import geometry_of
 from rljob_workers.engines.torch_engine.http_api import HttpApi, ServedModel
@@ -56,14 +57,15 @@ def serve(
     torch.set_num_threads(threads)
     tokenizer = build_tokenizer(model)
     config = build_config(model, tokenizer)
-    geometry = geometry_of(config, torch_dtype(model.dtype))
+    device = own_device()
+    geometry = geometry_of(config, torch_dtype(model.dtype), device)
     served = ServedModel(
         name=model.path or "config",
         geometry=geometry,
         codec=_TokenizerCodec(tokenizer),
         eos_token_ids=config.eos_token_ids | {tokenizer.eos_token_id},
     )
-    loop = ModelLoop(EngineCommands(Scheduler(geometry, limits or Limits()), geometry))
+    loop = ModelLoop(EngineCommands(Scheduler(geometry, limits or Limits.on(device)), geometry))
     loop.start()
     app = HttpApi(loop, served, incarnation).app()
     settings = uvicorn.Config(
@@ -74,7 +76,7 @@ def serve(
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
-    _log.info("engine %s serves on %s with %d threads", incarnation, listener.getsockname(), threads)
+    _log.info("engine %s serves on %s with %s, %d threads", incarnation, listener.getsockname(), device, threads)
     try:
         uvicorn.Server(settings).run(sockets=[_naming_its_protocol(listener)])
     finally:

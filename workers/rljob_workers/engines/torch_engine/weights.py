@@ -110,7 +110,7 @@ def _qk_norm(query: torch.Tensor, key: torch.Tensor, geometry: Geometry) -> torc
 
 
 def _own(tensor: torch.Tensor, geometry: Geometry) -> torch.Tensor:
-    return tensor.to(geometry.dtype, copy=True).contiguous()
+    return tensor.to(geometry.device, geometry.dtype, copy=True).contiguous()
 
 
 def _check_fit(tensors: Mapping[str, torch.Tensor], geometry: Geometry) -> None:

@@ -1,0 +1,131 @@
+"""Host copies of a trainer's tensors that are made while the next step is computed.
+
+    copies = staging.copy(decoder.views_of(decoder.flat), torch.bfloat16)     returns at once
+    copies["model.norm.weight"]                                               waits for that one
+    staging.settle()                                                          before the tensors are changed
+
+For trainers. The tensors that are copied are the live ones: forward and backward passes only read them, so that a copy
+has the time of a whole step, and the optimizer waits for what is left of it. On a CUDA device the bytes come on a
+stream of their own through two pinned buffers, whatever the model's size; a thread hands them on to ordinary memory,
+which may be kept for as long as a publication or a checkpoint takes. On the CPU a copy is a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+
+PIECE_BYTES = 64 << 20
+"""Of one pinned buffer: large enough that a bus is busy with it, small beside any model that has a device."""
+
+
+def _nothing_to_wait_for() -> None:
+    """The copy is there."""
+
+
+class HostCopies(Mapping[str, torch.Tensor]):
+    """Tensors on the host by name; asking for one waits until it is copied, and raises what its copy failed of."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], waits: Mapping[str, Callable[[], None]]) -> None:
+        self._tensors = tensors
+        self._waits = waits
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        self._waits.get(name, _nothing_to_wait_for)()
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    @property
+    def unfinished(self) -> Mapping[str, torch.Tensor]:
+        """The same tensors, whatever has been copied of them so far: for their shapes."""
+        return self._tensors
+
+    def wait(self) -> None:
+        """Until all are copied."""
+        for wait in self._waits.values():
+            wait()
+
+
+class HostStaging:
+    """Makes the copies of one trainer."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._lane = _Lane(device) if device.type == "cuda" else None
+
+    def copy(self, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None) -> HostCopies:
+        """Begins to copy tensors as they are after what was computed so far; null keeps their dtype.
+
+        They must not be changed before `settle`.
+        """
+        if self._lane is None:
+            return HostCopies(
+                {name: one.detach().to(dtype or one.dtype, copy=True) for name, one in tensors.items()}, {}
+            )
+        targets = {name: torch.empty(one.shape, dtype=dtype or one.dtype) for name, one in tensors.items()}
+        return HostCopies(targets, self._lane.send(tensors, targets))
+
+    def settle(self) -> None:
+        """Until nothing that was to be copied is needed as it is any more."""
+        if self._lane is not None:
+            self._lane.settle()
+
+
+class _Lane:
+    """From a CUDA device to ordinary host memory, beside what the device computes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._buffers = [torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+        self._thread = ThreadPoolExecutor(1, "host-staging")
+        self._pending: list[Future[None]] = []
+
+    def send(
+        self, sources: Mapping[str, torch.Tensor], targets: Mapping[str, torch.Tensor]
+    ) -> dict[str, Callable[[], None]]:
+        """How to wait for each, in their order."""
+        computed = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        computed.record(torch.cuda.current_stream(self._stream.device))
+        self._pending = [future for future in self._pending if not future.done()]
+        waits: dict[str, Callable[[], None]] = {}
+        for name, source in sources.items():
+            future = self._thread.submit(self._fetch, source.detach(), targets[name], computed)
+            self._pending.append(future)
+            waits[name] = future.result
+        return waits
+
+    def settle(self) -> None:
+        """Until the device's tensors have been read."""
+        for future in self._pending:
+            future.result()
+        self._pending.clear()
+
+    def _fetch(self, source: torch.Tensor, target: torch.Tensor, computed: torch.cuda.Event) -> None:
+        """In the thread. While one buffer is filled by the device the other is emptied."""
+        rows, whole = source.reshape(-1), target.view(-1)
+        length = PIECE_BYTES // target.element_size()
+        arriving: tuple[torch.cuda.Event, torch.Tensor, torch.Tensor] | None = None
+        with torch.no_grad(), torch.cuda.stream(self._stream):
+            self._stream.wait_event(computed)
+            for number, start in enumerate(range(0, whole.numel(), length)):
+                piece = rows[start : start + length].to(target.dtype)
+                buffer = self._buffers[number % 2].view(target.dtype)[: piece.numel()]
+                buffer.copy_(piece, non_blocking=True)
+                arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                arrived.record(self._stream)
+                if arriving is not None:
+                    _take(*arriving)
+                arriving = (arrived, buffer, whole[start : start + length])
+            if arriving is not None:
+                _take(*arriving)
+
+
+def _take(arrived: torch.cuda.Event, buffer: torch.Tensor, target: torch.Tensor) -> None:
+    arrived.synchronize()
+    target.copy_(buffer)
