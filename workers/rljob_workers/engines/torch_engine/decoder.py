@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rljob_workers.engines.torch_engine.geometry import Geometry
     from rljob_workers.engines.torch_engine.kv_cache import KvCache
-    from rljob_workers.engines.torch_engine.length_runs import Run
+    from rljob_workers.engines.torch_engine.length_runs import IntArray, Run
     from rljob_workers.engines.torch_engine.weights import DecoderWeights, LayerWeights
 
 
@@ -66,16 +66,13 @@ class Decoder:
         return Prefilled(self._logits(weights, x[last]), keys, values)
 
     def decode(
-        self, weights: DecoderWeights, ids: torch.Tensor, lengths: torch.Tensor, runs: Sequence[Run], cache: KvCache
+        self, weights: DecoderWeights, last_tokens: IntArray, cached: IntArray, runs: Sequence[Run], cache: KvCache
     ) -> torch.Tensor:
-        """Feeds one token to slots 0..B-1, whose caches hold `lengths` tokens; returns logits [B, V] float32.
-
-        `ids` and `lengths` are the host's.
-        """
+        """Feeds one token to slots 0..B-1, whose caches hold `cached` tokens; returns logits [B, V] float32."""
         g = self._geometry
-        num_slots = ids.shape[0]
-        longest = [int(lengths[run.start : run.stop].max()) + 1 for run in runs]
-        ids, lengths = moved(ids, g.device), moved(lengths, g.device)
+        num_slots = len(last_tokens)
+        longest = [int(cached[run.start : run.stop].max()) + 1 for run in runs]
+        ids, lengths = (moved(torch.from_numpy(column), g.device) for column in (last_tokens, cached))
         rotations = self._rotation_table(max(longest))[lengths]
         masks = [_mask(lengths, run, width) for run, width in zip(runs, longest, strict=True)]
         x = functional.embedding(ids, weights.embedding)

@@ -274,8 +274,7 @@ class Scheduler:
         self._sort_by_length()
         self._cache.reserve(self._slots.count, round_width(self._longest() + 1))
         lengths = self._slots.ints("length")
-        ids = torch.from_numpy(self._slots.ints("last_token"))
-        logits = self._decoder.decode(self._weights, ids, torch.from_numpy(lengths), self._runs, self._cache)
+        logits = self._decoder.decode(self._weights, self._slots.ints("last_token"), lengths, self._runs, self._cache)
         lengths += 1
         self._draw(0, logits)
 

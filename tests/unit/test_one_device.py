@@ -1,0 +1,88 @@
+"""Forward passes on another device than the host's: no operation mixes tensors of two devices.
+
+There is no such device here: torch's fake tensors compute shapes and devices and no values, and refuse what a CUDA
+device would refuse. What reads values (plans, tokens that are drawn) is made before.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from rljob_workers.algorithms.policy_loss import policy_loss
+from rljob_workers.engines.torch_engine.decoder import Decoder as EngineDecoder
+from rljob_workers.engines.torch_engine.geometry import geometry_of
+from rljob_workers.engines.torch_engine.kv_cache import KvCache
+from rljob_workers.engines.torch_engine.length_runs import plan_runs
+from rljob_workers.engines.torch_engine.prompts import pad_prompts
+from rljob_workers.engines.torch_engine.sampling import SamplingColumns, draw_tokens
+from rljob_workers.engines.torch_engine.weights import fuse_weights
+from rljob_workers.models.building import build_config, initial_state
+from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.trainers import loss_config
+from rljob_workers.trainers.decoder import Decoder
+from rljob_workers.trainers.micro_batches import RowRange
+from rljob_workers.trainers.packing import pack
+from rljob_workers.trainers.torch_trainer import _token_inputs
+from tests.unit.trainers.rows import make_rows, make_spec
+
+CUDA = torch.device("cuda", 0)
+SPEC = make_spec(dtype="bfloat16", tied=False)
+TOKENIZER = build_tokenizer(SPEC.model)
+CONFIG = build_config(SPEC.model, TOKENIZER)
+
+
+@pytest.fixture(autouse=True)
+def _no_pinning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+
+
+@pytest.fixture
+def fake() -> FakeTensorMode:
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def test_tensors_of_two_devices_are_refused_here(fake: FakeTensorMode) -> None:
+    with fake, pytest.raises(Exception, match="found at least two devices, cuda:0 and cpu"):
+        torch.zeros(3, device=CUDA) + torch.zeros(3)
+
+
+@pytest.mark.parametrize("longest", [12, 60])
+def test_a_forward_pass_stays_on_its_device(fake: FakeTensorMode, longest: int) -> None:
+    rows = make_rows(0, longest=longest)
+    tokens, lengths = rows.tokens, rows.response_lengths
+    plan = pack(tokens.values, tokens.offsets, lengths)
+    part = RowRange(0, len(lengths), 0, int(lengths.sum()))
+    with fake:
+        decoder = Decoder(CONFIG, storage=torch.float32, compute=torch.bfloat16, device=CUDA)
+        new_log_probs = decoder.log_probs(tokens.values, plan, 1.3)
+        assert (new_log_probs.device, new_log_probs.shape) == (CUDA, (part.last_token,))
+        sums = policy_loss(new_log_probs, _token_inputs(rows, part, new_log_probs), loss_config(SPEC.algorithm))
+        assert {tensor.device for tensor in (sums.loss, sums.normaliser, *sums.metrics.values())} == {CUDA}
+
+
+def test_the_engine_stays_on_its_device(fake: FakeTensorMode) -> None:
+    geometry = geometry_of(CONFIG, torch.bfloat16, CUDA)
+    padded = pad_prompts([[1, 2, 3], [4, 5]])
+    lengths = np.array([3, 2])
+    columns = SamplingColumns(
+        temperature=np.array([0.7, 0.0], np.float32),
+        top_p=np.array([0.9, 1.0], np.float32),
+        top_k=np.array([0, 0]),
+        seed=np.array([1, 2], np.uint64),
+    )
+    runs = plan_runs(lengths)
+    with fake:
+        weights = fuse_weights(initial_state(SPEC.model, TOKENIZER), geometry)
+        decoder, cache = EngineDecoder(geometry), KvCache(geometry, 1 << 20)
+        cache.reserve(2, 64)
+        prefilled = decoder.prefill(weights, padded.ids, padded.lengths)
+        for layer, (keys, values) in enumerate(zip(prefilled.keys, prefilled.values, strict=True)):
+            cache.write_prompts(layer, 0, keys, values)
+        cache.move(torch.tensor([1]), torch.tensor([0]), 3)
+        tokens, log_probs = draw_tokens(prefilled.logits, columns, np.zeros(2, np.int64))
+        assert {tokens.device, log_probs.device} == {CUDA}
+        logits = decoder.decode(weights, np.array([7, 8]), lengths, runs, cache)
+        assert (logits.device, logits.dtype) == (CUDA, torch.float32)
