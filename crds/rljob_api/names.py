@@ -45,5 +45,7 @@ EXIT_INTERRUPTED = 130
 EXIT_FENCED = 75
 """A rank or launcher whose life is over by the coordinator's word (replaced, or of an older epoch): it wrote nothing
 more and left; a launcher ended its ranks and engine first."""
+EXIT_GROUP_BROKEN = 76
+"""A rank that left because another one of its gang is gone or did not come: whose fault it is, others may say."""
 EXIT_TERMINATED = 143
 """A launcher that got SIGTERM, and left after its ranks had drained."""

@@ -213,6 +213,27 @@ RESTART_POLICY: tuple[Rule, ...] = (
         "that hangs would be called a stalled job. Give more than heartbeatTimeoutSeconds.",
         cel="self.stallTimeoutSeconds > self.heartbeatTimeoutSeconds",
     ),
+    Rule(
+        field="collectiveTimeoutSeconds",
+        holds=lambda policy: (
+            policy.collective_timeout_seconds is None
+            or policy.collective_timeout_seconds > policy.heartbeat_timeout_seconds
+        ),
+        sentence="{collectiveTimeoutSeconds} is not above heartbeatTimeoutSeconds {heartbeatTimeoutSeconds}, so that "
+        "those who wait for a rank that hangs would give up before it is called silent. Give more than "
+        "heartbeatTimeoutSeconds, or leave it out.",
+        cel="!has(self.collectiveTimeoutSeconds) || self.collectiveTimeoutSeconds > self.heartbeatTimeoutSeconds",
+    ),
+    Rule(
+        field="collectiveTimeoutSeconds",
+        holds=lambda policy: (
+            policy.collective_timeout_seconds is None
+            or policy.collective_timeout_seconds < policy.stall_timeout_seconds
+        ),
+        sentence="{collectiveTimeoutSeconds} is not below stallTimeoutSeconds {stallTimeoutSeconds}, so that a rank "
+        "that does not come would be called a stalled job. Give less than stallTimeoutSeconds, or leave it out.",
+        cel="!has(self.collectiveTimeoutSeconds) || self.collectiveTimeoutSeconds < self.stallTimeoutSeconds",
+    ),
 )
 
 FAILURE_RULE: tuple[Rule, ...] = (

@@ -679,6 +679,11 @@ class RestartPolicySpec(RuledModel):
     """A rank whose main loop has not beaten for this long (and is not busy by its own word) hangs."""
     stall_timeout_seconds: int = Field(default=600, ge=2, le=604800)
     """A job whose step does not advance for this long is Stalled and restarted."""
+    collective_timeout_seconds: int | None = Field(default=None, ge=1, le=604800)
+    """Ranks of the actor that have waited for this long for one of them break up their group, and name it. Null: midway
+    between heartbeatTimeoutSeconds and stallTimeoutSeconds."""
+    rendezvous_timeout_seconds: int = Field(default=120, ge=1, le=86400)
+    """For the actor's ranks to find each other, from when all of their pods are there; then who is missing is named."""
     mechanism: Mechanism = Mechanism.PROCESS
     """Process: ranks are forked anew in their pods; a pod that does not answer, or whose node is gone, is replaced.
     Recreate: every pod that is to be restarted is replaced."""

@@ -34,6 +34,10 @@ class RankProcess(WireModel):
     generation: int
     exit_code: int | None = None
     """None while it runs; -9 for SIGKILL."""
+    collectives: int | None = None
+    """How many collectives it has entered; None where it has not told: it takes part in none."""
+    is_within_collective: bool = False
+    """It has not come out of the last one."""
 
 
 class EngineState(StrEnum):

@@ -10,6 +10,7 @@ from rljob_api.names import EXIT_SUCCEEDED
 from rljob_api.status import PodStatus, RLJobStatus
 from rljob_api.wire.epochs import PodOrder
 from rljob_api.wire.failures import Failure, FailureKind
+from rljob_operator.core.collectives import explained
 from rljob_operator.core.hang import hanging
 from rljob_operator.core.observed import Observed
 from rljob_operator.core.pods import lost_before, lost_pods, never_ran
@@ -39,7 +40,7 @@ class Causes:
     """Ranks that hang, and pods that do not begin what they were ordered."""
     restarting: tuple[Cause, ...]
     """What the restart table has to answer, at most one cause a pod: a lost pod explains its dead ranks, a dead rank
-    explains a silent one."""
+    explains a silent one, and a rank that is lost those of its gang that left for it."""
 
     @property
     def replaced(self) -> tuple[Cause, ...]:
@@ -55,7 +56,8 @@ def causes_of(observed: Observed, status: RLJobStatus, now: float) -> Causes:
     silent = tuple(hanging(observed, status, now))
     begun = [cause for cause in lost if cause not in unbegun and not lost_before(observed, status, cause)]
     first: dict[str, Cause] = {}
-    for cause in [*begun, *_lost_unseen(observed, status), *_reported(status, failures), *silent]:
+    found = [*begun, *_lost_unseen(observed, status), *_reported(status, failures), *silent]
+    for cause in explained(observed, status, found):
         first.setdefault(str(cause.pod), cause)
     return Causes(failures, lost, unbegun, silent, tuple(first.values()))
 

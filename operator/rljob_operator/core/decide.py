@@ -14,6 +14,7 @@ from rljob_operator.core.control_state import control_state
 from rljob_operator.core.decision import Decision, Event
 from rljob_operator.core.drain import drain, stopping
 from rljob_operator.core.ends import deadline, fatal, finished, limited
+from rljob_operator.core.gangs import levelled
 from rljob_operator.core.infrastructure import restarts
 from rljob_operator.core.notices import evicted_rows, notices, queue_drain, replacements
 from rljob_operator.core.observed import Observed
@@ -37,6 +38,8 @@ def decide(observed: Observed, now: float) -> Decision:
     if not _rests(status):
         status, emitted = _moved(observed, status, now)
         events += emitted
+    if not _rests(status) and not stopping(observed, status):
+        status = levelled(status, now)
     again = () if _rests(status) else tuple(restarts(observed.infrastructure, now))
     actions = (*(action for action, _ in again), *orders(observed, status, now))
     status = with_cluster_status(observed, status, now)

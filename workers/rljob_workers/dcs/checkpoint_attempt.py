@@ -43,8 +43,6 @@ from rljob_workers.models.slices import state_files
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-PARTS_SECONDS = 300.0
-"""How long the leader waits, its own part written, for those of the others: a slow disk may take minutes."""
 CALL_SECONDS = 120.0
 """How long the coordinator may be away while a checkpoint waits for it."""
 POLL_SECONDS = 5.0
@@ -60,7 +58,8 @@ class Place:
     gang: Gang
     describing: Mapping[str, bytes]
     """Small files that the leader puts into every folder as they are."""
-    parts_seconds: float = PARTS_SECONDS
+    parts_seconds: float
+    """How long the leader waits, its own part written, for those of the others."""
 
 
 class Attempt:

@@ -20,6 +20,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from rljob_api.failpoints import failpoint
+from rljob_api.timeouts import parts_seconds
 from rljob_api.wire.checkpoints import PartWriter
 from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.blob import safetensors_pieces
@@ -62,7 +63,8 @@ def build_checkpoint_store(
     role = context.life.key.role
     writers = tuple(PartWriter(role=role, rank=rank) for rank in range(context.world_size))
     gang = Gang(leader or context.life.incarnation, writers, writers[context.global_rank])
-    place = Place(context.checkpoint_dir, context.life, context.endpoints, gang, describing)
+    patience = parts_seconds(context.job.spec.restart_policy)
+    place = Place(context.checkpoint_dir, context.life, context.endpoints, gang, describing, patience)
     checkpoint = context.job.spec.checkpoint
     return CheckpointStore(place, session, share, Retention(checkpoint.keep, checkpoint.keep_every))
 

@@ -33,6 +33,41 @@ class SeqSink:
             self._word[0] = seq
 
 
+class CollectiveMark:
+    """How many collectives the life in a rank's slot has entered, in memory shared with the launcher over a fork.
+
+    The rank writes, its launcher reads, and clears it before the next life. The number outlives the rank: of ranks that
+    broke up, the one with the lowest number did not come.
+    """
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 16)
+        self._words = memoryview(self._memory).cast("Q")
+
+    @property
+    def entered(self) -> int:
+        """Collectives so far."""
+        return self._words[0]
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the rank has not come out of the last one."""
+        return self._words[1] != 0
+
+    def enter(self) -> None:
+        """By the rank: it comes to its next collective."""
+        self._words[1] = 1
+        self._words[0] += 1
+
+    def leave(self) -> None:
+        """By the rank: all were there."""
+        self._words[1] = 0
+
+    def clear(self) -> None:
+        """By the launcher: a life that has just begun."""
+        self._words[0] = self._words[1] = 0
+
+
 class ReadyMark:
     """Whether the life that runs in a rank's slot is Ready, in memory shared with the launcher over a fork.
 
@@ -85,6 +120,7 @@ class RankContext:
     """The engine server of this pod; None for roles without one."""
     seq_sink: SeqSink
     ready_mark: ReadyMark = field(default_factory=ReadyMark)
+    collective_mark: CollectiveMark = field(default_factory=CollectiveMark)
     drain: DrainRequest = field(default_factory=DrainRequest)
     devices: tuple[str, ...] = ()
     """All that CUDA shows to this rank, by name; none: it computes on the CPU. Names that begin with `fake-` are of

@@ -285,6 +285,7 @@ class Launcher:
             seq_sink=self._ranks.sink(rank),
             ready_mark=self._ranks.ready_mark(rank),
             devices=() if self._topology.engines else self._slice(rank),
+            collective_mark=self._ranks.collective_mark(rank),
         )
         self._ranks.start(context, self._bodies.rank, self._close_everything)
 
@@ -334,8 +335,12 @@ def run_launcher(spawn: SpawnLauncher, bodies: Bodies) -> int:
 
 
 def _differs(poll: LauncherPoll, earlier: LauncherPoll) -> bool:
-    """Whether the pod's state is another; a higher seq alone can wait for the next poll."""
-    return (poll.carried, poll.ranks, poll.engines) != (earlier.carried, earlier.ranks, earlier.engines)
+    """Whether the pod's state is another; how far ranks have come alone can wait for the next poll."""
+    return (poll.carried, _lives(poll), poll.engines) != (earlier.carried, _lives(earlier), earlier.engines)
+
+
+def _lives(poll: LauncherPoll) -> list[tuple[int, str, int | None]]:
+    return [(rank.rank, rank.incarnation, rank.exit_code) for rank in poll.ranks]
 
 
 def _order_words(order: PodOrder) -> str:

@@ -10,7 +10,7 @@ import random
 import sys
 from typing import TYPE_CHECKING
 
-from rljob_api.names import EXIT_FENCED
+from rljob_api.names import EXIT_FENCED, EXIT_GROUP_BROKEN
 from rljob_api.role_traits import TRAITS
 from rljob_workers.dcs.errors import LifeOver
 from rljob_workers.transfer_queue.errors import Fenced
@@ -31,7 +31,18 @@ def live(context: RankContext) -> int:
     seed_everything(seed_of(spec.seed, key))
     from rljob_workers.roles.main import main
 
-    return until_fenced(main, context)
+    return until_broken(main, context)
+
+
+def until_broken(main: Callable[[RankContext], int], context: RankContext) -> int:
+    """As `until_fenced`; a rank that lost another one of its gang leaves with a code of its own, too."""
+    from rljob_workers.trainers.errors import GroupBroken
+
+    try:
+        return until_fenced(main, context)
+    except GroupBroken as broken:
+        sys.stderr.write(f"{context.life.key}: {broken}\n")
+        return EXIT_GROUP_BROKEN
 
 
 def until_fenced(main: Callable[[RankContext], int], context: RankContext) -> int:

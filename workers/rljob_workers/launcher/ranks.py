@@ -13,19 +13,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FENCED
+from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FENCED, EXIT_GROUP_BROKEN
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.identity import Life, PodKey, RankKey
 from rljob_api.wire.launchers import RankProcess
-from rljob_workers.dcs.context import RankContext, ReadyMark, SeqSink
+from rljob_workers.dcs.context import CollectiveMark, RankContext, ReadyMark, SeqSink
 from rljob_workers.launcher.device_slices import require_no_cuda, see_only
 from rljob_workers.launcher.device_tenants import take_over
 from rljob_workers.launcher.forking import Child, Exit, fork_child
 from rljob_workers.launcher.plan import RankView
 
-FENCED_PATIENCE_SECONDS = 10.0
-"""A fenced rank has died of a decision whose order is on its way; only if none comes is its death a failure."""
+PATIENCE_SECONDS = {EXIT_FENCED: 10.0, EXIT_GROUP_BROKEN: 10.0}
+"""By exit code. A fenced rank has died of a decision whose order is on its way; one whose group broke has died of
+another rank's death, which somebody else reports. Only if no order comes in time are such ends failures."""
 
 RANK_OOM_SCORE = 300
 """Points by which a rank goes before launcher, coordinator and Redis when memory runs out."""
@@ -68,9 +69,10 @@ class Ranks:
         self._logs = logs
         self._clock = clock
         self._lives: dict[int, _RankLife] = {}
-        self._fenced: list[tuple[_RankLife, float, Failure]] = []
+        self._held_back: list[tuple[_RankLife, float, Failure]] = []
         self._sinks: defaultdict[int, SeqSink] = defaultdict(SeqSink)
         self._ready_marks: defaultdict[int, ReadyMark] = defaultdict(ReadyMark)
+        self._collective_marks: defaultdict[int, CollectiveMark] = defaultdict(CollectiveMark)
         self.starts = 0
         """Lives so far."""
 
@@ -91,6 +93,10 @@ class Ranks:
     def ready_mark(self, rank: int) -> ReadyMark:
         """The mark that the present life of rank `rank` shares with this launcher."""
         return self._ready_marks[rank]
+
+    def collective_mark(self, rank: int) -> CollectiveMark:
+        """Where the present life of rank `rank` says how many collectives it has entered."""
+        return self._collective_marks[rank]
 
     @property
     def seen_seq(self) -> int:
@@ -118,6 +124,8 @@ class Ranks:
                 epoch=row.life.epoch,
                 generation=row.life.generation,
                 exit_code=row.exit_code,
+                collectives=self._collective_marks[rank].entered or None,
+                is_within_collective=self._collective_marks[rank].is_within,
             )
             for rank, row in sorted(self._lives.items())
         ]
@@ -143,6 +151,7 @@ class Ranks:
             return body(context)
 
         self._ready_marks[life.key.rank].clear()
+        self._collective_marks[life.key.rank].clear()
         self.starts += 1
         require_no_cuda()
         child = fork_child(live, log, prepare, oom_score=RANK_OOM_SCORE)
@@ -166,7 +175,7 @@ class Ranks:
     def exited(self, ended: Exit, order: PodOrder | None, now: float) -> Failure | None:
         """Notes the end of a life. A failure, unless it left by itself with 0 or somebody wanted its end.
 
-        `now` is Unix time. The failure of a fenced life is held back: see `overdue`.
+        `now` is Unix time. Failures that others explain are held back: see `overdue`.
         """
         slot = next((rank for rank, row in self._lives.items() if row.child.pid == ended.pid), None)
         if slot is None:
@@ -176,16 +185,16 @@ class Ranks:
         if ended.code == 0 or _is_wanted(row, order):
             return None
         failure = self._failure(row, ended.code, now)
-        if ended.code == EXIT_FENCED:
-            self._fenced.append((row, self._clock() + FENCED_PATIENCE_SECONDS, failure))
+        if ended.code in PATIENCE_SECONDS:
+            self._held_back.append((row, self._clock() + PATIENCE_SECONDS[ended.code], failure))
             return None
         return failure
 
     def overdue(self, order: PodOrder | None) -> list[Failure]:
-        """Failures of fenced lives for which no later order has come in time."""
-        self._fenced = [held for held in self._fenced if not _is_wanted(held[0], order)]
-        due = [held for held in self._fenced if self._clock() >= held[1]]
-        self._fenced = [held for held in self._fenced if held not in due]
+        """Failures that were held back, and for which no later order has come in time."""
+        self._held_back = [held for held in self._held_back if not _is_wanted(held[0], order)]
+        due = [held for held in self._held_back if self._clock() >= held[1]]
+        self._held_back = [held for held in self._held_back if held not in due]
         return [failure for _, _, failure in due]
 
     def _failure(self, row: _RankLife, code: int, now: float) -> Failure:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Protocol
 
 import torch
 from torch import distributed
@@ -38,6 +39,26 @@ BEHIND_SECONDS = 5.0
 FIRST_PAUSE_SECONDS = 0.00005
 LONGEST_PAUSE_SECONDS = 0.002
 """Between two looks at a sum that is not done: a small one takes a tenth of a millisecond, a large one many."""
+
+
+class CollectiveCounter(Protocol):
+    """Who is told of each collective that this rank enters and comes out of."""
+
+    def enter(self) -> None:
+        """This rank comes to its next one."""
+
+    def leave(self) -> None:
+        """It has come out of it, as all have."""
+
+
+class NobodyCounts:
+    """Nobody is told."""
+
+    def enter(self) -> None:
+        """Nothing."""
+
+    def leave(self) -> None:
+        """Nothing."""
 
 
 def nobody_waits(waiting_for: str) -> None:
@@ -162,11 +183,13 @@ def join_group(
     timeout_seconds: float,
     hosted: HostedStore | None = None,
     on_wait: Callable[[str], None] = nobody_waits,
+    counter: CollectiveCounter | None = None,
 ) -> DataParallelGroup:
     """Joins the group that meets at `address`; blocks until all `world` ranks are there.
 
     `timeout_seconds` bounds joining and every later sum. `hosted` is what rank 0 opened. `on_wait` is called again and
-    again, with what is waited for, while a sum waits for other ranks; it must not raise. Raises GroupNotComplete.
+    again, with what is waited for, while a sum waits for other ranks; it must not raise. `counter` outlives this
+    process where somebody shall know how far it came. Raises GroupNotComplete.
     """
     timeout = timedelta(seconds=timeout_seconds)
     try:
@@ -179,7 +202,7 @@ def join_group(
             f"data-parallel group: rank {rank} of {world} waited {timeout_seconds:g} s at {address} for the "
             "other ranks. Check that every rank of the role runs and reaches that address."
         ) from error
-    return GlooGroup(rank, world, timeout_seconds, places, on_wait)
+    return GlooGroup(rank, world, timeout_seconds, places, on_wait, counter or NobodyCounts())
 
 
 class Places:
@@ -217,13 +240,20 @@ class GlooGroup(DataParallelGroup):
     """Several processes, host memory, Gloo."""
 
     def __init__(
-        self, rank: int, world: int, timeout_seconds: float, places: Places, on_wait: Callable[[str], None]
+        self,
+        rank: int,
+        world: int,
+        timeout_seconds: float,
+        places: Places,
+        on_wait: Callable[[str], None],
+        counter: CollectiveCounter,
     ) -> None:
         self.rank = rank
         self.world = world
         self._timeout_seconds = timeout_seconds
         self._places = places
         self._on_wait = on_wait
+        self._counter = counter
         self._is_within = False
 
     def add_up(self, values: torch.Tensor, what: str) -> None:
@@ -232,7 +262,7 @@ class GlooGroup(DataParallelGroup):
             if self._is_within:
                 distributed.all_reduce(values)
                 return
-            self._places.enter(what)
+            self._enter(what)
             work = distributed.all_reduce(values, async_op=True)
             failpoint("collective.entered")
             pause = FIRST_PAUSE_SECONDS
@@ -241,6 +271,7 @@ class GlooGroup(DataParallelGroup):
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
                 self._on_wait(self._waiting_for(what))
             work.wait()
+            self._counter.leave()
 
     @contextmanager
     def collective(self, what: str) -> Iterator[None]:
@@ -251,12 +282,17 @@ class GlooGroup(DataParallelGroup):
         self._is_within = True
         try:
             with self._naming(f"go through {what}"):
-                self._places.enter(what)
+                self._enter(what)
                 failpoint("collective.entered")
                 with SignsOfLife(self._on_wait, self._waiting_for(what), limit_seconds=self._timeout_seconds):
                     yield
+                self._counter.leave()
         finally:
             self._is_within = False
+
+    def _enter(self, what: str) -> None:
+        self._counter.enter()
+        self._places.enter(what)
 
     @contextmanager
     def _naming(self, doing: str) -> Iterator[None]:

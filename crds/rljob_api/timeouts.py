@@ -1,0 +1,25 @@
+"""Times that follow from others where the spec says nothing: derived here once.
+
+Pure. Read by roles and checkpoints.
+"""
+
+from rljob_api.spec import RestartPolicySpec
+
+LEAST_PARTS_SECONDS = 300.0
+"""A slow disk may take minutes for a part of a checkpoint, however short the policy's times are."""
+
+
+def collective_seconds(policy: RestartPolicySpec) -> float:
+    """How long ranks wait for each other within one collective.
+
+    Longer than silence takes to be noticed, so that a rank that hangs is named and not those who wait for it; shorter
+    than a stall, which names nobody.
+    """
+    if policy.collective_timeout_seconds is not None:
+        return float(policy.collective_timeout_seconds)
+    return (policy.heartbeat_timeout_seconds + policy.stall_timeout_seconds) / 2
+
+
+def parts_seconds(policy: RestartPolicySpec) -> float:
+    """How long a checkpoint whose leader has written its part waits for those of the other ranks."""
+    return max(LEAST_PARTS_SECONDS, collective_seconds(policy))

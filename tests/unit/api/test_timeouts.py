@@ -1,0 +1,23 @@
+"""Times that follow from others lie where they must."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_api.spec import RestartPolicySpec
+from rljob_api.timeouts import collective_seconds, parts_seconds
+
+
+@pytest.mark.parametrize(
+    ("given_seconds", "expected"), [pytest.param(None, 315.0, id="midway"), pytest.param(40, 40.0, id="as it is given")]
+)
+def test_how_long_a_collective_may_take(given_seconds: int | None, expected: float) -> None:
+    policy = RestartPolicySpec(collective_timeout_seconds=given_seconds)
+    assert collective_seconds(policy) == expected
+    assert parts_seconds(policy) == max(300.0, expected)
+
+
+@given(st.integers(1, 86400), st.integers(1, 604800 - 86400))
+def test_a_silent_rank_is_named_before_those_who_wait_and_those_before_a_stall(heartbeat: int, more: int) -> None:
+    policy = RestartPolicySpec(heartbeat_timeout_seconds=heartbeat, stall_timeout_seconds=heartbeat + more)
+    assert heartbeat < collective_seconds(policy) < heartbeat + more
