@@ -68,13 +68,25 @@ class BeatAnswer(WireModel):
 
 
 class Rendezvous(WireModel):
-    """`PUT /v1/rendezvous/{group}` by global rank 0 of a role, long-polled by the others with `GET`."""
+    """`PUT /v1/rendezvous/{group}` by global rank 0 of a role, long-polled by all of its ranks with `GET`.
+
+    Who asks with its incarnation has come, and is answered with the address once all have. Until then it is told, at
+    the end of its wait, who is missing.
+    """
 
     group: str
     epoch: Epoch
     generation: int
     address: str
-    """host:port of the store."""
+    """host:port of the store; empty in an answer while somebody is missing."""
+    incarnation: str = ""
+    """Of global rank 0; release 0.1.0 does not tell."""
+    complete: bool = False
+    """All ranks have come: whoever asks from now on may join."""
+    missing: list[str] = []
+    """Ranks that have not come."""
+    absent: list[str] = []
+    """Pods that have not begun what they were ordered: their ranks cannot come yet."""
 
 
 class StepReport(WireModel):

@@ -1,8 +1,8 @@
 """Who broke a collective: the rank that is lost is named, not those that left because it was.
 
-Pure. Called by `causes`. Ranks of a gang that lose one of theirs leave with an exit code of their own, and their launchers
-hold that back for a while. Where the lost one is reported too, it alone is a cause. Where nobody else is, it lives and
-does not come: each rank has told how many collectives it has entered, and the one with the lowest number is named.
+Pure. Called by `causes`. Ranks of a gang that lose one of theirs leave with an exit code of their own, and their
+launchers hold that back for a while. Where the lost one is reported too, it alone is a cause. Where nobody else is, it
+lives and does not come: each rank has told how many collectives it has entered, and the lowest number names it.
 """
 
 from collections.abc import Iterator, Sequence

@@ -51,7 +51,7 @@ def make_queue() -> QueueObservation:
 def incarnation_of(status: RLJobStatus, pod: PodKey) -> str:
     """A different one in every epoch and generation."""
     generation = generation_of(status, pod)
-    number = (status.restart.epoch << 24) + (generation << 12) + (KEYS.index(pod) << 4)
+    number = (status.restart.epoch << 24) + (generation << 12) + (list(Role).index(pod.role) << 8) + (pod.replica << 4)
     return f"{number:012x}"
 
 

@@ -1,4 +1,4 @@
-"""How the actor's ranks find each other: rank 0 opens a store, the coordinator tells the others where.
+"""How the actor's ranks find each other: all come to the coordinator, and meet at a store that rank 0 has opened.
 
 Used by the actor's assembly only. Everything has a deadline: a rank that never comes is named, not waited for.
 """
@@ -6,40 +6,103 @@ Used by the actor's assembly only. Everything has a deadline: a rank that never 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import torch
 
+from rljob_api.timeouts import collective_seconds
 from rljob_api.wire.identity import Life
 from rljob_api.wire.ranks import Rendezvous
 from rljob_workers.dcs.client import CoordinatorClient
 from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.errors import CoordinatorRefused
-from rljob_workers.trainers.data_parallel import DataParallelGroup, SingleRank, host_store, join_group
+from rljob_workers.dcs.session import RankSession
+from rljob_workers.trainers.data_parallel import DataParallelGroup, HostedStore, SingleRank, host_store, join_group
+from rljob_workers.trainers.errors import GroupNotComplete
 
-RENDEZVOUS_SECONDS = 120.0
-"""For all ranks to come: each has imported its libraries and builds its model meanwhile."""
-POLL_SECONDS = 10.0
+POLL_SECONDS = 5.0
+BUSY_SECONDS = 60.0
+"""Announced at every turn of the wait, so that nobody is called silent in it."""
+REFUSED_PAUSE_SECONDS = 0.5
+ABSENCE_SECONDS = 60.0
+"""A coordinator that is away for longer ends the rank, as in its session."""
 
 
-def form_group(context: RankContext, on_wait: Callable[[str], None]) -> DataParallelGroup:
-    """The data-parallel group of this rank's role; blocks until every rank is there.
+def form_group(context: RankContext, session: RankSession) -> DataParallelGroup:
+    """The data-parallel group of this rank's role; blocks, busy by its own word, until every rank is there.
 
-    `on_wait` is how the rank beats while it waits for the others within a collective. Raises GroupNotComplete
-    (who waited where), LifeOver (the epoch moved on), CoordinatorUnreachable.
+    Raises GroupNotComplete (who has not come in rendezvousTimeoutSeconds), LifeOver (the epoch moved on),
+    CoordinatorUnreachable. Time in which a pod has not begun does not count: that is its platform's.
     """
     if context.world_size == 1:
         return SingleRank()
+    timeout = collective_seconds(context.job.spec.restart_policy)
     client = CoordinatorClient(context.endpoints)
     try:
-        if context.global_rank == 0:
-            return _host(context, client, on_wait)
-        address = _find(context, client)
+        hosted = _host(context, client, timeout) if context.global_rank == 0 else None
+        address = _Meeting(context, session, client).address()
     finally:
         client.close()
-    return join_group(
-        address, context.global_rank, context.world_size, timeout_seconds=RENDEZVOUS_SECONDS, on_wait=on_wait
-    )
+    with session.busy("joining the other ranks", timeout):
+        return join_group(
+            address,
+            context.global_rank,
+            context.world_size,
+            timeout_seconds=timeout,
+            hosted=hosted,
+            on_wait=session.beat_within,
+            counter=context.collective_mark,
+        )
+
+
+class _Meeting:
+    """The wait until all ranks have come."""
+
+    def __init__(self, context: RankContext, session: RankSession, client: CoordinatorClient) -> None:
+        self._context = context
+        self._session = session
+        self._client = client
+        self._limit = float(context.job.spec.restart_policy.rendezvous_timeout_seconds)
+        self._waits_for = "the other ranks"
+
+    def address(self) -> str:
+        """Where they meet."""
+        since, wait = time.monotonic(), 0.0  # the first answer tells at once who is missing
+        while True:
+            with self._session.busy(f"the rendezvous: it waits for {self._waits_for}", BUSY_SECONDS):
+                found = self._ask(wait)
+            wait = min(POLL_SECONDS, self._limit)
+            if found is not None and found.address:
+                return found.address
+            if found is not None and found.absent:
+                since = time.monotonic()
+                self._waits_for = f"{', '.join(found.absent)} to begin"
+            elif found is not None and found.missing:
+                self._waits_for = ", ".join(found.missing)
+            if time.monotonic() - since > self._limit:
+                raise GroupNotComplete(self._sentence())
+
+    def _ask(self, wait: float) -> Rendezvous | None:
+        """None: a coordinator of release 0.1.0 does not know yet where rank 0 listens."""
+        life = self._context.life
+        path = (
+            f"/v1/rendezvous/{_group_name(self._context)}?epoch={life.epoch}&generation={life.generation}"
+            f"&wait={wait}&incarnation={life.incarnation}"
+        )
+        deadline = time.monotonic() + ABSENCE_SECONDS
+        try:
+            answer = self._client.call("GET", path, None, deadline=deadline, wait=wait)
+        except CoordinatorRefused:
+            time.sleep(REFUSED_PAUSE_SECONDS)
+            return None
+        return Rendezvous.model_validate_json(answer)
+
+    def _sentence(self) -> str:
+        life = self._context.life
+        return (
+            f"rendezvous of {self._context.world_size} ranks in epoch {life.epoch}, generation {life.generation}: "
+            f"{self._waits_for} did not come in {self._limit:g} s (restartPolicy.rendezvousTimeoutSeconds). "
+            "Its log says what it does."
+        )
 
 
 def gather_rows(group: DataParallelGroup, rows: torch.Tensor) -> list[torch.Tensor]:
@@ -63,24 +126,15 @@ def _group_name(context: RankContext) -> str:
     return f"{context.life.key.role.value}-data-parallel"
 
 
-def _host(context: RankContext, client: CoordinatorClient, on_wait: Callable[[str], None]) -> DataParallelGroup:
-    hosted = host_store(context.endpoints.address, timeout_seconds=RENDEZVOUS_SECONDS)
+def _host(context: RankContext, client: CoordinatorClient, timeout_seconds: float) -> HostedStore:
+    hosted = host_store(context.endpoints.address, timeout_seconds=timeout_seconds)
     life, name = context.life, _group_name(context)
-    offer = Rendezvous(group=name, epoch=life.epoch, generation=life.generation, address=hosted.address)
-    client.call("PUT", f"/v1/rendezvous/{name}", offer, deadline=time.monotonic() + RENDEZVOUS_SECONDS)
-    return join_group(
-        hosted.address, 0, context.world_size, timeout_seconds=RENDEZVOUS_SECONDS, hosted=hosted, on_wait=on_wait
+    offer = Rendezvous(
+        group=name,
+        epoch=life.epoch,
+        generation=life.generation,
+        address=hosted.address,
+        incarnation=life.incarnation,
     )
-
-
-def _find(context: RankContext, client: CoordinatorClient) -> str:
-    life, name = context.life, _group_name(context)
-    path = f"/v1/rendezvous/{name}?epoch={life.epoch}&generation={life.generation}&wait={POLL_SECONDS}"
-    deadline = time.monotonic() + RENDEZVOUS_SECONDS
-    while True:
-        try:
-            answer = client.call("GET", path, None, deadline=deadline, wait=POLL_SECONDS)
-            return Rendezvous.model_validate_json(answer).address
-        except CoordinatorRefused:
-            if time.monotonic() > deadline:
-                raise
+    client.call("PUT", f"/v1/rendezvous/{name}", offer, deadline=time.monotonic() + ABSENCE_SECONDS)
+    return hosted

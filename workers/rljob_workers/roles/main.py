@@ -197,7 +197,7 @@ def _run_actor(rank: _Rank) -> None:
     restore = rank.session.welcome.restore
     with rank.session.busy("building the model", LOADING_SECONDS):
         tokenizer = build_tokenizer(spec.model)
-        group = form_group(context, rank.session.beat_within)
+        group = form_group(context, rank.session)
         trainer = build_trainer(spec, tokenizer, group)
         leader_life = incarnation_of_leader(group, context.life)
         store = build_checkpoint_store(

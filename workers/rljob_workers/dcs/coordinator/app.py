@@ -136,7 +136,16 @@ def _rank_routes(app: FastAPI, executor: SerialExecutor) -> None:
         return as_json(None)
 
     @app.get("/v1/rendezvous/{group}")
-    async def find_rendezvous(group: str, epoch: int, generation: int, wait: Wait = 0.0) -> Response:
+    async def find_rendezvous(
+        group: str, epoch: int, generation: int, wait: Wait = 0.0, incarnation: str = ""
+    ) -> Response:
+        if incarnation:
+            await executor.do_when_open(partial(coordinator.rendezvous.come, group, incarnation))
+            complete = partial(coordinator.rendezvous.find_complete, group, epoch, generation)
+            rendezvous = await executor.await_answer(Topic.RENDEZVOUS, complete, wait)
+            waits_for = partial(coordinator.rendezvous.waits_for, group, incarnation)
+            return as_json(executor.look(waits_for) if rendezvous is None else rendezvous)
+        # Release 0.1.0 asks so, and waits for the others at the address.
         look = partial(coordinator.rendezvous.find, group, epoch, generation)
         rendezvous = await executor.await_answer(Topic.RENDEZVOUS, look, wait)
         if rendezvous is None:

@@ -55,7 +55,7 @@ class Coordinator:
         self.weights = Weights(context, self.epochs, self.pods)
         self.progress = Progress(context, self.epochs, self.pods)
         self.checkpoints = Checkpoints(context, self.pods, self.progress)
-        self.rendezvous = RendezvousTable(context, self.epochs)
+        self.rendezvous = RendezvousTable(context, self.epochs, self.pods)
         self.gate = ServerGate(context, self.epochs, self.pods, opening)
         self.queue = QueueRoom(context, self.epochs, self.gate, self._count_anew)
         self.storage = StorageCare(context, self.epochs, self.progress)

@@ -178,7 +178,7 @@ class Pods:
         order = self._epochs.order_of(hello.pod)
         if order is None or not self._may_carry(hello, order):
             return LauncherAnswer(order=None)
-        topology = self._topology(hello.pod.role)
+        topology = self.topology(hello.pod.role)
         return LauncherAnswer(
             order=order,
             world_size=topology.num_ranks,
@@ -186,7 +186,7 @@ class Pods:
             job=self._job_for(order, carried),
         )
 
-    def _topology(self, role: Role) -> RoleTopology:
+    def topology(self, role: Role) -> RoleTopology:
         """With the pods that are ordered: while the job runs it is scaled."""
         topology = topology_of(self._context.job.spec.roles, role)
         return replace(topology, pods=self._epochs.desired.replicas.get(role.value, 1))
@@ -233,6 +233,11 @@ class Pods:
         if order.pod_uid and order.pod_uid != taken.pod_uid:
             return True
         return (order.epoch, order.generation) > (taken.epoch, taken.generation)
+
+    def has_taken(self, pod: PodKey, epoch: Epoch, generation: int) -> bool:
+        """Whether a launcher of the pod has taken the order of this epoch and generation."""
+        taken = self._taken(pod)
+        return taken is not None and (taken.epoch, taken.generation) == (epoch, generation)
 
     def _taken(self, pod: PodKey) -> TakenOrder | None:
         return self._context.store.get(TAKEN, str(pod))
@@ -382,7 +387,7 @@ class Pods:
         """Tells RoleReady once for every set of lives that made the role Ready."""
         desired = self._epochs.desired
         # As the job has it: a launcher registers before it knows the job of its first order.
-        ranks_per_pod = dict.fromkeys(self.launchers(), self._topology(role).ranks_per_pod)
+        ranks_per_pod = dict.fromkeys(self.launchers(), self.topology(role).ranks_per_pod)
         standings = {rank: RankStanding(entry.hello.life, entry.ready) for rank, entry in self.ranks().items()}
         mark = readiness_mark(role, desired, ranks_per_pod, standings)
         if mark is None:

@@ -1,39 +1,112 @@
-"""Rendezvous: the address at which the ranks of a role find each other.
+"""Rendezvous: where and when the ranks of a gang find each other.
 
-Called by the coordinator in its thread. Bound to epoch and generation, so that ranks of different lives never meet.
+Called by the coordinator in its thread. Bound to epoch and generation, so that ranks of different lives never meet;
+what a life that is over has offered counts for nothing. Who has come is heard again after a restart of the coordinator;
+that all had is durable, since some of them may not ask again.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+
+from rljob_api.wire.identity import Life, RankKey
 from rljob_api.wire.ranks import Rendezvous
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.notifier import Topic
+from rljob_workers.dcs.coordinator.pods import Pods
 from rljob_workers.dcs.coordinator.records import RENDEZVOUS
-from rljob_workers.dcs.coordinator.refusals import wrong_epoch
+from rljob_workers.dcs.coordinator.refusals import fenced, wrong_epoch
 
 
 class RendezvousTable:
     """One address per group."""
 
-    def __init__(self, context: CoordinatorContext, epochs: Epochs) -> None:
+    def __init__(self, context: CoordinatorContext, epochs: Epochs, pods: Pods) -> None:
         self._context = context
         self._epochs = epochs
+        self._pods = pods
+        self._come: defaultdict[str, set[str]] = defaultdict(set)
+        """Group -> incarnations that have asked."""
 
     def offer(self, offered: Rendezvous) -> None:
         """Global rank 0 says where it listens."""
-        epoch = self._epochs.current.restore.epoch
-        if offered.epoch != epoch:
-            raise wrong_epoch(f"rendezvous {offered.group}: epoch {offered.epoch} is not the open epoch {epoch}. Exit.")
+        self._check_epoch(offered.group, offered.epoch)
+        if offered.incarnation:
+            self._life(offered.group, offered.incarnation)
         self._context.store.commit([RENDEZVOUS.put(offered.group, offered)])
+        self._context.notify(Topic.RENDEZVOUS)
+
+    def come(self, group: str, incarnation: str) -> None:
+        """A rank is there. With the last one the rendezvous is complete, whatever becomes of this coordinator."""
+        life = self._life(group, incarnation)
+        self._come[group] &= set(self._pods.living())
+        self._come[group].add(incarnation)
+        found = self._offered(group, life.epoch, life.generation)
+        if found is None or found.complete or self._missing(group, life):
+            return
+        self._context.store.commit([RENDEZVOUS.put(group, found.model_copy(update={"complete": True}))])
         self._context.notify(Topic.RENDEZVOUS)
 
     def find(self, group: str, epoch: int, generation: int) -> Rendezvous | None:
         """Where the group of this epoch and generation meets; None while rank 0 has not said so."""
-        open_epoch = self._epochs.current.restore.epoch
-        if epoch != open_epoch:
-            raise wrong_epoch(f"rendezvous {group}: epoch {epoch} is not the open epoch {open_epoch}. Exit.")
+        self._check_epoch(group, epoch)
+        return self._offered(group, epoch, generation)
+
+    def find_complete(self, group: str, epoch: int, generation: int) -> Rendezvous | None:
+        """As `find`; None also while a rank is missing."""
+        found = self.find(group, epoch, generation)
+        return found if found is not None and found.complete else None
+
+    def waits_for(self, group: str, incarnation: str) -> Rendezvous:
+        """Who is missing, for a rank that has come."""
+        life = self._life(group, incarnation)
+        missing = self._missing(group, life)
+        pods = dict.fromkeys(key.pod for key in missing)
+        return Rendezvous(
+            group=group,
+            epoch=life.epoch,
+            generation=life.generation,
+            address="",
+            missing=[str(key) for key in missing],
+            absent=[str(pod) for pod in pods if not self._pods.has_taken(pod, life.epoch, life.generation)],
+        )
+
+    def _offered(self, group: str, epoch: int, generation: int) -> Rendezvous | None:
         found = self._context.store.get(RENDEZVOUS, group)
         if found is None or (found.epoch, found.generation) != (epoch, generation):
             return None
+        is_of_the_past = found.incarnation and found.incarnation not in self._pods.living()
+        return None if is_of_the_past else found
+
+    def _missing(self, group: str, life: Life) -> list[RankKey]:
+        """Ranks of the role of `life` whose present lives have not come; each must be of its epoch and generation."""
+        role = life.key.role
+        topology = self._pods.topology(role)
+        wanted = [
+            RankKey(role=role, replica=replica, rank=rank)
+            for replica in range(topology.pods)
+            for rank in range(topology.ranks_per_pod)
+        ]
+        return [key for key in wanted if not self._has_come(group, key, life)]
+
+    def _has_come(self, group: str, key: RankKey, like: Life) -> bool:
+        entry = self._pods.ranks().get(str(key))
+        if entry is None:
+            return False
+        life = entry.hello.life
+        return (life.epoch, life.generation) == (like.epoch, like.generation) and life.incarnation in self._come[group]
+
+    def _life(self, group: str, incarnation: str) -> Life:
+        lives = (entry.hello.life for entry in self._pods.ranks().values())
+        found = next((life for life in lives if life.incarnation == incarnation), None)
+        if found is None:
+            raise fenced(
+                f"rendezvous {group}: {incarnation} is over: it died, was replaced or was told to restart. Exit."
+            )
         return found
+
+    def _check_epoch(self, group: str, epoch: int) -> None:
+        open_epoch = self._epochs.current.restore.epoch
+        if epoch != open_epoch:
+            raise wrong_epoch(f"rendezvous {group}: epoch {epoch} is not the open epoch {open_epoch}. Exit.")
