@@ -111,13 +111,13 @@ def _row_blocks(lengths: torch.Tensor, starts: torch.Tensor, device: torch.devic
     blocks, slots = [], np.empty(int(lengths.sum()), np.int64)
     all_lengths, all_starts = lengths.numpy(), starts.numpy()
     num_slots = 0
-    for rows in cut_by_length(all_lengths):
+    for members in cut_by_length(all_lengths):
+        rows = members[all_lengths[members] > 0]  # of a row of one token nothing is computed
+        if not len(rows):
+            continue
         longest = int(all_lengths[rows].max())
-        if not longest:
-            continue  # rows of one token: nothing of them is computed
         grid = np.broadcast_to(np.arange(longest), (len(rows), longest))
-        ends = np.maximum(all_lengths[rows] - 1, 0)[:, None]
-        block = all_starts[rows][:, None] + np.minimum(grid, ends)
+        block = all_starts[rows][:, None] + np.minimum(grid, all_lengths[rows][:, None] - 1)
         is_token = grid < all_lengths[rows][:, None]
         slots[block[is_token]] = num_slots + np.flatnonzero(is_token.ravel())
         num_slots += block.size
