@@ -79,7 +79,8 @@ def policy_loss(
     Source: Shao et al. 2024, DeepSeekMath, arXiv:2402.03300, equation 3 with the parts' own sources.
     """
     weighting = config.aggregate(tokens.loss_masks, tokens.response_lengths)
-    keep = weighting.weights > 0
+    weights = weighting.weights.to(new_log_probs.dtype)
+    keep = weights > 0
     new_log_probs, tokens = _without_masked(new_log_probs, tokens, keep)
     entropy = -new_log_probs.detach() if entropy is None else torch.where(keep, entropy.detach(), 0.0)
     clipped = ppo_clip(new_log_probs, tokens.log_probs, tokens.advantages, low=config.clip_low, high=config.clip_high)
@@ -103,10 +104,10 @@ def policy_loss(
         loss = loss + config.kl_coefficient * kl
         metrics["kl"] = kl.detach()
     return LossSums(
-        loss=loss @ weighting.weights,
+        loss=loss @ weights,
         normaliser=weighting.normaliser,
         token_losses=loss.detach(),
-        metrics={name: value @ weighting.weights for name, value in metrics.items()},
+        metrics={name: value @ weights for name, value in metrics.items()},
     )
 
 

@@ -1,0 +1,125 @@
+"""What training is measured by: a loop that a reader of transformers' pages would write, in one process, in float64.
+
+Rows one by one, all logits at once, torch's own optimizer; no packing, no shards, no chunks, no micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rljob_workers.algorithms import aggregation, kl
+from rljob_workers.algorithms.policy_loss import PolicyLossConfig
+from rljob_workers.trainers.adamw import AdamWConfig
+from rljob_workers.trainers.base import TrainRows
+from rljob_workers.trainers.learning_rate import LearningRate, linear
+from rljob_workers.transfer_queue.jagged import Jagged
+from tests.unit.trainers.fsdp.tiny import make_tokens, row_by_row
+
+STEPS = 5
+ROWS = 11
+TEMPERATURE = 1.3
+MOST_SKIPPED = 1
+LOSS = PolicyLossConfig(
+    clip_low=0.2,
+    clip_high=0.28,
+    aggregate=aggregation.token_mean,
+    kl_coefficient=0.05,
+    kl_estimate=kl.k3,
+    tis_cap=2.0,
+)
+OPTIMIZER = AdamWConfig(
+    learning_rate=LearningRate(1e-3, 1e-4, linear, warmup_steps=1, total_steps=STEPS),
+    beta1=0.9,
+    beta2=0.95,
+    epsilon=1e-8,
+    weight_decay=0.1,
+    max_grad_norm=0.5,
+)
+
+
+def rows_of_step(step: int) -> TrainRows:
+    """Rows of uneven length; the log-probs before training are the new ones."""
+    tokens, responses = make_tokens(seed=100 + step, rows=ROWS)
+    chance = torch.Generator().manual_seed(200 + step)
+    total = int(responses.sum())
+
+    def per_token(values: torch.Tensor) -> Jagged:
+        return Jagged.from_lengths(values, responses)
+
+    masks = (torch.rand(total, generator=chance) > 0.2).float()
+    masks[0] = 1.0
+    return TrainRows(
+        tokens=tokens,
+        response_lengths=responses,
+        loss_masks=per_token(masks),
+        log_probs=per_token(torch.zeros(total)),  # left out where rows are taken from it
+        rollout_log_probs=per_token(torch.empty(total).uniform_(-5.0, -3.5, generator=chance)),
+        advantages=per_token(torch.randn(total, generator=chance)),
+        ref_log_probs=per_token(torch.empty(total).uniform_(-5.0, -3.5, generator=chance)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What came of it."""
+
+    weights: Mapping[str, torch.Tensor]
+    """By the hub's names."""
+    before: Mapping[str, torch.Tensor]
+    results: Sequence[tuple[float, float, float]]
+    """Loss, norm of the gradient, KL of each step."""
+
+
+def train_plainly(folder: Path, steps: int = STEPS, *, attention: str = "sdpa") -> Trained:
+    """The optimizer steps [0, steps) of the model in a folder."""
+    from transformers import AutoModelForCausalLM
+    from transformers.core_model_loading import revert_weight_conversion
+
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float64, attn_implementation=attention, experts_implementation="eager"
+    )
+
+    def weights() -> Mapping[str, torch.Tensor]:
+        state = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        return revert_weight_conversion(model, state)  # type: ignore[no-any-return]
+
+    before = weights()
+    decayed = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    others = [parameter for parameter in model.parameters() if parameter.dim() == 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": OPTIMIZER.weight_decay}, {"params": others, "weight_decay": 0.0}],
+        betas=(OPTIMIZER.beta1, OPTIMIZER.beta2),
+        eps=OPTIMIZER.epsilon,
+    )
+    results = []
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = OPTIMIZER.learning_rate.of(step)
+        loss, divergence, count = _sums(model, rows_of_step(step))
+        optimizer.zero_grad()
+        loss.backward()  # of the sum: transformers' norms round a gradient to float32, at whatever scale it has
+        gradients = [parameter.grad for parameter in model.parameters()]
+        norm = (torch.nn.utils.get_total_norm(gradients) / count).item()
+        for gradient in gradients:  # clip_grad_norm_ would divide by the norm and a millionth
+            gradient.mul_(min(1.0, OPTIMIZER.max_grad_norm / norm) / count)
+        optimizer.step()
+        results.append((loss.item() / count, norm, divergence.item() / count))
+    return Trained(weights(), before, results)
+
+
+def _sums(model: Any, rows: TrainRows) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """Over unmasked tokens, tis x clipped objective + coefficient x KL; the KL; and how many they are."""
+    new = row_by_row(model, rows.tokens, rows.response_lengths, TEMPERATURE)
+    assert rows.ref_log_probs is not None
+    masks, advantages = rows.loss_masks.values.double(), rows.advantages.values.double()
+    ratio = torch.exp(new - new.detach())
+    tis = torch.exp(new - rows.rollout_log_probs.values).clamp(max=2.0).detach()
+    apart = rows.ref_log_probs.values - new
+    divergence = torch.exp(apart) - 1 - apart
+    token_loss = -advantages * ratio * tis + 0.05 * divergence
+    return (token_loss * masks).sum(), (divergence * masks).sum(), float(masks.sum())
