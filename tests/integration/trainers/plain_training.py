@@ -102,7 +102,8 @@ def train_plainly(folder: Path, steps: int = STEPS, *, attention: str = "sdpa") 
             group["lr"] = OPTIMIZER.learning_rate.of(step)
         loss, divergence, count = _sums(model, rows_of_step(step))
         optimizer.zero_grad()
-        loss.backward()  # of the sum: transformers' norms round a gradient to float32, at whatever scale it has
+        # Of the sum: transformers' norms round a gradient to float32, at whatever scale it has.
+        loss.backward()  # type: ignore[no-untyped-call]
         gradients = [parameter.grad for parameter in model.parameters()]
         norm = (torch.nn.utils.get_total_norm(gradients) / count).item()
         for gradient in gradients:  # clip_grad_norm_ would divide by the norm and a millionth
