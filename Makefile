@@ -26,7 +26,7 @@ UV_COMPILE_IMAGE := $(BIN)/uv pip compile --quiet --universal --python-version 3
 
 .PHONY: help install demo test test-long test-unit test-integration test-schedule test-images test-peer lint format crd docs lock images \
 	cluster cluster-build cluster-down test-cluster bench-quickstart bench-queue bench-restart \
-	bench-cluster-restart bench-operator bench-coordinator clean
+	bench-cluster-restart bench-operator bench-coordinator bench-fsdp clean
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -135,6 +135,9 @@ bench-operator: install cluster-build ## What the operator costs at 200 jobs of 
 
 bench-coordinator: install ## What the coordinator costs while 64, 128 and 256 ranks beat; ARGS="--ranks 256 --seconds 30"
 	$(BIN)/python -m tests.bench.coordinator $(ARGS)
+
+bench-fsdp: install ## Memory of log-probs, and tokens per second of training beside a plain transformers loop
+	$(BIN)/python -m tests.bench.fsdp $(ARGS)
 
 clean: ## Removes caches and run folders, not .venv
 	rm -rf rljob-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -40,6 +40,7 @@ STARTED_BY = {
     "scripts/install": "Makefile::install",
     "tests.bench.cluster_restart": "tests/unit/bench/test_benches_start.py::test_a_bench_says_how_it_is_called",
     "tests.bench.coordinator": "tests/integration/bench/test_smallest_benches.py::test_the_coordinator",
+    "tests.bench.fsdp": "tests/integration/bench/test_smallest_benches.py::test_training_of_transformers_models",
     "tests.bench.operator_scale": "tests/unit/bench/test_benches_start.py::test_a_bench_says_how_it_is_called",
     "tests.bench.queue": "tests/integration/bench/test_smallest_benches.py::test_the_queue",
     "tests.bench.quickstart": (
