@@ -38,6 +38,12 @@ The folder (default rljob-out/NAME):
   logs/          a file per process
 
 \b
+Devices:
+  Roles with gpus get this machine's, in the order actor, rollout, actorFwd, reference: those of CUDA_VISIBLE_DEVICES,
+  else all. Too few are refused with the arithmetic. --dry-run shows who gets which, and what would be in its memory;
+  RLJOB_DEVICES=fake:8 pretends that there are eight, on which a run computes with the CPU.
+
+\b
 For programs, --output json prints one object a line; its "kind" is
   start   name, out, totalSteps
   event   as in events.jsonl: time, reason, role, scope, message
@@ -51,6 +57,7 @@ Exit codes: 0 succeeded, 1 failed, 64 bad manifest, 130 interrupted.
 Examples:
   rljob run examples/quickstart.yaml
   rljob run job.yaml --out /data/runs/first --audit
+  RLJOB_DEVICES=fake:8 rljob run job.yaml --dry-run
   rljob run job.yaml --output json | jq 'select(.kind == "step") | .reward'"""
 
 
@@ -60,10 +67,18 @@ Examples:
 @click.option("--fresh", is_flag=True, help="Start over: delete what an earlier run wrote into the folder.")
 @click.option("--audit", is_flag=True, help="Log every trained sample (sets spec.telemetry.sampleLog).")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", help="For people or for programs.")
-def run(*, file: Path, out: Path | None, fresh: bool, audit: bool, output: Literal["text", "json"]) -> None:
+@click.option("--dry-run", is_flag=True, help="Start nothing: print processes, devices, settings and memory.")
+def run(
+    *, file: Path, out: Path | None, fresh: bool, audit: bool, output: Literal["text", "json"], dry_run: bool
+) -> None:
     """Train the job of the manifest FILE on this machine, or go on where an earlier run of it stopped."""
     job = checked_job_or_exit(file)
     _mind_the_machine(job)
+    if dry_run:
+        from rljob_cli.dry_run import dry_run as print_plan
+
+        print_plan(job, output)
+        return
     if audit:
         job = _with_audit(job)
     # Imported here, so that --help and bad manifests do not wait for it.

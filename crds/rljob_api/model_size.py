@@ -26,11 +26,15 @@ def num_parameters(model: ModelSpec) -> int:
     if model.config is not None:
         return parameters_of_config(model.config)
     assert model.path is not None  # a rule: one of both
-    files = sorted(Path(model.path).glob("*.safetensors"))
+    return sum(math.prod(shape) for shape in stored_shapes(Path(model.path)).values())
+
+
+def stored_shapes(folder: Path) -> dict[str, list[int]]:
+    """Name -> shape of every tensor in the safetensors files of a folder. ValueError where they cannot be read."""
+    files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise ValueError(f"model.path: {model.path} has no safetensors weights. Give the folder of a checkpoint.")
-    shapes = {name: shape for file in files for name, shape in _shapes_in(file)}
-    return sum(math.prod(shape) for shape in shapes.values())
+        raise ValueError(f"model.path: {folder} has no safetensors weights. Give the folder of a checkpoint.")
+    return {name: shape for file in files for name, shape in _shapes_in(file)}
 
 
 def parameters_of_config(config: ModelConfig) -> int:

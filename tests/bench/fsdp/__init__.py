@@ -1,1 +1,0 @@
-"""What training of transformers' models costs: memory of log-probs, and tokens a second beside plain loops."""

@@ -1,0 +1,75 @@
+"""One rank of a world that trains with every backend, and writes down how many bytes it held, by `MemoryMeter`."""
+
+from __future__ import annotations
+
+import gc
+import json
+import warnings
+from pathlib import Path
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.trainers import build_forward_model, build_trainer, load_version_0
+from rljob_workers.trainers.base import TrainRows
+from rljob_workers.trainers.data_parallel import DataParallelGroup
+from rljob_workers.transfer_queue.jagged import Jagged
+from tests.integration.trainers.memory_jobs import JOBS, PROMPT_TOKENS, RESPONSE_TOKENS, ROWS, job_of
+from tests.integration.trainers.worlds import as_rank
+from tests.memory_meter import MemoryMeter
+
+
+def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh) -> None:
+    del mesh  # each trainer makes its own
+    warnings.simplefilter("ignore")
+    measured = {name: measure(name, group, folder) for name in JOBS}
+    (folder / f"measured{group.rank}.json").write_text(json.dumps(measured))
+
+
+def measure(name: str, group: DataParallelGroup, folder: Path) -> dict[str, int]:
+    spec = job_of(name)
+    tokenizer = build_tokenizer(spec.model)
+    rows = make_rows(len(tokenizer))
+    with MemoryMeter() as meter:
+        trainer = build_trainer(spec, tokenizer, group)
+        load_version_0(trainer, spec, tokenizer, folder)
+        trainer.accumulate(rows)
+        gc.collect()
+        state = meter.live_bytes
+        meter.peak_bytes = 0
+        trainer.accumulate(rows)
+        trainer.optimizer_step()
+        peak = meter.peak_bytes
+    with MemoryMeter() as meter:
+        model = build_forward_model(spec, tokenizer)
+        gc.collect()
+        weights = meter.live_bytes
+        meter.peak_bytes = 0
+        model.log_probs(rows.tokens, rows.response_lengths, 1.0)
+        forward_peak = meter.peak_bytes
+    return {"state": state, "peak": peak, "weights": weights, "forward_peak": forward_peak}
+
+
+def make_rows(vocabulary: int) -> TrainRows:
+    """Rows of different prompts, as long as the job's can be."""
+    length = PROMPT_TOKENS + RESPONSE_TOKENS
+    tokens = torch.randint(0, vocabulary, (ROWS * length,), dtype=torch.int32)
+    responses = torch.full((ROWS,), RESPONSE_TOKENS)
+
+    def per_token(value: float, dtype: torch.dtype = torch.float32) -> Jagged:
+        return Jagged.from_lengths(torch.full((ROWS * RESPONSE_TOKENS,), value, dtype=dtype), responses)
+
+    return TrainRows(
+        tokens=Jagged.from_lengths(tokens, torch.full((ROWS,), length)),
+        response_lengths=responses,
+        loss_masks=per_token(1, torch.uint8),
+        log_probs=per_token(-2.0),
+        rollout_log_probs=per_token(-2.0),
+        advantages=per_token(1.0),
+        ref_log_probs=None,
+    )
+
+
+if __name__ == "__main__":
+    as_rank(main)

@@ -1,0 +1,118 @@
+"""Memory by formula: known models come out with known sizes, and more ranks never need more each."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_api.device_memory import Pass, engine_memory, forward_memory, kv_bytes_per_token, trainer_memory
+from rljob_api.model_shape import ModelShape, model_shape, shape_of_files
+from rljob_api.spec import Dtype, ModelSpec, TrainerBackend
+
+QWEN3_4B: dict[str, Any] = {
+    "model_type": "qwen3",
+    "hidden_size": 2560,
+    "intermediate_size": 9728,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "tie_word_embeddings": True,
+}
+
+
+def stored(described: dict[str, Any]) -> dict[str, list[int]]:
+    """Names and shapes as the folder of such a model has them, its tied head beside the embedding."""
+    hidden, inner, width = described["hidden_size"], described["intermediate_size"], described["head_dim"]
+    queries, keys = described["num_attention_heads"] * width, described["num_key_value_heads"] * width
+    shapes = {"model.embed_tokens.weight": [described["vocab_size"], hidden], "model.norm.weight": [hidden]}
+    shapes["lm_head.weight"] = shapes["model.embed_tokens.weight"]
+    for layer in range(described["num_hidden_layers"]):
+        for name, shape in {
+            "self_attn.q_proj": [queries, hidden],
+            "self_attn.k_proj": [keys, hidden],
+            "self_attn.v_proj": [keys, hidden],
+            "self_attn.o_proj": [hidden, queries],
+            "self_attn.q_norm": [width],
+            "self_attn.k_norm": [width],
+            "mlp.gate_proj": [inner, hidden],
+            "mlp.up_proj": [inner, hidden],
+            "mlp.down_proj": [hidden, inner],
+            "input_layernorm": [hidden],
+            "post_attention_layernorm": [hidden],
+        }.items():
+            shapes[f"model.layers.{layer}.{name}.weight"] = shape
+    return shapes
+
+
+@pytest.fixture(scope="module")
+def shape() -> ModelShape:
+    return shape_of_files(QWEN3_4B, stored(QWEN3_4B))
+
+
+def test_a_known_model_has_its_known_size(shape: ModelShape) -> None:
+    assert shape.parameters == 4_022_468_096  # as its card says: 4.0B, of which 3.6B are no embedding
+    assert shape.outside == 151936 * 2560 + 2560
+    assert shape.layer * 36 + shape.outside == shape.parameters
+    assert kv_bytes_per_token(shape, Dtype.BFLOAT16) == 147_456  # 144 KiB
+
+
+def test_eight_ranks_share_what_they_train(shape: ModelShape) -> None:
+    work = Pass(tokens=16384, responses=8192, checkpointing=True)
+    alone, eighth = (trainer_memory(shape, TrainerBackend.FSDP, Dtype.BFLOAT16, world, work) for world in (1, 8))
+    assert alone.state == 16 * shape.parameters
+    assert eighth.state == 16 * shape.parameters // 8
+    assert (eighth.copies, eighth.activations) == (alone.copies, alone.activations)
+    assert engine_memory(shape, Dtype.BFLOAT16).peak == 2 * shape.parameters
+
+
+def test_a_folder_and_a_config_of_the_same_model_come_out_alike(tmp_path: Path) -> None:
+    config = {"hiddenSize": 32, "intermediateSize": 48, "numLayers": 3, "headDim": 8, "vocabSize": 100}
+    made = model_shape(ModelSpec.model_validate({"config": config}))
+    described = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "vocab_size": 100,
+        "max_position_embeddings": 1024,
+        "tie_word_embeddings": True,
+    }
+    head = json.dumps({name: {"shape": shape} for name, shape in stored(described).items()}).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head)
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    assert model_shape(ModelSpec(path=str(tmp_path))) == made
+    (tmp_path / "config.json").write_text(json.dumps({**described, "vocab_size": None}))
+    with pytest.raises(ValueError, match=r"^model\.path: its config\.json has vocab_size None, and without it"):
+        model_shape(ModelSpec(path=str(tmp_path)))
+
+
+def test_a_token_goes_through_some_experts_only() -> None:
+    experts = {**QWEN3_4B, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
+    assert shape_of_files(experts, stored(QWEN3_4B)).inner == 8 * 768
+
+
+@given(
+    backend=st.sampled_from(TrainerBackend),
+    dtype=st.sampled_from(Dtype),
+    world=st.integers(1, 64),
+    tokens=st.integers(1, 1 << 17),
+)
+def test_nothing_needs_less_for_more(backend: TrainerBackend, dtype: Dtype, world: int, tokens: int) -> None:
+    shape = shape_of_files(QWEN3_4B, stored(QWEN3_4B))
+
+    def peak(world: int, tokens: int, *, checkpointing: bool = True) -> int:
+        return trainer_memory(shape, backend, dtype, world, Pass(tokens, tokens, checkpointing)).peak
+
+    assert peak(world, tokens) >= peak(world + 1, tokens)
+    assert peak(world, tokens) < peak(world, tokens + 1)
+    assert peak(world, tokens) < peak(world, tokens, checkpointing=False)
+    assert forward_memory(shape, backend, dtype, Pass(tokens, tokens)).peak < peak(1, tokens)

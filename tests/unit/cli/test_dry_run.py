@@ -1,0 +1,146 @@
+"""What `rljob run --dry-run` prints for eight devices that are not there, and what it says of nine."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from rljob_api.spec import RLJobSpec
+from rljob_cli.main import cli
+from rljob_cli.row_lengths import row_lengths
+from tests.unit.api.manifests import changed
+from tests.unit.api.test_device_memory import QWEN3_4B, stored
+
+EIGHT = {"RLJOB_DEVICES": "fake:8"}
+JOB = {
+    "apiVersion": "rljob.dev/v1alpha1",
+    "kind": "RLJob",
+    "metadata": {"name": "qwen3-4b"},
+    "spec": {
+        "model": {"path": "model", "dtype": "bfloat16"},
+        "data": {"reasoningGym": {"dataset": "letter_counting"}},
+        "algorithm": {"kl": {"coefficient": 0.001}},
+        "rollout": {"numRollouts": 9, "batchSize": 64, "samplesPerPrompt": 8, "sampling": {"maxNewTokens": 4096}},
+        "training": {"globalBatchSize": 512, "maxTokensPerMicroBatch": 16384},
+        "roles": {"actor": {"gpus": 4}, "rollout": {"gpus": 2}, "actorFwd": {"gpus": 1}, "reference": {"gpus": 1}},
+    },
+}
+SEEN = """\
+qwen3-4b: 11 processes in 5 pods; 8 of 8 devices by RLJOB_DEVICES=fake:8
+
+process             devices  rank  weights  gradients  optimizer   copies  activations  together
+actor-0.0           fake-0    0/4  3.7 GiB    3.7 GiB    7.5 GiB  3.8 GiB      6.0 GiB  24.9 GiB
+actor-0.1           fake-1    1/4  3.7 GiB    3.7 GiB    7.5 GiB  3.8 GiB      6.0 GiB  24.9 GiB
+actor-0.2           fake-2    2/4  3.7 GiB    3.7 GiB    7.5 GiB  3.8 GiB      6.0 GiB  24.9 GiB
+actor-0.3           fake-3    3/4  3.7 GiB    3.7 GiB    7.5 GiB  3.8 GiB      6.0 GiB  24.9 GiB
+rollout-0.0         CPU       0/2
+rollout-0.engine.0  fake-4         7.5 GiB          -          -        -            -   7.5 GiB
+rollout-0.1         CPU       1/2
+rollout-0.engine.1  fake-5         7.5 GiB          -          -        -            -   7.5 GiB
+actor_fwd-0.0       fake-6    0/1  7.5 GiB          -          -        -      1.4 GiB   8.9 GiB
+reference-0.0       fake-7    0/1  7.5 GiB          -          -        -      1.4 GiB   8.9 GiB
+advantages-0.0      CPU       0/1
+
+device    memory    needed      left       for KV  processes
+fake-0  80.0 GiB  24.9 GiB  55.1 GiB               actor-0.0
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With a model whose files say all but their weights."""
+    model = tmp_path / "model"
+    model.mkdir()
+    head = json.dumps({name: {"shape": shape} for name, shape in stored(QWEN3_4B).items()}).encode()
+    (model / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head)
+    (model / "config.json").write_text(json.dumps(QWEN3_4B))
+    (model / "tokenizer.json").write_text("{}")
+    return tmp_path
+
+
+def run_dry(folder: Path, environment: dict[str, str], *options: str, roles: dict[str, Any] | None = None) -> Result:
+    spec: dict[str, Any] = JOB["spec"]  # type: ignore[assignment] # a job's
+    job = {**JOB, "spec": {**spec, "roles": {**spec["roles"], **(roles or {})}}}
+    (folder / "job.yaml").write_text(yaml.safe_dump(job))
+    command = ["run", str(folder / "job.yaml"), "--dry-run", *options]
+    return CliRunner().invoke(cli, command, env={"CUDA_VISIBLE_DEVICES": None, **environment})
+
+
+def test_eight_devices_have_their_processes_and_their_memory(folder: Path) -> None:
+    done = run_dry(folder, EIGHT)
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith(SEEN)
+    assert "fake-4  80.0 GiB   7.5 GiB  72.5 GiB  528k tokens  rollout-0.engine.0\n" in done.output
+    assert "rowsOfMicroBatch 3, tokensOfMicroBatch 16384, activationCheckpointing on" in done.output
+    assert not (folder / "rljob-out").exists()
+
+
+def test_nine_devices_are_refused(folder: Path) -> None:
+    done = run_dry(folder, EIGHT, roles={"rollout": {"gpus": 3}})
+    assert done.exit_code == 64
+    assert done.output == (
+        "spec.roles: 9 devices are wanted (actor 4 + rollout 3 + actorFwd 1 + reference 1), but this machine has 8 by"
+        " RLJOB_DEVICES=fake:8. Lower replicas or gpus, or let roles use the actor's devices with shareDevicesWith:"
+        " actor.\n"
+    )
+
+
+def test_programs_get_the_same_as_json(folder: Path) -> None:
+    plan = json.loads(run_dry(folder, EIGHT, "--output", "json").output)
+    assert plan["kind"] == "plan"
+    by_name = {process["name"]: process for process in plan["processes"]}
+    assert by_name["actor-0.3"]["devices"] == ["fake-3"]
+    assert by_name["actor-0.3"]["settings"]["world"] == 4
+    assert by_name["actor-0.3"]["memory"]["optimizer"] == 2 * by_name["actor-0.3"]["memory"]["weights"]
+    assert by_name["advantages-0.0"]["memory"] is None
+    devices = {device["name"]: device for device in plan["devices"]}
+    assert devices["fake-0"]["leftBytes"] == (80 << 30) - devices["fake-0"]["neededBytes"]
+    assert devices["fake-4"]["kvTokens"] == devices["fake-4"]["leftBytes"] // 147_456
+
+
+def test_what_does_not_fit_is_said(folder: Path) -> None:
+    sharing = {"gpus": 1, "shareDevicesWith": "actor"}
+    roles = {"actor": {"gpus": 1}, "rollout": sharing, "actorFwd": sharing, "reference": sharing}
+    done = run_dry(folder, {"RLJOB_DEVICES": "fake:1"}, roles=roles)
+    assert done.exit_code == 0
+    everyone = "actor-0.0, rollout-0.engine, actor_fwd-0.0, reference-0.0"
+    assert f"fake-0  80.0 GiB  95.1 GiB  -15.1 GiB  0 tokens  {everyone}" in done.output
+    assert "fake-0: 95.1 GiB are needed and it has 80.0 GiB. Give the actor more gpus" in done.output
+
+
+def test_a_job_on_the_cpu_needs_no_device(folder: Path) -> None:
+    nothing = {"gpus": 0}
+    roles = {"actor": nothing, "rollout": nothing, "actorFwd": nothing, "reference": nothing}
+    done = run_dry(folder, {"RLJOB_DEVICES": "fake:0"}, roles=roles)
+    assert "0 of 0 devices by RLJOB_DEVICES=fake:0" in done.output
+    assert "host" in done.output
+
+
+@pytest.mark.parametrize(
+    ("prompts", "changes", "max_positions", "expected"),
+    [
+        pytest.param(['"12="', '"345="'], {}, None, (4, 3), id="a token for each character"),
+        pytest.param(['"é="'], {"spec.model.config.tokenizer": {"kind": "Byte"}}, None, (3, 3), id="or for each byte"),
+        pytest.param(['"12345="'], {"spec.model.tokenizerPath": "t"}, None, (2, 3), id="or for every third"),
+        pytest.param(
+            ['[{"role": "user", "content": "12345"}]'],
+            {"spec.model.tokenizerPath": "t"},
+            None,
+            (3, 3),
+            id="of a conversation",
+        ),
+        pytest.param(['"1234567="'], {}, 8, (5, 3), id="no row is longer than the model can see"),
+    ],
+)
+def test_the_longest_row(
+    tmp_path: Path, prompts: list[str], changes: dict[str, Any], max_positions: int | None, expected: tuple[int, int]
+) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("".join(f'{{"prompt": {prompt}, "label": "1"}}\n' for prompt in prompts))
+    given = {"spec.data.prompts": str(file), "spec.rollout.sampling.maxNewTokens": 3, **changes}
+    found = row_lengths(RLJobSpec.model_validate(changed(given)["spec"]), max_positions)
+    assert (found.prompt, found.response) == expected
