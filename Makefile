@@ -24,9 +24,9 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-
 UV_COMPILE_IMAGE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-annotate --no-emit-index-url --no-emit-find-links --constraint requirements.lock
 
-.PHONY: help install demo test test-long test-unit test-integration test-schedule test-images test-peer lint format crd docs lock images \
+.PHONY: help install demo test test-long test-unit test-integration test-schedule test-images test-gpu gpu-wheels test-peer lint format crd docs lock images \
 	cluster cluster-build cluster-down test-cluster bench-quickstart bench-queue bench-restart \
-	bench-cluster-restart bench-operator bench-coordinator clean
+	bench-cluster-restart bench-operator bench-coordinator bench-fsdp clean
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -65,6 +65,12 @@ test-cluster: install ## Tests on a real Kubernetes: that of KUBECONFIG, else th
 test-images: install ## Builds the images, the worker's too (minutes, 16 GB of disk), and runs them on the cluster
 	@[ -n "$${KUBECONFIG:-}" ] || scripts/cluster-packages
 	RLJOB_TEST_IMAGES=1 $(PYTEST) tests/cluster/test_images.py
+
+test-gpu: ## Tests and figures on one GPU; Python 3.12 with torch and transformers, no network: see scripts/test-gpu
+	@scripts/test-gpu $(ARGS)
+
+gpu-wheels: install ## Fetches into .gpu what make test-gpu needs on a machine without a network
+	@scripts/gpu-wheels
 
 test-peer: install ## Runs the tests and tutorials of the package TransferQueue against our adapter
 	@scripts/install bench
@@ -135,6 +141,9 @@ bench-operator: install cluster-build ## What the operator costs at 200 jobs of 
 
 bench-coordinator: install ## What the coordinator costs while 64, 128 and 256 ranks beat; ARGS="--ranks 256 --seconds 30"
 	$(BIN)/python -m tests.bench.coordinator $(ARGS)
+
+bench-fsdp: install ## Memory of log-probs, and tokens per second of training beside a plain transformers loop
+	$(BIN)/python -m tests.bench.fsdp $(ARGS)
 
 clean: ## Removes caches and run folders, not .venv
 	rm -rf rljob-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

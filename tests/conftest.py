@@ -15,7 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("untimed", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
-_KINDS = frozenset({"unit", "integration", "cluster"})
+_KINDS = frozenset({"unit", "integration", "cluster", "gpu"})
 _TESTS = Path(__file__).parent
 
 LONGEST_FIRST = (

@@ -21,7 +21,7 @@ from rljob_api.device_memory import (
 from rljob_api.machine_devices import MachineDevices
 from rljob_api.model_shape import ModelShape
 from rljob_api.names import Role
-from rljob_api.role_traits import LEADING_ROLE
+from rljob_api.role_traits import LEADING_ROLE, TRAITS
 from rljob_api.spec import RLJob, RLJobSpec, RoleSpec, TrainerBackend
 from rljob_api.topology import RoleTopology, topology_of
 from rljob_api.wire.identity import PodKey

@@ -13,13 +13,13 @@ from pathlib import Path
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from rljob_workers.models.blob import part_file, write_blob
-from rljob_workers.models.slices import state_files
+from rljob_workers.models.blob import write_blob
 from rljob_workers.trainers.base import Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import DataParallelGroup, Word, agree
 from rljob_workers.trainers.fsdp.building import ModelOptions, build_sharded, model_config
 from rljob_workers.trainers.fsdp.trainer import FsdpTrainer, FsdpTrainerConfig
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
+from tests.integration.trainers.parts import save_part
 from tests.integration.trainers.plain_training import LOSS, MOST_SKIPPED, OPTIMIZER, TEMPERATURE, rows_of_step
 from tests.integration.trainers.worlds import as_rank
 from tests.unit.trainers.fsdp.tiny import described
@@ -47,7 +47,7 @@ def main(
         results = []
         for step in range(int(first), int(last)):
             if step == int(first) + 3:
-                save(trainer, group, folder / f"{name}-saved-{step}")
+                save_part(trainer, group.rank, folder / f"{name}-saved-{step}")
             results.append(train_step(trainer, group, rows_of_step(step)))
         write_blob(folder / f"{name}-{group.rank}.safetensors", trainer.stage_weights())
         (folder / f"{name}-{group.rank}.json").write_text(json.dumps(results))
@@ -91,20 +91,6 @@ def slices_of(rows: TrainRows, group: DataParallelGroup) -> Iterator[TrainRows]:
 
 def select(rows: TrainRows, places: list[int]) -> TrainRows:
     return replace(select_rows(rows, places), log_probs=None)
-
-
-def save(trainer: Trainer, group: DataParallelGroup, folder: Path) -> None:
-    """As the checkpoint store does it, each rank its part."""
-    folder.mkdir(exist_ok=True)
-    share = trainer.weight_share
-    staged = trainer.stage_weights()
-    assert (share is not None) == bool(staged)
-    if share is not None:
-        write_blob(folder / part_file(share.index, share.count), staged)
-    tensors, description = state_files("actor", group.rank)
-    state = trainer.stage_state()
-    write_blob(folder / tensors, state.tensors())
-    (folder / description).write_bytes(state.description())
 
 
 if __name__ == "__main__":

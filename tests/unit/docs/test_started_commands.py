@@ -36,10 +36,13 @@ STARTED_BY = {
     "scripts/draw_timeline.py": (
         "tests/integration/run/test_folder.py::test_a_job_trains_to_its_end_and_is_then_finished"
     ),
+    "scripts/gpu-wheels": "tests/integration/bench/test_gpu_without_gpu.py::test_every_package_has_its_version",
     "scripts/images": "tests/cluster/test_images.py::test_the_worker_image_runs_a_job_by_itself",
     "scripts/install": "Makefile::install",
+    "scripts/test-gpu": "tests/integration/bench/test_gpu_without_gpu.py::test_without_a_gpu_the_target_says_so",
     "tests.bench.cluster_restart": "tests/unit/bench/test_benches_start.py::test_a_bench_says_how_it_is_called",
     "tests.bench.coordinator": "tests/integration/bench/test_smallest_benches.py::test_the_coordinator",
+    "tests.bench.fsdp": "tests/integration/bench/test_smallest_benches.py::test_training_of_transformers_models",
     "tests.bench.operator_scale": "tests/unit/bench/test_benches_start.py::test_a_bench_says_how_it_is_called",
     "tests.bench.queue": "tests/integration/bench/test_smallest_benches.py::test_the_queue",
     "tests.bench.quickstart": (

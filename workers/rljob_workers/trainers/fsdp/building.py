@@ -99,7 +99,10 @@ def _made(config: PretrainedConfig, options: ModelOptions) -> PreTrainedModel:
     _turn_dropout_off(model)
     model.train()  # what checkpoints activations asks for it
     if options.activation_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[no-untyped-call]
+        # The newer name; the older one warns where there is a newer one. No chance is in a pass that would be replayed.
+        name = "activation_checkpointing_enable"
+        enable = getattr(model, name if hasattr(model, name) else "gradient_checkpointing_enable")
+        enable({"use_reentrant": False, "preserve_rng_state": False})
     bind_score(model, is_known_family=config.model_type in FAMILIES)
     return model
 

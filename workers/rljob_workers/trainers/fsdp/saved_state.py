@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from rljob_workers.trainers.fsdp.optimizer import ShardedAdamW
+    from rljob_workers.trainers.host_staging import HostStaging
 
 _RELEASE_0_1_0_FILE = "state.safetensors"
 
@@ -33,17 +34,26 @@ class ShardedState:
         self._parameters = parameters
         self._optimizer = optimizer
 
-    def stage(self, *, weights_are_exact: bool) -> StateShare:
+    def stage(self, staging: HostStaging, *, weights_are_exact: bool) -> StateShare:
         """Host copies of this rank's slices: the moments and, where published weights are rounded, the exact ones."""
         kinds = self._kinds()
         if weights_are_exact:
             del kinds[PARAMETER]
+        parts = {kind: {part.name: part for part in self._parts(shards)} for kind, shards in kinds.items()}
+        copies = {
+            kind: staging.copy({name: part.values for name, part in of_kind.items()}) for kind, of_kind in parts.items()
+        }
         slices = [
-            StateSlice(kind, part.name, part.shape, part.offset, part.values.to("cpu", copy=True))
-            for kind, shards in kinds.items()
-            for part in self._parts(shards)
+            StateSlice(kind, name, part.shape, part.offset, copies[kind].unfinished[name])
+            for kind, of_kind in parts.items()
+            for name, part in of_kind.items()
         ]
-        return StateShare(slices, {"random": torch.random.get_rng_state()}, {STEPS: self._optimizer.steps})
+
+        def wait() -> None:
+            for staged in copies.values():
+                staged.wait()
+
+        return StateShare(slices, {"random": torch.random.get_rng_state()}, {STEPS: self._optimizer.steps}, wait)
 
     def restore(self, folder: Path, model: PreTrainedModel, rank: int) -> None:
         """Weights, moments and random state of a folder; ValueError, and nothing changed, where they do not fit."""

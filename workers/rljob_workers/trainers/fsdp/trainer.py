@@ -24,6 +24,7 @@ from rljob_workers.trainers.fsdp.loading import load_folder, stored_tensors
 from rljob_workers.trainers.fsdp.optimizer import ShardedAdamW
 from rljob_workers.trainers.fsdp.saved_state import ShardedState
 from rljob_workers.trainers.fsdp.scoring import score
+from rljob_workers.trainers.host_staging import HostStaging
 from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange, cut
 from rljob_workers.trainers.skipping import Skipping, Suspects
 from rljob_workers.transfer_queue.jagged import Jagged
@@ -75,11 +76,13 @@ class FsdpTrainer(Trainer):
         self._export = Export(stored_tensors(model), config.dtype, group)
         self._statistics = ("loss", "normaliser", *config.loss.metric_names)
         self._totals = torch.zeros(len(self._statistics), dtype=torch.float64, device=config.device)
+        self._staging = HostStaging(config.device)
         self._skipping = Skipping(config.max_skipped_steps)
         self._suspects = Suspects()
 
     def load(self, blob: Path) -> None:
         """Replaces all weights by this rank's rows of a safetensors file or folder; the optimizer's state stays."""
+        self._staging.settle()
         self._reshard()
         load_folder(self._model, blob)
 
@@ -134,6 +137,7 @@ class FsdpTrainer(Trainer):
         norm = math.sqrt(square_sum_of_all) * scale if math.isfinite(square_sum_of_all) else square_sum_of_all
         skipped = self._skipping.judge(number, loss, norm, self._suspects)
         if skipped is None:
+            self._staging.settle()
             self._optimizer.step(scale * self._config.optimizer.clipping(norm))
         self._clear()
         return OptimizerStepResult(loss, norm, means, skipped)
@@ -151,10 +155,11 @@ class FsdpTrainer(Trainer):
 
     def stage_state(self) -> StateShare:
         """Copies of what this rank holds."""
-        return self._state.stage(weights_are_exact=self._config.dtype == torch.float32)
+        return self._state.stage(self._staging, weights_are_exact=self._config.dtype == torch.float32)
 
     def restore(self, folder: Path) -> None:
         """Weights and state of a checkpoint folder; gradients of the time before are dropped."""
+        self._staging.settle()
         self._reshard()
         self._state.restore(folder, self._model, self._group.rank)
         self._clear()
