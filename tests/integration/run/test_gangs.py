@@ -1,0 +1,125 @@
+"""Four actor ranks in two pods: each fault costs one restart, names the rank that had it, and the audit is exact."""
+
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from .job import RunningJob, at_leisure, kill, make_manifest, stop
+
+
+class Rank(NamedTuple):
+    replica: int
+    rank: int
+
+    def __str__(self) -> str:
+        return f"actor-{self.replica}.{self.rank}"
+
+
+FOUR = tuple(Rank(replica, rank) for replica in (0, 1) for rank in (0, 1))
+Fault = tuple[Callable[[int], None], Rank]
+
+
+def make_gang(folder: Path, **roles: dict[str, Any]) -> dict[str, Any]:
+    manifest = make_manifest(
+        folder,
+        rollout={"numRollouts": 60},
+        training={"microBatchSize": 4},
+        roles={"actor": {"replicas": 2, "ranksPerPod": 2}, **roles},
+        restartPolicy={"heartbeatTimeoutSeconds": 5, "stallTimeoutSeconds": 120},
+    )
+    return at_leisure(manifest, folder)
+
+
+def restarts(job: RunningJob) -> list[str]:
+    """What each restart of the job is told of."""
+    return [event["message"] for event in job.events() if event.get("scope") == "Global"]
+
+
+def suffer(job: RunningJob, faults: Sequence[Fault]) -> None:
+    """One fault after the other, each at whatever the ranks are doing."""
+    for do, rank in faults:
+        job.wait_for("all to be ready", job.ready)
+        job.wait_for_step(job.step() + 2)
+        before = len(restarts(job))
+        do(job.rank_pid("actor", *rank))
+        job.wait_for(f"a restart for {rank}", lambda known=before: len(restarts(job)) > known)  # type: ignore[misc] # bound per turn
+        said = "was killed by SIGKILL" if do is kill else "has not beaten in"
+        assert restarts(job)[-1].startswith(f"{rank} {said}"), job.said()
+        assert "more at the same time" not in restarts(job)[-1]
+
+
+def survive(job: RunningJob, num_faults: int) -> None:
+    """Each was one restart, and nothing was trained twice or not at all."""
+    assert job.assert_succeeded().epochs == num_faults + 1
+    assert len(restarts(job)) == num_faults, job.said()
+    job.assert_epoch(num_faults + 1)
+
+
+def test_every_kind_of_fault_in_pods_of_two_ranks(tmp_path: Path) -> None:
+    """A kill within a collective, a stopped rank, a death in place, an engine's rank."""
+    marks = tmp_path / "failpoints"
+    marks.mkdir()
+    armed = {"RLJOB_FAILPOINTS": "collective.entered=60", "RLJOB_FAILPOINTS_DIR": str(marks)}
+    roles = {name: {"ranksPerPod": 2} for name in ("rollout", "reference", "advantages")}
+    with RunningJob(tmp_path, make_gang(tmp_path, **roles), armed) as job:
+        job.wait_for("a death within a collective", lambda: len(restarts(job)) > 0)
+        assert any(restarts(job)[0].startswith(f"{rank} was killed by SIGKILL") for rank in FOUR), job.said()
+        suffer(job, [(stop, FOUR[0])])
+        job.wait_for("all to be ready", job.ready)
+        other = job.rank_pid("reference", 0, 0)
+        kill(job.rank_pid("reference", 0, 1))
+        job.wait_for_event("RankExited", role="reference", scope="InPlace")
+        job.wait_for("its peer to begin anew", lambda: job.rank_pid("reference", 0, 0) != other)
+        job.wait_for("all to be ready", job.ready)
+        kill(job.rank_pid("rollout", 0, 1))
+        event = job.wait_for_event("RankExited", role="rollout", scope="Global")
+        assert event["message"].startswith("rollout-0.1 was killed by SIGKILL")
+        survive(job, 3)
+
+
+def interrupt(job: RunningJob, seconds: float) -> None:
+    """Ctrl-C so long after a step: what was trained is saved, and the command ends."""
+    job.wait_for("all to be ready", job.ready)
+    job.wait_for_step(job.step() + 1)
+    time.sleep(seconds)
+    job.process.send_signal(signal.SIGINT)
+    assert job.process.wait(120) == 130, job.said()
+    job.wait_gone()
+    training = job.status()["training"]
+    assert training["checkpoint"] == training["step"] + 1, job.said()
+
+
+def test_an_interrupted_gang_saves_together_and_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
+    manifest = make_gang(tmp_path)
+    with RunningJob(tmp_path, manifest) as job:
+        interrupt(job, 0.3)
+        manifest["spec"]["roles"]["actor"] = {"ranksPerPod": 2}
+        job.rewrite(manifest)
+        job.start()
+        assert job.assert_succeeded().epochs == 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_interrupts_at_any_moment(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    with RunningJob(tmp_path, make_gang(tmp_path)) as job:
+        for _ in range(6):
+            interrupt(job, dice.uniform(0, 1.5))
+            job.start()
+        job.assert_succeeded()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("do", [kill, stop])
+def test_each_of_the_four(tmp_path: Path, do: Callable[[int], None]) -> None:
+    with RunningJob(tmp_path, make_gang(tmp_path)) as job:
+        suffer(job, [(do, rank) for rank in FOUR])
+        survive(job, len(FOUR))
