@@ -188,8 +188,8 @@ class World:
     def launcher_client(self) -> LauncherClient:
         return LauncherClient(self.endpoints)
 
-    def life(self, role: Role, replica: int = 0, epoch: int = 1, generation: int = 0) -> Life:
-        key = RankKey(role=role, replica=replica)
+    def life(self, role: Role, replica: int = 0, epoch: int = 1, generation: int = 0, rank: int = 0) -> Life:
+        key = RankKey(role=role, replica=replica, rank=rank)
         return Life(key=key, epoch=Epoch(epoch), generation=generation, incarnation=secrets.token_hex(6))
 
     def context(self, life: Life) -> RankContext:
@@ -204,9 +204,9 @@ class World:
             seq_sink=SeqSink(),
         )
 
-    def rank(self, role: Role, replica: int = 0, epoch: int = 1, generation: int = 0) -> RankSession:
+    def rank(self, role: Role, replica: int = 0, epoch: int = 1, generation: int = 0, rank: int = 0) -> RankSession:
         """A registered rank, with its launcher where the pod has none."""
-        life = self.life(role, replica, epoch, generation)
+        life = self.life(role, replica, epoch, generation, rank)
         if str(life.key.pod) not in self.launchers:
             self.register(role, replica)
         session = RankSession(self.context(life))

@@ -182,17 +182,17 @@ class RunningJob:
         roles = {row["name"]: row for row in self.status()["roles"]}
         return dict(roles[role]["pods"][replica])
 
-    def rank_pid(self, role: str, replica: int = 0) -> int:
-        """Pid of rank 0 of a pod, once it lives: meanwhile the status may name one that a restart has ended."""
+    def rank_pid(self, role: str, replica: int = 0, rank: int = 0) -> int:
+        """Pid of a rank of a pod, once it lives: meanwhile the status may name one that a restart has ended."""
 
         found: list[int] = []
 
         def lives() -> bool:
-            found[:] = [rank["pid"] for rank in self.pod(role, replica)["ranks"][:1]]
+            found[:] = [row["pid"] for row in self.pod(role, replica)["ranks"] if row["rank"] == rank]
             found[:] = [pid for pid in found if pid and _lives(pid)]
             return bool(found)
 
-        self.wait_for(f"a living rank of {role}-{replica}", lives)
+        self.wait_for(f"a living rank {rank} of {role}-{replica}", lives)
         return found[0]
 
     def infrastructure_pid(self, name: str) -> int:

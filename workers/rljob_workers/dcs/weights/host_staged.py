@@ -25,6 +25,7 @@ from rljob_workers.dcs.client import ATTEMPT_SECONDS, CoordinatorClient
 from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.dcs.weights.base import StagedWeights, WeightPublisher, WeightReceiver
+from rljob_workers.dcs.weights.pod_pulls import PodPulls, folder_name
 from rljob_workers.dcs.weights.pulling import WantedPart, monotonic_terms, pull
 from rljob_workers.dcs.weights.serving import ChunkServer, ServedPart
 from rljob_workers.models.blob import INDEX_FILE, part_file
@@ -97,6 +98,7 @@ class HostStagedReceiver(WeightReceiver):
         # What an earlier life of this rank left may be read by the engine still: only its open file stays.
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
+        self._pulls = PodPulls(Path(context.endpoints.weights_dir), self._life.key.pod, self._timeout)
         self._staged: dict[Stream, list[Path]] = {stream: [] for stream in Stream}
 
     def await_newer(
@@ -143,22 +145,24 @@ class HostStagedReceiver(WeightReceiver):
         return None if body == b"null" else WeightOffer.model_validate_json(body)
 
     def _fetch(self, offer: WeightOffer, pulse: Callable[[], None]) -> StagedWeights | None:
-        """The staged weight; None where it is not offered any more."""
-        folder = self._folder / f"{offer.stream.value}-{offer.id.lineage}-{offer.id.version}"
-        partial = folder.with_name(f".partial-{folder.name}")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        try:
-            checksums = self._pull_parts(offer, partial, pulse)
+        """The staged weight; None where it is not offered any more. The ranks of a pod pull it once."""
+        folder = self._folder / folder_name(offer)
+        with self._pulls.turn(pulse):
+            checksums = self._pulls.find(offer) or self._pull(offer, pulse)
             if checksums is None:
                 return None
-            _write_index(partial, offer)
-            shutil.rmtree(folder, ignore_errors=True)
-            partial.rename(folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            self._pulls.link(offer, folder)
         self._keep(offer, folder, checksums)
         return StagedWeights(offer.id, folder, offer.num_bytes)
+
+    def _pull(self, offer: WeightOffer, pulse: Callable[[], None]) -> dict[int, bytes] | None:
+        """Pulls it for the whole pod; the checksums of each part, None where it is not offered any more."""
+        with self._pulls.pulling(offer) as partial:
+            checksums = self._pull_parts(offer, partial, pulse)
+            if checksums is not None:
+                _write_index(partial, offer)
+                self._pulls.keep(offer, partial, checksums)
+            return checksums
 
     def _pull_parts(self, offer: WeightOffer, folder: Path, pulse: Callable[[], None]) -> dict[int, bytes] | None:
         """Pulls every part into `folder`, in chance order, so that receivers do not all ask one owner at the same time.
