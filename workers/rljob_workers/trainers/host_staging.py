@@ -108,11 +108,12 @@ class _Lane:
 
     def _fetch(self, source: torch.Tensor, target: torch.Tensor, computed: torch.cuda.Event) -> None:
         """In the thread. While one buffer is filled by the device the other is emptied."""
-        rows, whole = source.reshape(-1), target.view(-1)
+        whole = target.view(-1)
         length = PIECE_BYTES // target.element_size()
         arriving: tuple[torch.cuda.Event, torch.Tensor, torch.Tensor] | None = None
         with torch.no_grad(), torch.cuda.stream(self._stream):
             self._stream.wait_event(computed)
+            rows = source.reshape(-1)  # on this stream, where it has to copy
             for number, start in enumerate(range(0, whole.numel(), length)):
                 piece = rows[start : start + length].to(target.dtype)
                 buffer = self._buffers[number % 2].view(target.dtype)[: piece.numel()]
