@@ -12,7 +12,18 @@ from typing import Any
 
 import orjson
 
-from rljob_api.spec import DataSpec, ModelSpec, ReasoningGymSpec, RewardSpec, RLJob, TokenizerKind
+from rljob_api.backends import trainer_backend
+from rljob_api.families import family_problem
+from rljob_api.spec import (
+    DataSpec,
+    ModelSpec,
+    ReasoningGymSpec,
+    RewardSpec,
+    RLJob,
+    RLJobSpec,
+    TokenizerKind,
+    TrainerBackend,
+)
 from rljob_api.tokenizer_size import alphabet_of
 from rljob_cli.reward_lookup import reward_problem
 
@@ -29,13 +40,14 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 def preflight(job: RLJob) -> list[str]:
     """A sentence for each thing that is missing or unreadable."""
     spec = job.spec
-    problems = [*_model_problems(spec.model), *_reward_problems(spec.rollout.reward)]
+    problems = [*_model_problems(spec), *_reward_problems(spec.rollout.reward)]
     if spec.data.reasoning_gym is not None:
         return [*problems, *_reasoning_gym_problems(spec.data.reasoning_gym)]
     return [*problems, *_prompts_problems(spec.data, spec.rollout.reward, _known_characters(spec.model))]
 
 
-def _model_problems(model: ModelSpec) -> Iterator[str]:
+def _model_problems(spec: RLJobSpec) -> Iterator[str]:
+    model = spec.model
     if model.tokenizer_path is not None and not Path(model.tokenizer_path).is_dir():
         yield f"spec.model.tokenizerPath: {model.tokenizer_path} is not a folder. Give the folder of a tokenizer."
     if model.path is None:
@@ -47,8 +59,21 @@ def _model_problems(model: ModelSpec) -> Iterator[str]:
     for names, what in _CHECKPOINT_FILES:
         if not any((folder / name).is_file() for name in names):
             yield f"spec.model.path: {folder} has no {' or '.join(names)}. Give a checkpoint with {what}."
+    if trainer_backend(spec) is TrainerBackend.FSDP:
+        problem = _family_problem(folder / "config.json", packing=spec.training.packing)
+        if problem is not None:
+            yield f"spec.{problem}"
     if model.tokenizer_path is None and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         yield f"spec.model.path: {folder} has no tokenizer. Give model.tokenizerPath."
+
+
+def _family_problem(file: Path, *, packing: bool) -> str | None:
+    """None, too, for a file that is not whole: whoever builds the model names what is wrong with it."""
+    try:
+        described = orjson.loads(file.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return None
+    return family_problem(described, packing=packing) if isinstance(described, dict) else None
 
 
 def _reward_problems(reward: RewardSpec) -> Iterator[str]:

@@ -3,7 +3,7 @@
     python -m tests.bench.fsdp [--rounds 3] [--size {full|smallest}]
 
 Log-probs: one forward and backward pass in chunks, and at an eighth of the tokens all at once, whose memory grows with
-them. Training: the best of some rounds in turns, one rank with two threads, in float32; ratios are to the plain loop.
+them. Training: the best of some rounds in turns, in float32, one rank, one thread; ratios are to the plain loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from tests.bench.fsdp.peak_memory import measured
 from tests.bench.fsdp.speed import Size, rates, sides
 
 NAIVE_SHARE = 8
-THREADS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +53,12 @@ def memory(scale: Scale) -> None:
 
 def speed(size: Size, rounds: int) -> None:
     """Prints tokens a second of all sides for rows of even and of uneven lengths."""
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         passes = sides(size, Path(folder))
         print(
             f"training a Qwen3, hidden {size.hidden}, {size.layers} layers, vocabulary {size.vocabulary}: {size.rows}"
-            f" rows in micro-batches of {size.micro_batch}, {THREADS} threads, load {os.getloadavg()[0]:.1f}"
+            f" rows in micro-batches of {size.micro_batch}, load {os.getloadavg()[0]:.1f}"
         )
         for even in (True, False):
             rows = size.rows_of(even=even)

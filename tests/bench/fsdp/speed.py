@@ -162,13 +162,16 @@ def _values(column: Jagged | None, chosen: list[int]) -> torch.Tensor:
 
 
 def rates(passes: Mapping[str, Pass], rows: TrainRows, rounds: int) -> dict[str, float]:
-    """Tokens a second of each side's best round, sides in turns; a first round warms up."""
+    """Tokens a CPU second of each side's best round, sides in turns; a first round warms up.
+
+    With one thread a CPU second is one of wall time where nothing else runs, and what else runs does not count.
+    """
     num_tokens = len(rows.tokens.values)
     best = dict.fromkeys(passes, 0.0)
     for turn in range(rounds + 1):
         for name, run in passes.items():
-            begin = time.perf_counter()
+            begin = time.process_time()
             run(rows)
-            rate = num_tokens / (time.perf_counter() - begin)
+            rate = num_tokens / (time.process_time() - begin)
             best[name] = max(best[name], rate if turn else 0.0)
     return best

@@ -1,5 +1,6 @@
 """What a job names and this machine lacks: a sentence for each."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +89,39 @@ def test_a_checkpoint_must_be_there(tmp_path: Path) -> None:
         "spec.model.path: model has no tokenizer. Give model.tokenizerPath.",
     ]
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
-        (tmp_path / "model" / name).write_text("{}")
+        (tmp_path / "model" / name).write_text('{"model_type": "llama"}')
     assert _problems(tmp_path, model, GOOD_LINE) == []
+
+
+FAMILIES = [
+    pytest.param(
+        {"model_type": "olmo2"}, "has model_type 'olmo2', and packed rows are known to be right", id="unknown"
+    ),
+    pytest.param({}, "has model_type None, and packed rows are known to be right for", id="no type"),
+    pytest.param(
+        {"model_type": "llama", "rope_scaling": {"type": "dynamic", "factor": 2.0}},
+        "has the rotary embedding 'dynamic', whose angles depend on the longest row of a batch",
+        id="angles by the longest row",
+    ),
+    pytest.param(
+        {"model_type": "gemma3_text", "use_bidirectional_attention": True},
+        "has use_bidirectional_attention, but a policy",
+        id="a model that looks ahead",
+    ),
+]
+
+
+@pytest.mark.parametrize(("described", "beginning"), FAMILIES)
+def test_a_family_that_would_not_come_out_right_is_refused_before_anything_starts(
+    tmp_path: Path, described: dict[str, Any], beginning: str
+) -> None:
+    (tmp_path / "model").mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (tmp_path / "model" / name).write_text(json.dumps(described))
+    (problem,) = _problems(tmp_path, {"spec.model": {"path": "model"}}, GOOD_LINE)
+    assert problem.startswith(f"spec.model.path: its config.json {beginning}")
+    flat = {"spec.model": {"path": "model"}, "spec.roles.actor": {"backend": "Flat"}}
+    assert _problems(tmp_path, flat, GOOD_LINE) == []
 
 
 def test_a_tokenizer_must_be_there(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from rljob_api.families import FAMILIES
 from rljob_workers.trainers.fsdp.building import ModelOptions, build_whole, model_config
-from rljob_workers.trainers.fsdp.families import FAMILIES
 from rljob_workers.trainers.fsdp.inputs import joined_inputs, padded_inputs
 from rljob_workers.trainers.fsdp.loading import load_folder
 from rljob_workers.trainers.fsdp.scoring import score

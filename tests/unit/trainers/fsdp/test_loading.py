@@ -94,7 +94,7 @@ def test_a_forward_model_scores_in_micro_batches_what_transformers_scores_row_by
 
 REFUSED = [
     pytest.param(
-        "olmo2", {}, r"model_type 'olmo2', and packed rows .* Set training\.packing: Off", id="not in the table"
+        "olmo2", {}, r"model_type 'olmo2', and packed rows .* Set training\.packing to false", id="not in the table"
     ),
     pytest.param(
         "qwen4_unheard_of", {}, r"model_type 'qwen4_unheard_of', which this version .* does not know", id="new"
@@ -106,7 +106,7 @@ REFUSED = [
     pytest.param(
         "llama",
         {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
-        r"rope_type 'dynamic', whose angles depend on the longest row",
+        r"the rotary embedding 'dynamic', whose angles depend on the longest row",
         id="angles by the longest row",
     ),
 ]

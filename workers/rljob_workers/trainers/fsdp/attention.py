@@ -53,7 +53,9 @@ def attend_within_rows(
     del module, others
     assert attention_mask is None, "no mask is made for this attention, and none is read"
     if s_aux is not None:
-        raise ValueError("model.path: its attention has sinks, which cannot be packed here. Set training.packing: Off.")
+        raise ValueError(
+            "model.path: its attention has sinks, which cannot be packed here. Set training.packing to false."
+        )
     results = []
     for block in row_blocks.blocks:
         queries, keys, values = (_rows_of(tensor, block) for tensor in (query, key, value))

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rljob_api.families import FAMILIES, family_problem
 from rljob_workers.trainers.fsdp import attention
-from rljob_workers.trainers.fsdp.families import FAMILIES, check_config
 from rljob_workers.trainers.fsdp.scoring import SCORE, bind_score
 
 if TYPE_CHECKING:
@@ -84,17 +84,18 @@ def _made(config: PretrainedConfig, options: ModelOptions) -> PreTrainedModel:
     """A model on the meta device."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 
-    check_config(config, packing=options.packing)
+    problem = family_problem(config.to_dict(), packing=options.packing)
+    if problem is not None:
+        raise ValueError(problem)
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ValueError(
             f"model.path: its config.json has model_type {config.model_type!r}, of which transformers has no causal"
             " language model. Give one."
         )
     attention.register()
-    own_attention = {"attn_implementation": attention.NAME} if options.packing else {}
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            config, dtype=options.storage, **own_attention
+            config, dtype=options.storage, **_attention(config, options)
         )
     _turn_dropout_off(model)
     model.train()  # what checkpoints activations asks for it
@@ -105,6 +106,16 @@ def _made(config: PretrainedConfig, options: ModelOptions) -> PreTrainedModel:
         enable({"use_reentrant": False, "preserve_rng_state": False})
     bind_score(model, is_known_family=config.model_type in FAMILIES)
     return model
+
+
+def _attention(config: PretrainedConfig, options: ModelOptions) -> dict[str, str]:
+    """Ours for joined rows, else what transformers takes by itself, except where that may not cap scores.
+
+    For Gemma 2 some versions (5.17) take torch's kernel, which does not, and log-probs are wrong without an error.
+    """
+    if options.packing:
+        return {"attn_implementation": attention.NAME}
+    return {"attn_implementation": "eager"} if getattr(config, "attn_logit_softcapping", None) else {}
 
 
 def _turn_dropout_off(model: PreTrainedModel) -> None:
