@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rljob_api.backends import trainer_backend
+from rljob_api.checkpoint_interval import fitting_interval
 from rljob_api.device_memory import (
     Pass,
     ProcessMemory,
@@ -183,6 +184,8 @@ def _training(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _
         "tokensOfMicroBatch": work.tokens,
         "activationCheckpointing": work.checkpointing,
         "learningRate": training.optimizer.learning_rate,
+        "checkpointEverySteps": job.spec.checkpoint.every_steps
+        or fitting_interval(job.shape.parameters, job.spec.model.dtype),
         "threads": role.threads,
     }
     return settings, trainer_memory(job.shape, job.backend, job.spec.model.dtype, topology.num_ranks, work)

@@ -9,16 +9,22 @@ import pytest
 
 from .job import RunningJob, at_leisure, kill, make_manifest, stop
 
-WITHOUT: dict[str, Any] = {"reference": {}, "actorFwd": None}
-STEPS: dict[str, dict[str, Any]] = {
-    "one optimizer step a rollout": {"itersPerTrainUpdate": 2},
-    "two passes of two optimizer steps": {"epochsPerRollout": 2, "globalBatchSize": 16, "microBatchSize": 4},
+STEPS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "one optimizer step a rollout": ({"itersPerTrainUpdate": 2}, {"replicas": 2}),
+    "two passes of two optimizer steps, sharded": (
+        {"epochsPerRollout": 2, "globalBatchSize": 16, "microBatchSize": 4},
+        {"backend": "Fsdp", "ranksPerPod": 2},
+    ),
 }
+"""What training is, and the actor that trains."""
 
 
-@pytest.mark.parametrize("training", STEPS.values(), ids=STEPS)
-def test_a_job_without_actor_fwd_loses_and_repeats_nothing(tmp_path: Path, training: dict[str, Any]) -> None:
-    manifest = make_manifest(tmp_path, roles=WITHOUT | {"actor": {"replicas": 2}}, training=training)
+@pytest.mark.parametrize(("training", "actor"), STEPS.values(), ids=STEPS)
+def test_a_job_without_actor_fwd_loses_and_repeats_nothing(
+    tmp_path: Path, training: dict[str, Any], actor: dict[str, Any]
+) -> None:
+    roles = {"actor": actor, "actorFwd": None}
+    manifest = make_manifest(tmp_path, roles=roles, training=training, rollout={"numRollouts": 12})
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
         job.wait_for_step(2)
         assert "actor_fwd" not in {role["name"] for role in job.status()["roles"]}

@@ -47,18 +47,18 @@ def test_a_resumed_run_may_differ(tmp_path: Path, changes: dict[str, Any]) -> No
         job.assert_succeeded()
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["the reference goes", "a reference comes"])
-def test_a_resumed_run_may_have_a_reference_or_not(tmp_path: Path, first: bool) -> None:
-    def manifest(*, has_reference: bool) -> dict[str, Any]:
+@pytest.mark.parametrize("first", [True, False], ids=["forward roles go", "forward roles come"])
+def test_a_resumed_run_may_have_a_reference_and_actor_fwd_or_not(tmp_path: Path, first: bool) -> None:
+    def manifest(*, has_them: bool) -> dict[str, Any]:
         made = at_leisure(make_manifest(tmp_path), tmp_path)
-        if not has_reference:
-            del made["spec"]["roles"]["reference"]
+        if not has_them:
+            made["spec"]["roles"] = {"reference": None, "actorFwd": None}
             made["spec"]["algorithm"] = {}
         return made
 
-    with RunningJob(tmp_path, manifest(has_reference=first)) as job:
+    with RunningJob(tmp_path, manifest(has_them=first)) as job:
         stopped(job, 5)
-        job.rewrite(manifest(has_reference=not first))
+        job.rewrite(manifest(has_them=not first))
         job.start()
         job.assert_succeeded()
 

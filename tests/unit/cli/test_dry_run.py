@@ -76,6 +76,7 @@ def test_eight_devices_have_their_processes_and_their_memory(folder: Path) -> No
     assert done.output.startswith(SEEN)
     assert "fake-4  80.0 GiB   7.5 GiB  72.5 GiB  528k tokens  rollout-0.engine.0\n" in done.output
     assert "rowsOfMicroBatch 3, tokensOfMicroBatch 16384, activationCheckpointing on" in done.output
+    assert "checkpointEverySteps 10, " in done.output
     assert not (folder / "rljob-out").exists()
 
 
