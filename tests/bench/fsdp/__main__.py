@@ -35,7 +35,7 @@ class Scale:
 
 
 SCALES = {
-    "full": Scale(8192, 151936, 256, Size(hidden=256, layers=4, vocabulary=8192, rows=24, longest=871, micro_batch=8)),
+    "full": Scale(8192, 151936, 256, Size(hidden=256, layers=4, vocabulary=4096, rows=24, longest=435, micro_batch=8)),
     "smallest": Scale(256, 4096, 32, Size(hidden=32, layers=1, vocabulary=128, rows=6, longest=42, micro_batch=2)),
 }
 

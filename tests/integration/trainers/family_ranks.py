@@ -32,8 +32,6 @@ def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh, precision: st
     mine = list(range(group.rank - idle, ROWS, group.world - idle)) if group.rank >= idle else []
     for name in MODELS:
         model = build_sharded(model_config(described(name)), options, mesh)
-        if precision == "float64" and hasattr(model, "set_experts_implementation"):
-            model.set_experts_implementation("eager")
         load_folder(model, folder.parent / name)
         inputs = joined_inputs(tokens.select(mine), responses[mine], torch.device("cpu"))
         log_probs, entropy = score(model, inputs, TEMPERATURE)

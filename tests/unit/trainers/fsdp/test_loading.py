@@ -52,12 +52,12 @@ def test_what_does_not_fit_is_named_and_changes_nothing(tmp_path: Path) -> None:
     name = "model.layers.1.mlp.experts.3.down_proj.weight"
     doubled = {key: 2 * tensor for key, tensor in stored.items()}
     cases = {
-        r"tensor .*experts\.3\.down_proj\.weight is absent there, but of shape \[32, 16\]": {
+        r"tensor .*experts\.3\.down_proj\.weight is absent there, but of shape \[32, 12\]": {
             key: tensor for key, tensor in doubled.items() if key != name
         },
-        r"tensor .*experts\.3\.down_proj\.weight is of shape \[16, 32\] there, but of shape \[32, 16\]": {
+        r"tensor .*experts\.3\.down_proj\.weight is of shape \[12, 32\] there, but of shape \[32, 12\]": {
             **doubled,
-            name: torch.zeros(16, 32),
+            name: torch.zeros(12, 32),
         },
         r"tensor model\.bias is of shape \[2\] there, but absent in the model": {
             **doubled,

@@ -35,7 +35,7 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
         "model_type": "qwen3_moe",
         "num_experts": 5,
         "num_experts_per_tok": 2,
-        "moe_intermediate_size": 16,
+        "moe_intermediate_size": 12,
         "norm_topk_prob": True,
         "tie_word_embeddings": False,
     },

@@ -97,6 +97,8 @@ def _made(config: PretrainedConfig, options: ModelOptions) -> PreTrainedModel:
         model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
             config, dtype=options.storage, **_attention(config, options)
         )
+    if not _experts_fit_kernel(model, options.compute):
+        model.set_experts_implementation("eager")
     _turn_dropout_off(model)
     model.train()  # what checkpoints activations asks for it
     if options.activation_checkpointing:
@@ -116,6 +118,18 @@ def _attention(config: PretrainedConfig, options: ModelOptions) -> dict[str, str
     if options.packing:
         return {"attn_implementation": attention.NAME}
     return {"attn_implementation": "eager"} if getattr(config, "attn_logit_softcapping", None) else {}
+
+
+_KERNEL_ROW_BYTES = 16
+
+
+def _experts_fit_kernel(model: PreTrainedModel, compute: torch.dtype) -> bool:
+    """Whether torch's product over all experts takes them: no float64, rows of a multiple of 16 bytes.
+
+    Else it raises in the middle of a pass. True of a model without experts.
+    """
+    widths = [parameter.shape[-1] for name, parameter in model.named_parameters() if ".experts." in name]
+    return all(compute != torch.float64 and width * compute.itemsize % _KERNEL_ROW_BYTES == 0 for width in widths)
 
 
 def _turn_dropout_off(model: PreTrainedModel) -> None:
