@@ -6,6 +6,7 @@ in the type that is published, and by the hub's names (`stored_names`).
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -58,24 +59,36 @@ class Export:
     def stage(self) -> dict[str, torch.Tensor]:
         """This rank's part, on the host, in memory of its own; a collective."""
         staged: dict[str, torch.Tensor] = {}
+        scratch = self._scratch()
         for name, tensor in self._tensors.items():
-            whole = self._whole(tensor, self._owners[name])
+            whole = self._whole(tensor, self._owners[name], scratch)
             if whole is not None:
                 staged |= {part.name: part.values for part in stored_parts(name, tensor.shape, whole, 0)}
         return staged
 
-    def _whole(self, tensor: torch.Tensor, owner: int) -> torch.Tensor | None:
+    def _scratch(self) -> torch.Tensor:
+        """Room for this rank's rows of any tensor; one for all, since holes between what is kept would add up."""
+        largest = max(self._tensors.values(), key=self._piece_size)
+        return torch.empty(self._piece_size(largest), dtype=self._dtype, device=local_rows(largest)[0].device)
+
+    def _piece_size(self, tensor: torch.Tensor) -> int:
+        """Elements of what each rank brings to a gather: pieces of one length, the first rank's."""
+        return self._rows(tensor) * math.prod(tensor.shape[1:])
+
+    def _rows(self, tensor: torch.Tensor) -> int:
+        return -(-tensor.shape[0] // self._group.world) if tensor.dim() else 1
+
+    def _whole(self, tensor: torch.Tensor, owner: int, scratch: torch.Tensor) -> torch.Tensor | None:
         """All rows of a tensor, on the host of its owner; None on the other ranks."""
         local, _ = local_rows(tensor)
-        if local.shape == tensor.shape and (self._group.world == 1 or not _is_sharded(tensor)):
+        if self._group.world == 1 or not _is_sharded(tensor):
             return local.to("cpu", self._dtype, copy=True) if self._group.rank == owner else None
-        rows = -(-tensor.shape[0] // self._group.world)
-        piece = local.new_zeros((rows, *tensor.shape[1:]), dtype=self._dtype)  # gathered pieces are of one length
+        piece = scratch[: self._piece_size(tensor)].view(self._rows(tensor), *tensor.shape[1:])
         piece[: len(local)] = local
         if self._group.rank != owner:
             distributed.gather(piece, dst=owner)
             return None
-        whole = piece.new_empty((rows * self._group.world, *tensor.shape[1:]))
+        whole = piece.new_empty((len(piece) * self._group.world, *tensor.shape[1:]))
         distributed.gather(piece, list(whole.chunk(self._group.world)), dst=owner)
         return whole[: tensor.shape[0]].cpu()
 

@@ -1,0 +1,86 @@
+"""One rank of a world that measures what memory a publication, a save and a restore take beyond its shard."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from rljob_workers.trainers.data_parallel import DataParallelGroup
+from rljob_workers.trainers.fsdp.building import ModelOptions, build_sharded, model_config
+from rljob_workers.trainers.fsdp.loading import local_rows
+from rljob_workers.trainers.fsdp.trainer import FsdpTrainer, FsdpTrainerConfig
+from rljob_workers.trainers.micro_batches import MicroBatchLimits
+from tests.integration.trainers.parts import save_part
+from tests.integration.trainers.plain_training import LOSS, OPTIMIZER, rows_of_step
+from tests.integration.trainers.worlds import as_rank
+
+SAMPLE_SECONDS = 0.002
+
+Result = TypeVar("Result")
+
+
+def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh, dtype: str, fields: str) -> None:
+    described = {"model_type": "qwen2", **json.loads(fields)}
+    compute = getattr(torch, dtype)
+    model = build_sharded(model_config(described), ModelOptions(torch.float32, compute), mesh)
+    shard = 0
+    for parameter in model.parameters():
+        local, _ = local_rows(parameter)
+        local.normal_(0.0, 0.02)
+        shard += local.numel()
+    config = FsdpTrainerConfig(
+        compute, MicroBatchLimits(4), 1.0, LOSS, OPTIMIZER, 3, packing=True, device=torch.device("cpu")
+    )
+    trainer = FsdpTrainer(model, config, group)
+    trainer.accumulate(rows_of_step(0))
+    trainer.optimizer_step()  # the moments are there now, page by page
+    staged, publication = peak_of(trainer.stage_weights)
+    part = sum(tensor.numel() * tensor.element_size() for tensor in staged.values())
+    del staged
+    _, save = peak_of(trainer.stage_state)
+    save_part(trainer, group.rank, folder / "saved")
+    group.add_up(torch.zeros(1), "all parts")
+    _, restore = peak_of(lambda: trainer.restore(folder / "saved"))
+    found = {"shard": 4 * shard, "part": part, "publication": publication, "save": save, "restore": restore}
+    (folder / f"rank{group.rank}.json").write_text(json.dumps(found))
+
+
+def peak_of(work: Callable[[], Result]) -> tuple[Result, int]:
+    """What it gives, and the most memory of its own, in bytes, that this process had beyond that at the start.
+
+    Pages of mapped files are not its own: they go when somebody needs the memory.
+    """
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # else what was freed before would be used again, and not be seen
+    start, highest, done = own_memory(), 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal highest
+        while not done.wait(SAMPLE_SECONDS):
+            highest = max(highest, own_memory())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        result = work()
+    finally:
+        done.set()
+        watcher.join()
+    return result, max(highest, own_memory()) - start
+
+
+def own_memory() -> int:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
+    return int(line.split()[1]) << 10
+
+
+if __name__ == "__main__":
+    as_rank(main)
