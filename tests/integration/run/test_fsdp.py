@@ -45,7 +45,8 @@ def _check_policy(checkpoints: Path, *, ranks: int) -> None:
 
     folder = checkpoints / json.loads((checkpoints / "record.json").read_text())["folder"]
     assert len(list(folder.glob("model*.safetensors"))) == len(list(folder.glob("actor-*.safetensors"))) == ranks
-    policy, report = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    policy, report = loaded
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     assert policy.dtype == torch.float32
