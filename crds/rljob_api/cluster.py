@@ -37,6 +37,8 @@ RUN_DIR = "/var/lib/rljob"
 `checkpoints/` and `samples.jsonl` in it), for the other roles an emptyDir."""
 STATE_DIR = "/run/rljob"
 """An emptyDir that outlives a container and not its pod: the count of container starts lies there."""
+PRETENDED_DEVICES = "RLJOB_DEVICES"
+"""Environment: devices that are not there (`machine_devices`). A template may set it, on a cluster for tests."""
 WEIGHTS_DIR = "/dev/shm/rljob"  # noqa: S108 - the pod's own memory volume
 SECRET_DIR = "/etc/rljob/secret"  # noqa: S105 - a path
 """Files `token` and `redis-password`."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from rljob_api.cluster_rules import cluster_validations
 from rljob_api.revision import REFUSED, WAY_OUT, Row
 from rljob_api.role_traits import SCALED_ROLE, field_name
 from rljob_api.rule import VALIDATIONS
@@ -112,7 +113,8 @@ def _resource_schema() -> Schema:
             {
                 "rule": f"has(self.status) || self.metadata.name.matches('{JOB_NAME}')",
                 "message": f"metadata.name is not of the right form. {FORM_OF_NAME}",
-            }
+            },
+            *cluster_validations(),
         ],
         "properties": {
             "apiVersion": {"type": "string"},

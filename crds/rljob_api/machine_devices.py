@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rljob_api import nvml
+from rljob_api.cluster import PRETENDED_DEVICES as PRETENDED
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-PRETENDED = "RLJOB_DEVICES"
 
 FAKE = "fake-"
 """With this begins the name of a device that is not there."""

@@ -1,5 +1,6 @@
 """All objects of a job, in the order in which they are applied: what others refer to comes first."""
 
+from rljob_api.cluster_rules import cluster_problems
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
 from rljob_operator.build.config import config
@@ -20,8 +21,9 @@ from rljob_operator.options import OperatorOptions
 def manifests(
     job: RLJob, owner: Owner, status: RLJobStatus, options: OperatorOptions, platform: Platform
 ) -> list[Manifest]:
-    """Every object but the Secret, which is made once. ValueError with sentences where a template cannot be used."""
-    if problems := [*options_problems(options.workloads), *template_problems(job)]:
+    """Every object but the Secret, which is made once. ValueError with sentences for what a cluster cannot do."""
+    broken = cluster_problems(job.spec, has_begun=status.restart.epoch > 0)
+    if problems := [*options_problems(options.workloads), *template_problems(job), *broken]:
         raise ValueError("\n".join(problems))
     site = Site.of(job, owner, options)
     return [

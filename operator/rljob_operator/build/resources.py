@@ -1,10 +1,11 @@
 """What containers ask for and are held to, where the spec says nothing too."""
 
+import string
+from decimal import Decimal
 from typing import Any
 
 from rljob_api.spec import ResourcesSpec, RoleSpec
 
-GPU = "nvidia.com/gpu"
 _MIB = 1 << 20
 _CPU = "100m"
 """What every container asks for: on a busy node one that asks for nothing gets nothing, and misses its deadlines."""
@@ -26,7 +27,7 @@ _STORAGE_FRAGMENTATION = 4
 
 def role_resources(spec: RoleSpec) -> dict[str, Any]:
     """Of a worker: the spec's, its GPUs, and a little CPU. Memory is reserved by the user's word only."""
-    gpus = {GPU: str(spec.gpus)} if spec.gpus else {}
+    gpus = {spec.gpu_resource: str(spec.gpus)} if spec.gpus else {}
     requests, limits = {**spec.resources.requests, **gpus}, {**spec.resources.limits, **gpus}
     return _without_empty(_with_cpu(requests, limits), limits)
 
@@ -39,6 +40,13 @@ def storage_resources(spec: ResourcesSpec, storage_bytes: int) -> dict[str, Any]
         limits["memory"] = _mebibytes(limit)
         requests.setdefault("memory", _mebibytes(storage_bytes))
     return _without_empty(_with_cpu(requests, limits), limits)
+
+
+def times(amount: str, factor: int) -> str:
+    """An amount as Kubernetes writes it, so many times: 1.5Gi, 4 times, is 6Gi."""
+    number = amount.rstrip(string.ascii_letters)
+    product = Decimal(number) * factor
+    return f"{product.normalize():f}{amount[len(number) :]}" if factor > 1 else amount
 
 
 def _with_cpu(requests: dict[str, str], limits: dict[str, str]) -> dict[str, str]:

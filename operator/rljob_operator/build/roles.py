@@ -59,7 +59,7 @@ def _pod(site: Site, role: Role, spec: RoleSpec) -> dict[str, Any]:
         # No preStop hook: SIGTERM goes to the launcher, which drains, and no Service has to forget the pod before.
         "terminationGracePeriodSeconds": site.workloads.termination_grace_seconds,
         "containers": [_container(site, role, spec)],
-        "volumes": [run, *common_volumes(site), memory_volume(site, spec)],
+        "volumes": [run, *common_volumes(site), memory_volume(site, role, spec)],
         **(saver_placement(site) if saves else {}),
     }
 

@@ -116,7 +116,8 @@ def _own_container(container: dict[str, Any], path: str) -> Iterator[str]:
         if field in container:
             yield f"{path}.{field}: cannot be patched: the operator starts the program. Remove it."
     for variable in container.get("env", []):
-        if str(variable["name"]).startswith(_OWN_ENVIRONMENT):
+        name = str(variable["name"])
+        if name.startswith(_OWN_ENVIRONMENT) and name != cluster.PRETENDED_DEVICES:
             yield f"{path}.env[{variable['name']}]: belongs to the operator. Choose a name without {_OWN_ENVIRONMENT}."
     for mount in container.get("volumeMounts", []):
         place = PurePosixPath(str(mount["mountPath"]))

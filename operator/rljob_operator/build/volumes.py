@@ -4,9 +4,12 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from rljob_api import cluster
+from rljob_api.names import Role
 from rljob_api.spec import RoleSpec
+from rljob_api.topology import topology_of
 from rljob_operator.build.metadata import manifest
 from rljob_operator.build.parts import Manifest, Site
+from rljob_operator.build.resources import times
 
 RUN, STATE, TEMPORARY, MEMORY, SECRET, JOB = "run", "state", "tmp", "shm", "secret", "job"
 """Names of the volumes: a template patch may give `run`, `tmp` and `shm` another source or size."""
@@ -38,12 +41,14 @@ def common_mounts() -> list[dict[str, Any]]:
     ]
 
 
-def memory_volume(site: Site, spec: RoleSpec) -> dict[str, Any]:
-    """The pod's /dev/shm, which holds weights on their way: two versions of the model at most.
+def memory_volume(site: Site, role: Role, spec: RoleSpec) -> dict[str, Any]:
+    """The pod's /dev/shm, which holds weights on their way: two versions of the model at most, in each rank.
 
-    Its pages count as the container's memory, so the container's limit bounds it; without one, the operator's option.
+    NCCL's ranks of one pod talk through it, too. Its pages count as the container's memory, so the container's limit
+    bounds it; without one, the operator's option for each rank.
     """
-    size = spec.resources.limits.get("memory", site.workloads.shared_memory)
+    num_ranks = topology_of(site.job.spec.roles, role).ranks_per_pod
+    size = spec.resources.limits.get("memory") or times(site.workloads.shared_memory, num_ranks)
     return {"name": MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": size}}
 
 

@@ -13,7 +13,7 @@ from rljob_api.crd import crd
 from rljob_api.rule import VALIDATIONS
 from rljob_api.spec import FORM_OF_NAME, JOB_NAME
 
-(RULE,) = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"][VALIDATIONS]
+RULE, *_ = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"][VALIDATIONS]
 
 
 def accepted_by_cel(name: str, **beside: object) -> bool:

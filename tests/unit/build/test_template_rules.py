@@ -44,6 +44,12 @@ def _worker(**fields: Any) -> dict[str, Any]:
             id="the environment that tells a pod who it is",
         ),
         pytest.param(
+            _worker(env=[{"name": "RLJOB_DEVICES_OF", "value": "others"}]),
+            f"{_PATH}.spec.containers[worker].env[RLJOB_DEVICES_OF]: belongs to the operator. Choose a name without"
+            " RLJOB_.",
+            id="a name that only begins like one that may be set",
+        ),
+        pytest.param(
             _worker(volumeMounts=[{"name": "mine", "mountPath": "/etc/rljob"}]),
             f"{_PATH}.spec.containers[worker].volumeMounts[/etc/rljob]: would hide what the operator mounts there."
             " Choose another path.",

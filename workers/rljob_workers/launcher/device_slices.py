@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from rljob_api.machine_devices import VISIBLE, machine_devices
+from rljob_api.machine_devices import VISIBLE, are_real, machine_devices
 
 
 class CudaBeforeForkError(RuntimeError):
@@ -24,8 +24,14 @@ def slice_of(devices: Sequence[str], index: int, num_processes: int) -> tuple[st
 
 
 def see_only(devices: Sequence[str]) -> None:
-    """In a forked child: CUDA shows these devices and no others. Of none, it shows none."""
+    """In a forked child: CUDA shows these devices and no others. Of none, it shows none.
+
+    NCCL says in the log why it fails, unless the pod's template says something else. Nothing more is set for it: which
+    network it uses (NCCL_SOCKET_IFNAME, NCCL_IB_HCA) a template knows, and torch's own watch over collectives is on.
+    """
     os.environ[VISIBLE] = ",".join(devices)
+    if are_real(devices):
+        os.environ.setdefault("NCCL_DEBUG", "WARN")
 
 
 def require_no_cuda() -> None:

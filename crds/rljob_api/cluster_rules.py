@@ -1,0 +1,80 @@
+"""Rules that hold for a job on a cluster only: on one machine the same manifest is right.
+
+Pure. Held by the API server, through the CRD (`crd.py`), and by the operator and `rljob render --kubernetes`, through
+`rljob_operator.build`. The models of the spec do not know them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rljob_api.names import Role
+from rljob_api.role_traits import LEADING_ROLE, field_name
+from rljob_api.rule import Rule
+
+if TYPE_CHECKING:
+    from rljob_api.spec import RLJobSpec
+
+_ACTOR = f"roles.{field_name(LEADING_ROLE)}"
+
+
+def _all_trainers_write(spec: RLJobSpec) -> bool:
+    actor, volume = spec.roles.of(LEADING_ROLE), spec.checkpoint.volume
+    assert actor is not None, "every job has a trainer"
+    return actor.replicas == 1 or volume.claim_name is not None or volume.access_mode.value == "ReadWriteMany"
+
+
+def _has_devices_of_its_own(role: Role) -> Callable[[RLJobSpec], bool]:
+    def holds(spec: RLJobSpec) -> bool:
+        given = spec.roles.of(role)
+        return given is None or given.share_devices_with is None
+
+    return holds
+
+
+def _no_sharing(role: Role) -> Rule:
+    above = f"roles.{field_name(role)}"
+    field = f"{above}.shareDevicesWith"
+    return Rule(
+        field=field,
+        holds=_has_devices_of_its_own(role),
+        sentence=f"{{{field}}} is for rljob run on one machine: a cluster gives a device to one pod alone. Remove it.",
+        cel=f"!has(self.{above}) || !has(self.{field})",
+    )
+
+
+ALWAYS: tuple[Rule, ...] = tuple(_no_sharing(role) for role in Role)
+
+UNTIL_BEGUN: tuple[Rule, ...] = (
+    Rule(
+        field="checkpoint.volume.accessMode",
+        holds=_all_trainers_write,
+        sentence=f"{{checkpoint.volume.accessMode}} lets one node mount the volume, but the actor has "
+        f"{{{_ACTOR}.replicas}} pods, all of which write checkpoints to it. Give ReadWriteMany and a class of storage "
+        "that all nodes share, or one pod with more gpus or ranksPerPod.",
+        cel=f"self.{_ACTOR}.replicas == 1 || has(self.checkpoint.volume.claimName) || "
+        "self.checkpoint.volume.accessMode == 'ReadWriteMany'",
+    ),
+)
+"""Not for a job that has begun: release 0.1.0 took it, and put all its pods on one node, where they stay."""
+
+
+def cluster_problems(spec: RLJobSpec, *, has_begun: bool) -> list[str]:
+    """A sentence for each rule that does not hold."""
+    rules = ALWAYS if has_begun else (*ALWAYS, *UNTIL_BEGUN)
+    return [f"spec.{rule.field}: {rule.text(spec)}" for rule in rules if not rule.holds(spec)]
+
+
+def cluster_validations() -> list[dict[str, str]]:
+    """The same as entries of x-kubernetes-validations of the whole resource. One that has a status has begun."""
+    return [
+        *(_of_resource(rule, "") for rule in ALWAYS),
+        *(_of_resource(rule, "has(self.status) || ") for rule in UNTIL_BEGUN),
+    ]
+
+
+def _of_resource(rule: Rule, unless: str) -> dict[str, str]:
+    entry = {name: text.replace("self.", "self.spec.") for name, text in rule.validation().items()}
+    cel = f"({entry['rule']})" if unless else entry["rule"]
+    return {**entry, "rule": f"{unless}{cel}", "fieldPath": f".spec{entry['fieldPath']}"}

@@ -1,0 +1,113 @@
+"""What only a cluster refuses: the same in Python and in CEL, in one sentence, and never of a job that has begun."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_api.cluster_rules import cluster_problems, cluster_validations
+from rljob_api.crd import crd
+from rljob_api.rule import VALIDATIONS
+from rljob_api.spec import RLJobSpec
+from tests.unit.api.api_server import broken_rules, defaulted
+from tests.unit.api.manifests import changed
+
+SCHEMA = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+RULES = {rule["rule"] for rule in cluster_validations()}
+
+
+def by_python(manifest: dict[str, Any], *, has_begun: bool) -> list[str]:
+    return sorted(cluster_problems(RLJobSpec.model_validate(manifest["spec"]), has_begun=has_begun))
+
+
+def by_cel(manifest: dict[str, Any], *, has_begun: bool) -> list[str]:
+    given = {**manifest, "spec": defaulted(SCHEMA["properties"]["spec"], manifest["spec"])}
+    given |= {"status": {"phase": "Running"}} if has_begun else {}
+    own = {**SCHEMA, VALIDATIONS: cluster_validations(), "properties": {}}
+    return sorted(f"{broken.field.removeprefix('.')}: {broken.sentence}" for broken in broken_rules(own, given, ""))
+
+
+TWO_PODS: dict[str, Any] = {"spec.roles.actor": {"replicas": 2}, "spec.training.microBatchSize": 1}
+SHARED = {"gpus": 1, "shareDevicesWith": "actor"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentences"),
+    [
+        pytest.param({}, [], id="one pod writes to a volume of one node"),
+        pytest.param(
+            TWO_PODS,
+            [
+                "spec.checkpoint.volume.accessMode: ReadWriteOnce lets one node mount the volume, but the actor has 2"
+                " pods, all of which write checkpoints to it. Give ReadWriteMany and a class of storage that all nodes"
+                " share, or one pod with more gpus or ranksPerPod."
+            ],
+            id="two pods write to a volume of one node",
+        ),
+        pytest.param(
+            {**TWO_PODS, "spec.checkpoint": {"volume": {"accessMode": "ReadWriteMany"}}}, [], id="a volume of all nodes"
+        ),
+        pytest.param(
+            {**TWO_PODS, "spec.checkpoint": {"volume": {"claimName": "mine"}}}, [], id="a claim of the user's"
+        ),
+        pytest.param(
+            {"spec.roles.actor": {"ranksPerPod": 2}, "spec.training.microBatchSize": 1}, [], id="two ranks in one pod"
+        ),
+        pytest.param(
+            {"spec.roles.actor": {"gpus": 1}, "spec.roles.rollout": SHARED},
+            [
+                "spec.roles.rollout.shareDevicesWith: actor is for rljob run on one machine: a cluster gives a device"
+                " to one pod alone. Remove it."
+            ],
+            id="devices that are shared",
+        ),
+    ],
+)
+def test_the_sentences(changes: dict[str, Any], sentences: list[str]) -> None:
+    manifest = changed(changes)
+    assert by_python(manifest, has_begun=False) == sentences
+    assert by_cel(manifest, has_begun=False) == sentences
+
+
+def test_the_crd_has_them() -> None:
+    assert {rule["rule"] for rule in SCHEMA[VALIDATIONS]} >= RULES
+
+
+def test_a_job_that_release_0_1_0_began_goes_on() -> None:
+    manifest = changed(TWO_PODS)
+    assert by_python(manifest, has_begun=True) == by_cel(manifest, has_begun=True) == []
+
+
+ROLE = st.fixed_dictionaries({}, optional={"gpus": st.just(1), "shareDevicesWith": st.sampled_from(["actor", None])})
+VOLUME = st.fixed_dictionaries(
+    {},
+    optional={"claimName": st.just("mine"), "accessMode": st.sampled_from(["ReadWriteOnce", "ReadWriteMany"])},
+)
+
+
+@given(
+    replicas=st.integers(1, 3),
+    roles=st.fixed_dictionaries({name: st.one_of(st.none(), ROLE) for name in ("actorFwd", "reference")}),
+    rollout=ROLE,
+    volume=VOLUME,
+    has_begun=st.booleans(),
+)
+def test_python_and_cel_say_the_same(
+    replicas: int, roles: dict[str, Any], rollout: dict[str, Any], volume: dict[str, Any], has_begun: bool
+) -> None:
+    manifest = changed(
+        {
+            "spec.training.microBatchSize": 1,
+            "spec.training.globalBatchSize": 6,
+            "spec.rollout.samplesPerPrompt": 3,
+            "spec.algorithm.kl.coefficient": 0,
+            "spec.checkpoint": {"volume": volume},
+        }
+    )
+    named = {name: role for name, role in {**roles, "rollout": rollout}.items() if role is not None}
+    given = {name: {**role, "gpus": 1} for name, role in named.items()}
+    manifest["spec"]["roles"] = {**roles, **given, "actor": {"replicas": replicas, "gpus": 1}}
+    assert by_python(manifest, has_begun=has_begun) == by_cel(manifest, has_begun=has_begun)
