@@ -33,4 +33,6 @@ def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """
     if device.type == "cpu":
         return tensor
+    if tensor.numel() == 0:
+        return tensor.to(device)  # there is nothing to pin
     return tensor.pin_memory().to(device, non_blocking=True)
