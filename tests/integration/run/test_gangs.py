@@ -118,8 +118,40 @@ def test_interrupts_at_any_moment(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
+def test_a_sharded_rank_that_hangs_among_others_that_beat_is_named(tmp_path: Path) -> None:
+    """It goes on beating, as those do that wait for it: only how far each has come tells them apart."""
+    marks = tmp_path / "failpoints"
+    marks.mkdir()
+    armed = {"RLJOB_FAILPOINTS": "collective.section=hang:30", "RLJOB_FAILPOINTS_DIR": str(marks)}
+    manifest = make_gang(tmp_path)
+    manifest["spec"]["roles"]["actor"]["backend"] = "Fsdp"
+    manifest["spec"]["rollout"]["numRollouts"] = 20
+    manifest["spec"]["restartPolicy"] |= {"heartbeatTimeoutSeconds": 15, "collectiveTimeoutSeconds": 16}
+    with RunningJob(tmp_path, manifest, armed) as job:
+        job.wait_for("a restart", lambda: len(restarts(job)) > 0)
+        said = restarts(job)[0]
+        (named,) = [rank for rank in FOUR if said.startswith(f"{rank} has not come out of collective ")]
+        others = [rank for rank in FOUR if "could not go through" in (job.out / f"logs/{rank}.log").read_text()]
+        assert {named, *others} == set(FOUR), job.said()
+        assert named not in others
+        assert job.status()["restart"]["reason"] == "Hang"
+        survive(job, 1)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("do", [kill, stop])
-def test_each_of_the_four(tmp_path: Path, do: Callable[[int], None]) -> None:
-    with RunningJob(tmp_path, make_gang(tmp_path)) as job:
+@pytest.mark.parametrize("backend", ["Flat", "Fsdp"])
+def test_each_of_the_four(tmp_path: Path, backend: str, do: Callable[[int], None]) -> None:
+    """After a kill within what meets the other ranks in a library, where the backend has such."""
+    marks = tmp_path / "failpoints"
+    marks.mkdir()
+    armed = {"RLJOB_FAILPOINTS": "collective.section=50", "RLJOB_FAILPOINTS_DIR": str(marks)}
+    manifest = make_gang(tmp_path)
+    manifest["spec"]["roles"]["actor"]["backend"] = backend
+    with RunningJob(tmp_path, manifest, armed) as job:
+        if backend == "Fsdp":
+            job.wait_for("a death within a collective", lambda: len(restarts(job)) > 0)
+            assert any(restarts(job)[0].startswith(f"{rank} was killed by SIGKILL") for rank in FOUR), job.said()
         suffer(job, [(do, rank) for rank in FOUR])
-        survive(job, len(FOUR))
+        survive(job, len(FOUR) + (backend == "Fsdp"))

@@ -283,8 +283,8 @@ class GlooGroup(DataParallelGroup):
         try:
             with self._naming(f"go through {what}"):
                 self._enter(what)
-                failpoint("collective.entered")
                 with SignsOfLife(self._on_wait, self._waiting_for(what), limit_seconds=self._timeout_seconds):
+                    failpoint("collective.section")
                     yield
                 self._counter.leave()
         finally:

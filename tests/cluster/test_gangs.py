@@ -1,0 +1,94 @@
+"""Four actor ranks in two pods of a cluster: one dies, one is frozen, a pod is deleted; each is one restart.
+
+The pods that stay begin anew along with the one that is new: ranks of one generation only meet each other.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from rljob_api.names import Role
+from tests.cluster.harness import processes
+from tests.cluster.harness.definition import install_definition
+from tests.cluster.harness.kubectl import Kubectl
+from tests.cluster.harness.machine import Cluster
+from tests.cluster.harness.operator import OperatorProcess
+from tests.cluster.harness.processes import Kind, Process
+from tests.cluster.harness.rljob import ClusterJob, make_job, slowed
+from tests.cluster.harness.subject import PATIENCE_SECONDS, Subject
+
+pytestmark = pytest.mark.timeout(1200)
+ACTOR = Role.ACTOR.value
+
+
+@pytest.fixture
+def subject(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+    if cluster.node is None:
+        pytest.skip("the cluster of KUBECONFIG is not this machine's: its processes cannot be killed")
+    install_definition(cluster.kubeconfig)
+    namespace = f"gangs-{time.monotonic_ns() % 10**9:x}"
+    kubectl = Kubectl(cluster.kubeconfig, namespace)
+    kubectl("create", "namespace", namespace)
+    manifest = make_job(
+        rollout={"numRollouts": 1_000_000},
+        training={"microBatchSize": 4},
+        roles={ACTOR: {"replicas": 2, "ranksPerPod": 2}},
+        checkpoint={"volume": {"size": "1Gi", "accessMode": "ReadWriteMany"}},
+        restartPolicy={"heartbeatTimeoutSeconds": 20, "stallTimeoutSeconds": 240},
+    )
+    try:
+        kubectl.wait("the namespace's service account", lambda: kubectl.get("serviceaccount", "default"))
+        # Without a lease, which it would lose on a busy machine: nobody starts this operator again.
+        with OperatorProcess(cluster, namespace, tmp_path_factory.mktemp("operator"), lease=None) as operator:
+            subject = Subject(ClusterJob(kubectl, slowed(manifest, "slower")).apply(), operator)
+            subject.wait_ready()
+            subject.train_on()
+            yield subject
+    finally:
+        kubectl.delete("namespace", namespace)
+
+
+@dataclass(frozen=True)
+class Blow:
+    """Something bad, and what the one restart that follows is told of."""
+
+    strike: Callable[[Subject], None]
+    reason: str
+    who: str
+    """How its sentence begins."""
+
+
+def rank(subject: Subject, replica: int, number: int) -> Process:
+    found = processes.of_container(subject.job.kubectl, subject.job.pod_of(ACTOR, replica), "worker")
+    return processes.the(found, Kind.RANK, number)
+
+
+BLOWS = (
+    Blow(lambda subject: rank(subject, 1, 1).kill(), "RankExited", "actor-1."),
+    Blow(lambda subject: rank(subject, 0, 0).pause(), "Hang", "actor-0."),
+    Blow(
+        lambda subject: subject.job.kubectl.delete("pod", subject.job.pod_of(ACTOR, 1)),
+        "PodDeleted",
+        "pod actor-1 was deleted",
+    ),
+)
+
+
+def test_each_fault_of_a_gang_is_one_restart_that_names_it(subject: Subject) -> None:
+    for number, blow in enumerate(BLOWS, start=1):
+        blow.strike(subject)
+        subject.wait("a restart", lambda wanted=number + 1: subject.job.epoch() == wanted)  # type: ignore[misc] # bound per turn
+        restart = subject.job.status()["restart"]
+        assert restart["reason"] == blow.reason, subject.job.said()
+        assert restart["message"].startswith(blow.who), subject.job.said()
+        subject.wait_ready()
+        subject.train_on()
+        assert subject.job.epoch() == number + 1, subject.job.said()
+        roles = {row["name"]: row for row in subject.job.status()["roles"]}
+        assert len({pod["generation"] for pod in roles[ACTOR]["pods"]}) == 1, subject.job.said()
+
+    last = subject.job.step()
+    subject.job.change({"rollout": {"numRollouts": last + 40}})
+    assert subject.job.assert_succeeded(seconds=PATIENCE_SECONDS).problems == []
