@@ -10,7 +10,16 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rljob_api.spec import Architecture, Dtype, ModelConfig, ModelSpec, TokenizerConfig, TokenizerKind
 from rljob_workers.models.blob import blob_metadata, read_blob, write_blob
-from rljob_workers.models.building import build_config, check_fit, initial_state, save_folder, shapes_of
+from rljob_workers.models.building import (
+    build_config,
+    check_fit,
+    initial_state,
+    initial_tensors,
+    policy_files,
+    save_folder,
+    shapes_of,
+    stored_weights,
+)
 from rljob_workers.models.decoder_config import DecoderConfig
 from rljob_workers.models.layout import tensor_shapes
 from rljob_workers.models.tokenizers import build_tokenizer, make_tokenizer
@@ -199,6 +208,32 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
     from_folder = ModelSpec(path=str(tmp_path))
     with pytest.raises(ValueError, match=r"model.path: .* has neither model.safetensors nor"):
         initial_state(from_folder, build_tokenizer(from_folder))
+
+
+def test_what_is_saved_beside_a_policy_is_what_its_folder_had_with_the_jobs_dtype(tmp_path: Path) -> None:
+    save(tmp_path, make_spec())
+    described = json.loads((tmp_path / "config.json").read_bytes())
+    foreign = {**described, "architectures": ["MistralForCausalLM"], "model_type": "mistral", "torch_dtype": "float16"}
+    (tmp_path / "config.json").write_text(json.dumps(foreign))
+    (tmp_path / "generation_config.json").write_bytes(b'{"top_p": 0.9}')
+    model = ModelSpec(path=str(tmp_path), dtype=Dtype.BFLOAT16)
+    files = policy_files(model, build_tokenizer(model))
+    del foreign["torch_dtype"]
+    assert json.loads(files["config.json"]) == {**foreign, "dtype": "bfloat16"}
+    assert files["generation_config.json"] == b'{"top_p": 0.9}'
+    assert {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} <= files.keys()
+
+
+def test_tensors_of_version_0_are_read_by_name_in_the_jobs_dtype(tmp_path: Path) -> None:
+    save(tmp_path, make_spec())
+    whole = stored_weights(tmp_path)
+    model = ModelSpec(path=str(tmp_path), dtype=Dtype.BFLOAT16)
+    name = "model.norm.weight"
+    found = initial_tensors(model, build_tokenizer(model), {name})
+    assert found.keys() == {name}
+    assert torch.equal(found[name], whole[name].to(torch.bfloat16))
+    with pytest.raises(ValueError, match=r"^model\.path: .* has no tensor other\. Copy it again"):
+        initial_tensors(model, build_tokenizer(model), {name, "other"})
 
 
 def test_a_blob_comes_back_bitwise_and_outlives_its_file(tmp_path: Path) -> None:

@@ -73,16 +73,16 @@ def initial_tensors(
     model: ModelSpec, tokenizer: PreTrainedTokenizerBase, names: Collection[str]
 ) -> dict[str, torch.Tensor]:
     """Some tensors of version 0, of a model of whatever family: of a folder only these are read."""
-    if model.config is not None:
-        state = initial_state(model, tokenizer)
-    else:
-        state = {
-            name: tensor for file in _weight_files(_path_of(model)) for name, tensor in _read_weights(file).items()
-        }
+    state = stored_weights(_path_of(model)) if model.config is None else initial_state(model, tokenizer)
     missing = sorted(set(names) - state.keys())
     if missing:
         raise ValueError(f"model.path: {model.path} has no tensor {missing[0]}. Copy it again.")
     return {name: state[name].to(torch_dtype(model.dtype)) for name in names}
+
+
+def stored_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a Hugging Face folder, mapped and not copied; ValueError where it lacks a file, or part of one."""
+    return {name: tensor for file in _weight_files(folder) for name, tensor in _read_weights(file).items()}
 
 
 def shapes_of(state: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
@@ -124,6 +124,20 @@ def describing_files(config: DecoderConfig, dtype: torch.dtype, tokenizer: PreTr
     return _described_as({**config.described, "architectures": [_CLASSES[config.architecture]]}, dtype, tokenizer)
 
 
+def policy_files(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> dict[str, bytes]:
+    """What is saved beside the weights of a job's policy, so that transformers and engines load the folder.
+
+    config.json with the dtype that the job trains in, the tokenizer's files with the chat template, and, where there is
+    one in `path`, generation_config.json.
+    """
+    described = described_config(model, tokenizer)
+    if model.config is not None:
+        return describing_files(read_config(described), torch_dtype(model.dtype), tokenizer)
+    files = _described_as(described, torch_dtype(model.dtype), tokenizer)
+    generation = _path_of(model) / GENERATION_FILE
+    return {**files, GENERATION_FILE: generation.read_bytes()} if generation.is_file() else files
+
+
 def _described_as(
     described: Mapping[str, Any], dtype: torch.dtype, tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, bytes]:
@@ -141,20 +155,6 @@ def _check_vocabulary(size: int, tokenizer: PreTrainedTokenizerBase) -> None:
             f"model: the tokenizer has {len(tokenizer)} tokens, but the model only {size}"
             " (vocabSize). Raise vocabSize or use the model's own tokenizer."
         )
-
-
-def policy_files(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> dict[str, bytes]:
-    """What is saved beside the weights of a job's policy, so that transformers and engines load the folder.
-
-    config.json with the dtype that the job trains in, the tokenizer's files with the chat template, and, where there is
-    one in `path`, generation_config.json.
-    """
-    described = described_config(model, tokenizer)
-    if model.config is not None:
-        return describing_files(read_config(described), torch_dtype(model.dtype), tokenizer)
-    files = _described_as(described, torch_dtype(model.dtype), tokenizer)
-    generation = _path_of(model) / GENERATION_FILE
-    return {**files, GENERATION_FILE: generation.read_bytes()} if generation.is_file() else files
 
 
 def _path_of(model: ModelSpec) -> Path:
@@ -202,7 +202,7 @@ def _made_config(config: ModelConfig, tokenizer: PreTrainedTokenizerBase) -> dic
 
 
 def _read_folder(folder: Path, config: DecoderConfig) -> dict[str, torch.Tensor]:
-    state = {name: tensor for file in _weight_files(folder) for name, tensor in _read_weights(file).items()}
+    state = stored_weights(folder)
     if config.tie_word_embeddings:
         state.pop(HEAD, None)
     return state

@@ -28,7 +28,7 @@ from rljob_workers.algorithms import aggregation, kl
 from rljob_workers.algorithms.policy_loss import PolicyLossConfig
 from rljob_workers.devices import own_device
 from rljob_workers.models.blob import write_blob
-from rljob_workers.models.building import build_config, described_config, initial_state, torch_dtype
+from rljob_workers.models.building import build_config, described_config, initial_state, stored_weights, torch_dtype
 from rljob_workers.trainers import learning_rate
 from rljob_workers.trainers.adamw import AdamWConfig
 from rljob_workers.trainers.allocator import keep_freed_memory
@@ -73,6 +73,7 @@ def load_version_0(trainer: Trainer, spec: RLJobSpec, tokenizer: PreTrainedToken
     A sharded trainer reads its rows of the folder itself. `scratch` is a folder of this machine.
     """
     if trainer_backend(spec) is TrainerBackend.FSDP and spec.model.path is not None:
+        stored_weights(Path(spec.model.path))  # says what is missing in it
         trainer.load(Path(spec.model.path))
         return
     with tempfile.TemporaryDirectory(dir=scratch) as folder:

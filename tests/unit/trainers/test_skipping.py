@@ -1,0 +1,52 @@
+"""Which optimizer steps are skipped, and what is said of them."""
+
+import math
+
+import pytest
+import torch
+
+from rljob_workers.trainers.micro_batches import RowRange
+from rljob_workers.trainers.skipping import Skipping, Suspects
+from tests.unit.trainers.rows import make_rows
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm", "shown"),
+    [
+        (math.nan, 1.0, "loss nan and a gradient of norm 1"),
+        (0.5, math.inf, "loss 0.5 and a gradient of norm inf"),
+        (-math.inf, math.nan, "loss -inf and a gradient of norm nan"),
+    ],
+)
+def test_what_is_not_finite_is_skipped(loss: float, norm: float, shown: str) -> None:
+    said = Skipping(1).judge(7, loss, norm, Suspects())
+    assert (
+        said == f"optimizer step 7 has {shown}: the loss of each row of this rank is finite. It is skipped, 1 in a row."
+    )
+
+
+def test_only_more_in_a_row_than_the_limit_fail() -> None:
+    skipping, none = Skipping(2), Suspects()
+    assert [skipping.judge(1, math.nan, 1.0, none) is None for _ in range(2)] == [False, False]
+    assert skipping.judge(1, 0.5, 1.0, none) is None
+    assert [skipping.judge(2, math.nan, 1.0, none) is None for _ in range(2)] == [False, False]
+    with pytest.raises(ValueError, match=r"^training\.maxSkippedSteps: 3 optimizer steps in a row .* the limit is 2;"):
+        skipping.judge(2, math.nan, 1.0, none)
+    with pytest.raises(ValueError, match="the limit is 0;"):
+        Skipping(0).judge(1, math.nan, 1.0, none)
+
+
+def test_rows_are_named_once_in_their_order_and_not_all_of_many() -> None:
+    rows, suspects = make_rows(0), Suspects()
+    ends = [0, *rows.response_lengths.cumsum(0).tolist()]
+    for start, stop in ((0, 6), (6, 16)):
+        losses = torch.zeros(ends[stop] - ends[start])
+        losses[0] = math.inf  # of the first row of each micro-batch
+        suspects.add(rows, RowRange(start, stop, ends[start], ends[stop]), losses)
+    assert suspects.rows() == [0, 6]
+    suspects.clear()
+    assert suspects.rows() == []
+    suspects.add(rows, RowRange(0, 16, 0, ends[-1]), torch.full((ends[-1],), math.nan))
+    said = Skipping(1).judge(1, math.nan, math.nan, suspects)
+    assert said is not None
+    assert "the loss of rows 0, 1, 2, 3, 4, 5, 6, 7 and 8 more is not finite" in said
