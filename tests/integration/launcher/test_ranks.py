@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FENCED, EXIT_TERMINATED
+from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FENCED, EXIT_GROUP_BROKEN, EXIT_TERMINATED
 from rljob_api.wire.epochs import PodPhase
 from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.processes import LauncherExited
@@ -120,6 +120,21 @@ def test_a_fenced_rank_for_which_no_order_comes_is_a_failure(machine: Machine) -
     failure = machine.failure()
     assert failure.exit_code == EXIT_FENCED
     assert "this life is over: a later life has begun" in failure.message
+
+
+def test_a_rank_whose_group_broke_is_no_failure_once_the_order_has_come_and_has_told_how_far_it_was(
+    machine: Machine,
+) -> None:
+    machine.spawn(ACTOR)
+    machine.coordinator.order(ACTOR)
+    machine.rank(ACTOR)
+    machine.act(f"exit {EXIT_GROUP_BROKEN}")
+    poll = machine.poll(ACTOR, "the exit", lambda poll: poll.ranks[0].exit_code == EXIT_GROUP_BROKEN)
+    assert (poll.ranks[0].collectives, poll.ranks[0].is_within_collective) == (2, True)
+    machine.coordinator.order(ACTOR, epoch=2)
+    machine.rank(ACTOR, epoch=2)
+    assert machine.finish(ACTOR, epoch=2).exit_code == 0
+    assert machine.coordinator.failures == []
 
 
 def test_draining_ends_the_rank_and_keeps_the_launcher(machine: Machine) -> None:
