@@ -14,6 +14,10 @@ from .job import RunningJob, at_leisure, kill, make_manifest
 SHORT_BACKOFF: dict[str, Any] = {"backoff": {"initialSeconds": 0.1}, "maxGlobalRestarts": 1000, "threshold": 1000}
 PARENT_KILLS = 5
 """After three ends within two minutes it is started again later and later; pods are asked for meanwhile."""
+SHARDED: dict[str, dict[str, Any]] = {
+    "roles": {"reference": {}, "actor": {"backend": "Fsdp", "replicas": 2, "ranksPerPod": 2}},
+    "training": {"microBatchSize": 8, "maxTokensPerMicroBatch": 32},
+}
 SEEDS = [int(seed) for seed in os.environ.get("RLJOB_CHAOS_SEEDS", "1 2 3 4 5").split()]
 
 
@@ -48,11 +52,18 @@ def test_many_random_faults_restart_no_oftener_than_they_happen(tmp_path: Path, 
     withstands(tmp_path, Chaos(seed, num_faults=30, stops_for_good=True))
 
 
-def withstands(tmp_path: Path, chaos: Chaos) -> None:
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_faults_of_four_sharded_ranks_restart_no_oftener_than_they_happen(tmp_path: Path, seed: int) -> None:
+    withstands(tmp_path, Chaos(seed, num_faults=15, stops_for_good=True), rollouts_a_fault=5, **SHARDED)
+
+
+def withstands(tmp_path: Path, chaos: Chaos, rollouts_a_fault: int = 15, **changes: dict[str, Any]) -> None:
     """A job under these faults succeeds, restarts no oftener than they happen, and has trained everything once."""
     # Enough to do for as long as it is struck, and no prompt is to blame for the deaths of its workers.
-    rollout = {"numRollouts": 15 * chaos.num_faults, "maxAttempts": 1000}
-    manifest = make_manifest(tmp_path, rollout=rollout, restartPolicy=SHORT_BACKOFF)
+    rollout = {"numRollouts": rollouts_a_fault * chaos.num_faults, "maxAttempts": 1000}
+    manifest = make_manifest(tmp_path, rollout=rollout, restartPolicy=SHORT_BACKOFF, **changes)
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path, seconds=0.5)) as job:
         job.wait_for_step(1)
         tally = strike(job, chaos)
