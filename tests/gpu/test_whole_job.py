@@ -9,7 +9,7 @@ import torch
 
 from tests.integration.run.job import RunningJob, make_manifest
 
-SHARING = {"shareDevicesWith": "actor"}
+SHARING = {"gpus": 1, "shareDevicesWith": "actor"}
 
 
 @pytest.mark.parametrize("backend", ["Flat", "Fsdp"])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rljob_workers.launcher.device_slices import (
     CudaBeforeForkError,
     container_devices,
+    require_cuda,
     require_no_cuda,
     see_only,
     slice_of,
@@ -43,6 +44,24 @@ def test_a_process_that_started_cuda_forks_nobody(monkeypatch: pytest.MonkeyPatc
     require_no_cuda()
     monkeypatch.delitem(sys.modules, "torch")
     require_no_cuda()
+
+
+@pytest.mark.parametrize("seen", ["", "fake-0,fake-1"])
+def test_a_process_without_devices_needs_no_cuda(monkeypatch: pytest.MonkeyPatch, seen: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    require_cuda()
+    assert "torch" not in sys.modules
+
+
+def test_a_process_with_devices_that_torch_does_not_show_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
+    none = SimpleNamespace(__version__="2.0", cuda=SimpleNamespace(is_available=lambda: False))
+    monkeypatch.setitem(sys.modules, "torch", none)
+    with pytest.raises(ValueError, match=r"^gpus: this process was given GPU-a, but torch 2\.0 shows no CUDA device"):
+        require_cuda()
+    none.cuda.is_available = lambda: True
+    require_cuda()
 
 
 def test_a_container_uses_as_many_as_the_scheduler_gave_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,20 @@ def see_only(devices: Sequence[str]) -> None:
         os.environ.setdefault("NCCL_DEBUG", "WARN")
 
 
+def require_cuda() -> None:
+    """In a forked child that sees devices: ValueError where torch shows none, since nobody wants that on the CPU."""
+    names = [name for name in os.environ.get(VISIBLE, "").split(",") if name]
+    if not are_real(names):
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ValueError(
+            f"gpus: this process was given {', '.join(names)}, but torch {torch.__version__} shows no CUDA device."
+            " Install a torch and a driver that do, or set gpus to 0."
+        )
+
+
 def require_no_cuda() -> None:
     """Raises CudaBeforeForkError if CUDA was started in this process. torch need not be imported."""
     torch = sys.modules.get("torch")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from rljob_workers.engines.backend import Command, EngineSettings, Exec
+from rljob_workers.launcher.device_slices import require_cuda
 from rljob_workers.launcher.forking import exec_program
 from rljob_workers.launcher.preload import THREAD_POOLS
 
@@ -24,6 +25,7 @@ def become_engine(
         host, number = port.getsockname()
         _write_identity(identity, {"incarnation": incarnation, "pid": os.getpid(), "url": f"http://{host}:{number}"})
         _become_program(command.arguments, settings)
+    require_cuda()
     return command.serve(port, incarnation)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rljob_api.names import EXIT_FENCED, EXIT_GROUP_BROKEN
 from rljob_api.role_traits import TRAITS
 from rljob_workers.dcs.errors import LifeOver
+from rljob_workers.launcher.device_slices import require_cuda
 from rljob_workers.transfer_queue.errors import Fenced
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 def live(context: RankContext) -> int:
     """One life of a rank, from the fork to its exit code."""
     spec, key = context.job.spec, context.life.key
+    require_cuda()
     use_threads(rank_threads(spec, key.role))
     seed_everything(seed_of(spec.seed, key))
     from rljob_workers.roles.main import main
