@@ -12,8 +12,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from rljob_workers.models.blob import write_blob
 from rljob_workers.trainers.data_parallel import DataParallelGroup
-from rljob_workers.trainers.fsdp.building import ModelOptions, build_sharded, model_config
-from rljob_workers.trainers.fsdp.inputs import joined_inputs
+from rljob_workers.trainers.fsdp.building import ModelOptions, build_sharded, build_whole, model_config
+from rljob_workers.trainers.fsdp.inputs import ModelInputs, joined_inputs
 from rljob_workers.trainers.fsdp.loading import load_folder, local_rows
 from rljob_workers.trainers.fsdp.scoring import score
 from rljob_workers.trainers.fsdp.stored_names import stored_parts
@@ -35,6 +35,8 @@ def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh, precision: st
         load_folder(model, folder.parent / name)
         inputs = joined_inputs(tokens.select(mine), responses[mine], torch.device("cpu"))
         log_probs, entropy = score(model, inputs, TEMPERATURE)
+        if precision == "bfloat16":
+            _assert_a_whole_model_scores_alike(name, folder.parent / name, inputs, log_probs)
         weights = torch.cat([torch.linspace(-1, 1, int(responses[row])) + row / ROWS for row in mine] or [log_probs])
         # FSDP takes the mean over the ranks
         torch.autograd.backward(log_probs @ weights.to(log_probs.dtype) * group.world)
@@ -45,6 +47,14 @@ def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh, precision: st
                 gradients[f"{part.name}@{part.offset[0] if part.offset else 0}"] = part.values
         results = {"log_probs": log_probs.detach(), "entropy": entropy.detach(), "rows": torch.tensor(mine)}
         write_blob(folder / f"{name}-{group.rank}.safetensors", {**results, **gradients})
+
+
+def _assert_a_whole_model_scores_alike(name: str, folder: Path, inputs: ModelInputs, log_probs: torch.Tensor) -> None:
+    """As actor_fwd holds it: weights that were rounded before and not for the pass; the same numbers, to the bit."""
+    whole = build_whole(model_config(described(name)), ModelOptions(torch.bfloat16, torch.bfloat16))
+    load_folder(whole, folder)
+    with torch.no_grad():
+        assert torch.equal(score(whole, inputs, TEMPERATURE)[0], log_probs), name
 
 
 if __name__ == "__main__":
