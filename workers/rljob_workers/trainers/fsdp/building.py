@@ -142,9 +142,10 @@ def _turn_dropout_off(model: PreTrainedModel) -> None:
 
 
 def _layers(model: PreTrainedModel) -> list[torch.nn.Module]:
+    """Inner ones first, as FSDP wants it of layers within layers."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
-    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)][::-1]
 
 
 def _give_memory(model: PreTrainedModel, options: ModelOptions) -> None:
