@@ -82,7 +82,7 @@ def shape_of_files(described: dict[str, Any], shapes: dict[str, list[int]]) -> M
             layers[int(found[1])] = layers.get(int(found[1]), 0) + size
     num_heads = _size(fields, "num_attention_heads")
     hidden = _size(fields, "hidden_size")
-    width = fields.get("head_dim") or hidden // num_heads
+    width = _size(fields, "head_dim", default=hidden // num_heads)
     return ModelShape(
         num_layers=_size(fields, "num_hidden_layers"),
         parameters=sum(sizes.values()),
@@ -91,9 +91,9 @@ def shape_of_files(described: dict[str, Any], shapes: dict[str, list[int]]) -> M
         hidden=hidden,
         inner=_inner(fields),
         queries=num_heads * width,
-        keys=(fields.get("num_key_value_heads") or num_heads) * width,
+        keys=_size(fields, "num_key_value_heads", default=num_heads) * width,
         vocabulary=_size(fields, "vocab_size"),
-        max_positions=fields.get("max_position_embeddings"),
+        max_positions=_size(fields, "max_position_embeddings", default=0) or None,
     )
 
 
@@ -104,8 +104,10 @@ def _inner(fields: dict[str, Any]) -> int:
     return _size(fields, "intermediate_size")
 
 
-def _size(fields: dict[str, Any], name: str) -> int:
+def _size(fields: dict[str, Any], name: str, *, default: int | None = None) -> int:
     value = fields.get(name)
+    if value is None and default is not None:
+        return default
     if type(value) is not int or value < 1:
         raise ValueError(
             f"model.path: its config.json has {name} {value!r}, and without it nothing can be said of memory."

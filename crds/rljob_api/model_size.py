@@ -17,6 +17,7 @@ from rljob_api.tokenizer_size import tokenizer_size
 
 WEIGHT_BYTES = {Dtype.FLOAT32: 4, Dtype.BFLOAT16: 2}
 """Of one parameter."""
+_INDEX, _ONE_FILE = "model.safetensors.index.json", "model.safetensors"
 _LENGTH_BYTES = 8
 """A safetensors file begins with the length of its head, which is JSON, in so many bytes, the lowest first."""
 
@@ -30,11 +31,24 @@ def num_parameters(model: ModelSpec) -> int:
 
 
 def stored_shapes(folder: Path) -> dict[str, list[int]]:
-    """Name -> shape of every tensor in the safetensors files of a folder. ValueError where they cannot be read."""
-    files = sorted(folder.glob("*.safetensors"))
+    """Name -> shape of every tensor in the safetensors files of a folder. ValueError where they cannot be read.
+
+    By its index, where it has one: some folders hold the same weights a second time, for other programs.
+    """
+    files = _files_by_index(folder) or sorted(folder.glob("*.safetensors"))
     if not files:
         raise ValueError(f"model.path: {folder} has no safetensors weights. Give the folder of a checkpoint.")
     return {name: shape for file in files for name, shape in _shapes_in(file)}
+
+
+def _files_by_index(folder: Path) -> list[Path]:
+    index = folder / _INDEX
+    if not index.exists():
+        return [folder / _ONE_FILE] if (folder / _ONE_FILE).exists() else []
+    try:
+        return [folder / name for name in sorted(set(json.loads(index.read_bytes())["weight_map"].values()))]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"model.path: {index} is no index of safetensors files ({error!r}). Copy it again.") from error
 
 
 def parameters_of_config(config: ModelConfig) -> int:

@@ -90,6 +90,11 @@ def test_a_folder_and_a_config_of_the_same_model_come_out_alike(tmp_path: Path) 
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head)
     (tmp_path / "config.json").write_text(json.dumps(described))
     assert model_shape(ModelSpec(path=str(tmp_path))) == made
+    (tmp_path / "model.safetensors").rename(tmp_path / "model-00001-of-00001.safetensors")
+    index = {"weight_map": dict.fromkeys(stored(described), "model-00001-of-00001.safetensors")}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / "consolidated.safetensors").write_bytes(b"not what the index names")
+    assert model_shape(ModelSpec(path=str(tmp_path))) == made
     (tmp_path / "config.json").write_text(json.dumps({**described, "vocab_size": None}))
     with pytest.raises(ValueError, match=r"^model\.path: its config\.json has vocab_size None, and without it"):
         model_shape(ModelSpec(path=str(tmp_path)))
