@@ -13,27 +13,30 @@ from torch.distributed.device_mesh import DeviceMesh
 from rljob_workers.models.blob import write_blob
 from rljob_workers.trainers.data_parallel import DataParallelGroup
 from rljob_workers.trainers.fsdp.building import ModelOptions, build_sharded, build_whole, model_config
-from rljob_workers.trainers.fsdp.inputs import ModelInputs, joined_inputs
+from rljob_workers.trainers.fsdp.inputs import ModelInputs, joined_inputs, padded_inputs
 from rljob_workers.trainers.fsdp.loading import load_folder, local_rows
 from rljob_workers.trainers.fsdp.scoring import score
 from rljob_workers.trainers.fsdp.stored_names import stored_parts
 from tests.integration.trainers.worlds import as_rank
-from tests.unit.trainers.fsdp.tiny import MODELS, described, make_tokens
+from tests.unit.trainers.fsdp.tiny import MODELS, OTHERS, described, make_tokens
 
 ROWS = 9
 TEMPERATURE = 1.3
 STORAGE = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.float32}
 
 
-def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh, precision: str) -> None:
-    options = ModelOptions(STORAGE[precision], getattr(torch, precision), activation_checkpointing=True)
+def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh, precision: str, layout: str) -> None:
+    packing = layout == "packed"
+    options = ModelOptions(STORAGE[precision], getattr(torch, precision), packing, activation_checkpointing=True)
     tokens, responses = make_tokens(rows=ROWS)
     idle = int(group.world > 2)  # ranks that have no rows: they take part all the same
     mine = list(range(group.rank - idle, ROWS, group.world - idle)) if group.rank >= idle else []
-    for name in MODELS:
+    for name in MODELS if packing else OTHERS:
         model = build_sharded(model_config(described(name)), options, mesh)
         load_folder(model, folder.parent / name)
-        inputs = joined_inputs(tokens.select(mine), responses[mine], torch.device("cpu"))
+        inputs = (joined_inputs if packing else padded_inputs)(
+            tokens.select(mine), responses[mine], torch.device("cpu")
+        )
         log_probs, entropy = score(model, inputs, TEMPERATURE)
         if precision == "bfloat16":
             _assert_a_whole_model_scores_alike(name, folder.parent / name, inputs, log_probs)

@@ -15,7 +15,7 @@ from rljob_workers.models.blob import read_blob
 from tests.integration.trainers.family_ranks import ROWS, TEMPERATURE
 from tests.integration.trainers.worlds import run_world
 from tests.near import assert_near
-from tests.unit.trainers.fsdp.tiny import MODELS, make_tokens, row_by_row, save_model
+from tests.unit.trainers.fsdp.tiny import MODELS, OTHERS, make_tokens, row_by_row, save_model
 
 BOUNDS = {"float64": (1e-12, 1e-12), "float32": (1e-5, 5e-5), "bfloat16": (0.05, 0.35)}
 """Of log-probs and of gradients, of the largest element. Measured: float64 up to 1e-15, float32 up to 6e-7 and 4e-6,
@@ -33,7 +33,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     folder = tmp_path_factory.mktemp("families")
     tokens, responses = make_tokens(rows=ROWS)
     found = {}
-    for name in MODELS:
+    for name in (*MODELS, *OTHERS):
         model = AutoModelForCausalLM.from_pretrained(
             save_model(name, folder / name),
             dtype=torch.float64,
@@ -48,15 +48,26 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     return folder, found
 
 
-@pytest.mark.parametrize(("world", "precision"), [(1, "float64"), (4, "float64"), (2, "float32"), (2, "bfloat16")])
+WORLDS = [
+    (1, "float64", "packed"),
+    (4, "float64", "packed"),
+    (2, "float32", "packed"),
+    (2, "bfloat16", "packed"),
+    (2, "float32", "padded"),
+]
+"""Padded: a family that is not in the table, by its own forward pass."""
+
+
+@pytest.mark.parametrize(("world", "precision", "layout"), WORLDS)
 def test_any_world_gives_what_plain_transformers_gives(
-    world: int, precision: str, expected: tuple[Path, dict[str, Any]]
+    world: int, precision: str, layout: str, expected: tuple[Path, dict[str, Any]]
 ) -> None:
     folder, families = expected
     _, responses = make_tokens(rows=ROWS)
-    work = folder / f"{precision}-{world}"
-    run_world("tests.integration.trainers.family_ranks", world=world, folder=work, arguments=[precision])
-    for name, (log_probs, gradients) in families.items():
+    work = folder / f"{precision}-{world}-{layout}"
+    run_world("tests.integration.trainers.family_ranks", world=world, folder=work, arguments=[precision, layout])
+    for name in MODELS if layout == "packed" else OTHERS:
+        log_probs, gradients = families[name]
         forward, backward = PARTLY_FLOAT32.get(name, BOUNDS[precision]) if precision == "float64" else BOUNDS[precision]
         ranks = [read_blob(work / f"{name}-{rank}.safetensors") for rank in range(world)]
         by_row = dict(zip(range(ROWS), torch.split(log_probs, responses.tolist()), strict=True))

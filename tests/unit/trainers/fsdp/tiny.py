@@ -63,9 +63,19 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
 }
 """By the family's name. Windows are shorter than rows, experts do not divide by ranks."""
 
+OTHERS: Mapping[str, Mapping[str, Any]] = {
+    "granite": {
+        "model_type": "granite",
+        "logits_scaling": 3.0,
+        "embedding_multiplier": 2.0,
+        "tie_word_embeddings": True,
+    }
+}
+"""What is not in the table. What stands between this one's hidden states and its logits is its own affair."""
+
 
 def described(name: str) -> dict[str, Any]:
-    return {**_COMMON, **MODELS[name]}
+    return {**_COMMON, **{**MODELS, **OTHERS}[name]}
 
 
 def save_model(name: str, folder: Path, dtype: torch.dtype = torch.float32) -> Path:
