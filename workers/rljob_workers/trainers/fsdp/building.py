@@ -145,7 +145,8 @@ def _layers(model: PreTrainedModel) -> list[torch.nn.Module]:
     """Inner ones first, as FSDP wants it of layers within layers."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
-    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)][::-1]
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    return list(reversed(layers))
 
 
 def _give_memory(model: PreTrainedModel, options: ModelOptions) -> None:
