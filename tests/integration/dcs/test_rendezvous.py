@@ -16,7 +16,7 @@ from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.errors import LifeOver
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.roles.group import form_group
-from rljob_workers.trainers.errors import GroupNotComplete
+from rljob_workers.trainers.errors import GroupBroken, GroupNotComplete
 from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually, job
 
 GROUP = "actor-data-parallel"
@@ -105,8 +105,19 @@ def test_a_rank_that_does_not_come_is_named_after_the_limit(world: World) -> Non
     assert busy.what == "the rendezvous: it waits for actor-1.0"
 
 
+def test_one_that_is_lost_after_all_have_come_breaks_the_group(world: World) -> None:
+    """Its peers leave as those do that lose it later: it is the one that is named."""
+    world.begin()
+    first, second = world.rank(Role.ACTOR, 0), world.rank(Role.ACTOR, 1)
+    offer(world, first)  # where nobody listens any more
+    ask(world, first)
+    with pytest.raises(GroupBroken, match=r"rank 1 of 2 waited .* at 127\.0\.0\.1:99"):
+        form_group(replace(of_two(second.context, rendezvous_seconds=60), global_rank=1), second)
+
+
 def of_two(context: RankContext, rendezvous_seconds: int) -> RankContext:
     spec = job().spec
-    policy = spec.restart_policy.model_copy(update={"rendezvous_timeout_seconds": rendezvous_seconds})
+    times = {"rendezvous_timeout_seconds": rendezvous_seconds, "collective_timeout_seconds": 4}
+    policy = spec.restart_policy.model_copy(update=times)
     manifest = context.job.model_copy(update={"spec": spec.model_copy(update={"restart_policy": policy})})
     return replace(context, job=manifest, world_size=2)

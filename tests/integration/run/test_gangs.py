@@ -118,6 +118,19 @@ def test_interrupts_at_any_moment(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
+def test_a_lost_pod_of_a_gang_is_one_restart_and_takes_its_ranks_along(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, make_gang(tmp_path)) as job:
+        for number, replica in enumerate((1, 0), start=1):
+            job.wait_for("all to be ready", job.ready)
+            job.wait_for_step(job.step() + 2)
+            kill(int(job.pod("actor", replica)["launcherPid"]))
+            job.wait_for("a restart", lambda wanted=number: len(restarts(job)) == wanted)  # type: ignore[misc] # bound per turn
+            assert restarts(job)[-1].startswith(f"the launcher of actor-{replica} was killed"), job.said()
+        survive(job, 2)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_sharded_rank_that_hangs_among_others_that_beat_is_named(tmp_path: Path) -> None:
     """It goes on beating, as those do that wait for it: only how far each has come tells them apart."""
     marks = tmp_path / "failpoints"

@@ -17,7 +17,7 @@ from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.errors import CoordinatorRefused
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.trainers.data_parallel import DataParallelGroup, HostedStore, SingleRank, host_store, join_group
-from rljob_workers.trainers.errors import GroupNotComplete
+from rljob_workers.trainers.errors import GroupBroken, GroupNotComplete
 
 POLL_SECONDS = 5.0
 BUSY_SECONDS = 60.0
@@ -30,8 +30,9 @@ ABSENCE_SECONDS = 60.0
 def form_group(context: RankContext, session: RankSession) -> DataParallelGroup:
     """The data-parallel group of this rank's role; blocks, busy by its own word, until every rank is there.
 
-    Raises GroupNotComplete (who has not come in rendezvousTimeoutSeconds), LifeOver (the epoch moved on),
-    CoordinatorUnreachable. Time in which a pod has not begun does not count: that is its platform's.
+    Raises GroupNotComplete (who has not come in rendezvousTimeoutSeconds), GroupBroken (one that had come was lost),
+    LifeOver (the epoch moved on), CoordinatorUnreachable. Time in which a pod has not begun does not count: that is its
+    platform's.
     """
     if context.world_size == 1:
         return SingleRank()
@@ -42,16 +43,19 @@ def form_group(context: RankContext, session: RankSession) -> DataParallelGroup:
         address = _Meeting(context, session, client).address()
     finally:
         client.close()
-    with session.busy("joining the other ranks", timeout):
-        return join_group(
-            address,
-            context.global_rank,
-            context.world_size,
-            timeout_seconds=timeout,
-            hosted=hosted,
-            on_wait=session.beat_within,
-            counter=context.collective_mark,
-        )
+    try:
+        with session.busy("joining the other ranks", timeout):
+            return join_group(
+                address,
+                context.global_rank,
+                context.world_size,
+                timeout_seconds=timeout,
+                hosted=hosted,
+                on_wait=session.beat_within,
+                counter=context.collective_mark,
+            )
+    except GroupNotComplete as error:  # all had come: one of them was lost since, and it is not this one's fault
+        raise GroupBroken(str(error)) from error
 
 
 class _Meeting:
