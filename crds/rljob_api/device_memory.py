@@ -10,13 +10,13 @@ What is there all the time, exact but for the rounding of shards:
     Flat             4 P           4 P           8 P             float32 on every rank
     Fsdp             4 P / W       4 P / W       8 P / W         float32, each rank its rows of every tensor
     forward roles    c P           -             -               a whole model
-    torch engine     c P           -             -               and c more for each key and value that it keeps
+    torch engine     c P           -             -               and a tied head once more, turned round
 
 What a pass takes on top, as counted at the peak of a forward and backward pass:
 
 - *copies* of weights. Flat computes on weights in c bytes: c P, where c is not 4. Fsdp gathers what is in no layer for
   the whole pass, and two layers at a time; gradients come out in c bytes and are summed over the ranks in float32:
-  (2 c + 4) R + (3 c + 4) L.
+  (2 c + 4) R + (3 c + 4) L. An engine holds two versions while it goes from one to the next.
 - *activations*. A layer keeps, for its backward pass, e elements of each token: 4 of the feed-forward width (gate, up,
   activation, product), 7 of the hidden width (the residual stream, twice normed), 4 of queries, keys and values.
   Without checkpointing of activations all layers keep theirs; with it each keeps its input alone, and one at a time
@@ -24,6 +24,7 @@ What a pass takes on top, as counted at the peak of a forward and backward pass:
   the pass's other end, three times the logits in float32: of all response tokens with Flat, of a chunk of 2^25 with
   Fsdp.
   Without gradients nothing is kept: 4 of the feed-forward and 3 of the hidden width, or the logits.
+
 Together: what is always there + copies + activations. Publications and checkpoints are copied to the host tensor by
 tensor, when no activations are there, and add nothing to the peak.
 
@@ -108,7 +109,10 @@ def forward_memory(shape: ModelShape, backend: TrainerBackend, dtype: Dtype, wor
 
 def engine_memory(shape: ModelShape, dtype: Dtype) -> ProcessMemory:
     """Of an engine without a single sample: what is left of its device may hold keys and values."""
-    return ProcessMemory(weights=COMPUTED_BYTES[dtype] * shape.parameters)
+    head = shape.vocabulary * shape.hidden
+    is_tied = shape.outside < 2 * head
+    weights = COMPUTED_BYTES[dtype] * (shape.parameters + (head if is_tied else 0))
+    return ProcessMemory(weights=weights, copies=weights)
 
 
 def kv_bytes_per_token(shape: ModelShape, dtype: Dtype) -> int:

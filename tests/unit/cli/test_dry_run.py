@@ -38,9 +38,9 @@ actor-0.1           fake-1    1/4  3.7 GiB    3.7 GiB    7.5 GiB  3.8 GiB      6
 actor-0.2           fake-2    2/4  3.7 GiB    3.7 GiB    7.5 GiB  3.8 GiB      6.0 GiB  24.9 GiB
 actor-0.3           fake-3    3/4  3.7 GiB    3.7 GiB    7.5 GiB  3.8 GiB      6.0 GiB  24.9 GiB
 rollout-0.0         CPU       0/2
-rollout-0.engine.0  fake-4         7.5 GiB          -          -        -            -   7.5 GiB
+rollout-0.engine.0  fake-4         8.2 GiB          -          -  8.2 GiB            -  16.4 GiB
 rollout-0.1         CPU       1/2
-rollout-0.engine.1  fake-5         7.5 GiB          -          -        -            -   7.5 GiB
+rollout-0.engine.1  fake-5         8.2 GiB          -          -  8.2 GiB            -  16.4 GiB
 actor_fwd-0.0       fake-6    0/1  7.5 GiB          -          -        -      1.4 GiB   8.9 GiB
 reference-0.0       fake-7    0/1  7.5 GiB          -          -        -      1.4 GiB   8.9 GiB
 advantages-0.0      CPU       0/1
@@ -74,7 +74,7 @@ def test_eight_devices_have_their_processes_and_their_memory(folder: Path) -> No
     done = run_dry(folder, EIGHT)
     assert done.exit_code == 0, done.output
     assert done.output.startswith(SEEN)
-    assert "fake-4  80.0 GiB   7.5 GiB  72.5 GiB  528k tokens  rollout-0.engine.0\n" in done.output
+    assert "fake-4  80.0 GiB  16.4 GiB  63.6 GiB  463k tokens  rollout-0.engine.0\n" in done.output
     assert "rowsOfMicroBatch 3, tokensOfMicroBatch 16384, activationCheckpointing on" in done.output
     assert "checkpointEverySteps 10, " in done.output
     assert not (folder / "rljob-out").exists()
@@ -109,8 +109,16 @@ def test_what_does_not_fit_is_said(folder: Path) -> None:
     done = run_dry(folder, {"RLJOB_DEVICES": "fake:1"}, roles=roles)
     assert done.exit_code == 0
     everyone = "actor-0.0, rollout-0.engine, actor_fwd-0.0, reference-0.0"
-    assert f"fake-0  80.0 GiB  95.1 GiB  -15.1 GiB  0 tokens  {everyone}" in done.output
-    assert "fake-0: 95.1 GiB are needed and it has 80.0 GiB. Give the actor more gpus" in done.output
+    assert f"fake-0  80.0 GiB  104.1 GiB  -24.1 GiB  0 tokens  {everyone}" in done.output
+    assert "fake-0: 104.1 GiB are needed and it has 80.0 GiB. Give the actor more gpus" in done.output
+
+
+def test_the_quickstart_is_shown_too() -> None:
+    file = Path(__file__).parents[3] / "examples/quickstart.yaml"
+    done = CliRunner().invoke(cli, ["run", str(file), "--dry-run"], env={"RLJOB_DEVICES": "fake:0"})
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("quickstart: 6 processes in 5 pods; 0 of 0 devices by RLJOB_DEVICES=fake:0\n")
+    assert "4 of a prompt (the longest prompt) and 3 of a response" in done.output
 
 
 def test_a_job_on_the_cpu_needs_no_device(folder: Path) -> None:
