@@ -5,13 +5,12 @@ Used by `torch_trainer` only. All ranks hold all weights alike: one of them save
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from rljob_api.role_traits import LEADING_ROLE
-from rljob_workers.models.blob import read_blob
+from rljob_workers.models.release_0_1_0 import OldState, is_of_release_0_1_0
 from rljob_workers.models.slices import EXP_AVG, EXP_AVG_SQ, PARAMETER, STEPS, SavedState, StateShare, StateSlice
 from rljob_workers.trainers.torch_forward import load_weights
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from rljob_workers.trainers.adamw import FlatAdamW
     from rljob_workers.trainers.decoder import Decoder
     from rljob_workers.trainers.host_staging import HostStaging
-
-_RELEASE_0_1_0_STATE, _RELEASE_0_1_0_VALUES = "state.safetensors", "state.json"
 
 
 def random_state() -> StateShare:
@@ -52,7 +49,7 @@ def stage(decoder: Decoder, optimizer: FlatAdamW, staging: HostStaging, *, weigh
 
 def restore(folder: Path, decoder: Decoder, optimizer: FlatAdamW, rank: int) -> None:
     """Weights, moments and random state; ValueError, and nothing changed, where they are of another model."""
-    if (folder / _RELEASE_0_1_0_VALUES).exists():
+    if is_of_release_0_1_0(folder):
         _restore_release_0_1_0(folder, decoder, optimizer)
         return
     saved = SavedState(folder, LEADING_ROLE.value)
@@ -76,18 +73,12 @@ def _restore_random(own: Mapping[str, torch.Tensor]) -> None:
 
 
 def _restore_release_0_1_0(folder: Path, decoder: Decoder, optimizer: FlatAdamW) -> None:
-    """One file of weights and one of flat buffers, laid out as this trainer's are."""
-    tensors = read_blob(folder / _RELEASE_0_1_0_STATE)
-    values: dict[str, Any] = json.loads((folder / _RELEASE_0_1_0_VALUES).read_text())
-    if values.get("layout") != decoder.layout():
-        raise ValueError(
-            f"checkpoint: the optimizer's state in {folder} is of another model (its list of tensors differs). "
-            "Give checkpoint.path a folder of this job, or an empty one."
-        )
+    saved = OldState(folder)
+    saved.check({name: tuple(view.shape) for name, view in decoder.views_of(decoder.flat).items()})
     load_weights(decoder, folder)
-    if "weights" in tensors:
-        decoder.flat.copy_(tensors["weights"])
-    optimizer.first_moment.copy_(tensors["optimizer.first_moment"])
-    optimizer.second_moment.copy_(tensors["optimizer.second_moment"])
-    optimizer.steps = values[STEPS]
-    _restore_random({"random": tensors["random"]})
+    flats = {EXP_AVG: optimizer.first_moment, EXP_AVG_SQ: optimizer.second_moment, PARAMETER: decoder.flat}
+    for kind, tensors in saved.kinds().items():
+        for name, view in decoder.views_of(flats[kind]).items():
+            view.copy_(tensors[name])
+    optimizer.steps = saved.values[STEPS]
+    _restore_random({"random": saved.random})

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rljob_api.role_traits import LEADING_ROLE
+from rljob_workers.models.release_0_1_0 import OldState, is_of_release_0_1_0
 from rljob_workers.models.slices import EXP_AVG, EXP_AVG_SQ, PARAMETER, STEPS, SavedState, StateShare, StateSlice
 from rljob_workers.trainers.fsdp.loading import load_folder, local_rows
 from rljob_workers.trainers.fsdp.stored_names import StoredPart, stored_parts, stored_shapes
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
     from rljob_workers.trainers.fsdp.optimizer import ShardedAdamW
     from rljob_workers.trainers.host_staging import HostStaging
-
-_RELEASE_0_1_0_FILE = "state.safetensors"
 
 
 class ShardedState:
@@ -57,18 +56,16 @@ class ShardedState:
 
     def restore(self, folder: Path, model: PreTrainedModel, rank: int) -> None:
         """Weights, moments and random state of a folder; ValueError, and nothing changed, where they do not fit."""
-        if (folder / _RELEASE_0_1_0_FILE).exists():
-            raise ValueError(
-                f"roles.actor.backend: Fsdp cannot read {folder}, which release 0.1.0 has saved. Go on with Flat; what "
-                "that saves Fsdp reads."
-            )
-        saved = SavedState(folder, LEADING_ROLE.value)
-        kinds = {kind: shards for kind, shards in self._kinds().items() if kind != PARAMETER or saved.has(PARAMETER)}
         shapes = {
             stored: shape
             for name, parameter in self._parameters.items()
             for stored, shape in stored_shapes(name, parameter.shape).items()
         }
+        if is_of_release_0_1_0(folder):
+            self._restore_old(OldState(folder), shapes, model, folder)
+            return
+        saved = SavedState(folder, LEADING_ROLE.value)
+        kinds = {kind: shards for kind, shards in self._kinds().items() if kind != PARAMETER or saved.has(PARAMETER)}
         for kind in kinds:
             saved.check(kind, shapes)
         load_folder(model, folder)
@@ -79,6 +76,17 @@ class ShardedState:
         own = saved.own(rank)
         if "random" in own:  # a rank that the checkpoint does not know begins with a random state of its own
             torch.random.set_rng_state(own["random"].clone())
+
+    def _restore_old(
+        self, saved: OldState, shapes: Mapping[str, tuple[int, ...]], model: PreTrainedModel, folder: Path
+    ) -> None:
+        """What the flat trainer of release 0.1.0 saved, on one rank whatever their number was."""
+        saved.check(shapes)
+        load_folder(model, folder)
+        for kind, tensors in saved.kinds().items():
+            for part in self._parts(self._kinds()[kind]):
+                part.values.copy_(tensors[part.name][part.place])
+        self._optimizer.steps = saved.values[STEPS]
 
     def _kinds(self) -> dict[str, Mapping[str, torch.Tensor]]:
         """Kind of state -> name in memory -> this rank's rows."""
