@@ -25,8 +25,6 @@ from tests.near import assert_moved_alike, assert_near
 from tests.unit.engines.tiny_models import FIRST
 from tests.unit.trainers.rows import make_rows, make_spec
 
-pytestmark = pytest.mark.filterwarnings("ignore:.gradient_checkpointing_enable. is deprecated:FutureWarning")
-
 BOUNDS = {"float32": 1e-4, "bfloat16": 3e-2}
 """Of log-probs, beside the largest: a GPU sums in another order, and bfloat16 has 8 bits."""
 BACKENDS = ("Flat", "Fsdp")

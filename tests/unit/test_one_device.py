@@ -6,12 +6,16 @@ device would refuse. What reads values (plans, tokens that are drawn) is made be
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rljob_workers.algorithms.policy_loss import policy_loss
+from rljob_workers.devices import HOST
 from rljob_workers.engines.torch_engine.decoder import Decoder as EngineDecoder
 from rljob_workers.engines.torch_engine.geometry import geometry_of
 from rljob_workers.engines.torch_engine.kv_cache import KvCache
@@ -19,10 +23,13 @@ from rljob_workers.engines.torch_engine.length_runs import plan_runs
 from rljob_workers.engines.torch_engine.prompts import pad_prompts
 from rljob_workers.engines.torch_engine.sampling import SamplingColumns, draw_tokens
 from rljob_workers.engines.torch_engine.weights import fuse_weights
-from rljob_workers.models.building import build_config, initial_state
+from rljob_workers.models.building import build_config, described_config, initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.trainers import loss_config
 from rljob_workers.trainers.decoder import Decoder
+from rljob_workers.trainers.fsdp.building import ModelOptions, build_whole, model_config
+from rljob_workers.trainers.fsdp.inputs import joined_inputs
+from rljob_workers.trainers.fsdp.scoring import score
 from rljob_workers.trainers.micro_batches import RowRange
 from rljob_workers.trainers.packing import pack
 from rljob_workers.trainers.torch_trainer import _token_inputs
@@ -61,6 +68,32 @@ def test_a_forward_pass_stays_on_its_device(fake: FakeTensorMode, longest: int) 
         assert (new_log_probs.device, new_log_probs.shape) == (CUDA, (part.last_token,))
         sums = policy_loss(new_log_probs, _token_inputs(rows, part, new_log_probs), loss_config(SPEC.algorithm))
         assert {tensor.device for tensor in (sums.loss, sums.normaliser, *sums.metrics.values())} == {CUDA}
+
+
+def test_a_forward_pass_of_a_transformers_model_stays_on_its_device(fake: FakeTensorMode) -> None:
+    rows = make_rows(0, longest=60)
+    inputs, num_responses = joined_inputs(rows.tokens, rows.response_lengths, HOST), int(rows.response_lengths.sum())
+    options = ModelOptions(storage=torch.float32, compute=torch.bfloat16, packing=True, device="cpu")
+    model = build_whole(model_config(described_config(SPEC.model, TOKENIZER)), options)
+    with fake, torch.no_grad():
+        for module in model.modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                setattr(module, name, torch.nn.Parameter(torch.empty_like(parameter, device=CUDA)))
+            for name, buffer in module.named_buffers(recurse=False):
+                setattr(module, name, torch.empty_like(buffer, device=CUDA))
+        for scored in score(model, _moved(inputs), 1.3):
+            assert (scored.device, len(scored)) == (CUDA, num_responses)
+
+
+def _moved(inputs: Any) -> Any:
+    """Every tensor in it."""
+    if isinstance(inputs, torch.Tensor):
+        return inputs.to(CUDA)
+    if isinstance(inputs, tuple):
+        return tuple(map(_moved, inputs))
+    if not is_dataclass(inputs) or isinstance(inputs, type):
+        return inputs
+    return replace(inputs, **{field.name: _moved(getattr(inputs, field.name)) for field in fields(inputs)})
 
 
 def test_the_engine_stays_on_its_device(fake: FakeTensorMode) -> None:
