@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from rljob_workers.trainers.data_parallel import DataParallelGroup
 
+ROUND_BYTES = 1 << 30
+"""Of the tensors that are gathered in one go: signs of life have a limit, which the size of a model must not exceed."""
+
 
 def assign(sizes: Mapping[str, int], world: int) -> dict[str, int]:
     """Name -> rank that stages it. Where there are fewer tensors than ranks the last ranks have none.
@@ -36,6 +39,19 @@ def assign(sizes: Mapping[str, int], world: int) -> dict[str, int]:
     return {name: owners[name] for name in sizes}
 
 
+def rounds(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
+    """The names in their order, as many together as stay within the limit, and one at least."""
+    cut: list[list[str]] = [[]]
+    room = limit
+    for name, size in sizes.items():
+        if cut[-1] and size > room:
+            cut.append([])
+            room = limit
+        cut[-1].append(name)
+        room -= size
+    return cut
+
+
 class Export:
     """How the weights of one model leave it, on one rank."""
 
@@ -44,7 +60,9 @@ class Export:
         self._tensors = tensors
         self._dtype = dtype
         self._group = group
-        self._owners = assign({name: tensor.numel() for name, tensor in tensors.items()}, group.world)
+        sizes = {name: tensor.numel() * dtype.itemsize for name, tensor in tensors.items()}
+        self._owners = assign(sizes, group.world)
+        self._rounds = rounds(sizes, ROUND_BYTES)
 
     @property
     def share(self) -> WeightShare | None:
@@ -60,10 +78,13 @@ class Export:
         """This rank's part, on the host, in memory of its own; a collective."""
         staged: dict[str, torch.Tensor] = {}
         scratch = self._scratch()
-        for name, tensor in self._tensors.items():
-            whole = self._whole(tensor, self._owners[name], scratch)
-            if whole is not None:
-                staged |= {part.name: part.values for part in stored_parts(name, tensor.shape, whole, 0)}
+        for number, names in enumerate(self._rounds, start=1):
+            with self._group.collective(f"the weights of a version, round {number} of {len(self._rounds)}"):
+                for name in names:
+                    tensor = self._tensors[name]
+                    whole = self._whole(tensor, self._owners[name], scratch)
+                    if whole is not None:
+                        staged |= {part.name: part.values for part in stored_parts(name, tensor.shape, whole, 0)}
         return staged
 
     def _scratch(self) -> torch.Tensor:

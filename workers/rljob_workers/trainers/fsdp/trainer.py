@@ -150,8 +150,7 @@ class FsdpTrainer(Trainer):
     def stage_weights(self) -> Mapping[str, torch.Tensor]:
         """This rank's tensors, gathered one by one, in the dtype of the model."""
         self._reshard()
-        with self._group.collective("the weights of a version"):
-            return self._export.stage()
+        return self._export.stage()
 
     def stage_state(self) -> StateShare:
         """Copies of what this rank holds."""
