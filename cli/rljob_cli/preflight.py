@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from rljob_api.backends import trainer_backend
+from rljob_api.backends import TrainerBackend, trainer_backend
 from rljob_api.families import family_problem
 from rljob_api.spec import (
     DataSpec,
@@ -22,7 +22,6 @@ from rljob_api.spec import (
     RLJob,
     RLJobSpec,
     TokenizerKind,
-    TrainerBackend,
 )
 from rljob_api.tokenizer_size import alphabet_of
 from rljob_cli.reward_lookup import reward_problem

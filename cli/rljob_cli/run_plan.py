@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rljob_api.backends import trainer_backend
+from rljob_api.backends import TrainerBackend, trainer_backend
 from rljob_api.checkpoint_interval import fitting_interval
 from rljob_api.device_memory import (
     Pass,
@@ -23,7 +23,7 @@ from rljob_api.machine_devices import MachineDevices
 from rljob_api.model_shape import ModelShape
 from rljob_api.names import Role
 from rljob_api.role_traits import LEADING_ROLE, TRAITS
-from rljob_api.spec import RLJob, RLJobSpec, RoleSpec, TrainerBackend
+from rljob_api.spec import RLJob, RLJobSpec, RoleSpec
 from rljob_api.topology import RoleTopology, topology_of
 from rljob_api.wire.identity import PodKey
 from rljob_cli.row_lengths import RowLengths

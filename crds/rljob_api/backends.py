@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING
-
-from rljob_api.spec import TrainerBackend
 
 if TYPE_CHECKING:
     from rljob_api.spec import RLJobSpec
+
+
+class TrainerBackend(StrEnum):
+    """What computes a model in training."""
+
+    FLAT = "Flat"
+    FSDP = "Fsdp"
 
 
 def trainer_backend(spec: RLJobSpec) -> TrainerBackend:

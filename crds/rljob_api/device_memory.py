@@ -36,8 +36,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rljob_api.backends import TrainerBackend
 from rljob_api.model_shape import ModelShape
-from rljob_api.spec import Dtype, TrainerBackend
+from rljob_api.spec import Dtype
 
 WITHIN = 1.2
 """The formula's peak of a training step over a measured one on the CPU, and the other way round, is below this."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rljob_api.backends import TrainerBackend, trainer_backend
 from rljob_api.names import Role
 from rljob_api.role_traits import LEADING_ROLE, TRAITS, field_name
 from rljob_api.rule import Derived, Rule
@@ -51,11 +52,6 @@ _OF_TRAINERS = {
     "trainers": Derived(_num_trainers, _TRAINERS),
     "trainersPerPod": Derived(_trainers_per_pod, _TRAINERS_PER_POD),
 }
-
-
-def _is_fsdp(job: spec.RLJobSpec) -> bool:
-    backend = job.roles.actor.backend
-    return job.model.path is not None if backend is None else backend == "Fsdp"
 
 
 _IS_FSDP = "(has(self.roles.actor.backend) ? self.roles.actor.backend == 'Fsdp' : has(self.model.path))"
@@ -310,14 +306,14 @@ SPEC: tuple[Rule, ...] = (
     ),
     Rule(
         field="training.packing",
-        holds=lambda job: job.training.packing or _is_fsdp(job),
+        holds=lambda job: job.training.packing or trainer_backend(job) is TrainerBackend.FSDP,
         sentence="false needs the backend Fsdp, but this job's is Flat, which always joins samples. Set "
         "roles.actor.backend to Fsdp or leave packing out.",
         cel=f"self.training.packing || {_IS_FSDP}",
     ),
     Rule(
         field="training.activationCheckpointing",
-        holds=lambda job: not job.training.activation_checkpointing or _is_fsdp(job),
+        holds=lambda job: not job.training.activation_checkpointing or trainer_backend(job) is TrainerBackend.FSDP,
         sentence="true needs the backend Fsdp, but this job's is Flat, which keeps its activations. Set "
         "roles.actor.backend to Fsdp or leave activationCheckpointing out.",
         cel="!has(self.training.activationCheckpointing) || !self.training.activationCheckpointing || " + _IS_FSDP,

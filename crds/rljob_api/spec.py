@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints, field_validator
 
 from rljob_api import rules
+from rljob_api.backends import TrainerBackend
 from rljob_api.base import ApiModel
 from rljob_api.names import Role, Scope
 from rljob_api.rule import RuledModel
@@ -424,13 +425,6 @@ class RoleSpec(RuledModel):
     template: dict[str, Any] = {}
     """A patch of the pod template ({metadata: ..., spec: ...}), merged as `kubectl patch` would: maps by key,
     containers, volumes and environment by name. The container of a role is called `worker`. On a cluster only."""
-
-
-class TrainerBackend(StrEnum):
-    """What computes a model in training."""
-
-    FLAT = "Flat"
-    FSDP = "Fsdp"
 
 
 class ActorSpec(RoleSpec):

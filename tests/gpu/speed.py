@@ -25,8 +25,9 @@ from typing import Any
 
 import torch
 
+from rljob_api.backends import TrainerBackend
 from rljob_api.model_size import parameters_of_config
-from rljob_api.spec import Architecture, ModelConfig, RLJobSpec, TrainerBackend
+from rljob_api.spec import Architecture, ModelConfig, RLJobSpec
 from rljob_workers.dcs.blob import stage_blob
 from rljob_workers.devices import own_device
 from rljob_workers.models.blob import write_blob

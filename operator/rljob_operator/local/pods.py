@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 
-from rljob_api.spec import TrainerBackend
+from rljob_api.backends import TrainerBackend
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.processes import PARENT_MESSAGE, LauncherExited, LauncherSpawned, ParentReady, SpawnLauncher
 from rljob_operator.core import PodFact, PodState

@@ -6,10 +6,9 @@ import json
 
 import pytest
 
-from rljob_api.backends import trainer_backend
+from rljob_api.backends import TrainerBackend, trainer_backend
 from rljob_api.device_memory import WITHIN, Pass, ProcessMemory, forward_memory, trainer_memory
 from rljob_api.model_shape import model_shape
-from rljob_api.spec import TrainerBackend
 from tests.integration.trainers.memory_jobs import JOBS, PROMPT_TOKENS, RESPONSE_TOKENS, ROWS, job_of
 from tests.integration.trainers.worlds import run_world
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rljob_api.backends import TrainerBackend
 from rljob_api.device_memory import Pass, engine_memory, forward_memory, kv_bytes_per_token, trainer_memory
 from rljob_api.model_shape import ModelShape, model_shape, shape_of_files
-from rljob_api.spec import Dtype, ModelSpec, TrainerBackend
+from rljob_api.spec import Dtype, ModelSpec
 
 QWEN3_4B: dict[str, Any] = {
     "model_type": "qwen3",

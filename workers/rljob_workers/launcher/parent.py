@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from rljob_api.backends import TrainerBackend
 from rljob_api.names import EXIT_SUCCEEDED
-from rljob_api.spec import TrainerBackend
 from rljob_api.wire.identity import Endpoints
 from rljob_api.wire.processes import LauncherExited, LauncherSpawned, ParentReady, SpawnLauncher
 from rljob_workers.launcher.preload import limit_thread_pools, preload, require_single_thread

@@ -23,8 +23,8 @@ from rljob_workers.launcher.starts import count_start
 
 limit_thread_pools()  # before anything below pulls in NumPy or torch
 
-from rljob_api.backends import trainer_backend  # noqa: E402 -- see above
-from rljob_api.spec import RLJob, TrainerBackend  # noqa: E402 -- see above
+from rljob_api.backends import TrainerBackend, trainer_backend  # noqa: E402 -- see above
+from rljob_api.spec import RLJob  # noqa: E402 -- see above
 from rljob_api.topology import topology_of  # noqa: E402 -- see above
 from rljob_api.wire.identity import PodKey  # noqa: E402 -- see above
 from rljob_workers.dcs.coordinator.listening import open_listener  # noqa: E402 -- see above

@@ -12,7 +12,7 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
-from rljob_api.spec import TrainerBackend
+from rljob_api.backends import TrainerBackend
 
 THREAD_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """OpenBLAS (in NumPy) starts its pool when it is imported, and a pool does not survive a fork. Ranks set torch's own

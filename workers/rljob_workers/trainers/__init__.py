@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rljob_api.backends import trainer_backend
+from rljob_api.backends import TrainerBackend, trainer_backend
 from rljob_api.spec import (
     AlgorithmSpec,
     Correction,
@@ -21,7 +21,6 @@ from rljob_api.spec import (
     OptimizerSpec,
     RLJobSpec,
     Schedule,
-    TrainerBackend,
     TrainingSpec,
 )
 from rljob_workers.algorithms import aggregation, kl
