@@ -22,6 +22,12 @@ PLURAL = "rljobs"
 
 Schema = dict[str, Any]
 
+_UNKNOWN_TO_0_1_0 = frozenset(
+    {"packing", "schedule", "minLearningRate", "maxSkippedSteps", "gpuResource", "rendezvousTimeoutSeconds"}
+)
+"""Fields whose defaults readers fill in, and the API server does not: it would write them into every job that it reads,
+and the operator of release 0.1.0, which refuses a field that it does not know, could not be gone back to."""
+
 _DROPPED = frozenset({"title", "$defs", "additionalProperties", "const", "default"})
 _ALTERNATIVES = re.compile(r"\^\((\w+(?:\|\w+)*)\)\$")
 """The pattern that stands for an enum that may be null."""
@@ -160,10 +166,10 @@ def _structural(source: Schema, definitions: dict[str, Schema], *, keeps_default
     source = _without_reference(source, definitions)
     schema: Schema = {key: value for key, value in source.items() if key not in _DROPPED}
     if keeps_defaults and source.get("default") is not None:
-        schema["default"] = _without_nulls(source["default"])
+        schema["default"] = _written(source["default"])
     if "properties" in source:
         schema["properties"] = {
-            name: _structural(part, definitions, keeps_defaults=keeps_defaults)
+            name: _structural(part, definitions, keeps_defaults=keeps_defaults and name not in _UNKNOWN_TO_0_1_0)
             for name, part in source["properties"].items()
         }
     if "items" in source:
@@ -222,10 +228,14 @@ def _bound(schema: Schema) -> None:
         schema["format"] = _WIDTHS[schema["type"]]
 
 
-def _without_nulls(value: object) -> object:
-    """A default without its nulls, which a field that is not nullable would refuse and a nullable one does not need."""
+def _written(value: object) -> object:
+    """A default as the API server may write it: without what release 0.1.0 would refuse, and without nulls.
+
+    A field that is not nullable would refuse a null, and a nullable one does not need it.
+    """
     if isinstance(value, dict):
-        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+        kept = {key: inner for key, inner in value.items() if inner is not None and key not in _UNKNOWN_TO_0_1_0}
+        return {key: _written(inner) for key, inner in kept.items()}
     return value
 
 

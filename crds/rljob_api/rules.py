@@ -145,14 +145,15 @@ OPTIMIZER: tuple[Rule, ...] = (
         holds=lambda optimizer: optimizer.min_learning_rate <= optimizer.learning_rate,
         sentence="{minLearningRate} is above learningRate {learningRate}, from which the schedule comes down. Give at "
         "most learningRate.",
-        cel="self.minLearningRate <= self.learningRate",
+        cel="!has(self.minLearningRate) || self.minLearningRate <= self.learningRate",
     ),
     Rule(
         field="minLearningRate",
         holds=lambda optimizer: optimizer.min_learning_rate == 0 or optimizer.schedule != "Constant",
         sentence="{minLearningRate} is where a schedule ends, but schedule is Constant. Set schedule to Linear or "
         "Cosine, or leave minLearningRate out.",
-        cel="self.minLearningRate == 0.0 || self.schedule != 'Constant'",
+        cel="!has(self.minLearningRate) || self.minLearningRate == 0.0 || "
+        "(has(self.schedule) && self.schedule != 'Constant')",
     ),
 )
 
@@ -309,7 +310,7 @@ SPEC: tuple[Rule, ...] = (
         holds=lambda job: job.training.packing or trainer_backend(job) is TrainerBackend.FSDP,
         sentence="false needs the backend Fsdp, but this job's is Flat, which always joins samples. Set "
         "roles.actor.backend to Fsdp or leave packing out.",
-        cel=f"self.training.packing || {_IS_FSDP}",
+        cel=f"!has(self.training.packing) || self.training.packing || {_IS_FSDP}",
     ),
     Rule(
         field="training.activationCheckpointing",
