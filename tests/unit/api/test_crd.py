@@ -1,5 +1,6 @@
 """The CRD is what a cluster accepts: structural, pruned, and the committed file is what the models say."""
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 import yaml
 
 from rljob_api.cluster_fields import CLUSTER_ONLY, given_cluster_fields
-from rljob_api.crd import crd, crd_text, spec_schema
+from rljob_api.crd import Schema, crd, crd_text, spec_schema
 from rljob_api.reference import reference
 from rljob_api.spec import RLJobSpec
 from tests.unit.api.api_server import defaulted
@@ -133,3 +134,26 @@ def test_fields_of_a_cluster_are_found_where_they_are_given() -> None:
     )
     assert given_cluster_fields(spec) == ["roles.actor.gpuResource", "image"]
     assert given_cluster_fields(RLJobSpec.model_validate(GOOD["spec"])) == []
+
+
+def test_no_default_names_a_field_that_release_0_1_0_would_refuse() -> None:
+    """The API server writes defaults into every job that it reads, also for an operator that is older than they are."""
+    commit = git("log", "--format=%H", "--max-count=1", "--grep", "^Release 0[.]1[.]0:").strip()
+    if not commit:
+        pytest.skip("this checkout's history lacks the release: fetch the whole history (not a shallow clone)")
+    file = git("show", f"{commit}:crds/rljob.dev_rljobs.yaml")
+    release = yaml.safe_load(file)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    filled = defaulted(spec_schema(), {"model": {"config": {}}, "data": {}, "rollout": {}, "training": {}})
+    assert unknown(release, filled) == []
+
+
+def unknown(schema: Schema, value: object) -> list[str]:
+    if not isinstance(value, dict) or "properties" not in schema:
+        return []
+    known = schema["properties"]
+    inner = [name for key in value if key in known for name in unknown(known[key], value[key])]
+    return [*(key for key in value if key not in known), *inner]
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout
