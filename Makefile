@@ -13,10 +13,11 @@ PYTEST := $(BIN)/python -m pytest
 # Tests of one file stay together, since some go on with what others began; files that take long begin first (tests/conftest.py).
 # Most of a test's time is waiting for processes, so that four share two cores.
 SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder
-LONG := a lost node, random faults of jobs and 1200 random schedules of the queue, the smallest benchmarks, the tests of its peer
+LONG := a lost node, gangs, autoscaling and a claim under the release before on a cluster, random faults of jobs and 1200 random schedules of the queue, the smallest benchmarks, the tests of its peer
 CRD := crds/rljob.dev_rljobs.yaml
 # The same for Helm, which packs nothing from outside a chart's folder.
 CHART_CRD := helm/rljob-operator/files/rljob.dev_rljobs.yaml
+DASHBOARDS := helm/rljob-operator/dashboards
 # For any Python from 3.11.0 on: some packages are needed by early patch releases only, such as Debian's.
 UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links
@@ -24,8 +25,8 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-
 UV_COMPILE_IMAGE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-annotate --no-emit-index-url --no-emit-find-links --constraint requirements.lock
 
-.PHONY: help install demo test test-long test-unit test-integration test-schedule test-images test-gpu gpu-wheels test-peer lint format crd docs lock images \
-	cluster cluster-build cluster-down test-cluster bench-quickstart bench-queue bench-restart \
+.PHONY: help install demo test test-long test-unit test-integration test-schedule test-images test-gpu gpu-wheels test-peer lint format crd dashboards docs lock images \
+	cluster cluster-build cluster-build-long cluster-down test-cluster bench-quickstart bench-queue bench-restart \
 	bench-cluster-restart bench-operator bench-coordinator bench-fsdp clean
 
 help: ## Lists the targets
@@ -47,7 +48,7 @@ test-long: install ## What make test leaves out, since it takes long: a lost nod
 	$(PYTEST) $(SIDE_BY_SIDE) -m long tests/unit tests/integration --ignore=tests/integration/bench
 	$(PYTEST) -m "" tests/integration/bench # TRL trains, too, which a plain install lacks
 	@$(MAKE) --no-print-directory test-schedule test-peer
-	@[ -n "$${KUBECONFIG:-}" ] || $(MAKE) --no-print-directory cluster-build
+	@[ -n "$${KUBECONFIG:-}" ] || $(MAKE) --no-print-directory cluster-build-long
 	$(PYTEST) -m long tests/cluster # one after the other: pods of other tests would be lost with a node
 	@$(MAKE) --no-print-directory bench-cluster-restart ARGS="--kills 1 --roles reference"
 	@$(MAKE) --no-print-directory bench-operator ARGS="--jobs 2"
@@ -86,6 +87,8 @@ lint: install ## Style, types, layers, and that generated files are as generated
 	$(BIN)/lint-imports
 	$(BIN)/rljob crd | diff -u $(CRD) - || { echo '$(CRD) is not what the models say: run make crd' >&2; exit 1; }
 	cmp $(CRD) $(CHART_CRD) || { echo '$(CHART_CRD) is not what the models say: run make crd' >&2; exit 1; }
+	$(BIN)/python -m helm.dashboards build/dashboards
+	diff -ru $(DASHBOARDS) build/dashboards || { echo '$(DASHBOARDS) is not what helm/dashboards says: run make dashboards' >&2; exit 1; }
 	$(BIN)/rljob docs | diff -u docs/spec.md - || { echo 'docs/spec.md is not what the models say: run make docs' >&2; exit 1; }
 
 format: install ## Formats the code
@@ -96,6 +99,9 @@ crd: install ## Writes the CRD from the models, and the chart's copy
 	$(BIN)/rljob crd > $(CRD).new && mv $(CRD).new $(CRD)
 	cp $(CRD) $(CHART_CRD)
 
+dashboards: install ## Writes the chart's dashboards from helm/dashboards
+	$(BIN)/python -m helm.dashboards $(DASHBOARDS)
+
 docs: install ## Writes the spec reference from the models
 	$(BIN)/rljob docs > docs/spec.md.new && mv docs/spec.md.new docs/spec.md
 
@@ -103,10 +109,15 @@ lock: install ## Locks the newest versions that pyproject.toml allows
 	$(UV_COMPILE) --upgrade --extra worker --extra operator --extra tensordict --extra dev --output-file requirements.lock
 	$(UV_COMPILE) --upgrade --extra worker --extra operator --extra tensordict --extra dev --extra bench --constraint requirements.lock \
 		--output-file requirements-bench.lock
+	$(UV_COMPILE) --upgrade --extra sglang --constraint requirements-bench.lock --output-file requirements-sglang.lock
 	$(UV_COMPILE_IMAGE) pyproject.toml --extra operator --output-file images/operator.lock
 	$(UV_COMPILE_IMAGE) pyproject.toml --extra worker --output-file images/worker-gpu.lock
 	$(UV_COMPILE_IMAGE) pyproject.toml --extra worker --excludes images/cpu-excludes.in --output-file images/worker-cpu.lock
 	$(UV_COMPILE_IMAGE) images/build.in --upgrade --output-file images/build.lock
+	# With all that SGLang asks for: outside of the project, whose own list of that is for a CPU (pyproject.toml).
+	cd / && $(CURDIR)/$(BIN)/uv pip compile $(CURDIR)/images/sglang.in --quiet --upgrade --python-version 3.11 \
+		--generate-hashes --python-platform x86_64-manylinux_2_36 --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
+		--output-file $(CURDIR)/images/sglang.lock
 
 images: ## Builds the images of operator and workers (scripts/images says what else there is)
 	@scripts/images build
@@ -117,6 +128,10 @@ cluster: cluster-build ## Brings up a real Kubernetes on this machine and says h
 cluster-build: ## Builds the programs of that Kubernetes: minutes at first, then nothing
 	@scripts/cluster-packages
 	@tests/cluster/node/build.sh >/dev/null
+
+cluster-build-long: cluster-build ## Builds what the long tests add to it: a scheduler of gangs, and pretended nodes
+	@tests/cluster/node/gang.sh build
+	@tests/cluster/node/kwok.sh build
 
 cluster-down: ## Ends it; nothing is left but the built programs and the images
 	@tests/cluster/node/down.sh
@@ -136,7 +151,7 @@ bench-cluster-restart: install ## The same on a real Kubernetes, with the chain'
 	@scripts/cluster-packages
 	$(BIN)/python -m tests.bench.cluster_restart $(ARGS)
 
-bench-operator: install cluster-build ## What the operator costs at 200 jobs of 9 pretended pods, on a real API server
+bench-operator: install cluster-build-long ## What the operator costs at 200 jobs of 9 pretended pods, on a real API server
 	env -u KUBECONFIG $(BIN)/python -m tests.bench.operator_scale $(or $(ARGS),--jobs 200)
 
 bench-coordinator: install ## What the coordinator costs while 64, 128 and 256 ranks beat; ARGS="--ranks 256 --seconds 30"

@@ -2,9 +2,8 @@
 
 Pure but for reading the file. Called by `rljob audit` and by the tests that kill things.
 
-A global restart trains steps again that were lost with it, so the log may hold a step more than once: a later epoch's
-record of step s voids earlier epochs' records of steps >= s. In what remains every (partition, group, index) must stand
-once per pass.
+In what remains of the log without the lines that a later epoch has voided (`step_log`) every (partition, group, index)
+must stand once per pass.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_api.spec import RLJobSpec
+from rljob_cli.step_log import surviving, whole_lines
 
 MAX_EXAMPLES = 5
 
@@ -49,10 +49,13 @@ class AuditReport:
 
 
 def read_lines(path: Path) -> list[SampleLine]:
-    """The lines of a log. A half last line (the writer is alive or was killed) is left out."""
-    text = path.read_text()
-    whole = text[: text.rfind("\n") + 1].splitlines()
-    return [_parse(json.loads(line)) for line in whole]
+    """The lines of a log, but for a half last one."""
+    return [_parse(json.loads(line)) for line in whole_lines(path)]
+
+
+def standing(lines: Iterable[SampleLine]) -> list[SampleLine]:
+    """The lines that no later epoch has voided."""
+    return surviving(lines, lambda line: (line.epoch, line.step))
 
 
 def _parse(row: dict[str, int | float | str]) -> SampleLine:
@@ -68,24 +71,9 @@ def _parse(row: dict[str, int | float | str]) -> SampleLine:
     )
 
 
-def surviving(lines: Iterable[SampleLine]) -> list[SampleLine]:
-    """The lines that no later epoch has voided."""
-    kept = list(lines)
-    first_step: dict[int, int] = {}
-    for line in kept:
-        first_step[line.epoch] = min(line.step, first_step.get(line.epoch, line.step))
-    voided_from: dict[int, int] = {}
-    lowest: int | None = None
-    for epoch in sorted(first_step, reverse=True):
-        if lowest is not None:
-            voided_from[epoch] = lowest
-        lowest = first_step[epoch] if lowest is None else min(lowest, first_step[epoch])
-    return [line for line in kept if line.step < voided_from.get(line.epoch, line.step + 1)]
-
-
 def audit(lines: list[SampleLine], spec: RLJobSpec, *, steps: int) -> AuditReport:
     """Checks the first `steps` rollouts of a job (all of them for one that succeeded)."""
-    kept = surviving(lines)
+    kept = standing(lines)
     staleness = max((line.step - line.weight_version for line in kept), default=0)
     problems = [*_count_problems(kept, spec, steps), *_staleness_problems(kept, spec), *_place_problems(kept)]
     return AuditReport(

@@ -1,7 +1,9 @@
-"""A new manifest from an RLJob on a cluster, and what a user has to know about it.
+"""A new manifest from an RLJob on a cluster, or from the claim that it has left, and what a user has to know about it.
 
-Pure: takes the object as the API server has it. Called by `rljob clone`.
+Pure: takes the objects as the API server has them. Called by `rljob clone`.
 """
+
+from __future__ import annotations
 
 import copy
 import posixpath
@@ -13,10 +15,19 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from rljob_api.cluster import RUN_DIR, checkpoint_claim_name
+from rljob_api.cluster import (
+    ANNOTATION_RECORDED,
+    ANNOTATION_RUN,
+    ANNOTATION_RUN_OF,
+    ANNOTATION_SPEC,
+    LATEST,
+    RUN_DIR,
+    checkpoint_claim_name,
+)
 from rljob_api.problems import sentences
 from rljob_api.role_traits import TRAITS
-from rljob_api.spec import AccessMode, CheckpointVolumeSpec, ModelSpec, RLJob, RLJobSpec, RoleSpec
+from rljob_api.run_identity import read_kept_spec
+from rljob_api.spec import AccessMode, CheckpointVolumeSpec, Metadata, ModelSpec, RLJob, RLJobSpec, RoleSpec
 
 PARENT_DIR = "/var/lib/rljob-parent"
 """Where the pods of a clone see the volume of the job that it goes on from."""
@@ -28,6 +39,55 @@ _LONGEST_NAME = 40
 
 class CloneProblem(ValueError):
     """Why there can be no clone, as a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptClaim:
+    """The claim that was made for a job's checkpoints, as far as it speaks of them."""
+
+    job: str
+    """Name of the job."""
+    namespace: str
+    run_of: str
+    """Uid of the job that trains the run on it, or did last."""
+    spec: RLJobSpec | None
+    """That job's."""
+    recorded: int | None
+    """Its last recorded version; None while it runs, and where it was deleted while it ran."""
+    folder: str | None
+    stays: bool
+    """It does not go with its job."""
+
+
+def read_claim(job: str, raw: dict[str, Any]) -> KeptClaim | None:
+    """What a PersistentVolumeClaim says of its checkpoints; None where no operator has noted anything on it."""
+    metadata = raw["metadata"]
+    notes = metadata.get("annotations") or {}
+    if ANNOTATION_RUN not in notes:
+        return None
+    version, _, folder = notes.get(ANNOTATION_RECORDED, "").partition(" ")
+    return KeptClaim(
+        job=job,
+        namespace=metadata["namespace"],
+        run_of=notes.get(ANNOTATION_RUN_OF, ""),
+        spec=read_kept_spec(notes.get(ANNOTATION_SPEC, "")),
+        recorded=int(version) if version.isdecimal() else None,
+        folder=folder if version.isdecimal() and folder else None,
+        stays=not metadata.get("ownerReferences"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Parent:
+    """The checkpoint that a clone begins with."""
+
+    spec: RLJobSpec
+    """By which it was made."""
+    folder: str
+    """Below the checkpoint path."""
+    version: int | None
+    claim: str
+    stays: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +106,21 @@ class Clone:
         return comments + yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True)
 
 
-def clone(resource: dict[str, Any], name: str | None, *, from_checkpoint: bool) -> Clone:
-    """A job of another name with the same spec; from the last recorded checkpoint, or from the start."""
-    old = _old_job(resource)
+def clone(
+    resource: dict[str, Any] | None, name: str | None, *, from_checkpoint: bool, kept: KeptClaim | None = None
+) -> Clone:
+    """A job of another name with the same spec; from the last recorded checkpoint, or from the start.
+
+    `kept` is the claim that was made for the job, or for an earlier one of its name; without `resource` it has the spec
+    of a job that is gone.
+    """
+    old = _old_job(resource) if resource is not None else _job_that_is_gone(kept)
     named = name or f"{old.metadata.name[: _LONGEST_NAME - 2].rstrip('-')}-2"
     if named == old.metadata.name:
         raise CloneProblem(f"--name: {named} is the job itself. Give another name.")
     spec = old.spec.model_copy(update={"suspend": False, "restart_request": None})
-    notes = [f"A copy of the RLJob {old.metadata.name}, which it leaves as it is."]
+    gone = ", which is gone" if resource is None else ", which it leaves as it is"
+    notes = [f"A copy of the RLJob {old.metadata.name}{gone}."]
     volume = spec.checkpoint.volume
     if volume.claim_name is not None:
         spec = _with_volume(spec, volume.model_copy(update={"claim_name": None}))
@@ -61,9 +128,37 @@ def clone(resource: dict[str, Any], name: str | None, *, from_checkpoint: bool) 
             f"Checkpoints of the two must not mix: this one gets a claim of its own instead of {volume.claim_name}."
         )
     if from_checkpoint:
-        spec, said = _from_checkpoint(old, spec, resource.get("status", {}).get("training", {}))
+        spec, said = _from_checkpoint(old, spec, _parent(old, resource, kept))
         notes += said
     return Clone(_renamed(old, named, spec), tuple(notes))
+
+
+def _parent(old: RLJob, resource: dict[str, Any] | None, kept: KeptClaim | None) -> _Parent:
+    """What the clone begins with: by the word of the job, else by that of the claim that an earlier one has left."""
+    training = {} if resource is None else resource.get("status", {}).get("training", {})
+    claim = old.spec.checkpoint.volume.claim_name or checkpoint_claim_name(old.metadata.name)
+    if "checkpointFolder" in training:
+        stays = kept is not None and kept.stays
+        return _Parent(old.spec, training["checkpointFolder"], training["checkpoint"], claim, stays=stays)
+    own = None if resource is None else resource["metadata"].get("uid")
+    if kept is None or kept.run_of == own or kept.spec is None:
+        raise CloneProblem(
+            f"The RLJob {old.metadata.name} has recorded no checkpoint yet. Wait for one, or leave --from-checkpoint"
+            " out."
+        )
+    return _Parent(kept.spec, kept.folder or LATEST, kept.recorded, claim, stays=kept.stays)
+
+
+def _job_that_is_gone(kept: KeptClaim | None) -> RLJob:
+    """By the spec that its claim keeps."""
+    assert kept is not None, "who asks has found one of the two"
+    if kept.spec is None:
+        raise CloneProblem(
+            f"The claim {checkpoint_claim_name(kept.job)} keeps no spec that this version of rljob knows. Write a"
+            " manifest of another name whose model.path is the last folder on it."
+        )
+    metadata = Metadata(name=kept.job, namespace=kept.namespace)
+    return RLJob(metadata=metadata, spec=kept.spec)
 
 
 def _old_job(resource: dict[str, Any]) -> RLJob:
@@ -90,22 +185,16 @@ def _renamed(old: RLJob, name: str, spec: RLJobSpec) -> RLJob:
         raise CloneProblem(sentences(error)[0]) from error
 
 
-def _from_checkpoint(old: RLJob, spec: RLJobSpec, training: dict[str, Any]) -> tuple[RLJobSpec, list[str]]:
+def _from_checkpoint(old: RLJob, spec: RLJobSpec, parent: _Parent) -> tuple[RLJobSpec, list[str]]:
     """The spec with the last checkpoint as its model, mounted read-only where the model is loaded."""
-    folder, version = training.get("checkpointFolder"), training.get("checkpoint")
-    if folder is None:
-        raise CloneProblem(
-            f"The RLJob {old.metadata.name} has recorded no checkpoint yet. Wait for one, or leave --from-checkpoint"
-            " out."
-        )
-    below = posixpath.join(RUN_DIR, old.spec.checkpoint.path or "checkpoints", folder)
+    below = posixpath.join(RUN_DIR, parent.spec.checkpoint.path or "checkpoints", parent.folder)
     path = posixpath.normpath(below)
-    notes = [f"Version 0 (with a reference role: also what rows are measured against) is its checkpoint {version}."]
+    which = "its last checkpoint" if parent.version is None else f"its checkpoint {parent.version}"
+    notes = [f"Version 0 (with a reference role: also what rows are measured against) is {which}."]
     if path.startswith(f"{RUN_DIR}/"):
         path = posixpath.join(PARENT_DIR, path.removeprefix(f"{RUN_DIR}/"))
-        claim = old.spec.checkpoint.volume.claim_name or checkpoint_claim_name(old.metadata.name)
-        spec = _with_mounts(spec, claim)
-        notes += _claim_notes(old, claim)
+        spec = _with_mounts(spec, parent.claim)
+        notes += _claim_notes(old, parent)
     else:
         notes.append(
             f"{path} is on no volume of the job: the template of each role that loads the model has to mount it."
@@ -118,15 +207,17 @@ def _from_checkpoint(old: RLJob, spec: RLJobSpec, training: dict[str, Any]) -> t
     return spec.model_copy(update={"model": model}), notes
 
 
-def _claim_notes(old: RLJob, claim: str) -> Iterator[str]:
-    volume = old.spec.checkpoint.volume
-    if volume.claim_name is None:
+def _claim_notes(old: RLJob, parent: _Parent) -> Iterator[str]:
+    volume, claim = old.spec.checkpoint.volume, parent.claim
+    if volume.claim_name is not None:
+        yield f"It lies on your claim {claim}, which has to be in this job's namespace."
+    elif parent.stays:
+        yield f"It lies on the claim {claim}: keep that as long as this job runs."
+    else:
         yield (
             f"It lies on the claim {claim}, which goes with the RLJob {old.metadata.name}: keep that as long as this"
             " one runs (ttlSecondsAfterFinished deletes it too), or copy the folder elsewhere and change model.path."
         )
-    else:
-        yield f"It lies on your claim {claim}, which has to be in this job's namespace."
     if volume.access_mode is AccessMode.READ_WRITE_ONCE:
         yield "ReadWriteOnce: all pods that mount it, which are those of four roles, must fit onto one node."
 

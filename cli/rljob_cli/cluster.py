@@ -31,6 +31,10 @@ class Unreachable(ClusterProblem):
     """The API server did not answer: it may the next time."""
 
 
+class NoSuchJob(ClusterProblem):
+    """There is no RLJob of that name."""
+
+
 class Cluster:
     """The RLJobs of one namespace, by the user's own kubeconfig."""
 
@@ -79,6 +83,28 @@ class Cluster:
             return base64.b64decode((found.data or {})[key]).decode()
         except (KeyError, ValueError):
             raise ClusterProblem(f"The Secret {name} in the namespace {self.namespace} has no {key}.") from None
+
+    def claim(self, name: str) -> dict[str, Any] | None:
+        """A PersistentVolumeClaim; None where there is none, or nothing that this user may read."""
+        from kubernetes import client
+        from kubernetes.client import ApiException
+
+        core = client.CoreV1Api(self._api.api_client)
+
+        def read() -> dict[str, Any] | None:
+            try:
+                answer = core.read_namespaced_persistent_volume_claim(
+                    name, self.namespace, _preload_content=False, _request_timeout=_SECONDS
+                )
+            except ApiException as error:
+                if error.status in (403, 404):
+                    return None
+                raise
+            found: dict[str, Any] = json.loads(answer.data)  # type: ignore[attr-defined]
+            return found
+
+        found: dict[str, Any] | None = self._called(f"the claim {name}", read)
+        return found
 
     def proxy(
         self,
@@ -133,7 +159,7 @@ class Cluster:
 
     def _problem(self, name: str, status: int | None, message: str) -> ClusterProblem:
         if status == 404 and f'"{name}"' in message:
-            return ClusterProblem(
+            return NoSuchJob(
                 f"There is no RLJob {name} in the namespace {self.namespace}. `kubectl get rljobs -A` lists all."
             )
         if status == 404:

@@ -39,9 +39,9 @@ _Dumper.add_representer(str, _text)
 def kubernetes_objects(job: RLJob, options: OperatorOptions) -> str:
     """The objects as YAML, and as comments what the operator would warn of. ValueError where a template is refused."""
     owner = Owner(namespace=job.metadata.namespace or _NAMESPACE, uid="")
-    objects = manifests(job, owner, RLJobStatus(), options, Platform())
+    objects = manifests(job, owner, RLJobStatus(), options, Platform(pod_groups=True))
     for found in objects:
-        del found["metadata"]["ownerReferences"]
+        found["metadata"].pop("ownerReferences", None)
     return "".join(f"# {sentence}\n" for sentence in warnings(job)) + as_yaml(objects)
 
 

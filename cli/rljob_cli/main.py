@@ -21,6 +21,7 @@ Try it:
   rljob run examples/quickstart.yaml          train it on this machine
   rljob run job.yaml --audit                  log every trained sample ...
   rljob audit rljob-out/job                   ... and prove that each was trained once, fresh enough
+  rljob samples rljob-out/job                 what was generated, and what was it worth?
   rljob queue stats rljob-out/job             what waits for whom while it runs?
 
 \b
@@ -47,6 +48,7 @@ SUBCOMMANDS = {
     "run": Subcommand("rljob_cli.run:run", "Train a job on this machine: every role a process, a real Redis."),
     "validate": Subcommand("rljob_cli.validate:validate", "Check a manifest and what it names."),
     "render": Subcommand("rljob_cli.render:render", "Print a manifest with all defaults filled in."),
+    "samples": Subcommand("rljob_cli.samples_command:samples", "Show what was generated: prompts, answers, rewards."),
     "audit": Subcommand("rljob_cli.audit_command:audit", "Prove that a run trained every sample exactly once."),
     "queue": Subcommand("rljob_cli.queue_command:queue", "Look at the queue of a running job, check it, drain it."),
     "restart": Subcommand("rljob_cli.restart:restart", "Restart a job on a cluster, or one role of it."),

@@ -37,6 +37,9 @@ def row_lengths(spec: RLJobSpec, max_positions: int | None) -> RowLengths:
     """Of a job whose prompts were checked before. `max_positions`: of the model, which no row exceeds."""
     response = spec.rollout.sampling.max_new_tokens
     prompt, source = _longest_prompt(spec.data, spec.model)
+    limit = spec.rollout.max_prompt_tokens
+    if limit is not None and prompt > limit:
+        prompt, source = limit, "rollout.maxPromptTokens"
     if max_positions is not None and prompt + response > max_positions:
         prompt, source = max(1, max_positions - response), f"what the model's {max_positions} positions leave"
     return RowLengths(prompt, response, source)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from rljob_api.cluster_fields import given_cluster_fields
+from rljob_cli.engine_lookup import engine_problem
 from rljob_cli.manifests import checked_job_or_exit, refuse
 
 if TYPE_CHECKING:
@@ -79,6 +80,9 @@ def run(
 
         print_plan(job, output)
         return
+    problem = engine_problem(job.spec.roles.rollout.engine)
+    if problem is not None:
+        refuse([problem])
     if audit:
         job = _with_audit(job)
     # Imported here, so that --help and bad manifests do not wait for it.

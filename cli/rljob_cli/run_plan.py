@@ -19,6 +19,7 @@ from rljob_api.device_memory import (
     kv_bytes_per_token,
     trainer_memory,
 )
+from rljob_api.engine_spec import EngineKind
 from rljob_api.machine_devices import MachineDevices
 from rljob_api.model_shape import ModelShape
 from rljob_api.names import Role
@@ -65,7 +66,7 @@ class PlannedDevice:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """All of it."""
+    """All of it; with autoscaling, of as many rollouts as there may be."""
 
     job: str
     num_pods: int
@@ -100,11 +101,11 @@ def run_plan(job: RLJob, machine: MachineDevices, placed: PodDevices, shape: Mod
         process
         for role in placement_order()
         if role in present
-        for replica in range(present[role].replicas)
+        for replica in range(present[role].most_replicas)
         for process in _of_pod(planned, present[role], PodKey(role=role, replica=replica), placed)
     )
     devices = tuple(_devices(planned, machine, processes))
-    num_pods = sum(job.spec.roles.replicas().values())
+    num_pods = sum(job.spec.roles.most_replicas().values())
     return RunPlan(job.metadata.name, num_pods, machine.source, len(machine.devices), rows, processes, devices)
 
 
@@ -225,9 +226,11 @@ def _advantages(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) ->
 
 
 def _engine(job: _Job, role: RoleSpec) -> _Work:
-    return {"dtype": job.spec.model.dtype.value, "threads": role.threads}, engine_memory(
-        job.shape, job.spec.model.dtype
-    )
+    engine, dtype = job.spec.roles.rollout.engine, job.spec.model.dtype
+    settings: dict[str, Any] = {"engine": engine.kind.value, "dtype": dtype.value, "threads": role.threads}
+    if engine.kind is not EngineKind.TORCH:
+        settings |= {"tensorParallel": engine.tensor_parallel, "args": " ".join(engine.args)}
+    return settings, engine_memory(job.shape, dtype, engine)
 
 
 def _work_of(role: Role) -> Callable[[_Job, RoleSpec, RoleTopology, int], _Work]:
@@ -267,5 +270,6 @@ def _devices(job: _Job, machine: MachineDevices, processes: Sequence[PlannedProc
         has_engine = any(".engine" in user.name for user in users)
         kv_tokens = None
         if has_engine and size is not None:
-            kv_tokens = max(0, size - needed) // kv_bytes_per_token(job.shape, job.spec.model.dtype)
+            share = job.spec.roles.rollout.engine.tensor_parallel
+            kv_tokens = max(0, size - needed) // kv_bytes_per_token(job.shape, job.spec.model.dtype, share)
         yield PlannedDevice(name, size, tuple(user.name for user in users), needed, kv_tokens)

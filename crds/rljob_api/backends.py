@@ -1,11 +1,21 @@
-"""Which backend computes a job's model. Pure; whoever must know asks here: roles, launcher, memory formula, rules."""
+"""Which backend computes a job's model, and what its processes import before they fork.
+
+Pure; whoever must know asks here: roles, launcher, memory formula, rules.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from rljob_api.engine_spec import EngineKind
+from rljob_api.role_traits import TRAITS
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rljob_api.names import Role
     from rljob_api.spec import RLJobSpec
 
 
@@ -21,3 +31,19 @@ def trainer_backend(spec: RLJobSpec) -> TrainerBackend:
     if spec.roles.actor.backend is not None:
         return spec.roles.actor.backend
     return TrainerBackend.FLAT if spec.model.path is None else TrainerBackend.FSDP
+
+
+@dataclass(frozen=True, slots=True)
+class Preloads:
+    """What a process imports before it forks a job's ranks and engines, beside what all jobs have in common."""
+
+    trainer: TrainerBackend = TrainerBackend.FLAT
+    engine: EngineKind = EngineKind.TORCH
+    """Of engines that are forked; Torch is in what all have in common."""
+
+
+def preloads_of(spec: RLJobSpec, roles: Iterable[Role]) -> Preloads:
+    """For the pods of `roles`. An engine of kind SGLang with GPUs is no fork: it imports what it needs itself."""
+    engine = spec.roles.rollout.engine.kind
+    is_forked = spec.roles.rollout.gpus == 0 and any(TRAITS[role].has_engines for role in roles)
+    return Preloads(trainer_backend(spec), engine if is_forked else EngineKind.TORCH)

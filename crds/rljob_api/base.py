@@ -1,10 +1,36 @@
 """The bases of API models: camelCase outside, snake_case inside, frozen. They differ in what unknown fields come to."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field
 from pydantic.alias_generators import to_camel
+
+from rljob_api.bounded_text import cut
 
 OPEN = Field(union_mode="left_to_right")
 """For a field `Annotated[SomeEnum | str, OPEN]`: a word of another version that the enum lacks stays a word."""
+
+LONGEST_WORDS = 8192
+
+
+Words = Annotated[str, AfterValidator(lambda text: cut(text, LONGEST_WORDS))]
+"""What somebody says, for people to read; longer words are cut where they come in."""
+
+MOST_NAMES = 1000
+
+
+def _counted(value: object) -> object:
+    if isinstance(value, dict) and len(value) > MOST_NAMES:
+        raise ValueError(f"{len(value)} names, at most {MOST_NAMES} are taken")
+    return value
+
+
+FEW_NAMES = BeforeValidator(_counted)
+"""For a map in a message whose names are roles, tasks or metrics: it is refused before each entry is looked at."""
+
+ONE_PROBLEM = FailFast()
+"""For a list in a message: it is refused at its first wrong entry. Whoever sends a hundred thousand of them gets no
+hundred thousand sentences."""
 
 
 class ApiModel(BaseModel):

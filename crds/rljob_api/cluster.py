@@ -13,6 +13,8 @@ LABEL_COMPONENT = "rljob.dev/component"
 """On every object and pod: one of `Component`."""
 LABEL_ROLE = "rljob.dev/role"
 """On the pods and Deployment of a role: the role's word, e.g. `actor_fwd`."""
+LABEL_POD_GROUP = "scheduling.x-k8s.io/pod-group"
+"""On every pod of a gang: the name of its PodGroup, by which scheduler-plugins knows it."""
 ANNOTATION_TEMPLATE = "rljob.dev/template"
 """On a pod template: digest of the rest of the template, so that a pod of an older one is known. It holds nothing of
 the spec that does not already roll the pods."""
@@ -21,6 +23,17 @@ ANNOTATION_APPLIED = "rljob.dev/applied"
 ANNOTATION_BUILT_FOR = "rljob.dev/built-for"
 """On an applied object: the revision of the spec that it was built for. An operator of another version leaves objects
 of the current revision as they are."""
+
+ANNOTATION_RUN = "rljob.dev/run"
+"""On a checkpoint claim: digest of what makes its checkpoints a run (`run_identity`)."""
+ANNOTATION_RUN_OF = "rljob.dev/run-of"
+"""On a checkpoint claim: uid of the job that trains it, or did last."""
+ANNOTATION_SPEC = "rljob.dev/spec"
+"""On a checkpoint claim: that job's spec, as JSON of what was given."""
+ANNOTATION_KEPT = "rljob.dev/kept"
+"""On a checkpoint claim: digest of these three, and of whether it goes with its job."""
+ANNOTATION_RECORDED = "rljob.dev/recorded"
+"""On a checkpoint claim: the last recorded version and its folder, once its job has ended or was suspended."""
 
 COMPONENT_WORKER = "worker"
 COMPONENT_COORDINATOR = "coordinator"
@@ -44,6 +57,11 @@ SECRET_DIR = "/etc/rljob/secret"  # noqa: S105 - a path
 """Files `token` and `redis-password`."""
 JOB_FILE = "/etc/rljob/job/job.json"
 """The resolved RLJob as it was when the pod was made; the coordinator tells what an epoch runs with."""
+
+
+LATEST = "latest"
+"""A link beside the folders of checkpoints, to the one that was recorded last: for whoever loads it as a model, also
+after its job is gone. A restart goes by the record file."""
 
 
 def deployment_name(job: str, role: Role) -> str:

@@ -12,6 +12,8 @@ CLUSTER_ONLY: tuple[str, ...] = (
     *(f"roles.{field_name(role)}.{field}" for role in Role for field in ("gpuResource", "resources", "template")),
     "transferQueue.redis",
     "checkpoint.volume",
+    "scheduling",
+    "infrastructure",
     "image",
     "suspend",
     "restartRequest",

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rljob_api.names import Role
-from rljob_api.role_traits import LEADING_ROLE, field_name
-from rljob_api.rule import Rule
+from rljob_api.role_traits import LEADING_ROLE, SCALED_ROLE, field_name
+from rljob_api.rule import Derived, Rule
 
 if TYPE_CHECKING:
     from rljob_api.spec import RLJobSpec
 
 _ACTOR = f"roles.{field_name(LEADING_ROLE)}"
+_ROLLOUT = f"roles.{field_name(SCALED_ROLE)}"
 
 
 def _all_trainers_write(spec: RLJobSpec) -> bool:
@@ -44,7 +45,41 @@ def _no_sharing(role: Role) -> Rule:
     )
 
 
-ALWAYS: tuple[Rule, ...] = tuple(_no_sharing(role) for role in Role)
+def _has_its_rollouts(spec: RLJobSpec) -> bool:
+    given = spec.scheduling.min_rollouts
+    return given is None or given <= spec.roles.rollout.first_replicas
+
+
+_FIRST_ROLLOUTS = Derived(
+    lambda spec: spec.roles.rollout.first_replicas,
+    f"(has(self.{_ROLLOUT}.autoscaling) ? self.{_ROLLOUT}.autoscaling.minReplicas : self.{_ROLLOUT}.replicas)",
+)
+
+_ENOUGH_ROLLOUTS = Rule(
+    field="scheduling.minRollouts",
+    holds=_has_its_rollouts,
+    sentence="{scheduling.minRollouts} is more than the {firstRollouts} rollouts that the job begins with. Give at "
+    "most as many.",
+    cel="!has(self.scheduling) || !has(self.scheduling.minRollouts) || "
+    f"self.scheduling.minRollouts <= {_FIRST_ROLLOUTS.cel}",
+    derived={"firstRollouts": _FIRST_ROLLOUTS},
+)
+
+
+def _is_placed_in_no_order(spec: RLJobSpec) -> bool:
+    return spec.scheduling.gang is None or spec.checkpoint.volume.access_mode.value == "ReadWriteMany"
+
+
+_NO_ORDER = Rule(
+    field="scheduling.gang",
+    holds=_is_placed_in_no_order,
+    sentence="{scheduling.gang} needs storage that all nodes share, but checkpoint.volume.accessMode is "
+    "{checkpoint.volume.accessMode}: the coordinator would have to follow the actor to its node, and a gang's pods are "
+    "placed in no order. Give ReadWriteMany and a class of such storage, or remove gang.",
+    cel="!has(self.scheduling) || !has(self.scheduling.gang) || self.checkpoint.volume.accessMode == 'ReadWriteMany'",
+)
+
+ALWAYS: tuple[Rule, ...] = (*(_no_sharing(role) for role in Role), _ENOUGH_ROLLOUTS, _NO_ORDER)
 
 UNTIL_BEGUN: tuple[Rule, ...] = (
     Rule(

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from rljob_api.cluster_rules import cluster_validations
-from rljob_api.revision import REFUSED, WAY_OUT, Row
+from rljob_api.revision import GROWING, REFUSED, WAY_OUT, Row
 from rljob_api.role_traits import SCALED_ROLE, field_name
 from rljob_api.rule import VALIDATIONS
 from rljob_api.spec import FORM_OF_NAME, JOB_NAME, RLJobSpec
@@ -23,12 +23,33 @@ PLURAL = "rljobs"
 Schema = dict[str, Any]
 
 _UNKNOWN_TO_0_1_0 = frozenset(
-    {"packing", "schedule", "minLearningRate", "maxSkippedSteps", "gpuResource", "rendezvousTimeoutSeconds"}
+    {
+        "packing",
+        "schedule",
+        "minLearningRate",
+        "maxSkippedSteps",
+        "gpuResource",
+        "rendezvousTimeoutSeconds",
+        "truncated",
+        "engine",
+        "onFailure",
+        "maxFailedShare",
+        "maxPromptTokens",
+        "generationsPerRollout",
+        "concurrency",
+        "stop",
+        "scheduling",
+        "infrastructure",
+        "onDelete",
+        "autoscaling",
+    }
 )
 """Fields whose defaults readers fill in, and the API server does not: it would write them into every job that it reads,
 and the operator of release 0.1.0, which refuses a field that it does not know, could not be gone back to."""
 
-_DROPPED = frozenset({"title", "$defs", "additionalProperties", "const", "default"})
+_DROPPED = frozenset({"title", "$defs", "additionalProperties", "const", "default", "anyOf"})
+INT_OR_STRING = "x-kubernetes-int-or-string"
+"""A node that has no type."""
 _ALTERNATIVES = re.compile(r"\^\((\w+(?:\|\w+)*)\)\$")
 """The pattern that stands for an enum that may be null."""
 _WIDTHS = {"integer": "int64", "number": "double"}
@@ -49,6 +70,7 @@ PRINTER_COLUMNS = (
 WIDE_COLUMNS = (
     ("EPOCH", "integer", ".status.restart.epoch", "Incarnation of the whole job"),
     ("ROLLOUTS", "integer", f'.status.roles[?(@.name=="{SCALED_ROLE}")].ready', "Rollout replicas that are ready"),
+    ("WANTED", "integer", ".status.scaling.desired", "Rollout replicas that are wanted"),
     ("WEIGHTS", "integer", f"{_TRAINING}.weightVersion", "Newest published weight version"),
     ("CHECKPOINT", "integer", f"{_TRAINING}.checkpoint", "Version of the last recorded checkpoint"),
     ("SAMPLES/S", "integer", f"{_TRAINING}.samplesPerSecond", "Samples of the last step by its seconds"),
@@ -132,11 +154,15 @@ def _resource_schema() -> Schema:
     }
 
 
-def spec_schema() -> Schema:
-    """The structural schema of `spec`."""
+def spec_schema(undefaulted: frozenset[str] = _UNKNOWN_TO_0_1_0) -> Schema:
+    """The structural schema of `spec`; the fields `undefaulted`, and what is below them, have no `default`."""
     source = RLJobSpec.model_json_schema()
-    schema = _structural(source, source["$defs"], keeps_defaults=True)
-    schema[VALIDATIONS] = [*schema[VALIDATIONS], *(_transition(row, schema) for row in REFUSED)]
+    schema = _structural(source, source["$defs"], keeps_defaults=True, undefaulted=undefaulted)
+    schema[VALIDATIONS] = [
+        *schema[VALIDATIONS],
+        *(_transition(row, schema) for row in REFUSED),
+        *(_growth(row) for row in GROWING),
+    ]
     return schema
 
 
@@ -152,6 +178,13 @@ def _transition(row: Row, schema: Schema) -> dict[str, str]:
     return {"rule": rule, "fieldPath": f".{row.field}", "message": f"{row.refusal()} {WAY_OUT}."}
 
 
+def _growth(row: Row) -> dict[str, str]:
+    """The refusal of a smaller quantity. The field has a default, so it is always there."""
+    new, old = (f"quantity(string({spec}.{row.field}))" for spec in ("self", "oldSelf"))
+    message = f"{row.refusal()} Set it back, or give a larger one."
+    return {"rule": f"{new}.compareTo({old}) >= 0", "fieldPath": f".{row.field}", "message": message}
+
+
 def _status_schema() -> Schema:
     """The structural schema of `status`, without defaults: what nobody wrote is not there."""
     source = RLJobStatus.model_json_schema()
@@ -161,20 +194,26 @@ def _status_schema() -> Schema:
     return schema
 
 
-def _structural(source: Schema, definitions: dict[str, Schema], *, keeps_defaults: bool) -> Schema:
+def _structural(
+    source: Schema, definitions: dict[str, Schema], *, keeps_defaults: bool, undefaulted: frozenset[str] = frozenset()
+) -> Schema:
     """Inlines references, folds null into `nullable`, and rewrites what OpenAPI v3.0 spells differently."""
     source = _without_reference(source, definitions)
     schema: Schema = {key: value for key, value in source.items() if key not in _DROPPED}
     if keeps_defaults and source.get("default") is not None:
-        schema["default"] = _written(source["default"])
+        schema["default"] = _written(source["default"], undefaulted)
     if "properties" in source:
         schema["properties"] = {
-            name: _structural(part, definitions, keeps_defaults=keeps_defaults and name not in _UNKNOWN_TO_0_1_0)
+            name: _structural(
+                part, definitions, keeps_defaults=keeps_defaults and name not in undefaulted, undefaulted=undefaulted
+            )
             for name, part in source["properties"].items()
         }
     if "items" in source:
         schema["x-kubernetes-list-type"] = "atomic"
-        schema["items"] = _structural(source["items"], definitions, keeps_defaults=keeps_defaults)
+        schema["items"] = _structural(
+            source["items"], definitions, keeps_defaults=keeps_defaults, undefaulted=undefaulted
+        )
     if schema.get("nullable") and "enum" in schema:
         # The API server refuses null for an enum, whatever `nullable` says, and also if the enum has it.
         schema["pattern"] = f"^({'|'.join(schema.pop('enum'))})$"
@@ -191,7 +230,7 @@ def words(field: Schema) -> list[str]:
 
 def _without_reference(source: Schema, definitions: dict[str, Schema]) -> Schema:
     """One flat node: what stands beside a reference (the field's own words, its default) wins over the referred."""
-    if "anyOf" in source:
+    if "anyOf" in source and INT_OR_STRING not in source:
         (chosen,) = [part for part in source["anyOf"] if part.get("type") != "null"]
         beside = {key: value for key, value in source.items() if key != "anyOf"}
         return _without_reference(chosen | beside, definitions) | {"nullable": True}
@@ -228,14 +267,14 @@ def _bound(schema: Schema) -> None:
         schema["format"] = _WIDTHS[schema["type"]]
 
 
-def _written(value: object) -> object:
+def _written(value: object, undefaulted: frozenset[str]) -> object:
     """A default as the API server may write it: without what release 0.1.0 would refuse, and without nulls.
 
     A field that is not nullable would refuse a null, and a nullable one does not need it.
     """
     if isinstance(value, dict):
-        kept = {key: inner for key, inner in value.items() if inner is not None and key not in _UNKNOWN_TO_0_1_0}
-        return {key: _written(inner) for key, inner in kept.items()}
+        kept = {key: inner for key, inner in value.items() if inner is not None and key not in undefaulted}
+        return {key: _written(inner, undefaulted) for key, inner in kept.items()}
     return value
 
 

@@ -11,12 +11,14 @@ What is there all the time, exact but for the rounding of shards:
     Fsdp             4 P / W       4 P / W       8 P / W         float32, each rank its rows of every tensor
     forward roles    c P           -             -               a whole model
     torch engine     c P           -             -               and a tied head once more, turned round
+    SGLang           c P / T       -             -               on each of the T devices of an engine
 
 What a pass takes on top, as counted at the peak of a forward and backward pass:
 
 - *copies* of weights. Flat computes on weights in c bytes: c P, where c is not 4. Fsdp gathers what is in no layer for
   the whole pass, and two layers at a time; gradients come out in c bytes and are summed over the ranks in float32:
-  (2 c + 4) R + (3 c + 4) L. An engine holds two versions while it goes from one to the next.
+  (2 c + 4) R + (3 c + 4) L. The torch engine holds two versions while it goes from one to the next; SGLang writes the
+  next into the last.
 - *activations*. A layer keeps, for its backward pass, e elements of each token: 4 of the feed-forward width (gate, up,
   activation, product), 7 of the hidden width (the residual stream, twice normed), 4 of queries, keys and values.
   Without checkpointing of activations all layers keep theirs; with it each keeps its input alone, and one at a time
@@ -37,6 +39,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rljob_api.backends import TrainerBackend
+from rljob_api.engine_spec import EngineKind, EngineSpec
 from rljob_api.model_shape import ModelShape
 from rljob_api.spec import Dtype
 
@@ -108,17 +111,19 @@ def forward_memory(shape: ModelShape, backend: TrainerBackend, dtype: Dtype, wor
     return ProcessMemory(weights=c * shape.parameters, activations=max(passing, _LOGIT_BYTES * _LOGIT_COPIES * logits))
 
 
-def engine_memory(shape: ModelShape, dtype: Dtype) -> ProcessMemory:
-    """Of an engine without a single sample: what is left of its device may hold keys and values."""
+def engine_memory(shape: ModelShape, dtype: Dtype, engine: EngineSpec) -> ProcessMemory:
+    """Of an engine on each of its devices, without a single sample: what is left may hold keys and values."""
+    if engine.kind is EngineKind.SGLANG:
+        return ProcessMemory(weights=-(-COMPUTED_BYTES[dtype] * shape.parameters // engine.tensor_parallel))
     head = shape.vocabulary * shape.hidden
     is_tied = shape.outside < 2 * head
     weights = COMPUTED_BYTES[dtype] * (shape.parameters + (head if is_tied else 0))
     return ProcessMemory(weights=weights, copies=weights)
 
 
-def kv_bytes_per_token(shape: ModelShape, dtype: Dtype) -> int:
-    """Keys and values of one token in all layers."""
-    return 2 * shape.num_layers * shape.keys * COMPUTED_BYTES[dtype]
+def kv_bytes_per_token(shape: ModelShape, dtype: Dtype, share: int = 1) -> int:
+    """Keys and values of one token in all layers, on each of the `share` devices of an engine, heads dealt evenly."""
+    return 2 * shape.num_layers * -(-shape.keys // share) * COMPUTED_BYTES[dtype]
 
 
 def _sharded(shape: ModelShape, dtype: Dtype, world: int, work: Pass) -> ProcessMemory:

@@ -16,8 +16,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from rljob_api.base import ApiModel
+from rljob_api.quantity import QUANTITY
 from rljob_api.rule import BROKEN_RULE
-from rljob_api.spec import FORM_OF_NAME, QUANTITY, RLJob
+from rljob_api.spec import FORM_OF_NAME, RLJob
 
 _LONGEST_VALUE = 60
 _CLOSE_ENOUGH = 0.7
@@ -42,6 +43,9 @@ _FORMS = {
     "kind": "Give RLJob.",
     "name": FORM_OF_NAME,
     "function": "Give an import path of the form package.module:function.",
+    "schedulerName": "Give the name of a scheduler, such as scheduler-plugins-scheduler.",
+    "priorityClassName": "Give the name of a PriorityClass.",
+    "key": "Give a label of nodes, such as topology.kubernetes.io/zone.",
     "gpuResource": "Give a resource of Kubernetes with its domain, such as nvidia.com/gpu or amd.com/gpu.",
 }
 
@@ -53,7 +57,7 @@ def sentences(error: ValidationError) -> list[str]:
 
 def first_problem(error: ValidationError) -> str:
     """The first problem of a status or message, and where it is. No user wrote it, so there is no cure to name."""
-    details = error.errors(include_url=False)[0]
+    details = error.errors(include_url=False, include_context=False, include_input=False)[0]
     return f"{_path(details['loc'])}: {details['msg']}"
 
 
@@ -105,7 +109,7 @@ def _wrong_form(details: ErrorDetails) -> str:
     pattern = details["ctx"].get("pattern")
     cure = _FORMS.get(str(details["loc"][-1]), f"It must match {pattern}.")
     if pattern == QUANTITY:
-        cure = 'Give an amount as Kubernetes writes it: "500m", "2", "8Gi".'
+        cure = 'Give an amount as Kubernetes writes it: "500m", 2, "8Gi".'
     return f"{_shown(details['input'])} is not of the right form. {cure}"
 
 

@@ -5,7 +5,7 @@ Pure; `rljob docs` prints it and CI compares docs/spec.md.
 
 from collections.abc import Iterator
 
-from rljob_api.crd import GROUP, KIND, VERSION, Schema, spec_schema, words
+from rljob_api.crd import GROUP, INT_OR_STRING, KIND, VERSION, Schema, spec_schema, words
 from rljob_api.revision import REFUSED, Change, row_of
 from rljob_api.rule import VALIDATIONS
 
@@ -17,15 +17,21 @@ A field is required where it says so. `rljob validate FILE` checks a manifest, `
 defaults. Durations are in the unit that ends the field's name.
 
 What a change means for a job that exists: a **live** field is followed at once; **restart**: the job goes on from its
-last checkpoint in a new epoch; **fixed**: the change is refused (`rljob clone NAME --from-checkpoint` makes a new job).
+last checkpoint in a new epoch; **grows**: a larger amount is followed at once, and a smaller one is refused; **fixed**:
+the change is refused (`rljob clone NAME --from-checkpoint` makes a new job).
 """
 
-_CHANGES = {Change.LIVE: "live", Change.RESTART: "restart", Change.REFUSED: "fixed"}
+_CHANGES = {Change.LIVE: "live", Change.RESTART: "restart", Change.GROWS: "grows", Change.REFUSED: "fixed"}
 
 
 def reference() -> str:
     """The whole page."""
-    return "\n".join([_OPENING, *_sections("spec", spec_schema()), *_fixed()])
+    return "\n".join([_OPENING, *_sections("spec", _schema()), *_fixed()])
+
+
+def _schema() -> Schema:
+    """With the defaults that readers fill in, too, and the API server does not."""
+    return spec_schema(undefaulted=frozenset())
 
 
 def _sections(path: str, node: Schema) -> Iterator[str]:
@@ -67,6 +73,8 @@ def _fixed() -> Iterator[str]:
 def _type(field: Schema) -> str:
     if words(field):
         return " \\| ".join(f"`{value}`" for value in words(field))
+    if INT_OR_STRING in field:
+        return "integer or string"
     if field["type"] == "array":
         return f"list of {_type(field['items'])}"
     names = {"object": "object", "string": "string", "boolean": "boolean", "integer": "integer", "number": "number"}

@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 
 from rljob_api.names import Role
 from rljob_api.role_traits import TRAITS, field_name
-from rljob_api.spec import RLJobSpec, RoleSpec
+from rljob_api.spec import RLJobSpec, RolesSpec
 
 WAY_OUT = "Set it back, or go on as a new job: rljob clone NAME --from-checkpoint"
 """What a user can do on a cluster where a change is refused."""
@@ -30,6 +30,8 @@ class Change(StrEnum):
     their next epoch."""
     RESTART = "Restart"
     """A new epoch, from the last recorded checkpoint."""
+    GROWS = "Grows"
+    """As LIVE for a larger amount; the API server refuses a smaller one."""
     REFUSED = "Refused"
     """The API server and `rljob run` refuse it."""
 
@@ -42,11 +44,12 @@ class Row:
     """Path below `spec`, in the manifest's spelling."""
     change: Change
     reason: str = ""
-    """Why it cannot change; only where it is refused."""
+    """Why it cannot change, or become less; only where that is refused."""
 
     def refusal(self) -> str:
         """The sentence of a refusal, without its cure."""
-        return f"cannot change once the job exists: {self.reason}"
+        what = "become less" if self.change is Change.GROWS else "change"
+        return f"cannot {what} once the job exists: {self.reason}"
 
 
 def _live(*fields: str) -> tuple[Row, ...]:
@@ -63,11 +66,12 @@ def _refused(field: str, reason: str) -> tuple[Row, ...]:
 
 def _of_role(role: Role) -> tuple[Row, ...]:
     """Replicas that come and go while the job runs restart nothing."""
-    path = f"roles.{field_name(role)}"
-    if not TRAITS[role].is_scalable:
+    path, default = f"roles.{field_name(role)}", RolesSpec().of(role)
+    if not TRAITS[role].is_scalable or default is None:
         return _restart(path)
-    rest = (f"{path}.{to_camel(field)}" for field in RoleSpec.model_fields if field != "replicas")
-    return (*_live(f"{path}.replicas"), *_restart(*rest))
+    live = ("replicas", "autoscaling")
+    rest = (f"{path}.{to_camel(field)}" for field in type(default).model_fields if field not in live)
+    return (*_live(*(f"{path}.{field}" for field in live)), *_restart(*rest))
 
 
 TABLE: tuple[Row, ...] = (
@@ -82,7 +86,9 @@ TABLE: tuple[Row, ...] = (
         "rollout.numRollouts",
         "rollout.maxStaleness",
         "rollout.sampling",
+        "rollout.concurrency",
         "rollout.reward",
+        "rollout.maxPromptTokens",
         "rollout.maxPromptKills",
         "rollout.maxAttempts",
         "training.globalBatchSize",
@@ -112,15 +118,30 @@ TABLE: tuple[Row, ...] = (
     *_refused("transferQueue.redis.persistence", "the control Redis keeps its state on the volume that it began with."),
     *_restart("weightSync"),
     *_refused("checkpoint.path", "the job's checkpoints lie there."),
-    *_refused("checkpoint.volume", "the job's checkpoints lie on it."),
+    *_refused("checkpoint.volume.claimName", "the job's checkpoints lie on it."),
+    Row("checkpoint.volume.size", Change.GROWS, "no volume can be made smaller."),
+    *_live("checkpoint.volume.onDelete"),
+    *_refused("checkpoint.volume.storageClassName", "a volume keeps the class that it was made of."),
+    *_refused("checkpoint.volume.accessMode", "a volume keeps the access mode that it was made with."),
     *_restart("checkpoint.everySteps", "checkpoint.keep", "checkpoint.keepEvery"),
     *_live("restartPolicy"),
     *_restart("telemetry", "image"),
+    *_restart(
+        "scheduling.schedulerName",
+        "scheduling.priorityClassName",
+        "scheduling.gang",
+        "scheduling.topology",
+        "scheduling.nodeRemoval",
+        "infrastructure",
+    ),
+    *_live("scheduling.minRollouts", "scheduling.releaseAfterSeconds"),
     *_refused("managedBy", "what the job is made of belongs to the controller that began it."),
-    *_live("suspend", "restartRequest", "activeDeadlineSeconds", "ttlSecondsAfterFinished", "cleanPodPolicy"),
+    *_live("suspend", "restartRequest", "activeDeadlineSeconds", "startupDeadlineSeconds"),
+    *_live("ttlSecondsAfterFinished", "cleanPodPolicy"),
 )
 
 REFUSED = tuple(row for row in TABLE if row.change is Change.REFUSED)
+GROWING = tuple(row for row in TABLE if row.change is Change.GROWS)
 
 _BY_FIELD = {row.field: row for row in TABLE}
 

@@ -39,11 +39,6 @@ def _num_trainers(job: spec.RLJobSpec) -> int:
     return topology_of(job.roles, LEADING_ROLE).num_ranks
 
 
-def _micro_batches_fill_shares(job: spec.RLJobSpec) -> bool:
-    size = job.training.micro_batch_size
-    return size is None or job.training.global_batch_size % (size * _num_trainers(job)) == 0
-
-
 def _trainers_per_pod(job: spec.RLJobSpec) -> int:
     return topology_of(job.roles, LEADING_ROLE).ranks_per_pod
 
@@ -139,6 +134,21 @@ REWARD: tuple[Rule, ...] = (
     ),
 )
 
+REWARD_FAILURE: tuple[Rule, ...] = (
+    Rule(
+        field="score",
+        holds=lambda policy: policy.score is None or policy.then == "Score",
+        sentence="{score} belongs to then Score, but then is not Score. Set then to Score or remove score.",
+        cel="!has(self.score) || (has(self.then) && self.then == 'Score')",
+    ),
+    Rule(
+        field="score",
+        holds=lambda policy: policy.score is not None or policy.then != "Score",
+        sentence="is missing: then Score gives it to samples that could not be scored. Give a number, such as 0.",
+        cel="has(self.score) || !has(self.then) || self.then != 'Score'",
+    ),
+)
+
 OPTIMIZER: tuple[Rule, ...] = (
     Rule(
         field="minLearningRate",
@@ -164,6 +174,16 @@ TRAINING: tuple[Rule, ...] = (
         sentence="neither microBatchSize nor maxTokensPerMicroBatch bounds what a forward and backward pass takes. "
         "Give at least one of them.",
         cel="has(self.microBatchSize) || has(self.maxTokensPerMicroBatch)",
+    ),
+)
+
+CHECKPOINT_VOLUME: tuple[Rule, ...] = (
+    Rule(
+        field="onDelete",
+        holds=lambda volume: volume.claim_name is None or volume.on_delete is None,
+        sentence="{onDelete} is for a claim that is made for the job, but claimName {claimName} is yours, and is never "
+        "deleted. Remove one of the two.",
+        cel="!has(self.claimName) || !has(self.onDelete)",
     ),
 )
 
@@ -247,7 +267,7 @@ _SHARING_ROLES = tuple(role for role in Role if TRAITS[role].loads_model and not
 
 
 def _num_devices(role: spec.RoleSpec | None) -> int:
-    return 0 if role is None else role.replicas * role.gpus
+    return 0 if role is None else role.most_replicas * role.gpus
 
 
 def _shares_what_there_is(role: Role) -> Callable[[spec.RLJobSpec], bool]:
@@ -263,14 +283,16 @@ def _shares_what_there_is(role: Role) -> Callable[[spec.RLJobSpec], bool]:
 def _sharing(role: Role) -> Rule:
     """A role that shares needs devices, and no more than there are."""
     field, actor = f"roles.{field_name(role)}", f"roles.{field_name(LEADING_ROLE)}"
-    # The API server fills in every default but that of the replicas that are scaled.
-    pods = f"(has(self.{field}.replicas) ? self.{field}.replicas : 1)"
+    pods, count = f"self.{field}.replicas", "replicas"
+    if TRAITS[role].is_scalable:
+        most, count = f"self.{field}.autoscaling.maxReplicas", "replicas or autoscaling.maxReplicas"
+        pods = f"(has(self.{field}.autoscaling) ? {most} : {pods})"
     return Rule(
         field=f"{field}.shareDevicesWith",
         holds=_shares_what_there_is(role),
-        sentence=f"{{{field}.shareDevicesWith}} needs gpus of at least 1, and no more in all pods (replicas x gpus) "
+        sentence=f"{{{field}.shareDevicesWith}} needs gpus of at least 1, and no more in all pods ({count} x gpus) "
         f"than the actor has, but {field}.gpus is {{{field}.gpus}} and the actor has {{{actor}.replicas}} x "
-        f"{{{actor}.gpus}}. Change gpus or replicas, or remove shareDevicesWith.",
+        f"{{{actor}.gpus}}. Change gpus or {count}, or remove shareDevicesWith.",
         cel=f"!has(self.{field}) || !has(self.{field}.shareDevicesWith) || (self.{field}.gpus > 0 && "
         f"{pods} * self.{field}.gpus <= self.{actor}.replicas * self.{actor}.gpus)",
     )
@@ -297,13 +319,14 @@ SPEC: tuple[Rule, ...] = (
         cel="self.rollout.batchSize * self.rollout.samplesPerPrompt % self.training.globalBatchSize == 0",
     ),
     Rule(
-        field="training.microBatchSize",
-        holds=_micro_batches_fill_shares,
-        sentence=f"{{training.microBatchSize}} x {_TRAINERS_IN_WORDS} does not divide "
-        "training.globalBatchSize {training.globalBatchSize}. Give a divisor of globalBatchSize / ranks.",
-        cel="!has(self.training.microBatchSize) || "
-        f"self.training.globalBatchSize % (self.training.microBatchSize * {_TRAINERS}) == 0",
-        derived=_OF_TRAINERS,
+        field="rollout.sampling.stop",
+        holds=lambda job: not job.rollout.sampling.stop or job.roles.rollout.engine.kind == "SGLang",
+        sentence="are texts, at which an engine of kind Torch cannot end a sample. Set roles.rollout.engine.kind to "
+        "SGLang, or give tokens in stopTokenIds.",
+        cel="!has(self.rollout.sampling) || !has(self.rollout.sampling.stop) || "
+        "self.rollout.sampling.stop.size() == 0 || (has(self.roles) && has(self.roles.rollout) && "
+        "has(self.roles.rollout.engine) && has(self.roles.rollout.engine.kind) && "
+        "self.roles.rollout.engine.kind == 'SGLang')",
     ),
     Rule(
         field="training.packing",

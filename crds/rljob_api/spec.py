@@ -8,11 +8,16 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, field_validator
 
-from rljob_api import rules
+from rljob_api import autoscaling_spec, engine_rules, rules
+from rljob_api.autoscaling_spec import AutoscalingSpec
 from rljob_api.backends import TrainerBackend
 from rljob_api.base import ApiModel
+from rljob_api.engine_spec import EngineSpec
+from rljob_api.infrastructure_spec import InfrastructureSpec, ResourcesSpec
 from rljob_api.names import Role, Scope
+from rljob_api.quantity import Quantity
 from rljob_api.rule import RuledModel
+from rljob_api.scheduling import SchedulingSpec
 
 MAX_SEED = (1 << 31) - 1
 
@@ -206,6 +211,13 @@ class LossAggregation(StrEnum):
     SEQUENCE_MEAN = "SequenceMean"
 
 
+class Truncated(StrEnum):
+    """What is learnt from samples that were cut off at the longest response."""
+
+    KEEP = "Keep"
+    MASK = "Mask"
+
+
 class AlgorithmSpec(ApiModel):
     """A policy gradient over groups of samples."""
 
@@ -219,6 +231,10 @@ class AlgorithmSpec(ApiModel):
     """What is done about samples that the trained policy did not make."""
     loss_aggregation: LossAggregation = LossAggregation.TOKEN_MEAN
     """Over what the loss is averaged."""
+    truncated: Truncated = Truncated.KEEP
+    """Samples that were cut off at maxNewTokens or at the model's last position. Keep: they are trained on like others.
+    Mask: the loss leaves them out (overlong filtering, DAPO), while their rewards still count in mean and standard
+    deviation of their group."""
 
 
 class SamplingSpec(ApiModel):
@@ -234,6 +250,8 @@ class SamplingSpec(ApiModel):
     """Longest response, in tokens, its end-of-sequence token included."""
     stop_token_ids: list[Annotated[int, Field(ge=0, le=1048576)]] = Field(default=[], max_length=64)
     """Tokens that end a sample, beside the tokenizer's end-of-sequence token."""
+    stop: list[Annotated[str, Field(min_length=1, max_length=256)]] = Field(default=[], max_length=16)
+    """Texts that end a sample, which has the tokens of the text as well. For engines of kind SGLang."""
 
 
 class ExactMatchSpec(ApiModel):
@@ -255,8 +273,35 @@ class RewardFunctionSpec(ApiModel):
     """Longest time for the samples of one prompt."""
 
 
+class FailedReward(StrEnum):
+    """What a sample gets that could not be scored."""
+
+    INVALID = "Invalid"
+    SCORE = "Score"
+
+
+class RewardFailureSpec(RuledModel):
+    """What becomes of samples whose reward raises, hangs, or returns None for them."""
+
+    rules = rules.REWARD_FAILURE
+
+    retries: int = Field(default=3, ge=0, le=100)
+    """Further calls for the samples of a prompt, before they count as failed. All of them together, each as long as
+    custom.timeoutSeconds and its pause, should end before restartPolicy.stallTimeoutSeconds."""
+    backoff_seconds: float = Field(default=1.0, ge=0, le=3600)
+    """Pause before the first retry; twice as long before each further one."""
+    then: FailedReward = FailedReward.INVALID
+    """Invalid: nothing is learnt from the sample, and it counts nowhere; a prompt with fewer than two others is drawn
+    anew. Score: it gets `score`, like an answer that earned it."""
+    score: float | None = Field(default=None, ge=-1e9, le=1e9)
+    """With `then: Score`."""
+
+
 class RewardSpec(RuledModel):
-    """At most one member. None at all: exact match for `prompts`, `score_answer` for `reasoningGym`."""
+    """At most one of exactMatch, characterMatch and custom.
+
+    None of them: exact match for `prompts`, `score_answer` for `reasoningGym`.
+    """
 
     rules = rules.REWARD
 
@@ -266,6 +311,12 @@ class RewardSpec(RuledModel):
     """Partial credit, character by character: a model with random weights finds its way from nothing."""
     custom: RewardFunctionSpec | None = None
     """A function of yours."""
+    on_failure: RewardFailureSpec = RewardFailureSpec()
+    """What becomes of a sample that cannot be scored; no role is restarted for it. Those that come with the product
+    never fail."""
+    max_failed_share: float = Field(default=0.1, ge=0, le=1)
+    """More failed samples than this share, after their retries, among the last batchSize x samplesPerPrompt (at least
+    256) of one rollout rank fail the job. 1: never."""
 
 
 class RolloutSpec(ApiModel):
@@ -281,8 +332,15 @@ class RolloutSpec(ApiModel):
     """Largest r - v for a row of train_r and any weight version v that made a token of it. 0: strictly on-policy."""
     sampling: SamplingSpec = SamplingSpec()
     """How tokens are drawn."""
+    concurrency: int | None = Field(default=None, ge=1, le=65536)
+    """Samples that are in flight at each engine: a prompt is begun while there are fewer, and begun with all of its
+    samples. Null: as many as the server runs at once. An engine never has more than its share of the rollouts that may
+    be open, batchSize x (1 + maxStaleness) / engines prompts."""
     reward: RewardSpec = RewardSpec()
     """How samples are scored."""
+    max_prompt_tokens: int | None = Field(default=None, ge=1, le=1048576)
+    """Longer prompts are passed over, and counted: another is drawn in their place. Null: those that leave no room for
+    a response in the model."""
     max_prompt_kills: int = Field(default=3, ge=1, le=100)
     """A prompt that was alone in work when its worker died this often is set aside and another is drawn."""
     max_attempts: int = Field(default=8, ge=1, le=1000)
@@ -369,23 +427,6 @@ class TrainingSpec(RuledModel):
     """k: train_r is measured against version floor(r / k) * k. Null: always version 0."""
 
 
-QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
-
-Quantity = Annotated[str, StringConstraints(pattern=QUANTITY, max_length=32)]
-"""An amount as Kubernetes writes it: "500m", "2", "1.5Gi". In quotes, also where it is a plain number."""
-
-ResourceAmounts = dict[str, Quantity]
-
-
-class ResourcesSpec(ApiModel):
-    """What a container asks for and is held to, as in a pod. On a cluster only."""
-
-    requests: ResourceAmounts = {}
-    """What the scheduler reserves, e.g. {cpu: "2", memory: 8Gi}."""
-    limits: ResourceAmounts = {}
-    """What the container may use at most."""
-
-
 ResourceName = Annotated[
     str,
     StringConstraints(
@@ -413,8 +454,8 @@ class RoleSpec(RuledModel):
     threads: int = Field(default=1, ge=1, le=1024)
     """CPU threads of tensor operations in each rank (for rollout: in each engine)."""
     gpus: int = Field(default=0, ge=0, le=64)
-    """GPUs of each pod, one for each of its ranks; 0: it computes on the CPU. `rljob run` deals this machine's, in a
-    fixed order of roles."""
+    """GPUs of each pod, one for each of its ranks (for rollout engine.tensorParallel for each); 0: it computes on the
+    CPU. `rljob run` deals this machine's, in a fixed order of roles."""
     gpu_resource: ResourceName = "nvidia.com/gpu"
     """The resource that `gpus` counts, e.g. amd.com/gpu or nvidia.com/mig-1g.10gb. On a cluster only."""
     share_devices_with: DeviceOwner | None = None
@@ -426,6 +467,21 @@ class RoleSpec(RuledModel):
     """A patch of the pod template ({metadata: ..., spec: ...}), merged as `kubectl patch` would: maps by key,
     containers, volumes and environment by name. The container of a role is called `worker`. On a cluster only."""
 
+    @property
+    def devices_per_rank(self) -> int:
+        """How many of the pod's GPUs each of its ranks has."""
+        return 1
+
+    @property
+    def first_replicas(self) -> int:
+        """Pods that a job begins with."""
+        return self.replicas
+
+    @property
+    def most_replicas(self) -> int:
+        """Pods that there may be."""
+        return self.replicas
+
 
 class ActorSpec(RoleSpec):
     """Size and shape of the actor, and what computes its model."""
@@ -436,12 +492,39 @@ class ActorSpec(RoleSpec):
     log-probs have the same."""
 
 
+class RolloutRoleSpec(RoleSpec):
+    """Size and shape of the rollouts, and what generates in them."""
+
+    rules = (*engine_rules.ROLLOUT_ROLE, *autoscaling_spec.ROLLOUT_ROLE)
+
+    engine: EngineSpec = EngineSpec()
+    """The inference server behind each rank."""
+    autoscaling: AutoscalingSpec | None = None
+    """RLJob sets the number of replicas itself, and `replicas` is not yours to give. Null: there are `replicas`, which
+    you, or an autoscaler of the cluster, may change (`kubectl scale`)."""
+
+    @property
+    def devices_per_rank(self) -> int:
+        """See the base."""
+        return self.engine.tensor_parallel
+
+    @property
+    def first_replicas(self) -> int:
+        """See the base."""
+        return self.replicas if self.autoscaling is None else self.autoscaling.min_replicas
+
+    @property
+    def most_replicas(self) -> int:
+        """See the base."""
+        return self.replicas if self.autoscaling is None else self.autoscaling.max_replicas
+
+
 class RolesSpec(ApiModel):
     """Roles of the job. `reference` may be absent (null) when no KL term needs it, and `actorFwd` always."""
 
     actor: ActorSpec = ActorSpec()
     """Trains the policy and publishes weights; its ranks are data-parallel."""
-    rollout: RoleSpec = RoleSpec()
+    rollout: RolloutRoleSpec = RolloutRoleSpec()
     """Generates samples and scores them; each rank has an engine of its own."""
     actor_fwd: RoleSpec | None = RoleSpec()
     """Log-probs under the policy just before training. Null: there is no such role, and the actor makes them itself.
@@ -463,8 +546,12 @@ class RolesSpec(ApiModel):
         return getattr(self, role.value)  # type: ignore[no-any-return]
 
     def replicas(self) -> dict[Role, int]:
-        """Role -> number of its pods."""
-        return {role: spec.replicas for role, spec in self.present().items()}
+        """Role -> number of its pods; where they are autoscaled, the number that a job begins with."""
+        return {role: spec.first_replicas for role, spec in self.present().items()}
+
+    def most_replicas(self) -> dict[Role, int]:
+        """Role -> number of pods that it may have."""
+        return {role: spec.most_replicas for role, spec in self.present().items()}
 
 
 class Waiting(StrEnum):
@@ -529,6 +616,15 @@ class Interruption(StrEnum):
     """What happens to running generations when weights change."""
 
     RETRACT = "Retract"
+    IN_PLACE = "InPlace"
+    DRAIN = "Drain"
+
+
+class WeightVerification(StrEnum):
+    """How it is shown that an engine has the weights that it says it has."""
+
+    PROBE = "Probe"
+    NONE = "None"
 
 
 class WeightSyncSpec(ApiModel):
@@ -537,11 +633,19 @@ class WeightSyncSpec(ApiModel):
     backend: WeightBackend = WeightBackend.HOST_STAGED
     """HostStaged: a copy in host memory is served over TCP while training goes on."""
     interruption: Interruption = Interruption.RETRACT
-    """Retract: tokens are kept, their KV is computed anew under the new weights."""
+    """What becomes of samples that run when new weights come. Retract: their tokens are kept, and their KV cache is
+    computed anew, so that later tokens are wholly the new policy's. InPlace: tokens and KV cache are kept, which costs
+    nothing; later tokens, told as the new version's, were computed with the old one's keys and values of those before
+    them. Drain: they run to their ends first, each under one version, while the engine empties. A sample's staleness
+    counts from the oldest version of its tokens in all three."""
     chunk_bytes: int = Field(default=4 << 20, ge=1 << 12, le=1 << 30)
     """Weights travel in checksummed chunks of this size, in bytes."""
     timeout_seconds: int = Field(default=300, ge=1, le=86400)
     """Longest time for one version to reach a receiver."""
+    verify: WeightVerification | None = None
+    """Probe: after each update the engine scores 64 fixed tokens, and its log-probs must be those that the trainer has
+    published with the version; until then nothing that it made under that version counts. None: what it says is
+    believed. Null: Probe, where the engine can tell log-probs of given tokens."""
 
 
 class AccessMode(StrEnum):
@@ -551,13 +655,26 @@ class AccessMode(StrEnum):
     READ_WRITE_MANY = "ReadWriteMany"
 
 
-class CheckpointVolumeSpec(ApiModel):
+class OnDelete(StrEnum):
+    """What becomes of the claim that was made for a job when the job is deleted."""
+
+    RETAIN = "Retain"
+    DELETE = "Delete"
+
+
+class CheckpointVolumeSpec(RuledModel):
     """The volume of the checkpoints. On a cluster only."""
 
+    rules = rules.CHECKPOINT_VOLUME
+
     claim_name: str | None = Field(default=None, min_length=1, max_length=253)
-    """A claim of yours, which outlives the job; null makes one that goes with the job."""
+    """A claim of yours, which is never deleted; null makes one named `NAME-checkpoints`."""
     size: Quantity = "10Gi"
-    """Size of the claim that is made."""
+    """Size of the claim that is made. A larger one expands it, where its class has allowVolumeExpansion."""
+    on_delete: OnDelete | None = None
+    """What becomes of the claim that was made when the job goes, by its time to live or by hand. Retain: it stays with
+    its files; a later job of this name that differs in nothing that is fixed trains on from its last checkpoint.
+    Delete: it goes, too. Null: Retain, but a claim that release 0.1.0 made goes with its job."""
     storage_class_name: str | None = Field(default=None, min_length=1, max_length=253)
     """Class of the claim that is made; null means the cluster's default."""
     access_mode: AccessMode = AccessMode.READ_WRITE_ONCE
@@ -672,7 +789,9 @@ class RestartPolicySpec(RuledModel):
     heartbeat_timeout_seconds: int = Field(default=30, ge=1, le=86400)
     """A rank whose main loop has not beaten for this long (and is not busy by its own word) hangs."""
     stall_timeout_seconds: int = Field(default=600, ge=2, le=604800)
-    """A job whose step does not advance for this long is Stalled and restarted."""
+    """A job that comes no step forward for this long is Stalled and restarted: no step is trained, no token made on the
+    way to one, no row put. A long answer that still grows is never given up; an engine that has requests and makes no
+    token is, with its requests, midway between heartbeatTimeoutSeconds and this."""
     collective_timeout_seconds: int | None = Field(default=None, ge=1, le=604800)
     """Ranks of the actor that have waited for this long for one of them break up their group, and name it. Null: midway
     between heartbeatTimeoutSeconds and stallTimeoutSeconds."""
@@ -710,6 +829,9 @@ class TelemetrySpec(ApiModel):
 
     sample_log: bool = False
     """A line of samples.jsonl per trained sample (the audit)."""
+    generations_per_rollout: int = Field(default=8, ge=0, le=10000)
+    """Samples of each trained rollout whose text is kept, for `rljob samples`: spread over those of the actor's first
+    rank. 0: none."""
 
 
 class RLJobSpec(RuledModel):
@@ -743,6 +865,10 @@ class RLJobSpec(RuledModel):
     """What is restarted when something fails."""
     telemetry: TelemetrySpec = TelemetrySpec()
     """What is written down beside metrics and events."""
+    scheduling: SchedulingSpec = SchedulingSpec()
+    """How the job's pods find their nodes."""
+    infrastructure: InfrastructureSpec = InfrastructureSpec()
+    """What coordinator and Redis pods are like."""
     image: str | None = Field(default=None, min_length=1, max_length=512)
     """Image of workers and coordinator; null means the operator's. On a cluster only."""
     suspend: bool = False
@@ -754,6 +880,10 @@ class RLJobSpec(RuledModel):
     only."""
     active_deadline_seconds: int | None = Field(default=None, ge=1, le=31_536_000)
     """The job fails when it has run for this long, suspended time left out; null: no limit. On a cluster only."""
+    startup_deadline_seconds: int | None = Field(default=None, ge=1, le=31_536_000)
+    """The job fails, and gives back what it holds, when it has not been Ready for this long: since its start, since it
+    was resumed, or since it was Ready last, as where a pod that was lost can be placed nowhere. Suspended time and
+    restartPolicy.backoff are left out; replicas that join a job that runs are not waited for. Null: no limit."""
     ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=31_536_000)
     """The job is deleted this long after it ended; null: never. On a cluster only."""
     clean_pod_policy: CleanPodPolicy = CleanPodPolicy.ALL

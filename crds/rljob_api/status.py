@@ -20,6 +20,8 @@ class Phase(StrEnum):
     PENDING = "Pending"
     STARTING = "Starting"
     RUNNING = "Running"
+    UNKNOWN = "Unknown"
+    """It was Running, and nobody can ask its coordinator how it is now."""
     RESTARTING = "Restarting"
     STALLED = "Stalled"
     DRAINING = "Draining"
@@ -34,10 +36,15 @@ class ConditionType(StrEnum):
 
     ACCEPTED = "Accepted"
     """The operator takes care of the job (a cluster's condition, as Progressing and Suspended are)."""
+    COORDINATOR_REACHABLE = "CoordinatorReachable"
+    """The coordinator answers the operator (a cluster's condition): while it is False nobody knows how the job is."""
     READY = "Ready"
+    """Unknown where the job was well, and nobody knows any more."""
     PROGRESSING = "Progressing"
     """True from the start until the job has ended or is suspended."""
     SUSPENDED = "Suspended"
+    VOLUME_EXPANDED = "VolumeExpanded"
+    """The checkpoint claim has the size that the spec asks for; there only once that has become larger."""
     RESTARTING = "Restarting"
     STALLED = "Stalled"
     SUCCEEDED = "Succeeded"
@@ -143,6 +150,8 @@ class RestartStatus(StatusModel):
     """Version of the last recorded checkpoint when the last global restart was decided."""
     revision: str = ""
     """Digest of the part of the spec that this epoch runs with (`rljob_api.revision`)."""
+    releasing: bool = False
+    """A gang gives its pods back: none is made before all of them have gone."""
     handled_request: str = ""
     """Id of the last spec.restartRequest that was carried out."""
 
@@ -182,17 +191,55 @@ class ProcessStatus(StatusModel):
     pid: int | None = None
     """Only where `rljob run` is the supervisor."""
     restarts: int = 0
+    restarts_in_vain: int = 0
+    """Of these on a cluster, since the job last became Ready or trained a step."""
+
+
+class DemandMark(StatusModel):
+    """The coordinator's counts at the end of a step, from which on a direction of autoscaling is judged."""
+
+    since: Time
+    """When the coordinator began to count."""
+    at: Time
+    """When the step ended."""
+    step: int
+    actor_seconds: float
+    starved_seconds: float
+    rollout_seconds: float
+    withheld_seconds: float
 
 
 class ScalingStatus(StatusModel):
-    """What the scale subresource reports."""
+    """What the scale subresource reports, and what autoscaling has decided."""
 
     replicas: int = 0
     """Rollout replicas that exist."""
     selector: str = ""
     """Label selector of their pods; empty in a local run."""
     desired: int = 0
-    """Rollout replicas that are wanted."""
+    """Rollout replicas that are wanted: those of the spec, or what autoscaling has decided."""
+    reason: str = ""
+    """Why autoscaling decided last, in one stable word; empty before, and without it. So are the next two."""
+    message: str = ""
+    """The same in a sentence."""
+    last_decision: Time | None = None
+    judged_replicas: int | None = None
+    """Ready rollout replicas whose work autoscaling judges, or judged last. Another number, and it begins anew."""
+    judged_from_step: int | None = None
+    """The step at whose end it begins: until then the actor gets what was begun before."""
+    up_since: DemandMark | None = None
+    """From where on it is judged whether more are wanted."""
+    down_since: DemandMark | None = None
+    """From where on it is judged whether fewer are wanted."""
+
+
+class AcceptedStatus(StatusModel):
+    """The spec that the operator goes by."""
+
+    generation: int = 0
+    """metadata.generation that it had."""
+    digest: str = ""
+    """Of the job's file in its ConfigMap, where the spec is read again when a later one is refused."""
 
 
 class RLJobStatus(StatusModel):
@@ -202,6 +249,8 @@ class RLJobStatus(StatusModel):
     reason: str = ""
     """Why the phase is what it is, or while all is well the reason of the last restart: one stable word."""
     observed_generation: int = 0
+    accepted: AcceptedStatus | None = None
+    """On a cluster: the last spec that was accepted. While a later one is refused the job goes on by this one."""
     conditions: list[Condition] = []
     roles: list[RoleStatus] = []
     restart: RestartStatus = RestartStatus()
@@ -212,5 +261,7 @@ class RLJobStatus(StatusModel):
     """When the job was accepted or resumed last."""
     active_seconds: float = 0.0
     """How long it has run before that, suspended time left out."""
+    waiting_since: Time | None = None
+    """Since when it has wanted to run and has not been Ready; None while it is, and while nothing is wanted."""
     ended_at: Time | None = None
     """When it succeeded or failed."""

@@ -23,3 +23,11 @@ def collective_seconds(policy: RestartPolicySpec) -> float:
 def parts_seconds(policy: RestartPolicySpec) -> float:
     """How long a checkpoint whose leader has written its part waits for those of the other ranks."""
     return max(LEAST_PARTS_SECONDS, collective_seconds(policy))
+
+
+def standstill_seconds(policy: RestartPolicySpec) -> float:
+    """How long an engine that has requests may make no token before they are given up, by name.
+
+    Shorter than a stall, which restarts the whole job: the same requests at the same engine may do.
+    """
+    return (policy.heartbeat_timeout_seconds + policy.stall_timeout_seconds) / 2

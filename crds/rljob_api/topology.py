@@ -20,6 +20,7 @@ class RoleTopology:
     """The shape of one role. Global ranks count over its pods, pod by pod and without gaps."""
 
     pods: int
+    """Where they are autoscaled, as many as there may be."""
     ranks_per_pod: int
     engines: int
     """Engine servers of each pod: rank i drives engine i. 0: the role has none."""
@@ -50,10 +51,10 @@ def topology_of(roles: RolesSpec, role: Role) -> RoleTopology:
     when its role was added, and reads the job's file before that has been renewed on its node, is of the right shape.
     """
     traits, spec = TRAITS[role], roles.of(role)
-    pods, ranks = (0, 1) if spec is None else (spec.replicas, _ranks_per_pod(spec))
+    pods, ranks = (0, 1) if spec is None else (spec.most_replicas, _ranks_per_pod(spec))
     return RoleTopology(pods, ranks, ranks if traits.has_engines else 0, traits.grouping)
 
 
 def _ranks_per_pod(spec: RoleSpec) -> int:
-    """A rank for each GPU; without GPUs as many as the user says, or one."""
-    return max(spec.gpus, 1) if spec.ranks_per_pod is None else spec.ranks_per_pod
+    """A rank for each GPU, or for each engine's; without GPUs as many as the user says, or one."""
+    return max(spec.gpus // spec.devices_per_rank, 1) if spec.ranks_per_pod is None else spec.ranks_per_pod

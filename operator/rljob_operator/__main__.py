@@ -7,9 +7,11 @@ import logging
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED, EXIT_SUCCEEDED
 from rljob_operator.operator_process import OperatorProcess
+from rljob_operator.options import OptionsRefused
 from rljob_operator.options_file import load_options
 
 
@@ -31,7 +33,7 @@ class _JsonLines(logging.Formatter):
 
 def main() -> int:
     """Exit codes: 0 told to stop, 1 the lease or the process is lost, 64 the options are wrong."""
-    parser = argparse.ArgumentParser(prog="rljob-operator", description="The operator of RLJobs.")
+    parser = _Arguments(prog="rljob-operator", description="The operator of RLJobs.")
     parser.add_argument("--config", type=Path, help="YAML file with the options; without it all are as by default")
     parser.add_argument("--log-format", choices=("text", "json"), default="json")
     parser.add_argument("--log-level", choices=("debug", "info", "warning"), default="info")
@@ -40,9 +42,26 @@ def main() -> int:
     try:
         process = OperatorProcess(load_options(arguments.config))
     except ValueError as error:
-        print(error, file=sys.stderr)  # noqa: T201 - the user's to read
-        return EXIT_BAD_MANIFEST
-    return EXIT_SUCCEEDED if asyncio.run(process.run()) else EXIT_FAILED
+        return _refused(error)
+    try:
+        return EXIT_SUCCEEDED if asyncio.run(process.run()) else EXIT_FAILED
+    except OptionsRefused as error:
+        return _refused(error)
+
+
+class _Arguments(argparse.ArgumentParser):
+    """What is wrong on the command line is wrong with the options, too."""
+
+    def error(self, message: str) -> NoReturn:
+        """As argparse does, but for the exit code."""
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_BAD_MANIFEST, f"{self.prog}: {message}\n")
+
+
+def _refused(error: ValueError) -> int:
+    """The last words of the process, which `kubectl describe pod` shows."""
+    print(error, file=sys.stderr)  # noqa: T201 - the user's to read
+    return EXIT_BAD_MANIFEST
 
 
 def _configure_logging(form: str, level: str) -> None:

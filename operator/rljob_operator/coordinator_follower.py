@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, EventKind, ServerState
-from rljob_operator.coordinator_link import CoordinatorError, CoordinatorLink
+from rljob_operator.budget import Budget, Rate
+from rljob_operator.coordinator_link import ANSWER_SECONDS, CoordinatorError, CoordinatorLink, CoordinatorTooLong
 
 QUIET = (EventKind.STEP_TRAINED, EventKind.PUBLISHED)
 """Nothing is decided on these, and there are many of them."""
@@ -31,6 +32,12 @@ class Pace:
     """Before events are asked for again after so many failures in a row."""
     quiet: tuple[EventKind, ...] = ()
     """Kinds of events that end a question for events only when its time is over."""
+    look_back: int = 0
+    """So many events before the first answer are heard as well."""
+    status_seconds: float = ANSWER_SECONDS
+    """A question for the status that takes longer has no answer."""
+    listening: Rate | None = None
+    """How often events may be asked for: one that always has some would be asked without end. None: as it likes."""
 
 
 class Owner(Protocol):
@@ -51,6 +58,8 @@ class EventCursor:
     """The last event that was heard."""
 
     after: int = 0
+    is_lost: bool = False
+    """What was told since is not heard any more: the next status says what has come of it."""
 
     def heard(self, events: Sequence[CoordinatorEvent]) -> None:
         """A page of events that come after it."""
@@ -62,8 +71,8 @@ class EventCursor:
         A coordinator that lost a tail of its state numbers events again from below. One that has not read its state yet
         knows of none.
         """
-        if status.server is not ServerState.OPENING and status.last_event < after:
-            self.after = status.last_event
+        if status.server is not ServerState.OPENING and (self.is_lost or status.last_event < after):
+            self.after, self.is_lost = status.last_event, False
 
 
 class CoordinatorFollower:
@@ -83,6 +92,8 @@ class CoordinatorFollower:
         self.cursor = EventCursor()
         self.unanswered = 0
         """Questions for the status in a row."""
+        self.took_seconds = 0.0
+        """The last question for the status."""
 
     @property
     def is_asking(self) -> bool:
@@ -144,14 +155,15 @@ class CoordinatorFollower:
     async def _ask(self) -> CoordinatorStatus | None:
         asked_at, after = self._clock(), self.cursor.after
         try:
-            seen = await self._link.status()
+            try:
+                seen = await self._link.status(self._pace.status_seconds)
+            finally:
+                self.took_seconds, patience = self._clock() - asked_at, self._pace.patience_seconds
+                self._patience = patience if self.took_seconds <= patience else 0.0
         except CoordinatorError as error:
             self.unanswered += 1
             self._owner.note_request("status", error)
             return None
-        finally:
-            patience = self._pace.patience_seconds
-            self._patience = patience if self._clock() - asked_at <= patience else 0.0
         self.unanswered = 0
         self._owner.note_request("status", None)
         self.cursor.seen(seen, after)
@@ -161,17 +173,22 @@ class CoordinatorFollower:
 
     def _listen_at_the_latest(self, last_event: int) -> None:
         if self._listening is None:
-            self.listen_after(last_event)
+            self.listen_after(max(0, last_event - self._pace.look_back))
         elif self._listening.done():
             self.listen_after(self.cursor.after)
 
     async def _listen(self) -> None:
         failures = 0
+        budget = None if self._pace.listening is None else Budget(self._pace.listening)
         while True:
+            if budget is not None:
+                await asyncio.sleep(budget.free_at(self._clock()) - self._clock())
+                budget.spend(self._clock())
             try:
                 await self.catch_up(self._pace.wait_seconds())
             except CoordinatorError as error:
                 failures += 1
+                self.cursor.is_lost |= isinstance(error, CoordinatorTooLong)
                 self._owner.note_request("events", error)
                 await asyncio.sleep(self._pace.retry_seconds(failures))
                 continue

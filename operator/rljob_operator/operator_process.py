@@ -1,7 +1,7 @@
 """The operator's process: connects, waits for the lease, lists, then works until it is told to stop or loses the lease.
 
-Called by `__main__`. It ends in one of three ways: by a signal (0), without the lease (1), by a defect (1); whatever
-starts it again, every step goes on from what the API server holds.
+Called by `__main__`. It ends by a signal (0), without the lease (1), on a cluster that has got an API that a job
+was refused for (1), or by a defect (1); whatever starts it again, every step goes on from what the API server holds.
 """
 
 import asyncio
@@ -14,7 +14,6 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,38 +24,42 @@ from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 
 from rljob_api.cluster import LABEL_JOB
+from rljob_operator.adapters.answers import MeteredConnector
 from rljob_operator.adapters.api import Api
 from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.census import Census
 from rljob_operator.adapters.coordinator import Access, ProxyAccess, ServiceAccess
 from rljob_operator.adapters.coordinators import Coordinators
-from rljob_operator.adapters.errors import ApiRefused, ApiUnreachable, LeaseLost
+from rljob_operator.adapters.errors import LeaseLost
 from rljob_operator.adapters.health import Checks, HealthServer, Watch
 from rljob_operator.adapters.informer import Informer
 from rljob_operator.adapters.job_memory import World
+from rljob_operator.adapters.job_series import phase_of
 from rljob_operator.adapters.lease import Lease
 from rljob_operator.adapters.metrics import Metrics
-from rljob_operator.adapters.resources import DEPLOYMENTS, OWNED, POD_MONITORS, PODS, SECRETS, STATEFUL_SETS
+from rljob_operator.adapters.platform import owned_kinds, platform_of, until_another
+from rljob_operator.adapters.rehearsal import rehearse
+from rljob_operator.adapters.resources import CLAIMS, DEPLOYMENTS, PODS, SECRETS, STATEFUL_SETS
 from rljob_operator.adapters.sinks import OwnedSink, PodSink
 from rljob_operator.adapters.views import JobKey
 from rljob_operator.adapters.workers import Workers
 from rljob_operator.build import Platform
 from rljob_operator.handlers import in_cluster, registry
 from rljob_operator.options import CoordinatorAccess, OperatorOptions
-from rljob_operator.reconcile import Reconciler, phase_of
+from rljob_operator.reconcile import Reconciler
 
 CONNECTIONS = 256
 """Watches and turns at the same time, and a long poll for each job where coordinators are reached by the proxy."""
 
-ASK_AGAIN_SECONDS = 1.0
-"""Before an API server that gave no answer is asked again what it has."""
-
 KEEP_ALIVE_SECONDS = 60
 """A coordinator closes a connection that is idle for 75 s."""
 
+CANCEL_SECONDS = 2.0
+"""A task that has not ended by then is cancelled again."""
+
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
-_WHOLE = (DEPLOYMENTS, STATEFUL_SETS)
+_WHOLE = (DEPLOYMENTS, STATEFUL_SETS, CLAIMS)
 """Kinds of which more than the metadata is read."""
 
 _log = logging.getLogger(__name__)
@@ -65,7 +68,7 @@ _log = logging.getLogger(__name__)
 class OperatorProcess:
     """One replica.
 
-    ended_well = await OperatorProcess(options).run()      # ValueError: the options ask for what is not there
+    ended_well = await OperatorProcess(options).run()      # ValueError, OptionsRefused: the options cannot work
     """
 
     def __init__(self, options: OperatorOptions) -> None:
@@ -79,7 +82,7 @@ class OperatorProcess:
             self._lease_namespace = options.lease.namespace or own_namespace()
 
     async def run(self) -> bool:
-        """Until a signal (True) or the loss of the lease (False)."""
+        """Until a signal (True), the loss of the lease, or another platform (False)."""
         stopping = asyncio.Event()
         _stop_by_signal(stopping)
         async with AsyncExitStack() as stack:
@@ -93,6 +96,8 @@ class OperatorProcess:
 
     async def _lead(self, api: Api, stack: AsyncExitStack, stopping: asyncio.Event) -> bool:
         keeping: list[asyncio.Task[None]] = []
+        if not await _unless(stopping, asyncio.create_task(self._rehearse(api))):
+            return True
         if self._options.lease is not None:
             self._lease = lease = Lease(api, self._options.lease, self._lease_namespace, self._identity)
             if not await _unless(stopping, asyncio.create_task(lease.acquire())):
@@ -101,11 +106,19 @@ class OperatorProcess:
             keeping.append(asyncio.create_task(lease.keep(), name="lease"))
             stack.push_async_callback(_cancel, set(keeping))
         self._metrics.leader.set(1)
-        platform = asyncio.create_task(_platform(api))
-        if not await _unless(stopping, platform, *keeping):
+        # Asked only now: a replica may have waited for the lease for days, and the cluster may have got an API since.
+        known = asyncio.create_task(platform_of(api))
+        if not await _unless(stopping, known, *keeping):
             return self._verdict(set(), keeping, stopping)
-        session = await stack.enter_async_context(aiohttp.ClientSession(connector=_to_coordinators(), trust_env=False))
-        return await self._work(api, platform.result(), session, keeping, stopping)
+        session = await stack.enter_async_context(_to_coordinators())
+        return await self._work(api, known.result(), session, keeping, stopping)
+
+    async def _rehearse(self, api: Api) -> None:
+        """Whether the options can work on this cluster. Else OptionsRefused, before this replica is ready."""
+        namespace = next(iter(self._options.namespaces), self._lease_namespace)
+        if namespace:
+            await rehearse(api, self._options, await platform_of(api), namespace)
+        self._checks.rehearsed = True
 
     async def _work(
         self,
@@ -131,7 +144,8 @@ class OperatorProcess:
             *keeping,
             asyncio.create_task(workers.lease_lost.wait(), name="write without the lease"),
         ]
-        ends = {*lost, asyncio.create_task(stopping.wait(), name="signal")}
+        other = asyncio.create_task(until_another(api, platform, world.missed), name="platform")
+        ends = {*lost, other, asyncio.create_task(stopping.wait(), name="signal")}
         try:
             await _first_of({asyncio.create_task(_all_listed(watches)), *tasks, *ends})
             if not any(task.done() for task in {*tasks, *ends}):
@@ -142,6 +156,10 @@ class OperatorProcess:
                     asyncio.create_task(census.run(), name="census"),
                 }
                 await _first_of({*tasks, *ends})
+            if other.done() and not stopping.is_set():
+                other.result()
+                _log.error("the cluster has got an API that a job was refused for: this replica ends, and begins anew")
+                return False
             return self._verdict(tasks, lost, stopping)
         finally:
             await _cancel({*tasks, *ends})
@@ -188,9 +206,7 @@ class OperatorProcess:
         everywhere: list[str | None] = [*self._options.namespaces] or [None]
         for namespace in everywhere:
             yield Informer(api, PODS, namespace, LABEL_JOB, PodSink(cache), self._metrics)
-            for owned in OWNED:
-                if owned is POD_MONITORS and not platform.pod_monitors:
-                    continue
+            for owned in owned_kinds(platform):
                 if owned is SECRETS:  # read by name: the right to list would show the operator every secret
                     continue
                 sink = OwnedSink(cache, owned.kind)
@@ -201,9 +217,10 @@ class OperatorProcess:
         def before_scrape() -> None:
             self._metrics.queue_depth.set(workers.depth())
             self._metrics.jobs.clear()
-            for phase, count in Counter(phase_of(raw) for raw in cache.jobs()).items():
+            for phase, count in Counter(phase_of(raw["status"]) for raw in cache.jobs()).items():
                 self._metrics.jobs.labels(phase).set(count)
 
+        self._metrics.job_series.source = cache.jobs
         self._checks.lag = workers.lag
         self._checks.watches = watches
         self._checks.leads = True
@@ -222,11 +239,24 @@ class OperatorProcess:
         return None
 
 
-def _to_coordinators() -> aiohttp.TCPConnector:
+def _to_coordinators() -> aiohttp.ClientSession:
     """Two connections to each are kept: one for the long poll, one for turns, which come every half minute."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # 1024 by default on some nodes: 500 jobs
-    return aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS)
+    connector = MeteredConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS)
+    no_cookies = aiohttp.DummyCookieJar()  # what one coordinator sets would be kept for ever
+    return aiohttp.ClientSession(connector=connector, trust_env=False, auto_decompress=False, cookie_jar=no_cookies)
+
+
+def _follows_nobody() -> aiohttp.TraceConfig:
+    """A Service that is asked through the API server's proxy could send the operator, with its token, to the API."""
+
+    async def refuse(_session: object, _context: object, asked: aiohttp.TraceRequestRedirectParams) -> None:
+        raise aiohttp.ClientError(f"{asked.method} {asked.url.path} was answered with a redirection")
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(refuse)
+    return trace
 
 
 def own_namespace() -> str:
@@ -259,19 +289,8 @@ async def _configuration() -> Configuration:
         await client_config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     configuration.connection_pool_maxsize = CONNECTIONS
     configuration.retries = None
+    configuration.trace_configs = [_follows_nobody()]
     return configuration
-
-
-async def _platform(api: Api) -> Platform:
-    """What the cluster has, once it says so."""
-    while True:
-        try:
-            return Platform(pod_monitors=await api.exists(POD_MONITORS.api_version))
-        except (ApiRefused, ApiUnreachable) as error:
-            if isinstance(error, ApiRefused) and error.status < 500 and error.status != HTTPStatus.TOO_MANY_REQUESTS:
-                raise
-            _log.warning("cannot begin yet: %s; asked again in %g s", error, ASK_AGAIN_SECONDS)
-            await asyncio.sleep(ASK_AGAIN_SECONDS)
 
 
 async def _all_listed(watches: list[Informer]) -> None:
@@ -295,6 +314,10 @@ async def _first_of(tasks: set[asyncio.Task[Any]]) -> None:
 
 
 async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    """Until all have ended: a task may miss one cancellation in a library that waits by `wait_for` of Python 3.11."""
+    left = tasks
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=CANCEL_SECONDS)
+    await asyncio.gather(*tasks, return_exceptions=True)  # what they raised is of no interest any more

@@ -9,7 +9,11 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from rljob_api.base import ApiModel
-from rljob_api.spec import Quantity
+from rljob_api.quantity import Quantity
+
+
+class OptionsRefused(ValueError):
+    """The API server does not take what the operator would make of its options: a sentence for each problem."""
 
 
 class PullPolicy(StrEnum):

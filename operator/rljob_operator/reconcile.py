@@ -7,51 +7,46 @@ What is decided is `core`'s, what is to exist is `build`'s; here is only the ord
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from rljob_api.cluster import COMPONENT_COORDINATOR
+from rljob_api.cluster import COMPONENT_COORDINATOR, checkpoint_claim_name, secret_name
 from rljob_api.spec import RLJob
 from rljob_api.status import Condition, ConditionType, RLJobStatus
 from rljob_api.times import timestamp
+from rljob_operator.adapters import checkpoint_claim
 from rljob_operator.adapters.accept import Refused, Unreadable, is_ours
 from rljob_operator.adapters.actions import Scene
 from rljob_operator.adapters.api import Json
 from rljob_operator.adapters.apply import Outcome, Refusal, carry_out, difference
 from rljob_operator.adapters.claims import claim
-from rljob_operator.adapters.coordinators import Coordinator
+from rljob_operator.adapters.coordinators import Coordinator, num_processes
+from rljob_operator.adapters.errors import ApiRefused
 from rljob_operator.adapters.event_records import record_of, warning
 from rljob_operator.adapters.events import Events
 from rljob_operator.adapters.job_memory import JobMemory, World
 from rljob_operator.adapters.job_secrets import Absent, Held
 from rljob_operator.adapters.manifests_memo import templates
 from rljob_operator.adapters.observe import Sight, observe
+from rljob_operator.adapters.obstacles import Heard, suspects
 from rljob_operator.adapters.ownership import Foreign, sentence
+from rljob_operator.adapters.remains import remains_sentence
+from rljob_operator.adapters.resources import CLAIMS
 from rljob_operator.adapters.status_writer import Overtaken
-from rljob_operator.adapters.views import JobKey
+from rljob_operator.adapters.views import JobKey, PodView
 from rljob_operator.adapters.work_queue import Urgency
 from rljob_operator.adapters.workers import Look
-from rljob_operator.build import Owner, warnings
-from rljob_operator.coordinator_link import CoordinatorError
-from rljob_operator.core import Decision, DeleteJob, RaiseEpoch, Reason, SetDesired, Stop, decide
-from rljob_operator.core.conditions import terminal, with_condition
-
-INVALID_SPEC = "InvalidSpec"
-"""Reason of Accepted=False: the API server took the spec, but it cannot work."""
-
-NAME_TAKEN = "NameTaken"
-"""Reason of Accepted=False: an object that is not the job's has the name of one, or its pods' labels."""
+from rljob_operator.build import MissingApi, Owner, warnings
+from rljob_operator.case import Case, generation_of
+from rljob_operator.coordinator_link import CoordinatorError, CoordinatorRefused
+from rljob_operator.core import Decision, DeleteJob, Event, RaiseEpoch, Reason, RefusedSpec, SetDesired, Stop, decide
+from rljob_operator.core.conditions import find, is_true, terminal, with_condition
+from rljob_operator.core.sight import out_of_sight
+from rljob_operator.core.told import retold
 
 TAKEN_SECONDS = 3.0
 """How often it is looked whether the name is free: without the job's label no watch tells of the object's end."""
 
-STATUS_UNREADABLE = "StatusUnreadable"
-"""Reason of Accepted=False: what the job has done so far is not understood, so nothing is begun."""
-
-RESTORED = "SecretRestored"
 RESTORED_MESSAGE = "the job's Secret was gone; it has been made again with the same content"
-
-REFUSED = "ObjectRefused"
-"""The API server does not take an object of the job: a quota, an admission webhook."""
 
 REFUSED_SECONDS = 10.0
 """How often it is asked whether it takes it now."""
@@ -65,34 +60,6 @@ REMAINS_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """What a turn begins with: the job as the API server has it."""
-
-    key: JobKey
-    raw: Json
-    job: RLJob
-    status: RLJobStatus
-    """As last persisted."""
-    memory: JobMemory
-
-    @property
-    def owner(self) -> Owner:
-        """Who the objects belong to."""
-        return Owner(namespace=self.key.namespace, uid=self.raw["metadata"]["uid"])
-
-    @property
-    def generation(self) -> int:
-        """Of the spec."""
-        generation: int = self.raw["metadata"].get("generation", 1)
-        return generation
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether pods may have been made for it."""
-        return self.status.restart.epoch > 0
-
-
 class Reconciler:
     """Turns."""
 
@@ -100,6 +67,8 @@ class Reconciler:
         self._world = world
         self._events = Events(world.api, world.identity)
         self._memories: dict[JobKey, JobMemory] = {}
+        self._untold: set[str] = set()
+        """Uids of jobs whose last decisions an earlier operator may not have told."""
 
     async def turn(self, key: JobKey) -> Look | None:
         """Brings one job on; answers when to look again unasked."""
@@ -108,15 +77,13 @@ class Reconciler:
             await self._forget(key)
             return None
         memory = await self._memory(key, raw["metadata"]["uid"])
-        job, status = memory.accepted.job(raw), memory.accepted.status(raw)
+        status = memory.accepted.status(raw)
         try:
             if isinstance(status, Unreadable):
                 await self._stop(key, raw, memory, status)
                 return None
-            if isinstance(job, Refused):
-                await self._refuse(key, raw, memory, status, INVALID_SPEC, "\n".join(job.problems))
-                return None
-            return await self._bring_on(Case(key, raw, job, status, memory))
+            case = await self._case(key, raw, memory, status)
+            return None if case is None else await self._bring_on(case)
         except Overtaken:
             return Look(time.time(), Urgency.ALARM)
 
@@ -126,34 +93,81 @@ class Reconciler:
         if known is None or known.uid != uid:
             await self._forget(key)
             known = self._memories[key] = JobMemory.of_new(key, uid, self._world)
+            self._untold.add(uid)
         return known
 
     async def _forget(self, key: JobKey) -> None:
         """The job is gone, or somebody else's."""
-        self._memories.pop(key, None)
+        known = self._memories.pop(key, None)
+        self._untold.discard(known.uid if known is not None else "")
         await self._world.coordinators.close(key)
+
+    async def _case(self, key: JobKey, raw: Json, memory: JobMemory, status: RLJobStatus) -> Case | None:
+        """The job by its newest spec, or by the last one that was accepted; None, and it is said, if there is none."""
+        generation = generation_of(raw)
+        job = memory.accepted.job(raw)
+        problems = job.problems if isinstance(job, Refused) else self._problems(key, raw, job, status)
+        if not isinstance(job, Refused) and not problems:
+            return Case(key, raw, job, memory.last_accepted.note(job, generation), None, status, memory)
+        message, before = "\n".join(problems), await memory.last_accepted.read(status)
+        if before is None or self._problems(key, raw, before[0], status):
+            await self._refuse(key, raw, memory, status, Reason.INVALID_SPEC.value, message)
+            return None
+        return Case(key, raw, *before, RefusedSpec(generation, message), status, memory)
+
+    def _problems(self, key: JobKey, raw: Json, job: RLJob, status: RLJobStatus) -> tuple[str, ...]:
+        """What a cluster cannot do of it."""
+        try:
+            self._wanted(key, job, raw, status)
+        except ValueError as error:
+            if isinstance(error, MissingApi):
+                self._world.missed.set()
+            return tuple(str(error).splitlines())
+        return ()
 
     async def _bring_on(self, case: Case) -> Look | None:
         key, memory = case.key, case.memory
-        try:
-            current = memory.manifests.of(case.job, case.owner, case.generation, case.status)
-        except ValueError as error:
-            await self._refuse(key, case.raw, memory, case.status, INVALID_SPEC, str(error))
-            return None
+        current = self._wanted(key, case.job, case.raw, case.status)
         pods = self._world.cache.pods(key)
-        held = await memory.secret.of(case.job, case.owner, pods, has_begun=case.has_begun)
+        held = await self._secret(case, pods)
+        if held is None:
+            return Look(time.time() + REFUSED_SECONDS)
         claimed = await self._claim(case, current, held)
         if claimed.taken:
             # Whoever has the name of the coordinator's Service is not told the job's token.
             await self._world.coordinators.close(key)
-            await self._refuse(key, case.raw, memory, case.status, NAME_TAKEN, sentence(claimed.taken, key))
+            status, limit = case.status, case.job.spec.restart_policy.heartbeat_timeout_seconds
+            silence = memory.contact.not_asked(Reason.NAME_TAKEN, "the coordinator is not asked: its name may be taken")
+            said = out_of_sight(status, silence, limit, time.time())
+            await self._refuse(
+                key, case.raw, memory, status, Reason.NAME_TAKEN.value, sentence(claimed.taken, key), said
+            )
             return Look(time.time() + TAKEN_SECONDS)
         if held is Absent.REMAINS:
             await memory.actions.bury(pods)
+            await self._wait(case, Reason.EARLIER_JOB, remains_sentence(pods))
             return Look(time.time() + REMAINS_SECONDS)
         if isinstance(held, Held) and held.is_restored:
-            await self._warn(key, case.raw, RESTORED, RESTORED_MESSAGE)
+            await self._warn(key, case.raw, Reason.SECRET_RESTORED.value, RESTORED_MESSAGE)
         return await self._go_on(case, current, held, claimed)
+
+    async def _secret(self, case: Case, pods: Sequence[PodView]) -> Held | Absent | Foreign | None:
+        """The job's Secret; None where the API server does not take it, which the job then says."""
+        try:
+            return await case.memory.secret.of(case.job, case.owner, pods, has_begun=case.has_begun)
+        except ApiRefused as error:
+            refusal = Refusal("Secret", secret_name(case.key.name), error)
+            if refusal.passes or case.has_begun:
+                raise
+            await self._emit_refused(case.key, case.raw, [refusal])
+            await self._wait(case, Reason.OBJECT_REFUSED, str(refusal))
+            return None
+
+    def _wanted(self, key: JobKey, job: RLJob, raw: Json, status: RLJobStatus) -> Sequence[Json]:
+        """All objects but the Secret. ValueError with sentences for what cannot be built."""
+        uid = raw["metadata"]["uid"]
+        there = checkpoint_claim.found(job.spec, key, uid, self._world.cache.owned(key))
+        return self._memories[key].manifests.of(job, Owner(namespace=key.namespace, uid=uid), status, there)
 
     async def _claim(self, case: Case, current: Sequence[Json], held: Held | Absent | Foreign) -> Outcome:
         """Makes the names of the job's objects its own, and says which cannot be. A job that is over asks for none."""
@@ -164,7 +178,8 @@ class Reconciler:
         if isinstance(held, Held) or held is Absent.LOST:
             case.memory.remains.are_gone()
             api, cache = self._world.api, self._world.cache
-            return await claim(api, cache, key, case.owner.uid, delta, has_begun=case.has_begun)
+            refused = case.memory.refused
+            return await claim(api, cache, key, case.owner.uid, delta, refused, has_begun=case.has_begun)
         stranded = [] if case.has_begun else await case.memory.remains.stranded(pods)
         return Outcome(taken=(*delta.taken, *([held] if isinstance(held, Foreign) else []), *stranded))
 
@@ -173,25 +188,52 @@ class Reconciler:
     ) -> Look:
         """Observes, decides, persists, and does what follows."""
         seen_at, key, memory, cache = time.monotonic(), case.key, case.memory, self._world.cache
-        coordinator = await self._coordinator(key, held.token) if isinstance(held, Held) else None
+        # What may take long comes first: what is decided on is to be as new as it can be.
+        heard = await self._heard(case, cache.pods(key))
+        volume = await memory.claim.grow(case.owner.uid, current)
+        coordinator = await self._coordinator(case, held)
         seen = await coordinator.status() if coordinator is not None else None
         pods, digests = cache.pods(key), templates(current, cache.owned(key))
         revision, is_lost = memory.accepted.revision(case.job), held is Absent.LOST
-        sight = Sight(key, case.job, revision, case.generation, case.status, pods, digests, seen, is_lost)
+        silence = memory.contact.silence()
+        kept = checkpoint_claim.kept(key, case.owner.uid, cache.owned(key), current)
+        sight = Sight(
+            key=key,
+            job=case.job,
+            revision=revision,
+            accepted=case.accepted,
+            refusal=case.refusal,
+            status=case.status,
+            pods=pods,
+            templates=digests,
+            coordinator=seen,
+            silence=silence,
+            secret_is_lost=is_lost,
+            heard=heard,
+            obstacles=memory.hindrances.obstacles(claimed.refusals),
+            kept=kept,
+            volume=volume,
+        )
         now = time.time()
         observed, members = observe(sight, memory.ends, memory.startups)
         decision = decide(observed, now)
         early = await memory.status.write(case.raw, case.status, decision.status)
         memory.restart_clock.persisted(decision.events, seen_at)
+        told: list[Event] = []
         try:
             outcome = await self._apply(case, decision, claimed)
             if outcome.taken and terminal(decision.status) is None:  # since the names were claimed
+                memory.hindrances.applied(outcome)
                 return Look(now + RETRY_SECONDS, Urgency.ALARM)
-            scene = Scene(key, case.owner.uid, case.job, decision.status, sight.pods, members, coordinator)
-            is_refused = await self._act(decision, scene, memory)
+            unnoted = await self._note_record(case, decision)
+            outcome = replace(outcome, refusals=(*outcome.refusals, *unnoted))
+            memory.hindrances.applied(outcome)
+            scene = Scene(key, case.owner.uid, case.job, decision.status, sight.pods, members, coordinator, told)
+            is_refused = await self._act(_kept(decision) if unnoted else decision, scene, memory)
             await memory.actions.bury(scene.pods)
         finally:
             await self._emit(key, case.raw, case.job, decision)
+            await self._tell(case, [*(coordinator.take_told() if coordinator is not None else []), *told])
         soonest = [decision.look_again_at]
         if outcome.refusals:
             await self._emit_refused(key, case.raw, outcome.refusals)
@@ -204,23 +246,49 @@ class Reconciler:
             soonest.append(now + coordinator.ask_again_seconds)
         if early is not None:
             soonest.append(now + early)
+        if volume is not None and volume.refusal:
+            soonest.append(now + checkpoint_claim.RETRY_SECONDS)
         return Look(min(soonest))
+
+    async def _heard(self, case: Case, pods: Sequence[PodView]) -> Heard:
+        """What is said of objects that do not come to run, where they are waited for."""
+        owned, status = self._world.cache.owned(case.key), case.status
+        if terminal(status) is not None or is_true(status, ConditionType.SUSPENDED):
+            return Heard()
+        return Heard(owned, await case.memory.cluster_events.about(suspects(pods, owned)))
+
+    async def _note_record(self, case: Case, decision: Decision) -> list[Refusal]:
+        """Notes on the claim how far the job came; a refusal of that keeps nothing but its deletion from being done."""
+        try:
+            await case.memory.claim.note_record(case.owner.uid, decision.status)
+        except ApiRefused as error:
+            refusal = Refusal(CLAIMS.kind, checkpoint_claim_name(case.key.name), error)
+            if refusal.passes:
+                raise
+            return [refusal]
+        return []
 
     async def _apply(self, case: Case, decision: Decision, claimed: Outcome) -> Outcome:
         """Brings the objects to what was decided, unless the job's pods are just being told that it is over."""
         if _is_ending(decision):
             return Outcome()
         api, cache, key, uid = self._world.api, self._world.cache, case.key, case.owner.uid
-        wanted = case.memory.manifests.of(case.job, case.owner, case.generation, decision.status)
-        return await carry_out(api, cache, key, uid, difference(wanted, cache.owned(key), key, uid), claimed)
+        wanted = self._wanted(case.key, case.job, case.raw, decision.status)
+        delta = difference(wanted, cache.owned(key), key, uid)
+        return await carry_out(api, cache, key, uid, delta, case.memory.refused, claimed)
 
-    async def _coordinator(self, key: JobKey, token: str) -> Coordinator | None:
+    async def _coordinator(self, case: Case, held: Held | Absent | Foreign) -> Coordinator | None:
         """The coordinator, if there is a pod of it that takes requests. Nobody listens where there is none."""
-        pods = self._world.cache.pods(key)
-        if not any(pod.component == COMPONENT_COORDINATOR and pod.ready and not pod.deleting for pod in pods):
-            await self._world.coordinators.close(key)
+        key, contact = case.key, case.memory.contact
+        if not isinstance(held, Held):
+            contact.not_asked(Reason.SECRET_LOST, "nobody knows the token any more with which the coordinator is asked")
             return None
-        return await self._world.coordinators.of(key, token)
+        pods = [pod for pod in self._world.cache.pods(key) if pod.component == COMPONENT_COORDINATOR]
+        if not any(pod.ready and not pod.deleting for pod in pods):
+            await self._world.coordinators.close(key)
+            contact.nobody_there(pods)
+            return None
+        return await self._world.coordinators.of(key, held.token, contact, num_processes(case.job, case.status))
 
     async def _act(self, decision: Decision, scene: Scene, memory: JobMemory) -> bool:
         """In order; True if the coordinator refused or did not answer, which ended it."""
@@ -229,7 +297,10 @@ class Reconciler:
                 await memory.actions.carry_out(action, scene)
         except CoordinatorError as error:
             _log.info("%s: %s", scene.key, error)
+            if isinstance(error, CoordinatorRefused):
+                memory.hindrances.refused(str(error))
             return True
+        memory.hindrances.ordered()
         if any(isinstance(action, SetDesired | RaiseEpoch) for action in decision.actions):
             memory.restart_clock.ordered()
         if _stops(decision):
@@ -241,27 +312,47 @@ class Reconciler:
             scope = event.scope.value if event.scope is not None else ""
             _log.info("%s: %s: %s", key, " ".join(filter(None, (event.reason.value, scope))), event.message)
             self._world.metrics.decisions.labels(event.reason.value, scope).inc()
-            await self._events.emit(key, raw, record_of(event))
+            await self._events.emit(key, raw, record_of(event), event.once)
         if any(event.reason is Reason.ACCEPTED for event in decision.events):
             for sentence in warnings(job):
-                await self._events.emit(key, raw, warning("Durability", sentence))
+                await self._events.emit(key, raw, warning(Reason.DURABILITY.value, sentence))
+
+    async def _tell(self, case: Case, told: Sequence[Event]) -> None:
+        """What was not decided in this turn; in the first one also what an operator before may not have told."""
+        if case.memory.uid in self._untold:
+            self._untold.discard(case.memory.uid)
+            told = [*retold(case.status, time.time()), *told]
+        for event in told:
+            _log.info("%s: %s: %s", case.key, event.reason.value, event.message)
+            await self._events.emit(case.key, case.raw, record_of(event), event.once)
 
     async def _emit_refused(self, key: JobKey, raw: Json, refusals: Sequence[Refusal]) -> None:
         """Those that somebody has to do something about. Raises where the next turn may fare better all the same."""
         for refusal in refusals:
             if not refusal.passes:
-                await self._warn(key, raw, REFUSED, f"{refusal}; it is asked for again, and the rest goes on")
+                await self._warn(
+                    key, raw, Reason.OBJECT_REFUSED.value, f"{refusal}; it is asked for again, and the rest goes on"
+                )
         for refusal in refusals:
             if refusal.passes:
                 raise refusal.error
 
     async def _refuse(
-        self, key: JobKey, raw: Json, memory: JobMemory, status: RLJobStatus, reason: str, message: str
+        self,
+        key: JobKey,
+        raw: Json,
+        memory: JobMemory,
+        status: RLJobStatus,
+        reason: str,
+        message: str,
+        said: RLJobStatus | None = None,
     ) -> None:
-        """Says what keeps the job from being taken care of; what runs already is left as it is."""
-        generation: int = raw["metadata"].get("generation", 1)
+        """Says what keeps the job from being taken care of; what runs already is left as it is.
+
+        `said` is what the status says beside that, where it is something else than it says now.
+        """
         new = with_condition(
-            status.model_copy(update={"observed_generation": generation, "reason": reason}),
+            (said or status).model_copy(update={"observed_generation": generation_of(raw), "reason": reason}),
             ConditionType.ACCEPTED,
             time.time(),
             true=False,
@@ -270,8 +361,18 @@ class Reconciler:
         )
         if new == status:
             return
+        is_news = find(status, ConditionType.ACCEPTED) != find(new, ConditionType.ACCEPTED)
         await memory.status.write(raw, status, new)
-        await self._warn(key, raw, reason, message)
+        if is_news:
+            await self._warn(key, raw, reason, message)
+
+    async def _wait(self, case: Case, reason: Reason, message: str) -> None:
+        """Says what a job waits for before anything of it is decided."""
+        status, now = case.status, time.time()
+        status = with_condition(status, ConditionType.READY, now, true=False, reason=reason.value, message=message)
+        new = status.model_copy(update={"observed_generation": generation_of(case.raw), "reason": reason.value})
+        if new != case.status:
+            await case.memory.status.write(case.raw, case.status, new)
 
     async def _stop(self, key: JobKey, raw: Json, memory: JobMemory, status: Unreadable) -> None:
         """Says that nothing is done for a job whose status cannot be read. What runs already is left as it is."""
@@ -283,13 +384,13 @@ class Reconciler:
         condition = Condition(
             type=ConditionType.ACCEPTED,
             status="False",
-            reason=STATUS_UNREADABLE,
+            reason=Reason.STATUS_UNREADABLE.value,
             message=message,
             last_transition_time=timestamp(time.time()),
-            observed_generation=raw["metadata"].get("generation", 1),
+            observed_generation=generation_of(raw),
         )
         if await memory.status.write_condition(raw, condition):
-            await self._warn(key, raw, STATUS_UNREADABLE, message)
+            await self._warn(key, raw, Reason.STATUS_UNREADABLE.value, message)
 
     async def _warn(self, key: JobKey, raw: Json, reason: str, message: str) -> None:
         """Of something that is no decision of the core."""
@@ -303,13 +404,12 @@ def _stops(decision: Decision) -> bool:
     return any(isinstance(action, Stop) for action in decision.actions)
 
 
+def _kept(decision: Decision) -> Decision:
+    """The same without the deletion of the job, of which nothing would be known then."""
+    return replace(decision, actions=tuple(each for each in decision.actions if not isinstance(each, DeleteJob)))
+
+
 def _is_ending(decision: Decision) -> bool:
     """Whether the job is over and its pods are still being told so: they stay until the core says stop."""
     over = any(isinstance(action, Stop | DeleteJob) for action in decision.actions)
     return terminal(decision.status) is not None and not over
-
-
-def phase_of(raw: Json) -> str:
-    """The phase of a job, for counting; one that nobody has written yet is Pending."""
-    phase: str = raw["status"].get("phase", "Pending")
-    return phase

@@ -157,7 +157,8 @@ class Loop:
             [torch.from_numpy(row[:length]) for row, length in zip(batch.log_probs, batch.lengths, strict=True)]
         )
         temperature = self._spec.rollout.sampling.temperature
-        advantages = group_normalised(rewards.view(-1, samples)).view(-1)
+        groups = rewards.view(-1, samples)
+        advantages = group_normalised(groups, torch.ones_like(groups, dtype=torch.bool)).view(-1)
 
         def per_token(values: torch.Tensor) -> Jagged:
             return Jagged.from_lengths(values, lengths)

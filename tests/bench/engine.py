@@ -30,12 +30,12 @@ from rljob_api.names import Lineage, WeightVersion
 from rljob_api.spec import ModelConfig, ModelSpec, TokenizerConfig
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import SamplingParams
-from rljob_workers.engines.sglang_dialect.client import SglangDialectEngine
 from rljob_workers.engines.torch_engine.geometry import geometry_of
 from rljob_workers.engines.torch_engine.requests import Batch, PromptGroup
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
 from rljob_workers.engines.torch_engine.weights import fuse_weights
 from rljob_workers.models.decoder_config import read_config
+from tests.integration.engines.driven import DrivenEngine, torch_engine
 from tests.integration.engines.engine_process import engine_process, open_listener, url_of, write_weights
 
 VOCAB, PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 512, 16, 32, 128
@@ -124,7 +124,7 @@ def rollout_model() -> ModelSpec:
     return ModelSpec(config=ModelConfig(vocab_size=64, tokenizer=TokenizerConfig(alphabet=alphabet)))
 
 
-def rollout_seconds(engine: SglangDialectEngine, max_new_tokens: int, rounds: int) -> tuple[float, float]:
+def rollout_seconds(engine: DrivenEngine, max_new_tokens: int, rounds: int) -> tuple[float, float]:
     """Best and median seconds of 32 prompts of 4 tokens x 16 samples."""
     chance = random.Random(0)
     seconds = []
@@ -162,7 +162,7 @@ def rollouts(rounds: int) -> None:
         tempfile.TemporaryDirectory() as folder,
         open_listener() as listener,
         engine_process(listener, model),
-        closing(SglangDialectEngine(url_of(listener))) as engine,
+        closing(torch_engine(url_of(listener))) as engine,
     ):
         engine.update_weights(write_weights(Path(folder), model), WEIGHT, deadline=time.monotonic() + 60)
         for name, max_new_tokens, turns in (

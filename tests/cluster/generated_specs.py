@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rljob_api.crd import Schema, spec_schema, words
+from rljob_api.crd import INT_OR_STRING, Schema, spec_schema, words
 from tests.unit.api.manifests import changed
 
 _SCHEMA = spec_schema()
@@ -64,6 +64,9 @@ def _leaves(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
 
 def _edges_of(field: Schema) -> Iterator[Any]:
     yield None
+    if INT_OR_STRING in field:
+        yield from (-1, 0, 1, 1.5, True, "1", "1Gi", "", "x")
+        return
     yield 1 if field["type"] in ("string", "object", "array", "boolean") else "1"
     match field:
         case _ if words(field):
@@ -107,6 +110,8 @@ def _values(name: str, field: Schema) -> st.SearchStrategy[Any]:
         "object": _objects,
         "boolean": lambda _: st.sampled_from([True, False, True, False, "true", 0]),
     }
+    if INT_OR_STRING in field:
+        return st.one_of(_texts(field), _numbers(field))
     return kinds[field["type"]](field)
 
 

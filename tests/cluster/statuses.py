@@ -2,8 +2,10 @@
 
 from rljob_api.names import Epoch, Role
 from rljob_api.status import (
+    AcceptedStatus,
     Condition,
     ConditionType,
+    DemandMark,
     Phase,
     PodStatus,
     ProcessStatus,
@@ -16,10 +18,21 @@ from rljob_api.status import (
 )
 from tests.cluster.harness.kubectl import Kubectl
 
+MARK = DemandMark(
+    since=1763740000.0,
+    at=1763740100.5,
+    step=3,
+    actor_seconds=80.0,
+    starved_seconds=40.5,
+    rollout_seconds=160.0,
+    withheld_seconds=1.25,
+)
+
 FULL = RLJobStatus(
     phase=Phase.RUNNING,
     reason="RankExited",
     observed_generation=1,
+    accepted=AcceptedStatus(generation=1, digest="0123456789ab"),
     conditions=[
         Condition(
             type=kind,
@@ -69,6 +82,7 @@ FULL = RLJobStatus(
         consecutive=1,
         checkpoint=4,
         revision="0123456789ab",
+        releasing=True,
         handled_request="2026",
     ),
     training=TrainingStatus(
@@ -85,10 +99,22 @@ FULL = RLJobStatus(
         reward=0.875,
         last_report_time=1763740850.0,
     ),
-    scaling=ScalingStatus(replicas=2, selector="rljob.dev/job=demo,rljob.dev/role=rollout", desired=2),
-    infrastructure=[ProcessStatus(name="coordinator", restarts=1)],
+    scaling=ScalingStatus(
+        replicas=2,
+        selector="rljob.dev/job=demo,rljob.dev/role=rollout",
+        desired=2,
+        reason="ActorStarved",
+        message="the actor has waited for samples for 40 % of its time",
+        last_decision=1763740700.5,
+        judged_replicas=2,
+        judged_from_step=3,
+        up_since=MARK,
+        down_since=MARK,
+    ),
+    infrastructure=[ProcessStatus(name="coordinator", restarts=1, restarts_in_vain=1)],
     started_at=1763740000.0,
     active_seconds=12.5,
+    waiting_since=1763740900.5,
     ended_at=1763741000.0,
 )
 

@@ -37,13 +37,10 @@ def _rljob(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 def test_a_bad_manifest_ends_rljob_validate_with_64(cluster: Cluster, tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(changed({"spec.training.microBatchSize": 100})))
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(changed({"spec.training.globalBatchSize": 500})))
     done = _rljob(cluster, "validate", str(tmp_path / "job.yaml"))
     assert done.returncode == EXIT_BAD_MANIFEST
-    assert (
-        "spec.training.microBatchSize: 100 x 1 actor ranks (1 replicas x 1 ranks per pod) does not divide"
-        in done.stderr
-    )
+    assert "spec.training.globalBatchSize: 500 does not divide rollout.batchSize x" in done.stderr
 
 
 def test_rljob_restart_asks_and_waits_for_the_operator_s_word(cluster: Cluster, kubectl: Kubectl) -> None:

@@ -1,6 +1,7 @@
 """Four actor ranks in two pods of a cluster: one dies, one is frozen, a pod is deleted; each is one restart.
 
-The pods that stay begin anew along with the one that is new: ranks of one generation only meet each other.
+The pods that stay begin anew along with the one that is new: ranks of one generation only meet each other. Ranks of the
+backend Fsdp meet within every micro-batch, where those that wait for the victim beat like it did.
 """
 
 import time
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from rljob_api.backends import TrainerBackend
 from rljob_api.names import Role
 from tests.cluster.harness import processes
 from tests.cluster.harness.definition import install_definition
@@ -24,7 +26,10 @@ ACTOR = Role.ACTOR.value
 
 
 @pytest.fixture
-def subject(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+def subject(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Subject]:
+    """A job whose actor has the backend that the test names."""
     if cluster.node is None:
         pytest.skip("the cluster of KUBECONFIG is not this machine's: its processes cannot be killed")
     install_definition(cluster.kubeconfig)
@@ -34,7 +39,7 @@ def subject(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     manifest = make_job(
         rollout={"numRollouts": 1_000_000},
         training={"microBatchSize": 4},
-        roles={ACTOR: {"replicas": 2, "ranksPerPod": 2}},
+        roles={ACTOR: {"replicas": 2, "ranksPerPod": 2, "backend": request.param}},
         checkpoint={"volume": {"size": "1Gi", "accessMode": "ReadWriteMany"}},
         restartPolicy={"heartbeatTimeoutSeconds": 20, "stallTimeoutSeconds": 240},
     )
@@ -65,19 +70,37 @@ def rank(subject: Subject, replica: int, number: int) -> Process:
     return processes.the(found, Kind.RANK, number)
 
 
-BLOWS = (
-    Blow(lambda subject: rank(subject, 1, 1).kill(), "RankExited", "actor-1."),
-    Blow(lambda subject: rank(subject, 0, 0).pause(), "Hang", "actor-0."),
-    Blow(
-        lambda subject: subject.job.kubectl.delete("pod", subject.job.pod_of(ACTOR, 1)),
-        "PodDeleted",
-        "pod actor-1 was deleted",
+KILL = Blow(lambda subject: rank(subject, 1, 1).kill(), "RankExited", "actor-1.1 was killed by SIGKILL")
+FREEZE = Blow(lambda subject: rank(subject, 0, 0).pause(), "Hang", "actor-0.0 has not beaten")
+BLOWS = {
+    TrainerBackend.FLAT: (
+        KILL,
+        FREEZE,
+        Blow(
+            lambda subject: subject.job.kubectl.delete("pod", subject.job.pod_of(ACTOR, 1)),
+            "PodDeleted",
+            "pod actor-1 was deleted",
+        ),
     ),
+    TrainerBackend.FSDP: (
+        KILL,
+        FREEZE,
+        Blow(lambda subject: rank(subject, 0, 1).pause(), "Hang", "actor-0.1 has not beaten"),
+        Blow(lambda subject: rank(subject, 1, 0).kill(), "RankExited", "actor-1.0 was killed by SIGKILL"),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("subject", "backend"),
+    [
+        pytest.param("Flat", TrainerBackend.FLAT, id="Flat"),
+        pytest.param("Fsdp", TrainerBackend.FSDP, id="Fsdp", marks=pytest.mark.long),
+    ],
+    indirect=["subject"],
 )
-
-
-def test_each_fault_of_a_gang_is_one_restart_that_names_it(subject: Subject) -> None:
-    for number, blow in enumerate(BLOWS, start=1):
+def test_each_fault_of_a_gang_is_one_restart_that_names_it(subject: Subject, backend: TrainerBackend) -> None:
+    for number, blow in enumerate(BLOWS[backend], start=1):
         blow.strike(subject)
         subject.wait("a restart", lambda wanted=number + 1: subject.job.epoch() == wanted)  # type: ignore[misc] # bound per turn
         restart = subject.job.status()["restart"]

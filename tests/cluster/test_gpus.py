@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.harness.definition import install_definition
+from tests.cluster.harness.gpus import asks_for, pretended_gpus
 from tests.cluster.harness.kubectl import Kubectl
 from tests.cluster.harness.machine import Cluster
 from tests.cluster.harness.operator import OperatorProcess
@@ -26,16 +27,8 @@ pytestmark = pytest.mark.timeout(900)
 @pytest.fixture
 def four_gpus(kubectl: Kubectl) -> Iterator[None]:
     """A node of the cluster says that it has four."""
-    node = kubectl.all("node")[0]["metadata"]["name"]
-    kubectl.merge("node", node, {"status": {"capacity": {RESOURCE: "4"}}}, subresource="status")
-    yield
-    kubectl.merge("node", node, {"status": {"capacity": {RESOURCE: None}}}, subresource="status")
-
-
-def asks_for(gpus: int, pretends: int) -> dict[str, Any]:
-    env = [{"name": "RLJOB_DEVICES", "value": f"fake:{pretends}"}]
-    template = {"spec": {"containers": [{"name": "worker", "env": env}]}}
-    return {"gpus": gpus, "gpuResource": RESOURCE, "template": template}
+    with pretended_gpus(kubectl, RESOURCE):
+        yield
 
 
 def devices_of(kubectl: Kubectl, job: ClusterJob, role: str, process: str) -> str:
@@ -47,7 +40,7 @@ def devices_of(kubectl: Kubectl, job: ClusterJob, role: str, process: str) -> st
 @pytest.mark.usefixtures("four_gpus")
 def test_each_rank_of_a_pod_has_its_own_of_the_pods_devices(cluster: Cluster, kubectl: Kubectl, tmp_path: Path) -> None:
     install_definition(cluster.kubeconfig)
-    roles = {"actor": asks_for(2, 2), "actorFwd": asks_for(1, 1), "reference": {}}
+    roles = {"actor": asks_for(2, 2, RESOURCE), "actorFwd": asks_for(1, 1, RESOURCE), "reference": {}}
     manifest = make_job(
         roles=roles, training={"microBatchSize": 16}, rollout={"numRollouts": 1_000_000}, restartPolicy=PATIENT
     )

@@ -50,6 +50,33 @@ def test_a_release_from_its_first_day_to_its_last(kubectl: Kubectl, release: Rel
     assert not [each for each in everywhere if each["metadata"]["name"].startswith(f"{kubectl.namespace}:")]
 
 
+COMMAND = {"spec": {"containers": [{"name": "worker", "command": ["sleep"]}]}}
+PERHAPS = {"spec": {"hostNetwork": "perhaps"}}
+
+
+def test_options_that_cannot_work_stop_their_rollout_and_the_operator_before_goes_on(
+    kubectl: Kubectl, release: Release
+) -> None:
+    """By a rule of the operator's own, and by what the API server says of its pods."""
+    pods = release.install()
+    leader = release.wait_for_leader(pods)
+    for template, words in (
+        (COMMAND, "workloads.podTemplate.spec.containers[worker].command: cannot be patched"),
+        (PERHAPS, "workloads: the API server refuses the "),
+    ):
+        release.begin_upgrade(f"workloads.podTemplate={json.dumps(template)}")
+        kubectl.wait(
+            f"a new pod to end with {words}",
+            lambda words=words: any(code == 64 and words in said for code, said in release.ended().values()),  # type: ignore[misc]
+            seconds=180,
+        )
+        assert not release.ended().keys() & pods
+        assert pods <= {
+            pod["metadata"]["name"] for pod in kubectl.all("pods") if "deletionTimestamp" not in pod["metadata"]
+        }
+    assert release.wait_for_leader(pods) == leader
+
+
 def _check_rights(kubectl: Kubectl) -> None:
     account = f"system:serviceaccount:{kubectl.namespace}:{OPERATOR}"
     expected = {

@@ -17,6 +17,7 @@ from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.kubectl import Kubectl, Object
 from tests.cluster.harness.machine import REPOSITORY, Cluster, Node
 from tests.cluster.harness.operator import OperatorProcess
+from tests.cluster.harness.rljob import leaves_nothing
 from tests.cluster.harness.volumes import folder_of_claim
 
 PATIENCE = 90
@@ -120,7 +121,7 @@ def test_whatever_somebody_else_has_made_is_named_and_left_as_it_is(
     }
     kubectl.apply(*rows.values())
     before = there(kubectl, rows.values())
-    kubectl.apply(*(make_job(job) for job in rows))
+    kubectl.apply(*(leaves_nothing(make_job(job)) for job in rows))
 
     def all_are_refused() -> bool:
         found = json.loads(kubectl("get", "rljob", "-o", "json"))["items"]
@@ -147,8 +148,14 @@ def there(kubectl: Kubectl, manifests: Collection[Object]) -> dict[tuple[str, st
     return {name: without_status(each) for name, each in found.items()}
 
 
+def made(kubectl: Kubectl) -> str:
+    """What a job is made of here: a PodMonitor too, where another test has brought its CRD."""
+    monitors = kubectl("get", "crd", "podmonitors.monitoring.coreos.com", "--ignore-not-found", "-o", "name")
+    return f"{MADE},podmonitor" if monitors else MADE
+
+
 def left(kubectl: Kubectl) -> list[str]:
-    return [each["metadata"]["name"] for each in kubectl.all(MADE)]
+    return [each["metadata"]["name"] for each in kubectl.all(made(kubectl))]
 
 
 def test_a_volume_with_data_survives_and_can_be_used(kubectl: Kubectl, node: Node, operator: OperatorProcess) -> None:
@@ -182,7 +189,7 @@ def test_what_is_left_of_a_job_without_its_objects_is_named_until_it_is_gone(
     assert "Secret cut-secret" in taken(refused) or " more" in taken(refused)
 
     kubectl("delete", "deployment,statefulset", "-l", pods, "--cascade=orphan")
-    kubectl("delete", MADE, "-l", pods)
+    kubectl("delete", made(kubectl), "-l", pods)
     refused = kubectl.wait_for(
         "rljob", "cut", "to name pods", lambda job: "ReplicaSet cut-actor-" in taken(job) and "Pod cut-" in taken(job)
     )
@@ -191,7 +198,7 @@ def test_what_is_left_of_a_job_without_its_objects_is_named_until_it_is_gone(
     kubectl("delete", "replicaset", "-l", pods, "--cascade=orphan")
     kubectl.wait_for("rljob", "cut", "to name pods alone", lambda job: "ReplicaSet" not in taken(job) and taken(job))
     assert {each["metadata"]["uid"] for each in kubectl.all("pod", pods)} == uids
-    assert not kubectl.all(MADE, pods)
+    assert not kubectl.all(made(kubectl), pods)
 
     kubectl("delete", "pod", "-l", pods)
     kubectl.wait_for("rljob", "cut", "to be accepted", is_accepted, seconds=PATIENCE)

@@ -19,6 +19,7 @@ from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.kubectl import Kubectl, Object
 from tests.cluster.harness.machine import REPOSITORY, Cluster
 from tests.cluster.harness.operator import OperatorProcess
+from tests.cluster.harness.rljob import leaves_nothing
 
 KINDS = "secret,configmap,service,persistentvolumeclaim,deployment,statefulset,networkpolicy,poddisruptionbudget,pod"
 START_SECONDS = 90
@@ -42,7 +43,7 @@ def make_job(name: str, **spec: Any) -> Object:
     job: Object = yaml.safe_load((REPOSITORY / "examples/quickstart.yaml").read_text())
     job["metadata"]["name"] = name
     job["spec"] |= {"suspend": True, **spec}
-    return job
+    return leaves_nothing(job)
 
 
 def condition(job: Object, kind: str) -> Object:

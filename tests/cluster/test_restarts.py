@@ -200,6 +200,7 @@ def test_a_killed_storage_unit_costs_its_rows_and_at_most_one_restart(subject: S
 
     storage_unit(subject)
     subject.await_told("InfrastructureRestarted", "Decide", before)
+    subject.await_told("StorageUnitLost", "Decide", before)
     subject.wait_ready()
     subject.train_on(4)
 

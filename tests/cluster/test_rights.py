@@ -37,7 +37,11 @@ SPARED: dict[Right, str] = (
         )
     }
     | {
-        ("monitoring.coreos.com", "podmonitors", verb): "there is no Prometheus operator here"
+        (group, resource, verb): why
+        for group, resource, why in (
+            ("monitoring.coreos.com", "podmonitors", "there is no Prometheus operator here"),
+            ("scheduling.x-k8s.io", "podgroups", "when a job has a gang"),
+        )
         for verb in ("get", "list", "watch", "create", "patch", "delete")
     }
 )

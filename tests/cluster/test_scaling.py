@@ -19,7 +19,7 @@ from tests.cluster.harness.kubectl import Kubectl, Object, is_ready
 from tests.cluster.harness.machine import Cluster
 from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.processes import Kind
-from tests.cluster.harness.rljob import ClusterJob, make_job, slowed
+from tests.cluster.harness.rljob import ClusterJob, leaves_nothing, make_job, slowed
 from tests.cluster.harness.volumes import trained_steps
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
@@ -40,7 +40,7 @@ def job(cluster: Cluster, module_kubectl: Kubectl, tmp_path_factory: pytest.Temp
     manifest = make_job(rollout={"numRollouts": 1_000_000}, restartPolicy=FROZEN)
     folder = tmp_path_factory.mktemp("operator")
     with OperatorProcess(cluster, module_kubectl.namespace, folder, lease=None):
-        job = ClusterJob(module_kubectl, slowed(manifest, "slower")).apply()
+        job = ClusterJob(module_kubectl, slowed(leaves_nothing(manifest), "slower")).apply()
         job.wait_true("Ready", seconds=PATIENCE_SECONDS)
         yield job
 

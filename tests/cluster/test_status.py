@@ -54,6 +54,7 @@ def test_columns_show_the_status(kubectl: Kubectl) -> None:
         "REASON": "RankExited",
         "EPOCH": "3",
         "ROLLOUTS": "1",
+        "WANTED": "2",
         "WEIGHTS": "6",
         "CHECKPOINT": "4",
         "SAMPLES/S": "7012",

@@ -1,6 +1,7 @@
-"""A job runs on while its operator is replaced by another version, and while that is taken back.
+"""Jobs stay as they are while their operator is replaced by another version, and while that is taken back.
 
-Its pods run the release that began it. The CRD is today's all the time: the cluster is shared with other tests, and
+One runs, one has failed and one has succeeded. Their pods run the release that began them, and their claims keep what
+that release has promised of them. The CRD is today's all the time: the cluster is shared with other tests, and
 after a rollback of the operator it is today's as well.
 """
 
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rljob_api.cluster import checkpoint_claim_name
 from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.earlier import check_out
 from tests.cluster.harness.kubectl import Kubectl
@@ -18,10 +20,11 @@ from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.rljob import ClusterJob, gated_rewards, make_job, slowed
 
 RELEASE = "0.1.0"
+PATIENT = {"heartbeatTimeoutSeconds": 60}
 COMPONENTS = ("worker", "coordinator", "control", "storage")
 PATIENCE_SECONDS = 180.0
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture
@@ -34,38 +37,99 @@ def release(tmp_path: Path) -> Path:
         pytest.skip(str(error))
 
 
-def test_an_upgrade_and_a_rollback_touch_no_pod_of_a_running_job(
+def test_an_upgrade_and_a_rollback_touch_no_pod_whatever_has_become_of_its_job(
     cluster: Cluster, node: Node, kubectl: Kubectl, namespace: str, tmp_path: Path, release: Path
 ) -> None:
     install_definition(cluster.kubeconfig)
     with gated_rewards() as gate:
-        policy = {"heartbeatTimeoutSeconds": 60}
-        manifest = make_job(rollout={"numRollouts": 120}, restartPolicy=policy)
-        job = ClusterJob(kubectl, slowed(manifest, "gated", gate)).apply()
+        job = ClusterJob(kubectl, slowed(make_job(rollout={"numRollouts": 120}, restartPolicy=PATIENT), "gated", gate))
         with OperatorProcess(cluster, namespace, tmp_path / "first", sources=release):
-            job.wait_epoch_ready(1, seconds=PATIENCE_SECONDS)
-            began = standing(job)
+            ended = [succeeded(kubectl), failed(kubectl)]
+            job.apply().wait_epoch_ready(1, seconds=PATIENCE_SECONDS)
+            began = [standing(each) for each in (job, *ended)]
             assert all(str(release / "workers") in json.dumps(pod["spec"]) for pod in job.pods())
         with OperatorProcess(cluster, namespace, tmp_path / "upgraded"):
             restart_a_rank(job, 1)
-            assert standing(job) == began
+            assert [standing(each) for each in (job, *ended)] == began
         with OperatorProcess(cluster, namespace, tmp_path / "back", sources=release):
             restart_a_rank(job, 2)
-            assert standing(job) == began
+            assert [standing(each) for each in (job, *ended)] == began
             (gate / "go").touch()
             report = job.assert_succeeded(seconds=PATIENCE_SECONDS)
     assert report.problems == []
     assert job.status()["restart"]["globalRestarts"] == 0
 
 
-def standing(job: ClusterJob) -> tuple[int, dict[str, list[int]], dict[str, str]]:
-    """The epoch, of each pod how often its containers were started again, and which version each workload has."""
+@pytest.mark.long
+def test_a_claim_that_stays_is_left_alone_by_the_release_before(
+    cluster: Cluster, node: Node, kubectl: Kubectl, namespace: str, tmp_path: Path, release: Path
+) -> None:
+    """Made by this version, met by release 0.1.0 after a rollback, deleted there, and trained on after an upgrade."""
+    install_definition(cluster.kubeconfig)
+    with OperatorProcess(cluster, namespace, tmp_path / "first"):
+        job = succeeded(kubectl, "stays")
+    claim = checkpoint_claim_name(job.name)
+    kept = claims(job)
+    with OperatorProcess(cluster, namespace, tmp_path / "back", sources=release):
+        other = failed(kubectl, "other")  # it works
+        assert claims(job) == kept
+        kubectl("delete", "rljob", job.name)
+        kubectl.wait_gone("deployment", f"{job.name}-coordinator", seconds=PATIENCE_SECONDS)
+    assert claims(job) == kept
+    promised = claims(other)
+    assert promised[checkpoint_claim_name("other")][0] == [other.object()["metadata"]["uid"]]
+    with OperatorProcess(cluster, namespace, tmp_path / "upgraded"):
+        manifest = make_job(job.name, rollout={"numRollouts": 4}, restartPolicy=PATIENT)
+        again = ClusterJob(kubectl, manifest).apply()
+        report = again.assert_succeeded(seconds=PATIENCE_SECONDS)
+        assert (report.steps, report.epochs) == (4, 2)
+        assert claims(other) == promised
+        kubectl("delete", "rljob", "other")
+        kubectl.wait_gone("persistentvolumeclaim", checkpoint_claim_name("other"), seconds=PATIENCE_SECONDS)
+    assert kubectl.get("persistentvolumeclaim", claim) is not None
+
+
+def succeeded(kubectl: Kubectl, name: str = "succeeded") -> ClusterJob:
+    """A job that is done."""
+    job = ClusterJob(kubectl, make_job(name, rollout={"numRollouts": 2}, restartPolicy=PATIENT)).apply()
+    job.wait_true("Succeeded", seconds=PATIENCE_SECONDS)
+    return job
+
+
+def failed(kubectl: Kubectl, name: str = "failed") -> ClusterJob:
+    """A job that has failed, and whose pods of infrastructure stay."""
+    manifest = make_job(name, restartPolicy=PATIENT)
+    manifest["spec"] |= {"activeDeadlineSeconds": 1, "cleanPodPolicy": "Workers"}
+    job = ClusterJob(kubectl, manifest).apply()
+    job.wait_true("Failed", seconds=PATIENCE_SECONDS)
+    kubectl.wait("its workers to go", lambda: not job.pods("worker"), seconds=PATIENCE_SECONDS)
+    names = [pod["metadata"]["name"] for component in COMPONENTS for pod in job.pods(component)]
+    for each in names:
+        kubectl.wait_ready(each, seconds=PATIENCE_SECONDS)
+    return job
+
+
+def claims(job: ClusterJob) -> dict[str, tuple[list[str], dict[str, str]]]:
+    """Of each claim who owns it, and what the operator has noted on it."""
+    return {
+        each["metadata"]["name"]: (
+            [owner["uid"] for owner in each["metadata"].get("ownerReferences", []) if owner["kind"] == "RLJob"],
+            {key: text for key, text in each["metadata"]["annotations"].items() if key.startswith("rljob.dev/")},
+        )
+        for each in job.kubectl.all("persistentvolumeclaim", f"rljob.dev/job={job.name}")
+        if each["metadata"]["name"] == checkpoint_claim_name(job.name)
+    }
+
+
+def standing(job: ClusterJob) -> tuple[object, ...]:
+    """Phase, epoch, of each pod how often its containers were started again, versions of workloads, and its claim."""
     pods = [pod for component in COMPONENTS for pod in job.pods(component)]
     restarts = {
         pod["metadata"]["uid"]: [each["restartCount"] for each in pod["status"]["containerStatuses"]] for pod in pods
     }
     workloads = job.kubectl.all("deployment,statefulset", f"rljob.dev/job={job.name}")
-    return job.epoch(), restarts, {each["metadata"]["uid"]: str(each["metadata"]["generation"]) for each in workloads}
+    versions = {each["metadata"]["uid"]: str(each["metadata"]["generation"]) for each in workloads}
+    return job.status()["phase"], job.epoch(), restarts, versions, claims(job)
 
 
 def restart_a_rank(job: ClusterJob, failures: int) -> None:

@@ -1,10 +1,11 @@
 """Raising the epoch, and what each pod shall do (the supervisor writes, the coordinator tells the launchers)."""
 
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field
 
-from rljob_api.base import WireModel
+from rljob_api.base import FEW_NAMES, ONE_PROBLEM, WireModel
 from rljob_api.names import Epoch, Lineage, WeightVersion
 from rljob_api.spec import RLJob
 from rljob_api.wire.identity import PodKey
@@ -43,6 +44,10 @@ class PodPhase(StrEnum):
     """Stop ranks and engine; the launcher exits 0."""
 
 
+NOBODY = "none"
+"""`PodOrder.pod_uid` of a replica whose pod is not known yet; no platform gives a pod this uid."""
+
+
 class PodOrder(WireModel):
     """The wanted state of one pod. Level-triggered: a launcher compares it with what it runs."""
 
@@ -51,14 +56,19 @@ class PodOrder(WireModel):
     generation: int = Field(default=0, ge=0)
     phase: PodPhase = PodPhase.RUN
     pod_uid: str = ""
-    """The platform's pod that this replica is; empty until there is one. A launcher that knows only its uid asks
-    `GET /v1/replicas/{pod_uid}` for its `PodKey`, and another pod's launcher is refused."""
+    """The platform's pod that this replica is; empty on one machine, where whoever says so is it. A launcher that knows
+    only its uid asks `GET /v1/replicas/{pod_uid}` for its `PodKey`, and another pod's launcher is refused.
+
+    NOBODY until the supervisor has seen the pod: no launcher may begin the order. One that did, in a container that
+    came back before its platform told of it, would be replaced once it was seen, and a rank that begins a second time
+    within an epoch begins behind what the first has trained.
+    """
 
 
 class DesiredState(WireModel):
     """`PUT /v1/desired`: all pods. Refused when its epoch is not the coordinator's."""
 
     epoch: Epoch
-    pods: list[PodOrder]
-    replicas: dict[str, int]
+    pods: Annotated[list[PodOrder], ONE_PROBLEM]
+    replicas: Annotated[dict[str, int], FEW_NAMES]
     """Role -> number of pods; with ranks per pod it gives world size and rank."""

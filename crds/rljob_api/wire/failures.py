@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rljob_api.base import OPEN, WireModel
+from rljob_api.base import OPEN, WireModel, Words
 from rljob_api.names import Epoch
 from rljob_api.wire.identity import PodKey
 
@@ -41,9 +41,9 @@ class Failure(WireModel):
     incarnation: str | None = None
     exit_code: int | None = None
     """-N for signal N, as subprocess has it."""
-    message: str
+    message: Words
     """One sentence: who died of what."""
-    last_words: str = ""
+    last_words: Words = ""
     """Tail of the rank's stderr, at most 4 KiB."""
     at: float
     """Unix time in seconds."""

@@ -1,11 +1,11 @@
 """Between a launcher and the coordinator."""
 
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, computed_field, model_validator
 
-from rljob_api.base import WireModel
+from rljob_api.base import ONE_PROBLEM, WireModel
 from rljob_api.names import Epoch
 from rljob_api.spec import RLJob
 from rljob_api.wire.epochs import PodOrder
@@ -62,7 +62,7 @@ class EngineProcess(WireModel):
 class EnginesModel(WireModel):
     """A message with the engines of a pod. Release 0.1.0 knows of one engine a pod, and calls it `engine`."""
 
-    engines: list[EngineProcess] = []
+    engines: Annotated[list[EngineProcess], ONE_PROBLEM] = []
     """Those that were started and are wanted, by index."""
 
     @computed_field  # type: ignore[prop-decorator]

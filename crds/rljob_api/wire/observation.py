@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated
 
-from rljob_api.base import OPEN, WireModel
+from rljob_api.base import FEW_NAMES, ONE_PROBLEM, OPEN, WireModel, Words
 from rljob_api.names import Epoch, Lineage, WeightVersion
 from rljob_api.wire.epochs import DesiredState, PodOrder
 from rljob_api.wire.failures import Failure
@@ -25,7 +25,7 @@ class RankObservation(WireModel):
     """Since the last beat or registration; counted from the coordinator's start after it was restarted."""
     busy: Busy | None
     busy_left_seconds: float | None
-    waiting: str | None
+    waiting: Words | None
     holds: WeightId | None
 
 
@@ -41,8 +41,8 @@ class PodObservation(EnginesModel):
     is_heard: bool = True
     """Whether it has reported to this coordinator; if not, what it carries and runs is not known."""
     carried: PodOrder | None
-    processes: list[RankProcess]
-    ranks: list[RankObservation]
+    processes: Annotated[list[RankProcess], ONE_PROBLEM]
+    ranks: Annotated[list[RankObservation], ONE_PROBLEM]
 
 
 class RoomMade(WireModel):
@@ -50,7 +50,7 @@ class RoomMade(WireModel):
 
     rows: int
     """That went so in all, since the control state began; another number means that something new is told."""
-    message: str
+    message: Words
 
 
 class QueueObservation(WireModel):
@@ -59,7 +59,7 @@ class QueueObservation(WireModel):
     groups_issued: int
     """Groups in partitions >= the published version (what capacity counts)."""
     groups_capacity: int
-    rows_ready: dict[str, int]
+    rows_ready: Annotated[dict[str, int], FEW_NAMES]
     """Task -> rows ready and unclaimed, over all partitions."""
     withheld: str | None
     """Why tickets are not given out now: Draining | Staleness | Capacity | Memory | NoneOpen | None."""
@@ -69,6 +69,25 @@ class QueueObservation(WireModel):
     """Unix time at which the last drain was taken back."""
     room: RoomMade | None = None
     """None: storage was never so full that rows had to go."""
+
+
+class DemandObservation(WireModel):
+    """How long the actor was starved and rollouts stood idle: sums over all their ranks, which only grow."""
+
+    since: float
+    """Unix time at which the coordinator began to count; two of these can be compared only if it is the same."""
+    at: float
+    """Unix time of this count, the end of a step."""
+    step: int
+    """That step."""
+    actor_seconds: float
+    """That the actor's ranks have run."""
+    starved_seconds: float
+    """Of them, those in which a rank waited for rows, its own or another's."""
+    rollout_seconds: float
+    """That rollout ranks have run."""
+    withheld_seconds: float
+    """Of them, the part of an engine's capacity that was idle since tickets were withheld."""
 
 
 class ServerState(StrEnum):
@@ -95,13 +114,20 @@ class CoordinatorStatus(WireModel):
     step: int | None
     """Last step reported in the current epoch's history."""
     last_step: StepReport | None
-    pods: list[PodObservation]
-    failures: list[Failure]
+    pods: Annotated[list[PodObservation], ONE_PROBLEM]
+    failures: Annotated[list[Failure], ONE_PROBLEM]
     """Not yet acknowledged, oldest first."""
     queue: QueueObservation
     last_event: int
     desired: DesiredState | None = None
     """What was accepted last; None before the first."""
+    earlier_epoch: Epoch = Epoch(0)
+    """While no epoch is open: the last one in which the checkpoints here were trained on, by an earlier job of this
+    name or before the control state was lost. The next one must be above it."""
+    progress_age_seconds: float | None = None
+    """Since any rank told that it brought the job forward, or since the coordinator began; None: an earlier version."""
+    demand: DemandObservation | None = None
+    """As of the end of the last step; None before the first that this coordinator was told of."""
     beat_interval_seconds: float = 0.5
     """How often ranks beat in this epoch; a coordinator of an earlier version does not say it."""
 
@@ -118,6 +144,12 @@ class EventKind(StrEnum):
     RECORDED = "CheckpointRecorded"
     CHECKPOINT_GIVEN_UP = "CheckpointGivenUp"
     """A rank's part of it did not come in time; the record before stands."""
+    WRONG_WEIGHTS = "WrongWeights"
+    """An engine said that it had a version, and had other weights; nothing that it made of them is trained on."""
+    ENGINE_STANDS_STILL = "EngineStandsStill"
+    """An engine answered and made no token of what it had; its rank has ended it."""
+    STEP_SKIPPED = "StepSkipped"
+    """An optimizer step whose loss or gradient was not finite."""
     UNIT_LOST = "StorageUnitLost"
     ROWS_LOST = "RowsLost"
     """A storage unit that was not restarted no longer has some of its chunks."""
@@ -138,7 +170,7 @@ class CoordinatorEvent(WireModel):
     kind: Annotated[EventKind | str, OPEN]
     at: float
     epoch: Epoch
-    message: str
+    message: Words
     step: StepReport | None = None
     failure: Failure | None = None
     pod: PodKey | None = None
@@ -148,5 +180,5 @@ class CoordinatorEvent(WireModel):
 class EventPage(WireModel):
     """Answer of `/v1/events`."""
 
-    events: list[CoordinatorEvent]
+    events: Annotated[list[CoordinatorEvent], ONE_PROBLEM]
     oldest: int

@@ -1,10 +1,11 @@
 """Between a rank and the coordinator."""
 
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field
 
-from rljob_api.base import WireModel
+from rljob_api.base import FEW_NAMES, WireModel, Words
 from rljob_api.names import Epoch, WeightVersion
 from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.identity import Life, WeightId
@@ -36,7 +37,7 @@ class RankState(StrEnum):
 class Busy(WireModel):
     """Announced before anything long, so that silence is not taken for a hang."""
 
-    what: str
+    what: Words
     seconds: float = Field(gt=0)
     """From now, by the coordinator's clock."""
 
@@ -47,7 +48,7 @@ class Beat(WireModel):
     life: Life
     state: RankState
     busy: Busy | None = None
-    waiting: str | None = None
+    waiting: Words | None = None
     """Who or what this rank waits for, in words; None while it works."""
     tickets: list[int] = []
     """Ids of the tickets in work; one that is unlisted for two beats comes back."""
@@ -56,6 +57,9 @@ class Beat(WireModel):
     holds: WeightId | None = None
     counters: dict[str, float] = {}
     """Monotonic counters and gauges of this rank, for /metrics (bounded, known names)."""
+    progress: int = 0
+    """What this life has brought the job forward, in any unit: grows with tokens that are made, rows that are put or
+    trained. Bounded between two steps, so that work that is done for nothing ends it."""
     seen_seq: int = 0
 
 
@@ -65,6 +69,8 @@ class BeatAnswer(WireModel):
     drain: bool
     """The pod shall drain: finish or hand back, then exit 0."""
     published: WeightId | None
+    role_ranks: int | None = None
+    """Ranks of its role by the orders in force, which change while the job runs; None: an earlier version."""
 
 
 class Rendezvous(WireModel):
@@ -89,6 +95,23 @@ class Rendezvous(WireModel):
     """Pods that have not begun what they were ordered: their ranks cannot come yet."""
 
 
+class NoticeKind(StrEnum):
+    """What a rank tells that restarts nothing."""
+
+    WRONG_WEIGHTS = "WrongWeights"
+    STEP_SKIPPED = "StepSkipped"
+    ENGINE_STANDS_STILL = "EngineStandsStill"
+
+
+class Notice(WireModel):
+    """`POST /v1/notices`: something that the job survives and its owner should hear of; becomes an event."""
+
+    life: Life
+    kind: NoticeKind
+    message: str = Field(max_length=4096)
+    """One sentence."""
+
+
 class StepReport(WireModel):
     """`POST /v1/steps`, by global rank 0 of the actor after publishing version step + 1."""
 
@@ -99,7 +122,7 @@ class StepReport(WireModel):
     reward: float
     """Mean over the samples of the rollout."""
     loss: float
-    metrics: dict[str, float] = {}
+    metrics: Annotated[dict[str, float], FEW_NAMES] = {}
     """kl, clip_fraction, grad_norm, entropy, response_length ..."""
     staleness: int
     """r minus the oldest version of any token of a row of train_r."""

@@ -15,6 +15,14 @@ class Stream(StrEnum):
     REFERENCE = "Reference"
 
 
+class Probe(WireModel):
+    """What a model must say of fixed tokens once it has the weights of a version."""
+
+    tokens: list[int]
+    log_probs: list[float]
+    """Of tokens[1:], each given those before it, at temperature 1, as the trainer computes them."""
+
+
 class WeightPart(WireModel):
     """One part of a weight: a safetensors blob of whole tensors, in chunks, staged by its owner."""
 
@@ -31,6 +39,8 @@ class WeightPart(WireModel):
     """xxh3-128, hex, of the checksums of all chunks. The checksums themselves travel with the bytes."""
     address: str
     """host:port of its owner's server."""
+    probe: Probe | None = None
+    """With one of the parts, or with none: release 0.1.0 sends none."""
 
 
 class PartRequest(WireModel):
@@ -64,6 +74,8 @@ class WeightOffer(WireModel):
     """By index."""
     peers: list[str]
     """host:port of every receiver that has all parts."""
+    probe: Probe | None = None
+    """None: the publisher has sent none."""
 
     def sources(self, part: OfferedPart) -> list[str]:
         """Who serves a part; its owner first."""

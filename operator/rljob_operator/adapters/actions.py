@@ -3,9 +3,9 @@
 What Kubernetes does by itself is left to it: Deployments make pods, StatefulSets and the kubelet restart Redis.
 """
 
-import logging
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rljob_api.failpoints import failpoint
 from rljob_api.spec import RLJob
@@ -25,6 +25,7 @@ from rljob_operator.core.decision import (
     Action,
     CreatePod,
     DeleteJob,
+    Event,
     KeepPod,
     KillPod,
     MarkForDeletion,
@@ -34,8 +35,7 @@ from rljob_operator.core.decision import (
     Stop,
 )
 from rljob_operator.core.roster import pods
-
-_log = logging.getLogger(__name__)
+from rljob_operator.core.told import epoch_opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,8 @@ class Scene:
     pods: Sequence[PodView]
     members: Mapping[PodKey, PodView]
     coordinator: Coordinator | None
+    told: list[Event] = field(default_factory=list)
+    """What came of actions and is to be told."""
 
 
 class Actions:
@@ -106,15 +108,7 @@ class Actions:
         point = await scene.coordinator.link.raise_epoch(request)
         failpoint("epoch.after_raise")
         failpoint("operator.after_write")
-        _log.info(
-            "%s: epoch %d is open: lineage %d from version %d, %d groups kept, %d generated again",
-            scene.key,
-            point.epoch,
-            point.lineage,
-            point.version,
-            point.kept_groups,
-            point.dropped_groups,
-        )
+        scene.told.append(epoch_opened(point, time.time()))
 
     async def _make_way(self, scene: Scene, key: PodKey) -> None:
         """A pod whose life was given up and that stays as it is keeps its Deployment from making another one."""

@@ -16,7 +16,8 @@ from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.rest import RESTResponse
 
 from rljob_api.failpoints import failpoint
-from rljob_operator.adapters.errors import ApiUnreachable, refusal
+from rljob_operator.adapters.answers import read_at_most, what_came_back
+from rljob_operator.adapters.errors import ApiNotFound, ApiUnreachable, refusal
 from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.resources import Resource
 
@@ -58,17 +59,23 @@ class Api:
         """One page of a collection."""
         return await self._ask("list", "GET", resource, resource.path(namespace), query=query, accept=accept)
 
-    async def exists(self, api_version: str) -> bool:
-        """Whether the API server serves this group and version."""
-        path = f"/apis/{api_version}"
-        status, answer, response = await self._send("GET", path, {}, None, "", "", REQUEST_SECONDS)
-        if status not in (200, 404):  # neither yes nor no
-            raise _refused(f"get {path}", response, answer)
-        return status == 200
+    async def serves(self, resource: Resource) -> bool:
+        """Whether the API server serves this kind, in this version. A group may be there without it."""
+        path = f"/apis/{resource.api_version}"
+        try:
+            known = await self._ask("get", "GET", resource, path)
+        except ApiNotFound:
+            return False
+        return any(each["name"] == resource.plural for each in known["resources"])
 
     async def create(self, resource: Resource, namespace: str, body: Json) -> Json:
         """A new object; ApiConflict if it exists."""
         return await self._write("create", "POST", resource, resource.path(namespace), body, query=_manager())
+
+    async def rehearse(self, resource: Resource, namespace: str, body: Json) -> None:
+        """Asks whether a new object would be taken, with every field known; nothing is kept."""
+        query = {**_manager(), "dryRun": "All", "fieldValidation": "Strict"}
+        await self._ask("rehearse", "POST", resource, resource.path(namespace), body=body, query=query)
 
     async def apply_new(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
         """Server-side apply of an object that is not there yet; ApiConflict, and nothing is written, if it is.
@@ -102,13 +109,21 @@ class Api:
         return await self._ask(verb, method, resource, path, body=body)
 
     async def proxy(
-        self, method: str, path: str, body: Json | None, headers: Json, timeout: float
-    ) -> tuple[int, bytes]:
-        """A request to a Service through the API server: status and body, whatever they are. But for GET, a write."""
+        self, method: str, path: str, body: Json | None, headers: Json, timeout: float, most_bytes: int
+    ) -> tuple[aiohttp.ClientResponse, bytes]:
+        """A request to a Service through the API server: the answer and its body, whatever they are.
+
+        But for GET, a write. AnswerTooLong: whoever answers is no part of the control plane.
+        """
         if method != "GET":
             self.check_may_write()
-        status, answer, _ = await self._send(method, path, {}, body, "application/json", "", timeout, headers)
-        return status, answer
+        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS)
+        try:
+            opened = await self._open(method, path, {}, body, "application/json", "", limits, headers)
+            answer: aiohttp.ClientResponse = opened.response
+            return answer, await read_at_most(answer, most_bytes)
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise ApiUnreachable(what_came_back(error, timeout, CONNECT_SECONDS)) from error
 
     @asynccontextmanager
     async def watch(
@@ -161,9 +176,7 @@ class Api:
         started = time.perf_counter()
         status = 0
         try:
-            status, answer, response = await self._send(
-                method, path, query or {}, body, content_type, accept, REQUEST_SECONDS
-            )
+            status, answer, response = await self._send(method, path, query or {}, body, content_type, accept)
         finally:
             self._count(verb, resource, status, started)
         if status >= 300:
@@ -182,16 +195,14 @@ class Api:
         body: Json | None,
         content_type: str,
         accept: str,
-        timeout: float,
-        headers: Json | None = None,
     ) -> tuple[int, bytes, RESTResponse]:
-        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS)
+        limits = aiohttp.ClientTimeout(total=REQUEST_SECONDS, sock_connect=CONNECT_SECONDS)
         try:
-            response = await self._open(method, path, query, body, content_type, accept, limits, headers or {})
+            response = await self._open(method, path, query, body, content_type, accept, limits, {})
             return response.status, await response.response.read(), response
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise ApiUnreachable(
-                f"the API server did not answer {method} {path} in {timeout:g} s: {error!r}"
+                f"the API server did not answer {method} {path} in {REQUEST_SECONDS:g} s: {error!r}"
             ) from error
 
     async def _open(

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rljob_api.cluster import ANNOTATION_APPLIED, ANNOTATION_BUILT_FOR
+from rljob_api.cluster import ANNOTATION_APPLIED, ANNOTATION_BUILT_FOR, ANNOTATION_KEPT, ANNOTATION_RUN
 from rljob_operator.adapters.api import Api, Json
 from rljob_operator.adapters.cache import Cache
+from rljob_operator.adapters.checkpoint_claim import as_large_as_it_is
 from rljob_operator.adapters.errors import ApiConflict, ApiNotFound, ApiRefused
 from rljob_operator.adapters.ownership import Foreign, Holder, foreign, holder
+from rljob_operator.adapters.refused_before import RefusedBefore
 from rljob_operator.adapters.resources import NETWORK_POLICIES, resource_of
 from rljob_operator.adapters.views import JobKey, OwnedView, view_owned
 
@@ -56,8 +58,13 @@ class Refusal:
 
     @property
     def passes(self) -> bool:
-        """Whether it came only too early, or somebody else was faster: the next turn knows more."""
-        return self.error.retry_after > 0 or isinstance(self.error, ApiConflict | ApiNotFound)
+        """See there."""
+        return passes(self.error)
+
+
+def passes(error: ApiRefused) -> bool:
+    """Whether it came only too early, or somebody else was faster: the next turn knows more."""
+    return error.retry_after > 0 or isinstance(error, ApiConflict | ApiNotFound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,8 @@ class Outcome:
     refusals: tuple[Refusal, ...] = ()
     waits: bool = False
     taken: tuple[Foreign, ...] = ()
+    held_back: frozenset[tuple[str, str]] = frozenset()
+    """Kind and name of what must not be made yet: it would take what is going for its own."""
 
 
 def difference(
@@ -79,9 +88,10 @@ def difference(
     waits = False
     for manifest in wanted:
         known = there.get((manifest["kind"], manifest["metadata"]["name"]))
-        whose = Holder.JOB if known is None else holder(known, key, owner_uid)
+        annotations = manifest["metadata"]["annotations"]
+        whose = Holder.JOB if known is None else holder(known, key, owner_uid, annotations.get(ANNOTATION_RUN, ""))
         if known is not None and whose is Holder.OTHER:
-            taken.append(foreign(known))
+            taken.append(foreign(known, annotations))
         elif whose is Holder.PASSING:
             waits = True
         elif known is None or not leaves_alone(manifest, known):
@@ -94,7 +104,13 @@ def difference(
 
 
 async def carry_out(
-    api: Api, cache: Cache, key: JobKey, owner_uid: str, delta: Delta, before: Outcome = Outcome()
+    api: Api,
+    cache: Cache,
+    key: JobKey,
+    owner_uid: str,
+    delta: Delta,
+    refused: RefusedBefore,
+    before: Outcome = Outcome(),
 ) -> Outcome:
     """Writes the difference, but for what was refused `before` in the same turn.
 
@@ -102,9 +118,9 @@ async def carry_out(
 
     An object that is refused (by a quota, a webhook) does not keep the others from being written; but nothing with pods
     is made while a policy that protects them is refused, or while somebody else has a name. A server that asks for time
-    gets it.
+    gets it, and nobody is asked again at once for what it has `refused` before.
     """
-    writes = _Writes(api, cache, key, owner_uid, before)
+    writes = _Writes(api, cache, key, owner_uid, refused, before)
     await writes.carry_out(delta)
     return Outcome(tuple(writes.refusals), delta.waits or writes.waits, (*delta.taken, *writes.taken))
 
@@ -120,14 +136,18 @@ async def read(api: Api, key: JobKey, kind: str, name: str) -> OwnedView | None:
 class _Writes:
     """One job's, and what they have come to."""
 
-    def __init__(self, api: Api, cache: Cache, key: JobKey, owner_uid: str, before: Outcome) -> None:
+    def __init__(
+        self, api: Api, cache: Cache, key: JobKey, owner_uid: str, refused: RefusedBefore, before: Outcome
+    ) -> None:
         self._api = api
         self._cache = cache
         self._key = key
         self._owner_uid = owner_uid
+        self._refused = refused
         self.refusals = list(before.refusals)
         self.taken = list(before.taken)
         self.waits = before.waits
+        self._held_back = before.held_back
 
     async def carry_out(self, delta: Delta) -> None:
         for kind, name, write in self._of(delta):
@@ -142,8 +162,8 @@ class _Writes:
         refused = {(each.kind, each.name) for each in self.refusals}
         for each in delta.apply:
             kind, name = each["kind"], each["metadata"]["name"]
-            if (kind, name) not in refused and self._may_make(each):
-                yield kind, name, partial(self._apply, each)
+            if (kind, name) not in refused | self._held_back and self._may_make(each):
+                yield kind, name, partial(self._apply_spaced, each)
         for view, replicas in delta.scale:
             yield view.kind, view.name, partial(self._scale, view, replicas)
         for view in delta.delete:
@@ -153,6 +173,18 @@ class _Writes:
         is_unprotected = any(each.kind == NETWORK_POLICIES.kind for each in self.refusals)
         return manifest["kind"] not in WITH_PODS or not (is_unprotected or self.taken)
 
+    async def _apply_spaced(self, manifest: Json) -> None:
+        answer = self._refused.answer(manifest)
+        if answer is not None:
+            raise answer
+        try:
+            await self._apply(manifest)
+        except ApiRefused as error:
+            if not passes(error):
+                self._refused.note(manifest, error)
+            raise
+        self._refused.forget(manifest)
+
     async def _apply(self, manifest: Json) -> None:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         known = self._cache.owned(self._key).get((kind, name))
@@ -161,13 +193,13 @@ class _Writes:
         if known is None:
             return
         try:
-            resource = resource_of(kind)
-            self._wrote(kind, await self._api.apply(resource, self._key.namespace, name, manifest, known.uid))
+            resource, body = resource_of(kind), as_large_as_it_is(manifest, known)
+            self._wrote(kind, await self._api.apply(resource, self._key.namespace, name, body, known.uid))
         except ApiRefused:
             found = await read(self._api, self._key, kind, name)
             if found is None or found.uid == known.uid:
                 raise
-            self._judge(found)
+            self._judge(found, manifest)
 
     async def _create(self, manifest: Json) -> OwnedView | None:
         """The object to be applied to, where the job has made it already and no watch has told so."""
@@ -178,13 +210,14 @@ class _Writes:
             found = await read(self._api, self._key, kind, name)
             if found is None:  # it went meanwhile: the next turn makes it
                 raise
-            return found if self._judge(found) is Holder.JOB else None
+            return found if self._judge(found, manifest) is Holder.JOB else None
         return None
 
-    def _judge(self, found: OwnedView) -> Holder:
-        whose = holder(found, self._key, self._owner_uid)
+    def _judge(self, found: OwnedView, manifest: Json) -> Holder:
+        annotations = manifest["metadata"]["annotations"]
+        whose = holder(found, self._key, self._owner_uid, annotations.get(ANNOTATION_RUN, ""))
         if whose is Holder.OTHER:
-            self.taken.append(foreign(found))
+            self.taken.append(foreign(found, annotations))
         self.waits |= whose is Holder.PASSING
         return whose
 
@@ -209,7 +242,8 @@ class _Writes:
 def leaves_alone(manifest: Json, known: OwnedView) -> bool:
     """Whether the object stays as it is, but for its replicas."""
     annotations: Mapping[str, str] = manifest["metadata"]["annotations"]
-    if annotations[ANNOTATION_APPLIED] == known.applied:
+    kept = known.claim.kept if known.claim is not None else ""
+    if annotations[ANNOTATION_APPLIED] == known.applied and annotations.get(ANNOTATION_KEPT, "") == kept:
         return True
     # Another digest for the same revision: the replicas changed, or another version of the operator built it.
     return manifest["kind"] in WITH_PODS and annotations[ANNOTATION_BUILT_FOR] == known.built_for

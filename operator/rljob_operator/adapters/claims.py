@@ -4,53 +4,76 @@ What has no pods is created at once, and that fails where somebody else was firs
 the one turn in which it is made. After that the watches tell of all that bears the job's label.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from rljob_api.cluster import control_name
 from rljob_operator.adapters.api import Api, Json
 from rljob_operator.adapters.apply import WITH_PODS, Delta, Outcome, Refusal, carry_out, read
 from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.errors import ApiRefused
-from rljob_operator.adapters.ownership import SET_KIND, Holder, foreign, holder
+from rljob_operator.adapters.ownership import SET_KIND, Foreign, Holder, foreign, holder
+from rljob_operator.adapters.refused_before import RefusedBefore
 from rljob_operator.adapters.resources import CLAIMS
 from rljob_operator.adapters.views import JobKey, OwnedView
 
 
-async def claim(api: Api, cache: Cache, key: JobKey, owner_uid: str, delta: Delta, *, has_begun: bool) -> Outcome:
+async def claim(
+    api: Api, cache: Cache, key: JobKey, owner_uid: str, delta: Delta, refused: RefusedBefore, *, has_begun: bool
+) -> Outcome:
     """Makes what is missing and has no pods, and says who else has a name, of that or of what has pods."""
     there = cache.owned(key)
     missing = [each for each in delta.apply if (each["kind"], each["metadata"]["name"]) not in there]
     still = Delta(apply=tuple(each for each in missing if each["kind"] not in WITH_PODS))
-    made = await carry_out(api, cache, key, owner_uid, still)
-    refusals, taken = list(made.refusals), [*delta.taken, *made.taken]
-    for kind, name in _unseen(missing, has_begun=has_begun):
+    made = await carry_out(api, cache, key, owner_uid, still, refused)
+    look = _Look(api, key, owner_uid, list(made.refusals), [*delta.taken, *made.taken])
+    for each in missing:
+        if each["kind"] in WITH_PODS:
+            await look.at(each, has_begun=has_begun)
+    waits = made.waits or bool(look.held_back)
+    return Outcome(tuple(look.refusals), waits, tuple(look.taken), frozenset(look.held_back))
+
+
+@dataclass(slots=True)
+class _Look:
+    """At what has pods, and at the volumes that it would take for its own, as a StatefulSet does by their names."""
+
+    api: Api
+    key: JobKey
+    owner_uid: str
+    refusals: list[Refusal]
+    taken: list[Foreign]
+    held_back: set[tuple[str, str]] = field(default_factory=set)
+
+    async def at(self, manifest: Json, *, has_begun: bool) -> None:
+        """Those of a job that has begun are its own; but none is, as long as one of an earlier job is there."""
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        found = await self._read(kind, name)
+        if found is not None and holder(found, self.key, self.owner_uid) is Holder.OTHER:
+            self.taken.append(foreign(found))
+        if found is not None:
+            return
+        for volume in _volumes(manifest):
+            view = await self._read(CLAIMS.kind, volume)
+            if view is None:
+                continue
+            if _goes_with_its_set(view, self.key):
+                self.held_back.add((kind, name))
+            elif not has_begun and holder(view, self.key, self.owner_uid) is Holder.OTHER:
+                self.taken.append(foreign(view))
+
+    async def _read(self, kind: str, name: str) -> OwnedView | None:
         try:
-            found = await read(api, key, kind, name)
+            return await read(self.api, self.key, kind, name)
         except ApiRefused as error:
-            refusals.append(Refusal(kind, name, error))
-            continue
-        if found is not None and _is_foreign(found, key, owner_uid):
-            taken.append(foreign(found))
-    return Outcome(tuple(refusals), made.waits, tuple(taken))
+            self.refusals.append(Refusal(kind, name, error))
+            return None
 
 
-def _unseen(missing: Iterable[Json], *, has_begun: bool) -> Iterator[tuple[str, str]]:
-    """Kind and name of what has pods, and of the volumes that it would take for its own.
-
-    A StatefulSet does so with every claim of the right name. Those of a job that has begun are its own.
-    """
-    for manifest in missing:
-        if manifest["kind"] in WITH_PODS:
-            yield manifest["kind"], manifest["metadata"]["name"]
-            if not has_begun:
-                yield from ((CLAIMS.kind, name) for name in _volumes(manifest))
-
-
-def _is_foreign(view: OwnedView, key: JobKey, owner_uid: str) -> bool:
+def _goes_with_its_set(view: OwnedView, key: JobKey) -> bool:
+    """Whether it is the volume of an earlier control Redis, which the garbage collector takes with its StatefulSet."""
     controller = view.controller
-    if controller is not None and (controller.kind, controller.name) == (SET_KIND, control_name(key.name)):
-        return False  # the volume of an earlier job, which goes with its StatefulSet
-    return holder(view, key, owner_uid) is Holder.OTHER
+    return controller is not None and (controller.kind, controller.name) == (SET_KIND, control_name(key.name))
 
 
 def _volumes(manifest: Json) -> Iterator[str]:

@@ -1,6 +1,9 @@
 """Ways to a job's coordinator: its Service from inside the cluster, the API server's proxy from outside.
 
 The proxy strips `Authorization`, so that the job's token travels in a header of its own. One session serves all jobs.
+
+A coordinator runs in its user's namespace, from an image of the user's: whatever answers may want the operator no good.
+So an answer has a length (`answers`), nobody is followed elsewhere, and nothing is unpacked.
 """
 
 from collections.abc import Callable
@@ -10,15 +13,22 @@ import aiohttp
 import orjson
 
 from rljob_api.cluster import COORDINATOR_PORT, coordinator_name, service_host
+from rljob_operator.adapters.answers import read_at_most, what_came_back
 from rljob_operator.adapters.api import Api
-from rljob_operator.adapters.errors import ApiUnreachable
+from rljob_operator.adapters.errors import AnswerTooLong, ApiUnreachable
 from rljob_operator.adapters.resources import SERVICES
 from rljob_operator.adapters.views import JobKey
-from rljob_operator.coordinator_link import CoordinatorRefused, CoordinatorUnreachable, Transport
+from rljob_operator.coordinator_link import (
+    CoordinatorRefused,
+    CoordinatorTooLong,
+    CoordinatorUnreachable,
+    Transport,
+)
 
 CONNECT_SECONDS = 3.0
 
 _GATEWAY = (502, 503, 504)
+_HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
 
 
 class Access(Protocol):
@@ -64,19 +74,22 @@ class _ServiceTransport:
         self._token = token
         self._check_may_write = check_may_write
 
-    async def send(self, method: str, path: str, body: str | None, timeout: float) -> bytes:
+    async def send(self, method: str, path: str, body: str | None, timeout: float, most_bytes: int) -> bytes:
         """The body of a good answer."""
         if method != "GET":
             self._check_may_write()
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS)
-        headers = {"X-RLJob-Token": self._token, "Content-Type": "application/json"}
+        headers = {**_HEADERS, "X-RLJob-Token": self._token}
+        what = f"{method} {self._base}{path}"
         try:
             async with self._session.request(
-                method, self._base + path, data=body, headers=headers, timeout=limits
+                method, self._base + path, data=body, headers=headers, timeout=limits, allow_redirects=False
             ) as answer:
-                return _checked(method, path, answer.status, await answer.read())
+                return _checked(what, answer, await read_at_most(answer, most_bytes))
+        except AnswerTooLong as error:
+            raise CoordinatorTooLong(f"{what}: the answer is longer than {most_bytes} bytes") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise CoordinatorUnreachable(f"the coordinator did not answer {method} {path}: {error!r}") from error
+            raise CoordinatorUnreachable(f"{what}: {what_came_back(error, timeout, CONNECT_SECONDS)}") from error
 
 
 class _ProxyTransport:
@@ -85,20 +98,27 @@ class _ProxyTransport:
         self._base = base
         self._token = token
 
-    async def send(self, method: str, path: str, body: str | None, timeout: float) -> bytes:
+    async def send(self, method: str, path: str, body: str | None, timeout: float, most_bytes: int) -> bytes:
         """The body of a good answer; what the proxy itself answers is no answer of the coordinator."""
-        headers = {"X-RLJob-Token": self._token}
+        headers = {**_HEADERS, "X-RLJob-Token": self._token}
         content = None if body is None else orjson.loads(body)  # the client makes JSON of what it is given
+        what = f"{method} {self._base}{path}"
         try:
-            status, answer = await self._api.proxy(method, self._base + path, content, headers, timeout)
+            answer, said = await self._api.proxy(method, self._base + path, content, headers, timeout, most_bytes)
+        except AnswerTooLong as error:
+            raise CoordinatorTooLong(f"{what}: the answer is longer than {most_bytes} bytes") from error
         except ApiUnreachable as error:
-            raise CoordinatorUnreachable(f"the coordinator did not answer {method} {path}: {error}") from error
-        if status in _GATEWAY and b'"kind":"Status"' in answer:
-            raise CoordinatorUnreachable(f"the coordinator did not answer {method} {path}: the proxy says {status}")
-        return _checked(method, path, status, answer)
+            raise CoordinatorUnreachable(f"{what}: {error}") from error
+        if answer.status in _GATEWAY and b'"kind":"Status"' in said:
+            raise CoordinatorUnreachable(f"{what}: the API server's proxy says {answer.status}")
+        return _checked(what, answer, said)
 
 
-def _checked(method: str, path: str, status: int, answer: bytes) -> bytes:
-    if status >= 400:
-        raise CoordinatorRefused(f"{method} {path}: {status} {answer[:500].decode(errors='replace')}")
-    return answer
+def _checked(what: str, answer: aiohttp.ClientResponse, body: bytes) -> bytes:
+    if answer.headers.get("Content-Encoding", "identity") != "identity":
+        raise CoordinatorRefused(f"{what}: the answer is packed, which was not asked for")
+    if answer.status // 100 == 3:
+        raise CoordinatorRefused(f"{what}: {answer.status}, a redirection, which is not followed")
+    if answer.status // 100 != 2:
+        raise CoordinatorRefused(f"{what}: {answer.status} {body[:500].decode(errors='replace')}")
+    return body

@@ -2,6 +2,7 @@
 
 AdapterError
 ├── ApiUnreachable     no answer in time; tried again later
+├── AnswerTooLong      of a coordinator: more than an answer may have
 ├── ApiRefused         an answer that says no: `status`, `reason` and a sentence
 │   ├── ApiConflict    409: somebody else wrote first, or it exists already
 │   ├── ApiNotFound    404
@@ -16,6 +17,10 @@ class AdapterError(Exception):
 
 class ApiUnreachable(AdapterError):
     """No answer in time."""
+
+
+class AnswerTooLong(AdapterError):
+    """A coordinator's answer is longer than any that makes sense."""
 
 
 class ApiRefused(AdapterError):

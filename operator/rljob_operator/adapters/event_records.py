@@ -9,6 +9,8 @@ _NORMAL = frozenset(
         Reason.RESUMED,
         Reason.ACCEPTED,
         Reason.READY,
+        Reason.EPOCH_OPENED,
+        Reason.COORDINATOR_REACHABLE,
         Reason.SPEC_CHANGED,
         Reason.RESTART_REQUESTED,
         Reason.POD_OUTDATED,

@@ -5,18 +5,24 @@ of its restarts. So every end is told once, and one that ends again and again is
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from rljob_api.cluster import COMPONENT_CONTROL, COMPONENT_COORDINATOR, COMPONENT_STORAGE
 from rljob_api.status import RLJobStatus
 from rljob_operator.adapters.pod_facts import CRASH_LOOP, exit_code, last_words, waits_for
 from rljob_operator.adapters.views import JobKey, PodView
 from rljob_operator.core import ProcessFact
+from rljob_operator.core.observed import Obstacle
 
 _COMPONENTS = frozenset({COMPONENT_COORDINATOR, COMPONENT_CONTROL, COMPONENT_STORAGE})
 
 MAX_ENDS = 20
 """Remembered ends of a process; the core asks for fewer."""
+
+ABSENT_SECONDS = 5.0
+"""A process without a pod is named after this long: until then its controller may just have been faster or slower."""
+
+NO_POD = "it has no pod"
 
 
 class Ends:
@@ -30,12 +36,12 @@ class Ends:
         self._seen: dict[str, tuple[str, tuple[float, ...]]] = {}
         self._down: dict[str, float] = {}
 
-    def down_since(self, name: str, pod: PodView) -> float | None:
-        """When it was first seen not to run, or None.
+    def down_since(self, name: str, pod: PodView | None) -> float | None:
+        """When it was first seen not to run, or None; a process may have no pod.
 
         A kubelet that is started again says that of all its pods, until it has looked: their own times say nothing.
         """
-        if pod.started:
+        if pod is not None and pod.started:
             self._down.pop(name, None)
             return None
         return self._down.setdefault(name, self._clock())
@@ -56,12 +62,38 @@ class Ends:
 
 
 def infrastructure_facts(
-    key: JobKey, pods: Sequence[PodView], status: RLJobStatus, ends: Ends
+    pods: Mapping[str, PodView], status: RLJobStatus, ends: Ends, told: Mapping[str, Obstacle] | None = None
 ) -> tuple[ProcessFact, ...]:
-    """A fact for every process of which there is a pod."""
-    known = {process.name: process.restarts for process in status.infrastructure}
-    newest = {process_name(key, pod): pod for pod in pods if pod.component in _COMPONENTS and not pod.deleting}
-    return tuple(_fact(name, pod, known.get(name), ends) for name, pod in sorted(newest.items()))
+    """A fact for every process of which there is a pod. `told`: what Events say of some of these."""
+    known, told = _known(status), told or {}
+    return tuple(_fact(name, pod, known.get(name), ends, told.get(name)) for name, pod in sorted(pods.items()))
+
+
+def absent_facts(
+    absent: Iterable[str], status: RLJobStatus, ends: Ends, told: Mapping[str, Obstacle], now: float
+) -> tuple[ProcessFact, ...]:
+    """A fact for every process that should have a pod and has none; `told`: why, where that is known."""
+    known, found = _known(status), []
+    for name in absent:
+        since, why = ends.down_since(name, None), told.get(name, Obstacle("", NO_POD))
+        if since is not None and (name in told or now - since >= ABSENT_SECONDS):
+            found.append(
+                ProcessFact(
+                    name=name,
+                    pid=None,
+                    alive=True,  # there is nothing to be started again: its controller makes the pod when it may
+                    num_restarts=known.get(name) or 0,
+                    down_since=since,
+                    reason=why.reason,
+                    waits_for=why.sentence,
+                )
+            )
+    return tuple(found)
+
+
+def infrastructure_pods(key: JobKey, pods: Iterable[PodView]) -> Mapping[str, PodView]:
+    """The newest pod of every process."""
+    return {process_name(key, pod): pod for pod in pods if pod.component in _COMPONENTS and not pod.deleting}
 
 
 def process_name(key: JobKey, pod: PodView) -> str:
@@ -76,7 +108,11 @@ def returns_by_itself(pod: PodView) -> bool:
     return pod.phase not in ("Failed", "Succeeded") and not pod.deleting
 
 
-def _fact(name: str, pod: PodView, known: int | None, ends: Ends) -> ProcessFact:
+def _known(status: RLJobStatus) -> dict[str, int]:
+    return {process.name: process.restarts for process in status.infrastructure}
+
+
+def _fact(name: str, pod: PodView, known: int | None, ends: Ends, told: Obstacle | None) -> ProcessFact:
     end = pod.ended or pod.last_end
     stopped = pod.phase in ("Failed", "Succeeded") or pod.waiting == CRASH_LOOP
     news = known is not None and pod.restarts > known
@@ -89,12 +125,14 @@ def _fact(name: str, pod: PodView, known: int | None, ends: Ends) -> ProcessFact
         exit_code=exit_code(end),
         last_words=last_words(pod, end),
         down_since=ends.down_since(name, pod),
-        reason=waits_for(pod),
-        waits_for="" if pod.started else _waits_for(pod),
+        reason=told.reason if told is not None else waits_for(pod),
+        waits_for="" if pod.started else _waits_for(pod, told),
     )
 
 
-def _waits_for(pod: PodView) -> str:
+def _waits_for(pod: PodView, told: Obstacle | None) -> str:
     """What keeps it from running; of one that crashes again and again, also how it ended."""
+    if told is not None:
+        return f"{told.reason}: {told.sentence}"
     said = last_words(pod, pod.last_end if pod.waiting == CRASH_LOOP else None)
     return ": ".join(filter(None, (waits_for(pod), said))) or "it has not started"

@@ -10,6 +10,7 @@ not used: it counts with the wall clock, and has no deadline for a request and n
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
@@ -122,7 +123,7 @@ class Lease:
             spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + 1
         spec |= {
             "holderIdentity": self._identity,
-            "leaseDurationSeconds": max(1, round(self._options.duration_seconds)),
+            "leaseDurationSeconds": math.ceil(self._options.duration_seconds),  # whole seconds, and never less
             "renewTime": _now(),
         }
         return lease

@@ -11,7 +11,7 @@ from rljob_api.status import ConditionType, RLJobStatus
 from rljob_operator.adapters.api import Json
 from rljob_operator.adapters.apply import leaves_alone
 from rljob_operator.adapters.views import OwnedView
-from rljob_operator.build import Owner, Platform, manifests
+from rljob_operator.build import Found, Owner, Platform, manifests
 from rljob_operator.options import OperatorOptions
 
 _SCALING = (ConditionType.SUSPENDED, ConditionType.SUCCEEDED, ConditionType.FAILED)
@@ -19,21 +19,21 @@ _SCALING = (ConditionType.SUSPENDED, ConditionType.SUCCEEDED, ConditionType.FAIL
 
 
 class ManifestsMemo:
-    """Of one job, for its last generation and scale."""
+    """Of one job, for the last spec and scale that were asked for."""
 
     def __init__(self, options: OperatorOptions, platform: Platform) -> None:
         self._options = options
         self._platform = platform
-        self._known: tuple[object, Sequence[Json]] | None = None
+        self._known: tuple[RLJob, object, Sequence[Json]] | None = None
 
-    def of(self, job: RLJob, owner: Owner, generation: int, status: RLJobStatus) -> Sequence[Json]:
+    def of(self, job: RLJob, owner: Owner, status: RLJobStatus, found: Found = Found.NOTHING) -> Sequence[Json]:
         """All objects but the Secret. ValueError with sentences where the pod template cannot be used."""
         scale = tuple((role.name, len(role.pods)) for role in status.roles)
         conditions = frozenset(c.type for c in status.conditions if c.status == "True" and c.type in _SCALING)
-        made_of = (owner, generation, scale, conditions)
-        if self._known is None or self._known[0] != made_of:
-            self._known = (made_of, manifests(job, owner, status, self._options, self._platform))
-        return self._known[1]
+        made_of = (owner, scale, conditions, status.restart.epoch > 0, status.restart.releasing, found)
+        if self._known is None or self._known[0] is not job or self._known[1] != made_of:
+            self._known = (job, made_of, manifests(job, owner, status, self._options, self._platform, found))
+        return self._known[2]
 
 
 def templates(wanted: Sequence[Json], there: Mapping[tuple[str, str], OwnedView]) -> Mapping[str, str]:

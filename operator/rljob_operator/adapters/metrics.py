@@ -1,9 +1,15 @@
 """The operator's metrics, all with the prefix `rljob_operator_`. Names and labels are pinned by a test.
 
-No label holds the name of a job: what is told of one job is its status, its events and its workers' metrics.
+Labels hold the name of a job in `job_series` alone: what else is told of one job is its status, its events and its
+workers' metrics.
 """
 
+from itertools import product
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+
+from rljob_api.names import Scope
+from rljob_operator.adapters.job_series import JobSeries
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -11,6 +17,8 @@ _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _COARSE = (0.005, 0.025, 0.1, 0.25, 1, 5)
 """For what has many labels: each scrape costs the loop as long as it has lines."""
 _RESTART = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+
+RESTART_STAGES = ("persisted", "told", "ready")
 
 
 class Metrics:
@@ -76,5 +84,9 @@ class Metrics:
             registry=registry,
             buckets=_RESTART,
         )
+        for scope, stage in product(Scope, RESTART_STAGES):
+            # A series that begins with its first restart hides it: Prometheus counts what comes after the first value.
+            self.restart_seconds.labels(scope.value, stage)
         self.jobs = Gauge("rljob_operator_jobs", "RLJobs by phase.", ["phase"], registry=registry)
         self.leader = Gauge("rljob_operator_leader", "1 while this replica leads.", registry=registry)
+        self.job_series = JobSeries(registry)

@@ -1,20 +1,36 @@
 """Observe: from the cache and the coordinator's word to what the core decides on. Reads only."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from rljob_api.cluster import COMPONENT_WORKER, LABEL_JOB, LABEL_ROLE, deployment_name
+from rljob_api.gang import required_replicas
 from rljob_api.names import Role
 from rljob_api.role_traits import SCALED_ROLE
 from rljob_api.spec import RLJob
-from rljob_api.status import RLJobStatus
+from rljob_api.status import AcceptedStatus, ConditionType, RLJobStatus
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import CoordinatorStatus
-from rljob_operator.adapters.infrastructure_facts import Ends, infrastructure_facts
+from rljob_operator.adapters.infrastructure_facts import Ends, absent_facts, infrastructure_facts, infrastructure_pods
+from rljob_operator.adapters.obstacles import Heard, of_pod, process_names, unmade_process, unmade_roles
 from rljob_operator.adapters.pod_facts import fact_of, life_of
 from rljob_operator.adapters.startups import Startups
 from rljob_operator.adapters.views import JobKey, PodView
-from rljob_operator.core import Observed, Wishes
+from rljob_operator.core import (
+    Autoscaling,
+    Kept,
+    Observed,
+    PodFact,
+    PodState,
+    ProcessFact,
+    RefusedSpec,
+    Silence,
+    VolumeFact,
+    Wishes,
+)
+from rljob_operator.core.conditions import is_true, terminal
+from rljob_operator.core.observed import Obstacle
 from rljob_operator.core.replicas import Candidate, assign
 
 
@@ -26,22 +42,36 @@ class Sight:
     job: RLJob
     revision: str
     """Of its spec."""
-    generation: int
+    accepted: AcceptedStatus
+    """What is remembered of its spec."""
+    refusal: RefusedSpec | None
+    """There is a newer one that cannot work."""
     status: RLJobStatus
     """As last persisted."""
     pods: Sequence[PodView]
     templates: Mapping[str, str]
     """Deployment -> digest of the template that its new pods get."""
     coordinator: CoordinatorStatus | None
+    silence: Silence | None
+    """Why there is no word of it."""
     secret_is_lost: bool
+    heard: Heard = field(default_factory=Heard)
+    """What other objects and the cluster's Events say."""
+    obstacles: tuple[Obstacle, ...] = ()
+    """What was refused in the turn before."""
+    kept: Kept | None = None
+    volume: VolumeFact | None = None
 
 
-def observe(sight: Sight, ends: Ends, startups: Startups) -> tuple[Observed, Mapping[PodKey, PodView]]:
+def observe(
+    sight: Sight, ends: Ends, startups: Startups, clock: Callable[[], float] = time.time
+) -> tuple[Observed, Mapping[PodKey, PodView]]:
     """What the core may know, and which pod each replica is."""
     members = replicas_of(sight)
     up_at = startups.of(members.values())
     facts = tuple(
-        fact_of(key, pod, _template(sight, key.role), up_at.get(life_of(pod))) for key, pod in members.items()
+        _told(fact_of(key, pod, _template(sight, key.role), up_at.get(life_of(pod))), pod, sight.heard)
+        for key, pod in members.items()
     )
     spec = sight.job.spec
     observed = Observed(
@@ -50,10 +80,20 @@ def observe(sight: Sight, ends: Ends, startups: Startups) -> tuple[Observed, Map
         num_rollouts=spec.rollout.num_rollouts,
         status=sight.status,
         coordinator=sight.coordinator,
+        silence=None if sight.coordinator is not None else sight.silence,
         pods=facts,
-        infrastructure=infrastructure_facts(sight.key, sight.pods, sight.status, ends),
+        infrastructure=_infrastructure(sight, ends, clock()),
+        processes=frozenset(process_names(spec.transfer_queue.storage_units)),
+        unmade=unmade_roles(sight.key, sight.heard.owned),
+        obstacles=sight.obstacles,
         wishes=_wishes(sight),
         secret_is_lost=sight.secret_is_lost,
+        required={} if spec.scheduling.gang is None else required_replicas(spec),
+        autoscaling=Autoscaling.of(spec),
+        kept=sight.kept,
+        volume=sight.volume,
+        num_worker_pods=sum(pod.component == COMPONENT_WORKER for pod in sight.pods),
+        release_after_seconds=spec.scheduling.patience_seconds,
         scale_selector=f"{LABEL_JOB}={sight.key.name},{LABEL_ROLE}={SCALED_ROLE.value}",
     )
     return observed, members
@@ -69,6 +109,25 @@ def replicas_of(sight: Sight) -> Mapping[PodKey, PodView]:
     return {key: workers[uid] for uid, key in assign(sight.status, candidates).items()}
 
 
+def _told(fact: PodFact, pod: PodView, heard: Heard) -> PodFact:
+    """With what Events say of a pod that is kept from running."""
+    why = of_pod(pod, heard) if fact.state is PodState.PENDING else None
+    return fact if why is None else replace(fact, reason=why.reason, last_words=why.sentence)
+
+
+def _infrastructure(sight: Sight, ends: Ends, now: float) -> tuple[ProcessFact, ...]:
+    there = infrastructure_pods(sight.key, sight.pods)
+    told = {name: why for name, pod in there.items() if (why := of_pod(pod, sight.heard)) is not None}
+    present = infrastructure_facts(there, sight.status, ends, told)
+    status = sight.status
+    if status.restart.epoch == 0 or is_true(status, ConditionType.SUSPENDED) or terminal(status) is not None:
+        return present
+    absent = [name for name in process_names(sight.job.spec.transfer_queue.storage_units) if name not in there]
+    found = ((name, unmade_process(name, sight.key, sight.pods, sight.heard)) for name in absent)
+    unmade = {name: why for name, why in found if why is not None}
+    return (*present, *absent_facts(absent, status, ends, unmade, now))
+
+
 def _wishes(sight: Sight) -> Wishes:
     spec = sight.job.spec
     return Wishes(
@@ -77,8 +136,11 @@ def _wishes(sight: Sight) -> Wishes:
         suspend=spec.suspend,
         request=spec.restart_request,
         active_deadline_seconds=spec.active_deadline_seconds,
+        startup_deadline_seconds=spec.startup_deadline_seconds,
         ttl_seconds_after_finished=spec.ttl_seconds_after_finished,
-        generation=sight.generation,
+        generation=sight.accepted.generation,
+        accepted=sight.accepted,
+        refusal=sight.refusal,
     )
 
 

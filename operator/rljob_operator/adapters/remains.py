@@ -17,6 +17,22 @@ PATIENCE_SECONDS = 60.0
 """For the garbage collector. What is there for longer is named, whatever may take it away: nobody waits in silence."""
 
 
+MOST_NAMED = 8
+"""Pods: more names say nothing new."""
+
+
+def remains_sentence(pods: Sequence[PodView]) -> str:
+    """What a job waits for that has the name of an earlier one."""
+    if not pods:
+        return "objects of an earlier job of this name are still being deleted; the job begins when they are gone"
+    names = sorted(pod.name for pod in pods)
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return (
+        f"pods of an earlier job of this name are still there: {', '.join(names[:MOST_NAMED])}{more}; the job begins "
+        "when they are gone"
+    )
+
+
 class Remains:
     """What one job waits for, and since when."""
 

@@ -36,6 +36,7 @@ REPLICA_SETS = Resource("apps/v1", "ReplicaSet", "replicasets")
 DISRUPTION_BUDGETS = Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 NETWORK_POLICIES = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 POD_MONITORS = Resource("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
+POD_GROUPS = Resource("scheduling.x-k8s.io/v1alpha1", "PodGroup", "podgroups")
 EVENTS = Resource("v1", "Event", "events")
 LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
 
@@ -49,6 +50,7 @@ OWNED = (
     DISRUPTION_BUDGETS,
     NETWORK_POLICIES,
     POD_MONITORS,
+    POD_GROUPS,
 )
 """What a job may be made of; an object that is no longer wanted is looked for among these."""
 

@@ -2,18 +2,20 @@
 
 A key is in work at most once. Added again while it is in work it becomes due once more afterwards, however often it
 was added. An alarm goes before progress; what fails comes back later and later: only an alarm makes it come sooner, and
-not before the time that the server named. `Workers` drives it.
+not before the time that the server named. How often a key is looked at is bounded (`TURNS`). `Workers` drives it.
 
     queue.add(key, now, Urgency.ALARM); taken = queue.take(now); ...; queue.done(key)       or queue.failed(key, now)
 """
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
 
 from rljob_operator.adapters.backoff import backoff_seconds
+from rljob_operator.budget import Budget, Rate
 
 K = TypeVar("K", bound=Hashable)
 
@@ -22,6 +24,10 @@ SPACING_SECONDS = 0.02
 
 RISE_SECONDS = 5.0
 """Progress that has been due for so long goes before every alarm that became due after that: it never starves."""
+
+TURNS = Rate(burst=60, every_seconds=0.5)
+"""Of one key. A job that starts, or whose nodes are lost, is looked at dozens of times; one about which there is always
+something new, whoever makes it up, leaves the others their turns."""
 
 FIRST_DELAY_SECONDS = 0.1
 LONGEST_DELAY_SECONDS = 30.0
@@ -78,13 +84,16 @@ class WorkQueue(Generic[K]):
         self._lines: dict[Urgency, _Line[K]] = {urgency: _Line() for urgency in Urgency}
         self._working: dict[K, _Work] = {}
         self._refused: dict[K, _Refused] = {}
+        self._budgets: OrderedDict[K, Budget] = OrderedDict()
+        """Of keys that had a turn lately; who had his last first."""
 
     def add(self, key: K, at: float, urgency: Urgency) -> None:
         """`key` is due at `at`, or earlier if it was so already with that urgency; later where its turns fail."""
         work = self._working.get(key)
         if work is None:
-            refused = self._refused.get(key)
-            self._lines[urgency].put(key, at if refused is None else max(at, refused.not_before[urgency]))
+            refused, budget = self._refused.get(key), self._budgets.get(key)
+            at = at if refused is None else max(at, refused.not_before[urgency])
+            self._lines[urgency].put(key, at if budget is None else budget.free_at(at))
         else:
             work.again[urgency] = min(at, work.again.get(urgency, at))
 
@@ -97,6 +106,7 @@ class WorkQueue(Generic[K]):
         times = {urgency: at for urgency, line in self._lines.items() if (at := line.drop(key)) is not None}
         urgency = Urgency.ALARM if times.get(Urgency.ALARM, now + 1) <= now else Urgency.PROGRESS
         self._working[key] = _Work(now, Urgency.ALARM in times)
+        self._spend(key, now)
         return Taken(key, urgency, times[urgency])
 
     def done(self, key: K) -> None:
@@ -131,6 +141,12 @@ class WorkQueue(Generic[K]):
         """For how long the key that is due for longest has waited."""
         due = self.next_due()
         return 0.0 if due is None else max(0.0, now - due)
+
+    def _spend(self, key: K, now: float) -> None:
+        self._budgets.setdefault(key, Budget(TURNS)).spend(now)
+        self._budgets.move_to_end(key)
+        while next(iter(self._budgets.values())).is_whole(now):
+            self._budgets.popitem(last=False)
 
     def _firsts(self, urgencies: Collection[Urgency]) -> list[tuple[Urgency, float, K]]:
         found = ((urgency, self._lines[urgency].first()) for urgency in urgencies)

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic
 
@@ -98,10 +99,10 @@ class Workers(Generic[K]):
     async def _wait(self) -> None:
         due = self._queue.next_due(self._served()) if len(self._running) < self._concurrency else None
         timeout = None if due is None else max(0.0, due - time.monotonic())
-        try:
-            await asyncio.wait_for(self._changed.wait(), timeout)
-        except TimeoutError:
-            return
+        # Not by `wait_for`: that of Python 3.11 forgets a cancellation that comes together with the change.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._changed.wait()
 
     async def _work(self, taken: Taken[K]) -> None:
         started = time.monotonic()

@@ -3,9 +3,12 @@
 from pathlib import PurePosixPath
 
 from rljob_api import cluster
-from rljob_api.spec import Metadata
+from rljob_api.spec import Metadata, RLJob
 from rljob_operator.build.metadata import manifest
 from rljob_operator.build.parts import Manifest, Site
+
+JOB_KEY = PurePosixPath(cluster.JOB_FILE).name
+"""In the ConfigMap's data."""
 
 
 def config(site: Site) -> Manifest:
@@ -13,7 +16,11 @@ def config(site: Site) -> Manifest:
 
     Without defaults: a pod of an earlier version would refuse a field that it does not know, though nobody set it.
     """
-    metadata = Metadata(name=site.name, namespace=site.owner.namespace)
-    given = site.job.model_copy(update={"metadata": metadata})
-    data = {PurePosixPath(cluster.JOB_FILE).name: given.model_dump_json(indent=2, exclude_defaults=True) + "\n"}
+    data = {JOB_KEY: job_file(site.job, site.owner.namespace)}
     return manifest(site, ("v1", "ConfigMap"), cluster.config_name(site.name), {"data": data})
+
+
+def job_file(job: RLJob, namespace: str) -> str:
+    """The text of the file. The operator reads it, too: it is where a spec outlives an edit that is refused."""
+    given = job.model_copy(update={"metadata": Metadata(name=job.metadata.name, namespace=namespace)})
+    return given.model_dump_json(indent=2, exclude_defaults=True) + "\n"

@@ -10,8 +10,8 @@ from rljob_api.status import RLJobStatus
 from rljob_operator.build.metadata import manifest, selector
 from rljob_operator.build.parts import COORDINATOR_CONTAINER, Manifest, Part, Site
 from rljob_operator.build.placement import coordinator_placement, run_volume
-from rljob_operator.build.probes import coordinator_probes
-from rljob_operator.build.resources import COORDINATOR
+from rljob_operator.build.probes import LAST_WORDS, coordinator_probes
+from rljob_operator.build.resources import COORDINATOR, server_resources
 from rljob_operator.build.roles import NO_DEADLINE, pod_identity
 from rljob_operator.build.scale import infrastructure_replicas
 from rljob_operator.build.security import container_security
@@ -52,8 +52,9 @@ def _container(site: Site) -> dict[str, Any]:
         "command": [site.workloads.python, "-m", "rljob_workers.dcs.coordinator.pod"],
         "env": pod_identity(site),
         "ports": [{"name": "http", "containerPort": cluster.COORDINATOR_PORT}],
-        "resources": COORDINATOR,
+        "resources": server_resources(COORDINATOR, site.job.spec.infrastructure.coordinator.resources),
         "volumeMounts": common_mounts(),
+        "terminationMessagePolicy": LAST_WORDS,
         **coordinator_probes(),
         **container_security(),
     }

@@ -12,7 +12,8 @@ def pod_monitor(site: Site) -> Manifest:
     spec = {
         "selector": {"matchLabels": {cluster.LABEL_JOB: site.name}},
         "podTargetLabels": _LABELS,
-        "podMetricsEndpoints": [{"port": "http", "path": "/metrics"}],
+        # Else the label `job`, by which each series names its job, would be the scraper's own word for this monitor.
+        "podMetricsEndpoints": [{"port": "http", "path": "/metrics", "honorLabels": True}],
     }
     kind = ("monitoring.coreos.com/v1", "PodMonitor")
     return manifest(site, kind, site.name, {"spec": spec}, labels=site.workloads.monitor_labels)

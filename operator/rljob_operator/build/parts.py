@@ -26,6 +26,8 @@ class Platform:
 
     pod_monitors: bool = False
     """The CRD PodMonitor of the Prometheus operator is there."""
+    pod_groups: bool = False
+    """The CRD PodGroup of scheduler-plugins is there."""
 
 
 @dataclass(frozen=True, slots=True)

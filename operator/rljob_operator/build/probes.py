@@ -2,6 +2,9 @@
 
 from typing import Any
 
+LAST_WORDS = "FallbackToLogsOnError"
+"""Termination message policy: the end of a container's log is what it said of its end, for whoever tells of that."""
+
 _STOPPED_GRACE_SECONDS = 5
 """A container that fails its liveness probe does not handle SIGTERM either: it is not given its drain."""
 

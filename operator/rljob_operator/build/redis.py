@@ -11,8 +11,8 @@ from rljob_api.spec import PersistenceKind
 from rljob_api.status import RLJobStatus
 from rljob_operator.build.metadata import manifest, part_labels, selector
 from rljob_operator.build.parts import REDIS_CONTAINER, Manifest, Part, Site
-from rljob_operator.build.probes import redis_probes
-from rljob_operator.build.resources import CONTROL, storage_resources
+from rljob_operator.build.probes import LAST_WORDS, redis_probes
+from rljob_operator.build.resources import CONTROL, server_resources, storage_resources
 from rljob_operator.build.scale import infrastructure_replicas
 from rljob_operator.build.secret import PASSWORD_KEY
 from rljob_operator.build.security import container_security
@@ -36,7 +36,8 @@ def control(site: Site, status: RLJobStatus) -> Manifest:
     """The control Redis: synced every second, a torn tail cut off at the start."""
     persistence = site.job.spec.transfer_queue.redis.persistence
     claimed = persistence.kind is PersistenceKind.CLAIM
-    pod = _pod(site, _CONTROL_ARGUMENTS, [], CONTROL, volumes=[] if claimed else [_scratch()])
+    resources = server_resources(CONTROL, site.job.spec.infrastructure.control.resources)
+    pod = _pod(site, _CONTROL_ARGUMENTS, [], resources, volumes=[] if claimed else [_scratch()])
     body = _stateful(site, CONTROL_PART, infrastructure_replicas(site, status, 1), cluster.control_name(site.name), pod)
     return _set(site, CONTROL_PART, {**body, **(_claims(site) if claimed else {})})
 
@@ -108,6 +109,7 @@ def _pod(
         "ports": [{"name": "redis", "containerPort": cluster.REDIS_PORT}],
         "resources": resources,
         "volumeMounts": [{"name": _DATA, "mountPath": _DATA_DIR}],
+        "terminationMessagePolicy": LAST_WORDS,
         **redis_probes(site.workloads.redis_ping),
         **container_security(),
     }

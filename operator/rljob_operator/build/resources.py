@@ -4,7 +4,8 @@ import string
 from decimal import Decimal
 from typing import Any
 
-from rljob_api.spec import ResourcesSpec, RoleSpec
+from rljob_api.infrastructure_spec import ResourcesSpec
+from rljob_api.spec import RoleSpec
 
 _MIB = 1 << 20
 _CPU = "100m"
@@ -30,6 +31,14 @@ def role_resources(spec: RoleSpec) -> dict[str, Any]:
     gpus = {spec.gpu_resource: str(spec.gpus)} if spec.gpus else {}
     requests, limits = {**spec.resources.requests, **gpus}, {**spec.resources.limits, **gpus}
     return _without_empty(_with_cpu(requests, limits), limits)
+
+
+def server_resources(usual: dict[str, Any], given: ResourcesSpec) -> dict[str, Any]:
+    """Of coordinator or control Redis: the spec's, and what is usual of which it says nothing."""
+    limits = {**usual["limits"], **given.limits}
+    unasked = given.limits.keys() - given.requests.keys()  # there Kubernetes takes the limit, which may be lower
+    requests = {name: amount for name, amount in usual["requests"].items() if name not in unasked}
+    return {"requests": {**requests, **given.requests}, "limits": limits}
 
 
 def storage_resources(spec: ResourcesSpec, storage_bytes: int) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from rljob_api.spec import RoleSpec
 from rljob_api.status import RLJobStatus
 from rljob_operator.build.metadata import manifest, selector
 from rljob_operator.build.parts import WORKER_CONTAINER, Manifest, Part, Site
-from rljob_operator.build.placement import saver_placement
-from rljob_operator.build.probes import worker_probes
+from rljob_operator.build.placement import role_placement
+from rljob_operator.build.probes import LAST_WORDS, worker_probes
 from rljob_operator.build.resources import role_resources
 from rljob_operator.build.scale import role_replicas
 from rljob_operator.build.security import container_security
@@ -60,7 +60,7 @@ def _pod(site: Site, role: Role, spec: RoleSpec) -> dict[str, Any]:
         "terminationGracePeriodSeconds": site.workloads.termination_grace_seconds,
         "containers": [_container(site, role, spec)],
         "volumes": [run, *common_volumes(site), memory_volume(site, role, spec)],
-        **(saver_placement(site) if saves else {}),
+        **role_placement(site, role_part(role)),
     }
 
 
@@ -74,6 +74,7 @@ def _container(site: Site, role: Role, spec: RoleSpec) -> dict[str, Any]:
         "ports": [{"name": "http", "containerPort": cluster.PROBE_PORT}],
         "resources": role_resources(spec),
         "volumeMounts": [*common_mounts(), {"name": MEMORY, "mountPath": MEMORY_DIR}],
+        "terminationMessagePolicy": LAST_WORDS,
         **worker_probes(),
         **container_security(),
     }

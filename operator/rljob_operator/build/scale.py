@@ -1,5 +1,6 @@
 """How many pods a part has: what the status says, and none once the job is suspended or over."""
 
+from rljob_api.gang import required_replicas
 from rljob_api.names import Role
 from rljob_api.spec import CleanPodPolicy, RLJobSpec
 from rljob_api.status import ConditionType, RLJobStatus
@@ -9,13 +10,13 @@ _ENDED = (ConditionType.SUCCEEDED, ConditionType.FAILED)
 
 
 def role_replicas(site: Site, status: RLJobStatus, role: Role) -> int:
-    """Pods of a role: as many as the status has, draining ones among them; the spec's before it has any."""
-    if _workers_gone(site.job.spec, status):
+    """Pods of a role: as many as the status has, draining ones among them; those it begins with before it has any."""
+    if _workers_gone(site.job.spec, status) or status.restart.releasing:
         return 0
     known = next((found for found in status.roles if found.name == role), None)
     if known is not None:
         return len(known.pods)
-    return 0 if site.job.spec.suspend else site.job.spec.roles.replicas()[role]
+    return 0 if site.job.spec.suspend else required_replicas(site.job.spec)[role]
 
 
 def infrastructure_replicas(site: Site, status: RLJobStatus, replicas: int) -> int:

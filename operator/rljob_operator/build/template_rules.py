@@ -8,18 +8,28 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from rljob_api import cluster
-from rljob_api.role_traits import field_name
+from rljob_api.role_traits import LEADING_ROLE, field_name
 from rljob_api.spec import RLJob
-from rljob_operator.build.parts import CONTAINERS, WORKER_CONTAINER
+from rljob_operator.build.parts import (
+    CONTAINERS,
+    COORDINATOR_CONTAINER,
+    REDIS_CONTAINER,
+    WORKER_CONTAINER,
+    Owner,
+    Site,
+)
+from rljob_operator.build.placement import shares_node
 from rljob_operator.build.template_patch import DIRECTIVE, MERGE_KEYS
 from rljob_operator.build.volumes import JOB, JOB_DIR, RUN, SECRET, STATE
-from rljob_operator.options import WorkloadOptions
+from rljob_operator.options import OperatorOptions, WorkloadOptions
 
 _OWN_PREFIX = "rljob.dev/"
 _OWN_ENVIRONMENT = "RLJOB_"
 _OWN_VOLUMES = (SECRET, JOB, STATE)
 _OWN_PATHS = tuple(PurePosixPath(path) for path in (cluster.SECRET_DIR, JOB_DIR, cluster.STATE_DIR))
 _OWN_FIELDS = ("command", "args")
+_OBJECTS = ("metadata", "spec", "labels", "annotations")
+_INFRASTRUCTURE = "infrastructure.template"
 
 
 def template_problems(job: RLJob) -> list[str]:
@@ -27,7 +37,44 @@ def template_problems(job: RLJob) -> list[str]:
     found: list[str] = []
     for role, spec in job.spec.roles.present().items():
         found += _problems(spec.template, f"roles.{field_name(role)}.template", (WORKER_CONTAINER,))
-    return found
+        found += _torn_apart(job, spec.template, f"roles.{field_name(role)}.template")
+    infrastructure = job.spec.infrastructure.template
+    found += _problems(infrastructure, _INFRASTRUCTURE, (COORDINATOR_CONTAINER, REDIS_CONTAINER))
+    found += _torn_apart(job, infrastructure, _INFRASTRUCTURE)
+    # Where the templates cannot be read, nothing more is made of them.
+    return found or list(_apart_from_the_actor(job))
+
+
+def _torn_apart(job: RLJob, template: dict[str, Any], path: str) -> Iterator[str]:
+    """What would take a pod out of its gang: the others would wait for it for ever."""
+    if job.spec.scheduling.gang is None:
+        return
+    if "schedulerName" in _object(template, "spec"):
+        yield f"{path}.spec.schedulerName: all pods of a gang have one scheduler. Give scheduling.schedulerName."
+    if cluster.LABEL_POD_GROUP in _object(_object(template, "metadata"), "labels"):
+        label = f"{path}.metadata.labels.{cluster.LABEL_POD_GROUP}"
+        yield f"{label}: belongs to the operator, since scheduling.gang is given. Remove it."
+
+
+def _apart_from_the_actor(job: RLJob) -> Iterator[str]:
+    """A node that the coordinator is sent to and the actor is not, though both have to be on one."""
+    wanted = _object(_object(job.spec.infrastructure.template, "spec"), "nodeSelector")
+    if not wanted or not shares_node(Site.of(job, Owner(namespace="", uid=""), OperatorOptions())):
+        return
+    actor = job.spec.roles.present()[LEADING_ROLE].template
+    has = _object(_object(actor, "spec"), "nodeSelector")
+    for label, value in wanted.items():
+        if label in has and has[label] != value:
+            yield (
+                f"{_INFRASTRUCTURE}.spec.nodeSelector.{label}: {_shown(value)} is where the actor is not (its template"
+                f" has {_shown(has[label])}), and checkpoint.volume.accessMode ReadWriteOnce keeps the coordinator on"
+                " the actor's node. Give ReadWriteMany and a class of storage that all nodes share, or leave this out."
+            )
+
+
+def _object(value: dict[str, Any], key: str) -> dict[str, Any]:
+    found = value.get(key)
+    return found if isinstance(found, dict) else {}
 
 
 def options_problems(options: WorkloadOptions) -> list[str]:
@@ -57,12 +104,26 @@ def _shape(value: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - JSON
         where = f"{path}.{key}"
         if key == DIRECTIVE:
             yield f"{where}: belongs into an entry of a list. Give null to delete a field."
-        elif key in ("metadata", "spec", "labels", "annotations") and not isinstance(inner, dict):
+        elif _wants_object(key, inner, path) and not isinstance(inner, dict):
             yield f"{where}: {_shown(inner)} is not an object. Give an object."
         elif key in MERGE_KEYS and "labels" not in path and "annotations" not in path:
             yield from _merged_list(inner, where, MERGE_KEYS[key])
+        elif key == "tolerations" and not _are_objects(inner):
+            yield f"{where}: {_shown(inner)} is not a list of objects. Give tolerations as in a pod template."
         elif isinstance(inner, dict):
             yield from _shape(inner, where)
+
+
+def _wants_object(key: str, inner: Any, path: str) -> bool:  # noqa: ANN401 - JSON
+    """Also the resources of a container, which a gang is summed up from; null takes the operator's away."""
+    of_container = path.endswith("]") if key == "resources" else path.endswith("].resources")
+    is_amounts = key in ("resources", "requests", "limits") and of_container
+    return key in _OBJECTS or (is_amounts and inner is not None)
+
+
+def _are_objects(value: Any) -> bool:  # noqa: ANN401 - JSON
+    """Or null, which deletes them."""
+    return value is None or (isinstance(value, list) and all(isinstance(each, dict) for each in value))
 
 
 def _merged_list(entries: Any, path: str, key: str) -> Iterator[str]:  # noqa: ANN401 - JSON

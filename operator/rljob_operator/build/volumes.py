@@ -1,4 +1,4 @@
-"""Volumes of worker and coordinator pods, and the claim of the checkpoints."""
+"""Volumes of worker and coordinator pods."""
 
 from pathlib import PurePosixPath
 from typing import Any
@@ -7,8 +7,7 @@ from rljob_api import cluster
 from rljob_api.names import Role
 from rljob_api.spec import RoleSpec
 from rljob_api.topology import topology_of
-from rljob_operator.build.metadata import manifest
-from rljob_operator.build.parts import Manifest, Site
+from rljob_operator.build.parts import Site
 from rljob_operator.build.resources import times
 
 RUN, STATE, TEMPORARY, MEMORY, SECRET, JOB = "run", "state", "tmp", "shm", "secret", "job"
@@ -44,11 +43,11 @@ def common_mounts() -> list[dict[str, Any]]:
 def memory_volume(site: Site, role: Role, spec: RoleSpec) -> dict[str, Any]:
     """The pod's /dev/shm, which holds weights on their way: two versions of the model at most, in each rank.
 
-    NCCL's ranks of one pod talk through it, too. Its pages count as the container's memory, so the container's limit
-    bounds it; without one, the operator's option for each rank.
+    NCCL's processes of one pod, one for each GPU, talk through it, too. Its pages count as the container's memory, so
+    the container's limit bounds it; without one, the operator's option for each rank or GPU.
     """
-    num_ranks = topology_of(site.job.spec.roles, role).ranks_per_pod
-    size = spec.resources.limits.get("memory") or times(site.workloads.shared_memory, num_ranks)
+    num_processes = max(topology_of(site.job.spec.roles, role).ranks_per_pod, spec.gpus)
+    size = spec.resources.limits.get("memory") or times(site.workloads.shared_memory, num_processes)
     return {"name": MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": size}}
 
 
@@ -62,16 +61,3 @@ def checkpoint_volume(site: Site) -> dict[str, Any]:
     given = site.job.spec.checkpoint.volume.claim_name
     claim = given or cluster.checkpoint_claim_name(site.name)
     return {"name": RUN, "persistentVolumeClaim": {"claimName": claim}}
-
-
-def claim(site: Site) -> Manifest:
-    """The claim that goes with the job."""
-    volume = site.job.spec.checkpoint.volume
-    spec: dict[str, Any] = {
-        "accessModes": [volume.access_mode.value],
-        "resources": {"requests": {"storage": volume.size}},
-    }
-    if volume.storage_class_name is not None:
-        spec["storageClassName"] = volume.storage_class_name
-    name = cluster.checkpoint_claim_name(site.name)
-    return manifest(site, ("v1", "PersistentVolumeClaim"), name, {"spec": spec})

@@ -21,7 +21,19 @@ from rljob_operator.core.decision import (
     SetDesired,
     Stop,
 )
-from rljob_operator.core.observed import Observed, PodEnding, PodFact, PodState, ProcessFact, Wishes
+from rljob_operator.core.observed import (
+    Autoscaling,
+    Kept,
+    Observed,
+    PodEnding,
+    PodFact,
+    PodState,
+    ProcessFact,
+    RefusedSpec,
+    Silence,
+    VolumeFact,
+    Wishes,
+)
 from rljob_operator.core.reasons import Reason
 from rljob_operator.core.replicas import Candidate, assign
 from rljob_operator.core.start import begin
@@ -29,12 +41,14 @@ from rljob_operator.core.start import begin
 __all__ = [
     "AcknowledgeFailures",
     "Action",
+    "Autoscaling",
     "Candidate",
     "CreatePod",
     "Decision",
     "DeleteJob",
     "Event",
     "KeepPod",
+    "Kept",
     "KillPod",
     "MarkForDeletion",
     "Observed",
@@ -44,9 +58,12 @@ __all__ = [
     "ProcessFact",
     "RaiseEpoch",
     "Reason",
+    "RefusedSpec",
     "RestartInfrastructure",
     "SetDesired",
+    "Silence",
     "Stop",
+    "VolumeFact",
     "Wishes",
     "assign",
     "begin",

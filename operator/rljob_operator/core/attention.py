@@ -7,12 +7,16 @@ from rljob_operator.core.drain import drained_at, is_draining
 from rljob_operator.core.ends import deadline_at, deleted_at
 from rljob_operator.core.hang import hangs_after_seconds, overdue_in
 from rljob_operator.core.infrastructure import due_at
-from rljob_operator.core.observed import Observed
+from rljob_operator.core.observed import Observed, Silence
 from rljob_operator.core.orders import is_over, over_at
+from rljob_operator.core.parting import saves_first
 from rljob_operator.core.pods import POLL_SLACK_SECONDS
+from rljob_operator.core.reach import seen_seconds, since_when, told_at
+from rljob_operator.core.release import released_at
 from rljob_operator.core.roster import pods
 from rljob_operator.core.scaling import is_owed, leaves_at
 from rljob_operator.core.stall import stalls_at
+from rljob_operator.core.startup import too_late_at
 
 LOOK_INTERVAL_SECONDS = 1.0
 """While something is on its way; in a local run always. On a cluster it is announced, and the look is for what is not:
@@ -42,13 +46,16 @@ def look_again_at(observed: Observed, status: RLJobStatus, now: float) -> float:
         over_at(status),
         drained_at(observed, status),
         deadline_at(observed, status),
+        released_at(observed, status),
     )
-    times += [at for at in marks if at is not None]
+    times += [at for at in (*marks, too_late_at(observed, status)) if at is not None]
     return min(at for at in times if at > now)
 
 
 def _interval(observed: Observed, status: RLJobStatus, now: float) -> float:
     coordinator = observed.coordinator
+    if saves_first(observed, status, now):
+        return LOOK_INTERVAL_SECONDS
     if _waits_for_a_pod(observed, status):
         return OPENING_INTERVAL_SECONDS
     if observed.on_cluster and (is_true(status, ConditionType.SUSPENDED) or is_over(observed, status, now)):
@@ -61,8 +68,10 @@ def _interval(observed: Observed, status: RLJobStatus, now: float) -> float:
     if coordinator is None or not is_true(status, ConditionType.READY):
         soonest.append(now - _waits_since(status))
     if coordinator is not None:
-        stall = stalls_at(observed, status) - now
-        soonest += [_silent_in(observed, coordinator), *([stall] if stall > 0 else [])]
+        stall = stalls_at(observed, status, now) - now
+        soonest += [_silent_in(observed, status, coordinator, now), *([stall] if stall > 0 else [])]
+    if observed.silence is not None:
+        soonest += [at - now for at in _silence_counts_at(observed, status, observed.silence) if at > now]
     return max(min(soonest), LOOK_INTERVAL_SECONDS)
 
 
@@ -78,9 +87,17 @@ def _waits_for_a_pod(observed: Observed, status: RLJobStatus) -> bool:
     return observed.on_cluster and any(not pod.life and before.get(key) for key, pod in pods(status))
 
 
-def _silent_in(observed: Observed, coordinator: CoordinatorStatus) -> float:
+def _silence_counts_at(observed: Observed, status: RLJobStatus, silence: Silence) -> tuple[float, float]:
+    """When the silence of the coordinator is told, and when the job is no longer called well for it."""
+    limit = observed.policy.heartbeat_timeout_seconds
+    return told_at(observed, silence), since_when(status, silence) + limit
+
+
+def _silent_in(observed: Observed, status: RLJobStatus, coordinator: CoordinatorStatus, now: float) -> float:
     """Seconds until the first rank or launcher would be called silent, if nothing more is heard of any."""
     timeout = observed.policy.heartbeat_timeout_seconds
-    ranks = [overdue_in(rank, hangs_after_seconds(observed)) for pod in coordinator.pods for rank in pod.ranks]
-    launchers = [timeout + POLL_SLACK_SECONDS - pod.poll_age_seconds for pod in coordinator.pods]
+    limit = hangs_after_seconds(observed)
+    ranks = [overdue_in(status, rank, limit, now) for pod in coordinator.pods for rank in pod.ranks]
+    ages = [seen_seconds(status, pod.poll_age_seconds, now) for pod in coordinator.pods]
+    launchers = [timeout + POLL_SLACK_SECONDS - age for age in ages]
     return min([*ranks, *launchers], default=QUIET_INTERVAL_SECONDS)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rljob_api.names import EXIT_SUCCEEDED
 from rljob_api.status import PodStatus, RLJobStatus
-from rljob_api.wire.epochs import PodOrder
+from rljob_api.wire.epochs import NOBODY, PodOrder
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_operator.core.collectives import explained
 from rljob_operator.core.hang import hanging
@@ -132,7 +132,7 @@ def _lost_unseen(observed: Observed, status: RLJobStatus) -> list[Cause]:
 
 def _is_given_up(pod: PodStatus, order: PodOrder) -> bool:
     """Whether the life that this order was for is over: another pod has the number, or another life of the same."""
-    if not order.pod_uid or order.generation >= pod.generation:
+    if order.pod_uid in ("", NOBODY) or order.generation >= pod.generation:
         return False
     return order.pod_uid == _uid(pod.lost_life) or order.pod_uid != _uid(pod.life)
 

@@ -10,18 +10,28 @@ from rljob_operator.core.orders import is_over
 def with_cluster_status(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
     """`status` with Progressing, the scale, and on every condition the generation of the spec that it was judged by.
 
-    A local run shows neither: nobody scales it and its spec does not change.
+    A local run shows of these the scale alone, if it scales itself: its spec does not change.
     """
+    status = status.model_copy(update={"scaling": _scaling(observed, status)}) if observed.scales else status
     if not observed.on_cluster:
         return status
     status = _progressing(observed, status, now)
-    generation = observed.wishes.generation
     # Of a condition that another version wrote nobody here knows what it was judged by.
     conditions = [
-        c.model_copy(update={"observed_generation": generation}) if isinstance(c.type, ConditionType) else c
+        c.model_copy(update={"observed_generation": _generation(observed, c.type)})
+        if isinstance(c.type, ConditionType)
+        else c
         for c in status.conditions
     ]
-    return status.model_copy(update={"conditions": conditions, "scaling": _scaling(observed, status)})
+    return status.model_copy(update={"conditions": conditions})
+
+
+def _generation(observed: Observed, kind: ConditionType) -> int:
+    """What a condition was judged by: all but Accepted by the spec that the job goes by."""
+    wishes = observed.wishes
+    if kind is ConditionType.ACCEPTED and wishes.refusal is not None:
+        return wishes.refusal.generation
+    return wishes.generation
 
 
 def _progressing(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:

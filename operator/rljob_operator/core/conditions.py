@@ -4,9 +4,13 @@ from collections.abc import Iterable
 
 from rljob_api.status import Condition, ConditionType, RLJobStatus
 from rljob_api.times import timestamp
+from rljob_operator.core.wording import shortened
 
 TERMINAL = (ConditionType.SUCCEEDED, ConditionType.FAILED, ConditionType.INTERRUPTED)
 """Once one of these is true, nothing is started any more."""
+
+UNKNOWN = "Unknown"
+"""Neither True nor False: as Kubernetes says of a node that it cannot ask."""
 
 
 def find(status: RLJobStatus, kind: str) -> Condition | None:
@@ -20,6 +24,17 @@ def is_true(status: RLJobStatus, kind: str) -> bool:
     return condition is not None and condition.status == "True"
 
 
+def is_unknown(status: RLJobStatus, kind: str) -> bool:
+    """Whether the condition is there, and nobody can know whether it holds."""
+    condition = find(status, kind)
+    return condition is not None and condition.status == UNKNOWN
+
+
+def was_well(status: RLJobStatus) -> bool:
+    """Whether the job was Ready when it was last heard of."""
+    return is_true(status, ConditionType.READY) or is_unknown(status, ConditionType.READY)
+
+
 def terminal(status: RLJobStatus) -> Condition | None:
     """The condition that ended the job, or None."""
     return next((c for c in status.conditions if c.type in TERMINAL and c.status == "True"), None)
@@ -29,10 +44,18 @@ def with_condition(
     status: RLJobStatus, kind: ConditionType, now: float, *, true: bool, reason: str, message: str
 ) -> RLJobStatus:
     """`status` with this condition set."""
-    word = "True" if true else "False"
+    return _said(status, kind, now, "True" if true else "False", reason, message)
+
+
+def with_unknown(status: RLJobStatus, kind: ConditionType, now: float, *, reason: str, message: str) -> RLJobStatus:
+    """`status` in which nobody can know whether this condition holds."""
+    return _said(status, kind, now, UNKNOWN, reason, message)
+
+
+def _said(status: RLJobStatus, kind: ConditionType, now: float, word: str, reason: str, message: str) -> RLJobStatus:
     old = find(status, kind)
     since = old.last_transition_time if old is not None and old.status == word else timestamp(now)
-    said: dict[str, object] = {"type": kind, "status": word, "reason": reason, "message": message}
+    said: dict[str, object] = {"type": kind, "status": word, "reason": reason, "message": shortened(message)}
     said |= {"last_transition_time": since, "observed_generation": status.observed_generation}
     new = Condition.model_validate(said) if old is None else old.model_copy(update=said)
     if old == new:

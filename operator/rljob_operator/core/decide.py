@@ -7,6 +7,7 @@ carried out is carried out next time.
 
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_operator.core.attention import look_again_at
+from rljob_operator.core.autoscaling import autoscaled, with_wanted
 from rljob_operator.core.causes import Causes, causes_of
 from rljob_operator.core.cluster_status import with_cluster_status
 from rljob_operator.core.conditions import is_true, terminal
@@ -16,32 +17,47 @@ from rljob_operator.core.drain import drain, stopping
 from rljob_operator.core.ends import deadline, fatal, finished, limited
 from rljob_operator.core.gangs import levelled
 from rljob_operator.core.infrastructure import restarts
+from rljob_operator.core.kept import continued
 from rljob_operator.core.notices import evicted_rows, notices, queue_drain, replacements
 from rljob_operator.core.observed import Observed
 from rljob_operator.core.orders import orders
 from rljob_operator.core.outcome import applied, replaced
 from rljob_operator.core.phase import phase, reason
 from rljob_operator.core.progress import refresh
+from rljob_operator.core.reach import not_asked, reached
 from rljob_operator.core.readiness import settled
+from rljob_operator.core.release import given_back, released
 from rljob_operator.core.restart import restart
 from rljob_operator.core.scaling import scaled
 from rljob_operator.core.stall import stalled
 from rljob_operator.core.start import entered
+from rljob_operator.core.startup import too_late, waiting
+from rljob_operator.core.vain_restarts import counted, forgotten, in_vain
 from rljob_operator.core.verdicts import RestartGlobal, RestartInPlace, Suspend, Verdict
+from rljob_operator.core.volume import with_volume
 from rljob_operator.core.wishes import requested, spec_change
 
 
 def decide(observed: Observed, now: float) -> Decision:
     """What to persist, do and tell. Pure."""
+    observed = with_wanted(observed, observed.status)
     status, events = entered(observed, observed.status, now)
-    status = refresh(observed, status, now)
+    status = given_back(observed, counted(observed, refresh(observed, status, now)))
     if not _rests(status):
-        status, emitted = _moved(observed, status, now)
+        status, told = reached(observed, status, now)
+        status, emitted = continued(observed, status, now)
         events += emitted
+        status, emitted = _moved(observed, status, now)
+        status = forgotten(observed.status, status)
+        events += (*told, *emitted)
+        observed = with_wanted(observed, status)
+    if _rests(status):
+        status = not_asked(status)
     if not _rests(status) and not stopping(observed, status):
         status = levelled(status, now)
     again = () if _rests(status) else tuple(restarts(observed.infrastructure, now))
     actions = (*(action for action, _ in again), *orders(observed, status, now))
+    status = with_volume(observed, waiting(status, now), now)
     status = with_cluster_status(observed, status, now)
     status = status.model_copy(update={"phase": phase(status), "reason": reason(status)})
     return Decision(status, actions, (*events, *(event for _, event in again)), look_again_at(observed, status, now))
@@ -75,6 +91,8 @@ def _moved(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobSt
 def _scaled_and_settled(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
     """Replicas that a restart kept from leaving begin to in the decision that it ends in."""
     was_ready = is_true(status, ConditionType.READY)
+    status = autoscaled(observed, status, now)
+    observed = with_wanted(observed, status)
     status, events = scaled(observed, status, now)
     status, emitted = settled(observed, status, now)
     if is_true(status, ConditionType.READY) and not was_ready:
@@ -89,10 +107,13 @@ def _verdict(observed: Observed, status: RLJobStatus, causes: Causes, now: float
         finished(observed)
         or deadline(observed, status, now)
         or fatal(observed, status, causes, now)
+        or in_vain(observed, status)
+        or too_late(observed, status, now)
         or drain(observed, status, now)
         or control_state(observed, status)
         or spec_change(observed, status)
         or _restart(observed, status, causes, now)
+        or released(observed, status, now)
         or stalled(observed, status, now)
     )
     return limited(observed.policy, status, verdict) if isinstance(verdict, RestartGlobal) else verdict

@@ -109,6 +109,9 @@ class Event:
     message: str
     role: Role | None = None
     scope: Scope | None = None
+    once: str = ""
+    """Names what happened: whoever tells it again, as after a restart of its own, tells the same event. "": nobody
+    would know of it any more."""
 
 
 @dataclass(frozen=True, slots=True)

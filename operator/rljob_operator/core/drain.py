@@ -3,7 +3,7 @@
 from rljob_api.role_traits import TRAITS
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_api.times import seconds
-from rljob_api.wire.observation import PodObservation
+from rljob_api.wire.observation import PodObservation, RankObservation
 from rljob_api.wire.ranks import RankState
 from rljob_operator.core.conditions import find
 from rljob_operator.core.observed import Observed
@@ -46,6 +46,12 @@ def drained_at(observed: Observed, status: RLJobStatus) -> float | None:
     return _suspending_since(status, 0.0) + DRAIN_LIMIT_SECONDS if _suspending(status) else None
 
 
+def at_work(seen: PodObservation, epoch: int) -> list[RankObservation]:
+    """Ranks of this epoch that have something to save: one that has only started holds nothing new."""
+    running = {p.incarnation for p in seen.processes if p.exit_code is None and p.epoch == epoch}
+    return [rank for rank in seen.ranks if rank.state is RankState.READY and rank.incarnation in running]
+
+
 def _suspending(status: RLJobStatus) -> bool:
     condition = find(status, ConditionType.SUSPENDED)
     return condition is not None and condition.status == "False" and condition.reason == Reason.DRAINING.value
@@ -76,9 +82,4 @@ def _saving(observed: Observed, status: RLJobStatus) -> bool:
         return False
     savers = [(key, pod) for key, pod in pods(status) if TRAITS[key.role].saves]
     seen = [observed.seen(key, pod.life) for key, pod in savers]
-    return any(_at_work(status, pod) for pod in seen if pod is not None)
-
-
-def _at_work(status: RLJobStatus, seen: PodObservation) -> bool:
-    running = {p.incarnation for p in seen.processes if p.exit_code is None and p.epoch == status.restart.epoch}
-    return any(rank.state is RankState.READY and rank.incarnation in running for rank in seen.ranks)
+    return any(at_work(pod, status.restart.epoch) for pod in seen if pod is not None)

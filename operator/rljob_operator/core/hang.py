@@ -11,6 +11,7 @@ from rljob_api.wire.launchers import RankProcess
 from rljob_api.wire.observation import PodObservation, RankObservation
 from rljob_operator.core.observed import Observed
 from rljob_operator.core.pods import POLL_SLACK_SECONDS, REGISTER_LIMIT_SECONDS
+from rljob_operator.core.reach import heard_since, seen_seconds
 from rljob_operator.core.reasons import Reason
 from rljob_operator.core.roster import staying
 from rljob_operator.core.verdicts import Cause
@@ -26,7 +27,7 @@ def hanging(observed: Observed, status: RLJobStatus, now: float) -> list[Cause]:
         seen = observed.seen(key, pod.life)
         if seen is None:
             continue
-        causes += _silent(observed, status, key, pod, seen)
+        causes += _silent(observed, status, key, pod, seen, now)
         causes += _unregistered(status, key, pod, seen, now - _ordered_at(observed, status, key, pod))
     return causes
 
@@ -41,13 +42,15 @@ def hangs_after_seconds(observed: Observed) -> float:
     return max(observed.policy.heartbeat_timeout_seconds, BEATS_AWAITED * interval)
 
 
-def overdue_in(rank: RankObservation, timeout_seconds: float) -> float:
+def overdue_in(status: RLJobStatus, rank: RankObservation, timeout_seconds: float, now: float) -> float:
     """Seconds from now until the rank hangs, if nothing more is heard of it; <= 0: it hangs."""
-    left = timeout_seconds - rank.beat_age_seconds
+    left = timeout_seconds - seen_seconds(status, rank.beat_age_seconds, now)
     return max(left, rank.busy_left_seconds or 0.0) if rank.busy is not None else left
 
 
-def _silent(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus, seen: PodObservation) -> list[Cause]:
+def _silent(
+    observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus, seen: PodObservation, now: float
+) -> list[Cause]:
     timeout = hangs_after_seconds(observed)
     if seen.poll_age_seconds > max(timeout / 2, POLL_SLACK_SECONDS):
         return []
@@ -60,7 +63,7 @@ def _silent(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus
             f"{key}.{rank.rank} has not beaten in {rank.beat_age_seconds:.0f} s; {_last_known(rank)}",
         )
         for rank in seen.ranks
-        if rank.incarnation in running and overdue_in(rank, timeout) < 0
+        if rank.incarnation in running and overdue_in(status, rank, timeout, now) < 0
     ]
 
 
@@ -93,7 +96,7 @@ def _ordered_at(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodSt
     """When the pod can have taken its order at the earliest."""
     fact = observed.fact(key)
     up_at = (fact.up_at or fact.started_at) if fact is not None else 0.0
-    return max(pod.ordered_at, status.restart.opened_at or 0.0, up_at)
+    return max(pod.ordered_at, status.restart.opened_at or 0.0, up_at, heard_since(status))
 
 
 def _last_known(rank: RankObservation) -> str:

@@ -7,12 +7,15 @@ way of the coordinator.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Self
 
+from rljob_api.autoscaling_spec import AutoscalingSpec
 from rljob_api.names import Role
-from rljob_api.spec import RestartPolicySpec, RestartRequestSpec
-from rljob_api.status import RLJobStatus
+from rljob_api.spec import RestartPolicySpec, RestartRequestSpec, RLJobSpec
+from rljob_api.status import AcceptedStatus, RLJobStatus
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import CoordinatorStatus, PodObservation
+from rljob_operator.core.reasons import Reason
 
 
 class PodState(StrEnum):
@@ -33,6 +36,16 @@ class PodEnding(StrEnum):
     DELETED = "Deleted"
     OUTDATED = "Outdated"
     """Its template was changed: the Deployment replaces it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """What keeps something from running."""
+
+    reason: str
+    """A stable word: the platform's (Unschedulable, FailedCreate ...) or a `Reason`; "" where there is none."""
+    sentence: str
+    """In the words of whoever keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +74,10 @@ class PodFact:
     """Unix time from which its first process can be expected to register; None: from its start on."""
     has_run: bool = True
     """One of its containers has been started, now or before."""
+    placed: bool = True
+    """It has a node."""
+    leaves_by: float | None = None
+    """Unix time by which a pod that is taken away has to have ended; None: it stays, or nothing of it runs."""
     marked: bool = False
     """It has a deletion cost: its Deployment takes it first when it shrinks."""
 
@@ -87,8 +104,62 @@ class ProcessFact:
 
 
 @dataclass(frozen=True, slots=True)
+class Silence:
+    """Why there is no word of the coordinator, on a cluster."""
+
+    since: float
+    """Unix time: nothing was heard since."""
+    reason: Reason
+    """INFRASTRUCTURE_DOWN: there is nobody to ask. Else somebody asked in vain."""
+    message: str
+    """Who asked whom, and what came back; without times, so that it stays the same as long as the cause does."""
+    reason_since: float
+    """Unix time: it was for this reason since."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedSpec:
+    """A spec that the API server took and that cannot work."""
+
+    generation: int
+    """metadata.generation of it."""
+    message: str
+    """What is wrong with it and the cure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What an earlier job of this name has left: a claim with the checkpoints of the same run."""
+
+    claim: str
+    recorded: int | None = None
+    """The last recorded version when that job ended or was suspended; None where it did neither."""
+    folder: str | None = None
+    """Its folder, below the checkpoint path."""
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeFact:
+    """The claim that was made for the job. Sizes are as Kubernetes writes them."""
+
+    claim: str
+    wanted: str
+    """What the spec asks for."""
+    size: str
+    """What the claim asks for."""
+    capacity: str | None
+    """What the volume has; None while there is none."""
+    is_large_enough: bool
+    """Whether that is what the claim asks for, or more."""
+    said: str = ""
+    """The platform's words for why it is not yet."""
+    refusal: str = ""
+    """Why the claim may not ask for what the spec does."""
+
+
+@dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the user's spec asks of a job on a cluster, beside its restart policy. A local run has none."""
+    """What the user's spec asks of a job on a cluster, beside its restart policy. A local run has hardly any."""
 
     revision: str = ""
     """Digest of what an epoch runs with; another one than the status remembers needs a new epoch."""
@@ -98,9 +169,30 @@ class Wishes:
     suspend: bool = False
     request: RestartRequestSpec | None = None
     active_deadline_seconds: int | None = None
+    startup_deadline_seconds: int | None = None
+    """Also in a local run."""
     ttl_seconds_after_finished: int | None = None
     generation: int = 0
-    """metadata.generation, for observedGeneration; 0 in a local run."""
+    """metadata.generation of the spec that all this is from; 0 in a local run."""
+    accepted: AcceptedStatus | None = None
+    """What is to be remembered of that spec."""
+    refusal: RefusedSpec | None = None
+    """There is a newer spec, and it cannot work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Autoscaling:
+    """What scales the rollouts by itself."""
+
+    spec: AutoscalingSpec
+    max_staleness: int
+    """Rollouts that may be begun before what was begun last is trained: how long a change takes to show."""
+
+    @classmethod
+    def of(cls, spec: RLJobSpec) -> Self | None:
+        """That of a job; None where the user, or somebody in their place, scales it."""
+        autoscaling = spec.roles.rollout.autoscaling
+        return None if autoscaling is None else cls(autoscaling, spec.rollout.max_staleness)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +201,8 @@ class Observed:
 
     policy: RestartPolicySpec
     replicas: Mapping[Role, int]
-    """Role -> number of pods; a role that the job does not have is absent."""
+    """Role -> number of pods; a role that the job does not have is absent. Of autoscaled rollouts what the spec begins
+    with; `decide` puts the number in its place that was decided last."""
     num_rollouts: int
     status: RLJobStatus
     """As last persisted."""
@@ -117,13 +210,35 @@ class Observed:
     """None while it does not answer."""
     pods: tuple[PodFact, ...] = ()
     infrastructure: tuple[ProcessFact, ...] = ()
+    processes: frozenset[str] = frozenset()
+    """Names of all that the infrastructure is made of, also of what has no pod; empty in a local run, whose processes
+    are always there."""
     interrupted_at: float | None = None
     """Unix time at which the user asked the job to stop."""
     wishes: Wishes = Wishes()
+    unmade: Mapping[Role, Obstacle] = field(default_factory=dict)
+    """Roles whose pods their platform refuses to make, and why."""
+    obstacles: tuple[Obstacle, ...] = ()
+    """What keeps the job as a whole: objects that the API server does not take, orders that the coordinator refuses."""
     secret_is_lost: bool = False
     """The job's Secret is gone and its content is not known: nobody can talk to the coordinator, no pod can start."""
+    required: Mapping[Role, int] = field(default_factory=dict)
+    """Role -> pods that the job begins with, where that is not all of them: a gang's rollouts."""
+    silence: Silence | None = None
+    """Why there is no word of the coordinator; None while it answers, while a first question is open, and in a local
+    run, which asks its own child."""
+    kept: Kept | None = None
+    """None in a local run: its folder has a status, and with it all that was before."""
+    volume: VolumeFact | None = None
+    """None where the job has no claim that was made for it."""
+    num_worker_pods: int = 0
+    """Pods of roles that are there, whoever they are and however they are; not asked in a local run."""
+    release_after_seconds: float | None = None
+    """How long a gang that has no room for one of its pods keeps the others; None: it is no gang."""
     scale_selector: str = ""
     """Label selector of the rollout pods, for whoever scales them; empty in a local run."""
+    autoscaling: Autoscaling | None = None
+    """None: the user, or somebody in their place, says how many rollouts there are."""
     _facts: Mapping[PodKey, PodFact] = field(init=False, repr=False, compare=False)
     _seen: Mapping[tuple[PodKey, str], PodObservation] = field(init=False, repr=False, compare=False)
 
@@ -137,6 +252,16 @@ class Observed:
     def on_cluster(self) -> bool:
         """Whether the job is an object of a cluster, with what its spec may ask there."""
         return self.wishes.generation > 0
+
+    @property
+    def first_replicas(self) -> Mapping[Role, int]:
+        """Role -> pods that the job begins with, and cannot be without. Others join it when it runs."""
+        return {**self.replicas, **self.required}
+
+    @property
+    def scales(self) -> bool:
+        """Whether rollouts come and go while the job runs: nobody scales a local run but itself."""
+        return self.on_cluster or self.autoscaling is not None
 
     def fact(self, pod: PodKey) -> PodFact | None:
         """The platform's fact about `pod`."""

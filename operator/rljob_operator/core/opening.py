@@ -5,7 +5,9 @@ Pure. Asked by `outcome` for the back-off of a global restart, and by `orders` a
 
 from rljob_api.spec import BackoffSpec
 from rljob_api.status import RLJobStatus
-from rljob_operator.core.observed import Observed, PodState
+from rljob_operator.core.observed import Observed, Obstacle, PodState
+from rljob_operator.core.parting import saves_first
+from rljob_operator.core.reasons import Reason
 from rljob_operator.core.roster import pods
 
 
@@ -29,7 +31,7 @@ def delay_seconds(spec: BackoffSpec, n: int) -> float:
     return float(min(spec.max_seconds, spec.initial_seconds * spec.factor**exponent))
 
 
-def held(observed: Observed, status: RLJobStatus, now: float) -> str | None:
+def held(observed: Observed, status: RLJobStatus, now: float) -> Obstacle | None:
     """Why the epoch is not opened now, or None.
 
     What the epoch starts must stay: pods that an update or a smaller role takes away go first.
@@ -37,9 +39,14 @@ def held(observed: Observed, status: RLJobStatus, now: float) -> str | None:
     until = status.restart.backoff_until
     if until is not None and now < until:
         delay = until - (status.restart.decided_at or 0.0)
-        return f"it is opened {round(delay, 1):g} s after it was decided (restartPolicy.backoff)"
+        sentence = f"it is opened {round(delay, 1):g} s after it was decided (restartPolicy.backoff)"
+        return Obstacle(Reason.BACKING_OFF.value, sentence)
+    if saves_first(observed, status, now):
+        return Obstacle(Reason.DRAINING.value, "the actor saves first")
     if observed.wishes.outdated:
-        return "pods of an older template are still there"
+        return Obstacle(Reason.PODS_LEAVING.value, "pods of an older template are still there")
     members = {key for key, _ in pods(status)}
     over = [str(fact.pod) for fact in observed.pods if fact.pod not in members and fact.state is not PodState.EXITED]
-    return f"no longer wanted and still there: {', '.join(over)}" if observed.on_cluster and over else None
+    if not observed.on_cluster or not over:
+        return None
+    return Obstacle(Reason.PODS_LEAVING.value, f"no longer wanted and still there: {', '.join(over)}")

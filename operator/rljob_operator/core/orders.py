@@ -11,7 +11,7 @@ from rljob_api.names import Role
 from rljob_api.role_traits import TRAITS
 from rljob_api.status import ConditionType, PodStatus, RLJobStatus
 from rljob_api.times import seconds
-from rljob_api.wire.epochs import DesiredState, PodOrder, PodPhase
+from rljob_api.wire.epochs import NOBODY, DesiredState, PodOrder, PodPhase
 from rljob_api.wire.observation import ServerState
 from rljob_operator.core.conditions import is_true, terminal
 from rljob_operator.core.decision import (
@@ -30,6 +30,7 @@ from rljob_operator.core.drain import is_draining
 from rljob_operator.core.ends import deleted_at
 from rljob_operator.core.observed import Observed, PodFact, PodState
 from rljob_operator.core.opening import held
+from rljob_operator.core.parting import saves_first, saving
 from rljob_operator.core.phase import phase
 from rljob_operator.core.roster import pods
 
@@ -48,7 +49,7 @@ def orders(observed: Observed, status: RLJobStatus, now: float) -> tuple[Action,
     return (
         *_acknowledgements(observed),
         *_epoch_and_desired(observed, status, now),
-        *(_replacements(observed, status) if terminal(status) is None else ()),
+        *(_replacements(observed, status, now) if terminal(status) is None else ()),
         *_marks(observed, status),
     )
 
@@ -59,8 +60,9 @@ def over_at(status: RLJobStatus) -> float | None:
     return None if ended is None else seconds(ended.last_transition_time) + DONE_LIMIT_SECONDS
 
 
-def wanted(status: RLJobStatus) -> DesiredState:
-    """What every pod shall do."""
+def wanted(observed: Observed, status: RLJobStatus) -> DesiredState:
+    """What every pod shall do. On one machine this supervisor makes a replica's next process: nobody can be early."""
+    unseen = NOBODY if observed.on_cluster else ""
     return DesiredState(
         epoch=status.restart.epoch,
         pods=[
@@ -69,7 +71,7 @@ def wanted(status: RLJobStatus) -> DesiredState:
                 epoch=status.restart.epoch,
                 generation=pod.generation,
                 phase=_pod_phase(status, key.role, pod),
-                pod_uid=pod.life.rpartition("/")[0],
+                pod_uid=pod.life.rpartition("/")[0] or unseen,
             )
             for key, pod in pods(status)
         ],
@@ -108,10 +110,15 @@ def _epoch_and_desired(observed: Observed, status: RLJobStatus, now: float) -> I
         return
     restart = status.restart
     if coordinator.epoch < restart.epoch:
+        if coordinator.desired is not None and saves_first(observed, status, now):
+            last = saving(coordinator.desired)
+            if last != coordinator.desired:
+                yield SetDesired(last)
+            return
         if held(observed, status, now) is not None:
             return
         yield RaiseEpoch(restart.epoch, restart.decision_id, restart.message or "", restart.revision)
-    desired = wanted(status)
+    desired = wanted(observed, status)
     if desired != coordinator.desired:
         yield SetDesired(desired)
 
@@ -121,8 +128,8 @@ def _is_open(observed: Observed) -> bool:
     return observed.coordinator is not None and observed.coordinator.server is not ServerState.OPENING
 
 
-def _replacements(observed: Observed, status: RLJobStatus) -> Iterator[Action]:
-    if is_draining(status):
+def _replacements(observed: Observed, status: RLJobStatus, now: float) -> Iterator[Action]:
+    if is_draining(status) or saves_first(observed, status, now):
         return
     for key, pod in pods(status):
         fact = observed.fact(key)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 from rljob_api.names import Epoch, Role, Scope
 from rljob_api.spec import Mechanism
@@ -15,6 +16,7 @@ from rljob_operator.core.opening import consecutive, delay_seconds
 from rljob_operator.core.reasons import Reason
 from rljob_operator.core.restart import remembered
 from rljob_operator.core.roster import given_up, resized, with_pods
+from rljob_operator.core.told import end_of, restarts_in
 from rljob_operator.core.verdicts import (
     Cause,
     Drain,
@@ -26,6 +28,7 @@ from rljob_operator.core.verdicts import (
     Suspend,
     Verdict,
 )
+from rljob_operator.core.wording import shortened
 
 Outcome = tuple[RLJobStatus, tuple[Event, ...]]
 
@@ -39,13 +42,13 @@ def applied(observed: Observed, status: RLJobStatus, verdict: Verdict, now: floa
             return _restarted_in_place(observed, status, verdict, now)
         case Fail():
             event = Event(now, verdict.reason, verdict.message, verdict.role)
-            return _ended(status, ConditionType.FAILED, event)
+            return ended(status, ConditionType.FAILED, event)
         case Succeed():
             count = observed.num_rollouts
             message = f"all {count} rollouts are trained and version {count} is recorded"
-            return _ended(status, ConditionType.SUCCEEDED, Event(now, Reason.SUCCEEDED, message))
+            return ended(status, ConditionType.SUCCEEDED, Event(now, Reason.SUCCEEDED, message))
         case Interrupt():
-            return _ended(status, ConditionType.INTERRUPTED, Event(now, Reason.INTERRUPTED, verdict.message))
+            return ended(status, ConditionType.INTERRUPTED, Event(now, Reason.INTERRUPTED, verdict.message))
         case Drain():
             return _draining(status, verdict.before, now)
         case Suspend():
@@ -76,12 +79,13 @@ def _restarted(observed: Observed, status: RLJobStatus, verdict: RestartGlobal, 
             "backoff_until": now + delay if delay > 0 else None,
             "scope": Scope.GLOBAL.value,
             "reason": verdict.reason.value,
-            "message": verdict.message,
+            "message": shortened(verdict.message),
             "decided_at": now,
             "consecutive": n,
             "checkpoint": status.restart.checkpoint if verdict.wished else status.training.checkpoint,
             "opened_at": None,
             "revision": observed.wishes.revision,
+            "releasing": status.restart.releasing or verdict.releases,
             "handled_request": _asked(observed) or status.restart.handled_request,
         }
     )
@@ -89,20 +93,37 @@ def _restarted(observed: Observed, status: RLJobStatus, verdict: RestartGlobal, 
 
     def anew(key: PodKey, pod: PodStatus) -> PodStatus:
         again = pod.model_copy(update={"generation": 0, "ready": False})
-        again = _recreated(observed, key, again, now).model_copy(update={"ordered_at": now + delay})
+        again = _recreated(observed, key, again, now, everything=verdict.releases)
+        again = again.model_copy(update={"ordered_at": now + delay})
         return again.model_copy(update={"unregistered": pod.unregistered + (key in late)})
 
     roles = [role.model_copy(update={"failures": 0, "failure_times": []}) for role in status.roles]
-    status = resized(status.model_copy(update={"restart": restart, "roles": roles}), observed.replicas, now)
+    roles = [_without_joined(observed, role, everybody=verdict.releases) for role in roles]
+    status = resized(status.model_copy(update={"restart": restart, "roles": roles}), observed.first_replicas, now)
     status = with_pods(status, anew)
     wait = f" after {delay:g} s" if delay > 0 else ""
-    message = f"{verdict.message.rstrip('.')}; the job restarts in epoch {epoch}{wait}"
+    message = restarts_in(epoch, verdict.message, wait)
     status = _restarting(status, verdict.reason, message, now)
     if verdict.reason is Reason.STALLED:
         status = with_condition(
             status, ConditionType.STALLED, now, true=True, reason=verdict.reason.value, message=verdict.message
         )
-    return status, (Event(now, verdict.reason, message, verdict.role, Scope.GLOBAL),)
+    once = status.restart.decision_id
+    return status, (Event(now, verdict.reason, message, verdict.role, Scope.GLOBAL, once),)
+
+
+def _without_joined(observed: Observed, role: RoleStatus, *, everybody: bool) -> RoleStatus:
+    """`role` without those that have joined a gang beyond what it needs, and have no place (or, everybody, are to go).
+
+    A restart waits for every pod of the roster: for these it might wait in vain. They join again when the job runs.
+    """
+    members = list(role.pods)
+    while len(members) > observed.required.get(role.name, len(members)):
+        fact = observed.fact(PodKey(role=role.name, replica=len(members) - 1))
+        if not everybody and fact is not None and fact.placed:
+            break
+        members.pop()
+    return role.model_copy(update={"pods": members})
 
 
 def _restarted_in_place(observed: Observed, status: RLJobStatus, verdict: RestartInPlace, now: float) -> Outcome:
@@ -117,7 +138,7 @@ def _restarted_in_place(observed: Observed, status: RLJobStatus, verdict: Restar
         return begun.model_copy(update={"unregistered": pod.unregistered + again[key].unregistered})
 
     roles = [_counted(observed, role, failed[role.name], now) for role in status.roles]
-    message = "; ".join(dict.fromkeys(cause.message for cause in verdict.causes))
+    message = shortened("; ".join(dict.fromkeys(cause.message for cause in verdict.causes)))
     handled = verdict.request or status.restart.handled_request
     reason = verdict.causes[0].reason
     update = {"scope": Scope.IN_PLACE.value, "reason": reason.value, "message": message, "handled_request": handled}
@@ -145,17 +166,19 @@ def _restarting(status: RLJobStatus, reason: Reason, message: str, now: float) -
     return with_condition(status, ConditionType.RESTARTING, now, true=True, reason=reason.value, message=message)
 
 
-def _ended(status: RLJobStatus, kind: ConditionType, event: Event) -> Outcome:
+def ended(status: RLJobStatus, kind: ConditionType, event: Event) -> Outcome:
+    """The status of a job that is over."""
     reason, message, now = event.reason.value, event.message, event.time
     for other in (ConditionType.READY, ConditionType.RESTARTING):
         status = with_condition(status, other, now, true=False, reason=reason, message=message)
     status = status.model_copy(update={"ended_at": now})
+    event = replace(event, once=end_of(status))
     return with_condition(status, kind, now, true=True, reason=reason, message=message), (event,)
 
 
-def _recreated(observed: Observed, key: PodKey, pod: PodStatus, now: float) -> PodStatus:
+def _recreated(observed: Observed, key: PodKey, pod: PodStatus, now: float, *, everything: bool = False) -> PodStatus:
     """With mechanism Recreate every restart replaces the whole pod."""
-    if observed.policy.mechanism is not Mechanism.RECREATE or not pod.life:
+    if not pod.life or not (everything or observed.policy.mechanism is Mechanism.RECREATE):
         return pod
     return given_up(pod, observed.fact(key), now)
 

@@ -1,7 +1,7 @@
 """The phase and its reason: a word each for display, derived from the conditions."""
 
 from rljob_api.status import ConditionType, Phase, RLJobStatus
-from rljob_operator.core.conditions import find, is_true
+from rljob_operator.core.conditions import find, is_true, is_unknown
 from rljob_operator.core.drain import is_draining
 from rljob_operator.core.notices import is_queue_draining
 from rljob_operator.core.readiness import STARTING
@@ -31,6 +31,8 @@ def phase(status: RLJobStatus) -> Phase:
     for kind, word in _WHILE_RUNNING:
         if is_true(status, kind):
             return word
+    if is_unknown(status, ConditionType.READY):
+        return Phase.UNKNOWN
     if is_scaling(status) or is_without_infrastructure(status):
         return Phase.RUNNING
     return Phase.STARTING if status.restart.epoch > 0 else Phase.PENDING
@@ -48,6 +50,6 @@ def reason(status: RLJobStatus) -> str:
     if taken is not None and taken.status == "False":
         return taken.reason
     waits = find(status, ConditionType.READY)
-    if waits is not None and waits.status == "False" and waits.reason != STARTING:
+    if waits is not None and waits.status != "True" and waits.reason != STARTING:
         return waits.reason
     return status.restart.reason or ""

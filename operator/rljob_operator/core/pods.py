@@ -5,11 +5,14 @@ launcher was fenced: a decision did that, and nothing failed. The platform's fac
 of lost launchers says the same thing again and is only acknowledged.
 """
 
-from rljob_api.names import EXIT_FENCED
+from rljob_api.names import EXIT_FENCED, Scope
 from rljob_api.status import PodStatus, RLJobStatus
 from rljob_api.wire.identity import PodKey
 from rljob_operator.core.observed import Observed, PodEnding, PodFact, PodState
+from rljob_operator.core.parting import is_parting
+from rljob_operator.core.reach import heard_since, seen_seconds
 from rljob_operator.core.reasons import Reason
+from rljob_operator.core.restart import row
 from rljob_operator.core.roster import staying
 from rljob_operator.core.verdicts import Cause
 from rljob_operator.core.wording import how_ended, quoted
@@ -80,6 +83,9 @@ def _lost(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus, 
         came = "" if fact is None else f" and replaced ({pod.life} is now {fact.life})"
         return _taken_away(key, pod, PodEnding.DELETED, came)
     if fact.ending is not None:
+        # Where the others go on meanwhile nothing is decided before it has handed back what it had.
+        if row(observed.policy, key.role) is Scope.IN_PLACE and is_parting(observed, key, fact, now):
+            return None
         return _taken_away(key, pod, fact.ending, quoted(fact.last_words), fact)
     if fact.life == pod.life and fact.state is not PodState.EXITED:
         silent = _silent(observed, status, key, fact, now)
@@ -129,9 +135,10 @@ def _silent(observed: Observed, status: RLJobStatus, key: PodKey, fact: PodFact,
     seen = observed.seen(key, fact.life)
     if seen is None:
         # Nobody can register before the epoch is open: the coordinator may be the last to start.
-        waited = now - max(fact.up_at or fact.started_at, status.restart.opened_at or 0.0)
+        waited = now - max(fact.up_at or fact.started_at, status.restart.opened_at or 0.0, heard_since(status))
         late = status.restart.opened == status.restart.epoch and waited > REGISTER_LIMIT_SECONDS
         return f"the launcher of {key} has not registered with the coordinator in {waited:.0f} s" if late else None
-    if seen.poll_age_seconds <= observed.policy.heartbeat_timeout_seconds + POLL_SLACK_SECONDS:
+    age = seen_seconds(status, seen.poll_age_seconds, now)
+    if age <= observed.policy.heartbeat_timeout_seconds + POLL_SLACK_SECONDS:
         return None
-    return f"the launcher of {key} has not asked the coordinator for orders in {seen.poll_age_seconds:.0f} s"
+    return f"the launcher of {key} has not asked the coordinator for orders in {age:.0f} s"

@@ -17,7 +17,12 @@ def refresh(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
         )
         for fact in observed.infrastructure
     ]
-    update: dict[str, object] = {"infrastructure": infrastructure or status.infrastructure}
+    # A process may have no pod for a moment: what is counted of it must not be forgotten by that.
+    there = {fact.name for fact in observed.infrastructure}
+    unseen = [process for process in known.values() if process.name in observed.processes - there]
+    update: dict[str, object] = {
+        "infrastructure": [*infrastructure, *unseen] if infrastructure else status.infrastructure
+    }
     if observed.coordinator is not None:
         update["restart"] = _opened(status.restart, observed.coordinator, now)
         update["training"] = _training(status.training, observed.coordinator, observed.num_rollouts, now)

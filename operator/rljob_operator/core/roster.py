@@ -94,7 +94,7 @@ def all_ready(status: RLJobStatus) -> bool:
 def _seen(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus) -> PodStatus:
     fact = observed.fact(key)
     if not is_true(status, ConditionType.SUSPENDED):
-        pod = _with_new_life(observed, pod, fact)
+        pod = _with_new_life(pod, fact)
     pid = fact.launcher_pid if fact is not None and fact.state is PodState.RUNNING else None
     update: dict[str, object] = {"launcher_pid": pid}
     if is_known(observed, key, pod):  # while it is not, what was said last is the best that is known
@@ -111,16 +111,11 @@ def _seen(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus) 
     return pod.model_copy(update=update)
 
 
-def _with_new_life(observed: Observed, pod: PodStatus, fact: PodFact | None) -> PodStatus:
-    """A pod that waits for a new life takes the one that has appeared.
-
-    On a cluster the lost one may have lived on for a while and taken the order that was meant for the next: so the next
-    gets another one. It has to be told its number anyway.
-    """
+def _with_new_life(pod: PodStatus, fact: PodFact | None) -> PodStatus:
+    """A pod that waits for a new life takes the one that has appeared."""
     if pod.life or fact is None or fact.life == pod.lost_life:
         return pod
-    late = observed.on_cluster and pod.lost_life != ""
-    return pod.model_copy(update={"life": fact.life, "generation": pod.generation + (1 if late else 0)})
+    return pod.model_copy(update={"life": fact.life})
 
 
 def _ranks(seen: PodObservation | None) -> list[RankStatus]:

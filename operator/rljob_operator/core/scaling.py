@@ -22,10 +22,10 @@ LEAVE_LIMIT_SECONDS = DRAIN_LIMIT_SECONDS
 
 
 def scaled(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
-    """`status` with the rollout replicas brought nearer to what is wanted. A local run has no such wish."""
+    """`status` with the rollout replicas brought nearer to what is wanted."""
     role = next((role for role in status.roles if role.name is SCALED_ROLE), None)
     wanted = observed.replicas.get(SCALED_ROLE)
-    if not observed.on_cluster or role is None or wanted is None:
+    if not observed.scales or role is None or wanted is None:
         return status, ()
     events: list[Event] = []
     members = _revived(observed, role.pods, wanted, now, events)
@@ -55,7 +55,12 @@ def _unready_for(status: RLJobStatus, reason: Reason) -> bool:
 def is_owed(observed: Observed, status: RLJobStatus) -> bool:
     """Whether replicas that are wanted have not joined yet."""
     have = next((len(role.pods) for role in status.roles if role.name is SCALED_ROLE), 0)
-    return observed.on_cluster and have < observed.replicas.get(SCALED_ROLE, 0)
+    return observed.scales and have < observed.replicas.get(SCALED_ROLE, 0)
+
+
+def _because(observed: Observed, status: RLJobStatus) -> str:
+    """Why autoscaling wants another number, as the end of an event's sentence."""
+    return f" ({status.scaling.message})" if observed.autoscaling is not None and status.scaling.message else ""
 
 
 def _revived(
@@ -122,7 +127,7 @@ def _with_joined(
     """
     if len(members) >= wanted or _is_restarting(status) or _has_orders_for(observed, len(members)):
         return members
-    message = f"rollout scales from {len(members)} to {wanted} replicas"
+    message = f"rollout scales from {len(members)} to {wanted} replicas{_because(observed, status)}"
     events.append(_event(now, Reason.SCALED_UP, message))
     return [*members, *(new_pod(SCALED_ROLE, n, now) for n in range(len(members), wanted))]
 
@@ -149,6 +154,7 @@ def _with_draining(
     names = [pod.name for old, pod in zip(members, changed, strict=True) if pod is not old]
     if names:
         message = f"rollout scales from {stay} to {stay - len(names)} replicas: {', '.join(names)} drains"
+        message += _because(observed, status)
         events.append(_event(now, Reason.SCALED_DOWN, message))
     return changed
 

@@ -1,4 +1,8 @@
-"""Stalls: the step does not advance in time although nothing is dead. Names who waits for what."""
+"""Stalls: nothing comes forward in time although nothing is dead. Names who waits for what.
+
+Forward is a step, or what ranks tell of the way to one: tokens, rows. That is bounded between two steps, so that a job
+in which something moves for ever and no step comes is stalled, too (`Beat.progress`).
+"""
 
 from rljob_api.names import Epoch
 from rljob_api.status import ConditionType, RLJobStatus
@@ -6,6 +10,7 @@ from rljob_api.times import seconds
 from rljob_api.wire.observation import RankObservation, ServerState
 from rljob_operator.core.conditions import find, is_true
 from rljob_operator.core.observed import Observed, PodFact, PodState
+from rljob_operator.core.reach import heard_since
 from rljob_operator.core.reasons import Reason
 from rljob_operator.core.roster import pods, staying
 from rljob_operator.core.scaling import is_scaling
@@ -13,23 +18,30 @@ from rljob_operator.core.verdicts import RestartGlobal
 
 
 def stalled(observed: Observed, status: RLJobStatus, now: float) -> RestartGlobal | None:
-    """A global restart when the step has stood still for stallTimeoutSeconds, though tickets were given."""
+    """A global restart when nothing has come forward for stallTimeoutSeconds, though tickets were given."""
     limit = observed.policy.stall_timeout_seconds
     if observed.coordinator is None or observed.coordinator.queue.draining_since is not None:
         return None
     if observed.coordinator.server is ServerState.OPENING:
         return None  # it does not know yet whether the queue drains
-    if now < stalls_at(observed, status):
+    stalls = stalls_at(observed, status, now)
+    if now < stalls:
         return None
     if not is_true(status, ConditionType.READY) and (_somebody_is_busy(observed) or _somebody_comes(observed, status)):
         return None
-    still = now - stalls_at(observed, status) + limit
-    message = f"no step was trained in {still:.0f} s (stallTimeoutSeconds {limit}): {_who_waits(observed, status)}"
+    still = now - stalls + limit
+    message = (
+        f"no step was trained and nothing was done for one in {still:.0f} s (stallTimeoutSeconds {limit}): "
+        f"{_who_waits(observed, status)}"
+    )
     return RestartGlobal(Reason.STALLED, message, ids=(f"stall/{status.restart.epoch}",))
 
 
-def stalls_at(observed: Observed, status: RLJobStatus) -> float:
-    """When the job will be stalled, counted from the last step, restart, readiness and end of a drain."""
+def stalls_at(observed: Observed, status: RLJobStatus, now: float) -> float:
+    """When the job will be stalled, counted from the last progress, step, restart, readiness and end of a drain.
+
+    And from the end of a silence of the coordinator, which every time was told.
+    """
     ready = find(status, ConditionType.READY)
     # What comes and goes again would put a stall off for ever: only the roles' readiness counts.
     since_ready = 0.0
@@ -39,9 +51,16 @@ def stalls_at(observed: Observed, status: RLJobStatus) -> float:
     since_epoch = max(
         status.restart.decided_at or 0.0, status.restart.backoff_until or 0.0, status.restart.opened_at or 0.0
     )
-    drained = observed.coordinator.queue.drained_until if observed.coordinator is not None else None
-    since = max(last_step, since_epoch, since_ready, drained or 0.0)
+    since = max(last_step, since_epoch, since_ready, heard_since(status), *_told(observed, now))
     return since + observed.policy.stall_timeout_seconds
+
+
+def _told(observed: Observed, now: float) -> list[float]:
+    """When the job last came forward, and when a drain ended, by the coordinator's word."""
+    if observed.coordinator is None:
+        return []
+    age, drained = observed.coordinator.progress_age_seconds, observed.coordinator.queue.drained_until
+    return [*([] if age is None else [now - age]), *([] if drained is None else [drained])]
 
 
 def _somebody_comes(observed: Observed, status: RLJobStatus) -> bool:

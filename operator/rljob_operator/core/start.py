@@ -4,9 +4,11 @@ from collections.abc import Mapping
 
 from rljob_api.names import Epoch, Role
 from rljob_api.status import ConditionType, RLJobStatus
-from rljob_operator.core.conditions import find, is_true, with_condition, without
+from rljob_operator.core.conditions import find, is_true, terminal, with_condition, without
 from rljob_operator.core.decision import Event, decision_id
+from rljob_operator.core.kept import trained_before, with_record
 from rljob_operator.core.observed import Observed, Wishes
+from rljob_operator.core.outcome import ended
 from rljob_operator.core.reasons import Reason
 from rljob_operator.core.roster import resized
 
@@ -45,9 +47,11 @@ def begin(
             "handled_request": _request(wishes) or last.restart.handled_request,
         }
     )
-    # What was ended by the end of the last start stands no more; that the operator takes care of the job does.
-    kinds = set(ConditionType) - {ConditionType.ACCEPTED}
-    update = {"restart": restart, "roles": [], "started_at": now, "ended_at": None}
+    # What was ended by the end of the last start stands no more; that the operator takes care of the job, and is heard,
+    # does, and what became of its volume.
+    stay = {ConditionType.ACCEPTED, ConditionType.COORDINATOR_REACHABLE, ConditionType.VOLUME_EXPANDED}
+    kinds = set(ConditionType) - stay
+    update = {"restart": restart, "roles": [], "started_at": now, "waiting_since": now, "ended_at": None}
     status = resized(without(last, kinds).model_copy(update=update), replicas, now)
     return status, Event(now, reason, message)
 
@@ -58,29 +62,49 @@ def entered(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobS
     if not observed.on_cluster:
         return status, ()
     status, events = _accepted(observed, status, now)
-    if wishes.suspend and status.restart.epoch == 0:
-        return _created_suspended(status, now), events
+    if status.restart.epoch == 0:
+        if terminal(status) is not None:
+            return status, events
+        if wishes.suspend:
+            return _created_suspended(status, now), events
+        done = trained_before(observed)
+        if done is not None:
+            status, emitted = _done(with_record(observed, status), done, now)
+            return status, (*events, *emitted)
     suspended = is_true(status, ConditionType.SUSPENDED)
     if status.restart.epoch > 0 and not (suspended and not wishes.suspend):
         return status, events
-    status, event = begin(status, observed.replicas, now, wishes)
+    status, event = begin(status, observed.first_replicas, now, wishes)
     if suspended:
         kind, reason = ConditionType.SUSPENDED, event.reason.value
         status = with_condition(status, kind, now, true=False, reason=reason, message=event.message)
     return status, (*events, event)
 
 
+def _done(status: RLJobStatus, message: str, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
+    """A job that an earlier one has done: nothing of it is begun."""
+    kind, reason = ConditionType.SUSPENDED, Reason.SUCCEEDED
+    if is_true(status, kind):
+        status = with_condition(status, kind, now, true=False, reason=reason.value, message=message)
+    return ended(status, ConditionType.SUCCEEDED, Event(now, reason, message))
+
+
 def _accepted(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
-    status = status.model_copy(update={"observed_generation": observed.wishes.generation})
+    wishes, refusal = observed.wishes, observed.wishes.refusal
+    newest = wishes.generation if refusal is None else refusal.generation
+    status = status.model_copy(update={"observed_generation": newest, "accepted": wishes.accepted})
     condition = find(status, ConditionType.ACCEPTED)
     if observed.secret_is_lost:
         event = Event(now, Reason.SECRET_LOST, LOCKED_OUT)
+    elif refusal is not None:
+        goes_on = f"The job goes on by the spec of generation {wishes.generation}, which was accepted last"
+        event = Event(now, Reason.INVALID_SPEC, f"{refusal.message.rstrip('.')}. {goes_on}")
     else:
         event = Event(now, Reason.ACCEPTED, "the operator takes care of this job")
-    if condition is not None and condition.reason == event.reason.value:
+    if condition is not None and (condition.reason, condition.message) == (event.reason.value, event.message):
         return status, ()
     kind, reason = ConditionType.ACCEPTED, event.reason.value
-    is_well = not observed.secret_is_lost
+    is_well = event.reason is Reason.ACCEPTED
     return with_condition(status, kind, now, true=is_well, reason=reason, message=event.message), (event,)
 
 

@@ -56,6 +56,8 @@ class RestartGlobal:
     counts: bool = True
     wished: bool = False
     """By the user: there is nothing to back off from."""
+    releases: bool = False
+    """Every pod of a role is given back, and made anew."""
 
 
 @dataclass(frozen=True, slots=True)

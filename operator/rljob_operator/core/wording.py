@@ -1,5 +1,10 @@
 """Wording: how the end of a process is told, and a figure that somebody reads."""
 
+from rljob_api.bounded_text import cut
+
+LONGEST_MESSAGE = 4096
+"""Characters."""
+
 
 def how_ended(exit_code: int | None) -> str:
     """An exit code in words."""
@@ -18,6 +23,11 @@ def quoted(text: str) -> str:
     """The last line, to be put behind a sentence."""
     line = last_line(text)
     return f": {line}" if line else ""
+
+
+def shortened(text: str) -> str:
+    """For the status. Sentences are short; what a process says of itself may have any length."""
+    return cut(text, LONGEST_MESSAGE)
 
 
 def rounded(value: float) -> float:

@@ -29,6 +29,8 @@ class RoleDevices:
     """Of each pod."""
     shares: bool
     """They are the leading role's, too."""
+    counted_by: str
+    """The field that says how many pods there may be."""
 
     @property
     def total(self) -> int:
@@ -50,10 +52,15 @@ def wanted_devices(roles: RolesSpec) -> list[RoleDevices]:
     present = roles.present()
     specs = [(role, present[role]) for role in placement_order() if role in present]
     return [
-        RoleDevices(role, spec.replicas, spec.gpus, spec.share_devices_with is not None)
+        RoleDevices(role, spec.most_replicas, spec.gpus, spec.share_devices_with is not None, _counted_by(roles, role))
         for role, spec in specs
         if spec.gpus
     ]
+
+
+def _counted_by(roles: RolesSpec, role: Role) -> str:
+    is_autoscaled = TRAITS[role].is_scalable and roles.rollout.autoscaling is not None
+    return "autoscaling.maxReplicas" if is_autoscaled else "replicas"
 
 
 def place(roles: RolesSpec, devices: Sequence[str], source: str) -> PodDevices:
@@ -71,7 +78,7 @@ def place(roles: RolesSpec, devices: Sequence[str], source: str) -> PodDevices:
     for want in wants:
         if want.shares:
             dealt |= _dealt([want], leaders)  # a rule of the spec sees to it that there are enough
-    return {pod: dealt.get(pod, ()) for role, count in roles.replicas().items() for pod in _pods(role, count)}
+    return {pod: dealt.get(pod, ()) for role, count in roles.most_replicas().items() for pod in _pods(role, count)}
 
 
 def _dealt(wants: Sequence[RoleDevices], devices: Sequence[str]) -> Iterator[tuple[PodKey, tuple[str, ...]]]:
@@ -91,7 +98,8 @@ def _arithmetic(wants: Sequence[RoleDevices], available: int, source: str) -> st
         f"{field_name(want.role)} {want.total}" + (f" ({want.pods} pods x {want.gpus})" if want.pods > 1 else "")
         for want in wants
     ]
-    cure = "Lower replicas or gpus, or let roles use the actor's devices with shareDevicesWith: actor."
+    counts = ", ".join(sorted({want.counted_by for want in wants}, reverse=True))
+    cure = f"Lower {counts} or gpus, or let roles use the actor's devices with shareDevicesWith: actor."
     total = sum(want.total for want in wants)
     has = f"{available} by {source}" if available else f"none by {source}"
     are = "devices are" if total > 1 else "device is"

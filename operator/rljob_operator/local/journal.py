@@ -9,15 +9,13 @@ from rljob_api.status import RLJobStatus
 from rljob_api.times import timestamp
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, QueueObservation
 from rljob_operator.core import Decision, Event
+from rljob_operator.core.told import told
 from rljob_operator.local.metrics import step_line
 from rljob_operator.local.run_folder import RunFolder
 from rljob_operator.local.view import View
 
 PROGRESS_SECONDS = 1.0
 """Progress alone rewrites status.json this often."""
-
-_TOLD = (EventKind.UNIT_LOST, EventKind.ROWS_LOST, EventKind.PROMPT_SET_ASIDE, EventKind.CHECKPOINT_GIVEN_UP)
-"""Events of the coordinator that are decisions of the queue and belong into events.jsonl."""
 
 
 class Journal:
@@ -73,5 +71,6 @@ class Journal:
         line = step_line(event, queue) if event.kind is EventKind.STEP_TRAINED else None
         if line is not None and self._folder.append_step(line):
             self._view.step(line)
-        if event.kind in _TOLD and event.at >= self._started_at:
-            self.note(event.at, event.kind, event.message, role=event.pod.role.value if event.pod else None)
+        ours = told(event)
+        if ours is not None and event.at >= self._started_at:
+            self.emit(ours)

@@ -9,10 +9,11 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import replace
 
-from rljob_api.backends import TrainerBackend
+from rljob_api.backends import Preloads
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.processes import PARENT_MESSAGE, LauncherExited, LauncherSpawned, ParentReady, SpawnLauncher
 from rljob_operator.core import PodFact, PodState
@@ -20,23 +21,26 @@ from rljob_operator.local import processes
 from rljob_operator.local.device_placement import PodDevices
 from rljob_operator.local.run_folder import RunFolder
 
+LEAVING_SECONDS = 10.0
+"""A launcher that is told to go has ended by then, or is killed."""
+
 
 class Pods:
     """The newest life of every pod, and the line to the parent."""
 
-    def __init__(
-        self, folder: RunFolder, devices: PodDevices, changed: Callable[[], None], backend: TrainerBackend
-    ) -> None:
-        """`backend` computes the job's models: the parent imports what it needs."""
+    def __init__(self, folder: RunFolder, devices: PodDevices, changed: Callable[[], None], preloads: Preloads) -> None:
+        """`preloads` is what the parent imports."""
         self._folder = folder
         self._devices = devices
         self._changed = changed
-        self._backend = backend
+        self._preloads = preloads
         self._facts: dict[PodKey, PodFact] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._reader: asyncio.Task[None] | None = None
         self._unsent: list[SpawnLauncher] = []
         """Asked for while no parent ran: the next one begins with them."""
+        self._leaving: dict[str, int] = {}
+        """Uid of a pod that is told to go -> its launcher."""
         self.parent_ready_at: float | None = None
         """Unix time in seconds; None while it imports. What was asked of it before waits from here on."""
 
@@ -44,7 +48,8 @@ class Pods:
         """Starts the preloaded parent; what is sent to it before its imports are done waits in the socket."""
         ours, theirs = socket.socketpair()
         argv = [sys.executable, "-m", "rljob_workers.launcher.parent"]
-        argv += ["--fd", str(theirs.fileno()), "--backend", self._backend]
+        argv += ["--fd", str(theirs.fileno())]
+        argv += ["--backend", self._preloads.trainer, "--engine", self._preloads.engine]
         self.parent_ready_at = None
         process = await processes.start(argv, self._folder.log("parent"), pass_fds=(theirs.fileno(),))
         theirs.close()
@@ -58,6 +63,7 @@ class Pods:
 
     def parent_ended(self) -> None:
         """Every launcher has died with it."""
+        self._leaving.clear()
         self._close()
         for key, fact in self._facts.items():
             if fact.state is not PodState.EXITED:
@@ -85,6 +91,29 @@ class Pods:
         fact = self._facts.get(key)
         if fact is not None and fact.life == life and fact.launcher_pid is not None:
             processes.kill(fact.launcher_pid)
+
+    def mark(self, key: PodKey, life: str, *, leaves: bool) -> None:
+        """Whether this life is to go: what a Deployment's pod is told by its deletion cost."""
+        fact = self._facts.get(key)
+        if fact is not None and fact.life == life:
+            self._facts[key] = replace(fact, marked=leaves)
+            self._changed()
+
+    def keep_only(self, members: Collection[PodKey]) -> None:
+        """The job has only these pods: the others are told to go, and nobody hears of them any more."""
+        for key in self._facts.keys() - set(members):
+            fact = self._facts.pop(key)
+            if fact.launcher_pid is None or fact.state is not PodState.RUNNING:
+                continue
+            uid = fact.life.partition("/")[0]
+            self._leaving[uid] = fact.launcher_pid
+            processes.terminate(fact.launcher_pid)
+            asyncio.get_running_loop().call_later(LEAVING_SECONDS, self._kill_leaving, uid)
+
+    def _kill_leaving(self, uid: str) -> None:
+        pid = self._leaving.pop(uid, None)
+        if pid is not None:
+            processes.kill(pid)
 
     def facts(self) -> tuple[PodFact, ...]:
         """What the core may know of them."""
@@ -121,9 +150,14 @@ class Pods:
                 self.parent_ready_at = time.time()
             case LauncherSpawned():
                 key, fact = self._of(message.pod_uid)
-                if fact is not None and key is not None and fact.state is PodState.PENDING:
-                    self._facts[key] = PodFact(key, fact.life, PodState.RUNNING, time.time(), message.pid)
+                if fact is None or key is None:
+                    processes.terminate(message.pid)  # given up before it was forked
+                elif fact.state is PodState.PENDING:
+                    self._facts[key] = replace(
+                        fact, state=PodState.RUNNING, started_at=time.time(), launcher_pid=message.pid
+                    )
             case LauncherExited():
+                self._leaving.pop(message.pod_uid, None)
                 key, fact = self._of(message.pod_uid)
                 if fact is not None and key is not None:
                     self._facts[key] = _ended(fact, message.exit_code, self._folder.tail(str(key)))

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from rljob_api.process_stat import STATE, stat_of
+
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 """Loaded before any fork: a child between fork and exec must not load libraries."""
@@ -47,11 +49,18 @@ async def stop(process: asyncio.subprocess.Process, *, patience: float) -> None:
     with suppress(ProcessLookupError):
         process.terminate()
     try:
-        await asyncio.wait_for(process.wait(), patience)
+        async with asyncio.timeout(patience):
+            await process.wait()
     except TimeoutError:
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+def terminate(pid: int) -> None:
+    """SIGTERM; a process that is gone already is fine."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
 
 
 def kill(pid: int) -> None:
@@ -62,8 +71,5 @@ def kill(pid: int) -> None:
 
 def is_running(pid: int) -> bool:
     """Whether the process is there and not only its exit code."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in ("Z", "X")
+    stat = stat_of(pid)
+    return stat is not None and stat[STATE] not in ("Z", "X")

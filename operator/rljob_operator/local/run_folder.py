@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from pydantic import BaseModel, ValidationError
 
+from rljob_api import generations
 from rljob_api.cluster_fields import is_cluster_only
 from rljob_api.problems import first_problem
 from rljob_api.revision import refused_changes
@@ -28,6 +29,7 @@ _PRODUCTS = (
     "metrics.jsonl",
     "events.jsonl",
     "samples.jsonl",
+    *generations.FILES,
     "timeline.json",
     "timeline",
     "logs",

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from rljob_api.backends import trainer_backend
+from rljob_api.backends import preloads_of
 from rljob_api.failpoints import failpoint
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_SUCCEEDED
 from rljob_api.spec import RLJob
@@ -20,6 +20,7 @@ from rljob_operator.coordinator_link import CoordinatorError, CoordinatorLink
 from rljob_operator.core import (
     AcknowledgeFailures,
     Action,
+    Autoscaling,
     CreatePod,
     DeleteJob,
     KeepPod,
@@ -31,10 +32,14 @@ from rljob_operator.core import (
     RestartInfrastructure,
     SetDesired,
     Stop,
+    Wishes,
     begin,
     decide,
 )
+from rljob_operator.core.autoscaling import wanted_replicas
 from rljob_operator.core.conditions import terminal
+from rljob_operator.core.roster import pods
+from rljob_operator.core.told import epoch_opened
 from rljob_operator.local import stop_signals
 from rljob_operator.local.coordinator_transport import LocalTransport
 from rljob_operator.local.device_placement import PodDevices
@@ -74,11 +79,13 @@ class Supervisor:
     def __init__(self, job: RLJob, folder: RunFolder, devices: PodDevices, view: View) -> None:
         self._job = job
         self._replicas = job.spec.roles.replicas()
+        self._autoscaling = Autoscaling.of(job.spec)
         self._services = Services.prepare(folder, job)
         self._wake = asyncio.Event()
-        self._pods = Pods(folder, devices, self._wake.set, trainer_backend(job.spec))
+        self._pods = Pods(folder, devices, self._wake.set, preloads_of(job.spec, job.spec.roles.present()))
         self._infrastructure = Infrastructure(ended=self._ended, last_words=folder.tail)
-        status, event = begin(folder.status(), self._replicas, time.time())
+        last = folder.status()
+        status, event = begin(last, wanted_replicas(self._replicas, self._autoscaling, last), time.time())
         self._journal = Journal(folder, view, status)
         self._journal.begin(status, event)
         self._listener = Listener(self._journal, self._wake.set, self._coordinator_answered)
@@ -127,6 +134,7 @@ class Supervisor:
         now = time.time()
         decision = decide(await self._observe(), now)
         self._journal.persist(decision)
+        self._pods.keep_only([key for key, _ in pods(decision.status)])
         over = any(isinstance(action, Stop) for action in decision.actions)
         until = decision.look_again_at
         try:
@@ -138,7 +146,8 @@ class Supervisor:
         if over:
             return True
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), max(0.0, until - time.time()))
+            async with asyncio.timeout(max(0.0, until - time.time())):
+                await self._wake.wait()
         return False
 
     async def _observe(self) -> Observed:
@@ -151,6 +160,8 @@ class Supervisor:
             pods=self._pods.facts(),
             infrastructure=self._infrastructure.facts(),
             interrupted_at=self._interrupted_at,
+            wishes=Wishes(startup_deadline_seconds=self._job.spec.startup_deadline_seconds),
+            autoscaling=self._autoscaling,
         )
 
     async def _ask_coordinator(self) -> CoordinatorStatus | None:
@@ -179,7 +190,11 @@ class Supervisor:
                 await self._infrastructure.restart(name)
             case AcknowledgeFailures(ids):
                 await self._link.acknowledge(ids)
-            case Stop() | MarkForDeletion() | KeepPod() | DeleteJob():  # the last three only on a cluster
+            case MarkForDeletion(pod, life):
+                self._pods.mark(pod, life, leaves=True)
+            case KeepPod(pod, life):
+                self._pods.mark(pod, life, leaves=False)
+            case Stop() | DeleteJob():  # the last one only on a cluster
                 pass
 
     async def _raise_epoch(self, action: RaiseEpoch) -> None:
@@ -187,11 +202,7 @@ class Supervisor:
         request = EpochRequest(epoch=action.epoch, decision_id=action.decision_id, reason=action.reason)
         point = await self._link.raise_epoch(request)
         failpoint("epoch.after_raise")
-        message = (
-            f"epoch {point.epoch} is open: lineage {point.lineage} from version {point.version}, "
-            f"{point.kept_groups} groups kept, {point.dropped_groups} generated again"
-        )
-        self._journal.note(time.time(), "EpochOpened", message)
+        self._journal.emit(epoch_opened(point, time.time()))
 
     def _ended(self, name: str) -> None:
         """An infrastructure process is gone."""

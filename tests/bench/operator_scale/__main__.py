@@ -2,6 +2,8 @@
 
     make bench-operator       or       python -m tests.bench.operator_scale --jobs 200
 
+With --hostile: 20 jobs, and beside them one for each way in which a coordinator can want the operator no good.
+
 Phases: create (until all are Ready), steady (a step each 2 s and job), idle (no step), burst (restarts at once), single
 (restarts one by one), delete. One JSON line each, then a table. Pods run nothing and answer nothing: what is measured
 is the operator, and what it asks of the API server. It needs the cluster of `make cluster` (root, this machine).
@@ -18,20 +20,24 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tests.bench.operator_scale import jobs
+from tests.bench.operator_scale.hostile import WAYS
 from tests.bench.operator_scale.measured import Meter, Probes, Reading, compared, fetch, memory_mib
 from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.machine import NODE, bring_up
 from tests.integration.children import die_with_tests
 
-ADDRESS, PORT = "127.0.0.77", 8080
-"""Of the stand-in, in the cluster's network."""
+ADDRESS, HOSTILE_ADDRESS, PORT = "127.0.0.77", "127.0.0.78", 8080
+"""Of the stand-ins, in the cluster's network."""
+ROUNDS = 5
+"""Restarts of each job, alone and beside hostile ones."""
+_LEASE = ("verb", "resource", "code")
 HEALTH_PORT, METRICS_PORT = 18080, 19090
 STEP_SECONDS = 2.0
 WAIT_SECONDS = 900.0
@@ -76,15 +82,15 @@ class Bench:
     def run(self) -> None:
         """All phases; what was started is ended."""
         self._clear()
-        jobs.prepare(self._count)
-        with self._stand_in(), self._operator() as operator:
+        jobs.prepare(self._count + len(WAYS))
+        with self._stand_ins(), self._operator() as operator:
             self._process = operator
             self._meter = Meter(operator.pid, _control_plane(), f"http://127.0.0.1:{METRICS_PORT}/metrics")
             self._probes = Probes(f"http://127.0.0.1:{HEALTH_PORT}/healthz")
             _wait("the operator to lead and to be ready", self._is_ready)
             self._probes.start()
             try:
-                self._phases()
+                self._beside_hostile_ones() if self._arguments.hostile else self._phases()
                 peak = memory_mib(operator.pid, "VmHWM")
             finally:
                 self._probes.stop()
@@ -96,7 +102,7 @@ class Bench:
     def _phases(self) -> None:
         seconds = self._arguments.seconds
         with self._phase("create"):
-            jobs.create(self._count, self._arguments.rollouts)
+            jobs.create(jobs.names(self._count), self._arguments.rollouts)
             _wait(f"{self._count} jobs to be Running", lambda: self._running() == self._count)
         if self._arguments.pods:
             sys.stdout.write(f"{jobs.num_pods()} pods\n")
@@ -125,6 +131,31 @@ class Bench:
         with self._phase("delete"):
             self._clear()
 
+    def _beside_hostile_ones(self) -> None:
+        """The same restarts without them and with them."""
+        hosts = [jobs.coordinator_host(name) for name in jobs.names(self._count)]
+        with self._phase("create"):
+            jobs.create(jobs.names(self._count), self._arguments.rollouts)
+            _wait(f"{self._count} jobs to be Running", lambda: self._running() == self._count)
+        _ask("pace", step_seconds=STEP_SECONDS)
+        time.sleep(self._arguments.seconds)
+        for phase in ("alone", "beside"):
+            if phase == "beside":
+                jobs.create(jobs.hostile_names(), self._arguments.rollouts)
+                time.sleep(self._arguments.seconds)  # all of them are asked, and their bursts are used up
+            with self._phase(phase):
+                rounds = [self._restart_each(hosts) for _ in range(ROUNDS)]
+            self._report(phase, [restart for each in rounds for restart in each])
+        _print({"phase": "beside", "hostile": json.loads(fetch(f"http://{HOSTILE_ADDRESS}:{PORT}/told"))})
+        _print({"phase": "all", "lease": self._meter.read().sum_by("rljob_operator_api_requests_total", *_LEASE)})
+
+    def _restart_each(self, hosts: list[str]) -> list[dict[str, float]]:
+        """One after the other."""
+        for host in hosts:
+            _ask("fail", hosts=[host])
+            _wait(f"the restart of {host} to be over", lambda host=host: self._restarted([host]), every=0.1)  # type: ignore[misc]
+        return self._last_restarts(hosts)
+
     def _clear(self) -> None:
         """Also what a run that was cut off has left."""
         jobs.delete_all()
@@ -152,8 +183,13 @@ class Bench:
         return all(told[host] and told[host][-1]["ready"] is not None for host in hosts)
 
     def _report_restarts(self, name: str, hosts: list[str]) -> None:
+        self._report(name, self._last_restarts(hosts))
+
+    def _last_restarts(self, hosts: list[str]) -> list[dict[str, float]]:
         told = json.loads(fetch(f"http://{ADDRESS}:{PORT}/stand-in/restarts"))["restarts"]
-        last = [told[host][-1] for host in hosts]
+        return [told[host][-1] for host in hosts]
+
+    def _report(self, name: str, last: list[dict[str, float]]) -> None:
         row: dict[str, Any] = {"phase": name, "restarts": len(last)}
         for stage in ("raised", "ordered", "ready"):
             took = sorted(1000 * (restart[stage] - restart["failed"]) for restart in last)
@@ -162,9 +198,11 @@ class Bench:
         _print(row)
 
     @contextmanager
-    def _stand_in(self) -> Iterator[None]:
-        command = [sys.executable, "-m", "tests.bench.operator_scale.stand_in", ADDRESS, str(PORT)]
-        with _child(command, self._folder / "stand-in.log"):
+    def _stand_ins(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for module, address in (("stand_in", ADDRESS), ("hostile", HOSTILE_ADDRESS)):
+                command = [sys.executable, "-m", f"tests.bench.operator_scale.{module}", address, str(PORT)]
+                stack.enter_context(_child(command, self._folder / f"{module}.log"))
             yield
 
     @contextmanager
@@ -179,7 +217,9 @@ class Bench:
         }
         config, hosts = self._folder / "operator.yaml", self._folder / "hosts"
         config.write_text(yaml.safe_dump(options))
-        lines = [f"{ADDRESS} {jobs.coordinator_host(name).partition(':')[0]}" for name in jobs.names(self._count)]
+        of = [*((ADDRESS, name) for name in jobs.names(self._count))]
+        of += [(HOSTILE_ADDRESS, name) for name in jobs.hostile_names()]
+        lines = [f"{address} {jobs.coordinator_host(name).partition(':')[0]}" for address, name in of]
         hosts.write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
         profile = ["-m", "cProfile", "-o", self._arguments.profile] if self._arguments.profile else []
         command = [sys.executable, *profile, "-m", "rljob_operator", "--config", str(config)]
@@ -209,7 +249,7 @@ def _enter(arguments: argparse.Namespace) -> None:
     cluster = bring_up()
     if cluster.node is None:
         raise SystemExit("The benchmark needs the cluster of this machine: unset KUBECONFIG.")
-    pods = arguments.jobs * (arguments.rollouts + 8)
+    pods = (arguments.jobs + len(WAYS)) * (arguments.rollouts + 8)
     nodes = -(-pods // jobs.PODS_PER_NODE)
     subprocess.run([str(NODE / "kwok.sh"), str(nodes)], check=True, timeout=600, stderr=subprocess.DEVNULL)
     install_definition(cluster.kubeconfig)
@@ -259,6 +299,7 @@ def _table(rows: list[dict[str, Any]]) -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=200)
+    parser.add_argument("--hostile", action="store_true", help="restarts beside hostile coordinators, and nothing else")
     parser.add_argument("--rollouts", type=int, default=1, help="replicas of that role; the other pods are 8 a job")
     parser.add_argument("--seconds", type=float, default=60, help="length of the phases steady and idle")
     parser.add_argument("--burst", type=int, default=20, help="jobs that fail at once")

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from rljob_api.cluster import COORDINATOR_PORT, coordinator_name, service_host
+from tests.bench.operator_scale.hostile import WAYS
 
 REPOSITORY = Path(__file__).parents[3]
 NAMESPACE = "operator-scale"
@@ -33,13 +34,18 @@ def names(count: int) -> list[str]:
     return [f"load-{number:04d}" for number in range(count)]
 
 
+def hostile_names() -> list[str]:
+    """Of those whose coordinators want the operator no good, one for each way."""
+    return [f"hostile-{way}" for way in WAYS]
+
+
 def coordinator_host(name: str) -> str:
     """As the operator calls the coordinator of a job, with the port."""
     return f"{service_host(coordinator_name(name), NAMESPACE)}:{COORDINATOR_PORT}"
 
 
-def manifests(count: int, rollouts: int) -> str:
-    """A list of RLJobs; `rollouts` replicas of that role each."""
+def manifests(given: list[str], rollouts: int) -> str:
+    """A list of RLJobs with these names; `rollouts` replicas of that role each."""
     quickstart = yaml.safe_load((REPOSITORY / "examples/quickstart.yaml").read_text())
     spec = quickstart["spec"]
     spec["rollout"]["numRollouts"] = 1_000_000
@@ -53,7 +59,7 @@ def manifests(count: int, rollouts: int) -> str:
             "metadata": {"name": name, "namespace": NAMESPACE},
             "spec": spec,
         }
-        for name in names(count)
+        for name in given
     ]
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
 
@@ -95,9 +101,9 @@ def _volume(number: int) -> dict[str, Any]:
     }
 
 
-def create(count: int, rollouts: int) -> None:
-    """All jobs, as fast as one kubectl does it."""
-    kubectl("create", "-f", "-", stdin=manifests(count, rollouts))
+def create(given: list[str], rollouts: int) -> None:
+    """All jobs with these names, as fast as one kubectl does it."""
+    kubectl("create", "-f", "-", stdin=manifests(given, rollouts))
 
 
 def delete_all() -> None:

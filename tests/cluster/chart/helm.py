@@ -27,9 +27,16 @@ def refusal(*arguments: str, program: str = "helm") -> str:
 
 
 def render(*arguments: str, chart: Path = CHART) -> str:
-    """The chart's manifests, without the CRD (a test of its own compares that) unless the arguments ask for it."""
+    """The chart's manifests, without CRD and dashboards (tests of their own look at these) unless the arguments ask."""
     # The version is given, since helm would take that of its own build; no cluster is asked.
-    fixed = ("--namespace", "rl-system", "--kube-version", "1.34.0", "--set", "crd.install=false")
+    fixed = (
+        "--namespace",
+        "rl-system",
+        "--kube-version",
+        "1.34.0",
+        "--set",
+        "crd.install=false,monitoring.dashboards.create=false",
+    )
     return helm("template", "demo", str(chart), *fixed, *arguments)
 
 

@@ -28,16 +28,30 @@ class Release:
         self._values = folder / "values.yaml"
         self._values.write_text(yaml.safe_dump({"namespaces": [kubectl.namespace], **checkout_values()}))
 
-    def install(self) -> set[str]:
-        """The operator's pods. The CRD may be there already, from whoever has used the cluster before."""
-        self("install", RELEASE, str(CHART), *self.scope, *self._given(), "--take-ownership")
+    def install(self, *changes: str) -> set[str]:
+        """The operator's pods; `changes` as in `--set`. The CRD may be there already, from whoever was here before."""
+        self("install", RELEASE, str(CHART), *self.scope, *self._given(), *_set(changes), "--take-ownership")
         return self.pods()
 
     def upgrade(self, *changes: str, chart: Path = CHART) -> set[str]:
         """The operator's pods afterwards; `changes` as in `--set`."""
-        chosen = [argument for change in changes for argument in ("--set", change)]
-        self("upgrade", RELEASE, str(chart), *self.scope, *self._given(), *chosen)
+        self("upgrade", RELEASE, str(chart), *self.scope, *self._given(), *_set(changes))
         return self.pods()
+
+    def begin_upgrade(self, *changes: str, chart: Path = CHART) -> None:
+        """Waits for nothing; `changes` as in `--set-json`."""
+        chosen = [argument for change in changes for argument in ("--set-json", change)]
+        self("upgrade", RELEASE, str(chart), *self.scope, "--values", str(self._values), *chosen)
+
+    def ended(self) -> dict[str, tuple[int, str]]:
+        """Of each pod whose operator has ended: exit code and last words."""
+        found: dict[str, tuple[int, str]] = {}
+        for pod in self.kubectl.all("pods", _PODS):
+            for status in pod["status"].get("containerStatuses", []):
+                end = status["state"].get("terminated") or status["lastState"].get("terminated")
+                if end is not None:
+                    found[pod["metadata"]["name"]] = (end["exitCode"], end.get("message", ""))
+        return found
 
     def uninstall(self) -> None:
         """Returns when the operator's pods are gone."""
@@ -84,3 +98,7 @@ class Release:
 
     def _given(self) -> tuple[str, ...]:
         return ("--values", str(self._values), *_IN_TIME)
+
+
+def _set(changes: tuple[str, ...]) -> list[str]:
+    return [argument for change in changes for argument in ("--set", change)]

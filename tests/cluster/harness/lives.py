@@ -26,7 +26,8 @@ from rljob_operator.adapters.errors import AdapterError, ApiNotFound
 from rljob_operator.adapters.informer import Informer
 from rljob_operator.adapters.job_memory import World
 from rljob_operator.adapters.metrics import Metrics
-from rljob_operator.adapters.resources import OWNED, POD_MONITORS, PODS, RLJOBS, SECRETS
+from rljob_operator.adapters.platform import owned_kinds
+from rljob_operator.adapters.resources import PODS, RLJOBS, SECRETS
 from rljob_operator.adapters.sinks import OwnedSink, PodSink
 from rljob_operator.adapters.views import JobKey
 from rljob_operator.build import Platform
@@ -123,11 +124,11 @@ class _MortalTransport:
         self._transport = transport
         self._life = life
 
-    async def send(self, method: str, path: str, body: str | None, timeout: float) -> bytes:
+    async def send(self, method: str, path: str, body: str | None, timeout: float, most_bytes: int) -> bytes:
         if method == "GET":
-            return await self._transport.send(method, path, body, timeout)
+            return await self._transport.send(method, path, body, timeout, most_bytes)
         with self._life.write(f"{method} {path}"):
-            return await self._transport.send(method, path, body, timeout)
+            return await self._transport.send(method, path, body, timeout, most_bytes)
 
 
 class Lives:
@@ -215,7 +216,7 @@ class Lives:
         return life
 
     def _informers(self, api: Api, cache: Cache, metrics: Metrics) -> list[Informer]:
-        kinds = [resource for resource in OWNED if resource not in (SECRETS, POD_MONITORS)]
+        kinds = [resource for resource in owned_kinds(Platform()) if resource is not SECRETS]
         namespace = self._key.namespace
         made = [Informer(api, PODS, namespace, LABEL_JOB, PodSink(cache), metrics)]
         made += [Informer(api, kind, namespace, LABEL_JOB, OwnedSink(cache, kind.kind), metrics) for kind in kinds]

@@ -18,6 +18,7 @@ NODE = REPOSITORY / "tests/cluster/node"
 FIRST, SECOND = "node0", "node1"
 """Names of the nodes; the second one is there only while a test wants it."""
 _BUILD_SECONDS = 1800
+_FETCH_SECONDS = 300
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,15 @@ def bring_up() -> Cluster:
 def workload_options(sources: Path | None = None) -> dict[str, Any]:
     """`workloads` for an operator whose jobs run this checkout, or that of another folder."""
     return hostpython.workload_options(REPOSITORY, Path(sys.prefix), Path(sys.base_prefix), find_server(), sources)
+
+
+def prometheus_programs() -> Path:
+    """The folder with `prometheus` and `promtool`, fetched if need be; a RuntimeError with the script's words."""
+    command = [str(NODE / "prometheus.sh")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_SECONDS, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.strip() or f"prometheus.sh ended with {done.returncode} and no word")
+    return Path(done.stdout.strip())
 
 
 def _root() -> Path:

@@ -33,15 +33,23 @@ class OperatorProcess:
         self._sources = sources
         self._config = folder / "operator.yaml"
         self.log = folder / "operator.log"
+        self._group: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         file = {**_defaults(cluster, namespace, sources), **options}
         OperatorOptions.model_validate(file)
         self._config.write_text(yaml.safe_dump(file))
 
+    def in_group(self, group: int) -> "OperatorProcess":
+        """Its next life is of this group, by which a packet filter tells its packets from the kubelet's."""
+        self._group = group
+        return self
+
     def start(self) -> None:
         """Starts it; after its end a new one."""
         command = [sys.executable, "-m", "rljob_operator", "--config", str(self._config)]
+        if self._group is not None:
+            command = ["setpriv", "--regid", str(self._group), "--clear-groups", *command]
         kubeconfig = self._cluster.kubeconfig
         if self._cluster.node is not None:
             command = self._cluster.node.within(*command)

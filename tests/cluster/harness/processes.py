@@ -34,6 +34,8 @@ class Process:
     pid: int
     """On this machine."""
     kind: Kind
+    number: int = 0
+    """Of a rank, its rank in the pod. Pids say nothing of it: they come round."""
 
     @property
     def life(self) -> tuple[int, int]:
@@ -66,12 +68,12 @@ def within(pod: Object, container: str) -> list[Process]:
     identity = container_id(pod, container)
     assert identity, f"the container {container} of the pod {pod['metadata']['name']} does not run: {pod['status']}"
     pids = sorted(int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit() and _is_in(entry, identity))
-    return [Process(pid, _kind(pid)) for pid in pids]
+    return [_process(pid) for pid in pids]
 
 
 def the(processes: list[Process], kind: Kind, number: int = 0) -> Process:
-    """The first, second ... process of a kind."""
-    return [process for process in processes if process.kind is kind][number]
+    """The process of a kind; of ranks, the one with this number."""
+    return next(process for process in processes if process.kind is kind and process.number == number)
 
 
 def container_id(pod: Object, container: str) -> str | None:
@@ -89,16 +91,16 @@ def _is_in(entry: Path, identity: str) -> bool:
         return False
 
 
-def _kind(pid: int) -> Kind:
+def _process(pid: int) -> Process:
     """A launcher gives each of its children a log, by whose name it is known."""
     try:
         inner = re.search(r"^NSpid:.*\s(\d+)$", (_PROC / str(pid) / "status").read_text(), re.MULTILINE)
         output = (_PROC / str(pid) / "fd/1").readlink().name
     except OSError:
-        return Kind.OTHER
+        return Process(pid, Kind.OTHER)
     if inner is not None and inner[1] == "1":
-        return Kind.FIRST
-    whose = re.search(r"\.(\d+|engine)\.log$", output)
+        return Process(pid, Kind.FIRST)
+    whose = re.search(r"\.(\d+|engine(?:\.\d+)?)\.log$", output)
     if whose is None:
-        return Kind.OTHER
-    return Kind.ENGINE if whose[1] == "engine" else Kind.RANK
+        return Process(pid, Kind.OTHER)
+    return Process(pid, Kind.ENGINE) if whose[1].startswith("engine") else Process(pid, Kind.RANK, int(whose[1]))

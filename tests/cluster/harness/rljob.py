@@ -54,6 +54,13 @@ def make_job(name: str = "job", **changes: dict[str, Any]) -> Object:
     return {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": name}, "spec": spec}
 
 
+def leaves_nothing(job: Object) -> Object:
+    """The same job, whose checkpoints go with it."""
+    checkpoint = job["spec"].setdefault("checkpoint", {})
+    checkpoint["volume"] = {**checkpoint.get("volume", {}), "onDelete": "Delete"}
+    return job
+
+
 def slowed(job: Object, reward: str = "slow", folder: Path = REWARDS) -> Object:
     """The same job at a few steps a second (`slower`: one or two), by a reward of the tests that takes its time.
 
@@ -113,7 +120,12 @@ class ClusterJob:
 
     def is_true(self, condition: str) -> bool:
         """Whether a condition is true."""
-        return any(c["type"] == condition and c["status"] == "True" for c in self.status().get("conditions", []))
+        return self.condition(condition).get("status") == "True"
+
+    def condition(self, kind: str) -> Object:
+        """A condition as it is, {} before there is one."""
+        found: list[Object] = self.status().get("conditions", [])
+        return next((each for each in found if each["type"] == kind), {})
 
     def epoch(self) -> int:
         """The epoch in the status."""
@@ -146,6 +158,15 @@ class ClusterJob:
     def wait_step(self, step: int, *, seconds: float = 90) -> None:
         """Waits until the status says that rollout `step` is trained."""
         self.wait(f"step {step}", lambda: self.step() >= step, seconds=seconds)
+
+    def wait_seen(self, *, seconds: float = 90) -> None:
+        """Waits until the operator has looked at the newest spec, and said so."""
+        generation = self.object()["metadata"]["generation"]
+        self.wait(
+            f"generation {generation} to be seen",
+            lambda: self.status().get("observedGeneration", 0) >= generation,
+            seconds=seconds,
+        )
 
     def wait_epoch_ready(self, epoch: int, *, seconds: float = 90) -> None:
         """Waits until all roles are ready in this epoch or a later one."""

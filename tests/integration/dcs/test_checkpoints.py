@@ -14,25 +14,21 @@ import torch
 from safetensors.torch import load_file
 
 from rljob_api import failpoints
-from rljob_api.names import Lineage, Role, WeightVersion
+from rljob_api.names import Role
 from rljob_api.wire.failures import FailureKind
-from rljob_api.wire.identity import WeightId
 from rljob_api.wire.observation import EventKind
 from rljob_workers.dcs import checkpoint_attempt
 from rljob_workers.dcs.checkpoint_attempt import read_record, settle
-from rljob_workers.dcs.checkpoints import CheckpointStore, build_checkpoint_store
+from rljob_workers.dcs.checkpoints import CheckpointStore, build_checkpoint_store, share_of_files
 from rljob_workers.dcs.errors import CheckpointDamaged, LifeOver
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.models.share import WHOLE, WeightShare
 from rljob_workers.models.slices import EXP_AVG, StateShare, StateSlice
 from tests.integration.dcs.world import World, read_json
 from tests.power_cuts import noted_syncs
+from tests.weights import weight
 
 TICKETS = b'{"cursor": 3, "front": [], "draws": [], "kills": {}}'
-
-
-def weight(version: int, lineage: int = 1) -> WeightId:
-    return WeightId(lineage=Lineage(lineage), version=WeightVersion(version))
 
 
 def model(seed: int) -> dict[str, torch.Tensor]:
@@ -50,7 +46,7 @@ def save(store: CheckpointStore, version: int, lineage: int = 1) -> None:
 
 
 def folders(root: Path) -> list[str]:
-    return sorted(path.name for path in root.iterdir() if path.is_dir() and path.name != "reference")
+    return sorted(path.name for path in root.iterdir() if path.is_dir() and path.name not in ("reference", "latest"))
 
 
 @pytest.fixture
@@ -89,6 +85,7 @@ def test_a_checkpoint_is_recorded_with_all_its_files(world: World, actor: RankSe
     assert (world.status().recorded, world.status().recorded_folder) == (0, name)
     assert len(world.told(EventKind.RECORDED)) == 1
     assert store.verified(name) == root / name
+    assert (root / "latest").readlink() == Path(name)
 
 
 def test_a_power_cut_takes_nothing_of_a_checkpoint_that_is_about_to_be_recorded(
@@ -211,6 +208,23 @@ def test_a_damaged_file_is_named(world: World, actor: RankSession, root: Path, f
     (root / name / file).write_bytes(content)
     with pytest.raises(CheckpointDamaged, match=f"{file} (has checksum|cannot be read).* Restore it from a copy"):
         store.verified(name)
+    if file != "checksums.json":  # which each rank reads
+        assert sum(is_damaged(store, name, rank, 3) for rank in range(3)) == 1
+
+
+def is_damaged(store: CheckpointStore, folder: str, rank: int, world: int) -> bool:
+    """As one of several ranks finds, of which each reads its share of the files."""
+    try:
+        store.verified(folder, rank, world)
+    except CheckpointDamaged:
+        return True
+    return False
+
+
+def test_files_are_dealt_to_ranks_by_size() -> None:
+    sizes = {"a": 1, "b": 1, "model": 70, "state 0": 60, "state 1": 60}
+    shares = [share_of_files(sizes, rank, 2) for rank in range(2)]
+    assert shares == [["model", "state 1", "b"], ["state 0", "a"]]
 
 
 def test_a_missing_folder_is_named(actor: RankSession) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -12,9 +13,9 @@ import pytest
 from rljob_api.names import Role
 from rljob_api.wire.launchers import LauncherPoll
 from rljob_api.wire.observation import EventKind, ServerState
-from rljob_workers.dcs.errors import CoordinatorRefused
+from rljob_workers.dcs.errors import CoordinatorRefused, LifeOver
 from rljob_workers.dcs.launcher_client import LauncherClient
-from tests.integration.dcs.world import World, eventually
+from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually
 
 
 class PollingLauncher:
@@ -173,3 +174,40 @@ def test_a_fresh_control_redis_takes_over_the_record_file(world: World) -> None:
     restore = world.raise_epoch(4)
     assert (restore.version, restore.folder) == (7, "7-e3-aaaaaaaaaaaa")
     assert world.status().recorded == 7
+
+
+def test_an_epoch_that_has_left_something_beside_the_checkpoints_is_not_begun_again(world: World) -> None:
+    """A later job of the name begins with an empty control Redis: its folders and lines must not be the earlier's."""
+    write_record(world, '{"cursor": 3, "front": [], "draws": [], "kills": {}}')
+    eventually(lambda: world.status().server is ServerState.OPEN, "the control Redis to be open")
+    assert (world.status().epoch, world.status().earlier_epoch) == (0, 3)
+    with pytest.raises(LifeOver, match="epoch: 3 is not above 3, in which the checkpoints here were last"):
+        world.raise_epoch(3)
+    assert world.raise_epoch(4).lineage == 4
+    assert world.status().earlier_epoch == 0
+
+    # Epoch 5 records nothing, and the control Redis is lost with it.
+    world.raise_epoch(5)
+    world.kill()
+    world.servers.renew_control()
+    world.start()
+    eventually(lambda: world.status().server is ServerState.OPEN, "the new control Redis to be open")
+    assert (world.status().epoch, world.status().earlier_epoch) == (0, 5)
+    restore = world.raise_epoch(6)
+    assert (restore.version, restore.folder) == (7, "7-e3-aaaaaaaaaaaa")
+
+
+def test_an_epoch_that_was_noted_and_not_opened_is_no_earlier_jobs(world: World, tmp_path: Path) -> None:
+    """The coordinator dies in between. The same decision opens that very epoch, over an earlier job's files."""
+    write_record(world, '{"cursor": 3, "front": [], "draws": [], "kills": {}}')
+    world.kill()
+    world.start(RLJOB_FAILPOINTS="coordinator.epoch_raised=1", RLJOB_FAILPOINTS_DIR=str(tmp_path))
+    raising = threading.Thread(target=lambda: world.raise_epoch(4, "a"))
+    raising.start()
+    assert world.process is not None
+    world.process.wait(PATIENCE_SECONDS)
+    assert json.loads((Path(world.endpoints.run_dir) / "checkpoints" / "begun.json").read_text()) == {"epoch": 4}
+    world.start()
+    raising.join(PATIENCE_SECONDS)
+    assert not raising.is_alive()
+    assert (world.status().epoch, world.status().earlier_epoch) == (4, 0)

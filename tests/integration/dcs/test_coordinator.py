@@ -16,7 +16,7 @@ from rljob_api.names import Epoch, Role
 from rljob_api.wire.epochs import EpochRequest, PodPhase
 from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, EventPage, ServerState
-from rljob_api.wire.ranks import StepReport
+from rljob_api.wire.ranks import NoticeKind, StepReport
 from rljob_workers.dcs.errors import LifeOver
 from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually
 
@@ -273,6 +273,9 @@ def test_metrics_carry_known_counters_only(world: World) -> None:
     assert 'rljob_rank_groups_put_total{job="test",role="rollout",replica="1",rank="0"} 16.0' in text
     assert "whatever" not in text
     assert 'rljob_epoch{job="test"} 1.0' in text
+    # What has not happened is told, too: else its first time would be no change.
+    assert 'rljob_rank_groups_lost_total{job="test",role="rollout",replica="1",rank="0"} 0.0' in text
+    assert "rljob_rank_skipped_steps_total{" not in text
 
 
 def test_a_rendezvous_is_found_by_those_of_the_same_epoch_and_generation(world: World) -> None:
@@ -374,3 +377,16 @@ def test_of_ranks_that_beat_at_once_each_gets_its_own_answer(world: World) -> No
     for thread in threads:
         thread.join(PATIENCE_SECONDS)
     assert said == {0: "fine", 1: "over", 2: "fine"}
+
+
+def test_a_notice_becomes_an_event_of_its_rank(world: World) -> None:
+    world.begin()
+    session = world.rank(Role.ROLLOUT)
+    session.notify(NoticeKind.WRONG_WEIGHTS, "The engine has other weights.")
+    session.notify(NoticeKind.WRONG_WEIGHTS, "The engine has other weights.")  # as after a lost answer
+    (event,) = world.told(EventKind.WRONG_WEIGHTS)
+    assert (event.message, event.pod) == ("rollout-0.0: The engine has other weights.", session.life.key.pod)
+    world.raise_epoch(2)
+    with pytest.raises(LifeOver):
+        session.notify(NoticeKind.STEP_SKIPPED, "Too late.")
+    assert world.told(EventKind.STEP_SKIPPED) == []

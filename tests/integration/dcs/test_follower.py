@@ -39,8 +39,8 @@ class LateLink(CoordinatorLink):
         self.is_answered = asyncio.Event()
         self.may_come = asyncio.Event()
 
-    async def status(self) -> CoordinatorStatus:
-        status = await super().status()
+    async def status(self, timeout: float = 20.0) -> CoordinatorStatus:
+        status = await super().status(timeout)
         self.is_answered.set()
         await self.may_come.wait()
         return status

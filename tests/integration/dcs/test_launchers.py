@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from rljob_api.names import Epoch, Role
-from rljob_api.wire.epochs import DesiredState, PodOrder, PodPhase
+from rljob_api.wire.epochs import NOBODY, DesiredState, PodOrder, PodPhase
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import LauncherAnswer, LauncherPoll
 from rljob_api.wire.observation import EventKind
@@ -174,6 +174,30 @@ def test_a_launcher_that_is_up_before_its_order_waits_and_ends_nobody(
     assert carries(world) == [later.launcher]
     with pytest.raises(LifeOver, match="was replaced by a later one"):
         world.poll(other, carried, 0.05)
+
+
+def test_an_order_of_nobody_is_begun_by_no_launcher_until_it_names_a_pod(
+    world: World, client: LauncherClient, other: LauncherClient
+) -> None:
+    """The container is back before its platform has told the supervisor, which orders the next epoch without it."""
+    world.raise_epoch(1)
+    lost, back = world.hello(Role.ACTOR), world.hello(Role.ACTOR)
+    order_actor(world, 1, lost.pod_uid)
+    other.register(lost)
+    carried = world.poll(other, None).order
+    world.poll(other, carried, 0.05)
+    client.register(back)
+    world.raise_epoch(2)
+    order_actor(world, 2, NOBODY)
+    assert world.poll(client, None).order is None
+    client.register(back)
+    assert world.poll(client, None).order is None
+    pending = client.begin_poll(LauncherPoll(carried=None, ranks=[], wait_seconds=20))
+    order_actor(world, 2, back.pod_uid)
+    answer = collected(pending)
+    assert isinstance(answer, LauncherAnswer)
+    assert answer.order is not None
+    assert (answer.order.epoch, answer.order.generation) == (2, 0)
 
 
 def test_a_launcher_that_waits_for_its_order_goes_on_waiting_in_a_restarted_coordinator(

@@ -14,8 +14,9 @@ from rljob_api.wire.weights import Stream
 from rljob_workers.dcs.errors import WeightTimeout
 from rljob_workers.dcs.weights import build_publisher, build_receiver
 from rljob_workers.dcs.weights.pod_pulls import PodPulls
-from tests.integration.dcs.test_weights import assert_is, in_time, tensors, weight
+from tests.integration.dcs.test_weights import assert_is, in_time, tensors
 from tests.integration.dcs.world import World
+from tests.weights import weight
 
 POD = PodKey(role=Role.ROLLOUT, replica=0)
 

@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from rljob_api import failpoints
-from rljob_api.names import Lineage, Role, WeightVersion
+from rljob_api.names import Role
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.observation import EventKind
-from rljob_api.wire.weights import OfferedPart, PartRequest, Stream, WeightOffer, WeightPart
+from rljob_api.wire.weights import OfferedPart, PartRequest, Probe, Stream, WeightOffer, WeightPart
 from rljob_workers.dcs.blob import chunk_checksums, digest_of
 from rljob_workers.dcs.errors import (
     CoordinatorRefused,
@@ -36,10 +36,7 @@ from rljob_workers.dcs.weights.serving import ChunkServer, ServedPart
 from rljob_workers.models.blob import read_weights
 from rljob_workers.models.share import WeightShare
 from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually, read_json
-
-
-def weight(version: int, lineage: int = 1) -> WeightId:
-    return WeightId(lineage=Lineage(lineage), version=WeightVersion(version))
+from tests.weights import weight
 
 
 def tensors(seed: int, size: int = 1 << 18) -> dict[str, torch.Tensor]:
@@ -89,6 +86,16 @@ def receiver(world: World, actor: RankSession) -> Iterator[WeightReceiver]:
 def test_what_is_published_is_staged_by_a_receiver(publisher: WeightPublisher, receiver: WeightReceiver) -> None:
     publisher.publish(Stream.POLICY, weight(0), tensors(0), deadline=in_time())
     assert_is(receiver.await_newer(Stream.POLICY, None, deadline=in_time()), weight(0), tensors(0))
+
+
+@pytest.mark.parametrize("probe", [None, Probe(tokens=[1, 2, 3], log_probs=[-0.25, -1.5])])
+def test_a_probe_comes_with_the_weights(
+    publisher: WeightPublisher, receiver: WeightReceiver, probe: Probe | None
+) -> None:
+    publisher.publish(Stream.POLICY, weight(0), tensors(0), deadline=in_time(), probe=probe)
+    staged = receiver.await_newer(Stream.POLICY, None, deadline=in_time())
+    assert staged is not None
+    assert staged.probe == probe
 
 
 def test_a_waiting_receiver_is_woken(publisher: WeightPublisher, receiver: WeightReceiver) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rljob_workers.engines.sglang_dialect.client import SglangDialectEngine
+from tests.integration.engines.driven import DrivenEngine, torch_engine
 from tests.integration.engines.engine_process import (
     engine_process,
     open_listener,
@@ -25,9 +25,9 @@ def server_url() -> Iterator[str]:
 
 
 @pytest.fixture
-def engine(server_url: str) -> Iterator[SglangDialectEngine]:
+def engine(server_url: str) -> Iterator[DrivenEngine]:
     """A client of its own for each test."""
-    client = SglangDialectEngine(server_url)
+    client = torch_engine(server_url)
     client.abort_all()
     yield client
     client.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 from rljob_api.spec import Architecture, ModelConfig, ModelSpec, TokenizerConfig
 from rljob_workers.engines.torch_engine import server
 from rljob_workers.engines.torch_engine.commands import EngineCommands
+from rljob_workers.engines.torch_engine.control_bodies import PauseMode
 from rljob_workers.engines.torch_engine.geometry import Geometry
 from rljob_workers.engines.torch_engine.requests import Batch
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
@@ -92,6 +93,11 @@ class HaltingCommands(EngineCommands):
     def generate(self, batch: Batch) -> None:
         self._steps_left = STEPS_AT_ONCE
         super().generate(batch)
+
+    def pause(self, mode: PauseMode) -> None:
+        if mode is PauseMode.DRAIN:  # it waits for their ends
+            self._steps_left = sys.maxsize
+        super().pause(mode)
 
     def resume(self) -> None:
         self._steps_left = sys.maxsize

@@ -11,12 +11,12 @@ import torch
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import SamplingParams
-from rljob_workers.engines.sglang_dialect.client import SglangDialectEngine
 from rljob_workers.models.building import build_config
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
 from rljob_workers.trainers.torch_forward import TorchForwardModel
 from rljob_workers.transfer_queue.jagged import Jagged
+from tests.integration.engines.driven import DrivenEngine
 from tests.integration.engines.engine_process import talkative_model
 from tests.near import assert_log_probs_near
 
@@ -25,7 +25,7 @@ SAMPLES = 8
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_engine_and_trainer_say_the_same(engine: SglangDialectEngine, first_weights: Path, temperature: float) -> None:
+def test_engine_and_trainer_say_the_same(engine: DrivenEngine, first_weights: Path, temperature: float) -> None:
     deadline = time.monotonic() + 60
     engine.update_weights(first_weights, WeightId(lineage=Lineage(1), version=WeightVersion(0)), deadline=deadline)
     params = SamplingParams(temperature, 1.0, 0, 40, (), SAMPLES, 7)

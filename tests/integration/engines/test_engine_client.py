@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
 
@@ -16,13 +17,15 @@ import torch
 from safetensors.torch import save_file
 
 from rljob_api.names import Lineage, WeightVersion
+from rljob_api.spec import Interruption
 from rljob_api.wire.identity import WeightId
-from rljob_workers.engines.base import Generation, SamplingParams, VersionSpan
-from rljob_workers.engines.errors import EngineGone, EngineRefused, EngineTimeout
-from rljob_workers.engines.sglang_dialect.client import SglangDialectEngine
+from rljob_workers.engines.base import Generation, SamplingParams
+from rljob_workers.engines.errors import EngineGone, EngineRefused
+from rljob_workers.engines.torch_engine.scheduler import Limits
 from rljob_workers.models.blob import read_blob
 from rljob_workers.models.building import build_config
 from rljob_workers.models.tokenizers import build_tokenizer
+from tests.integration.engines.driven import DrivenEngine, running_samples, torch_engine, wait_until, waiting_prompts
 from tests.integration.engines.engine_process import (
     engine_process,
     open_listener,
@@ -46,17 +49,6 @@ def soon() -> float:
     return time.monotonic() + 60
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Asks again until it is so; fails by name."""
-    deadline = soon()
-    while not condition():
-        assert time.monotonic() < deadline, f"waited for {what}"
-
-
-def running_samples(url: str) -> int:
-    return int(httpx.get(f"{url}/get_server_info", timeout=60).json()["num_running_reqs"])
-
-
 def hf_log_probs(weights: Path, prompt: list[int], output: list[int]) -> torch.Tensor:
     model_spec = talkative_model()
     model = peer_of(build_config(model_spec, build_tokenizer(model_spec)), read_blob(weights))
@@ -70,7 +62,7 @@ def test_refuses_to_generate_before_weights_are_loaded(first_weights: Path) -> N
     with (
         open_listener() as listener,
         engine_process(listener, talkative_model()),
-        closing(SglangDialectEngine(url_of(listener))) as engine,
+        closing(torch_engine(url_of(listener))) as engine,
     ):
         assert engine.held() is None
         with pytest.raises(EngineRefused, match="No weights are loaded yet"):
@@ -80,27 +72,11 @@ def test_refuses_to_generate_before_weights_are_loaded(first_weights: Path) -> N
         assert len(engine.generate([[1, 2]], [params()], deadline=soon())) == 1
 
 
-def test_samples_come_in_the_order_of_prompts_with_log_probs_of_the_model(
-    engine: SglangDialectEngine, first_weights: Path
-) -> None:
-    engine.update_weights(first_weights, FIRST, deadline=soon())
-    prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 1, 2, 3]]
-    found = engine.generate(
-        prompts, [params(num_samples=n, seed=n, max_new_tokens=3 + n) for n in (3, 1, 2)], deadline=soon()
-    )
-    assert [len(generation.samples) for generation in found] == [3, 1, 2]
-    for prompt, generation in zip(prompts, found, strict=True):
-        for sample in generation.samples:
-            expected = hf_log_probs(first_weights, prompt, sample.output_ids)
-            assert_log_probs_near(torch.tensor(sample.log_probs), expected)
-            assert sample.spans == (VersionSpan(FIRST, 0, len(sample.output_ids)),)
-
-
-def test_max_tokens_is_the_models_positions(engine: SglangDialectEngine) -> None:
+def test_max_tokens_is_the_models_positions(engine: DrivenEngine) -> None:
     assert engine.max_tokens() == 1024
 
 
-def interrupted(engine: SglangDialectEngine, url: str, between: Callable[[], None]) -> Generation:
+def interrupted(engine: DrivenEngine, url: str, between: Callable[[], object]) -> Generation:
     """Runs `between` while a long generation runs, and waits for both."""
     found: list[Generation] = []
 
@@ -117,25 +93,78 @@ def interrupted(engine: SglangDialectEngine, url: str, between: Callable[[], Non
     return found[0]
 
 
-def test_retract_recomputes_the_cache_so_that_later_tokens_are_the_new_weights(
-    engine: SglangDialectEngine, server_url: str, first_weights: Path, second_weights: Path
+def test_drain_lets_what_runs_end_and_keeps_what_comes_for_the_new_weights(
+    engine: DrivenEngine, server_url: str, first_weights: Path, second_weights: Path
 ) -> None:
     engine.update_weights(first_weights, FIRST, deadline=soon())
-    generation = interrupted(engine, server_url, lambda: engine.update_weights(second_weights, SECOND, deadline=soon()))
-    spanning = [sample for sample in generation.samples if len(sample.spans) == 2]
-    assert spanning, "the update came after every sample had ended"
-    for sample in spanning:
-        old, new = sample.spans
-        assert (old.weight, new.weight) == (FIRST, SECOND)
-        assert (old.start, old.end, new.end) == (0, new.start, len(sample.output_ids))
-        before = hf_log_probs(first_weights, [1, 2, 3], sample.output_ids)
-        after = hf_log_probs(second_weights, [1, 2, 3], sample.output_ids)
-        expected = torch.cat([before[: old.end], after[old.end :]])
-        assert_log_probs_near(torch.tensor(sample.log_probs), expected)
+    late: list[Future[list[Generation]]] = []
+
+    def update() -> None:
+        httpx.post(f"{server_url}/pause_generation", json={"mode": "in_place"}, timeout=60).raise_for_status()
+        late.append(engine.begin([[4]], [params()]))
+        wait_until(lambda: waiting_prompts(server_url) > 0, "the late request to wait")
+        engine.update_weights(second_weights, SECOND, Interruption.DRAIN, deadline=soon())
+
+    generation = interrupted(engine, server_url, update)
+    assert {span.weight for sample in generation.samples for span in sample.spans} == {FIRST}
+    (of_late,) = late[0].result(60)
+    assert {span.weight for sample in of_late.samples for span in sample.spans} == {SECOND}
+
+
+def test_a_long_request_tells_of_its_tokens_while_it_runs(
+    engine: DrivenEngine, server_url: str, first_weights: Path
+) -> None:
+    engine.update_weights(first_weights, FIRST, deadline=soon())
+
+    def listen() -> None:
+        wait_until(lambda: bool(engine.progress), "a word of progress")
+        httpx.post(f"{server_url}/continue_generation", json={}, timeout=60).raise_for_status()
+
+    generation = interrupted(engine, server_url, listen)
+    assert len(engine.progress) > 1
+    assert min(engine.progress) >= 0
+    assert sum(engine.progress) == sum(len(sample.output_ids) for sample in generation.samples)
+
+
+def test_a_request_that_fails_on_its_way_is_refused_with_the_servers_sentence(
+    engine: DrivenEngine, first_weights: Path, tmp_path: Path
+) -> None:
+    engine.update_weights(first_weights, FIRST, deadline=soon())
+    running = engine.begin([[1]], [params(num_samples=8, max_new_tokens=900)])
+    wait_until(lambda: bool(engine.progress), "a word of progress")
+    with pytest.raises(EngineRefused):
+        engine.update_weights(tmp_path / "none", SECOND, deadline=soon())
+    with pytest.raises(EngineRefused, match="ended with 503: The engine lost its weights"):
+        running.result(60)
+
+
+def test_scores_are_the_models_log_probs_also_while_paused(
+    engine: DrivenEngine, server_url: str, first_weights: Path
+) -> None:
+    with open_listener() as listener, engine_process(listener, talkative_model()):
+        empty = torch_engine(url_of(listener))
+        with closing(empty), pytest.raises(EngineRefused, match="nothing can be scored"):
+            empty.score([1, 2], deadline=soon())
+    engine.update_weights(first_weights, FIRST, deadline=soon())
+    httpx.post(f"{server_url}/pause_generation", json={"mode": "retract"}, timeout=60).raise_for_status()
+    tokens = [1, 2, 3, 9, 8, 7, 500, 4]
+    assert_log_probs_near(
+        torch.tensor(engine.score(tokens, deadline=soon())), hf_log_probs(first_weights, tokens[:1], tokens[1:])
+    )
+
+
+def test_an_engine_tells_how_many_samples_it_runs_at_once() -> None:
+    limits = Limits(max_running_samples=7)
+    with (
+        open_listener() as listener,
+        engine_process(listener, talkative_model(), limits=limits),
+        closing(torch_engine(url_of(listener))) as engine,
+    ):
+        assert engine.capacity() == 7
 
 
 def test_an_update_that_fails_leaves_the_engine_without_weights(
-    engine: SglangDialectEngine, first_weights: Path, tmp_path: Path
+    engine: DrivenEngine, first_weights: Path, tmp_path: Path
 ) -> None:
     engine.update_weights(first_weights, FIRST, deadline=soon())
     wrong = tmp_path / "wrong.safetensors"
@@ -150,7 +179,7 @@ def test_an_update_that_fails_leaves_the_engine_without_weights(
 
 
 def test_an_update_that_fails_ends_running_requests_with_the_reason(
-    engine: SglangDialectEngine, server_url: str, first_weights: Path, tmp_path: Path
+    engine: DrivenEngine, server_url: str, first_weights: Path, tmp_path: Path
 ) -> None:
     engine.update_weights(first_weights, FIRST, deadline=soon())
     garbage = tmp_path / "garbage.safetensors"
@@ -172,7 +201,7 @@ def test_an_update_that_fails_ends_running_requests_with_the_reason(
     assert "lost its weights" in str(refused[0])
 
 
-def test_weights_outlive_their_file(engine: SglangDialectEngine, tmp_path: Path) -> None:
+def test_weights_outlive_their_file(engine: DrivenEngine, tmp_path: Path) -> None:
     path = write_weights(tmp_path, talkative_model(seed=4))
     engine.update_weights(path, FIRST, deadline=soon())
     before = engine.generate([[1, 2]], [params()], deadline=soon())
@@ -181,10 +210,10 @@ def test_weights_outlive_their_file(engine: SglangDialectEngine, tmp_path: Path)
 
 
 def test_abort_all_ends_running_samples_with_what_they_have(
-    engine: SglangDialectEngine, server_url: str, first_weights: Path
+    engine: DrivenEngine, server_url: str, first_weights: Path
 ) -> None:
     engine.update_weights(first_weights, FIRST, deadline=soon())
-    with closing(SglangDialectEngine(server_url)) as other:
+    with closing(torch_engine(server_url)) as other:
         generation = interrupted(engine, server_url, other.abort_all)
     assert {sample.finish_reason for sample in generation.samples} <= {"abort", "stop"}
     assert "abort" in {sample.finish_reason for sample in generation.samples}
@@ -192,7 +221,7 @@ def test_abort_all_ends_running_samples_with_what_they_have(
 
 
 def test_abort_all_ends_a_pause_that_a_dead_rank_left(
-    engine: SglangDialectEngine, server_url: str, first_weights: Path
+    engine: DrivenEngine, server_url: str, first_weights: Path
 ) -> None:
     engine.update_weights(first_weights, FIRST, deadline=soon())
     httpx.post(f"{server_url}/pause_generation", json={"mode": "retract"}, timeout=60).raise_for_status()
@@ -200,16 +229,17 @@ def test_abort_all_ends_a_pause_that_a_dead_rank_left(
     assert engine.generate([[1]], [params()], deadline=soon())
 
 
-def test_a_deadline_ends_the_wait_and_the_request(
-    engine: SglangDialectEngine, server_url: str, first_weights: Path
+@pytest.mark.parametrize("mode", ["retract", "in_place", "drain"])
+def test_a_request_that_is_given_up_ends_at_the_server_too(
+    engine: DrivenEngine, server_url: str, first_weights: Path, mode: str
 ) -> None:
     engine.update_weights(first_weights, FIRST, deadline=soon())
-    httpx.post(f"{server_url}/pause_generation", json={"mode": "retract"}, timeout=60).raise_for_status()
-    with pytest.raises(EngineTimeout, match=r"POST /generate of the engine at .* was not answered within the deadline"):
+    httpx.post(f"{server_url}/pause_generation", json={"mode": mode}, timeout=60).raise_for_status()
+    with pytest.raises(TimeoutError):
         engine.generate([[1]], [params()], deadline=time.monotonic() + 0.3)
 
     def has_nothing_waiting() -> bool:
-        return int(httpx.get(f"{server_url}/get_server_info", timeout=60).json()["num_waiting_reqs"]) == 0
+        return waiting_prompts(server_url) == 0
 
     wait_until(has_nothing_waiting, "the disconnected request to be aborted")
     engine.abort_all()
@@ -217,7 +247,7 @@ def test_a_deadline_ends_the_wait_and_the_request(
 
 def test_killed_while_it_generates_is_gone_and_its_successor_must_be_loaded(first_weights: Path) -> None:
     failures: list[Exception] = []
-    with open_listener() as listener, closing(SglangDialectEngine(url_of(listener))) as engine:
+    with open_listener() as listener, closing(torch_engine(url_of(listener))) as engine:
 
         def generate() -> None:
             try:
@@ -242,13 +272,13 @@ def test_killed_while_it_generates_is_gone_and_its_successor_must_be_loaded(firs
 
 
 def test_a_reply_of_another_incarnation_does_not_count(first_weights: Path) -> None:
-    with open_listener() as listener, closing(SglangDialectEngine(url_of(listener))) as engine:
+    with open_listener() as listener, closing(torch_engine(url_of(listener))) as engine:
         with engine_process(listener, talkative_model(), "aaaaaaaaaaaa"):
             engine.update_weights(first_weights, FIRST, deadline=soon())
             assert engine.generate([[1]], [params()], deadline=soon())
         with (
             engine_process(listener, talkative_model(), "bbbbbbbbbbbb"),
-            closing(SglangDialectEngine(url_of(listener))) as other,
+            closing(torch_engine(url_of(listener))) as other,
         ):
             other.update_weights(first_weights, SECOND, deadline=soon())
             with pytest.raises(EngineGone, match="bbbbbbbbbbbb answered, aaaaaaaaaaaa was asked"):
@@ -260,7 +290,7 @@ def test_ends_on_sigterm_though_a_request_runs(first_weights: Path) -> None:
     with (
         open_listener() as listener,
         engine_process(listener, talkative_model()) as process,
-        closing(SglangDialectEngine(url_of(listener))) as engine,
+        closing(torch_engine(url_of(listener))) as engine,
     ):
         url = url_of(listener)
         engine.update_weights(first_weights, FIRST, deadline=soon())
@@ -274,7 +304,7 @@ def test_ends_on_sigterm_though_a_request_runs(first_weights: Path) -> None:
                 failures.append(error)
 
         def is_waiting() -> bool:
-            return int(httpx.get(f"{url}/get_server_info", timeout=60).json()["num_waiting_reqs"]) > 0
+            return waiting_prompts(url) > 0
 
         thread = threading.Thread(target=generate)
         thread.start()

@@ -2,7 +2,8 @@
 
 python bodies.py small FD    as `python -m rljob_workers.launcher.parent --fd FD`, with these bodies and no torch
     python bodies.py conversing FD   the same, with ranks that register and beat
-    python bodies.py exec:START:LIMIT FD   the same, with `program_engine` for an engine: a program of its own
+    python bodies.py exec:START FD   the same, with `program_engine` for an engine: a program of its own
+    python bodies.py sglang FD       the same, with the real SGLang on the CPU
 python bodies.py real FD     with all libraries, the engine server, and ranks that train one step
 """
 
@@ -15,14 +16,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from rljob_api.backends import Preloads
+from rljob_api.engine_spec import EngineKind
 from rljob_api.spec import RLJobSpec
 from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.errors import LifeOver
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.engines.backend import EngineBackend, EngineSettings, Exec, Fork, Ready
-from rljob_workers.engines.sglang_dialect.client import SglangDialectEngine
+from rljob_workers.engines.torch_engine.client import TorchEngineClient
 from rljob_workers.launcher.launcher import Bodies
 from rljob_workers.launcher.parent import serve
+from rljob_workers.launcher.preload import preload
 from rljob_workers.launcher.rank_process import seed_everything, seed_of, until_fenced, use_threads
 from rljob_workers.transfer_queue.errors import Fenced
 
@@ -139,19 +143,18 @@ def small_engine(spec: RLJobSpec) -> EngineBackend:
         kind="Small",
         command=lambda settings, _: Fork(functools.partial(engine, settings)),
         ready=Ready("/health", lambda status: status == 200),
-        startup_seconds=300.0,
-        client=SglangDialectEngine,
+        client=lambda url, _: TorchEngineClient(url),
     )
 
 
-def program_engine(start_seconds: float, startup_seconds: float) -> Callable[[RLJobSpec], EngineBackend]:
-    """`engine_program`, which is up after `start_seconds`, where a start may take `startup_seconds`."""
+def program_engine(start_seconds: float) -> Callable[[RLJobSpec], EngineBackend]:
+    """`engine_program`, which is up after `start_seconds`."""
     backend = EngineBackend(
         kind="Program",
-        command=lambda _, port: Exec((sys.executable, str(PROGRAM), str(port), str(start_seconds))),
+        command=lambda _, site: Exec((sys.executable, str(PROGRAM), str(site.port), str(start_seconds))),
         ready=Ready("/alive", lambda status: status == 200),
-        startup_seconds=startup_seconds,
-        client=SglangDialectEngine,
+        parts="sleep ",
+        client=lambda url, _: TorchEngineClient(url),
     )
     return lambda _: backend
 
@@ -172,7 +175,9 @@ if __name__ == "__main__":
     descriptor = int(sys.argv[2])
     if kind == "real":  # the libraries, the engine server and a step of the job's model
         sys.exit(serve(descriptor, Bodies(rank=train)))
-    engines = program_engine(*map(float, limits)) if kind == "exec" else small_engine
+    if kind == "sglang":
+        sys.exit(serve(descriptor, Bodies(rank), functools.partial(preload, Preloads(engine=EngineKind.SGLANG))))
+    engines = program_engine(float(*limits)) if kind == "exec" else small_engine
     body = converse_until_fenced if kind == "conversing" else rank
     sys.exit(
         serve(

@@ -132,8 +132,10 @@ class ParentProcess:
         self.process.wait(PATIENCE_SECONDS)
 
 
-def make_job(heartbeat_seconds: int = 30, ranks_per_pod: int | None = None) -> RLJob:
-    """The job of a machine; its rollouts and its actor have so many ranks in each pod."""
+def make_job(
+    heartbeat_seconds: int = 30, ranks_per_pod: int | None = None, engine: dict[str, object] | None = None
+) -> RLJob:
+    """The job of a machine; its rollouts and its actor have so many ranks in each pod, and `engine` is in its spec."""
     shape = {"ranksPerPod": ranks_per_pod}
     return RLJob.model_validate(
         {
@@ -143,7 +145,7 @@ def make_job(heartbeat_seconds: int = 30, ranks_per_pod: int | None = None) -> R
                 "data": {"prompts": "prompts.jsonl"},
                 "rollout": {"numRollouts": 1, "batchSize": 6, "samplesPerPrompt": 2},
                 "training": {"globalBatchSize": 12, "microBatchSize": 1},
-                "roles": {"rollout": shape, "actor": shape},
+                "roles": {"rollout": {**shape, "engine": engine or {}}, "actor": shape},
                 "restartPolicy": {"heartbeatTimeoutSeconds": heartbeat_seconds},
             },
         }
@@ -160,9 +162,13 @@ class Machine(ParentProcess):
         heartbeat_seconds: int = 30,
         start: Start = forked,
         ranks_per_pod: int | None = None,
+        engine: dict[str, object] | None = None,
+        memory: Path | None = None,
     ) -> None:
+        """`memory` is where a run keeps what is in memory, else `folder`."""
+        self.memory = memory or folder
         self.coordinator = CoordinatorDouble()
-        self._write_files(folder, make_job(heartbeat_seconds, ranks_per_pod))
+        self._write_files(folder, make_job(heartbeat_seconds, ranks_per_pod, engine))
         super().__init__(folder, command, start)
 
     def _write_files(self, folder: Path, job: RLJob) -> None:
@@ -174,7 +180,7 @@ class Machine(ParentProcess):
             control_redis="unix://:none@/nowhere",
             storage_units=[],
             run_dir=str(folder),
-            weights_dir=str(folder),
+            weights_dir=str(self.memory),
         )
         (folder / "endpoints.json").write_text(endpoints.model_dump_json())
 

@@ -3,10 +3,12 @@
 python engine_program.py PORT START_SECONDS
 
 It loads for the first half of START_SECONDS, without a port, and for the second with one, at which `/alive` says 503.
-Then `/alive` says 200, `/who` its process id and its number of threads, `/hang` hangs it and `/die` ends it with 3.
+Then `/alive` says 200, `/who` its process id and its number of threads, `/variable/NAME` one of its environment,
+`/child` the process id of a child that it begins, `/hang` hangs it and `/die` ends it with 3.
 """
 
 import os
+import subprocess
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -24,11 +26,18 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/die":
             print("told to die", flush=True)  # noqa: T201
             os._exit(3)
-        body = f"{os.getpid()} {os.environ['OMP_NUM_THREADS']}".encode()
+        body = self.answer().encode()
         self.send_response(200 if time.monotonic() >= self.up_at else 503)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def answer(self) -> str:
+        if self.path.startswith("/variable/"):
+            return os.environ[self.path.rpartition("/")[2]]
+        if self.path == "/child":
+            return str(subprocess.Popen(["sleep", "100000"]).pid)
+        return f"{os.getpid()} {os.environ['OMP_NUM_THREADS']}"
 
     def log_message(self, *args: Any) -> None:
         """Says nothing."""

@@ -38,6 +38,6 @@ def live(context: RankContext) -> int:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:], Bodies(live, small_engine), load=lambda backend: None)
+    code = main(sys.argv[1:], Bodies(live, small_engine), load=lambda preloads: None)
     sys.stdout.flush()
     os._exit(code)

@@ -66,7 +66,7 @@ def identity(machine: Machine) -> dict[str, object]:
 
 
 FORKED = Kind("small", "/health", asked_once)
-PROGRAM = Kind("exec:0:300", "/alive", asked_until_it_answers)
+PROGRAM = Kind("exec:0", "/alive", asked_until_it_answers)
 
 
 @pytest.fixture(params=[pytest.param(FORKED, id="forked"), pytest.param(PROGRAM, id="program")])
@@ -145,7 +145,7 @@ def test_a_launcher_that_was_stopped_itself_does_not_blame_its_engine(machine: M
     launcher = machine.spawn(ROLLOUT)
     machine.coordinator.order(ROLLOUT)
     engine = machine.engine(ROLLOUT)
-    for _ in range(3):
+    for _ in range(2):
         os.kill(launcher, signal.SIGSTOP)
         eventually(
             "the launcher to be stopped for longer than the engine may be silent", Stopwatch(SILENCE_SECONDS + 0.5)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.launcher.conftest import BODIES, ROLLOUT, Machine, eventually, is_running
+from tests.integration.launcher.conftest import BODIES, ROLLOUT, Machine, eventually, is_running, make_job
+from tests.integration.launcher.test_engine import Stopwatch
 
 SILENCE_SECONDS = 3
 """As in `test_engine`."""
@@ -19,7 +20,9 @@ SILENCE_SECONDS = 3
 @pytest.fixture
 def machine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Machine]:
     """A parent whose engines take START seconds to start, where LIMIT are allowed: the parameter is `START:LIMIT`."""
-    machine = Machine(tmp_path, [BODIES, f"exec:{request.param}"], SILENCE_SECONDS)
+    start, limit = request.param.split(":")
+    engine: dict[str, object] = {"startupTimeoutSeconds": int(limit), "env": {"OF_THE_JOB": "its own"}}
+    machine = Machine(tmp_path, [BODIES, f"exec:{start}"], SILENCE_SECONDS, engine=engine)
     yield machine
     machine.close()
 
@@ -58,6 +61,7 @@ def test_who_it_is_stands_in_a_file_and_how_many_threads_it_has_in_its_environme
     said = json.loads((machine.run_dir / "engines/rollout-0/engine-0.json").read_text())
     assert said == {"incarnation": engine.incarnation, "pid": engine.pid, "url": engine.url}
     assert ask(f"{engine.url}/who") == f"{engine.pid} 1"
+    assert ask(f"{engine.url}/variable/OF_THE_JOB") == "its own"
 
 
 @pytest.mark.parametrize("machine", ["0:300"], indirect=True)
@@ -92,3 +96,47 @@ def test_it_dies_with_its_launcher(machine: Machine) -> None:
     engine = machine.engine(ROLLOUT)
     os.kill(launcher, signal.SIGKILL)
     eventually("the engine's end", lambda: not is_running(engine.pid))
+
+
+@pytest.mark.parametrize("machine", ["0:300"], indirect=True)
+def test_what_it_has_begun_goes_with_it_and_its_folder_is_empty_for_the_next(machine: Machine) -> None:
+    machine.spawn(ROLLOUT)
+    machine.coordinator.order(ROLLOUT)
+    engine = machine.engine(ROLLOUT)
+    child = int(ask(f"{engine.url}/child"))
+    folder = machine.run_dir / "rollout-0.engine.0"
+    (folder / "left").touch()
+    os.kill(engine.pid, signal.SIGKILL)
+    machine.engine(ROLLOUT, other_than=engine.incarnation)
+    assert not is_running(child)
+    assert list(folder.iterdir()) == []
+    assert machine.finish(ROLLOUT).exit_code == 0
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("machine", ["0:300"], indirect=True)
+def test_an_epoch_with_other_settings_replaces_it_behind_the_same_port(machine: Machine) -> None:
+    machine.spawn(ROLLOUT)
+    machine.coordinator.order(ROLLOUT)
+    before = machine.engine(ROLLOUT)
+    machine.coordinator.job = make_job(engine={"env": {"OF_THE_JOB": "another"}})
+    machine.coordinator.order(ROLLOUT, epoch=2)
+    after = machine.engine(ROLLOUT, other_than=before.incarnation)
+    assert after.url == before.url
+    assert ask(f"{after.url}/variable/OF_THE_JOB") == "another"
+    assert machine.coordinator.failures == []
+
+
+@pytest.mark.parametrize("machine", ["0:300"], indirect=True)
+def test_one_that_has_lost_a_part_is_replaced_although_it_answers(machine: Machine) -> None:
+    machine.spawn(ROLLOUT)
+    machine.coordinator.order(ROLLOUT)
+    engine = machine.engine(ROLLOUT)
+    child = int(ask(f"{engine.url}/child"))
+    eventually("its launcher to have looked twice", Stopwatch(2.5))
+    assert machine.coordinator.failures == []
+    os.kill(child, signal.SIGKILL)
+    assert machine.failure().message == (
+        f"The engine of rollout-0 was killed by SIGKILL: its process {child} (sleep 100000) has ended"
+    )
+    machine.engine(ROLLOUT, other_than=engine.incarnation)

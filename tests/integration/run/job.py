@@ -266,9 +266,9 @@ class RunningJob:
         spec = self.manifest.spec
         return audit(read_lines(self.out / "samples.jsonl"), spec, steps=spec.rollout.num_rollouts)
 
-    def assert_succeeded(self) -> AuditReport:
-        """Ends well: exit code 0, everything trained exactly once, nothing left over."""
-        code = self.finish()
+    def assert_succeeded(self, seconds: float = 300) -> AuditReport:
+        """Ends well, and soon: exit code 0, everything trained exactly once, nothing left over."""
+        code = self.finish(seconds)
         assert code == 0, f"exit code {code}\n{self.said()}"
         report = self.audit()
         assert report.problems == [], self.said()

@@ -70,13 +70,22 @@ def test_a_run_goes_on_from_its_record_file_after_a_crash_cut_the_log(tmp_path: 
         assert drawn_prompts(job) == _all_groups(job)
 
 
-def test_a_run_whose_control_state_is_all_gone_goes_on_with_the_checkpoints_draws(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_known", [True, False], ids=["with its status", "without it"])
+def test_a_run_whose_control_state_is_all_gone_goes_on_with_the_checkpoints_draws(
+    tmp_path: Path, is_known: bool
+) -> None:
+    """Without its status it is a new run that meets the checkpoints of an earlier one, as a job on a cluster may."""
     with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path), tmp_path)) as job:
         job.wait_for_step(6)
         _kill_run(job)
         shutil.rmtree(job.out / "redis")
+        if not is_known:
+            (job.out / "status.json").unlink()
         job.start()
         assert job.assert_succeeded().epochs == 2
+        resumed = [event["message"] for event in job.events() if event["reason"] == "Resumed"]
+        whose = "" if is_known else " of an earlier job, whose last checkpoint it goes on from"
+        assert resumed == [f"epoch 2 begins after epoch 1{whose}"]
         assert drawn_prompts(job) == _all_groups(job)
 
 

@@ -32,12 +32,11 @@ def test_a_finished_run_goes_on_when_it_is_given_more_rollouts(tmp_path: Path) -
 @pytest.mark.parametrize(
     "changes",
     [
-        {"transferQueue": {"storageUnits": 1}},
-        {"transferQueue": {"storageUnits": 3}},
-        {"rollout": {"maxStaleness": 3}},
-        {"training": {"globalBatchSize": 16}},
+        pytest.param({"transferQueue": {"storageUnits": 1}}, id="a storage unit less"),
+        pytest.param({"transferQueue": {"storageUnits": 3}}, id="a storage unit more", marks=pytest.mark.long),
+        pytest.param({"rollout": {"maxStaleness": 3}}, id="more staleness", marks=pytest.mark.long),
+        pytest.param({"training": {"globalBatchSize": 16}}, id="two optimizer steps"),
     ],
-    ids=["a storage unit less", "a storage unit more", "more staleness", "two optimizer steps"],
 )
 def test_a_resumed_run_may_differ(tmp_path: Path, changes: dict[str, Any]) -> None:
     with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path), tmp_path)) as job:
@@ -73,7 +72,7 @@ def test_another_interval_of_the_reference_is_refused_with_a_sentence(tmp_path: 
         assert "rows are measured against a version that this interval chose" in job.output()
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_an_interrupted_actor_saves_what_it_has_published(tmp_path: Path, replicas: int) -> None:
     """Also where one of two ranks hears of the interruption much later than the other: together they go or stay."""
     manifest = make_manifest(

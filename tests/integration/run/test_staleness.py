@@ -22,7 +22,7 @@ def overlaps(left: list[Span], right: list[Span]) -> bool:
     return any(a[0] < b[1] and b[0] < a[1] for a in left for b in right)
 
 
-@pytest.mark.parametrize("bound", [0, 1, 2, 4])
+@pytest.mark.parametrize("bound", [0, 1, pytest.param(2, marks=pytest.mark.long), 4])
 def test_no_trained_sample_is_staler_than_the_bound(tmp_path: Path, bound: int) -> None:
     manifest = make_manifest(tmp_path, rollout={"maxStaleness": bound, "numRollouts": 40})
     with RunningJob(tmp_path, manifest) as job:

@@ -31,7 +31,7 @@ _SPEC: dict[str, Any] = {
 _MODEL = {
     "hiddenSize": 64,
     "intermediateSize": 192,
-    "numLayers": 6,
+    "numLayers": 3,
     "headDim": 16,
     "vocabSize": 256,
     "tokenizer": {"alphabet": "0123456789="},

@@ -105,10 +105,10 @@ def test_fsdp_goes_on_with_what_flat_has_saved_and_skips_a_step_that_is_not_fini
     ]
 
 
-def test_two_ranks_in_bfloat16_go_on_with_the_exact_weights_of_four(folder: Path) -> None:
-    four = world_of(4, folder, "v0.safetensors", "bfloat16")
-    losses, _ = told(world_of(2, folder, f"{four.name}/saved", "bfloat16"), 0)
-    unbroken = told(four, 0)[0][SAVED_AT:]
+def test_one_rank_in_bfloat16_goes_on_with_the_exact_weights_of_two(folder: Path) -> None:
+    two = world_of(2, folder, "v0.safetensors", "bfloat16")
+    losses, _ = told(world_of(1, folder, f"{two.name}/saved", "bfloat16"), 0)
+    unbroken = told(two, 0)[0][SAVED_AT:]
     assert losses[0] == pytest.approx(unbroken[0], abs=BREAK), "the weights are not those that were rounded"
     assert losses == pytest.approx(unbroken, abs=5e-3)  # rows are cut otherwise, which bfloat16 feels: 7e-4
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from rljob_api.names import Epoch, Lineage, Role, RolloutId, WeightVersion
+from rljob_api.names import Epoch, Role, RolloutId
 from rljob_api.spec import Waiting
 from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.identity import Life, WeightId
@@ -19,13 +19,10 @@ from rljob_workers.transfer_queue.types import Batch, GroupRows, QueueShape, Tic
 from tests.integration.transfer_queue.proof import breaches
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.world import ADVANTAGES, LOG_PROBS, REFERENCE, TRAIN, make_life, make_shape
+from tests.weights import weight
 
 PATIENT = QueueTiming(unit_silence_seconds=30.0)
 """A unit that answers is waited for, however busy the machine; a put still leaves one that hangs after a moment."""
-
-
-def weight(version: int, lineage: int = 1) -> WeightId:
-    return WeightId(lineage=Lineage(lineage), version=WeightVersion(version))
 
 
 class Job:

@@ -67,7 +67,7 @@ class Producers(Members):
         self.put_groups(who, [0, 1, 2, 3], 0)
 
     @precondition(lambda self: any(member.tickets for member in self.members))
-    @rule(who=st.integers(0, 1), which=INDEX, how=st.sampled_from(["return", "redraw", "unlisted"]))
+    @rule(who=st.integers(0, 1), which=INDEX, how=st.sampled_from(["return", "redraw", "pass over", "unlisted"]))
     def let_go(self, who: int, which: int, how: str) -> None:
         member = self.members[who]
         for ticket in picked(member.tickets, [which]):
@@ -80,9 +80,11 @@ class Producers(Members):
                 for _ in range(2):
                     self.beat(member)
             else:
-                drawn = member.queue.redraw(ticket, "a rule")
+                is_attempt = how == "redraw"
+                drawn = member.queue.redraw(ticket, "a rule") if is_attempt else member.queue.pass_over(ticket)
                 assert drawn.prompt_index not in {group.prompt for group in self.model.groups.values()}
-                self.model.groups[place] = Group(ticket.attempt + 1, drawn.prompt_index, "work")
+                assert drawn.attempt == ticket.attempt + is_attempt
+                self.model.groups[place] = Group(drawn.attempt, drawn.prompt_index, "work")
                 self.take(place, drawn)
                 member.tickets.append(drawn)
 

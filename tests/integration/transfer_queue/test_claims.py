@@ -13,8 +13,9 @@ from rljob_workers.transfer_queue.errors import Fenced, Incomplete, LeaseLost, M
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, Claim, Exhausted, NotReady
-from tests.integration.transfer_queue.job import Job, weight
+from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.world import ADVANTAGES, LOG_PROBS, TRAIN
+from tests.weights import weight
 
 MakeJob = Callable[..., Job]
 LONG_SECONDS = 60.0

@@ -12,9 +12,10 @@ from rljob_workers.transfer_queue.errors import ControlUnreachable, Fenced, Mism
 from rljob_workers.transfer_queue.queue_admin import QueueAdmin
 from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, NotReady, Withheld
-from tests.integration.transfer_queue.job import Job, weight
+from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.world import LOG_PROBS, make_shape
+from tests.weights import weight
 
 MakeJob = Callable[..., Job]
 

@@ -14,7 +14,8 @@ from rljob_api.names import Role, RolloutId
 from rljob_workers.transfer_queue.errors import Mismatch
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.types import Batch, ClaimPolicy, GroupRows, QueueShape, Task, TaskKind
-from tests.integration.transfer_queue.job import Job, weight
+from tests.integration.transfer_queue.job import Job
+from tests.weights import weight
 
 MakeJob = Callable[..., Job]
 SAMPLES = 4

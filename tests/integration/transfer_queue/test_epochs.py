@@ -7,8 +7,9 @@ import pytest
 from rljob_api.names import Epoch, Role
 from rljob_workers.transfer_queue.errors import DeadWeight, Fenced, WrongEpoch
 from rljob_workers.transfer_queue.types import Batch, Withheld
-from tests.integration.transfer_queue.job import Job, weight
+from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.world import LOG_PROBS, make_life
+from tests.weights import weight
 
 MakeJob = Callable[..., Job]
 
@@ -127,6 +128,18 @@ def test_rejected_predecessors_stand_with_a_kept_group_and_return_with_a_dropped
     (ticket,) = job.tickets(5)
     assert (ticket.group, ticket.attempt, ticket.prompt_index) == (1, 0, 1)
     assert [job.rollout.redraw(ticket, "a test").prompt_index] == [3]
+
+
+def test_prompts_that_were_passed_over_stand_and_return_as_rejected_ones_do(make_job: MakeJob) -> None:
+    job = make_job(staleness=0, batch=2)
+    first, second = job.tickets(2)
+    job.put([job.rollout.pass_over(first)])
+    job.rollout.pass_over(second)
+    begin_epoch(job, 2)
+    assert job.restore.kept_groups == 1
+    (ticket,) = job.tickets(5)
+    assert (ticket.group, ticket.attempt, ticket.prompt_index) == (1, 0, 1)
+    assert [job.rollout.pass_over(ticket).prompt_index] == [3]
 
 
 def test_a_forward_result_of_the_old_epoch_is_refused_and_its_rows_are_claimed_anew(make_job: MakeJob) -> None:

@@ -14,9 +14,10 @@ from rljob_workers.transfer_queue.errors import LeaseLost, StorageFull
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, Exhausted, GroupRows, NotReady, Ticket, Withheld
-from tests.integration.transfer_queue.job import Job, weight
+from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.world import LOG_PROBS, TRAIN
+from tests.weights import weight
 
 MakeJob = Callable[..., Job]
 UNIT_BYTES = 64 << 20

@@ -13,8 +13,9 @@ from rljob_api import failpoints
 from rljob_api.names import Role
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import Batch
-from tests.integration.transfer_queue.job import Job, weight
+from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.world import LOG_PROBS, make_life
+from tests.weights import weight
 
 MakeJob = Callable[..., Job]
 

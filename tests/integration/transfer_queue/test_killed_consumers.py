@@ -12,9 +12,10 @@ from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, Exhausted
-from tests.integration.transfer_queue.job import Job, weight
+from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.victims import Hear, Say, Victim, victim
 from tests.integration.transfer_queue.world import LOG_PROBS, make_life
+from tests.weights import weight
 
 MakeJob = Callable[..., Job]
 LONG_SECONDS = 60.0

@@ -14,10 +14,11 @@ from rljob_workers.transfer_queue.errors import ControlUnreachable, Fenced, Stor
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, NotReady, Withheld
-from tests.integration.transfer_queue.job import Job, weight
+from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.victims import Hear, Say, victim
 from tests.integration.transfer_queue.world import LOG_PROBS, REFERENCE, make_life
+from tests.weights import weight
 
 MakeJob = Callable[..., Job]
 LONG_SECONDS = 60.0
@@ -102,6 +103,7 @@ def test_every_kind_of_call_goes_on_after_a_kill(make_job: MakeJob) -> None:
         lambda: job.put_derived(forward, claimed(forward, REFERENCE.name), "ref_log_probs"),
         lambda: forward.release(claimed(forward, REFERENCE.name)),
         lambda: job.rollout.return_tickets([job.rollout.redraw(job.tickets(1)[0], "a test")], killed=False),
+        lambda: job.rollout.return_tickets([job.rollout.pass_over(job.tickets(1)[0])], killed=False),
         lambda: job.derive(0),
         lambda: job.train(0),
         lambda: job.publish(1),

@@ -19,9 +19,10 @@ from rljob_workers.transfer_queue.losses import LostRows
 from rljob_workers.transfer_queue.naming import Named
 from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, GroupRows, NotReady, Ticket
-from tests.integration.transfer_queue.job import Job, weight
+from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.world import LOG_PROBS, REFERENCE, make_shape
+from tests.weights import weight
 
 MakeJob = Callable[..., Job]
 BIG_ELEMENTS = 1 << 18

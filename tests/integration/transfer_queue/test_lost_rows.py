@@ -19,8 +19,9 @@ from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, NotReady
 from rljob_workers.transfer_queue.units import GENERATION_KEY, StorageUnit
 from tests.integration.transfer_queue.control_keys import Control
-from tests.integration.transfer_queue.job import Job, weight
+from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.world import ADVANTAGES, LOG_PROBS, REFERENCE, TRAIN
+from tests.weights import weight
 
 MakeJob = Callable[..., Job]
 LONG_SECONDS = 10.0

@@ -12,7 +12,8 @@ from rljob_workers.transfer_queue.losses import LostChunks, LostRows
 from rljob_workers.transfer_queue.naming import Named
 from rljob_workers.transfer_queue.types import Batch, NotReady
 from tests.integration.transfer_queue.first_claims import claim, claim_training
-from tests.integration.transfer_queue.job import Job, weight
+from tests.integration.transfer_queue.job import Job
+from tests.weights import weight
 
 MakeJob = Callable[..., Job]
 

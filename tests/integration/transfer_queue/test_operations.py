@@ -17,8 +17,9 @@ from rljob_workers.transfer_queue.errors import TicketLost
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.peeking import Look
 from rljob_workers.transfer_queue.types import Batch, Withheld
-from tests.integration.transfer_queue.job import Job, weight
+from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.world import LOG_PROBS, TRAIN
+from tests.weights import weight
 
 MakeJob = Callable[..., Job]
 

@@ -25,8 +25,9 @@ from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.timing import QueueTiming
 from rljob_workers.transfer_queue.types import Batch, Exhausted, GroupRows, QueueShape, Task, TaskKind, Ticket, Withheld
 from tests.integration.children import die_with_tests
-from tests.integration.transfer_queue.job import Job, weight
+from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.servers import Servers
+from tests.weights import weight
 
 NUM_ROLLOUTS = int(os.environ.get("RLJOB_STRESS_ROLLOUTS", "8"))
 NUM_PRODUCERS, NUM_CONSUMERS = 8, 16

@@ -15,8 +15,9 @@ from rljob_workers.transfer_queue.naming import Named
 from rljob_workers.transfer_queue.read_access import ReadAccess
 from rljob_workers.transfer_queue.sweeping import CHUNKS_AT_ONCE, PAGES_AT_ONCE, Swept
 from tests.integration.transfer_queue.control_keys import Control
-from tests.integration.transfer_queue.job import Job, weight
+from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.proof import breaches
+from tests.weights import weight
 
 MakeJob = Callable[..., Job]
 NOTHING = Swept(chunks=0, orphans=0, partitions=0, has_more=False)

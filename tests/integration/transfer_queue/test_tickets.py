@@ -8,7 +8,8 @@ from rljob_api.names import Role
 from rljob_api.wire.identity import WeightId
 from rljob_workers.transfer_queue.errors import AttemptsExhausted, Fenced, TicketLost
 from rljob_workers.transfer_queue.types import Ticket, Withheld
-from tests.integration.transfer_queue.job import Job, weight
+from tests.integration.transfer_queue.job import Job
+from tests.weights import weight
 
 MakeJob = Callable[..., Job]
 
@@ -107,6 +108,20 @@ def test_a_rejected_group_is_drawn_anew_under_the_same_reservation(make_job: Mak
         job.rollout.redraw(drawn, "all rewards are equal")
     assert job.admin.stats().groups_issued == 2
     assert job.put([drawn, second]) == [True, True]
+
+
+def test_a_prompt_that_is_passed_over_is_no_attempt(make_job: MakeJob) -> None:
+    job = make_job(attempts=1)
+    first, second = job.tickets(2)
+    passed = first
+    for prompt in (2, 3, 4):
+        drawn = job.rollout.pass_over(passed)
+        assert (drawn.rollout_id, drawn.group, drawn.attempt, drawn.prompt_index) == (0, 0, 0, prompt)
+        with pytest.raises(TicketLost):
+            job.rollout.pass_over(passed)
+        passed = drawn
+    assert job.admin.stats().groups_issued == 2
+    assert job.put([passed, second]) == [True, True]
 
 
 def test_prompts_in_work_when_a_worker_dies_are_worked_on_alone_until_they_succeed(make_job: MakeJob) -> None:

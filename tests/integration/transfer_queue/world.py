@@ -270,8 +270,10 @@ class World:
             self.admin.beat(replica.life.incarnation, list(replica.work), [])
             self.admin.beat(replica.life.incarnation, list(replica.work), [])
         else:
-            drawn = replica.queue.redraw(ticket, "filtered")
-            if (drawn.rollout_id, drawn.group, drawn.attempt) != (ticket.rollout_id, ticket.group, ticket.attempt + 1):
+            is_attempt = choice < 0.85
+            drawn = replica.queue.redraw(ticket, "filtered") if is_attempt else replica.queue.pass_over(ticket)
+            place = (ticket.rollout_id, ticket.group, ticket.attempt + is_attempt)
+            if (drawn.rollout_id, drawn.group, drawn.attempt) != place:
                 self.history.broken.append(f"{ticket} was redrawn as {drawn}")
             replica.work[drawn.id] = (drawn, [[] for _ in range(self.shape.samples_per_prompt)])
 

@@ -37,6 +37,8 @@ def make_pod(
     conditions: dict[str, tuple[str, str, str]] | None = None,
     status: dict[str, Any] | None = None,
     annotations: dict[str, str] | None = None,
+    image: str = "",
+    node: str = "node0",
 ) -> dict[str, Any]:
     """`conditions`: type -> (status, reason, message)."""
     container = {"name": component, "restartCount": restarts, "state": state or {}, "lastState": last or {}}
@@ -52,11 +54,11 @@ def make_pod(
             "annotations": {ANNOTATION_TEMPLATE: template, **(annotations or {})},
             **({"deletionTimestamp": NOW, "deletionGracePeriodSeconds": 60} if deleting else {}),
         },
-        "spec": {"nodeName": "node0", "containers": [{"name": component}]},
+        "spec": {"nodeName": node, "containers": [{"name": component, "image": image}]},
         "status": {
             "phase": phase,
             "conditions": [
-                {"type": kind, "status": word, "reason": reason, "message": message}
+                {"type": kind, "status": word, "reason": reason, "message": message, "lastTransitionTime": NOW}
                 for kind, (word, reason, message) in (conditions or {}).items()
             ],
             "containerStatuses": [container] if state is not None else [],

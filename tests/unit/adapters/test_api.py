@@ -34,7 +34,7 @@ async def begins(request: web.Request) -> web.StreamResponse:
     ("handler", "request_seconds", "silence_seconds", "heard"),
     [
         param(never, 0.1, 3600.0, b"", id="a watch that does not begin is not waited for as long as one that is quiet"),
-        param(begins, 3600.0, 5.0, b"{}\n", id="a watch that goes silent is given up"),
+        param(begins, 3600.0, 2.0, b"{}\n", id="a watch that goes silent is given up"),
     ],
 )
 def test_a_watch_on_a_dead_connection_ends(

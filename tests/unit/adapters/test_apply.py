@@ -12,6 +12,7 @@ from rljob_operator.adapters.apply import Delta, Outcome, carry_out, difference
 from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.errors import ApiRefused, refusal
 from rljob_operator.adapters.ownership import foreign
+from rljob_operator.adapters.refused_before import ASK_AGAIN_SECONDS, RefusedBefore
 from rljob_operator.adapters.resources import Resource
 from rljob_operator.adapters.views import Controller, JobKey, OwnedView
 
@@ -192,7 +193,7 @@ def carried_out(server: Server, *kinds: str, known: OwnedView | None = None, bef
     cache = Cache(lambda key, cause: None)
     if known is not None:
         cache.put_owned(KEY, known)
-    return asyncio.run(carry_out(cast(Api, server), cache, KEY, ME.uid, delta, before))
+    return asyncio.run(carry_out(cast(Api, server), cache, KEY, ME.uid, delta, RefusedBefore(), before))
 
 
 def refused(outcome: Outcome) -> list[str]:
@@ -206,6 +207,50 @@ def test_an_object_that_is_refused_keeps_no_other_from_being_written() -> None:
 
     assert refused(outcome) == ["PodDisruptionBudget a was refused: exceeded quota: q"]
     assert server.asked == ["create Service a", "create PodDisruptionBudget a", "create Deployment a"]
+
+
+class Turns:
+    """In which a job asks for the same again."""
+
+    def __init__(self, server: Server) -> None:
+        self.server, self.now = server, 0.0
+        self._refused = RefusedBefore(lambda: self.now)
+
+    def turn(self, *wanted: Any) -> list[str]:
+        """The refusals that it tells of."""
+        cache = Cache(lambda key, cause: None)
+        api = cast(Api, self.server)
+        return refused(asyncio.run(carry_out(api, cache, KEY, ME.uid, Delta(apply=wanted), self._refused)))
+
+
+def test_what_is_refused_is_told_in_every_turn_and_asked_for_ever_more_seldom() -> None:
+    turns = Turns(Server(Service=refusal("PATCH", 403, "Forbidden", "exceeded quota: q")))
+    for _ in range(300):
+        assert turns.turn(manifest("Service")) == ["Service a was refused: exceeded quota: q"]
+        turns.now += 0.1
+    asked = len(turns.server.asked)
+    assert 5 <= asked <= 7, "at 0, 1, 3, 7, 15 and 23 s"
+
+    turns.server.refused = {}
+    assert turns.turn(manifest("Service", applied="d2")) == [], "what the user has changed is asked for at once"
+    assert len(turns.server.asked) == asked + 1
+
+
+def test_what_was_refused_is_made_soon_after_it_may_be() -> None:
+    turns = Turns(Server(Service=refusal("PATCH", 403, "Forbidden", "exceeded quota: q")))
+    for _ in range(100):
+        turns.turn(manifest("Service"))
+        turns.now += 1.0
+    turns.server.refused = {}
+    turns.now += ASK_AGAIN_SECONDS[1]
+    assert turns.turn(manifest("Service")) == []
+
+
+def test_a_conflict_is_asked_again_at_once() -> None:
+    turns = Turns(Server(NetworkPolicy=refusal("PATCH", 409, "Conflict", "the object has been modified")))
+    turns.turn(manifest("NetworkPolicy"))
+    turns.turn(manifest("NetworkPolicy"))
+    assert turns.server.asked.count("create NetworkPolicy a") == 2
 
 
 def test_a_server_that_asks_for_time_is_asked_nothing_more() -> None:

@@ -11,6 +11,8 @@ from rljob_operator.adapters.apply import Outcome, difference
 from rljob_operator.adapters.cache import Cache
 from rljob_operator.adapters.claims import claim
 from rljob_operator.adapters.errors import refusal
+from rljob_operator.adapters.ownership import JOB_KIND
+from rljob_operator.adapters.refused_before import RefusedBefore
 from rljob_operator.adapters.resources import Resource
 from rljob_operator.adapters.views import Controller, JobKey, view_owned
 from rljob_operator.build import Owner, Platform, manifests
@@ -59,7 +61,7 @@ def _reference(owner: Controller) -> Json:
 
 def claimed(server: Server, cache: Cache, *, has_begun: bool = False) -> Outcome:
     delta = difference(WANTED, cache.owned(KEY), KEY, UID)
-    return asyncio.run(claim(cast(Api, server), cache, KEY, UID, delta, has_begun=has_begun))
+    return asyncio.run(claim(cast(Api, server), cache, KEY, UID, delta, RefusedBefore(), has_begun=has_begun))
 
 
 def make_cache() -> Cache:
@@ -102,16 +104,27 @@ def test_what_somebody_else_has_is_named(theirs: tuple[str, str]) -> None:
     assert not set(WORKLOADS) & set(server.made)
 
 
-def test_the_volume_of_an_earlier_job_goes_with_its_statefulset() -> None:
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_the_volume_of_an_earlier_job_goes_before_there_is_a_statefulset(has_begun: bool) -> None:
+    """It would begin with the control state of the other."""
     server = Server(VOLUME, controller=Controller("StatefulSet.apps", "rich-control", "s0"))
 
-    assert claimed(server, make_cache()) == Outcome()
+    outcome = claimed(server, make_cache(), has_begun=has_begun)
+
+    assert outcome == Outcome(waits=True, held_back=frozenset({("StatefulSet", "rich-control")}))
 
 
 def test_the_volume_of_a_job_that_has_begun_is_its_own() -> None:
     server = Server(VOLUME)
 
     assert claimed(server, make_cache(), has_begun=True) == Outcome()
+
+
+def test_the_volume_of_a_statefulset_that_is_there_is_its_own() -> None:
+    """Somebody has taken its label away, so that no watch tells of it."""
+    server = Server(VOLUME, ("StatefulSet", "rich-control"), controller=Controller(JOB_KIND, "rich", UID))
+
+    assert claimed(server, make_cache(), has_begun=True).held_back == frozenset()
 
 
 def test_without_the_right_to_read_nothing_with_pods_is_made() -> None:

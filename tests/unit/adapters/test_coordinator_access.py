@@ -19,7 +19,7 @@ class Says:
     def __init__(self, answer: bytes) -> None:
         self._answer = answer
 
-    async def send(self, method: str, path: str, body: str | None, timeout: float) -> bytes:
+    async def send(self, method: str, path: str, body: str | None, timeout: float, most_bytes: int) -> bytes:
         return self._answer
 
 

@@ -1,6 +1,7 @@
 """The coordinators of all jobs: who is woken by what they tell, and what is asked of them."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
@@ -8,17 +9,19 @@ import pytest
 from rljob_api.names import Role
 from rljob_api.status import RLJobStatus
 from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, EventKind, EventPage, ServerState
+from rljob_operator.adapters.contact import Contact
 from rljob_operator.adapters.coordinators import WAIT_SECONDS, Coordinator, Coordinators
 from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.views import JobKey
 from rljob_operator.adapters.work_queue import Urgency
-from rljob_operator.coordinator_link import CoordinatorUnreachable, Transport
+from rljob_operator.coordinator_link import CoordinatorTooLong, CoordinatorUnreachable, Transport
 from rljob_operator.core import begin
 from tests.unit.core.worlds import REPLICAS, START, key, make_coordinator, make_failure
 
 KEY = JobKey("ns", "job")
 PATIENCE = "rljob_operator.adapters.coordinators.PATIENCE_SECONDS"
 FIRST_PATIENCE = "rljob_operator.adapters.coordinators.FIRST_PATIENCE_SECONDS"
+LOOK_BACK = "rljob_operator.adapters.coordinators.LOOK_BACK"
 FOR_EVER = 3600.0
 
 
@@ -27,12 +30,15 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who answers is waited for, however slow the machine; a test of one that is slow says so."""
     for name in (PATIENCE, FIRST_PATIENCE):
         monkeypatch.setattr(name, FOR_EVER)
+    monkeypatch.setattr(LOOK_BACK, 0)
 
 
 class Answers:
     """A coordinator that gives these statuses and these pages, each in their order, then is silent. None: an error."""
 
-    def __init__(self, statuses: Sequence[CoordinatorStatus | None], pages: Sequence[EventPage | None] = ()) -> None:
+    def __init__(
+        self, statuses: Sequence[CoordinatorStatus | None], pages: Sequence[EventPage | CoordinatorTooLong | None] = ()
+    ) -> None:
         self._statuses = list(statuses)
         self._pages = list(pages)
         self.asked_for_status = 0
@@ -47,8 +53,8 @@ class Answers:
     def to(self, job: JobKey, token: str) -> Transport:
         return self
 
-    async def send(self, method: str, path: str, body: str | None, timeout: float) -> bytes:
-        answer: CoordinatorStatus | EventPage | None
+    async def send(self, method: str, path: str, body: str | None, timeout: float, most_bytes: int) -> bytes:
+        answer: CoordinatorStatus | EventPage | CoordinatorTooLong | None
         if path == "/v1/status":
             self.asked_for_status += 1
             await self.may_answer.wait()
@@ -62,6 +68,8 @@ class Answers:
             answer = self._pages.pop(0)
         if answer is None:
             raise CoordinatorUnreachable("it is away")
+        if isinstance(answer, CoordinatorTooLong):
+            raise answer
         return answer.model_dump_json().encode()
 
     def listened_after(self) -> list[int]:
@@ -102,7 +110,7 @@ def with_coordinator(
         answers, woken = make(), Woken()
         coordinators = Coordinators(answers, woken.wake, Metrics(), clock)
         try:
-            await asyncio.wait_for(test(await coordinators.of(KEY, "token"), answers, woken), 10)
+            await asyncio.wait_for(test(await coordinators.of(KEY, "token", Contact("op"), 10), answers, woken), 10)
         finally:
             await coordinators.close_all()
         return woken
@@ -183,6 +191,26 @@ def test_a_coordinator_that_numbers_its_events_again_from_below_is_heard() -> No
 
     statuses = [status(last_event=7), status(last_event=3)]
     with_coordinator(lambda: Answers(statuses, [None, page(EventKind.FAILURE_REPORTED, first=4)]), test)
+
+
+def test_what_an_earlier_operator_may_not_have_told_is_heard_and_told_if_it_is_recent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(coordinator: Coordinator, answers: Answers, woken: Woken) -> None:
+        await coordinator.status()
+        await answers.is_told.wait()
+        assert answers.listened_after() == [4, 7]
+        assert [event.message for event in coordinator.take_told()] == ["recent"]
+        assert coordinator.take_told() == []
+
+    monkeypatch.setattr(LOOK_BACK, 3)
+    kinds = (EventKind.UNIT_LOST, "old"), (EventKind.UNIT_LOST, "recent"), (EventKind.STEP_TRAINED, "step")
+    now = time.time()
+    before = [
+        CoordinatorEvent(id=5 + n, kind=kind, at=0.0 if text == "old" else now, epoch=1, message=text)
+        for n, (kind, text) in enumerate(kinds)
+    ]
+    with_coordinator(lambda: Answers([status(last_event=7)], [EventPage(events=before, oldest=1)]), test)
 
 
 @pytest.mark.parametrize(
@@ -298,3 +326,22 @@ def test_one_that_does_not_answer_is_asked_later_and_later_until_it_does() -> No
         assert waits == [1.0, 2.0, 4.0, 1.0]
 
     with_coordinator(lambda: Answers([None, None, None, status(), None]), test)
+
+
+def test_events_that_are_too_long_to_be_heard_are_passed_over_with_the_next_status() -> None:
+    """The status says what has come of them; to ask for them again would never end."""
+
+    async def test(coordinator: Coordinator, answers: Answers, woken: Woken) -> None:
+        answers.may_tell.clear()
+        await coordinator.status()
+        answers.may_tell.set()
+        while len(answers.asked_for_events) < 2:
+            await asyncio.sleep(0)
+        answers.may_tell.clear()
+        await coordinator.status()
+        answers.may_tell.set()
+        await answers.is_told.wait()
+        assert answers.listened_after()[-1] == 900
+
+    statuses = [status(last_event=7), status(last_event=900)]
+    with_coordinator(lambda: Answers(statuses, [CoordinatorTooLong("GET: too long"), None]), test)

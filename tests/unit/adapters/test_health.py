@@ -33,6 +33,18 @@ def test_a_dead_watch_and_a_job_without_turns_are_told() -> None:
     assert checks.problems()[1:] == ["a job has waited for its turn for 61 s", "no lease"]
 
 
+def test_a_replica_is_not_ready_before_its_options_were_tried() -> None:
+    checks = Checks()
+    assert checks.unready() == ["the options were not tried on this cluster yet"]
+    assert checks.problems() == []
+
+    checks.rehearsed = True
+    assert checks.unready() == []
+
+    checks.leads, checks.watches = True, [WatchOfAge("pods in a", 1)]
+    assert checks.unready() == ["pods in a are not listed yet"]
+
+
 def test_the_age_of_a_kind_is_that_of_its_oldest_watch() -> None:
     async def scraped() -> str:
         checks = Checks(watches=[WatchOfAge("pods in a", 70), WatchOfAge("pods in b", 3)])

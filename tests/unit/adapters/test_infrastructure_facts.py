@@ -1,12 +1,13 @@
 """Pods of coordinator and Redis as facts: each end is told once, and one that does not stay up is noticed."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from rljob_api.status import ProcessStatus, RLJobStatus
-from rljob_operator.adapters.infrastructure_facts import Ends, infrastructure_facts
-from rljob_operator.adapters.views import JobKey, view_pod
+from rljob_operator.adapters.infrastructure_facts import Ends, infrastructure_facts, infrastructure_pods
+from rljob_operator.adapters.views import JobKey, PodView, view_pod
 from tests.unit.adapters.objects import NOW_SECONDS, make_pod, running, terminated, waiting
 
 KEY = JobKey("ns", "job")
@@ -15,6 +16,10 @@ param = pytest.param
 
 def make(state: Any, restarts: int = 0, **more: Any) -> Any:
     return make_pod(state, restarts=restarts, component="control", name="job-control-0", **more)
+
+
+def seen(*pods: Any) -> Mapping[str, PodView]:
+    return infrastructure_pods(KEY, map(view_pod, pods))
 
 
 def remembers(restarts: int | None) -> RLJobStatus:
@@ -34,7 +39,7 @@ def remembers(restarts: int | None) -> RLJobStatus:
     ],
 )
 def test_a_process_is_dead_for_the_turn_in_which_its_end_is_seen(pod: Any, told: int | None, alive: bool) -> None:
-    (fact,) = infrastructure_facts(KEY, [view_pod(pod)], remembers(told), Ends())
+    (fact,) = infrastructure_facts(seen(pod), remembers(told), Ends())
 
     assert (fact.name, fact.alive) == ("control", alive)
 
@@ -43,7 +48,7 @@ def test_ends_are_remembered_over_the_lives_that_the_api_server_forgets() -> Non
     ends = Ends()
     lives = [make(running()), make(running(), 1, last=terminated(137)), make(running(), 2, last=terminated(1))]
     for pod in [*lives, lives[-1]]:
-        (fact,) = infrastructure_facts(KEY, [view_pod(pod)], remembers(0), ends)
+        (fact,) = infrastructure_facts(seen(pod), remembers(0), ends)
 
     assert fact.exits == (NOW_SECONDS, NOW_SECONDS)
     assert (fact.num_restarts, fact.exit_code) == (2, 1)
@@ -81,7 +86,7 @@ def test_ends_are_remembered_over_the_lives_that_the_api_server_forgets() -> Non
 def test_what_does_not_run_is_named_with_the_reason_of_its_platform(
     pod: Any, is_down: bool, reason: str, said: str
 ) -> None:
-    (fact,) = infrastructure_facts(KEY, [view_pod(pod)], remembers(0), Ends())
+    (fact,) = infrastructure_facts(seen(pod), remembers(0), Ends())
 
     assert (fact.down_since is not None, fact.reason, fact.waits_for) == (is_down, reason, said)
 
@@ -91,21 +96,21 @@ def test_it_is_down_from_the_first_sight_of_that_until_it_runs() -> None:
     ends = Ends(lambda: float(next(clock)))
     lives = [running(), running(), terminated(1), waiting("CrashLoopBackOff"), running(), terminated(1)]
     starts = [False, False, False, False, True, False]
-    seen = [
-        infrastructure_facts(KEY, [view_pod(make(state, started=started))], remembers(0), ends)[0].down_since
+    away = [
+        infrastructure_facts(seen(make(state, started=started)), remembers(0), ends)[0].down_since
         for state, started in zip(lives, starts, strict=True)
     ]
 
-    first, last = seen[0], seen[5]
+    first, last = away[0], away[5]
     assert first is not None
     assert last is not None
-    assert seen == [first, first, first, first, None, last]
+    assert away == [first, first, first, first, None, last]
     assert last > first
 
 
 def test_units_have_numbers_workers_are_left_out_and_what_goes_is_passed_over() -> None:
     unit = make_pod(running(), component="storage", name="job-storage-1", uid="s1")
     going = make_pod(running(), component="coordinator", name="job-coordinator-x", uid="c0", deleting=True)
-    pods = [view_pod(each) for each in (unit, going, make_pod(running()))]
 
-    assert [fact.name for fact in infrastructure_facts(KEY, pods, RLJobStatus(), Ends())] == ["storage-1"]
+    facts = infrastructure_facts(seen(unit, going, make_pod(running())), RLJobStatus(), Ends())
+    assert [fact.name for fact in facts] == ["storage-1"]

@@ -10,16 +10,9 @@ from rljob_operator.adapters.errors import ApiUnreachable, LeaseLost, refusal
 from rljob_operator.adapters.lease import Lease
 from rljob_operator.adapters.resources import Resource
 from rljob_operator.options import LeaseOptions
+from tests.clock import Clock
 
 OPTIONS = LeaseOptions(duration_seconds=15, renew_seconds=10, retry_seconds=2)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class LeaseServer:

@@ -1,11 +1,16 @@
 """Whose an object is that has the name of one of a job's, and how that is said."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from rljob_api.cluster import ANNOTATION_SPEC
+from rljob_api.run_identity import kept_spec
+from rljob_api.spec import RLJobSpec
 from rljob_operator.adapters.ownership import MOST_NAMED, Foreign, Holder, foreign, holder, sentence
-from rljob_operator.adapters.views import Controller, JobKey, OwnedView, view_owned
+from rljob_operator.adapters.views import ClaimView, Controller, JobKey, OwnedView, view_owned
+from tests.unit.api.manifests import GOOD
 
 KEY, UID = JobKey("ns", "job"), "u1"
 ROWS = [
@@ -28,6 +33,47 @@ def there(controller: Controller | None, *, deleting: bool = False) -> OwnedView
 @pytest.mark.parametrize(("controller", "deleting", "expected"), ROWS)
 def test_holder(controller: Controller | None, deleting: bool, expected: Holder) -> None:
     assert holder(there(controller, deleting=deleting), KEY, UID) is expected
+
+
+KEPT = ClaimView(run="r", run_of="u0", spec='{"seed":1}', size="10Gi")
+CLAIM_ROWS = [
+    pytest.param(replace(KEPT, run_of=UID), None, False, Holder.JOB, id="the job's own, of no owner"),
+    pytest.param(KEPT, None, False, Holder.JOB, id="of an earlier job, of the same run"),
+    pytest.param(replace(KEPT, run="other"), None, False, Holder.OTHER, id="of an earlier job, of another run"),
+    pytest.param(KEPT, None, True, Holder.PASSING, id="that somebody deletes"),
+    pytest.param(replace(KEPT, run="other"), None, True, Holder.PASSING, id="of another run, that somebody deletes"),
+    pytest.param(ClaimView(size="10Gi"), None, False, Holder.OTHER, id="of nobody"),
+    pytest.param(KEPT, Controller("RLJob.rljob.dev", "job", "u0"), False, Holder.PASSING, id="that goes with its job"),
+    pytest.param(KEPT, Controller("Other.example.org", "job", "u0"), False, Holder.OTHER, id="that another one took"),
+]
+
+
+@pytest.mark.parametrize(("claim", "controller", "deleting", "expected"), CLAIM_ROWS)
+def test_holder_of_a_claim(claim: ClaimView, controller: Controller | None, deleting: bool, expected: Holder) -> None:
+    view = OwnedView(
+        "PersistentVolumeClaim", "job-checkpoints", "o1", controller, "d1", "r1", "", deleting, None, claim=claim
+    )
+    assert holder(view, KEY, UID, "r") is expected
+
+
+def test_the_checkpoints_of_another_run_are_told_by_the_fields_that_differ() -> None:
+    def spec(**fields: Any) -> str:
+        return kept_spec(RLJobSpec.model_validate({**GOOD["spec"], **fields}))
+
+    claim = replace(KEPT, spec=spec(seed=1))
+    view = OwnedView("PersistentVolumeClaim", "job-checkpoints", "o1", None, "d1", "r1", "", False, None, claim=claim)
+
+    said = sentence([foreign(view, {ANNOTATION_SPEC: spec(seed=7)})], KEY)
+
+    assert said == (
+        "names of this job's objects are taken by what is not its own: PersistentVolumeClaim job-checkpoints. Nothing "
+        "is done to that, and nothing of the job is started. Delete it, or give the job another name; the job then goes"
+        " on by itself. job-checkpoints keeps the checkpoints of an earlier job of this name, which was another run: "
+        "spec.seed: 7 differs from 1. Set that back to train on from them, or begin a new job with their weights: "
+        "rljob clone job --from-checkpoint. They go with the claim"
+    )
+    unknown = replace(view, claim=replace(claim, spec="what another version wrote"))
+    assert "another run: its spec differs in a field that cannot change." in sentence([foreign(unknown)], KEY)
 
 
 def test_the_labels_and_annotations_of_the_job_make_nothing_its_own() -> None:

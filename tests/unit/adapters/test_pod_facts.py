@@ -49,6 +49,57 @@ ROWS = [
         Want(PodState.PENDING, last_words="no such image", reason="ImagePullBackOff", has_run=False),
         id="its image cannot be pulled",
     ),
+    param(
+        make_pod(waiting("ErrImagePull", "unauthorized"), phase="Pending", image="registry/worker:1"),
+        Want(
+            PodState.PENDING,
+            last_words="image registry/worker:1: unauthorized",
+            reason="ImagePullBackOff",
+            has_run=False,
+        ),
+        id="its image is named, and the word does not come and go",
+    ),
+    param(
+        make_pod(waiting("CreateContainerConfigError", 'secret "hub" not found'), phase="Pending"),
+        Want(
+            PodState.PENDING,
+            last_words='secret "hub" not found',
+            reason="CreateContainerConfigError",
+            has_run=False,
+        ),
+        id="what its container names is not there",
+    ),
+    param(
+        make_pod(
+            phase="Pending",
+            conditions={"PodScheduled": ("False", "SchedulingGated", "gates are there")},
+        ),
+        Want(PodState.PENDING, last_words="gates are there", reason="SchedulingGated", has_run=False),
+        id="somebody holds it back",
+    ),
+    param(
+        make_pod(
+            waiting("PodInitializing"),
+            phase="Pending",
+            status={
+                "initContainerStatuses": [
+                    {"name": "first", "state": terminated(0)},
+                    {
+                        "name": "fetch",
+                        "state": waiting("CrashLoopBackOff", "back-off 10s"),
+                        "lastState": terminated(3, message="no model"),
+                    },
+                ]
+            },
+        ),
+        Want(
+            PodState.PENDING,
+            last_words="init container fetch: back-off 10s; it ended with code 3, no model",
+            reason="Init:CrashLoopBackOff",
+            has_run=False,
+        ),
+        id="an init container does not end well",
+    ),
     param(make_pod(running()), Want(PodState.RUNNING), id="running"),
     param(
         make_pod(running(), started=False),
@@ -192,3 +243,33 @@ def test_a_launcher_is_up_from_the_first_sight_after_its_startup_and_each_life_a
     assert startups.of([begun]) == {"u1/0": 10.0}
     assert startups.of([imports]) == {}
     assert startups.of([again]) == {"u1/1": 40.0}
+
+
+PREEMPTED = {"DisruptionTarget": ("True", "PreemptionByScheduler", "by another")}
+
+
+@pytest.mark.parametrize(
+    ("raw", "seconds"),
+    [
+        param(make_pod(running()), None, id="nobody takes it away"),
+        param(make_pod(running(), deleting=True), 0.0, id="deleted: its time says when its grace is over"),
+        param(make_pod(running(), conditions=PREEMPTED), 30.0, id="announced, and the deletion is still to come"),
+        param(make_pod(terminated(0), deleting=True), None, id="it has ended"),
+        param(make_pod(phase="Pending", deleting=True), None, id="it has not begun"),
+    ],
+)
+def test_how_long_a_pod_that_is_taken_away_may_still_run(raw: dict[str, Any], seconds: float | None) -> None:
+    leaves_by = fact_of(KEY, view_pod(raw), "").leaves_by
+    assert leaves_by is None if seconds is None else leaves_by == pytest.approx(NOW_SECONDS + seconds)
+
+
+@pytest.mark.parametrize(
+    ("raw", "placed"),
+    [
+        param(make_pod(phase="Pending", node=""), False, id="it waits for a node"),
+        param(make_pod(waiting("ContainerCreating"), phase="Pending"), True, id="it has one and starts"),
+        param(make_pod(running()), True, id="it runs"),
+    ],
+)
+def test_whether_a_pod_has_a_node(raw: dict[str, Any], placed: bool) -> None:
+    assert fact_of(KEY, view_pod(raw), "").placed is placed

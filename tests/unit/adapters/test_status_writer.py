@@ -14,6 +14,7 @@ from rljob_api.status import (
     RestartStatus,
     RLJobStatus,
     RoleStatus,
+    ScalingStatus,
     StalenessStatus,
     TrainingStatus,
 )
@@ -36,6 +37,14 @@ def test_progress_alone_is_not_decisive() -> None:
     before = RLJobStatus(training=TrainingStatus(step=3))
 
     assert decisive(before) == decisive(RLJobStatus(training=TrainingStatus(step=4, reward=0.5)))
+
+
+def test_where_autoscaling_judges_from_is_progress_and_what_it_decides_is_not() -> None:
+    judged = ScalingStatus(desired=2, judged_replicas=2, judged_from_step=4)
+    assert decisive(RLJobStatus(scaling=ScalingStatus(desired=2))) == decisive(RLJobStatus(scaling=judged))
+    assert decisive(RLJobStatus(scaling=judged)) != decisive(
+        RLJobStatus(scaling=judged.model_copy(update={"desired": 3}))
+    )
 
 
 def test_what_an_order_follows_from_is_decisive() -> None:

@@ -11,6 +11,7 @@ from rljob_operator.adapters.work_queue import (
     LONGEST_DELAY_SECONDS,
     RISE_SECONDS,
     SPACING_SECONDS,
+    TURNS,
     Urgency,
     WorkQueue,
 )
@@ -282,3 +283,25 @@ def assert_nobody_was_passed_over(
     elif PROGRESS in urgencies:
         mine = min(free[key].get(ALARM, now), free[key].get(PROGRESS, now) + RISE_SECONDS)
         assert all(at + RISE_SECONDS + 0.1 >= mine for at in risen)
+
+
+def test_a_key_about_which_there_is_always_something_new_leaves_the_others_their_turns() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    now, turns = 0.0, []
+    queue.add("noisy", now, Urgency.ALARM)
+    while now < 100.0:
+        due = queue.next_due()
+        assert due is not None
+        now = max(now, due)
+        taken = queue.take(now)
+        assert taken is not None
+        turns.append(now)
+        queue.add("noisy", now, Urgency.ALARM)
+        queue.done("noisy")
+
+    assert len(turns) <= TURNS.burst + 100.0 / TURNS.every_seconds + 1
+    assert turns[TURNS.burst - 1] < 2.0, "a burst is looked at as it comes"
+    queue.add("quiet", now, Urgency.ALARM)
+    taken = queue.take(now)
+    assert taken is not None
+    assert taken.key == "quiet", "it is due at once, and the noisy one is not"

@@ -151,3 +151,24 @@ def test_a_turn_that_takes_too_long_is_given_up_with_a_sentence_and_taken_again(
 
     with_workers(test)
     assert "slow: a turn was given up, since it took longer than 0.1 s; again in" in caplog.text
+
+
+def test_a_cancellation_that_comes_together_with_a_change_ends_them() -> None:
+    """As when a job is deleted and the operator told to stop: it went on for ever with nothing to do."""
+
+    async def run() -> None:
+        turns = Turns()
+        turns.release.set()
+        turns.answers["job"] = Look(time.time() + 60)
+        workers: Workers[str] = Workers(turns.turn, CONCURRENCY, Metrics())
+        running = asyncio.create_task(workers.run())
+        workers.wake("job", Urgency.ALARM)
+        await until(lambda: not turns.answers)
+        await asyncio.sleep(0.05)  # it waits for a change, or until the look is due
+        workers.wake("job", Urgency.ALARM)
+        await asyncio.sleep(0)  # the change has come, and whoever waits for it does not know yet
+        running.cancel()
+        done, _ = await asyncio.wait({running}, timeout=5)
+        assert done
+
+    asyncio.run(run())

@@ -8,6 +8,10 @@ from hypothesis import strategies as st
 from rljob_workers.algorithms.grpo import broadcast_to_tokens, group_normalised
 
 
+def all_valid(rewards: torch.Tensor) -> torch.Tensor:
+    return group_normalised(rewards, torch.ones_like(rewards, dtype=torch.bool))
+
+
 @pytest.mark.parametrize(
     ("rewards", "expected"),
     [
@@ -21,14 +25,14 @@ from rljob_workers.algorithms.grpo import broadcast_to_tokens, group_normalised
     ],
 )
 def test_advantages(rewards: list[list[float]], expected: list[list[float]]) -> None:
-    torch.testing.assert_close(group_normalised(torch.tensor(rewards)), torch.tensor(expected), atol=1e-5, rtol=0)
+    torch.testing.assert_close(all_valid(torch.tensor(rewards)), torch.tensor(expected), atol=1e-5, rtol=0)
 
 
 @given(
     st.lists(st.lists(st.floats(-100, 100, width=32), min_size=4, max_size=4), min_size=1, max_size=5),
 )
 def test_a_group_has_mean_zero_and_keeps_its_order(rewards: list[list[float]]) -> None:
-    advantages = group_normalised(torch.tensor(rewards))
+    advantages = all_valid(torch.tensor(rewards))
     assert bool(advantages.isfinite().all())
     assert float(advantages.mean(1).abs().max()) < 1e-3
     for row, values in zip(rewards, advantages.tolist(), strict=True):
@@ -38,12 +42,29 @@ def test_a_group_has_mean_zero_and_keeps_its_order(rewards: list[list[float]]) -
 
 @given(st.floats(-1e3, 1e3, width=32), st.integers(2, 40))
 def test_equal_rewards_give_exactly_zero(reward: float, samples: int) -> None:
-    assert group_normalised(torch.full((1, samples), reward)).tolist() == [[0.0] * samples]
+    assert all_valid(torch.full((1, samples), reward)).tolist() == [[0.0] * samples]
+
+
+@st.composite
+def groups_with_holes(draw: st.DrawFn) -> tuple[list[float], list[bool]]:
+    rewards = draw(st.lists(st.floats(-100, 100), min_size=2, max_size=12))
+    return rewards, draw(st.lists(st.booleans(), min_size=len(rewards), max_size=len(rewards)))
+
+
+@given(groups_with_holes(), st.sampled_from([0.0, 1e30, float("nan"), float("-inf")]))
+def test_an_invalid_sample_is_as_if_it_were_not_there(group: tuple[list[float], list[bool]], unscored: float) -> None:
+    rewards, valid = torch.tensor(group[0], dtype=torch.float64), torch.tensor(group[1])
+    advantages = group_normalised(torch.where(valid, rewards, unscored)[None], valid[None])[0]
+    assert advantages[~valid].tolist() == [0.0] * int((~valid).sum())
+    if int(valid.sum()) < 2:
+        assert advantages.tolist() == [0.0] * len(rewards)
+    else:
+        torch.testing.assert_close(advantages[valid], all_valid(rewards[valid][None])[0])
 
 
 def test_a_group_of_one_is_refused_with_the_setting_to_change() -> None:
     with pytest.raises(ValueError, match=r"rollout\.samplesPerPrompt to at least 2"):
-        group_normalised(torch.ones(3, 1))
+        all_valid(torch.ones(3, 1))
 
 
 def test_every_response_token_gets_its_samples_advantage() -> None:

@@ -1,12 +1,13 @@
 """What an API server does with a manifest of ours: fills in the CRD's defaults and asks the CRD's CEL rules."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import cel
 
 from rljob_api.crd import Schema
+from rljob_api.quantity import value
 from rljob_api.rule import VALIDATIONS
 
 
@@ -14,6 +15,18 @@ class BrokenRule(NamedTuple):
     field: str
     rule: str
     sentence: str
+
+
+def _compare(one: float, other: float) -> int:
+    return (one > other) - (one < other)
+
+
+_QUANTITIES: dict[str, Callable[..., Any]] = {
+    "quantity": lambda text: float(value(text)),
+    "string": str,
+    "compareTo": _compare,
+}
+"""Kubernetes' own, as far as our rules ask."""
 
 
 def defaulted(schema: Schema, value: Any) -> Any:
@@ -35,7 +48,7 @@ def defaulted(schema: Schema, value: Any) -> Any:
 
 def refused_by_cel(schema: Schema, old: Any, new: Any, path: str) -> Iterator[BrokenRule]:
     """Each transition rule of the node that an update breaks."""
-    known = {"self": _as_typed(schema, new), "oldSelf": _as_typed(schema, old)}
+    known = cel.Context({"self": _as_typed(schema, new), "oldSelf": _as_typed(schema, old)}, _QUANTITIES)
     for entry in schema[VALIDATIONS]:
         if "oldSelf" in entry["rule"] and not cel.evaluate(entry["rule"], known):
             yield BrokenRule(f"{path}{entry['fieldPath']}", entry["rule"], entry["message"])

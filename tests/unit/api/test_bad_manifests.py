@@ -7,7 +7,7 @@ import yaml
 
 from rljob_api.manifest import ManifestError, parse_manifest
 from tests.unit.api.manifests import changed
-from tests.unit.api.sentences import CROSS_FIELD, SINGLE_FIELDS, SYNTAX
+from tests.unit.api.sentences import CROSS_FIELD, SAID_BY_PYTHON_ALONE, SINGLE_FIELDS, SYNTAX
 
 
 def _problems(manifest: dict[str, Any]) -> list[str]:
@@ -16,7 +16,7 @@ def _problems(manifest: dict[str, Any]) -> list[str]:
     return list(refused.value.problems)
 
 
-@pytest.mark.parametrize(("changes", "sentence"), [*SINGLE_FIELDS, *CROSS_FIELD])
+@pytest.mark.parametrize(("changes", "sentence"), [*SINGLE_FIELDS, *CROSS_FIELD, *SAID_BY_PYTHON_ALONE])
 def test_each_problem_has_its_sentence(changes: dict[str, Any], sentence: str) -> None:
     assert _problems(changed(changes)) == [sentence]
 

@@ -57,6 +57,57 @@ SHARED = {"gpus": 1, "shareDevicesWith": "actor"}
             {"spec.roles.actor": {"ranksPerPod": 2}, "spec.training.microBatchSize": 1}, [], id="two ranks in one pod"
         ),
         pytest.param(
+            {
+                "spec.scheduling": {"gang": "PodGroup", "minRollouts": 3},
+                "spec.roles.rollout": {"replicas": 2},
+                "spec.checkpoint": {"volume": {"accessMode": "ReadWriteMany"}},
+            },
+            [
+                "spec.scheduling.minRollouts: 3 is more than the 2 rollouts that the job begins with. Give at most as"
+                " many."
+            ],
+            id="a gang of more rollouts than there are",
+        ),
+        pytest.param(
+            {
+                "spec.scheduling": {"gang": "PodGroup", "minRollouts": 2},
+                "spec.roles.rollout": {"autoscaling": {"minReplicas": 2, "maxReplicas": 4}},
+                "spec.checkpoint": {"volume": {"accessMode": "ReadWriteMany"}},
+            },
+            [],
+            id="a gang of all rollouts that an autoscaled job begins with",
+        ),
+        pytest.param(
+            {
+                "spec.scheduling": {"gang": "PodGroup", "minRollouts": 3},
+                "spec.roles.rollout": {"autoscaling": {"minReplicas": 2, "maxReplicas": 4}},
+                "spec.checkpoint": {"volume": {"accessMode": "ReadWriteMany"}},
+            },
+            [
+                "spec.scheduling.minRollouts: 3 is more than the 2 rollouts that the job begins with. Give at most as"
+                " many."
+            ],
+            id="a gang of more rollouts than an autoscaled job begins with",
+        ),
+        pytest.param(
+            {
+                "spec.scheduling": {"gang": "PodGroup", "minRollouts": 2},
+                "spec.roles.rollout": {"replicas": 2},
+                "spec.checkpoint": {"volume": {"accessMode": "ReadWriteMany"}},
+            },
+            [],
+            id="a gang of all rollouts",
+        ),
+        pytest.param(
+            {"spec.scheduling": {"gang": "PodGroup"}},
+            [
+                "spec.scheduling.gang: PodGroup needs storage that all nodes share, but checkpoint.volume.accessMode is"
+                " ReadWriteOnce: the coordinator would have to follow the actor to its node, and a gang's pods are"
+                " placed in no order. Give ReadWriteMany and a class of such storage, or remove gang."
+            ],
+            id="a gang on a volume of one node",
+        ),
+        pytest.param(
             {"spec.roles.actor": {"gpus": 1}, "spec.roles.rollout": SHARED},
             [
                 "spec.roles.rollout.shareDevicesWith: actor is for rljob run on one machine: a cluster gives a device"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rljob_api.backends import TrainerBackend
 from rljob_api.device_memory import Pass, engine_memory, forward_memory, kv_bytes_per_token, trainer_memory
+from rljob_api.engine_spec import EngineSpec
 from rljob_api.model_shape import ModelShape, model_shape, shape_of_files
 from rljob_api.spec import Dtype, ModelSpec
 
@@ -70,7 +71,9 @@ def test_eight_ranks_share_what_they_train(shape: ModelShape) -> None:
     assert alone.state == 16 * shape.parameters
     assert eighth.state == 16 * shape.parameters // 8
     assert (eighth.copies, eighth.activations) == (alone.copies, alone.activations)
-    assert engine_memory(shape, Dtype.BFLOAT16).weights == 2 * (shape.parameters + 151936 * 2560)  # its head is tied
+    assert engine_memory(shape, Dtype.BFLOAT16, EngineSpec()).weights == 2 * (
+        shape.parameters + 151936 * 2560
+    )  # its head is tied
 
 
 def test_a_folder_and_a_config_of_the_same_model_come_out_alike(tmp_path: Path) -> None:

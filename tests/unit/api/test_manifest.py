@@ -39,6 +39,15 @@ def test_defaults_are_filled_in_where_nothing_was_written() -> None:
         "shareDevicesWith": None,
         "resources": {"requests": {}, "limits": {}},
         "template": {},
+        "engine": {
+            "kind": "Torch",
+            "args": [],
+            "env": {},
+            "python": None,
+            "startupTimeoutSeconds": None,
+            "tensorParallel": 1,
+        },
+        "autoscaling": None,
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rljob_api.crd import Schema, spec_schema
-from rljob_api.revision import REFUSED, TABLE, WAY_OUT, Change, refused_changes, revision, row_of
+from rljob_api.revision import GROWING, REFUSED, TABLE, WAY_OUT, Change, refused_changes, revision, row_of
 from rljob_api.spec import RLJobSpec
 from tests.unit.api.api_server import defaulted, refused_by_cel
 from tests.unit.api.manifests import changed
@@ -54,18 +54,23 @@ def test_a_field_without_a_row_has_no_meaning() -> None:
 
 def test_every_refusal_has_its_reason_and_nothing_else_has() -> None:
     for row in TABLE:
-        assert bool(row.reason) == (row.change is Change.REFUSED), row
+        assert bool(row.reason) == (row.change in (Change.REFUSED, Change.GROWS)), row
         assert not row.reason or row.reason.endswith("."), row
 
 
 SAME = [
     pytest.param({"roles.rollout": {"replicas": 3}}, id="rollouts are scaled"),
+    pytest.param(
+        {"roles.rollout": {"autoscaling": {"minReplicas": 2, "maxReplicas": 3}}}, id="rollouts scale themselves"
+    ),
     pytest.param({"restartPolicy": {"threshold": 5, "failureRules": []}}, id="another restart policy"),
     pytest.param({"suspend": True}, id="suspended"),
     pytest.param({"restartRequest": {"id": "a"}}, id="a restart is asked for"),
     pytest.param({"activeDeadlineSeconds": 60, "ttlSecondsAfterFinished": 5, "cleanPodPolicy": "None"}, id="its end"),
     pytest.param({"training.optimizer": {"learningRate": 1e-6}}, id="a default that is written out"),
     pytest.param({"roles": {"reference": {"replicas": 1}, "actor": {"resources": {}}}}, id="defaults of a role"),
+    pytest.param({"roles.rollout": {"engine": {"kind": "Torch", "args": []}}}, id="defaults of an engine"),
+    pytest.param({"checkpoint.volume": {"size": "20Gi", "onDelete": "Delete"}}, id="a larger volume that goes, too"),
 ]
 OTHER = [
     pytest.param({"image": "registry/worker:2"}, id="an image"),
@@ -84,6 +89,8 @@ OTHER = [
     pytest.param({"roles.reference": {"replicas": 2}}, id="more references"),
     pytest.param({"roles.actorFwd": None}, id="no actor_fwd"),
     pytest.param({"roles.rollout": {"ranksPerPod": 2}}, id="more engines in a pod"),
+    pytest.param({"roles.rollout": {"engine": {"kind": "SGLang"}}}, id="another kind of engine"),
+    pytest.param({"roles.rollout": {"engine": {"env": {"A": "1"}}}}, id="another environment of engines"),
     pytest.param({"checkpoint.everySteps": 1}, id="a checkpoint at every step, where the model's size decided"),
     pytest.param({"checkpoint.everySteps": 7}, id="rarer checkpoints"),
     pytest.param({"checkpoint.keepEvery": 100}, id="milestones"),
@@ -123,7 +130,9 @@ CHANGES: dict[str, Any] = {
     "training.refUpdateInterval": 4,
     "transferQueue.redis.persistence": {"kind": "EmptyDir"},
     "checkpoint.path": "elsewhere",
-    "checkpoint.volume": {"claimName": "mine"},
+    "checkpoint.volume.claimName": "mine",
+    "checkpoint.volume.storageClassName": "fast",
+    "checkpoint.volume.accessMode": "ReadWriteMany",
     "managedBy": "example.com/other",
 }
 """A change of each refused field; None where there is only one value."""
@@ -151,3 +160,22 @@ def test_other_changes_are_let_through(changes: dict[str, Any]) -> None:
     old, new = _spec({}), _spec(changes)
     assert not refused_changes(RLJobSpec.model_validate(old), RLJobSpec.model_validate(new))
     assert not list(refused_by_cel(SCHEMA, defaulted(SCHEMA, old), defaulted(SCHEMA, new), "spec"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_refused"),
+    [
+        pytest.param("10Gi", "20Gi", False, id="larger"),
+        pytest.param("1Gi", "1024Mi", False, id="the same in other words"),
+        pytest.param("1Gi", "1G", True, id="smaller, though it reads alike"),
+        pytest.param("10Gi", "9.5Gi", True, id="a little smaller"),
+    ],
+)
+def test_what_may_grow_may_not_become_less(old: str, new: str, is_refused: bool) -> None:
+    (row,) = GROWING
+    before, after = (defaulted(SCHEMA, _spec({row.field: size})) for size in (old, new))
+    broken = list(refused_by_cel(SCHEMA, before, after, "spec"))
+    assert [each.sentence for each in broken] == (
+        [f"{row.refusal()} Set it back, or give a larger one."] if is_refused else []
+    )
+    assert refused_changes(RLJobSpec.model_validate(before), RLJobSpec.model_validate(after)) == []

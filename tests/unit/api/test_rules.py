@@ -26,6 +26,20 @@ SHAPE: dict[str, st.SearchStrategy[Any]] = {
 }
 SHAPES = st.fixed_dictionaries({}, optional=SHAPE)
 ACTOR = st.fixed_dictionaries({}, optional={**SHAPE, "backend": st.sampled_from(["Flat", "Fsdp", None])})
+ENGINE = st.fixed_dictionaries(
+    {},
+    optional={
+        "kind": st.sampled_from(["Torch", "SGLang"]),
+        "args": st.lists(st.sampled_from(["--log-level", "--port=1", "--attention-backend", "triton"]), max_size=2),
+        "env": st.sampled_from([{}, {"A": "1"}, {"OMP_NUM_THREADS": "2"}]),
+        "python": st.sampled_from(["/opt/python", None]),
+        "tensorParallel": st.integers(1, 3),
+    },
+)
+AUTOSCALING = st.fixed_dictionaries({"minReplicas": st.integers(1, 3), "maxReplicas": st.integers(1, 3)})
+ROLLOUT = st.fixed_dictionaries(
+    {}, optional={**SHAPE, "engine": ENGINE, "autoscaling": st.one_of(st.none(), AUTOSCALING)}
+)
 # Always with a learning rate: the CEL library of this test writes 1e-06 as 0.000001.
 OPTIMIZER = st.fixed_dictionaries(
     {"learningRate": st.sampled_from([0.125, 1])},
@@ -55,9 +69,18 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.rollout.batchSize": SIZES,
     "spec.rollout.samplesPerPrompt": st.sampled_from([2, 3, 16]),
     "spec.rollout.sampling.maxNewTokens": st.sampled_from([7, 8, 64]),
+    "spec.rollout.sampling.stop": st.sampled_from([[], ["."], ["a", "b"]]),
     "spec.rollout.reward.exactMatch": st.sampled_from([{}, None]),
     "spec.rollout.reward.characterMatch": st.sampled_from([{}, None]),
     "spec.rollout.reward.custom": st.sampled_from([{"function": "a:b"}, None]),
+    "spec.rollout.reward.onFailure": st.fixed_dictionaries(
+        {},
+        optional={
+            "then": st.sampled_from(["Invalid", "Score"]),
+            "score": st.sampled_from([None, 0, 0.5]),
+            "retries": st.just(0),
+        },
+    ),
     "spec.training.globalBatchSize": SIZES,
     "spec.training.microBatchSize": st.one_of(SIZES, st.none()),
     "spec.training.packing": st.booleans(),
@@ -68,7 +91,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.training.claimPolicy": st.sampled_from(["Fifo", "Group", "Balanced"]),
     "spec.training.refUpdateInterval": st.sampled_from([1, 5, None]),
     "spec.roles.actor": ACTOR,
-    "spec.roles.rollout": SHAPES,
+    "spec.roles.rollout": ROLLOUT,
     "spec.roles.actorFwd": st.one_of(st.none(), SHAPES),
     "spec.roles.reference": st.one_of(st.none(), SHAPES),
     "spec.roles.advantages": SHAPES,
@@ -114,7 +137,7 @@ def _refused_by_cel(manifest: dict[str, Any]) -> set[str]:
     return {f"{broken.field}: {broken.sentence}" for broken in broken_rules(SCHEMA, spec, "spec")}
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(manifests())
 def test_python_and_cel_accept_the_same_manifests(manifest: dict[str, Any]) -> None:
     by_python, by_cel = _refused_by_python(manifest), _refused_by_cel(manifest)
@@ -123,17 +146,13 @@ def test_python_and_cel_accept_the_same_manifests(manifest: dict[str, Any]) -> N
     assert by_python <= by_cel
 
 
-# CEL has no way to say that the characters of an alphabet are distinct.
-SAID_IN_CEL = [row for row in CROSS_FIELD if "is in it twice" not in str(row.values[1])]
-
-
-@pytest.mark.parametrize(("changes", "sentence"), SAID_IN_CEL)
+@pytest.mark.parametrize(("changes", "sentence"), CROSS_FIELD)
 def test_cel_says_the_same_sentence(changes: dict[str, Any], sentence: str) -> None:
     assert _refused_by_cel(changed(changes)) >= {sentence}
 
 
 def test_every_rule_has_a_row_in_the_table_of_sentences() -> None:
-    specs = [defaulted(SCHEMA, changed(cast("dict[str, Any]", row.values[0]))["spec"]) for row in SAID_IN_CEL]
+    specs = [defaulted(SCHEMA, changed(cast("dict[str, Any]", row.values[0]))["spec"]) for row in CROSS_FIELD]
     assert {broken.rule for spec in specs for broken in broken_rules(SCHEMA, spec, "spec")} == set(_rules(SCHEMA))
 
 

@@ -37,6 +37,7 @@ def test_a_process_of_a_pod_has_no_number() -> None:
     assert ProcessStatus(name="control").model_dump(mode="json", exclude_none=True) == {
         "name": "control",
         "restarts": 0,
+        "restartsInVain": 0,
     }
 
 

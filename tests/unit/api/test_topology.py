@@ -36,6 +36,13 @@ def test_without_gpus_a_pod_has_as_many_ranks_as_the_user_says() -> None:
     assert shape(Role.ACTOR, 1, 4, 4) == shape(Role.ACTOR, 1, 4)
 
 
+@pytest.mark.parametrize(("gpus", "share", "engines"), [(8, 1, 8), (8, 2, 4), (8, 8, 1), (0, 1, 1)])
+def test_an_engine_has_as_many_gpus_as_it_is_given(gpus: int, share: int, engines: int) -> None:
+    engine = {"kind": "SGLang", "tensorParallel": share}
+    roles = RolesSpec.model_validate({"rollout": {"replicas": 2, "gpus": gpus, "engine": engine}})
+    assert topology_of(roles, Role.ROLLOUT) == RoleTopology(2, engines, engines, Grouping.INDEPENDENT)
+
+
 def test_a_role_that_the_job_does_not_have_has_no_pods_but_a_pod_of_it_has_a_rank() -> None:
     absent = topology_of(RolesSpec(reference=None), Role.REFERENCE)
     assert (absent.num_ranks, absent.gangs, absent.ranks_per_pod) == (0, (), 1)

@@ -50,7 +50,7 @@ NEWER: dict[str, Any] = {
     ],
     "restart": {"epoch": 4, "level": "Gang"},
     "training": {"step": 9, "flops": 0.4},
-    "scaling": {"replicas": 1, "lastDecision": "none"},
+    "scaling": {"replicas": 1, "forecast": "none"},
     "infrastructure": [{"name": "control", "restarts": 1, "zone": "a"}],
 }
 
@@ -81,7 +81,7 @@ def test_a_turn_keeps_what_another_version_knows() -> None:
     known = json.loads(world.status.model_dump_json())
     known["conditions"].append(NEWER["conditions"][1])
     known["conditions"][0]["severity"] = "Info"
-    for part, field in (("training", "flops"), ("scaling", "lastDecision"), ("restart", "level")):
+    for part, field in (("training", "flops"), ("scaling", "forecast"), ("restart", "level")):
         known[part][field] = "kept"
     known["roles"][0]["pods"][0]["devices"] = known["roles"][0]["gangs"] = known["frontier"] = ["kept"]
     world.status = RLJobStatus.model_validate(known)
@@ -91,7 +91,7 @@ def test_a_turn_keeps_what_another_version_knows() -> None:
     written = json.loads(world.status.model_dump_json())
     assert NEWER["conditions"][1] in written["conditions"]
     assert any(condition.get("severity") == "Info" for condition in written["conditions"])
-    assert (written["training"]["flops"], written["scaling"]["lastDecision"], written["restart"]["level"]) == (
+    assert (written["training"]["flops"], written["scaling"]["forecast"], written["restart"]["level"]) == (
         "kept",
         "kept",
         "kept",

@@ -35,6 +35,15 @@ def test_a_pod_of_several_ranks_has_room_for_the_weights_of_each() -> None:
     assert _shared_memory(**_SMALL, roles=limited) == "8Gi"
 
 
+def test_an_engine_of_several_gpus_has_room_for_its_processes() -> None:
+    engine = {"kind": "SGLang", "tensorParallel": 4}
+    objects = build(changed(quickstart(), **_SMALL, roles={"rollout": {"gpus": 8, "engine": engine}}))
+    worker = container(objects["Deployment/quickstart-rollout"], "worker")
+    assert worker["resources"]["limits"]["nvidia.com/gpu"] == "8"
+    volumes = objects["Deployment/quickstart-rollout"]["spec"]["template"]["spec"]["volumes"]
+    assert next(volume for volume in volumes if volume["name"] == "shm")["emptyDir"]["sizeLimit"] == "128Gi"
+
+
 @pytest.mark.parametrize(
     ("amount", "factor", "expected"),
     [("16Gi", 1, "16Gi"), ("16Gi", 8, "128Gi"), ("1.5Gi", 4, "6Gi"), ("500m", 3, "1500m"), ("100", 2, "200")],

@@ -30,6 +30,8 @@ def test_everything_is_labelled_owned_and_in_the_jobs_namespace() -> None:
         metadata = found["metadata"]
         assert metadata["labels"][cluster.LABEL_JOB] == "rich", name
         assert metadata["namespace"] == OWNER.namespace, name
+        if name == "PersistentVolumeClaim/rich-checkpoints":  # it stays when the job goes: test_checkpoint_claim.py
+            continue
         (owner,) = metadata["ownerReferences"]
         assert (owner["kind"], owner["name"], owner["uid"], owner["controller"]) == ("RLJob", "rich", OWNER.uid, True)
 
@@ -160,6 +162,7 @@ def test_a_monitor_is_made_only_where_it_is_known() -> None:
     assert "PodMonitor/rich" not in build(rich())
     made = build(rich(), options=RICH_OPTIONS, platform=Platform(pod_monitors=True))["PodMonitor/rich"]
     assert made["metadata"]["labels"]["release"] == "prometheus"
+    assert all(endpoint["honorLabels"] for endpoint in made["spec"]["podMetricsEndpoints"])
 
 
 def test_every_name_made_of_the_longest_one_of_a_job_is_that_of_a_service() -> None:

@@ -111,6 +111,21 @@ def _worker(**fields: Any) -> dict[str, Any]:
             f"{_PATH}.metadata.labels: ['x'] is not an object. Give an object.",
             id="labels in a list",
         ),
+        pytest.param(
+            _worker(resources="x"),
+            f"{_PATH}.spec.containers[0].resources: 'x' is not an object. Give an object.",
+            id="resources that are text",
+        ),
+        pytest.param(
+            _worker(resources={"limits": ["x"]}),
+            f"{_PATH}.spec.containers[0].resources.limits: ['x'] is not an object. Give an object.",
+            id="limits in a list",
+        ),
+        pytest.param(
+            {"spec": {"initContainers": [{"name": "a", "resources": {"requests": 2}}]}},
+            f"{_PATH}.spec.initContainers[0].resources.requests: 2 is not an object. Give an object.",
+            id="requests that are a number",
+        ),
     ],
 )
 def test_refused(template: dict[str, Any], sentence: str) -> None:
@@ -125,6 +140,8 @@ def test_refused(template: dict[str, Any], sentence: str) -> None:
     [
         pytest.param({}, id="nothing"),
         pytest.param({"metadata": {"labels": {"env": "prod", "ports": "none"}}}, id="labels named as lists are"),
+        pytest.param(_worker(resources={"limits": {"cpu": "2"}, "requests": None}), id="limits without requests"),
+        pytest.param({"spec": {"nodeSelector": {"resources": "many", "limits": "none"}}}, id="labels named as amounts"),
         pytest.param(_worker(image="other", env=[{"name": "A", "value": "RLJOB_"}]), id="image and environment"),
         pytest.param({"spec": {"containers": [{"name": "sidecar", "command": ["sh"]}]}}, id="a sidecar's command"),
         pytest.param(

@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 import yaml
 
+from rljob_api.cluster import ANNOTATION_RECORDED, ANNOTATION_RUN, ANNOTATION_RUN_OF, ANNOTATION_SPEC
 from rljob_api.crd import spec_schema
 from rljob_api.manifest import parse_manifest
-from rljob_api.spec import RLJob
-from rljob_cli.cloning import PARENT_DIR, Clone, CloneProblem, clone
+from rljob_api.run_identity import kept_spec
+from rljob_api.spec import RLJob, RLJobSpec
+from rljob_cli.cloning import PARENT_DIR, Clone, CloneProblem, KeptClaim, clone, read_claim
 from tests.unit.api.api_server import defaulted
 from tests.unit.api.manifests import changed
 
@@ -125,3 +127,80 @@ def test_what_cannot_be_cloned_is_told(name: str, training: dict[str, Any] | Non
     with pytest.raises(CloneProblem) as refused:
         clone(_resource({}, training), name, from_checkpoint=True)
     assert str(refused.value).startswith(sentence)
+
+
+def _claim(notes: dict[str, str] | None = None, **metadata: Any) -> KeptClaim | None:
+    """The claim of `demo`, as an earlier job has left it."""
+    spec = kept_spec(RLJobSpec.model_validate(changed({"spec.seed": 3, "spec.checkpoint.path": "saved"})["spec"]))
+    said = {ANNOTATION_RUN: "r", ANNOTATION_RUN_OF: "u0", ANNOTATION_SPEC: spec}
+    annotations = {name: text for name, text in {**said, **(notes or {})}.items() if text}
+    return read_claim("demo", {"metadata": {"namespace": "team", "annotations": annotations, **metadata}})
+
+
+def test_a_job_that_is_gone_is_cloned_from_its_claim() -> None:
+    made = clone(None, None, from_checkpoint=True, kept=_claim({ANNOTATION_RECORDED: "12 12-e3-0123456789ab"}))
+    job = _read(made)
+    assert (job.metadata.name, job.metadata.namespace, job.spec.seed) == ("demo-2", "team", 3)
+    assert job.spec.model.path == f"{PARENT_DIR}/saved/{FOLDER}"
+    (volume,) = job.spec.roles.actor.template["spec"]["volumes"]
+    assert volume["persistentVolumeClaim"]["claimName"] == "demo-checkpoints"
+    assert made.notes[:3] == (
+        "A copy of the RLJob demo, which is gone.",
+        "Version 0 (with a reference role: also what rows are measured against) is its checkpoint 12.",
+        "It lies on the claim demo-checkpoints: keep that as long as this job runs.",
+    )
+
+
+def test_a_job_that_was_deleted_while_it_ran_is_cloned_from_what_it_recorded_last() -> None:
+    made = clone(None, "next", from_checkpoint=True, kept=_claim())
+    assert _read(made).spec.model.path == f"{PARENT_DIR}/saved/latest"
+    assert "is its last checkpoint." in made.notes[1]
+
+
+def test_a_job_whose_name_is_taken_by_another_run_is_cloned_with_the_weights_of_that() -> None:
+    taken = _resource({"spec.seed": 7}, training={})
+    job = _read(clone(taken, "next", from_checkpoint=True, kept=_claim()))
+    assert job.spec.seed == 7
+    assert job.spec.model.path == f"{PARENT_DIR}/saved/latest"
+    assert job.spec.checkpoint.path is None
+
+
+def test_the_spec_alone_is_cloned_from_a_claim_too() -> None:
+    job = _read(clone(None, "next", from_checkpoint=False, kept=_claim()))
+    assert (job.spec.seed, job.spec.model.path) == (3, None)
+
+
+def test_a_claim_that_stays_asks_nothing_of_the_old_job() -> None:
+    kept = _claim({ANNOTATION_RUN_OF: "u"})
+    assert kept is not None
+    assert any(
+        note.startswith("It lies on the claim demo-checkpoints: keep that")
+        for note in clone(_resource({}), "next", from_checkpoint=True, kept=kept).notes
+    )
+    goes = _claim({ANNOTATION_RUN_OF: "u"}, ownerReferences=[{"kind": "RLJob"}])
+    assert any("which goes with" in note for note in clone(_resource({}), None, from_checkpoint=True, kept=goes).notes)
+
+
+@pytest.mark.parametrize(
+    ("notes", "resource", "sentence"),
+    [
+        pytest.param({ANNOTATION_SPEC: "{"}, None, "The claim demo-checkpoints keeps no spec that", id="no spec"),
+        pytest.param(
+            {ANNOTATION_RUN_OF: "u"},
+            _resource({}, training={}),
+            "The RLJob demo has recorded no checkpoint yet.",
+            id="its own claim, with nothing on it yet",
+        ),
+    ],
+)
+def test_a_claim_that_cannot_be_cloned_from_is_told(
+    notes: dict[str, str], resource: dict[str, Any] | None, sentence: str
+) -> None:
+    with pytest.raises(CloneProblem) as refused:
+        clone(resource, None, from_checkpoint=True, kept=_claim(notes))
+    assert str(refused.value).startswith(sentence)
+
+
+def test_a_claim_of_somebody_else_keeps_nothing() -> None:
+    assert _claim({ANNOTATION_RUN: ""}) is None
+    assert read_claim("demo", {"metadata": {"namespace": "team"}}) is None

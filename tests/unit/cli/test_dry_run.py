@@ -113,6 +113,24 @@ def test_what_does_not_fit_is_said(folder: Path) -> None:
     assert "fake-0: 104.1 GiB are needed and it has 80.0 GiB. Give the actor more gpus" in done.output
 
 
+def test_an_engine_of_two_devices_has_half_of_the_model_on_each(folder: Path) -> None:
+    engine = {"kind": "SGLang", "tensorParallel": 2, "args": ["--mem-fraction-static", "0.8"]}
+    done = run_dry(folder, EIGHT, roles={"rollout": {"gpus": 2, "engine": engine}})
+    assert done.exit_code == 0, done.output
+    assert "rollout-0.engine fake-4,fake-5 3.7 GiB - - - - 3.7 GiB" in " ".join(done.output.split())
+    assert "fake-5 80.0 GiB 3.7 GiB 76.3 GiB 1111k tokens rollout-0.engine" in " ".join(done.output.split())
+    assert "engine SGLang, dtype bfloat16, threads 1, tensorParallel 2, args --mem-fraction-static 0.8" in done.output
+
+
+def test_engines_of_more_devices_than_there_are_for_them_are_refused(folder: Path) -> None:
+    engine = {"kind": "SGLang", "tensorParallel": 4}
+    done = run_dry(folder, EIGHT, roles={"rollout": {"gpus": 2, "engine": engine}})
+    assert done.exit_code == 64
+    assert "spec.roles.rollout.engine.tensorParallel: 4 GPUs for each engine do not divide the gpus of a pod, 2." in (
+        done.output
+    )
+
+
 def test_the_quickstart_is_shown_too() -> None:
     file = Path(__file__).parents[3] / "examples/quickstart.yaml"
     done = CliRunner().invoke(cli, ["run", str(file), "--dry-run"], env={"RLJOB_DEVICES": "fake:0"})
@@ -143,6 +161,8 @@ def test_a_job_on_the_cpu_needs_no_device(folder: Path) -> None:
             id="of a conversation",
         ),
         pytest.param(['"1234567="'], {}, 8, (5, 3), id="no row is longer than the model can see"),
+        pytest.param(['"1234567="'], {"spec.rollout.maxPromptTokens": 4}, 20, (4, 3), id="nor with a longer prompt"),
+        pytest.param(['"12="'], {"spec.rollout.maxPromptTokens": 4}, 20, (3, 3), id="than there is"),
     ],
 )
 def test_the_longest_row(

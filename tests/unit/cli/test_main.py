@@ -54,7 +54,18 @@ def test_exit_codes_are_what_scripts_rely_on() -> None:
 
 
 def test_the_commands_are_these() -> None:
-    assert list(SUBCOMMANDS) == ["run", "validate", "render", "audit", "queue", "restart", "clone", "crd", "docs"]
+    assert list(SUBCOMMANDS) == [
+        "run",
+        "validate",
+        "render",
+        "samples",
+        "audit",
+        "queue",
+        "restart",
+        "clone",
+        "crd",
+        "docs",
+    ]
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)

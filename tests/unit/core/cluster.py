@@ -9,9 +9,27 @@ from rljob_api.wire.epochs import DesiredState, PodOrder, PodPhase
 from rljob_api.wire.failures import Failure
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import RankProcess
-from rljob_api.wire.observation import CoordinatorStatus, PodObservation, RankObservation
+from rljob_api.wire.observation import (
+    CoordinatorStatus,
+    DemandObservation,
+    PodObservation,
+    QueueObservation,
+    RankObservation,
+)
 from rljob_api.wire.ranks import RankState
-from rljob_operator.core import Decision, Observed, PodEnding, PodFact, PodState, Wishes, decide
+from rljob_operator.core import (
+    Autoscaling,
+    Decision,
+    Kept,
+    Observed,
+    PodEnding,
+    PodFact,
+    PodState,
+    Reason,
+    Silence,
+    Wishes,
+    decide,
+)
 from rljob_operator.core.conditions import find, is_true
 from rljob_operator.core.decision import (
     AcknowledgeFailures,
@@ -24,7 +42,7 @@ from rljob_operator.core.decision import (
 )
 from rljob_operator.core.observed import ProcessFact
 from rljob_operator.core.replicas import Candidate, assign
-from tests.unit.core.worlds import REPLICAS, START, make_coordinator, make_policy
+from tests.unit.core.worlds import REPLICAS, START, make_coordinator, make_policy, make_queue
 
 
 @dataclass(slots=True)
@@ -43,9 +61,16 @@ class Pod:
     reason: str = ""
     words: str = ""
     has_run: bool = True
+    returns: bool = False
+    """Its container has ended, and its kubelet starts it again."""
     marked: bool = False
     deaf: bool = False
     """Its launcher polls and carries out nothing."""
+    placed: bool = True
+    leaves_by: float | None = None
+    """While it is taken away and still runs."""
+    waiting: str | None = None
+    """What its rank waits for."""
     silent: float = 0.1
     """Seconds since its last poll and beat."""
     order: PodOrder | None = None
@@ -76,14 +101,31 @@ class Cluster:
     """Whether a pod that is deleted is gone at once."""
     starts: PodState = PodState.RUNNING
     """How far a new pod gets by itself."""
+    has_room: bool = True
+    """Whether a new pod finds a node."""
+    required: dict[Role, int] = field(default_factory=dict)
+    release_after_seconds: float | None = None
+    """Of a gang."""
     born: int = 0
     secret_is_lost: bool = False
     """Then nobody can talk to the coordinator."""
     answers: bool = True
     """Whether the coordinator does."""
+    silent_since: float | None = None
+    """Since when the operator asks in vain."""
+    silent_for: Reason = Reason.COORDINATOR_UNREACHABLE
     refuses: bool = False
     """Whether it refuses all but the acknowledgement of failures."""
     infrastructure: list[ProcessFact] = field(default_factory=list)
+    processes: frozenset[str] = frozenset()
+    """All that the infrastructure is made of, also without a pod."""
+    kept: Kept | None = None
+    """What an earlier job of the name has left."""
+    earlier_epoch: int = 0
+    """The last epoch by the word of its checkpoints."""
+    autoscaling: Autoscaling | None = None
+    demand: DemandObservation | None = None
+    queue: QueueObservation = field(default_factory=make_queue)
 
     def turn(self, seconds: float = 1.0) -> Decision:
         """Observes, decides, persists, applies, acts."""
@@ -110,7 +152,12 @@ class Cluster:
         candidates = [Candidate(pod.uid, pod.role, pod.created, going=pod.going) for pod in self.pods]
         given = assign(self.status, candidates)
         facts = tuple(self._fact(pod, given[pod.uid]) for pod in self.pods if pod.uid in given)
-        is_silent = not self.answers or self.secret_is_lost or is_true(self.status, ConditionType.SUSPENDED)
+        is_silent = (
+            not self.answers
+            or self.silent_since is not None
+            or self.secret_is_lost
+            or is_true(self.status, ConditionType.SUSPENDED)
+        )
         coordinator = None if is_silent else self._coordinator()
         return Observed(
             policy=self.policy,
@@ -120,8 +167,15 @@ class Cluster:
             coordinator=coordinator,
             pods=facts,
             infrastructure=tuple(self.infrastructure),
+            processes=self.processes,
             wishes=self.wishes,
             secret_is_lost=self.secret_is_lost,
+            silence=self._silence(),
+            kept=self.kept,
+            autoscaling=self.autoscaling,
+            required=self.required,
+            num_worker_pods=len(self.pods),
+            release_after_seconds=self.release_after_seconds,
             scale_selector="role=rollout",
         )
 
@@ -143,15 +197,21 @@ class Cluster:
         found = [entry for entry in self.status.roles if entry.name is role]
         return [pod.name for entry in found for pod in entry.pods]
 
+    def failure(self) -> tuple[str, str] | None:
+        """Reason and sentence of what has failed the job."""
+        condition = find(self.status, ConditionType.FAILED)
+        return None if condition is None else (condition.reason, condition.message)
+
     def message(self, kind: ConditionType) -> str:
         """The sentence of a condition."""
         condition = find(self.status, kind)
         assert condition is not None
         return condition.message
 
-    def end(self, pod: Pod, ending: PodEnding) -> None:
-        """The cluster takes a pod away."""
+    def end(self, pod: Pod, ending: PodEnding, *, grace: float | None = None) -> None:
+        """The cluster takes a pod away; with a grace it goes on until then."""
         pod.ending, pod.state = ending, PodState.EXITED
+        pod.leaves_by = None if grace is None else self.now + grace
 
     def restart(self, pod: Pod) -> None:
         """The kubelet starts a pod's container again; the new launcher has no order yet."""
@@ -169,14 +229,22 @@ class Cluster:
             ending=pod.ending,
             reason=pod.reason,
             has_run=pod.has_run,
+            placed=pod.placed,
+            leaves_by=pod.leaves_by,
             marked=pod.marked,
         )
+
+    def _silence(self) -> Silence | None:
+        if self.silent_since is None:
+            return None
+        words = "operator op asks GET http://c/v1/status: no answer"
+        return Silence(self.silent_since, self.silent_for, words, self.silent_since)
 
     def _apply(self) -> None:
         """Deployments: as many pods as the status has; of too many, marked ones go first, then the oldest."""
         if self.stops:
-            self.pods = [pod for pod in self.pods if not pod.going]
-        asleep = is_true(self.status, ConditionType.SUSPENDED)
+            self.pods = [pod for pod in self.pods if not pod.going or pod.leaves_by is not None]
+        asleep = is_true(self.status, ConditionType.SUSPENDED) or self.status.restart.releasing
         for role in Role:
             wanted = 0 if asleep else len(self.roster(role))
             there = [pod for pod in self.pods if pod.role is role and not pod.going]
@@ -184,14 +252,16 @@ class Cluster:
                 self.end(pod, PodEnding.DELETED)
             for _ in range(wanted - len(there)):
                 self.born += 1
-                self.pods.append(Pod(f"u{self.born}", role, self.now, state=self.starts))
+                state = self.starts if self.has_room else PodState.PENDING
+                self.pods.append(Pod(f"u{self.born}", role, self.now, state=state, placed=self.has_room))
         if self.stops:
-            self.pods = [pod for pod in self.pods if not pod.going]
+            self.pods = [pod for pod in self.pods if not pod.going or pod.leaves_by is not None]
 
     def _act(self, action: object) -> None:
         match action:
             case RaiseEpoch():
                 assert action.revision == self.wishes.revision
+                assert self.epoch or action.epoch > self.earlier_epoch
                 self.epoch, self.decision_id = action.epoch, action.decision_id
             case SetDesired(desired):
                 assert desired.epoch == self.epoch
@@ -207,7 +277,7 @@ class Cluster:
             case CreatePod(key):
                 role, replica = key.role, key.replica
                 for pod in self.pods:
-                    if f"{pod.uid}/{pod.restarts}" == self.replica(role, replica).lost_life:
+                    if f"{pod.uid}/{pod.restarts}" == self.replica(role, replica).lost_life and not pod.returns:
                         self.end(pod, PodEnding.DELETED)
 
     def _obey(self) -> None:
@@ -234,6 +304,9 @@ class Cluster:
             failures=list(self.failures),
             step=self.step,
             recorded=self.recorded,
+            earlier_epoch=Epoch(0 if self.epoch else self.earlier_epoch),
+            demand=self.demand,
+            queue=self.queue,
         )
 
     def _seen(self, pod: Pod, order: PodOrder) -> PodObservation:
@@ -246,7 +319,7 @@ class Cluster:
             beat_age_seconds=pod.silent,
             busy=None,
             busy_left_seconds=None,
-            waiting=None,
+            waiting=pod.waiting,
             holds=None,
         )
         return PodObservation(

@@ -6,16 +6,18 @@ import pytest
 
 from rljob_api.names import Role
 from rljob_api.spec import RestartRequestSpec
-from rljob_api.status import ConditionType, Phase
-from rljob_api.wire.epochs import PodPhase
+from rljob_api.status import AcceptedStatus, ConditionType, Phase
+from rljob_api.wire.epochs import NOBODY, PodOrder, PodPhase
 from rljob_operator.core import (
     CreatePod,
+    Decision,
     DeleteJob,
     KillPod,
     PodEnding,
     PodState,
     RaiseEpoch,
     Reason,
+    RefusedSpec,
     SetDesired,
     Stop,
     Wishes,
@@ -187,18 +189,34 @@ def test_a_restarted_container_gets_its_next_order_in_the_same_turn() -> None:
     assert world.replica(Role.REFERENCE).life.endswith("/1")
 
 
-def test_a_replacement_is_told_its_number_with_an_order_of_its_own() -> None:
+def ordered(decision: Decision, role: Role) -> PodOrder:
+    """The order of the role's first replica in the orders that a turn gives."""
+    orders: list[SetDesired] = actions_of(decision, SetDesired)
+    assert len(orders) == 1
+    return next(order for order in orders[0].desired.pods if order.pod.role is role)
+
+
+def test_a_replacement_begins_the_order_that_nobody_else_may_begin() -> None:
     world = make_cluster()
     world.end(world.pod(Role.REFERENCE), PodEnding.DELETED)
     assert decide(world.observe(), world.now + 1).look_again_at < world.now + 1.1
-    first = world.turn()
-    (order,) = actions_of(first, SetDesired)
-    assert [pod.pod_uid for pod in order.desired.pods if pod.pod.role is Role.REFERENCE] == [""]
-    second = world.turn()
-    (order,) = actions_of(second, SetDesired)
-    (told,) = [pod for pod in order.desired.pods if pod.pod.role is Role.REFERENCE]
-    assert told.pod_uid == world.pods[-1].uid
-    assert told.generation == 2
+    first = ordered(world.turn(), Role.REFERENCE)
+    assert (first.pod_uid, first.generation) == (NOBODY, 1)
+    second = ordered(world.turn(), Role.REFERENCE)
+    assert (second.pod_uid, second.generation) == (world.pods[-1].uid, 1)
+
+
+def test_a_container_that_is_back_before_its_platform_says_so_begins_once_in_the_new_epoch() -> None:
+    world = make_cluster()
+    actor = world.pod(Role.ACTOR)
+    # What the platform tells; the next launcher has come already.
+    actor.state, actor.exit_code, actor.returns = PodState.EXITED, -9, True
+    lost = ordered(world.turn(), Role.ACTOR)
+    assert (lost.epoch, lost.pod_uid) == (2, NOBODY)
+    actor.state, actor.restarts = PodState.RUNNING, 1
+    assert ordered(world.turn(), Role.ACTOR) == lost.model_copy(update={"pod_uid": actor.uid})
+    assert world.settle().replica(Role.ACTOR).ready
+    assert world.status.restart.epoch == 2
 
 
 def test_a_changed_spec_is_a_new_epoch_that_does_not_count() -> None:
@@ -429,7 +447,7 @@ def test_ready_names_pending_pods_with_the_reason_of_their_platform() -> None:
     world = Cluster(starts=PodState.PENDING)
     world.turn()
     for pod in world.pods:
-        pod.words = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+        pod.words = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu." if pod.role is Role.ACTOR else ""
     world.turn()
     assert "actor-0 (0/1 nodes are available: 1 Insufficient nvidia.com/gpu.)" in world.message(ConditionType.READY)
 
@@ -482,3 +500,28 @@ def test_a_job_that_waits_for_its_pods_is_looked_at_less_and_less_often(waited: 
     later = world.now + waited
     observed = replace(world.observe(), coordinator=None)
     assert decide(observed, later).look_again_at == pytest.approx(later + looks_after)
+
+
+def test_a_spec_that_is_refused_leaves_the_job_to_the_one_before_and_only_accepted_says_so() -> None:
+    world = make_cluster()
+    good = AcceptedStatus(generation=1, digest="d1")
+    world.wishes = replace(world.wishes, accepted=good, refusal=RefusedSpec(2, "spec.x: is wrong. Mend it."))
+
+    (event,) = world.turn().events
+    assert event.reason is Reason.INVALID_SPEC
+    goes_on = "The job goes on by the spec of generation 1, which was accepted last"
+    assert event.message == f"spec.x: is wrong. Mend it. {goes_on}"
+    judged = {str(c.type): c.observed_generation for c in world.status.conditions}
+    assert judged.pop("Accepted") == world.status.observed_generation == 2
+    assert set(judged.values()) == {1}
+    assert world.status.accepted == good
+    assert (world.status.phase, world.status.reason) == (Phase.RUNNING, "InvalidSpec")
+    assert not world.turn().events, "it is said once"
+
+    world.pod(Role.ACTOR).state, world.pod(Role.ACTOR).exit_code = PodState.EXITED, 1
+    world.settle()
+    assert (world.status.restart.epoch, world.status.reason) == (2, "InvalidSpec")
+
+    world.wishes = replace(world.wishes, generation=3, refusal=None)
+    assert [event.reason for event in world.turn().events] == [Reason.ACCEPTED]
+    assert {c.observed_generation for c in world.status.conditions} == {3}

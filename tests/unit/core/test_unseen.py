@@ -76,6 +76,7 @@ def opened_unseen() -> Cluster:
     """Epoch 2 is open and its orders are taken; the coordinator does not answer since."""
     world = make_cluster()
     world.end(world.pod(Role.ROLLOUT), PodEnding.DELETED)
+    world.turn()  # the actor saves
     world.turn()
     world.answers = False
     assert (world.epoch, world.status.restart.opened) == (2, 1)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from rljob_api.autoscaling_spec import AutoscalingSpec
 from rljob_api.names import Epoch, Lineage, Role, WeightVersion
 from rljob_api.spec import RestartPolicySpec
 from rljob_api.status import RLJobStatus
@@ -19,7 +20,7 @@ from rljob_api.wire.observation import (
     ServerState,
 )
 from rljob_api.wire.ranks import Busy, RankState
-from rljob_operator.core import Decision, Observed, PodFact, PodState, begin, decide
+from rljob_operator.core import Autoscaling, Decision, Observed, PodFact, PodState, begin, decide
 from rljob_operator.core.decision import Action, CreatePod, RaiseEpoch, SetDesired
 
 START = 1_000_000.0
@@ -41,6 +42,12 @@ def key(role: Role, replica: int = 0) -> PodKey:
 def make_policy(**fields: Any) -> RestartPolicySpec:
     """A restart policy; defaults where nothing is said."""
     return RestartPolicySpec.model_validate(fields)
+
+
+def make_autoscaling(max_staleness: int = 1, **fields: Any) -> Autoscaling:
+    """From one to eight replicas, after one minute up and two down."""
+    spec = {"min_replicas": 1, "max_replicas": 8, "scale_up_after_seconds": 60, "scale_down_after_seconds": 120}
+    return Autoscaling(AutoscalingSpec.model_validate({**spec, **fields}), max_staleness)
 
 
 def make_queue() -> QueueObservation:

@@ -7,7 +7,7 @@ import pytest
 from rljob_api.names import Epoch, Role
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.identity import Life, PodKey, RankKey
-from rljob_workers.dcs.coordinator.pods import concerns
+from rljob_workers.dcs.coordinator.rank_lives import concerns
 
 POD = PodKey(role=Role.ROLLOUT, replica=0)
 DEAD, OTHER = (

@@ -26,7 +26,7 @@ def test_a_replaced_file_is_whole_at_once(tmp_path: Path) -> None:
 def test_audit_lines_are_on_the_disk_after_their_sync(tmp_path: Path) -> None:
     with noted_syncs() as disk:
         log = SampleLog(tmp_path / "samples.jsonl")
-        log.append([TrainedSample("train_0", 0, 0, 0, 0, 1, 0, 1.0)])
+        log.append([TrainedSample("train_0", 0, 0, 0, 0, 1, 0, 1.0, valid=True)])
         log.sync()
         assert (tmp_path / "samples.jsonl").stat().st_size > 0
         assert disk.lost(tmp_path / "samples.jsonl") == "the name samples.jsonl"

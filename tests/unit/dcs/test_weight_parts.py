@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.identity import WeightId
-from rljob_api.wire.weights import Stream, WeightPart
+from rljob_api.wire.weights import Probe, Stream, WeightPart
 from rljob_workers.dcs.coordinator.weight_parts import Gathering, gathered
 
 
@@ -72,6 +72,16 @@ def test_parts_of_two_epochs_never_make_a_weight() -> None:
 def test_what_cannot_belong_together_is_refused(other: WeightPart) -> None:
     with pytest.raises(ValueError, match=r"part \d of"):
         tell(tell(None, make_part(0)), other)
+
+
+def test_a_probe_comes_with_any_of_the_parts() -> None:
+    probe = Probe(tokens=[1, 2], log_probs=[-0.5])
+    gathering: Gathering | None = None
+    for index in range(3):
+        part = make_part(index)
+        gathering = tell(gathering, part.model_copy(update={"probe": probe}) if index == 1 else part)
+    assert gathering is not None
+    assert gathering.offer().probe == probe
 
 
 @given(order=st.lists(st.integers(0, 2), max_size=8))

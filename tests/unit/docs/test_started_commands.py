@@ -21,6 +21,7 @@ STARTED_BY = {
     ),
     "rljob restart": "tests/cluster/test_commands.py::test_rljob_restart_waits_until_it_is_carried_out",
     "rljob clone": "tests/cluster/test_commands.py::test_a_clone_can_be_applied",
+    "rljob samples": "tests/unit/cli/test_samples.py::test_a_page_shows_the_text_and_what_became_of_it",
     "rljob crd": "Makefile::lint",
     "rljob docs": "Makefile::lint",
     "rljob_workers.dcs.coordinator": "tests/integration/dcs/world.py::start",
@@ -33,6 +34,7 @@ STARTED_BY = {
     ),
     "scripts/cluster-packages": "Makefile::cluster-build",
     "scripts/cluster-values": "tests/unit/bench/test_benches_start.py::test_values_for_the_cluster_of_this_machine",
+    "scripts/draw_panels.py": "tests/cluster/test_monitoring.py::test_the_panels_can_be_drawn",
     "scripts/draw_timeline.py": (
         "tests/integration/run/test_folder.py::test_a_job_trains_to_its_end_and_is_then_finished"
     ),
@@ -51,6 +53,8 @@ STARTED_BY = {
     "tests.bench.restart": "tests/integration/bench/test_smallest_benches.py::test_restarts",
     "tests.peer.run": "Makefile::test-long",
     "tests/cluster/node/build.sh": "Makefile::cluster-build",
+    "tests/cluster/node/gang.sh": "tests/cluster/harness/gangs.py::add_scheduler",
+    "tests/cluster/node/kwok.sh": "tests/cluster/harness/gangs.py::add_pretended_nodes",
     "tests/cluster/node/up.sh": "tests/cluster/harness/machine.py::bring_up",
     "tests/cluster/node/down.sh": ".ci/run::end",
 }
@@ -58,7 +62,7 @@ STARTED_BY = {
 help in `make test`, and run in `make test-long`."""
 
 _OURS = re.compile(
-    r"\brljob (?:run|validate|render|audit|queue \w+|restart|clone|crd|docs)\b"
+    r"\brljob (?:run|validate|render|audit|queue \w+|restart|clone|samples|crd|docs)\b"
     r"|(?<=-m )(?:tests|rljob_\w+)[\w.]*\w"
     r"|(?<![\w/])(?:scripts|tests/cluster/node)/[\w.-]*\w"
 )

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rljob_api.device_memory import engine_memory
+from rljob_api.engine_spec import EngineSpec
 from rljob_api.model_shape import shape_of_config
 from rljob_api.spec import Dtype, ModelConfig, ModelSpec
 from rljob_workers.engines.torch_engine.geometry import geometry_of
@@ -28,7 +29,7 @@ def test_its_weights(dtype: Dtype, tied: bool) -> None:
         gc.collect()
         held = meter.live_bytes
     assert isinstance(weights.embedding, torch.Tensor)
-    by_formula = engine_memory(shape_of_config(config), dtype)
+    by_formula = engine_memory(shape_of_config(config), dtype, EngineSpec())
     head_norms = 2 * config.num_layers * config.head_dim  # of queries and of keys; here they are once for each head
     expanded = config.num_layers * config.head_dim * (config.num_attention_heads + config.num_key_value_heads)
     assert held == by_formula.weights + (expanded - head_norms) * (4 if dtype is Dtype.FLOAT32 else 2)

@@ -1,7 +1,6 @@
-"""The chart says the same as the code: CRD, version, options with their bounds, metrics."""
+"""The chart says the same as the code: CRD, version, options with their bounds."""
 
 import json
-import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,18 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from rljob_api.names import Scope
-from rljob_api.status import Phase
-from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.options import LeaseOptions, OperatorOptions, WorkloadOptions
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "helm/rljob-operator"
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
-ALERTS = yaml.safe_load((CHART / "files/alerts.yaml").read_text())["groups"]
-RULES = [rule for group in ALERTS for rule in group["rules"]]
-SERIES = re.compile(r"\b(rljob_operator_\w+)(?:\{([^}]*)\})?")
 
 
 def _keys(values: dict[str, Any], path: str = "") -> Iterator[str]:
@@ -121,19 +114,3 @@ def test_defaults_are_those_of_the_options() -> None:
     ours["workloads"] = {**ours["workloads"], "workerImage": WorkloadOptions().worker_image}
     ports = {"healthPort": VALUES["ports"]["health"], "metricsPort": VALUES["ports"]["metrics"]}
     assert OperatorOptions.model_validate({**ours, **ports, "lease": VALUES["lease"]}) == OperatorOptions()
-
-
-@pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
-def test_an_alert_asks_for_series_that_exist(rule: dict[str, Any]) -> None:
-    metrics = list(Metrics().registry.collect())
-    suffixes = {"counter": ("_total",), "gauge": ("",), "histogram": ("_count", "_sum", "_bucket")}
-    series = {f"{metric.name}{suffix}" for metric in metrics for suffix in suffixes[metric.type]}
-    asked = SERIES.findall(rule["expr"])
-    assert asked
-    for name, selector in asked:
-        assert name in series
-        assert selector.startswith("OPERATOR"), f"{name} would count other operators too"
-        for label, words in re.findall(r'(\w+)=~?"([^"]*)"', selector):
-            known = {"phase": Phase, "scope": Scope}.get(label)
-            assert known is None or {*words.split("|")} <= {*known}, words
-    assert rule["annotations"].keys() == {"summary", "description"}

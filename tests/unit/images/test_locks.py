@@ -23,7 +23,7 @@ def test_an_image_holds_the_versions_that_were_tested(image: str) -> None:
     assert other == {}, f"images/{image}.lock is not of requirements.lock: run make lock"
 
 
-@pytest.mark.parametrize("image", [*_IMAGES, "build"])
+@pytest.mark.parametrize("image", [*_IMAGES, "build", "sglang"])
 def test_every_package_of_an_image_has_a_hash(image: str) -> None:
     entries = _ENTRY.findall(_image_lock(image).read_text())
     assert entries
@@ -45,6 +45,20 @@ def test_a_worker_for_cpus_lacks_what_only_gpus_need() -> None:
         "nvidia-nvtx",
         "triton",
     }
+
+
+def test_sglang_on_gpus_is_the_version_that_was_tested_on_a_cpu_with_a_torch_and_kernels_of_its_own() -> None:
+    lock, tested = pins(_image_lock("sglang")), pins(_ROOT / "requirements-sglang.lock")
+    assert lock["sglang"] == tested["sglang"]
+    assert {"torch", "sglang-kernel", "flashinfer-python", "nvidia-cuda-nvcc"} <= lock.keys()
+
+
+def test_the_image_has_sglang_where_the_examples_look_for_it() -> None:
+    containerfile = (_ROOT / "images/Containerfile.worker-gpu").read_text()
+    assert "/tools/sglang.lock" in containerfile
+    assert "COPY --from=sglang /opt/sglang /opt/sglang" in containerfile
+    for example in _ROOT.glob("examples/qwen3-4b-*.yaml"):
+        assert "python: /opt/sglang/bin/python" in example.read_text()
 
 
 def _image_lock(image: str) -> Path:

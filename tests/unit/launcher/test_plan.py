@@ -1,5 +1,7 @@
 """What a launcher does next, row by row; then that every order is reached, whatever ran before."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -215,6 +217,12 @@ WHY_GENERATION = "it is of epoch 3, generation 0; the order is epoch 3, generati
             make_pod(alive(asked=NOW - TERMINATION_GRACE_SECONDS), terminating=True),
             [KillRank(0, "it has not drained within 25 s")],
             id="SIGTERM: the time to drain is bounded",
+        ),
+        pytest.param(
+            make_order(),
+            replace(make_pod(alive(asked=NOW - 2 * TERMINATION_GRACE_SECONDS), terminating=True), saves=True),
+            [],
+            id="SIGTERM: who saves has what the pod is given",
         ),
     ],
 )

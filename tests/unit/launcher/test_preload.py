@@ -90,10 +90,10 @@ def test_a_parent_of_sharded_models_has_their_code() -> None:
     """Which begins no thread, else the preload itself would raise."""
     code = """
         import sys
-        from rljob_api.backends import TrainerBackend
+        from rljob_api.backends import Preloads, TrainerBackend
         from rljob_workers.launcher.preload import preload
 
-        preload(TrainerBackend.FSDP)
+        preload(Preloads(TrainerBackend.FSDP))
         known = set(sys.modules)
         from torch.distributed.fsdp import fully_shard
         from transformers import AutoModelForCausalLM

@@ -14,6 +14,7 @@ from rljob_api.wire.launchers import EngineState
 from rljob_workers.launcher.loop_plugins import EngineFacts, LauncherState
 from rljob_workers.launcher.pod_metrics import exposition
 from rljob_workers.launcher.probes import CLIENT_SECONDS, MAX_CLIENTS, ProbeServer, reply_to
+from tests.clock import Clock
 
 
 def order(phase: PodPhase) -> PodOrder:
@@ -49,7 +50,8 @@ def test_status(path: str, state: LauncherState, status: int) -> None:
 def test_metrics_are_prometheus_text() -> None:
     text = exposition("demo", "actor", 4, RUNS)
     labels = '{job="demo",role="actor",replica="2"}'
-    assert f"# TYPE rljob_pod_ranks_ready gauge\nrljob_pod_ranks_ready{labels} 1\n" in text
+    head = "# HELP rljob_pod_ranks_ready Its ranks that are ready.\n# TYPE rljob_pod_ranks_ready gauge\n"
+    assert f"{head}rljob_pod_ranks_ready{labels} 1\n" in text
     assert f"rljob_pod_seen_seq{labels} 1000000000\n" in text
     assert f"rljob_pod_container_restarts_total{labels} 4\n" in text
     assert "engine" not in text
@@ -64,22 +66,13 @@ def test_of_several_engines_each_has_a_label_and_one_that_was_not_started_has_no
     )
     text = exposition("demo", "rollout", 0, state)
     labels = 'job="demo",role="rollout",replica="2"'
-    assert text.endswith(
-        "# TYPE rljob_pod_engine_running gauge\n"
-        f'rljob_pod_engine_running{{{labels},engine="0"}} 1.0\n'
-        f'rljob_pod_engine_running{{{labels},engine="2"}} 0.0\n'
-        "# TYPE rljob_pod_engine_starts_total counter\n"
-        f'rljob_pod_engine_starts_total{{{labels},engine="0"}} 1\n'
-        f'rljob_pod_engine_starts_total{{{labels},engine="2"}} 3\n'
-    )
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+    lines = [line for line in text.splitlines() if line.startswith("rljob_pod_engine_")]
+    assert lines == [
+        f'rljob_pod_engine_running{{{labels},engine="0"}} 1.0',
+        f'rljob_pod_engine_running{{{labels},engine="2"}} 0.0',
+        f'rljob_pod_engine_starts_total{{{labels},engine="0"}} 1',
+        f'rljob_pod_engine_starts_total{{{labels},engine="2"}} 3',
+    ]
 
 
 class Served:
@@ -87,7 +80,7 @@ class Served:
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.clock = Clock()
+        self.clock = Clock(0.0)
         self.server = ProbeServer(self.listener, lambda _: "metrics\n", self.clock)
         self.clients: list[socket.socket] = []
 

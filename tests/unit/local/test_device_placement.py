@@ -78,6 +78,23 @@ def test_too_few_are_refused_with_the_arithmetic() -> None:
     )
 
 
+def test_autoscaled_rollouts_have_devices_for_as_many_as_there_may_be() -> None:
+    autoscaled = {"gpus": 1, "autoscaling": {"minReplicas": 1, "maxReplicas": 3}}
+    assert placed(roles_of(actor={"gpus": 1}, rollout=autoscaled)) == {
+        "actor-0": "0",
+        "rollout-0": "1",
+        "rollout-1": "2",
+        "rollout-2": "3",
+    }
+    with pytest.raises(TooFewDevices) as refused:
+        place(roles_of(actor={"gpus": 1}, rollout=autoscaled), EIGHT[:3], "RLJOB_DEVICES=fake:3")
+    assert str(refused.value) == (
+        "spec.roles: 4 devices are wanted (actor 1 + rollout 3 (3 pods x 1)), but this machine has 3 by"
+        " RLJOB_DEVICES=fake:3. Lower replicas, autoscaling.maxReplicas or gpus, or let roles use the actor's devices"
+        " with shareDevicesWith: actor."
+    )
+
+
 def test_a_machine_without_devices_is_called_so() -> None:
     with pytest.raises(TooFewDevices, match=r"1 device is wanted \(actor 1\), but this machine has none by its"):
         place(roles_of(actor={"gpus": 1}), (), "its driver")

@@ -60,7 +60,8 @@ def test_exact_match_compares_text_without_outer_white_space(label: Any, respons
 )
 def test_character_match_counts_places(response: str, expected: float) -> None:
     reward = build_reward(RewardSpec(character_match=CharacterMatchSpec()), JSONL, NoSource())
-    assert reward.score_groups([make_answers("321", response)]) == [[pytest.approx(expected)]]
+    ((found,),) = reward.score_groups([make_answers("321", response)])
+    assert found == pytest.approx(expected)
 
 
 def test_groups_and_answers_keep_their_order() -> None:

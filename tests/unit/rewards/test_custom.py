@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljob_workers.rewards import Answer, RewardFailed, RewardRefused, RewardTimeout
+from rljob_workers.rewards import Answer, RewardFailed, RewardMissing, RewardRefused, RewardTimeout
 from rljob_workers.rewards.custom import CustomReward
 from rljob_workers.rewards.runners import MAX_THREADS, Call, LoopRunner, Runner, ThreadRunner
 
@@ -113,7 +113,6 @@ def test_async_functions_overlap_on_one_loop_that_stays(make: Make) -> None:
         pytest.param([1.0, math.nan], "returned nan for answer 1 to the prompt 'p0'", id="NaN"),
         pytest.param([math.inf, 1.0], "returned inf for answer 0", id="infinite"),
         pytest.param([1.0, "1.0"], r"returned '1\.0' for answer 1", id="a number as text"),
-        pytest.param([1.0, None], "returned None for answer 1", id="None for an answer"),
     ],
 )
 def test_results_that_are_no_rewards_are_refused(
@@ -150,11 +149,42 @@ def test_what_it_raises_is_told_with_the_prompt(
             raise error
         return lengths(answers)
 
+    first, failed, last = make(runner_of(fail)).score_groups(make_groups(3))
+    assert (first, last) == ([0.0, 1.0], [20.0, 21.0]), "others of the same call are scored"
+    for outcome in failed:
+        assert isinstance(outcome, RewardFailed)
+        assert f"mine:reward raised {type(error).__name__} on the prompt 'p1'" in str(outcome)
+        assert outcome.__cause__ is error
+
+
+@both
+@pytest.mark.parametrize(
+    ("error", "is_final"),
+    [
+        pytest.param(ValueError("the table has no such row"), True, id="a ValueError says never"),
+        pytest.param(UnicodeError("torn"), False, id="a text may be another"),
+    ],
+)
+def test_a_function_may_say_that_it_never_can(
+    error: Exception, is_final: bool, runner_of: Callable[..., Runner], make: Make
+) -> None:
+    def fail(answers: Sequence[Answer]) -> list[float]:
+        raise error
+
     reward = make(runner_of(fail))
-    with pytest.raises(RewardFailed, match=rf"mine:reward raised {type(error).__name__} on the prompt 'p1'") as failed:
-        reward.score_groups(make_groups(3))
-    assert failed.value.__cause__ is error
-    assert reward.score_groups(make_groups(1)) == [[0.0, 1.0]]
+    if is_final:
+        with pytest.raises(RewardRefused, match=r"mine:reward raised ValueError on the prompt 'p0'.*no such row"):
+            reward.score_groups(make_groups(1))
+    else:
+        assert [type(outcome) for outcome in reward.score_groups(make_groups(1))[0]] == [RewardFailed] * 2
+
+
+@both
+def test_a_function_may_have_no_score_for_an_answer(runner_of: Callable[..., Runner], make: Make) -> None:
+    (outcomes,) = make(runner_of(lambda answers: [1.0, None])).score_groups(make_groups(1))
+    assert outcomes[0] == 1.0
+    assert isinstance(outcomes[1], RewardMissing)
+    assert "mine:reward has no score for answer 1 to the prompt 'p0' (group 0)" in str(outcomes[1])
 
 
 @both
@@ -168,10 +198,10 @@ def test_one_that_hangs_is_named_and_others_go_on_later(runner_of: Callable[...,
 
     reward = make(runner_of(hang), SHORT_SECONDS)
     for _ in range(2):
-        with pytest.raises(
-            RewardTimeout, match=r"has not scored the prompt 'p\d' \(group \d\) within 0\.05 s.*Seconds\."
-        ):
-            reward.score_groups(make_groups(3))
+        hung = reward.score_groups(make_groups(3))[2]
+        assert [type(outcome) for outcome in hung] == [RewardTimeout] * 2
+        assert "has not scored the prompt 'p2' (group 2) within 0.05 s" in str(hung[0])
+        assert str(hung[0]).endswith("timeoutSeconds.")
     stuck.set()
     reward._timeout_seconds = LONG_SECONDS  # these do not hang, however long they take
     assert reward.score_groups(make_groups(2)) == [[0.0, 1.0], [10.0, 11.0]]
@@ -188,8 +218,8 @@ def test_an_async_one_that_waits_too_long_is_cancelled(make: Make) -> None:
             raise
         return lengths(answers)
 
-    with pytest.raises(RewardTimeout):
-        make(LoopRunner(wait), SHORT_SECONDS).score_groups(make_groups(1))
+    ((outcome, _),) = make(LoopRunner(wait), SHORT_SECONDS).score_groups(make_groups(1))
+    assert isinstance(outcome, RewardTimeout)
     assert cancelled.wait(LONG_SECONDS)
 
 
@@ -209,6 +239,10 @@ class CrowdedRunner(Runner):
 
     def renew(self) -> None:
         pass
+
+    @property
+    def num_hanging(self) -> int:
+        return 0
 
     def close(self) -> None:
         pass
@@ -248,7 +282,10 @@ def test_threads_score_side_by_side_and_the_failure_of_one_is_not_the_others(
     with ThreadPoolExecutor(8) as pool:
         good = [pool.submit(reward.score_groups, many) for _ in range(4)]
         failing = [pool.submit(reward.score_groups, [*bad, *many]) for _ in range(4)]
-        assert all(isinstance(call.exception(LONG_SECONDS), RewardFailed) for call in failing)
+        for call in failing:
+            outcomes = call.result(LONG_SECONDS)
+            assert [type(outcome) for (outcome,) in outcomes[:3]] == [RewardFailed] * 3
+            assert outcomes[3:] == reward.score_groups(many)
         assert all(call.result(LONG_SECONDS) == reward.score_groups(many) for call in good)
 
 
@@ -265,8 +302,44 @@ def test_calls_of_others_are_served_while_every_thread_hangs(runner_of: Callable
     hanging = [[Answer("hang", "", None, group, 0)] for group in range(MAX_THREADS)]
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(reward.score_groups, hanging)
-        assert isinstance(first.exception(LONG_SECONDS), RewardTimeout)
+        assert {type(outcome) for (outcome,) in first.result(LONG_SECONDS)} == {RewardTimeout}
         reward._timeout_seconds = LONG_SECONDS  # the others do not hang, however long they take
         second = pool.submit(reward.score_groups, make_groups(2))
         assert second.result(LONG_SECONDS) == [[0.0, 1.0], [10.0, 11.0]]
     stuck.set()
+
+
+@both
+def test_too_many_calls_that_hang_end_the_job_by_name(
+    runner_of: Callable[..., Runner], make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rljob_workers.rewards.custom.MAX_HANGING", 2)
+    stuck = threading.Event()
+
+    def hang(answers: Sequence[Answer]) -> list[float]:
+        stuck.wait(LONG_SECONDS)
+        return lengths(answers)
+
+    reward = make(runner_of(hang), SHORT_SECONDS)
+    for _ in range(2):
+        ((outcome, _),) = reward.score_groups(make_groups(1))
+        assert isinstance(outcome, RewardTimeout)
+    with pytest.raises(RewardRefused, match=r"More than 2 of its calls hang.*time limit of its own"):
+        reward.score_groups(make_groups(1))
+    stuck.set()
+
+
+@both
+def test_a_call_that_returns_late_hangs_no_more(runner_of: Callable[..., Runner], make: Make) -> None:
+    stuck = threading.Event()
+
+    def hang(answers: Sequence[Answer]) -> list[float]:
+        stuck.wait(LONG_SECONDS)
+        return lengths(answers)
+
+    runner = runner_of(hang)
+    make(runner, SHORT_SECONDS).score_groups(make_groups(1))
+    assert runner.num_hanging == 1
+    stuck.set()
+    while runner.num_hanging:
+        threading.Event().wait(0.001)

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_api.names import RolloutId
+from rljob_api.spec import Truncated
 from rljob_workers.roles.actor import ActorConfig, ActorLoop
 from rljob_workers.roles.proximal import Proximal
 from rljob_workers.telemetry.timeline import Timeline
@@ -83,6 +84,9 @@ class Rank:
     def draining(self) -> bool:
         return self.drains_after is not None and self.pulses >= self.drains_after
 
+    def advance(self, amount: int) -> None:
+        pass
+
     def pulse(self, **_: object) -> None:
         self.pulses += 1
         if self.did and self.did[-1] == "finish" and self.drains_after is None:
@@ -131,13 +135,13 @@ class Rank:
 
 def run(ranks: list[Rank], proximal: Proximal, monkeypatch: pytest.MonkeyPatch) -> None:
     """All ranks to their ends, each in a thread."""
-    monkeypatch.setattr("rljob_workers.roles.actor.train_rows", lambda batch, _=None: SLICE)
+    monkeypatch.setattr("rljob_workers.roles.actor.train_rows", lambda batch, *_: SLICE)
     monkeypatch.setattr("rljob_workers.roles.rank.TURN_SECONDS", 0.0)
     meeting, failures = Meeting(len(ranks)), []
 
     def live(number: int, rank: Any) -> None:
         slicing = Slicing("actor_train", 12 * SLICES, 12 * SLICES_PER_STEP, SLICES_PER_STEP, number, len(ranks))
-        config = ActorConfig(ROLLOUTS, PASSES, slicing, proximal, temperature=1.0)
+        config = ActorConfig(ROLLOUTS, PASSES, slicing, proximal, 1.0, Truncated.KEEP)
         group = Threads(number, meeting)
         try:
             with closing(Timeline(Path(os.devnull), f"actor-{number}")) as timeline:

@@ -1,22 +1,33 @@
-"""Tickets become requests that only the ticket decides, and answers become the rows of whole groups."""
+"""Tickets become requests that only the ticket decides, and answers become groups of samples."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
-import torch
 
-from rljob_api.names import Lineage, RolloutId, WeightVersion
+from rljob_api.names import RolloutId
 from rljob_api.wire.identity import WeightId
 from rljob_workers.data.base import Prompt, PromptSource
-from rljob_workers.engines.base import Engine, Generation, Sample, SamplingParams, VersionSpan
-from rljob_workers.rewards.base import Answer
-from rljob_workers.rewards.errors import RewardError, RewardFailed, RewardRefused, RewardTimeout
-from rljob_workers.roles import tasks
-from rljob_workers.roles.stages.generate import GenerateConfig, GenerateStage, sampling_seed
-from rljob_workers.transfer_queue.types import GroupRows, Ticket
+from rljob_workers.engines.base import (
+    FinishReason,
+    Generation,
+    Sample,
+    SamplingParams,
+    VersionSpan,
+)
+from rljob_workers.engines.errors import EngineEmptied, EngineGone
+from rljob_workers.roles.stages.generate import (
+    GenerateConfig,
+    GeneratedGroup,
+    GenerateStage,
+    Listener,
+    sampling_seed,
+)
+from rljob_workers.transfer_queue.types import Ticket
+from tests.unit.roles.engines import FakeEngine
+from tests.weights import weight
 
 CONFIG = GenerateConfig(
     job_seed=7,
@@ -27,13 +38,8 @@ CONFIG = GenerateConfig(
     max_new_tokens=6,
     max_tokens=10,
     stop_token_ids=(1,),
-    timeout_seconds=30,
 )
 TICKET = Ticket(id=11, rollout_id=RolloutId(3), group=2, attempt=0, prompt_index=4, alone=False)
-
-
-def weight(version: int) -> WeightId:
-    return WeightId(lineage=Lineage(1), version=WeightVersion(version))
 
 
 class CountingSource(PromptSource):
@@ -46,58 +52,78 @@ class CountingSource(PromptSource):
         return Prompt(index, f"p{index}", (index,) * index, label=f"l{index}")
 
 
-class SwappedOnceEngine(Engine):
+class SwappedOnceEngine(FakeEngine):
     """Answers with as many tokens as the number of the sample; the weights changed after the first token."""
 
     def __init__(self) -> None:
         self.params: list[SamplingParams] = []
 
-    def generate(
-        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, deadline: float
+    async def generate(
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, progress: Callable[[int], None]
     ) -> list[Generation]:
         self.params += params
-        return [
-            Generation(tuple(self._sample(prompt[0], number) for number in range(1, 1 + param.num_samples)))
+        generations = [
+            Generation(tuple(self._sample(prompt[0], number) for number in self._numbers(param)))
             for prompt, param in zip(prompts, params, strict=True)
         ]
+        progress(sum(len(sample.output_ids) for generation in generations for sample in generation.samples))
+        return generations
 
-    def update_weights(self, blob: Path, weight: WeightId, *, deadline: float) -> None:
-        raise NotImplementedError
-
-    def held(self) -> WeightId | None:
+    async def held(self) -> WeightId | None:
         return weight(3)
 
-    def max_tokens(self) -> int:
+    async def max_tokens(self) -> int:
         return CONFIG.max_tokens
 
-    def abort_all(self) -> None:
-        raise NotImplementedError
+    async def capacity(self) -> int:
+        return 1
+
+    def _numbers(self, params: SamplingParams) -> range:
+        return range(1, 1 + params.num_samples)
 
     def _sample(self, token: int, length: int) -> Sample:
         spans = (VersionSpan(weight(2), 0, 1), VersionSpan(weight(3), 1, length))
-        return Sample([10 * token] * length, [-0.5 * length] * length, "stop", spans[: 1 if length == 1 else 2])
+        reason = FinishReason.STOP
+        return Sample([10 * token] * length, [-0.5 * length] * length, reason, spans[: 1 if length == 1 else 2])
 
 
-class RememberingReward:
-    """An answer is worth its index."""
+class SampleBySampleEngine(SwappedOnceEngine):
+    """Takes one sample a request; the last of a group is answered first."""
+
+    prompts_per_request = 1
+    first_seed = sampling_seed(CONFIG.job_seed, TICKET)
+
+    async def generate(
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, progress: Callable[[int], None]
+    ) -> list[Generation]:
+        (one,) = params
+        for _ in range(CONFIG.samples_per_prompt - (one.seed - self.first_seed)):
+            await asyncio.sleep(0)
+        return await super().generate(prompts, params, progress=progress)
+
+    def _numbers(self, params: SamplingParams) -> range:
+        assert params.num_samples == 1
+        number = 1 + params.seed - self.first_seed
+        return range(number, number + 1)
+
+
+class Heard:
+    """What a listener heard."""
 
     def __init__(self) -> None:
-        self.groups: list[list[Answer]] = []
+        self.tokens: list[int] = []
+        self.samples: list[int] = []
 
-    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[float]]:
-        self.groups += [list(group) for group in groups]
-        return [[float(answer.index) for answer in group] for group in groups]
-
-
-def decode(sequences: Sequence[Sequence[int]]) -> list[str]:
-    return [" ".join(map(str, sequence)) for sequence in sequences]
+    @property
+    def listener(self) -> Listener:
+        return Listener(self.tokens.append, self.samples.append)
 
 
-def run(
-    tickets: Sequence[Ticket], config: GenerateConfig = CONFIG
-) -> tuple[list[GroupRows], SwappedOnceEngine, RememberingReward]:
-    engine, reward = SwappedOnceEngine(), RememberingReward()
-    return GenerateStage(config, engine, CountingSource(), reward, decode).run(tickets), engine, reward
+def generated(
+    tickets: Sequence[Ticket], engine: SwappedOnceEngine | None = None, heard: Heard | None = None
+) -> list[GeneratedGroup]:
+    stage = GenerateStage(CONFIG, engine or SwappedOnceEngine(), CountingSource())
+    return asyncio.run(stage.run(tickets, (heard or Heard()).listener))
 
 
 def test_the_seed_of_a_group_never_changes() -> None:
@@ -129,69 +155,64 @@ def test_other_groups_rollouts_attempts_and_jobs_draw_other_samples() -> None:
     assert all(0 <= seed < 2**44 for seed in seeds)
 
 
-def test_rows_hold_prompt_and_response_and_who_made_them() -> None:
-    (first, second), _, reward = run([TICKET, replace(TICKET, id=12, group=3, prompt_index=2)])
-    assert (first.ticket, second.ticket.id) == (TICKET, 12)
-    assert set(first.columns) == set(tasks.GENERATED_FIELDS)
-    assert [row.tolist() for row in first.columns[tasks.TOKENS].rows()] == [[4] * 4 + [40], [4] * 4 + [40, 40]]
-    assert [row.tolist() for row in second.columns[tasks.TOKENS].rows()] == [[2, 2, 20], [2, 2, 20, 20]]
-    assert first.columns[tasks.RESPONSE_LENGTHS].values.tolist() == [1, 2]
-    assert [row.tolist() for row in first.columns[tasks.LOSS_MASKS].rows()] == [[1], [1, 1]]
-    assert [row.tolist() for row in first.columns[tasks.ROLLOUT_LOG_PROBS].rows()] == [[-0.5], [-1.0, -1.0]]
-    assert first.columns[tasks.REWARDS].values.tolist() == [0.0, 1.0]
-    assert [first.columns[name].values.dtype for name in tasks.GENERATED_FIELDS] == [
-        torch.int32,
-        torch.int64,
-        torch.uint8,
-        torch.float32,
-        torch.float32,
-    ]
-    assert (list(first.oldest), list(first.newest)) == ([weight(2)] * 2, [weight(2), weight(3)])
-    assert reward.groups[1] == [Answer("p2", "20", "l2", 3, 0), Answer("p2", "20 20", "l2", 3, 1)]
-
-
 def test_a_request_is_what_the_spec_says_within_what_the_model_can_hold() -> None:
-    _, engine, _ = run([replace(TICKET, prompt_index=4), replace(TICKET, prompt_index=8)])
+    engine = SwappedOnceEngine()
+    generated([replace(TICKET, prompt_index=4), replace(TICKET, prompt_index=8)], engine)
     short, long = engine.params
     assert short == SamplingParams(0.5, 0.9, 4, 6, (1,), num_samples=2, seed=sampling_seed(7, TICKET))
     assert long.max_new_tokens == 2
 
 
-class FailingReward:
-    """Raises what it was made with."""
-
-    def __init__(self, error: RewardError) -> None:
-        self._error = error
-
-    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[float]]:
-        raise self._error
+def test_samples_are_asked_for_together_where_the_engine_takes_them_so() -> None:
+    heard = Heard()
+    first, second = generated([TICKET, replace(TICKET, id=12, group=3, prompt_index=2)], heard=heard)
+    assert (first.ticket, first.prompt.index, second.ticket.id, second.prompt.index) == (TICKET, 4, 12, 2)
+    assert [sample.output_ids for sample in second.generation.samples] == [[20], [20, 20]]
+    assert (heard.tokens, heard.samples) == ([6], [4])
 
 
-def reward_error(kind: type[RewardError], cause: Exception | None = None) -> RewardError:
-    error = kind("the reward's sentence")
-    error.__cause__ = cause
-    return error
+def test_each_sample_is_a_request_and_makes_room_alone_where_the_engine_takes_one() -> None:
+    heard, engine = Heard(), SampleBySampleEngine()
+    (group,) = generated([TICKET], engine, heard)
+    assert [sample.output_ids for sample in group.generation.samples] == [[40], [40, 40]], "in order of their seeds"
+    assert (heard.tokens, heard.samples) == ([2, 1], [1, 1]), "the second was done first"
+    assert {param.seed for param in engine.params} == {engine.first_seed, engine.first_seed + 1}
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        pytest.param(reward_error(RewardRefused), ValueError, id="no rewards are the user's to cure"),
-        pytest.param(reward_error(RewardFailed, ValueError("never")), ValueError, id="so is a ValueError"),
-        pytest.param(reward_error(RewardFailed, OSError("away")), RewardFailed, id="a server may come back"),
-        pytest.param(reward_error(RewardFailed, UnicodeError("torn")), RewardFailed, id="a text may be another"),
-        pytest.param(reward_error(RewardTimeout), RewardTimeout, id="time may suffice"),
-    ],
-)
-def test_what_a_reward_raises_is_the_users_where_no_restart_would_help(
-    error: RewardError, expected: type[Exception]
-) -> None:
-    stage = GenerateStage(CONFIG, SwappedOnceEngine(), CountingSource(), FailingReward(error), decode)
-    with pytest.raises(Exception, match="the reward's sentence") as raised:
-        stage.run([TICKET])
-    assert raised.type is expected
+class FailingEngine(SampleBySampleEngine):
+    """Dies with the first sample; the others would never end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cancelled = 0
+
+    async def generate(
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, progress: Callable[[int], None]
+    ) -> list[Generation]:
+        if params[0].seed == self.first_seed:
+            await asyncio.sleep(0)
+            raise EngineGone("the engine's sentence")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled += 1
+        raise AssertionError
 
 
-def test_a_prompt_that_leaves_no_room_is_named() -> None:
-    with pytest.raises(ValueError, match=r"prompt 10 has 10 tokens, but the model has only 10 positions"):
-        run([replace(TICKET, prompt_index=10)])
+def test_the_first_sample_that_fails_ends_its_group() -> None:
+    engine = FailingEngine()
+    with pytest.raises(EngineGone, match="the engine's sentence"):
+        generated([TICKET], engine)
+    assert engine.cancelled == CONFIG.samples_per_prompt - 1
+
+
+class EmptiedEngine(SampleBySampleEngine):
+    """Everything is aborted while the first sample is made, before it has a token."""
+
+    def _sample(self, token: int, length: int) -> Sample:
+        return super()._sample(token, length) if length > 1 else Sample([], [], FinishReason.ABORT, ())
+
+
+def test_a_group_with_a_sample_that_was_aborted_is_no_group() -> None:
+    with pytest.raises(EngineEmptied, match="they are no answers"):
+        generated([TICKET], EmptiedEngine())

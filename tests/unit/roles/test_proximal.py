@@ -92,6 +92,9 @@ class Queue:
     def draining(self) -> bool:
         return self.is_over
 
+    def advance(self, amount: int) -> None:
+        pass
+
     def pulse(self, **_: object) -> None:
         pass
 
@@ -127,6 +130,9 @@ def as_batch(rows: TrainRows, numbers: list[int], forward: ForwardModel | None) 
         tasks.ROLLOUT_LOG_PROBS: rows.rollout_log_probs,
         tasks.ADVANTAGES: rows.advantages,
         tasks.REWARDS: Jagged.scalars(torch.zeros(len(numbers))),
+        tasks.VALID: Jagged.scalars(torch.ones(len(numbers), dtype=torch.uint8)),
+        tasks.FINISH_REASONS: Jagged.scalars(torch.zeros(len(numbers), dtype=torch.uint8)),
+        tasks.VERSION_SPANS: Jagged.scalars(torch.zeros(len(numbers), 4, dtype=torch.int32)),
     }
     if rows.ref_log_probs is not None:
         columns[tasks.REF_LOG_PROBS] = rows.ref_log_probs
@@ -146,7 +152,9 @@ def trained(folder: Path, spec: RLJobSpec) -> torch.Tensor:
     slicing = Slicing("actor_train", ROWS, training.global_batch_size, training.iters_per_train_update)
     forward = build_forward_model(spec, tokenizer) if spec.roles.actor_fwd else None
     queue: Any = Queue(trainer, forward, [make_rows(r) for r in range(ROLLOUTS)], slicing.rows_per_slice, folder)
-    config = ActorConfig(ROLLOUTS, training.epochs_per_rollout, slicing, proximal_of(spec), TEMPERATURE)
+    config = ActorConfig(
+        ROLLOUTS, training.epochs_per_rollout, slicing, proximal_of(spec), TEMPERATURE, spec.algorithm.truncated
+    )
     with closing(Timeline(Path(os.devnull), "actor-0")) as timeline:
         ActorLoop(config, queue, queue, trainer, SingleRank(), queue, None, timeline).run()
     return torch.cat([weight.flatten() for weight in trainer.stage_weights().values()])

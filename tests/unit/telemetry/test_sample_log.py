@@ -9,7 +9,7 @@ from rljob_workers.telemetry.sample_log import SampleLog, TrainedSample
 
 
 def make_sample(index: int = 0) -> TrainedSample:
-    return TrainedSample("train_3", 1, index, 2, 3, 1, 0, 0.5)
+    return TrainedSample("train_3", 1, index, 2, 3, 1, 0, 0.5, True)
 
 
 def test_lines_are_json_with_the_documented_keys(tmp_path: Path) -> None:
@@ -26,6 +26,7 @@ def test_lines_are_json_with_the_documented_keys(tmp_path: Path) -> None:
         "epoch": 1,
         "pass": 0,
         "reward": 0.5,
+        "valid": True,
     }
 
 

@@ -5,8 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from rljob_api.names import Lineage, WeightVersion
-from rljob_api.wire.identity import WeightId
 from rljob_workers.transfer_queue.control.library import library, shape_fields
 from rljob_workers.transfer_queue.control.rows import (
     ChunkIds,
@@ -18,6 +16,7 @@ from rljob_workers.transfer_queue.control.rows import (
 )
 from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement
 from rljob_workers.transfer_queue.types import QueueShape, Task, TaskKind
+from tests.weights import weight
 
 CHUNKS = (
     ChunkRef(0, 3, "1:abc:0", "tokens", 0, 2, "int32", (), 100),
@@ -25,10 +24,6 @@ CHUNKS = (
 )
 PLACEMENT = FieldPlacement(CHUNKS, np.array([[0, 0, 3], [0, 3, 4], [1, 0, 5]], np.uint32))
 SHAPE = QueueShape(2, 2, 1, 5, 3, 8, ("tokens",), (Task("score", TaskKind.FORWARD, ("tokens",), ("scores",)),))
-
-
-def weight(version: int) -> WeightId:
-    return WeightId(lineage=Lineage(2), version=WeightVersion(version))
 
 
 @pytest.mark.parametrize("chunk", CHUNKS)
@@ -44,10 +39,10 @@ def test_ids_of_chunks_differ_between_lives_and_within_one() -> None:
 
 
 def test_what_a_commit_says_is_what_a_claim_reads() -> None:
-    count, *packed = field_arguments(PLACEMENT, ChunkIds("00000000000a"), weight(7))
+    count, *packed = field_arguments(PLACEMENT, ChunkIds("00000000000a"), weight(7, 2))
     id_a, line_a, id_b, line_b, rows = (part if isinstance(part, bytes) else str(part).encode() for part in packed)
     assert count == 2
-    weights = pack_weights([weight(1), weight(2), weight(3)], [weight(4), weight(5), weight(6)])
+    weights = pack_weights([weight(1, 2), weight(2, 2), weight(3, 2)], [weight(4, 2), weight(5, 2), weight(6, 2)])
     numbers = np.array([4, 5, 6], "<u4").tobytes()
     reply = [numbers, weights, rows, id_b + id_a, line_b, line_a]
     claimed = parse_claim(reply, 9, ["tokens"])

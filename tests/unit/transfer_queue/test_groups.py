@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rljob_api.names import Lineage, RolloutId, WeightVersion
-from rljob_api.wire.identity import WeightId
+from rljob_api.names import RolloutId
 from rljob_workers.transfer_queue.control.rows import WEIGHTS
 from rljob_workers.transfer_queue.groups import (
     by_partition,
@@ -20,12 +19,9 @@ from rljob_workers.transfer_queue.groups import (
 )
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.types import GroupRows, QueueShape, Ticket
+from tests.weights import weight
 
 SHAPE = QueueShape(2, 2, 1, 5, 3, 8, ("rewards",), ())
-
-
-def weight(version: int) -> WeightId:
-    return WeightId(lineage=Lineage(1), version=WeightVersion(version))
 
 
 def scalars(*values: float) -> Jagged:

@@ -6,17 +6,7 @@ import pytest
 
 from rljob_workers.transfer_queue.control.notices import Notices, Polling
 from rljob_workers.transfer_queue.control.waits import RECHECK_SECONDS, Answer, Waits
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
+from tests.clock import Clock
 
 
 class Listened(Notices):

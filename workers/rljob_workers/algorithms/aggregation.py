@@ -34,7 +34,8 @@ def sequence_mean(loss_masks: torch.Tensor, response_lengths: torch.Tensor) -> T
     Source: Shao et al. 2024, DeepSeekMath, arXiv:2402.03300, equation 3.
     """
     mask = loss_masks.float()
-    row_of_token = torch.arange(response_lengths.numel()).repeat_interleave(response_lengths)
-    counts = torch.zeros(response_lengths.numel()).index_add_(0, row_of_token, mask)
+    device, num_rows = mask.device, response_lengths.numel()
+    row_of_token = torch.arange(num_rows, device=device).repeat_interleave(response_lengths)
+    counts = torch.zeros(num_rows, device=device).index_add_(0, row_of_token, mask)
     weights = mask / counts.clamp(min=1.0)[row_of_token]
     return TokenWeights(weights, (counts > 0).sum().float())

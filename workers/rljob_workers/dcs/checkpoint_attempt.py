@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rljob_api.cluster import LATEST
 from rljob_api.failpoints import failpoint
 from rljob_api.wire.checkpoints import (
     CheckpointAttempt,
@@ -182,7 +184,17 @@ def settle(root: Path, record: CheckpointRecord) -> None:
     before = read_record(root)
     if before is None or before.epoch <= record.epoch:  # else this life was stopped, and others have gone on
         replace_synced(root / RECORD_FILE, record.model_dump_json(indent=1).encode())
+        _link_latest(root, record.folder)
     (root / record.folder / RECORDED_MARK).touch()
+
+
+def _link_latest(root: Path, folder: str) -> None:
+    """Not every kind of shared storage has links; without one nothing of the job is lost."""
+    beside = root / f".{LATEST}.{os.getpid()}"
+    with contextlib.suppress(OSError):
+        beside.unlink(missing_ok=True)
+        beside.symlink_to(folder, target_is_directory=True)
+        beside.replace(root / LATEST)
 
 
 def read_record(root: Path) -> CheckpointRecord | None:

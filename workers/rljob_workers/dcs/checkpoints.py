@@ -4,7 +4,8 @@ Used by every rank of the actor. What one checkpoint takes is `checkpoint_attemp
 
     store.write(weight, share, tensors, state, tickets)   returns at once; waits only for the one that is due before it
     store.wait()                                          until this rank's parts are written; on the leader: recorded
-    trainer.restore(store.verified(folder))
+    path = store.verified(folder, rank, world)            raises for what is damaged of this rank's share
+    trainer.restore(path)                                 once all ranks have verified their files
 """
 
 from __future__ import annotations
@@ -160,15 +161,18 @@ class CheckpointStore:
 
     # --- restoring -------------------------------------------------------------------------------------------------
 
-    def verified(self, folder: str) -> Path:
-        """The path of a recorded folder whose files are what was written. Raises CheckpointDamaged."""
+    def verified(self, folder: str, rank: int = 0, world: int = 1) -> Path:
+        """The path of a recorded folder; of its files, those that fall to `rank` of `world` are what was written.
+
+        Raises CheckpointDamaged. Whoever reads waits until all ranks have verified their files.
+        """
         path = self._place.root / folder
         checksums = _read_json(path / CHECKSUMS_FILE)
         record = read_record(self._place.root)
         if record is not None and record.folder == folder:
             checksums |= record.checksums
-        for name, digest in checksums.items():
-            _verify(path / name, digest)
+        for name in share_of_files({name: _size(path / name) for name in checksums}, rank, world):
+            _verify(path / name, checksums[name])
         return path
 
     def _adopt(self, folder: str | None) -> None:
@@ -221,6 +225,19 @@ class CheckpointStore:
             current, due = self._reference, self._due
         in_use = [one for one in (current, None if due is None else due.reference) if one is not None]
         prune(self._place.root, recorded, self._place.life.epoch, self._retention, in_use)
+
+
+def share_of_files(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
+    """The files that one of `world` ranks reads whole: dealt by size, so that each has about as many bytes."""
+    return sorted(sizes, key=lambda name: (-sizes[name], name))[rank::world]
+
+
+def _size(path: Path) -> int:
+    """In bytes; 0 of a file that is not there, which whoever it falls to says."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _verify(path: Path, expected: str) -> None:

@@ -119,6 +119,8 @@ class RankContext:
     engine_url: str | None
     """The engine server of this pod; None for roles without one."""
     seq_sink: SeqSink
+    engine_identity: Path | None = None
+    """Where the engine's launcher writes which life of it runs (`engines.identity`)."""
     ready_mark: ReadyMark = field(default_factory=ReadyMark)
     collective_mark: CollectiveMark = field(default_factory=CollectiveMark)
     drain: DrainRequest = field(default_factory=DrainRequest)

@@ -24,7 +24,17 @@ from enum import Enum
 
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.identity import WeightId
-from rljob_api.wire.ranks import Beat, BeatAnswer, Busy, RankHello, RankState, RankWelcome, StepReport
+from rljob_api.wire.ranks import (
+    Beat,
+    BeatAnswer,
+    Busy,
+    Notice,
+    NoticeKind,
+    RankHello,
+    RankState,
+    RankWelcome,
+    StepReport,
+)
 from rljob_workers.dcs.channel import ChannelBroken, PendingAnswer
 from rljob_workers.dcs.client import ATTEMPT_SECONDS, CoordinatorClient, accept
 from rljob_workers.dcs.context import RankContext
@@ -66,6 +76,7 @@ class RankSession:
         self.life = context.life
         self.counters: defaultdict[str, float] = defaultdict(float)
         """Counters and gauges of this rank for /metrics; names that the coordinator does not know are left out."""
+        self._progress = 0
         self._clock = clock
         self._client = CoordinatorClient(context.endpoints, clock)
         self._state = RankState.STARTING
@@ -78,6 +89,7 @@ class RankSession:
         """What a beat within a collective would have raised."""
         self.welcome: RankWelcome = self._register()
         self._published = self.welcome.published
+        self._role_ranks: int | None = None
         self._heard = clock()
         self._due = clock()
 
@@ -91,9 +103,18 @@ class RankSession:
         """The newest policy weight that the coordinator told of."""
         return self._published
 
+    @property
+    def role_ranks(self) -> int | None:
+        """Ranks of its role as they are ordered now; None before a beat was answered, and by an earlier version."""
+        return self._role_ranks
+
     def follow_seq(self, seq_of: Callable[[], int]) -> None:
         """Copies `seq_of()` (the queue client's `seen_seq`) into the launcher's view at every pulse."""
         self._seq_of = seq_of
+
+    def advance(self, amount: int) -> None:
+        """Says that this rank brought the job forward: by so many tokens, rows or samples. The next beat tells it."""
+        self._progress += amount
 
     def pulse(
         self,
@@ -156,6 +177,11 @@ class RankSession:
         """Tells of a trained step; durable when this returns."""
         self._client.call("POST", "/v1/steps", report, deadline=self._patience())
 
+    def notify(self, kind: NoticeKind, message: str) -> None:
+        """Tells of something that the job survives; becomes an event, durable when this returns."""
+        notice = Notice(life=self.life, kind=kind, message=message[:4096])
+        self._client.call("POST", "/v1/notices", notice, deadline=self._patience())
+
     def report_failure(self, message: str) -> None:
         """Tells of a failure that no process died of; durable when this returns. Same message, one failure."""
         digest = hashlib.blake2b(message.encode(), digest_size=8).hexdigest()
@@ -205,6 +231,7 @@ class RankSession:
             leases=list(self._work.leases),
             holds=self._work.holds,
             counters=dict(self.counters),
+            progress=self._progress,
             seen_seq=self.context.seq_sink.value,
         )
 
@@ -242,6 +269,7 @@ class RankSession:
         self._heard = self._clock()
         self._draining = answer.drain
         self._published = answer.published
+        self._role_ranks = answer.role_ranks
 
     def _lost(self, why: str, again_in: float = AGAIN_SECONDS) -> None:
         """A beat got no answer: the next is due soon; the rank gives up only after a long absence."""

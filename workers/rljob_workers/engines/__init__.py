@@ -1,14 +1,25 @@
-"""Engines: servers that generate, and the client that drives them over one HTTP dialect.
+"""Engines: servers that generate, and the clients that drive them.
 
 Roles call `build_engine` and know the base only; the launcher starts what a backend of the `registry` says.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rljob_workers.engines.base import Engine, Generation, Sample, SamplingParams, VersionSpan
-from rljob_workers.engines.errors import EngineError, EngineGone, EngineRefused, EngineTimeout
+from rljob_workers.engines import ending, startup
+from rljob_workers.engines.base import (
+    Engine,
+    EngineCapabilities,
+    FinishReason,
+    Generation,
+    Sample,
+    SamplingParams,
+    VersionSpan,
+)
+from rljob_workers.engines.errors import EngineAway, EngineError, EngineGone, EngineRefused, EngineTimeout
 from rljob_workers.engines.registry import backend_of
 
 if TYPE_CHECKING:
@@ -16,20 +27,51 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Engine",
+    "EngineAway",
+    "EngineCapabilities",
     "EngineError",
     "EngineGone",
     "EngineRefused",
     "EngineTimeout",
+    "FinishReason",
     "Generation",
     "Sample",
     "SamplingParams",
     "VersionSpan",
+    "await_engine",
     "build_engine",
+    "end_engine",
+    "startup_seconds",
 ]
+
+EXTRA_SECONDS = 60.0
+"""Beyond the limit of a start, so that its launcher names a server that does not come up, and not its rank."""
+
+
+def await_engine(context: RankContext, goes_on: Callable[[], bool]) -> bool:
+    """Blocks until this rank's engine is up, for as long as its start may take; False: nobody waits any more."""
+    url, identity = _whereabouts(context)
+    seconds = startup_seconds(context)
+    return startup.await_engine(url, backend_of(context.job.spec).ready, identity, seconds=seconds, goes_on=goes_on)
+
+
+def startup_seconds(context: RankContext) -> float:
+    """How long a rank waits for its engine."""
+    return context.job.spec.roles.rollout.engine.startup_seconds + EXTRA_SECONDS
 
 
 def build_engine(context: RankContext) -> Engine:
     """The client of this pod's engine server. Sends nothing yet: the server may still be starting."""
-    if context.engine_url is None:
+    return backend_of(context.job.spec).client(*_whereabouts(context))
+
+
+def end_engine(context: RankContext) -> str | None:
+    """Ends the life of this rank's engine, whose launcher starts the next; its incarnation, None where it has ended."""
+    _, identity = _whereabouts(context)
+    return ending.end_engine(identity)
+
+
+def _whereabouts(context: RankContext) -> tuple[str, Path]:
+    if context.engine_url is None or context.engine_identity is None:
         raise ValueError(f"{context.life.key}: this pod has no engine server; only rollout pods have one.")
-    return backend_of(context.job.spec).client(context.engine_url)
+    return context.engine_url, context.engine_identity

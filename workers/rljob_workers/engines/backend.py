@@ -7,8 +7,9 @@ restarts what is silent for too long: it knows neither HTTP bodies nor models.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeAlias
 
 from rljob_api.names import Role
@@ -22,11 +23,43 @@ class EngineSettings:
 
     model: ModelSpec
     threads: int
+    args: tuple[str, ...] = ()
+    """Flags of the server's own, as the job gives them."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the launcher sets for the server."""
+    python: str | None = None
+    """The interpreter of another environment."""
+    tensor_parallel: int = 1
+    """Devices of one server."""
 
 
 def settings_of(spec: RLJobSpec, role: Role) -> EngineSettings:
     """The engines that a job asks for in a role."""
-    return EngineSettings(spec.model, (spec.roles.of(role) or RoleSpec()).threads)
+    engine = spec.roles.rollout.engine
+    return EngineSettings(
+        model=spec.model,
+        threads=(spec.roles.of(role) or RoleSpec()).threads,
+        args=tuple(engine.args),
+        env=engine.env,
+        python=engine.python,
+        tensor_parallel=engine.tensor_parallel,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSite:
+    """Where one life of an engine computes, listens and keeps files."""
+
+    port: int
+    """Of 127.0.0.1."""
+    devices: tuple[str, ...]
+    """All that it sees, as CUDA_VISIBLE_DEVICES names them; none: it computes on the CPU."""
+    folder: Path
+    """Its own, in memory: empty before each start, removed after each end. Short enough for names of sockets."""
+
+
+def nothing() -> None:
+    """What most kinds of engines have to do before their start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +79,14 @@ class Exec:
     """The server is a program of its own, which binds the port that its command line names.
 
     With SO_REUSEADDR, as servers do: the launcher keeps the port bound, so that nobody else gets it between two lives.
-    It sends no incarnation: the launcher writes it down before it starts the program (`engine-{i}.json`).
     """
 
     arguments: tuple[str, ...]
-    """The program and its arguments. Its environment is the launcher's, with thread pools as large as `threads`."""
+    """The program and its arguments."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Beside the launcher's, with thread pools as large as `threads`; the job's own variables come last."""
+    prepare: Callable[[], None] = nothing
+    """What is done in the child before the program takes its place, such as to write files that it reads."""
 
 
 Command: TypeAlias = Fork | Exec
@@ -71,10 +107,13 @@ class EngineBackend:
     """One kind of engine."""
 
     kind: str
-    command: Callable[[EngineSettings, int], Command]
-    """How it is started on a port of 127.0.0.1."""
+    command: Callable[[EngineSettings, EngineSite], Command]
+    """How it is started."""
     ready: Ready
-    startup_seconds: float
-    """How long a start may take, until it is ready."""
-    client: Callable[[str], Engine]
-    """Talks to the server at a URL; sends nothing yet."""
+    client: Callable[[str, Path], Engine]
+    """Talks to the server at a URL whose present life stands in the file (`identity`); sends nothing yet."""
+    parts: str | None = None
+    """Titles of processes that its server begins and cannot do without, as a regular expression for their beginnings.
+    The launcher ends an engine that has lost one; None: the server is one process."""
+    preload: Callable[[], None] = nothing
+    """Imports what forked servers share, before anything is forked; imports only."""

@@ -1,20 +1,35 @@
-"""What a rollout needs of an inference engine. Roles know engines by this base only."""
+"""What a rollout needs of an inference engine. Roles know engines by this base only.
+
+Everything of a client runs in one event loop, that of the rollout's generation thread. Who waits has the deadlines.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+from typing import ClassVar
 
+from rljob_api.spec import Interruption
 from rljob_api.wire.identity import WeightId
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCapabilities:
+    """What not every kind of engine can do; a job that needs more is refused before it starts."""
+
+    scores: bool
+    """Tells the log-probs of given tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How one prompt is sampled: `num_samples` samples, the i-th drawn with seed `seed + i`.
 
-    A sample's tokens depend on weights, prompt, these parameters and its own seed only, never on the batch it ran in.
+    A sample's tokens depend on weights, prompt, these parameters and its own seed only: with the torch engine always,
+    with SGLang where it is started with --enable-deterministic-inference.
     """
 
     temperature: float
@@ -25,6 +40,8 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...]
     num_samples: int
     seed: int
+    stop: tuple[str, ...] = ()
+    """Texts that end a sample; an engine that cannot stop at texts refuses them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +53,17 @@ class VersionSpan:
     end: int
 
 
+class FinishReason(StrEnum):
+    """Why a sample ended."""
+
+    STOP = "stop"
+    """A token or a text that ends it."""
+    LENGTH = "length"
+    """As long as it may be."""
+    ABORT = "abort"
+    """Somebody ended it; it has the tokens that were made until then."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One generated sequence."""
@@ -43,10 +71,9 @@ class Sample:
     output_ids: list[int]
     log_probs: list[float]
     """Of the sampling distribution's logits at temperature (before top-p/top-k), one per output token."""
-    finish_reason: str
-    """stop | length | abort"""
+    finish_reason: FinishReason
     spans: tuple[VersionSpan, ...]
-    """In order, without gaps. Without spans from the engine: one span, oldest = held before sending."""
+    """In order, without gaps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,33 +84,57 @@ class Generation:
 
 
 class Engine(ABC):
-    """Client of one engine server. Thread-safe: generation and a weight update may overlap."""
+    """Client of one engine server; calls may overlap, all in one event loop.
+
+    Each raises EngineGone (the server died, or another life of it answered: nothing of the call counts) and
+    EngineRefused (with the server's sentence). Those with a deadline (monotonic seconds) also raise EngineTimeout.
+    """
+
+    capabilities: ClassVar[EngineCapabilities]
+    prompts_per_request: ClassVar[int | None]
+    """Most prompts that one `generate` takes. None: as many as the caller likes, and a larger request is cheaper. 1:
+    each sample is a request of its own at the server, so that nothing is gained by asking for several at once."""
 
     @abstractmethod
-    def generate(
-        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, deadline: float
+    async def generate(
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, progress: Callable[[int], None]
     ) -> list[Generation]:
-        """Generates for a batch of prompts; blocks until all are done.
+        """All samples of a batch of prompts, in their order, when the last one is done.
 
-        Raises EngineGone (the server died or was replaced: nothing of it counts), EngineTimeout (deadline, monotonic
-        seconds), EngineRefused (no weights loaded yet).
+        `progress(n)`: n more tokens of this request have been made; called as often as the engine knows, and at least
+        once a second while it makes tokens. There is no deadline: whoever waits cancels when progress has stood still
+        for too long, which aborts the request at the server, also while that is paused.
         """
 
     @abstractmethod
-    def update_weights(self, blob: Path, weight: WeightId, *, deadline: float) -> None:
-        """Pause (interruption), load a folder of safetensors files (or one file), continue.
+    async def update_weights(
+        self, folder: Path, weight: WeightId, interruption: Interruption, *, deadline: float
+    ) -> None:
+        """Loads a folder of safetensors files; `interruption` says what becomes of samples that run meanwhile.
 
-        On any error the server stays without weights.
+        On any error, and when cancelled, the server holds no weights that count: `held` is not `weight`.
         """
 
     @abstractmethod
-    def held(self) -> WeightId | None:
+    async def score(self, tokens: Sequence[int], *, deadline: float) -> list[float]:
+        """Log-probs of tokens[1:] at temperature 1, each given those before it, under the weights that are held."""
+
+    @abstractmethod
+    async def held(self) -> WeightId | None:
         """What the server holds now; None before the first full load or after an update that was cut off."""
 
     @abstractmethod
-    def max_tokens(self) -> int:
+    async def max_tokens(self) -> int:
         """Positions of the model: prompt and output together."""
 
     @abstractmethod
-    def abort_all(self) -> None:
-        """Aborts every request and drops the cache (a restart of the rank or of the job)."""
+    async def capacity(self) -> int:
+        """Samples that the server runs at once; more of them wait in it."""
+
+    @abstractmethod
+    async def abort_all(self) -> None:
+        """Aborts every request, drops the cache and ends any pause (a restart of the rank or of the job)."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Closes connections. The server lives on."""

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 from rljob_api.spec import RLJobSpec
 from rljob_workers.engines.backend import EngineBackend
+from rljob_workers.engines.sglang.backend import SGLANG
 from rljob_workers.engines.torch_engine.backend import TORCH
 
-BACKENDS: Mapping[str, EngineBackend] = {backend.kind: backend for backend in (TORCH,)}
+BACKENDS: Mapping[str, EngineBackend] = {backend.kind: backend for backend in (TORCH, SGLANG)}
 
 
-def backend_of(spec: RLJobSpec) -> EngineBackend:  # noqa: ARG001 -- there is one kind, which no field has to name
+def backend_of(spec: RLJobSpec) -> EngineBackend:
     """The backend of a job's engines."""
-    return BACKENDS[TORCH.kind]
+    return BACKENDS[spec.roles.rollout.engine.kind]

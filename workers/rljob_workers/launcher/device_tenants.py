@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rljob_api import nvml
 from rljob_api.machine_devices import VISIBLE, are_real
+from rljob_api.process_stat import STARTED, stat_of
 
 FREE_SECONDS = 60.0
 """For the driver to free what a killed process held: seconds where it is well. Shorter than what the core gives a rank
@@ -82,10 +83,8 @@ def left_behind(before: Tenant, holders: Sequence[nvml.Holder], started: int | N
 
 def started_at(pid: int) -> int | None:
     """When the process started, in the system's ticks; None where there is none."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+    stat = stat_of(pid)
+    return None if stat is None else int(stat[STARTED])
 
 
 def _amount(used_bytes: int | None) -> str:

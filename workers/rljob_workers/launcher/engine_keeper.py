@@ -18,10 +18,11 @@ from rljob_api.names import EXIT_BAD_MANIFEST
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.launchers import EngineProcess, EngineState
-from rljob_workers.engines.backend import EngineBackend, EngineSettings, Fork
+from rljob_workers.engines.backend import EngineBackend, EngineSettings, EngineSite, Fork
 from rljob_workers.launcher.device_slices import require_no_cuda, see_only
 from rljob_workers.launcher.device_tenants import take_over
-from rljob_workers.launcher.engine_process import become_engine
+from rljob_workers.launcher.engine_parts import EngineParts
+from rljob_workers.launcher.engine_process import become_engine, begin_life, remove_folder
 from rljob_workers.launcher.forking import Child, Exit, fork_child
 from rljob_workers.launcher.health import HealthProbe
 from rljob_workers.launcher.plan import EngineView
@@ -32,6 +33,9 @@ YOUNG_SECONDS = 10.0
 
 FIRST_DELAY_SECONDS = 0.2
 LONGEST_DELAY_SECONDS = 10.0
+
+PARTS_SECONDS = 1.0
+"""Between two looks at the processes of a server."""
 
 BACKLOG = 1024
 """Connections that wait while the engine is restarted, instead of failing."""
@@ -49,7 +53,9 @@ class EnginePlace:
     """In sentences."""
     log: Path
     identity_file: Path
-    """Where the life of an engine that is a program of its own is written down."""
+    """Where its present life is written down."""
+    folder: Path
+    """For the files of one life, in memory."""
     devices: Callable[[], tuple[str, ...]] = tuple
     """Its own, as CUDA_VISIBLE_DEVICES names them; none: it computes on the CPU. Asked when it is started."""
 
@@ -58,7 +64,10 @@ class EnginePlace:
 class EngineWish:
     """What an epoch wants of an engine."""
 
+    backend: EngineBackend
     settings: EngineSettings
+    startup_seconds: float
+    """How long a start may take."""
     silence_seconds: float
     """heartbeatTimeoutSeconds: an engine that is up and has not answered for this long hangs."""
 
@@ -76,22 +85,20 @@ class EngineKeeper:
     def __init__(
         self,
         place: EnginePlace,
-        backend: EngineBackend,
         wish: EngineWish,
         clock: Callable[[], float],
     ) -> None:
         """Binds a port of this machine; nothing serves there until `start`."""
         self._place = place
-        self._backend = backend
         self._wish = wish
         self._clock = clock
         self._socket = _free_port()
         host, self._port = self._socket.getsockname()
-        if isinstance(backend.command(wish.settings, self._port), Fork):
-            self._socket.listen(BACKLOG)
         self.url = f"http://{host}:{self._port}"
         interval = min(1.0, wish.silence_seconds / 4)
-        self._probe = HealthProbe((host, self._port), backend.ready, interval, clock)
+        self._probe = HealthProbe((host, self._port), wish.backend.ready, interval, clock)
+        self._parts = EngineParts(wish.backend.parts)
+        self._look_at_parts_at = 0.0
         self._life: _EngineLife | None = None
         self._last: _EngineLife | None = None
         self._deaths_in_a_row = 0
@@ -114,10 +121,10 @@ class EngineKeeper:
         return None if process is None else process.state
 
     def use(self, wish: EngineWish) -> None:
-        """A later epoch's wish. An engine that runs with another model or other threads is replaced."""
+        """A later epoch's wish, of the same kind. An engine that runs with other settings is replaced."""
         before, self._wish = self._wish, wish
         if self._life is not None and before.settings != wish.settings:
-            self.end("a later epoch runs with another model or other threads")
+            self.end("a later epoch runs it with other settings")
 
     def view(self) -> EngineView:
         """As `plan` sees it."""
@@ -139,11 +146,11 @@ class EngineKeeper:
 
     def start(self, release: Callable[[], None]) -> None:
         """Forks a life; `release` closes what the launcher holds besides this engine's port, in the child."""
-        incarnation, settings = secrets.token_hex(6), self._wish.settings
-        command = self._backend.command(settings, self._port)
-
-        place = self._place
+        incarnation, settings, place = secrets.token_hex(6), self._wish.settings, self._place
         devices = place.devices()
+        command = self._wish.backend.command(settings, EngineSite(self._port, devices, place.folder))
+        if isinstance(command, Fork):
+            self._socket.listen(BACKLOG)
 
         def prepare() -> None:
             release()
@@ -152,7 +159,8 @@ class EngineKeeper:
 
         def live() -> int:
             take_over(place.log.stem, devices, place.log.parent)
-            return become_engine(command, settings, self._socket, incarnation, place.identity_file)
+            life = begin_life(self._socket, incarnation, place.identity_file, place.folder)
+            return become_engine(command, settings, self._socket, life)
 
         require_no_cuda()
         child = fork_child(live, place.log, prepare, oom_score=RANK_OOM_SCORE)
@@ -160,6 +168,7 @@ class EngineKeeper:
         self.starts += 1
         self._life = self._last = _EngineLife(incarnation, child, self._clock())
         self._probe.reset()
+        self._parts.forget()
         _log.info("engine %s runs as process %s on %s", incarnation, child.pid, self.url)
 
     def watch(self, poller: select.poll) -> None:
@@ -168,16 +177,26 @@ class EngineKeeper:
             poller.register(self._probe.fileno(), select.POLLIN)
 
     def turn(self) -> None:
-        """Asks after the engine's health; one that has been silent for too long is killed. Never waits."""
+        """Asks after the engine's health; one that is silent for too long, or lost a part, is killed. Never waits."""
         if self._life is None or self._killed_since is not None:
             return
         self._probe.turn()
+        lost = self._lost_part(self._life.child.pid)
+        if lost is not None:
+            self.kill(lost)
+            return
         patience = self._wish.silence_seconds
         if not self._probe.answered:
-            patience = max(patience, self._backend.startup_seconds)
+            patience = max(patience, self._wish.startup_seconds)
         if self._probe.silence_seconds >= patience:
-            where = f"{self.url}{self._backend.ready.path}"
+            where = f"{self.url}{self._wish.backend.ready.path}"
             self.kill(f"it has not answered {where} for {self._probe.silence_seconds:.1f} s")
+
+    def _lost_part(self, server: int) -> str | None:
+        if self._clock() < self._look_at_parts_at:
+            return None
+        self._look_at_parts_at = self._clock() + PARTS_SECONDS
+        return self._parts.lost(server)
 
     def kill(self, why: str) -> None:
         """SIGKILL; `exited` collects it."""
@@ -198,6 +217,7 @@ class EngineKeeper:
         assert life is not None, "only what runs can end"
         self._life = None
         self._probe.close()
+        remove_folder(self._place.folder)
         _log.info("engine %s %s", life.incarnation, how_it_ended(ended.code))
         if life.incarnation == self._unwanted:
             self._last = None

@@ -5,39 +5,48 @@ Called by `engine_keeper`, in the forked child only.
 
 from __future__ import annotations
 
-import json
 import os
+import shutil
 import socket
 from pathlib import Path
 from typing import NoReturn
 
 from rljob_workers.engines.backend import Command, EngineSettings, Exec
+from rljob_workers.engines.identity import EngineIdentity, write_identity
 from rljob_workers.launcher.device_slices import require_cuda
 from rljob_workers.launcher.forking import exec_program
 from rljob_workers.launcher.preload import THREAD_POOLS
 
 
-def become_engine(
-    command: Command, settings: EngineSettings, port: socket.socket, incarnation: str, identity: Path
-) -> int:
-    """Serves as `incarnation`; the exit code. A program takes this process over and does not return."""
+def become_engine(command: Command, settings: EngineSettings, port: socket.socket, life: EngineIdentity) -> int:
+    """Serves as `life`; the exit code. A program takes this process over and does not return."""
     if isinstance(command, Exec):
-        host, number = port.getsockname()
-        _write_identity(identity, {"incarnation": incarnation, "pid": os.getpid(), "url": f"http://{host}:{number}"})
-        _become_program(command.arguments, settings)
+        _become_program(command, settings)
+    os.environ.update(settings.env)
     require_cuda()
-    return command.serve(port, incarnation)
+    return command.serve(port, life.incarnation)
 
 
-def _become_program(arguments: tuple[str, ...], settings: EngineSettings) -> NoReturn:
+def begin_life(port: socket.socket, incarnation: str, file: Path, folder: Path) -> EngineIdentity:
+    """Says in `file` that this process is the engine behind `port` from now on, and gives it an empty folder."""
+    host, number = port.getsockname()
+    life = EngineIdentity(incarnation, os.getpid(), f"http://{host}:{number}")
+    write_identity(file, life)
+    remove_folder(folder)
+    folder.mkdir(parents=True, mode=0o700)
+    return life
+
+
+def remove_folder(folder: Path) -> None:
+    """What a life has left. Its processes are killed and may not have gone yet: the next start looks again."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _become_program(command: Exec, settings: EngineSettings) -> NoReturn:
     """The launcher limits thread pools for its own imports; the program's are as large as the spec says."""
+    command.prepare()
     threads = {name: str(settings.threads) for name in THREAD_POOLS}
-    exec_program(arguments, {**os.environ, **threads})
-
-
-def _write_identity(path: Path, identity: dict[str, object]) -> None:
-    """Before the server can answer, and at once for readers: who asks before and after a request sees a new life."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".new")
-    beside.write_text(json.dumps(identity))
-    beside.replace(path)
+    try:
+        exec_program(command.arguments, {**os.environ, **threads, **command.environment, **settings.env})
+    except ValueError as error:
+        raise ValueError(f"spec.roles.rollout.engine: {error}") from error

@@ -16,7 +16,7 @@ from rljob_api.wire.epochs import PodOrder
 from rljob_api.wire.failures import Failure
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import EngineProcess
-from rljob_workers.engines.backend import settings_of
+from rljob_workers.engines.backend import EngineBackend, settings_of
 from rljob_workers.launcher.engine_keeper import EngineKeeper, EnginePlace, EngineWish
 from rljob_workers.launcher.forking import Exit
 from rljob_workers.launcher.loop_plugins import EngineFacts
@@ -29,23 +29,35 @@ def engine_names(pod: PodKey, num_engines: int) -> list[str]:
     return [f"{pod}.engine"] if num_engines == 1 else [f"{pod}.engine.{index}" for index in range(num_engines)]
 
 
-def wish_of(spec: RLJobSpec, role: Role) -> EngineWish:
+def wish_of(spec: RLJobSpec, role: Role, backend: EngineBackend) -> EngineWish:
     """What a job wants of the engines of a role."""
-    return EngineWish(settings_of(spec, role), float(spec.restart_policy.heartbeat_timeout_seconds))
+    return EngineWish(
+        backend=backend,
+        settings=settings_of(spec, role),
+        startup_seconds=float(spec.roles.rollout.engine.startup_seconds),
+        silence_seconds=float(spec.restart_policy.heartbeat_timeout_seconds),
+    )
 
 
 def engine_places(
-    identity: PodIdentity, num_engines: int, logs: Path, devices: Callable[[int], tuple[str, ...]]
+    identity: PodIdentity, num_engines: int, logs: Path, memory: Path, devices: Callable[[int], tuple[str, ...]]
 ) -> list[EnginePlace]:
-    """Which engines a pod has; `devices` are those of an engine."""
+    """Which engines a pod has; `devices` are those of an engine, `memory` is a folder with a short name."""
     pod = identity.pod
     places = []
     for index, name in enumerate(engine_names(pod, num_engines)):
         title = f"The engine of {pod}" if num_engines == 1 else f"Engine {index} of {pod}"
-        identity_file = logs.parent / "engines" / str(pod) / f"engine-{index}.json"
         own = partial(devices, index)
-        places.append(EnginePlace(identity, index, title, logs / f"{name}.log", identity_file, own))
+        folder = memory / f"{pod}.engine.{index}"
+        places.append(
+            EnginePlace(identity, index, title, logs / f"{name}.log", identity_file(pod, index, logs), folder, own)
+        )
     return places
+
+
+def identity_file(pod: PodKey, index: int, logs: Path) -> Path:
+    """Where the present life of an engine is written down."""
+    return logs.parent / "engines" / str(pod) / f"engine-{index}.json"
 
 
 class Engines:
@@ -56,6 +68,7 @@ class Engines:
     ) -> None:
         """`make` gives the keepers of so many engines that all have this wish."""
         self._make = make
+        self._kind = wish.backend.kind
         self._keepers = tuple(make(num_engines, wish))
         self._leaving: tuple[EngineKeeper, ...] = ()
         """Those of an earlier number of engines whose processes were not collected yet."""
@@ -77,12 +90,13 @@ class Engines:
         return tuple(EngineFacts(keeper.state, keeper.starts) for keeper in self._keepers)
 
     def use(self, num_engines: int, wish: EngineWish) -> None:
-        """What a later epoch wants. Another number of engines replaces them all: each has its share of the pod."""
-        if num_engines == len(self._keepers):
+        """What a later epoch wants. Another number or kind of engines replaces them all, and their ports."""
+        if (num_engines, wish.backend.kind) == (len(self._keepers), self._kind):
             for keeper in self._keepers:
                 keeper.use(wish)
             return
-        self.end_all(f"a later epoch has {num_engines} engines in each pod")
+        self._kind = wish.backend.kind
+        self.end_all(f"a later epoch has {num_engines} engines of kind {self._kind} in each pod")
         self.close_listeners()
         self._leaving = tuple(keeper for keeper in (*self._leaving, *self._keepers) if keeper.pid is not None)
         self._keepers = tuple(self._make(num_engines, wish))
@@ -98,7 +112,12 @@ class Engines:
             keeper.watch(poller)
 
     def start(self, index: int, release: Callable[[], None]) -> None:
-        """Begins a life; `release` closes what the launcher holds, in the child."""
+        """Begins a life, once the engines that were replaced have ended, whose end clears the folder that it will have.
+
+        `release` closes what the launcher holds, in the child.
+        """
+        if any(keeper.pid is not None for keeper in self._leaving):
+            return  # it is wished for in every turn
         others = [keeper for keeper in self._keepers if keeper is not self._keepers[index]]
 
         def release_all() -> None:

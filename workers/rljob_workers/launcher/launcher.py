@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_api.names import EXIT_FENCED, EXIT_SUCCEEDED, EXIT_TERMINATED
+from rljob_api.role_traits import TRAITS
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.topology import topology_of
 from rljob_api.wire.epochs import PodOrder, PodPhase
@@ -34,7 +35,7 @@ from rljob_workers.engines.registry import backend_of
 from rljob_workers.launcher import rank_process
 from rljob_workers.launcher.device_slices import slice_of
 from rljob_workers.launcher.engine_keeper import EngineKeeper, EngineWish
-from rljob_workers.launcher.engines import Engines, engine_places, wish_of
+from rljob_workers.launcher.engines import Engines, engine_places, identity_file, wish_of
 from rljob_workers.launcher.forking import reap
 from rljob_workers.launcher.launcher_environment import LauncherEnvironment, WhenDone, one_machine
 from rljob_workers.launcher.loop_plugins import LauncherState
@@ -121,15 +122,17 @@ class Launcher:
         return self._exit_code
 
     def _make_engines(self) -> Engines:
-        spec = self._job.spec
-        backend = self._bodies.engine(spec)
         logs, clock = self._environment.logs, self._clock
 
         def make(num_engines: int, wish: EngineWish) -> list[EngineKeeper]:
-            places = engine_places(self._identity, num_engines, logs, self._slice)
-            return [EngineKeeper(place, backend, wish, clock) for place in places]
+            places = engine_places(self._identity, num_engines, logs, Path(self._endpoints.weights_dir), self._slice)
+            return [EngineKeeper(place, wish, clock) for place in places]
 
-        return Engines(make, self._topology.engines, wish_of(spec, self._identity.pod.role))
+        return Engines(make, self._topology.engines, self._wish())
+
+    def _wish(self) -> EngineWish:
+        spec = self._job.spec
+        return wish_of(spec, self._identity.pod.role, self._bodies.engine(spec))
 
     def _register(self) -> None:
         hello = LauncherHello(
@@ -184,6 +187,7 @@ class Launcher:
             ranks=self._ranks.views(),
             engines=self._engines.views(),
             terminating=self._signals.terminated,
+            saves=TRAITS[self._identity.pod.role].saves,
         )
 
     def _reap(self) -> None:
@@ -229,7 +233,7 @@ class Launcher:
         self._job = job
         self._endpoints = self._environment.endpoints_of(job)
         self._topology = topology_of(job.spec.roles, self._identity.pod.role)
-        self._engines.use(self._topology.engines, wish_of(job.spec, self._identity.pod.role))
+        self._engines.use(self._topology.engines, self._wish())
 
     def _ask(self) -> None:
         """Polls; a poll in flight that tells an older state of the pod is given up for one that tells the present."""
@@ -282,6 +286,7 @@ class Launcher:
             world_size=answer.world_size,
             launcher=self._id,
             engine_url=self._engines.url(rank),
+            engine_identity=identity_file(self._identity.pod, rank, self._environment.logs),
             seq_sink=self._ranks.sink(rank),
             ready_mark=self._ranks.ready_mark(rank),
             devices=() if self._topology.engines else self._slice(rank),

@@ -1,6 +1,6 @@
 """The preloaded parent of all launchers of one machine.
 
-    python -m rljob_workers.launcher.parent --fd FD --backend Flat
+    python -m rljob_workers.launcher.parent --fd FD --backend Flat --engine Torch
 
 Started by the supervisor with its end of a socket pair (`rljob_api.wire.processes`). It imports the heavy libraries,
 then forks a launcher per `SpawnLauncher` line and tells of every end. It ends with its socket, and all launchers too.
@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from rljob_api.backends import TrainerBackend
+from rljob_api.backends import Preloads, TrainerBackend
+from rljob_api.engine_spec import EngineKind
 from rljob_api.names import EXIT_SUCCEEDED
 from rljob_api.wire.identity import Endpoints
 from rljob_api.wire.processes import LauncherExited, LauncherSpawned, ParentReady, SpawnLauncher
@@ -144,8 +145,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m rljob_workers.launcher.parent")
     parser.add_argument("--fd", type=int, required=True, help="descriptor of the supervisor's socket")
     parser.add_argument("--backend", type=TrainerBackend, default=TrainerBackend.FLAT, help="of the job's models")
+    parser.add_argument("--engine", type=EngineKind, default=EngineKind.TORCH, help="of its engines that are forked")
     options = parser.parse_args(arguments)
-    return serve(options.fd, Bodies(), partial(preload, options.backend))
+    return serve(options.fd, Bodies(), partial(preload, Preloads(options.backend, options.engine)))
 
 
 if __name__ == "__main__":

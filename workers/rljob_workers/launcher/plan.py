@@ -15,7 +15,8 @@ DONE_GRACE_SECONDS = 10.0
 """How long ranks may take to leave a job that is done; nothing is lost with them."""
 
 TERMINATION_GRACE_SECONDS = 25.0
-"""How long ranks may drain when the launcher itself got SIGTERM; the kubelet's default gives 30 s to both."""
+"""How long ranks may drain when the launcher itself got SIGTERM; the kubelet's default gives 30 s to both. Ranks that
+save may take what the pod is given (terminationGracePeriodSeconds): to be ended here would lose what they save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class PodView:
     engines: tuple[EngineView, ...] = ()
     terminating: bool = False
     """The launcher got SIGTERM."""
+    saves: bool = False
+    """Its ranks write checkpoints when they drain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ Step: TypeAlias = StartRank | DrainRank | KillRank | StartEngine | KillEngine | 
 def plan(order: PodOrder | None, pod: PodView, now: float) -> list[Step]:
     """The steps that bring the pod nearer to its order; none when it is there or must wait."""
     if pod.terminating:
-        return _end(pod, TERMINATION_GRACE_SECONDS, now)
+        return _end(pod, pod.drain_seconds if pod.saves else TERMINATION_GRACE_SECONDS, now)
     if order is None:
         return []
     if order.phase is PodPhase.DONE:

@@ -23,7 +23,7 @@ from rljob_workers.launcher.starts import count_start
 
 limit_thread_pools()  # before anything below pulls in NumPy or torch
 
-from rljob_api.backends import TrainerBackend, trainer_backend  # noqa: E402 -- see above
+from rljob_api.backends import Preloads, preloads_of  # noqa: E402 -- see above
 from rljob_api.spec import RLJob  # noqa: E402 -- see above
 from rljob_api.topology import topology_of  # noqa: E402 -- see above
 from rljob_api.wire.identity import PodKey  # noqa: E402 -- see above
@@ -59,12 +59,12 @@ class Pod:
         self._options = options
         self._bodies = bodies
 
-    def run(self, restart_count: int, load: Callable[[TrainerBackend], None]) -> int:
+    def run(self, restart_count: int, load: Callable[[Preloads], None]) -> int:
         """Until the launcher leaves, or SIGTERM; the exit code."""
         logs = self._environment.folder(cluster.STATE_DIR) / "logs"
         for folder in (logs, Path(self._endpoints.run_dir), Path(self._endpoints.weights_dir)):
             folder.mkdir(parents=True, exist_ok=True)
-        load(trainer_backend(self._job.spec))
+        load(preloads_of(self._job.spec, [self._role]))
         signals = SignalPipe()
         probes = self._probes(restart_count)
         pod = self._await_replica(signals, probes)
@@ -109,7 +109,7 @@ class Pod:
             question.close()
 
 
-def main(arguments: Sequence[str], bodies: Bodies, load: Callable[[TrainerBackend], None] = preload) -> int:
+def main(arguments: Sequence[str], bodies: Bodies, load: Callable[[Preloads], None] = preload) -> int:
     """The command line; the exit code."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_TERMINATED))  # a first process has no default for it
     state = Path(os.environ.get("RLJOB_ROOT") or "/") / cluster.STATE_DIR.lstrip("/")

@@ -2,44 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rljob_api.wire.launchers import EngineState
 from rljob_workers.launcher.loop_plugins import EngineFacts, LauncherState
+from rljob_workers.telemetry.exposition import Family, Labels, Sample, render
 
-_RUNNING = "rljob_pod_engine_running"
-_STARTS = "rljob_pod_engine_starts_total"
+_POD = ("role", "replica")
+_ENGINE = ("engine",)
+
+FAMILIES = {
+    "rljob_pod_ranks": Family("Ranks of the pod.", _POD),
+    "rljob_pod_ranks_up": Family("Its ranks that run.", _POD),
+    "rljob_pod_ranks_ready": Family("Its ranks that are ready.", _POD),
+    "rljob_pod_rank_starts_total": Family("Starts of its ranks.", _POD),
+    "rljob_pod_container_restarts_total": Family("Restarts of its container.", _POD),
+    "rljob_pod_seen_seq": Family("Highest number of a change of the queue that it has seen.", _POD),
+    "rljob_pod_epoch": Family("Epoch that it was ordered.", _POD),
+    "rljob_pod_generation": Family("Generation that it was ordered.", _POD),
+    "rljob_pod_engine_running": Family("1 while the engine runs.", _POD, _ENGINE),
+    "rljob_pod_engine_starts_total": Family("Starts of the engine.", _POD, _ENGINE),
+}
+"""All that a launcher may tell."""
 
 
 def exposition(job: str, role: str, container_restarts: int, state: LauncherState) -> str:
-    """All samples. `role` and `replica` of the order are labels; names come from the list below."""
+    """All samples. `role` and `replica` of the order are labels."""
     order = state.order
-    replica = "" if order is None else str(order.pod.replica)
-    labels = f'job="{job}",role="{role}",replica="{replica}"'
-    rows: list[tuple[str, str, float]] = [
-        ("rljob_pod_ranks", "gauge", state.num_ranks),
-        ("rljob_pod_ranks_up", "gauge", state.ranks_up),
-        ("rljob_pod_ranks_ready", "gauge", state.ranks_ready),
-        ("rljob_pod_rank_starts_total", "counter", state.rank_starts),
-        ("rljob_pod_container_restarts_total", "counter", container_restarts),
-        ("rljob_pod_seen_seq", "gauge", state.seen_seq),
-    ]
+    pod = tuple(zip(_POD, (role, "" if order is None else str(order.pod.replica)), strict=True))
+    figures: dict[str, float] = {
+        "ranks": state.num_ranks,
+        "ranks_up": state.ranks_up,
+        "ranks_ready": state.ranks_ready,
+        "rank_starts_total": state.rank_starts,
+        "container_restarts_total": container_restarts,
+        "seen_seq": state.seen_seq,
+    }
     if order is not None:
-        rows += [("rljob_pod_epoch", "gauge", order.epoch), ("rljob_pod_generation", "gauge", order.generation)]
-    own = "".join(f"# TYPE {name} {kind}\n{name}{{{labels}}} {value}\n" for name, kind, value in rows)
-    return own + _engines(labels, state.engines)
+        figures |= {"epoch": order.epoch, "generation": order.generation}
+    own: list[Sample] = [(f"rljob_pod_{name}", pod, value) for name, value in figures.items()]
+    return render(FAMILIES, (("job", job),), [*own, *_of_engines(pod, state.engines)])
 
 
-def _engines(labels: str, engines: Sequence[EngineFacts]) -> str:
+def _of_engines(pod: Labels, engines: Sequence[EngineFacts]) -> Iterator[Sample]:
     """The only engine of a pod has the pod's labels; of several, each has its index as one more."""
-    several = len(engines) > 1
-    known = [
-        (f'{labels},engine="{index}"' if several else labels, engine)
-        for index, engine in enumerate(engines)
-        if engine.state is not None
-    ]
-    if not known:
-        return ""
-    running = [f"{_RUNNING}{{{own}}} {float(one.state is EngineState.RUNNING)}\n" for own, one in known]
-    starts = [f"{_STARTS}{{{own}}} {one.starts}\n" for own, one in known]
-    return "".join([f"# TYPE {_RUNNING} gauge\n", *running, f"# TYPE {_STARTS} counter\n", *starts])
+    for index, engine in enumerate(engines):
+        if engine.state is not None:
+            labels = (*pod, ("engine", str(index))) if len(engines) > 1 else pod
+            yield "rljob_pod_engine_running", labels, float(engine.state is EngineState.RUNNING)
+            yield "rljob_pod_engine_starts_total", labels, engine.starts

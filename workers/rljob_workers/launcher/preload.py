@@ -12,7 +12,7 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
-from rljob_api.backends import TrainerBackend
+from rljob_api.backends import Preloads, TrainerBackend
 
 THREAD_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """OpenBLAS (in NumPy) starts its pool when it is imported, and a pool does not survive a fork. Ranks set torch's own
@@ -59,6 +59,9 @@ OF_BACKEND = {
 """What else a job's models need: two seconds and 150 MB, which jobs of the other backend shall not pay."""
 
 
+OF_MOST_JOBS = Preloads()
+
+
 class ThreadsBeforeForkError(RuntimeError):
     """A library started a thread when it was imported: locks that it holds would never be released in a child."""
 
@@ -70,7 +73,7 @@ def limit_thread_pools() -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
-def preload(backend: TrainerBackend = TrainerBackend.FLAT) -> None:
+def preload(preloads: Preloads = OF_MOST_JOBS) -> None:
     """Imports what ranks need, checks that no thread came of it, and takes what there is out of the collector's sight.
 
     The freeze keeps the pages of all these modules shared: a collection in a child would write to every object.
@@ -80,8 +83,11 @@ def preload(backend: TrainerBackend = TrainerBackend.FLAT) -> None:
     gc.disable()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations inside the libraries: nobody here can act on them
-        for name in (*MODULES, *OF_BACKEND[backend]):
+        for name in (*MODULES, *OF_BACKEND[preloads.trainer]):
             importlib.import_module(name)
+        from rljob_workers.engines.registry import BACKENDS
+
+        BACKENDS[preloads.engine].preload()
     require_single_thread()
     gc.collect()
     gc.freeze()

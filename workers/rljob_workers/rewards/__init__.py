@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rljob_api.spec import RewardSpec
 from rljob_workers.rewards.base import Answer, Reward, RewardFunction
 from rljob_workers.rewards.builtin import CharacterMatch, ExactMatch, TaskScore, TaskScorer
 from rljob_workers.rewards.custom import CustomReward
-from rljob_workers.rewards.errors import RewardError, RewardFailed, RewardRefused, RewardTimeout
+from rljob_workers.rewards.errors import RewardError, RewardFailed, RewardMissing, RewardRefused, RewardTimeout
 
 if TYPE_CHECKING:
-    from rljob_api.spec import DataSpec
+    from rljob_api.spec import DataSpec, RewardSpec
     from rljob_workers.data.base import PromptSource
 
 __all__ = [
@@ -23,6 +22,7 @@ __all__ = [
     "RewardError",
     "RewardFailed",
     "RewardFunction",
+    "RewardMissing",
     "RewardRefused",
     "RewardTimeout",
     "build_reward",
@@ -33,7 +33,8 @@ def build_reward(spec: RewardSpec, data: DataSpec, source: PromptSource) -> Rewa
     """The reward that `spec` means for `data`; ValueError (a sentence) where it cannot be."""
     if spec.custom is not None:
         return CustomReward.from_spec(spec.custom)
-    if spec == RewardSpec() and data.reasoning_gym is not None:
+    has_own = spec.exact_match is not None or spec.character_match is not None
+    if not has_own and data.reasoning_gym is not None:
         if not isinstance(source, TaskScorer):
             raise ValueError(
                 f"rollout.reward: {type(source).__name__} cannot score answers, which data.reasoningGym without a"

@@ -8,10 +8,10 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from typing import TYPE_CHECKING, Any, SupportsFloat, cast
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat, cast
 
 from rljob_workers.rewards.base import Answer, Reward, RewardFunction
-from rljob_workers.rewards.errors import RewardFailed, RewardRefused, RewardTimeout
+from rljob_workers.rewards.errors import RewardError, RewardFailed, RewardMissing, RewardRefused, RewardTimeout
 from rljob_workers.rewards.loading import load_function
 from rljob_workers.rewards.runners import Call, Clock, LoopRunner, Runner, ThreadRunner
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from rljob_api.spec import RewardFunctionSpec
 
 _FIELD = "rollout.reward.custom"
+
+MAX_HANGING = 1000
+"""Calls that were given up and have not returned. A plain function that hangs cannot be ended, so that its thread
+stays: a job that leaves more of them behind would end by the limits of its machine, without a name."""
 
 
 class CustomReward(Reward):
@@ -37,11 +41,11 @@ class CustomReward(Reward):
         """Loads the function; ValueError where that does not work."""
         return cls(spec.function, _runner_of(load_function(spec)), spec.timeout_seconds)
 
-    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[float]]:
-        """Scores all groups side by side; the first that fails ends all of this call."""
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[float | RewardError]]:
+        """Scores all groups side by side; one that another try would not help ends all of this call."""
         calls = [self._runner.start(group) for group in groups]
         try:
-            return [self._checked(call.group, self._result(call)) for call in calls]
+            return [self._outcomes(call) for call in calls]
         except BaseException:
             self._runner.drop(calls)
             raise
@@ -50,6 +54,13 @@ class CustomReward(Reward):
         """Ends threads or loop."""
         self._runner.close()
 
+    def _outcomes(self, call: Call) -> list[float | RewardError]:
+        try:
+            result = self._result(call)
+        except (RewardFailed, RewardTimeout) as error:
+            return [error] * len(call.group)
+        return self._checked(call.group, result)
+
     def _result(self, call: Call) -> Any:  # noqa: ANN401 - users return anything
         while not call.future.done() and (left := self._left(call)) > 0:
             try:
@@ -57,17 +68,28 @@ class CustomReward(Reward):
             except TimeoutError:
                 continue
         if not call.future.done():
-            self._runner.renew()
-            raise RewardTimeout(
-                f"{_FIELD}.function: {self._name} has not scored {_prompt(call.group)} within"
-                f" {self._timeout_seconds:g} s. Make it faster or raise {_FIELD}.timeoutSeconds."
-            )
+            self._give_up(call)
         error = call.future.exception()
         if error is not None:
-            raise RewardFailed(
+            # A subclass of it is mostly a text that could not be read, and so a matter of this answer alone.
+            kind = RewardRefused if type(error) is ValueError else RewardFailed
+            raise kind(
                 f"{_FIELD}.function: {self._name} raised {type(error).__name__} on {_prompt(call.group)}: {error}"
             ) from error
         return call.future.result()
+
+    def _give_up(self, call: Call) -> NoReturn:
+        self._runner.drop([call])
+        self._runner.renew()
+        late = (
+            f"{_FIELD}.function: {self._name} has not scored {_prompt(call.group)} within {self._timeout_seconds:g} s."
+        )
+        if self._runner.num_hanging > MAX_HANGING:
+            raise RewardRefused(
+                f"{late} More than {MAX_HANGING} of its calls hang, and each keeps a thread. Give what it waits for a"
+                " time limit of its own."
+            )
+        raise RewardTimeout(f"{late} Make it faster or raise {_FIELD}.timeoutSeconds.")
 
     def _left(self, call: Call) -> float:
         """Seconds; the limit counts from when the call began, not while it waits its turn behind others."""
@@ -75,7 +97,7 @@ class CustomReward(Reward):
             return self._timeout_seconds
         return call.began + self._timeout_seconds - self._clock()
 
-    def _checked(self, group: Sequence[Answer], result: Any) -> list[float]:  # noqa: ANN401 - users return anything
+    def _checked(self, group: Sequence[Answer], result: Any) -> list[float | RewardError]:  # noqa: ANN401 - users return anything
         scores = _listed(result)
         if scores is None or len(scores) != len(group):
             got = repr(result)[:80] if scores is None else f"{len(scores)} values"
@@ -85,12 +107,16 @@ class CustomReward(Reward):
             )
         return [self._number(group, position, score) for position, score in enumerate(scores)]
 
-    def _number(self, group: Sequence[Answer], position: int, score: object) -> float:
+    def _number(self, group: Sequence[Answer], position: int, score: object) -> float | RewardError:
+        if score is None:
+            return RewardMissing(
+                f"{_FIELD}.function: {self._name} has no score for answer {position} to {_prompt(group)}."
+            )
         number = _float(score)
         if not math.isfinite(number):
             raise RewardRefused(
                 f"{_FIELD}.function: {self._name} returned {score!r} for answer {position} to {_prompt(group)}."
-                " A reward is a finite float."
+                " A reward is a finite float, or None where there is none."
             )
         return number
 

@@ -1,11 +1,13 @@
-"""What scoring raises.
+"""What scoring raises, or gives in the place of a score.
 
 RewardError
 ├── RewardFailed    the user's function raised; its exception is the cause
-├── RewardRefused   it returned something that is not one finite number per answer
-└── RewardTimeout   it did not return within rollout.reward.custom.timeoutSeconds
+├── RewardMissing   it returned None for an answer
+├── RewardTimeout   it did not return within rollout.reward.custom.timeoutSeconds
+└── RewardRefused   another try would not help: it returned what is no reward, or said itself that it never can
 
-A function that cannot be loaded at all is a ValueError: the manifest is wrong.
+The first three are failures of a moment: `scoring` bears them, and makes a ValueError of the last, the user's to cure.
+A function that cannot be loaded at all is a ValueError, too: the manifest is wrong.
 """
 
 
@@ -17,9 +19,13 @@ class RewardFailed(RewardError):
     """The user's function raised."""
 
 
-class RewardRefused(RewardError):
-    """The user's function returned what cannot be a reward."""
+class RewardMissing(RewardError):
+    """The user's function has no score for an answer."""
 
 
 class RewardTimeout(RewardError):
     """The user's function took too long."""
+
+
+class RewardRefused(RewardError):
+    """The user's function cannot work."""

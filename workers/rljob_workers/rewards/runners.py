@@ -50,6 +50,11 @@ class Runner(ABC):
     def renew(self) -> None:
         """A call hangs: later ones must not meet it."""
 
+    @property
+    @abstractmethod
+    def num_hanging(self) -> int:
+        """Threads that calls which nobody waits for any more still keep."""
+
     @abstractmethod
     def close(self) -> None:
         """No call comes any more; threads end when they can. May be called twice."""
@@ -65,6 +70,7 @@ class ThreadRunner(Runner):
         self._lock = threading.Lock()
         self._num_threads = 0
         """Those that will come back for another call."""
+        self._num_hanging = 0
 
     def start(self, group: Sequence[Answer]) -> Call:
         """Adds a thread as long as there are fewer than `MAX_THREADS`."""
@@ -81,11 +87,17 @@ class ThreadRunner(Runner):
             for call in calls:
                 if not call.dropped and not call.future.cancel() and not call.future.done():
                     self._num_threads -= 1
+                    self._num_hanging += 1
                     self._add_thread()
                 call.dropped = True
 
     def renew(self) -> None:
         """Nothing: `drop` has replaced the threads that hang."""
+
+    @property
+    def num_hanging(self) -> int:
+        """Threads in calls that were dropped."""
+        return self._num_hanging
 
     def close(self) -> None:
         """Threads end after what waits."""
@@ -107,6 +119,7 @@ class ThreadRunner(Runner):
             with self._lock:
                 _settle(call.future, outcome)
                 if call.dropped:
+                    self._num_hanging -= 1
                     return
 
     def _outcome(self, group: Sequence[Answer]) -> Any:  # noqa: ANN401 - users return anything
@@ -138,6 +151,8 @@ class LoopRunner(Runner):
         self._clock = clock
         self._lock = threading.Lock()
         self._loop: _LoopThread | None = None
+        self._left: list[_LoopThread] = []
+        """Those that later calls do not meet any more."""
 
     def start(self, group: Sequence[Answer]) -> Call:
         """Starts the loop's thread at the first call."""
@@ -159,8 +174,15 @@ class LoopRunner(Runner):
         """Later calls get a new loop; the old one ends after its calls, or stays behind if one of them blocks it."""
         with self._lock:
             loop, self._loop = self._loop, None
+            if loop is not None:
+                self._left = [*(left for left in self._left if left.is_alive), loop]
         if loop is not None:
             loop.finish()
+
+    @property
+    def num_hanging(self) -> int:
+        """Loops that a call blocks, or that wait for their last calls."""
+        return sum(left.is_alive for left in self._left)
 
     def close(self) -> None:
         """The loop ends after its calls."""
@@ -180,7 +202,13 @@ class _LoopThread:
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._finishing = False
-        threading.Thread(target=self._run, name="rljob-reward-loop", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="rljob-reward-loop", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has calls left, or one that blocks it."""
+        return self._thread.is_alive()
 
     def run(self, future: Future[Any], work: Any) -> None:  # noqa: ANN401 - a coroutine of whatever users return
         """Runs the coroutine `work` for `future`; cancelling the future cancels it."""

@@ -12,10 +12,14 @@ import time
 from dataclasses import dataclass
 
 from rljob_api.names import RolloutId
+from rljob_api.spec import Truncated
+from rljob_api.wire.ranks import NoticeKind
+from rljob_workers.dcs.counters import STARVED_SECONDS
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.roles.exports import Exports
 from rljob_workers.roles.group import gather_rows
 from rljob_workers.roles.leader import Leader
+from rljob_workers.roles.lost_time import LostTime
 from rljob_workers.roles.proximal import Proximal
 from rljob_workers.roles.rank import Draining, count_claim, idle_until_ordered
 from rljob_workers.roles.stages.train import RolloutTally, slice_facts, train_rows
@@ -40,6 +44,8 @@ class ActorConfig:
     proximal: Proximal
     temperature: float
     """That of sampling, for the log-probs that the actor computes itself."""
+    truncated: Truncated
+    """Whether anything is learnt from samples that were cut off."""
 
 
 class ActorLoop:
@@ -67,6 +73,7 @@ class ActorLoop:
         self._timeline = timeline
         self._moved = False
         """Whether the weights have left version r: then there is no way back, and draining waits for the rollout."""
+        self._starved = LostTime(session.counters, STARVED_SECONDS)
 
     def run(self) -> None:
         """Trains from the restored version to the last rollout, then idles; saves when a pod of it shall drain.
@@ -92,7 +99,13 @@ class ActorLoop:
     def _wait(self, waiting_for: str) -> None:
         """This rank has no rows yet; the others are told so, whether they have theirs or not."""
         self._agree(waiting_for, has_rows=False)
+        self._starved.count(1.0)
         self._session.pulse(waiting=waiting_for)
+
+    def _pulse(self) -> None:
+        """Between two pieces of work."""
+        self._starved.count(0.0)
+        self._session.pulse()
 
     def _await_others(self, what: str, rows: TrainRows) -> int:
         """Until every rank has its rows: a slice is begun by all or by none. Gives the most micro-batches of a rank."""
@@ -100,8 +113,9 @@ class ActorLoop:
         while True:
             agreed = self._agree(what, has_rows=True, num_micro_batches=count)
             if agreed.all_have_rows:
-                self._session.pulse()
+                self._pulse()
                 return agreed.num_micro_batches
+            self._starved.count(1.0)
             self._session.pulse(waiting=f"the other ranks' rows of {what}")
 
     def _agree(self, what: str, *, has_rows: bool, num_micro_batches: int = 0) -> Agreement:
@@ -115,19 +129,23 @@ class ActorLoop:
         tally = RolloutTally()
         log_probs = self._log_probs(rollout_id, loader) if self._config.proximal is Proximal.ROLLOUT else {}
         for pass_index in range(self._config.passes):
+            self._starved.count(0.0)
             asked = time.monotonic()
             for part in loader:
+                self._starved.count(1.0)
                 if pass_index == 0 and not log_probs:  # what was claimed before is at hand
                     count_claim(self._session, part.batch, time.monotonic() - asked)
-                self._train_slice(rollout_id, part, train_rows(part.batch, log_probs.get(part.index)), tally)
+                self._train_slice(rollout_id, part, self._rows(part, log_probs.get(part.index)), tally)
+                self._session.advance(len(part.batch))
                 self._account(rollout_id, pass_index, part, tally)
-                self._session.pulse()
+                self._pulse()
                 asked = time.monotonic()
         if self._leader is not None:
             self._leader.sync_samples()
         self._exports.publish(rollout_id)
         # Nothing is reported, or recorded, of a version that is not visible: some rank may be telling of its part yet.
         agree(self._group, Word(False, False, 0), f"the parts of version {rollout_id + 1}")
+        self._starved.count(0.0)
         if self._leader is not None:
             self._leader.report(rollout_id, tally.summary())
         self._exports.save_if_due()
@@ -136,27 +154,32 @@ class ActorLoop:
     def _log_probs(self, rollout_id: RolloutId, loader: StreamingDataLoader) -> dict[int, Jagged]:
         """The proximal log-probs of each slice, by its index, under version r; all of the rollout is waited for."""
         found: dict[int, Jagged] = {}
+        self._starved.count(0.0)
         asked = time.monotonic()
         for part in loader:
+            self._starved.count(1.0)
             count_claim(self._session, part.batch, time.monotonic() - asked)
-            rows = train_rows(part.batch)
+            rows = self._rows(part)
             count = self._await_others(f"slice {part.index} of train_{rollout_id}, for its log-probs", rows)
             with self._timeline.span("log_probs", r=rollout_id, rows=len(part.batch)):
                 found[part.index] = self._trainer.log_probs(
                     rows.tokens,
                     rows.response_lengths,
                     self._config.temperature,
-                    self._session.pulse,
+                    self._pulse,
                     num_micro_batches=count,
                 )
-            self._session.pulse()
+            self._pulse()
             asked = time.monotonic()
         return found
+
+    def _rows(self, part: TrainingSlice, log_probs: Jagged | None = None) -> TrainRows:
+        return train_rows(part.batch, self._config.truncated, log_probs)
 
     def _train_slice(self, rollout_id: RolloutId, part: TrainingSlice, rows: TrainRows, tally: RolloutTally) -> None:
         count = self._await_others(f"slice {part.index} of train_{rollout_id}", rows)
         with self._timeline.span("train", r=rollout_id, rows=len(part.batch)):
-            self._trainer.accumulate(rows, self._session.pulse, num_micro_batches=count)
+            self._trainer.accumulate(rows, self._pulse, num_micro_batches=count)
             if part.ends_step:
                 self._take_step(rollout_id, tally)
 
@@ -167,6 +190,8 @@ class ActorLoop:
         if result.skipped is not None:
             self._session.counters["skipped_steps"] += 1
             _LOG.warning("train_%s: %s", rollout_id, result.skipped)
+            if self._leader is not None:
+                self._session.notify(NoticeKind.STEP_SKIPPED, f"train_{rollout_id}: {result.skipped}")
 
     def _account(self, rollout_id: RolloutId, pass_index: int, part: TrainingSlice, tally: RolloutTally) -> None:
         """Audit first, then the commit: what the queue calls consumed has its lines."""
@@ -176,5 +201,7 @@ class ActorLoop:
         if self._leader is None:
             return
         self._leader.log_samples(rollout_id, pass_index, facts)
+        if pass_index == 0:
+            self._leader.keep_generations(rollout_id, part)
         if part.ends_step and pass_index == 0:
             self._queue.commit_training(self._config.slicing.task, rollout_id, part.step)

@@ -19,7 +19,7 @@ import torch
 from rljob_api.failpoints import failpoint
 from rljob_api.names import RolloutId, WeightVersion
 from rljob_api.wire.identity import WeightId
-from rljob_api.wire.weights import Stream
+from rljob_api.wire.weights import Probe, Stream
 from rljob_workers.dcs.checkpoints import CheckpointStore
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.dcs.weights.base import WeightPublisher
@@ -54,8 +54,12 @@ class Exports:
         tickets: Callable[[], bytes] | None,
         timeline: Timeline,
         initial: Callable[[Collection[str]], Mapping[str, torch.Tensor]],
+        probe: Callable[[], Probe | None] | None,
     ) -> None:
-        """`tickets` gives the queue's ticket table, on the leader. `initial` makes tensors of version 0 again."""
+        """`tickets` gives the queue's ticket table, on the leader. `initial` makes tensors of version 0 again.
+
+        `probe` is what engines must answer under the weights of now, a collective; None: nobody asks them.
+        """
         self._config = config
         self._session = session
         self._trainer = trainer
@@ -64,6 +68,7 @@ class Exports:
         self._tickets = tickets
         self._timeline = timeline
         self._initial = initial
+        self._probe = probe
         self._version = session.welcome.restore.version
         self._saved: int | None = None
         self._share = trainer.weight_share
@@ -123,9 +128,12 @@ class Exports:
         return self._config.serves_reference and interval is not None and self._version % interval == 0
 
     def _publish_policy(self) -> None:
+        probe = None if self._probe is None else self._probe()
         if self._share is not None:
             deadline = time.monotonic() + self._config.timeout_seconds
-            self._publisher.publish(Stream.POLICY, self._weight(), self._staged, self._share, deadline=deadline)
+            self._publisher.publish(
+                Stream.POLICY, self._weight(), self._staged, self._share, deadline=deadline, probe=probe
+            )
 
     def _publish_reference(self) -> None:
         """The version that rows of `train_version` are measured against; durable before anyone uses it."""

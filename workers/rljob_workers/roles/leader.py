@@ -1,4 +1,4 @@
-"""What global rank 0 of the actor does beside its part of the work: audit and report.
+"""What global rank 0 of the actor does beside its part of the work: audit, texts for people, and report.
 
 Audit lines of step s are durable before version s + 1 is published, and so before any record that contains s.
 """
@@ -13,17 +13,26 @@ import torch
 from rljob_api.names import RolloutId, WeightVersion, partition_name
 from rljob_api.wire.ranks import StepReport
 from rljob_workers.dcs.session import RankSession
+from rljob_workers.roles.kept_generations import KeptGenerations
 from rljob_workers.roles.stages.train import RolloutSummary
 from rljob_workers.telemetry.sample_log import SampleLog, TrainedSample
+from rljob_workers.transfer_queue.dataset import TrainingSlice
 
 
 class Leader:
     """Global rank 0 of the actor."""
 
-    def __init__(self, session: RankSession, samples: SampleLog | None, samples_per_prompt: int) -> None:
-        """`samples` is None where the audit is off."""
+    def __init__(
+        self,
+        session: RankSession,
+        samples: SampleLog | None,
+        generations: KeptGenerations | None,
+        samples_per_prompt: int,
+    ) -> None:
+        """`samples` is None where the audit is off, `generations` where no texts are kept."""
         self._session = session
         self._samples = samples
+        self._generations = generations
         self._samples_per_prompt = samples_per_prompt
         self._step_began = time.monotonic()
 
@@ -41,11 +50,24 @@ class Leader:
         self._samples.append(
             [
                 TrainedSample(
-                    name, int(group), int(row) % per_group, int(oldest), rollout_id, epoch, pass_index, reward
+                    name,
+                    int(group),
+                    int(row) % per_group,
+                    int(oldest),
+                    rollout_id,
+                    epoch,
+                    pass_index,
+                    reward,
+                    bool(valid),
                 )
-                for row, group, oldest, reward, _ in torch.cat(list(facts)).tolist()
+                for row, group, oldest, reward, _, valid, *_ in torch.cat(list(facts)).tolist()
             ]
         )
+
+    def keep_generations(self, rollout_id: RolloutId, part: TrainingSlice) -> None:
+        """Keeps the texts of some of its own rows."""
+        if self._generations is not None:
+            self._generations.add(rollout_id, self._session.life.epoch, part.index, part.batch)
 
     def sync_samples(self) -> None:
         """Makes the audit lines durable that were logged so far."""

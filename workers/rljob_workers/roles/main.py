@@ -5,9 +5,11 @@ Called by the launcher in the forked child. Returns the exit code; a ValueError 
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,30 +19,48 @@ from rljob_api.checkpoint_interval import checkpoint_interval
 from rljob_api.names import EXIT_SUCCEEDED, Role
 from rljob_api.role_traits import TRAITS
 from rljob_api.spec import RLJobSpec
+from rljob_api.timeouts import standstill_seconds
 from rljob_api.topology import RoleTopology, topology_of
 from rljob_workers.data import build_prompt_source
+from rljob_workers.data.recent_prompts import RecentPrompts
 from rljob_workers.dcs.checkpoints import build_checkpoint_store
 from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.dcs.weights import build_publisher, build_receiver
-from rljob_workers.engines import build_engine
-from rljob_workers.models.building import initial_tensors, policy_files
+from rljob_workers.engines import Engine, EngineError, await_engine, build_engine, end_engine, startup_seconds
+from rljob_workers.models.building import described_config, initial_tensors, policy_files
 from rljob_workers.models.tokenizers import build_tokenizer
-from rljob_workers.rewards import build_reward
+from rljob_workers.rewards import Reward, build_reward
+from rljob_workers.rewards.failed_share import FailedShare
+from rljob_workers.rewards.scoring import FailurePolicy, Scoring
 from rljob_workers.roles import advantages, tasks
 from rljob_workers.roles.actor import ActorConfig, ActorLoop
+from rljob_workers.roles.admission import AdmissionLimits, RolloutShape, limits_of
+from rljob_workers.roles.event_loop import EventLoopThread
 from rljob_workers.roles.exports import ExportConfig, Exports
+from rljob_workers.roles.fitting_prompts import FittingPrompts, PromptLimit
 from rljob_workers.roles.forward import ForwardConfig, ForwardLoop
 from rljob_workers.roles.group import form_group, incarnation_of_leader
+from rljob_workers.roles.groups_in_work import GroupsInWork
+from rljob_workers.roles.headway import Headway
+from rljob_workers.roles.idle_engine import LIVES, find_idle_engine
+from rljob_workers.roles.kept_generations import KeptGenerations
 from rljob_workers.roles.leader import Leader
 from rljob_workers.roles.proximal import proximal_of
-from rljob_workers.roles.rollout import RolloutConfig, RolloutLoop
-from rljob_workers.roles.stages.generate import GenerateConfig, GenerateStage, TextDecoder
+from rljob_workers.roles.rollout import RolloutLoop
+from rljob_workers.roles.stages.generate import GenerateConfig, GenerateStage
 from rljob_workers.roles.stages.log_probs import LogProbsStage
+from rljob_workers.roles.stages.score import ScoreStage, TextDecoder
+from rljob_workers.roles.standstill import Standstill
 from rljob_workers.roles.weight_follower import WeightFollower
+from rljob_workers.roles.weight_probe import NUM_TOKENS, TrainerProbe, bound_of, is_published, probe_tokens
+from rljob_workers.roles.weight_proof import WeightProof
+from rljob_workers.telemetry.generation_log import GenerationLog
 from rljob_workers.telemetry.sample_log import SampleLog
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.trainers import build_forward_model, build_trainer, load_version_0
+from rljob_workers.trainers.base import Trainer
+from rljob_workers.trainers.data_parallel import Word, agree
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.dataset import Slicing
 from rljob_workers.transfer_queue.types import Task
@@ -153,43 +173,109 @@ def _run_forward(rank: _Rank, task: Task, field: str, *, interval: int | None) -
 
 
 def _run_rollout(rank: _Rank) -> None:
+    with closing(EventLoopThread("generation")) as events:
+        engine = build_engine(rank.context)
+        try:
+            _serve_tickets(rank, engine, events)
+        finally:
+            events.call(engine.close())
+
+
+def _serve_tickets(rank: _Rank, engine: Engine, events: EventLoopThread) -> None:
     spec = rank.spec
-    with rank.session.busy("opening data, reward and engine", LOADING_SECONDS):
+
+    def await_up() -> bool:
+        return await_engine(rank.context, lambda: not rank.session.draining)
+
+    def end() -> object:
+        return end_engine(rank.context)
+
+    # Each of its lives is waited for with a deadline of its own.
+    with rank.session.busy("waiting for its engine", LIVES * startup_seconds(rank.context)):
+        found = find_idle_engine(engine, events, await_up, end)
+    if found is None:
+        return
+    with rank.session.busy("opening data and reward", LOADING_SECONDS):
         tokenizer = build_tokenizer(spec.model)
         source = build_prompt_source(spec.data, tokenizer)
         reward = build_reward(spec.rollout.reward, spec.data, source)
-        engine = build_engine(rank.context)
-        engine.abort_all()
+    prompts = RecentPrompts(source)
+    wake = threading.Event()
+    standstill = Standstill(time.monotonic)
+    work = GroupsInWork(
+        events,
+        GenerateStage(_generate_config(spec, found.max_tokens), engine, prompts),
+        ScoreStage(_scoring(rank, reward), _text_decoder(tokenizer, skip_special_tokens=True)),
+        standstill,
+        Headway(spec.rollout.samples_per_prompt * spec.rollout.sampling.max_new_tokens),
+        rank.timeline,
+        wake=wake.set,
+        standstill_seconds=standstill_seconds(spec.restart_policy),
+    )
+    shape = RolloutShape(
+        batch_size=spec.rollout.batch_size,
+        samples_per_prompt=spec.rollout.samples_per_prompt,
+        max_new_tokens=spec.rollout.sampling.max_new_tokens,
+        max_staleness=spec.rollout.max_staleness,
+        num_ranks=rank.topology.num_ranks,
+    )
+
+    def limits(role_ranks: int | None) -> AdmissionLimits:
+        shared = replace(shape, num_ranks=role_ranks or shape.num_ranks)
+        return limits_of(shared, spec.rollout.concurrency or found.capacity, engine.prompts_per_request)
+
+    limit = PromptLimit.of(spec.rollout.max_prompt_tokens, found.max_tokens)
+    fitting = FittingPrompts(rank.queue, prompts, limit, rank.session.counters)
+    with closing(build_receiver(rank.context, rank.session)) as receiver:
+        proof = WeightProof(engine, events, bound_of(spec, engine.capabilities))
+        follower = WeightFollower(
+            receiver,
+            engine,
+            events,
+            standstill,
+            rank.timeline,
+            proof,
+            interruption=spec.weight_sync.interruption,
+            on_change=wake.set,
+            await_up=await_up,
+            end_engine=end,
+            timeout_seconds=float(spec.weight_sync.timeout_seconds),
+        )
+        follower.start()
+        RolloutLoop(
+            limits,
+            rank.session,
+            rank.queue,
+            work,
+            fitting,
+            rank.timeline,
+            wake,
+            proof,
+            end,
+        ).run(follower)
+    with suppress(EngineError):  # what is dead or hangs generates nothing for us either
+        events.call(engine.abort_all())
+
+
+def _scoring(rank: _Rank, reward: Reward) -> Scoring:
+    rollout = rank.spec.rollout
+    window = FailedShare.over(rollout.batch_size * rollout.samples_per_prompt, rollout.reward.max_failed_share)
+    return Scoring(reward, FailurePolicy.of(rollout.reward), window, rank.session.counters)
+
+
+def _generate_config(spec: RLJobSpec, max_tokens: int) -> GenerateConfig:
     sampling = spec.rollout.sampling
-    config = GenerateConfig(
+    return GenerateConfig(
         job_seed=spec.seed,
         samples_per_prompt=spec.rollout.samples_per_prompt,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=sampling.top_k,
         max_new_tokens=sampling.max_new_tokens,
-        max_tokens=engine.max_tokens(),
+        max_tokens=max_tokens,
         stop_token_ids=tuple(sampling.stop_token_ids),
-        timeout_seconds=float(spec.restart_policy.stall_timeout_seconds),
+        stop=tuple(sampling.stop),
     )
-    stage = GenerateStage(config, engine, source, reward, _text_decoder(tokenizer))
-    sizes = RolloutConfig.sized(
-        spec.rollout.batch_size,
-        rank.topology.num_ranks,
-        spec.rollout.samples_per_prompt,
-        sampling.max_new_tokens,
-    )
-    loop = RolloutLoop(sizes, rank.session, rank.queue, engine, stage, rank.timeline)
-    with closing(build_receiver(rank.context, rank.session)) as receiver:
-        follower = WeightFollower(
-            receiver,
-            engine,
-            rank.timeline,
-            on_change=loop.wake.set,
-            timeout_seconds=float(spec.weight_sync.timeout_seconds),
-        )
-        follower.start()
-        loop.run(follower)
 
 
 def _run_actor(rank: _Rank) -> None:
@@ -210,10 +296,12 @@ def _run_actor(rank: _Rank) -> None:
         if restore.folder is None:
             load_version_0(trainer, spec, tokenizer, Path(context.endpoints.weights_dir))
         else:
-            trainer.restore(store.verified(restore.folder))
+            folder = store.verified(restore.folder, group.rank, group.world)
+            # Each rank has verified its share of the files.
+            agree(group, Word(False, False, 0), f"the files of {restore.folder}")
+            trainer.restore(folder)
     is_leader = group.rank == 0
     samples = SampleLog(rank.run_dir / "samples.jsonl") if is_leader and spec.telemetry.sample_log else None
-    leader = Leader(rank.session, samples, spec.rollout.samples_per_prompt) if is_leader else None
     exports = Exports(
         ExportConfig(
             num_rollouts=spec.rollout.num_rollouts,
@@ -230,6 +318,7 @@ def _run_actor(rank: _Rank) -> None:
         rank.queue.ticket_table if is_leader else None,
         rank.timeline,
         lambda names: initial_tensors(spec.model, tokenizer, names),
+        _trainer_probe(spec, tokenizer, trainer),
     )
     slicing = Slicing(
         task=tasks.ACTOR_TRAIN,
@@ -239,22 +328,46 @@ def _run_actor(rank: _Rank) -> None:
         dp_rank=group.rank,
         dp_size=group.world,
     )
+    leader = None
+    if is_leader:
+        generations = _kept_generations(rank, tokenizer, slicing) if spec.telemetry.generations_per_rollout else None
+        leader = Leader(rank.session, samples, generations, spec.rollout.samples_per_prompt)
     loop_config = ActorConfig(
         spec.rollout.num_rollouts,
         spec.training.epochs_per_rollout,
         slicing,
         proximal_of(spec),
         spec.rollout.sampling.temperature,
+        spec.algorithm.truncated,
     )
     ActorLoop(loop_config, rank.session, rank.queue, trainer, group, exports, leader, rank.timeline).run()
 
 
-def _text_decoder(tokenizer: PreTrainedTokenizerBase) -> TextDecoder:
+def _kept_generations(rank: _Rank, tokenizer: PreTrainedTokenizerBase, slicing: Slicing) -> KeptGenerations:
+    return KeptGenerations(
+        GenerationLog(rank.run_dir),
+        _text_decoder(tokenizer, skip_special_tokens=False),
+        per_rollout=rank.spec.telemetry.generations_per_rollout,
+        num_slices=slicing.num_slices,
+        samples_per_prompt=rank.spec.rollout.samples_per_prompt,
+    )
+
+
+def _trainer_probe(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, trainer: Trainer) -> TrainerProbe | None:
+    if not is_published(spec.weight_sync.verify):
+        return None
+    described = described_config(spec.model, tokenizer)
+    vocabulary = min(described.get("vocab_size", len(tokenizer)), len(tokenizer))
+    return TrainerProbe(trainer, probe_tokens(vocabulary, described.get("max_position_embeddings", NUM_TOKENS)))
+
+
+def _text_decoder(tokenizer: PreTrainedTokenizerBase, *, skip_special_tokens: bool) -> TextDecoder:
     """All texts of a request in one call; transformers' own batch_decode is a loop in Python."""
     backend = tokenizer.backend_tokenizer
 
     def decode(sequences: Sequence[Sequence[int]]) -> list[str]:
-        texts: list[str] = backend.decode_batch([list(ids) for ids in sequences], skip_special_tokens=True)
+        lists = [list(ids) for ids in sequences]
+        texts: list[str] = backend.decode_batch(lists, skip_special_tokens=skip_special_tokens)
         return texts
 
     return decode

@@ -70,6 +70,7 @@ def serve_partitions(
             return
         with suppress(LeaseLost):
             work(batch)
+            session.advance(len(batch))
 
 
 def serve_again(

@@ -1,6 +1,6 @@
 """Rollout: tickets in, finished groups out, never idle while the gate lets it work.
 
-The loop claims, beats and puts; a pool of threads generates and scores; the follower keeps the engine current.
+The loop claims, beats and puts; groups are generated and scored beside it; the follower keeps the engine current.
 """
 
 from __future__ import annotations
@@ -8,24 +8,27 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from math import ceil
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
+from rljob_api.wire.ranks import NoticeKind
+from rljob_workers.dcs.counters import WITHHELD_SECONDS
 from rljob_workers.dcs.session import RankSession
-from rljob_workers.engines.base import Engine
-from rljob_workers.engines.errors import EngineError, EngineGone, EngineRefused
+from rljob_workers.engines.errors import EngineError, EngineGone, EngineRefused, EngineStandsStill
+from rljob_workers.roles.admission import AdmissionLimits, tickets_to_claim
+from rljob_workers.roles.fitting_prompts import FittingPrompts
+from rljob_workers.roles.groups_in_work import GroupsInWork, Outcomes
+from rljob_workers.roles.lost_time import LostTime
 from rljob_workers.roles.rank import TURN_SECONDS
-from rljob_workers.roles.stages.generate import GenerateStage
+from rljob_workers.roles.stages.score import Unscored
 from rljob_workers.roles.weight_follower import WeightFollower
+from rljob_workers.roles.weight_proof import WeightProof
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.client import TransferQueueClient
+from rljob_workers.transfer_queue.errors import AttemptsExhausted, TicketLost
 from rljob_workers.transfer_queue.types import GroupRows, Ticket, Withheld
 
 _log = logging.getLogger(__name__)
-
-TOKENS_PER_REQUEST = 4096
-"""A request is answered when its longest sample is done, so long generations go out in small requests."""
 
 REFUSAL_SECONDS = 30.0
 """An engine that has refused everything for this long (its logits are not finite, say) will not recover."""
@@ -33,25 +36,18 @@ REFUSAL_SECONDS = 30.0
 RETRY_SECONDS = 0.1
 """After an error of the engine tickets are claimed again."""
 
-MAX_REQUESTS = 32
-"""Threads: enough for the engine's continuous batching to be full, few enough for one Python process."""
+
+NOT_NEEDED = frozenset({Withheld.STALENESS, Withheld.CAPACITY, Withheld.MEMORY, Withheld.NONE_OPEN})
+"""Why tickets are withheld from a replica that is ahead of training. The other reasons are of the replica, or pass."""
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutConfig:
-    """How much one replica works on at a time."""
+class Finished(NamedTuple):
+    """Tickets and what became of them."""
 
-    tickets_in_work: int
-    """Groups of this replica that are being generated or scored."""
-    tickets_per_request: int
-
-    @classmethod
-    def sized(cls, batch_size: int, num_ranks: int, samples_per_prompt: int, max_new_tokens: int) -> RolloutConfig:
-        """One rollout's worth of groups over all ranks, in requests that end soon."""
-        share = ceil(batch_size / num_ranks)
-        by_tokens = TOKENS_PER_REQUEST // (samples_per_prompt * max_new_tokens)
-        per_request = max(1, min(by_tokens, ceil(share / 2)), ceil(share / MAX_REQUESTS))
-        return cls(share, per_request)
+    tickets: list[Ticket]
+    outcomes: Outcomes
+    begun: int
+    """What `proof.num_voided` was then."""
 
 
 class RolloutLoop:
@@ -59,41 +55,61 @@ class RolloutLoop:
 
     def __init__(
         self,
-        config: RolloutConfig,
+        limits_of: Callable[[int | None], AdmissionLimits],
         session: RankSession,
         queue: TransferQueueClient,
-        engine: Engine,
-        stage: GenerateStage,
+        work: GroupsInWork,
+        fitting: FittingPrompts,
         timeline: Timeline,
+        wake: threading.Event,
+        proof: WeightProof,
+        end_engine: Callable[[], object],
     ) -> None:
-        """Nothing is waited for here; `run` takes the follower, which needs `wake` first."""
-        self._config = config
+        """`limits_of` gives the limits for a number of ranks of this role; for None, as many as the job may have.
+
+        `wake` is set by whoever has news for the loop: the groups in work, the follower.
+
+        `end_engine` ends the engine's life; its launcher starts the next.
+        """
+        self._limits_of = limits_of
+        self._limits = limits_of(session.role_ranks)
         self._session = session
         self._queue = queue
-        self._engine = engine
-        self._stage = stage
+        self._work = work
+        self._fitting = fitting
         self._timeline = timeline
-        self._wake = threading.Event()
-        self._running: dict[Future[list[GroupRows]], list[Ticket]] = {}
-        self._pool = ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="generate")
+        self._wake = wake
+        self._proof = proof
+        self._end_engine = end_engine
+        self._begun: dict[int, int] = {}
+        """Ticket -> what `proof.num_voided` was when its work began."""
+        self._unproven: list[Finished] = []
+        """Groups that wait for the proof of the weights that made them."""
         self._ready = False
         self._waiting: str | None = "the first weights"
+        self._engine_ended_at = float("-inf")
+        """When the engine was last ended for standing still, in monotonic seconds."""
         self._refused_since: float | None = None
         """Since when the engine has refused everything."""
         self._claims_again_at = 0.0
-
-    @property
-    def wake(self) -> threading.Event:
-        """Set by whoever has news for the loop."""
-        return self._wake
+        self._headway = 0
+        """Tokens that were told as progress."""
+        self._withheld_time = LostTime(session.counters, WITHHELD_SECONDS)
+        self._idle_share = 0.0
+        """Of the samples that the engine could run at once, those that it lacks since tickets are withheld."""
 
     def run(self, follower: WeightFollower) -> None:
         """Works until the pod shall drain, then hands back what was not finished."""
         while not self._session.draining:
             if follower.error is not None:
+                self._hand_back()  # no prompt is suspect for this
                 raise follower.error
             self._wake.clear()
-            progressed = self._collect() | self._claim(follower)
+            self._withheld_time.count(self._idle_share)
+            for sentence in follower.news():
+                _log.warning(sentence)
+                self._session.notify(NoticeKind.WRONG_WEIGHTS, sentence)
+            progressed = self._collect() | self._put_proven() | self._claim(follower)
             self._beat(follower)
             if not progressed:
                 self._wake.wait(TURN_SECONDS)
@@ -104,55 +120,89 @@ class RolloutLoop:
         if follower.held is not None and not self._ready:
             self._ready = True
             self._session.ready()
-        tickets = [ticket.id for batch in self._running.values() for ticket in batch]
-        waiting = None if self._running else self._waiting
+        tickets = [ticket.id for ticket in self._tickets()]
+        waiting = None if tickets else self._waiting
+        told, self._headway = self._headway, self._work.headway
+        self._session.advance(self._headway - told)
         self._session.pulse(waiting=waiting, tickets=tickets, holds=follower.held)
 
     def _claim(self, follower: WeightFollower) -> bool:
-        in_work = sum(len(batch) for batch in self._running.values())
-        room = min(self._config.tickets_in_work - in_work, self._config.tickets_per_request)
+        self._idle_share = 0.0
+        self._limits = self._limits_of(self._session.role_ranks)
         held = follower.held
         if held is None:
             self._waiting = "weights for the engine"
             return False
-        if room <= 0 or time.monotonic() < self._claims_again_at:
+        wanted = tickets_to_claim(self._limits, self._work.samples_in_flight, len(self._work.tickets))
+        if wanted == 0 or time.monotonic() < self._claims_again_at:
             return False
-        answer = self._queue.claim_tickets(held, room, timeout=0)
+        answer = self._queue.claim_tickets(held, wanted, timeout=0)
         if isinstance(answer, Withheld):
             self._withheld(answer)
             return False
-        self._submit(answer)
+        self._begin(answer)
         return True
+
+    def _begin(self, tickets: Sequence[Ticket]) -> None:
+        for request in requests_of(self._fitting.of(tickets), self._limits.tickets_per_request):
+            self._begun |= dict.fromkeys((ticket.id for ticket in request), self._proof.num_voided)
+            self._work.begin(request, self._limits.samples_per_ticket)
 
     def _withheld(self, reason: Withheld) -> None:
         self._waiting = f"a ticket (withheld: {reason.value})"
+        if reason in NOT_NEEDED:
+            self._idle_share = max(0.0, 1.0 - self._work.samples_in_flight / self._limits.samples_in_flight)
         name = f"withheld_{reason.value.lower()}"
         self._session.counters[name] = self._session.counters.get(name, 0) + 1
 
-    def _submit(self, tickets: list[Ticket]) -> None:
-        future = self._pool.submit(self._generate, tickets)
-        self._running[future] = tickets
-        future.add_done_callback(lambda _: self._wake.set())
-
-    def _generate(self, tickets: list[Ticket]) -> list[GroupRows]:
-        with self._timeline.span("generate", row=2 + tickets[0].group, r=tickets[0].rollout_id, groups=len(tickets)):
-            return self._stage.run(tickets)
-
     def _collect(self) -> bool:
-        done = [future for future in self._running if future.done()]
-        for future in done:
-            tickets = self._running.pop(future)
-            error = future.exception()
+        ended = self._work.collect()
+        self._end_if_stuck([outcome.exception() for _, outcome in ended])
+        for tickets, outcome in ended:
+            error = outcome.exception()
             if error is None:
                 self._refused_since = None
-                self._put(future.result())
+                begun = [self._begun.pop(ticket.id) for ticket in tickets]
+                self._unproven.append(Finished(tickets, outcome.result(), min(begun)))
             elif isinstance(error, EngineError):
                 # Only a dead engine makes suspects: a refusal or a timeout says nothing about a prompt.
+                for ticket in tickets:
+                    del self._begun[ticket.id]
                 self._queue.return_tickets(tickets, killed=isinstance(error, EngineGone))
                 self._bear(error)
             else:
                 raise error
-        return bool(done)
+        return bool(ended)
+
+    def _end_if_stuck(self, errors: Iterable[BaseException | None]) -> None:
+        """Once for all requests that have found it, also of those that are collected late: the next life works."""
+        found = (error for error in errors if isinstance(error, EngineStandsStill))
+        stuck = next((error for error in found if error.found_at > self._engine_ended_at), None)
+        if stuck is None:
+            return
+        self._end_engine()
+        self._work.engine_was_ended()
+        self._engine_ended_at = time.monotonic()
+        sentence = f"{stuck}. It is ended, and started anew."
+        _log.warning(sentence)
+        self._session.notify(NoticeKind.ENGINE_STANDS_STILL, sentence)
+
+    def _put_proven(self) -> bool:
+        """Puts what was made by weights that are proven; what may have tokens of wrong ones is drawn again."""
+        waiting, self._unproven = self._unproven, []
+        for finished in waiting:
+            groups = [outcome for outcome in finished.outcomes if isinstance(outcome, GroupRows)]
+            if self._proof.awaited_by(groups):
+                self._unproven.append(finished)
+            elif self._proof.voids(groups, finished.begun):
+                self._queue.return_tickets(finished.tickets, killed=False)
+            else:
+                self._settle(groups, [outcome for outcome in finished.outcomes if isinstance(outcome, Unscored)])
+        return len(self._unproven) < len(waiting)
+
+    def _tickets(self) -> list[Ticket]:
+        """All that are in work here."""
+        return [*self._work.tickets, *(ticket for finished in self._unproven for ticket in finished.tickets)]
 
     def _bear(self, error: EngineError) -> None:
         """Goes on after a while; an engine that only ever refuses ends this life with the engine's sentence.
@@ -169,16 +219,38 @@ class RolloutLoop:
         if told != self._waiting:
             _log.warning("tickets are handed back: %s: %s", type(error).__name__, error)
 
+    def _settle(self, groups: list[GroupRows], unscored: list[Unscored]) -> None:
+        if groups:
+            self._put(groups)
+        for group in unscored:
+            self._redraw(group)
+
+    def _redraw(self, group: Unscored) -> None:
+        """Another prompt for a group that has no samples to compare; none left ends the job by name."""
+        self._session.counters["groups_redrawn"] += 1
+        try:
+            self._begin([self._queue.redraw(group.ticket, group.reason)])
+        except TicketLost:
+            return
+        except AttemptsExhausted as error:
+            raise ValueError(str(error)) from error
+
     def _put(self, groups: list[GroupRows]) -> None:
         with self._timeline.span("put", r=groups[0].ticket.rollout_id, groups=len(groups)):
             accepted = self._queue.put_groups(groups)
         counters = self._session.counters
+        self._session.advance(sum(accepted))
         counters["groups_put"] = counters.get("groups_put", 0) + sum(accepted)
         counters["groups_lost"] = counters.get("groups_lost", 0) + len(accepted) - sum(accepted)
 
     def _hand_back(self) -> None:
-        tickets = [ticket for batch in self._running.values() for ticket in batch]
+        tickets = self._tickets()
         if tickets:
             self._queue.return_tickets(tickets, killed=False)
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        self._engine.abort_all()
+        self._work.close()
+
+
+def requests_of(tickets: list[Ticket], tickets_per_request: int) -> list[list[Ticket]]:
+    """The tickets, in order, by the requests that they are generated in."""
+    starts = range(0, len(tickets), tickets_per_request)
+    return [tickets[start : start + tickets_per_request] for start in starts]

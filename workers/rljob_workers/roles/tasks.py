@@ -12,18 +12,33 @@ RESPONSE_LENGTHS = "response_lengths"
 LOSS_MASKS = "loss_masks"
 ROLLOUT_LOG_PROBS = "rollout_log_probs"
 REWARDS = "rewards"
+VALID = "valid"
+"""1 element a row: 0 where the sample could not be scored, so that nothing may be learnt from it."""
+FINISH_REASONS = "finish_reasons"
+"""1 element a row, as in `stages.group_rows.FINISH_CODES`."""
+VERSION_SPANS = "version_spans"
+"""[spans, 4] a row: lineage and version of the weight, first token and the one after the last."""
 LOG_PROBS = "log_probs"
 REF_LOG_PROBS = "ref_log_probs"
 ADVANTAGES = "advantages"
 
-GENERATED_FIELDS = (TOKENS, RESPONSE_LENGTHS, LOSS_MASKS, ROLLOUT_LOG_PROBS, REWARDS)
+GENERATED_FIELDS = (
+    TOKENS,
+    RESPONSE_LENGTHS,
+    LOSS_MASKS,
+    ROLLOUT_LOG_PROBS,
+    REWARDS,
+    VALID,
+    FINISH_REASONS,
+    VERSION_SPANS,
+)
 
 ACTOR_LOG_PROBS = Task("actor_log_probs", TaskKind.FORWARD, (TOKENS, RESPONSE_LENGTHS), (LOG_PROBS,))
 REFERENCE_LOG_PROBS = Task("ref_log_probs", TaskKind.FORWARD, (TOKENS, RESPONSE_LENGTHS), (REF_LOG_PROBS,))
 COMPUTE_ADVANTAGES = Task(
     "compute_advantages_and_returns",
     TaskKind.FORWARD,
-    (REWARDS, RESPONSE_LENGTHS, LOSS_MASKS),
+    (REWARDS, RESPONSE_LENGTHS, VALID),
     (ADVANTAGES,),
     ClaimPolicy.GROUP,
 )

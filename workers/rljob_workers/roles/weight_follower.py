@@ -1,7 +1,8 @@
 """Keeps an engine current: stages every new version while the engine generates, then swaps it in.
 
-One thread beside the rollout loop. A failed swap leaves the engine without weights; the follower loads them again.
-An engine that came back empty is noticed here too, and loaded from the blob at hand.
+One thread beside the rollout loop, since a receiver blocks; the engine is asked in its event loop. A failed swap leaves
+the engine without weights; the follower loads them again. An engine that came back empty is noticed here too, and
+loaded from the blob at hand. What was loaded is proven (`weight_proof`): wrong weights are loaded once more, in full.
 """
 
 from __future__ import annotations
@@ -9,13 +10,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from queue import SimpleQueue
 
+from rljob_api.spec import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Stream
 from rljob_workers.dcs.weights.base import StagedWeights, WeightReceiver
 from rljob_workers.engines.base import Engine
-from rljob_workers.engines.errors import EngineError
+from rljob_workers.engines.errors import EngineError, EngineTimeout
+from rljob_workers.roles.event_loop import EventLoopThread, watched
+from rljob_workers.roles.standstill import Standstill
+from rljob_workers.roles.weight_proof import WeightProof, WrongWeights
 from rljob_workers.telemetry.timeline import Timeline
+
+LONGEST_DRAIN_SECONDS = 7 * 86400.0
+"""No sample takes that long; one that makes no token ends a drain long before."""
 
 POLL_SECONDS = 0.5
 """How soon an engine that lost its weights is noticed."""
@@ -28,20 +37,39 @@ class WeightFollower:
         self,
         receiver: WeightReceiver,
         engine: Engine,
+        events: EventLoopThread,
+        standstill: Standstill,
         timeline: Timeline,
+        proof: WeightProof,
         *,
+        interruption: Interruption,
         on_change: Callable[[], None],
+        await_up: Callable[[], bool],
+        end_engine: Callable[[], object],
         timeout_seconds: float,
     ) -> None:
-        """`on_change` is called from the follower's thread after every change of `held` and at its end."""
+        """`on_change` is called from the follower's thread after every change of `held` and at its end.
+
+        `await_up` blocks until the engine answers, with a deadline of its own; False where nobody waits any more.
+        `end_engine` ends the life of an engine that neither takes weights nor refuses them: its next one may.
+        """
         self._receiver = receiver
         self._engine = engine
+        self._events = events
+        self._standstill = standstill
+        self._interruption = interruption
         self._timeline = timeline
+        self._proof = proof
         self._on_change = on_change
+        self._await_up = await_up
+        self._end_engine = end_engine
         self._timeout = timeout_seconds
         self._staged: StagedWeights | None = None
         self._stop = threading.Event()
         self._empty_since: float | None = None
+        self._wrong = 0
+        """How often in a row the engine was found to have other weights than it said."""
+        self._said: SimpleQueue[str] = SimpleQueue()
         self.held: WeightId | None = None
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="weight-follower", daemon=True)
@@ -53,6 +81,10 @@ class WeightFollower:
     def stop(self) -> None:
         """Ends after the turn in work."""
         self._stop.set()
+
+    def news(self) -> list[str]:
+        """What was found wrong since the last call, a sentence each."""
+        return [self._said.get() for _ in range(self._said.qsize())]
 
     def _run(self) -> None:
         try:
@@ -69,30 +101,85 @@ class WeightFollower:
             self._staged = newer
         if self._staged is None:
             return
-        if newer is not None or not self._engine_has(self._staged.weight):
+        if newer is not None or self.held is None or not self._engine_has(self._staged.weight):
             self._load(self._staged)
 
     def _engine_has(self, weight: WeightId) -> bool:
         try:
-            return self._engine.held() == weight
+            return self._events.call(self._engine.held()) == weight
         except EngineError:
             return False
 
     def _load(self, staged: StagedWeights) -> None:
+        drains = self._interruption is Interruption.DRAIN
+        self._proof.expect(staged)
         try:
             with self._timeline.span("swap", row=1, version=staged.weight.version):
-                self._engine.update_weights(staged.path, staged.weight, deadline=time.monotonic() + self._timeout)
-        except EngineError:
+                self._events.call(self._drain_and_update(staged) if drains else self._update(staged))
+            self._change(staged.weight)  # generation goes on while the proof is made: what it makes waits for it
+            problem = self._proof.find(time.monotonic() + self._timeout)
+        except EngineError as error:
+            if isinstance(error, EngineTimeout):
+                self._end_engine()
             self._wait_for_engine()
             return
         self._empty_since = None
-        self._change(staged.weight)
+        if problem is not None:
+            self._refute(staged, problem)
+            return
+        self._wrong = 0
+        self._on_change()
+
+    async def _update(self, staged: StagedWeights) -> None:
+        deadline = time.monotonic() + self._timeout
+        with self._standstill.excused():
+            await self._engine.update_weights(staged.path, staged.weight, self._interruption, deadline=deadline)
+
+    async def _drain_and_update(self, staged: StagedWeights) -> None:
+        """Time counts from the last token: the samples that are waited for take as long as they take.
+
+        The engine is excused, as in any update: when it has drained, a load makes no token either.
+        """
+        began = time.monotonic()
+        update = self._engine.update_weights(
+            staged.path, staged.weight, self._interruption, deadline=began + LONGEST_DRAIN_SECONDS
+        )
+
+        def look() -> None:
+            if time.monotonic() - max(began, self._standstill.last_progress) > self._timeout:
+                raise EngineTimeout(
+                    f"the engine neither made a token nor took weights for {self._timeout:.0f} s while it drained "
+                    "(weightSync.timeoutSeconds)."
+                )
+
+        with self._standstill.excused():
+            await watched(update, look, every=POLL_SECONDS)
+
+    def _refute(self, staged: StagedWeights, problem: str) -> None:
+        """Nothing that the engine has made under this version counts; the next turn loads it anew, once."""
+        self._wrong += 1
+        self._change(None)
+        sentence = f"The engine says that it has {staged.weight} and has other weights: {problem}."
+        if self._wrong > 1:
+            raise WrongWeights(f"{sentence} It was loaded anew in vain (weightSync.verify). Its log says what it took.")
+        self._said.put(f"{sentence} It is loaded anew, and what it made meanwhile is drawn again.")
+        self._on_change()
+        try:
+            self._events.call(self._engine.abort_all())
+        except EngineError:
+            self._end_engine()  # its next life has nothing of what the wrong weights have made
 
     def _wait_for_engine(self) -> None:
-        """The launcher brings a dead engine back; until then nothing is held. Gives up, by name, after the timeout."""
+        """Nothing is held meanwhile. One that is up and takes no weights is given up, by name, after the timeout.
+
+        The launcher brings a dead engine back: a start has a time of its own, which does not count here.
+        """
         self._change(None)
+        began = time.monotonic()
+        if not self._await_up():
+            return
         now = time.monotonic()
-        self._empty_since = self._empty_since or now
+        self._empty_since = now if self._empty_since is None else self._empty_since + now - began
         if now - self._empty_since > self._timeout:
             raise TimeoutError(
                 f"rollout: the engine took no weights for {self._timeout:.0f} s (weightSync.timeoutSeconds); "

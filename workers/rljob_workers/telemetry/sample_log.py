@@ -12,6 +12,8 @@ from pathlib import Path
 
 import orjson
 
+from rljob_workers.telemetry.line_file import open_lines
+
 
 @dataclass(frozen=True, slots=True)
 class TrainedSample:
@@ -26,6 +28,8 @@ class TrainedSample:
     epoch: int
     pass_index: int
     reward: float
+    valid: bool
+    """Whether it could be scored: if not, the reward means nothing, and it was masked."""
 
     def line(self) -> bytes:
         """The sample as a JSON line."""
@@ -39,6 +43,7 @@ class TrainedSample:
                 "epoch": self.epoch,
                 "pass": self.pass_index,
                 "reward": self.reward,
+                "valid": self.valid,
             },
             option=orjson.OPT_APPEND_NEWLINE,
         )
@@ -49,9 +54,7 @@ class SampleLog:
 
     def __init__(self, path: Path) -> None:
         """Opens `path` for appending, without the half line that a dead writer may have left."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a+b")
-        _cut_torn_line(self._file.fileno())
+        self._file = open_lines(path)
 
     def append(self, samples: Sequence[TrainedSample]) -> None:
         """Writes the lines; they are durable after `sync`."""
@@ -66,17 +69,3 @@ class SampleLog:
         """Makes everything durable and closes."""
         self.sync()
         self._file.close()
-
-
-def _cut_torn_line(fd: int) -> None:
-    size = os.fstat(fd).st_size
-    end = size
-    while end:
-        start = max(0, end - 65536)
-        newline = os.pread(fd, end - start, start).rfind(b"\n")
-        if newline >= 0:
-            end = start + newline + 1
-            break
-        end = start
-    if end < size:
-        os.ftruncate(fd, end)

@@ -108,7 +108,9 @@ class Decoder:
             leaf.grad = flat_gradient[place : place + leaf.numel()].view_as(leaf)
 
     def log_probs(self, tokens: torch.Tensor, plan: PackedRows, temperature: float) -> torch.Tensor:
-        """Log pi of every response token [T], float32, on the decoder's device, logits divided by `temperature`.
+        """Log pi of every response token [T], on the decoder's device, logits divided by `temperature`.
+
+        float32, or float64 where it computes in that.
 
         `tokens` are the values that `plan` was made of, both on the host. Logits are computed at predicting tokens
         only, and the last layer beyond its attention too.
@@ -128,7 +130,7 @@ class Decoder:
             x_nh = x_nh + self._mlp(x_nh, layer)
         x_sh = self._norm(x_nh, cast["model.norm.weight"])
         head = cast.get(HEAD, cast[EMBEDDING])
-        logits_sv = functional.linear(x_sh, head).float()
+        logits_sv = functional.linear(x_sh, head).to(torch.promote_types(self.compute, torch.float32))
         if temperature != 1.0:
             logits_sv = logits_sv / temperature
         return torch.log_softmax(logits_sv, -1)[plan.predictor, targets]

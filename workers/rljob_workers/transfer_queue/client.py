@@ -172,6 +172,17 @@ class TransferQueueClient:
             raise TicketLost(f"TransferQueue: ticket {ticket.id} of {where} came back before it was redrawn.")
         return parse_tickets(reply[1])[0]
 
+    def pass_over(self, ticket: Ticket) -> Ticket:
+        """Draws the next prompt for the same group and attempt: this one is none that can be generated for.
+
+        Raises TicketLost when the ticket came back meanwhile.
+        """
+        where = f"group {ticket.group} of {partition_name(ticket.rollout_id)}"
+        reply = self._access.change("pass_over", ticket.id, waiting=f"{self} passes over a prompt of {where}")
+        if reply[0] == b"L":
+            raise TicketLost(f"TransferQueue: ticket {ticket.id} of {where} came back before it was passed over.")
+        return parse_tickets(reply[1])[0]
+
     def ticket_table(self) -> bytes:
         """The state of draws, as JSON, for a checkpoint: it is needed only where the control Redis is lost."""
         reply = self._access.control.read(

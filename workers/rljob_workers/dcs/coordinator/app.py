@@ -17,7 +17,7 @@ from rljob_api.wire.epochs import DesiredState, EpochRequest
 from rljob_api.wire.failures import Failure, FailureAcknowledgement
 from rljob_api.wire.launchers import LauncherHello, ReplicaAnswer
 from rljob_api.wire.observation import EventPage, ServerState
-from rljob_api.wire.ranks import RankHello, Rendezvous, StepReport
+from rljob_api.wire.ranks import Notice, RankHello, Rendezvous, StepReport
 from rljob_api.wire.weights import PartRequest, SourceRequest
 from rljob_workers.dcs.coordinator.answers import Wait, as_json
 from rljob_workers.dcs.coordinator.checkpoint_routes import add_checkpoint_routes
@@ -28,6 +28,9 @@ from rljob_workers.dcs.coordinator.queue_routes import add_queue_routes
 from rljob_workers.dcs.coordinator.refusals import Refused, bad_request, invalid, not_found, not_open
 from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
 from rljob_workers.dcs.coordinator.token_guard import TokenGuard
+
+MAX_TOLD_FAILURES = 100
+"""At a time, oldest first: the supervisor acknowledges them, and asks again. It does not take an endless answer."""
 
 
 def build_app(executor: SerialExecutor, token: str) -> ASGIApp:
@@ -72,7 +75,8 @@ def _supervisor_routes(app: FastAPI, executor: SerialExecutor) -> None:
 
     @app.get("/v1/status")
     async def status() -> Response:
-        return as_json(await executor.do(coordinator.status))
+        status = await executor.do(coordinator.status)
+        return as_json(status.model_copy(update={"failures": status.failures[:MAX_TOLD_FAILURES]}))
 
     @app.get("/v1/events")
     async def events(
@@ -106,8 +110,8 @@ def _launcher_routes(app: FastAPI, executor: SerialExecutor) -> None:
 
     @app.post("/v1/launchers")
     async def register(hello: LauncherHello) -> Response:
-        coordinator.pods.hear_hello(hello)
-        await executor.do_when_open(partial(coordinator.pods.register_launcher, hello))
+        coordinator.launchers.hear_hello(hello)
+        await executor.do_when_open(partial(coordinator.launchers.register, hello))
         return as_json(None)
 
     @app.get("/v1/replicas/{pod_uid}")
@@ -151,6 +155,11 @@ def _rank_routes(app: FastAPI, executor: SerialExecutor) -> None:
         if rendezvous is None:
             raise not_found(f"rendezvous {group}: rank 0 of epoch {epoch}, generation {generation} has not said where.")
         return as_json(rendezvous)
+
+    @app.post("/v1/notices")
+    async def take_notice(notice: Notice) -> Response:
+        await executor.do_when_open(partial(coordinator.progress.take_notice, notice))
+        return as_json(None)
 
     @app.post("/v1/steps")
     async def report_step(report: StepReport) -> Response:

@@ -10,8 +10,8 @@ from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.observation import EventKind
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.notifier import Topic
-from rljob_workers.dcs.coordinator.pods import Pods
 from rljob_workers.dcs.coordinator.progress import Progress
+from rljob_workers.dcs.coordinator.rank_lives import RankLives
 from rljob_workers.dcs.coordinator.records import ATTEMPTS, GIVEN_UP
 from rljob_workers.dcs.coordinator.refusals import not_found
 from rljob_workers.dcs.coordinator.table import Change
@@ -23,14 +23,14 @@ MOST_GIVEN_UP = 3
 class Checkpoints:
     """Attempts of this epoch."""
 
-    def __init__(self, context: CoordinatorContext, pods: Pods, progress: Progress) -> None:
+    def __init__(self, context: CoordinatorContext, ranks: RankLives, progress: Progress) -> None:
         self._context = context
-        self._pods = pods
+        self._ranks = ranks
         self._progress = progress
 
     def begin(self, request: CheckpointBegin) -> None:
         """The leader has begun a checkpoint; what came before it is over. Twice is once."""
-        self._pods.check_life(request.life)
+        self._ranks.check_life(request.life)
         known = self.attempt(request.folder)
         parts = [] if known is None else known.parts
         attempt = CheckpointAttempt(epoch=request.life.epoch, id=request.id, wanted=request.parts, parts=parts)
@@ -38,7 +38,7 @@ class Checkpoints:
 
     def take_part(self, request: CheckpointPartRequest) -> CheckpointAttempt:
         """A rank has written its part; the attempt as it is with it. Twice is once."""
-        self._pods.check_life(request.life)
+        self._ranks.check_life(request.life)
         known = self.attempt(request.folder) or CheckpointAttempt(epoch=request.life.epoch, id=request.id)
         others = [part for part in known.parts if part.writer != request.part.writer]
         attempt = known.model_copy(update={"parts": [*others, request.part]})
@@ -56,7 +56,7 @@ class Checkpoints:
 
     def give_up(self, request: CheckpointGiveUp) -> None:
         """Tells whose part is missing; the third time in a row the job fails by that name. Twice is once."""
-        self._pods.check_life(request.life)
+        self._ranks.check_life(request.life)
         attempt = self.attempt(request.folder)
         if attempt is None:
             raise not_found(f"checkpoint {request.folder}: it was not begun.")

@@ -9,29 +9,32 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from rljob_api.names import Epoch
 from rljob_api.role_traits import TICKET_ROLE, TRAITS
 from rljob_api.wire.epochs import DesiredState, EpochRequest, RestorePoint
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.observation import CoordinatorStatus, EventKind, EventPage, QueueObservation, ServerState
 from rljob_api.wire.ranks import Beat, BeatAnswer, RankHello, RankWelcome
-from rljob_api.wire.weights import CheckpointRecord
 from rljob_workers.data.places import place_of
 from rljob_workers.dcs.coordinator.beats import Judged, beat_interval_seconds
 from rljob_workers.dcs.coordinator.checkpoints import Checkpoints
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
-from rljob_workers.dcs.coordinator.epochs import Epochs, SavedState
+from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.jobs import note_job_to_come, runs_alike
+from rljob_workers.dcs.coordinator.launchers import Launchers
 from rljob_workers.dcs.coordinator.observation import Observer
 from rljob_workers.dcs.coordinator.opening import OpeningPatience
-from rljob_workers.dcs.coordinator.pods import Pods
+from rljob_workers.dcs.coordinator.ordered_topology import ordered_topology
+from rljob_workers.dcs.coordinator.orders_taken import OrdersTaken
 from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.queue_room import QueueRoom
-from rljob_workers.dcs.coordinator.refusals import Refused, bad_request, not_open
+from rljob_workers.dcs.coordinator.rank_lives import RankLives
+from rljob_workers.dcs.coordinator.refusals import Refused, not_open, wrong_epoch
 from rljob_workers.dcs.coordinator.rendezvous import RendezvousTable
+from rljob_workers.dcs.coordinator.saved_state import SavedFolder, SavedState
 from rljob_workers.dcs.coordinator.server_state import ServerGate
 from rljob_workers.dcs.coordinator.storage_care import StorageCare
 from rljob_workers.dcs.coordinator.weights import Weights
-from rljob_workers.transfer_queue.control.tickets import is_table_of_draws
 from rljob_workers.transfer_queue.queue_admin import SetAside
 
 EVENT_PAGE = 500
@@ -48,18 +51,20 @@ class Coordinator:
     def __init__(self, context: CoordinatorContext, checkpoint_dir: Path, opening: OpeningPatience) -> None:
         self._context = context
         self.lock = context.store.lock
-        self._checkpoint_dir = checkpoint_dir
+        self._saved = SavedFolder(checkpoint_dir)
         self.job_name = context.job.metadata.name
         self.epochs = Epochs(context)
-        self.pods = Pods(context, self.epochs)
-        self.weights = Weights(context, self.epochs, self.pods)
-        self.progress = Progress(context, self.epochs, self.pods)
-        self.checkpoints = Checkpoints(context, self.pods, self.progress)
-        self.rendezvous = RendezvousTable(context, self.epochs, self.pods)
-        self.gate = ServerGate(context, self.epochs, self.pods, opening)
+        taken = OrdersTaken(context)
+        self.ranks = RankLives(context, self.epochs, taken)
+        self.launchers = Launchers(context, self.epochs, taken, self.ranks)
+        self.weights = Weights(context, self.epochs, self.ranks)
+        self.progress = Progress(context, self.epochs, self.ranks)
+        self.checkpoints = Checkpoints(context, self.ranks, self.progress)
+        self.rendezvous = RendezvousTable(context, self.epochs, taken, self.ranks)
+        self.gate = ServerGate(context, self.epochs, self.launchers, self.ranks, opening)
         self.queue = QueueRoom(context, self.epochs, self.gate, self._count_anew)
         self.storage = StorageCare(context, self.epochs, self.progress)
-        self._observer = Observer(context, self.epochs, self.pods, self.weights, self.progress)
+        self._observer = Observer(context, self.epochs, self.launchers, self.ranks, self.weights, self.progress)
         self._counts = _NO_COUNTS
         self._counted_at = float("-inf")
 
@@ -74,7 +79,11 @@ class Coordinator:
         if done is not None:
             return done
         self._require_job(request)
+        self._require_later_epoch(request)
+        self.epochs.note_to_come(request.epoch)
+        self._saved.note_epoch(request.epoch)
         restore = self.epochs.raise_to(request, self._newer_state())
+        self.ranks.demand.epoch_opened()
         if self.gate.state is ServerState.LOST:
             self.gate.opened_by_epoch()
         return restore
@@ -87,16 +96,35 @@ class Coordinator:
         self._context.begin_anew(request.job)
         raise not_open(f"The coordinator begins anew with the job of epoch {request.epoch}. Ask again.")
 
+    def _require_later_epoch(self, request: EpochRequest) -> None:
+        """An epoch that has left folders and lines of a log already must not be another one's, too."""
+        if request.epoch <= self._earlier_epoch():
+            raise wrong_epoch(
+                f"epoch: {request.epoch} is not above {self._earlier_epoch()}, in which the checkpoints here were last "
+                "trained on. Read /v1/status and decide anew."
+            )
+
+    def _earlier_epoch(self) -> Epoch:
+        """The last epoch by the word of the checkpoints, where the control Redis knows of none.
+
+        An epoch that this job has noted there itself, and died before it was open, is no earlier one.
+        """
+        if self.epochs.current.restore.epoch > 0:
+            return Epoch(0)
+        last = self._saved.last_epoch()
+        return last if last > self.epochs.to_come else Epoch(0)
+
     def order(self, desired: DesiredState) -> None:
         """Takes new orders; lives that they leave behind are over."""
         self.epochs.order(desired)
-        self.pods.end_outdated()
+        self.ranks.end_outdated()
         for role in {order.pod.role for order in desired.pods}:
-            self.pods.emit_readiness(role)
+            self.ranks.emit_readiness(role)
 
     def status(self) -> CoordinatorStatus:
         """What is observed now; the queue's counts are the last known ones while its server is away."""
-        return self._observer.status(self.gate.state, self.gate.silence_counts_from, self._observed_counts())
+        seen = self._observer.status(self.gate.state, self.gate.silence_counts_from, self._observed_counts())
+        return seen.model_copy(update={"earlier_epoch": self._earlier_epoch()})
 
     @property
     def last_event(self) -> int:
@@ -120,7 +148,7 @@ class Coordinator:
 
     def register_rank(self, hello: RankHello) -> RankWelcome:
         """Begins a life."""
-        self.pods.register_rank(hello)
+        self.ranks.register(hello)
         return RankWelcome(
             restore=self.epochs.current.restore,
             published=self.weights.published(),
@@ -132,15 +160,20 @@ class Coordinator:
         self.gate.require_open()
         answers = [self._judged(beat) for beat in beats]
         pairs = zip(beats, answers, strict=True)
-        self.pods.renew([beat for beat, answer in pairs if isinstance(answer, BeatAnswer)])
+        self.ranks.renew([beat for beat, answer in pairs if isinstance(answer, BeatAnswer)])
         return answers
 
     def _judged(self, beat: Beat) -> Judged:
         try:
-            self.pods.check_beat(beat)
+            self.ranks.check_beat(beat)
         except Refused as refused:
             return refused
-        return BeatAnswer(drain=self.epochs.drains(beat.life.key.pod), published=self.weights.published())
+        pod = beat.life.key.pod
+        return BeatAnswer(
+            drain=self.epochs.drains(pod),
+            published=self.weights.published(),
+            role_ranks=ordered_topology(self._context, self.epochs, pod.role).num_ranks,
+        )
 
     def report_failure(self, failure: Failure) -> None:
         """Keeps a failure; a queue that has lost state cannot be told of it, and need not be.
@@ -209,26 +242,8 @@ class Coordinator:
 
     def _newer_state(self) -> SavedState | None:
         """The saved state where the control Redis may know less; None where it does not."""
-        saved, current = self._saved_state(), self.epochs.current.restore
+        saved, current = self._saved.state(), self.epochs.current.restore
         if saved is None or self.gate.state is ServerState.LOST or current.epoch == 0:
             return saved
         recorded = self.progress.recorded(current)
         return saved if recorded is None or saved.record.id.version > recorded else None
-
-    def _saved_state(self) -> SavedState | None:
-        """The record file and its ticket table; None where there was no checkpoint yet."""
-        path = self._checkpoint_dir / "record.json"
-        if not path.exists():
-            return None
-        try:
-            record = CheckpointRecord.model_validate_json(path.read_bytes())
-        except ValueError as error:
-            raise bad_request(
-                f"{path} is not a checkpoint record ({error}). Restore it, or delete it to begin anew."
-            ) from error
-        tickets = self._checkpoint_dir / record.folder / "tickets.json"
-        table = tickets.read_bytes() if tickets.exists() else None
-        if table is None or not is_table_of_draws(table):
-            wrong = "is missing" if table is None else "is not the table of draws of a checkpoint"
-            raise bad_request(f"{tickets} {wrong}. Restore it, or delete {path} to begin anew.")
-        return SavedState(record, table)

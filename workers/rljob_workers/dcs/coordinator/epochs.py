@@ -6,7 +6,6 @@ Called by the coordinator in its thread. Raises what the supervisor says and nev
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from rljob_api.failpoints import failpoint
 from rljob_api.names import Epoch, Lineage, WeightVersion
@@ -18,8 +17,9 @@ from rljob_api.wire.weights import CheckpointRecord
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.jobs import job_changes
 from rljob_workers.dcs.coordinator.notifier import Topic
-from rljob_workers.dcs.coordinator.records import DESIRED, EPOCH, LAST_STEP, RANKS, RENDEZVOUS, OpenEpoch
+from rljob_workers.dcs.coordinator.records import DESIRED, EPOCH, EPOCH_TO_COME, LAST_STEP, RANKS, RENDEZVOUS, OpenEpoch
 from rljob_workers.dcs.coordinator.refusals import wrong_epoch
+from rljob_workers.dcs.coordinator.saved_state import SavedState
 from rljob_workers.dcs.coordinator.store import Derived
 from rljob_workers.dcs.coordinator.table import Change
 
@@ -33,15 +33,6 @@ NO_EPOCH = OpenEpoch(
 """Before the first `POST /v1/epoch`."""
 
 
-@dataclass(frozen=True, slots=True)
-class SavedState:
-    """What lies beside the checkpoint folders, for a control Redis that knows less."""
-
-    record: CheckpointRecord
-    tickets: bytes | None
-    """The queue's ticket table of that checkpoint."""
-
-
 class Epochs:
     """Raising the epoch; orders."""
 
@@ -53,6 +44,15 @@ class Epochs:
     def current(self) -> OpenEpoch:
         """The epoch that is open."""
         return self._context.store.value(EPOCH) or NO_EPOCH
+
+    @property
+    def to_come(self) -> Epoch:
+        """The last epoch that was to be opened, though it may have come no further; 0 where there was none."""
+        return Epoch(self._context.store.value(EPOCH_TO_COME) or 0)
+
+    def note_to_come(self, epoch: Epoch) -> None:
+        """Before anything else knows of an epoch that is to be opened."""
+        self._context.store.commit([EPOCH_TO_COME.put(epoch)])
 
     @property
     def desired(self) -> DesiredState:

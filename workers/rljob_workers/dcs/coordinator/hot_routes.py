@@ -88,39 +88,39 @@ class HotRoutes:
 
     async def _beat(self, receive: Receive) -> bytes:
         beat = Beat.model_validate_json(await _body(receive))
-        self._coordinator.pods.hear_beat(beat)
+        self._coordinator.ranks.hear_beat(beat)
         answer = await self._executor.when_open(partial(self._beats.answer, beat))
         return answer.model_dump_json().encode()
 
     async def _poll(self, launcher: str, receive: Receive) -> bytes:
         poll = LauncherPoll.model_validate_json(await _body(receive))
-        pods = self._coordinator.pods
-        pods.hear_poll(launcher, poll)
+        launchers = self._coordinator.launchers
+        launchers.hear_poll(launcher, poll)
         if not self._coordinator.gate.is_open:
             await self._executor.do_when_open(_nothing)  # a closed server is not asked again and again
         answer = await self._await_order(launcher, poll)
-        pods.note_answered(launcher)
+        launchers.note_answered(launcher)
         return answer.model_dump_json().encode()
 
     async def _await_order(self, launcher: str, poll: LauncherPoll) -> LauncherAnswer:
         """An order other than the carried one, or what there is when the wait is over."""
-        pods, executor, carried = self._coordinator.pods, self._executor, poll.carried
+        launchers, executor, carried = self._coordinator.launchers, self._executor, poll.carried
         until = time.monotonic() + poll.wait_seconds
 
         def look() -> LauncherAnswer | _News | None:
             self._coordinator.gate.require_open()
-            if pods.is_news(launcher, carried):
+            if launchers.is_news(launcher, carried):
                 return _News.NEWS
-            answer = pods.answer(launcher, carried)
+            answer = launchers.answer(launcher, carried)
             return answer if answer.order != carried and answer.order is not None else None
 
         while True:
             left = until - time.monotonic()
-            key = pods.pod_of(launcher)
+            key = launchers.pod_of(launcher)
             answer: LauncherAnswer | _News | None = await executor.await_answer(Topic.ORDERS, look, left, key)
             if not isinstance(answer, _News):
-                return executor.look(partial(pods.answer, launcher, carried)) if answer is None else answer
-            await executor.do_when_open(partial(pods.note, launcher, carried))
+                return executor.look(partial(launchers.answer, launcher, carried)) if answer is None else answer
+            await executor.do_when_open(partial(launchers.note, launcher, carried))
 
     async def _weights(self, stream: str, query: bytes) -> bytes:
         asked = _Asked.model_validate({"stream": stream, **dict(parse_qsl(query.decode()))})

@@ -1,21 +1,54 @@
 """`/metrics`: the coordinator's state and the ranks' counters in Prometheus' text format.
 
 Called by the coordinator in its thread. Cardinality is bounded: label values are roles, replicas and ranks of the job,
-names come from the lists below and from nowhere else.
+names come from `FAMILIES` and from nowhere else.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rljob_api.wire.observation import CoordinatorStatus, ServerState
-from rljob_workers.dcs.coordinator.queue_metrics import Labels, Sample, queue_samples
-from rljob_workers.dcs.counters import COUNTERS
+from rljob_workers.dcs import counters
+from rljob_workers.dcs.coordinator import demand, queue_metrics
+from rljob_workers.telemetry.exposition import Family, Labels, Sample, render
 
 if TYPE_CHECKING:
     from rljob_workers.dcs.coordinator.coordinator import Coordinator
+
+
+_OF_SAMPLES = {
+    "invalid_share": "Share of the last step's samples that have no score.",
+    "truncated_share": "Share of the last step's samples that were cut off.",
+    "token_staleness": "Mean over the last step's tokens of rollout id minus version.",
+}
+"""What a step's report says of its samples; the rest of its metrics is the loss's, and differs from job to job."""
+
+FAMILIES = {
+    "rljob_server_open": Family("1 while the control Redis is open for the job."),
+    "rljob_epoch": Family("Incarnation of the whole job."),
+    "rljob_failures_unacknowledged": Family("Failures that wait for the operator."),
+    "rljob_groups_issued": Family("Groups that were issued and not trained."),
+    "rljob_groups_capacity": Family("How many may be."),
+    "rljob_published_version": Family("Newest published weight version."),
+    "rljob_recorded_version": Family("Version of the last recorded checkpoint."),
+    "rljob_rows_ready": Family("Rows that wait for a task.", ("task",)),
+    "rljob_step": Family("Last trained rollout id."),
+    "rljob_reward": Family("Mean reward of the last step."),
+    "rljob_loss": Family("Loss of the last step."),
+    "rljob_staleness": Family("Last step's rollout id minus the oldest version in it."),
+    "rljob_step_seconds": Family("Duration of the last step."),
+    "rljob_step_samples": Family("Samples of the last step."),
+    "rljob_step_tokens": Family("Tokens of the last step."),
+    **{f"rljob_{name}": Family(text) for name, text in _OF_SAMPLES.items()},
+    "rljob_rank_ready": Family("1 while the rank is ready.", counters.RANK_LABELS),
+    "rljob_rank_beat_age_seconds": Family("Since its last beat.", counters.RANK_LABELS),
+    **counters.FAMILIES,
+    **demand.FAMILIES,
+    **queue_metrics.FAMILIES,
+}
+"""All that a coordinator may tell."""
 
 
 def exposition(coordinator: Coordinator) -> str:
@@ -23,20 +56,9 @@ def exposition(coordinator: Coordinator) -> str:
     status = coordinator.status()
     samples = [*_job_samples(status), *_step_samples(status), *_pod_samples(status), *_counter_samples(coordinator)]
     queue = coordinator.queue.scraped()
-    samples += [] if queue is None else queue_samples(queue)
-    grouped: dict[str, list[Sample]] = defaultdict(list)
-    for sample in samples:
-        grouped[sample[0]].append(sample)
-    return "".join(_family(coordinator.job_name, name, rows) for name, rows in sorted(grouped.items()))
-
-
-def _family(job: str, name: str, samples: list[Sample]) -> str:
-    kind = "counter" if name.endswith("_total") else "gauge"
-    lines = [f"# TYPE {name} {kind}\n"]
-    for _, labels, value in samples:
-        inside = ",".join(f'{key}="{text}"' for key, text in (("job", job), *labels))
-        lines.append(f"{name}{{{inside}}} {value}\n")
-    return "".join(lines)
+    samples += [] if queue is None else queue_metrics.queue_samples(queue)
+    samples += coordinator.ranks.demand.samples()
+    return render(FAMILIES, (("job", coordinator.job_name),), samples)
 
 
 def _job_samples(status: CoordinatorStatus) -> Iterator[Sample]:
@@ -64,6 +86,9 @@ def _step_samples(status: CoordinatorStatus) -> Iterator[Sample]:
     yield "rljob_step_seconds", (), report.seconds
     yield "rljob_step_samples", (), float(report.samples)
     yield "rljob_step_tokens", (), float(report.tokens)
+    for name in _OF_SAMPLES:
+        if name in report.metrics:
+            yield f"rljob_{name}", (), report.metrics[name]
 
 
 def _pod_samples(status: CoordinatorStatus) -> Iterator[Sample]:
@@ -75,16 +100,16 @@ def _pod_samples(status: CoordinatorStatus) -> Iterator[Sample]:
 
 
 def _counter_samples(coordinator: Coordinator) -> Iterator[Sample]:
-    for entry in coordinator.pods.ranks().values():
+    for entry in coordinator.ranks.by_rank().values():
         key = entry.hello.life.key
-        heard = coordinator.pods.beats.get(entry.hello.life.incarnation)
+        heard = coordinator.ranks.beats.get(entry.hello.life.incarnation)
         if heard is None:
             continue
         labels = _rank_labels(key.role.value, key.replica, key.rank)
-        for name, value in heard.beat.counters.items():
-            if name in COUNTERS:
+        for name, value in {**counters.from_zero(key.role), **heard.beat.counters}.items():
+            if name in counters.COUNTERS:
                 yield f"rljob_rank_{name}_total", labels, value
 
 
 def _rank_labels(role: str, replica: int, rank: int) -> Labels:
-    return (("role", role), ("replica", str(replica)), ("rank", str(rank)))
+    return tuple(zip(counters.RANK_LABELS, (role, str(replica), str(rank)), strict=True))

@@ -14,8 +14,9 @@ from rljob_api.wire.ranks import RankState
 from rljob_workers.dcs.coordinator.beats import beat_interval_seconds
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
-from rljob_workers.dcs.coordinator.pods import Pods
+from rljob_workers.dcs.coordinator.launchers import Launchers
 from rljob_workers.dcs.coordinator.progress import Progress
+from rljob_workers.dcs.coordinator.rank_lives import RankLives
 from rljob_workers.dcs.coordinator.records import RankEntry
 from rljob_workers.dcs.coordinator.weights import Weights
 
@@ -24,11 +25,18 @@ class Observer:
     """Puts the rooms' state together."""
 
     def __init__(
-        self, context: CoordinatorContext, epochs: Epochs, pods: Pods, weights: Weights, progress: Progress
+        self,
+        context: CoordinatorContext,
+        epochs: Epochs,
+        launchers: Launchers,
+        ranks: RankLives,
+        weights: Weights,
+        progress: Progress,
     ) -> None:
         self._context = context
         self._epochs = epochs
-        self._pods = pods
+        self._launchers = launchers
+        self._ranks = ranks
         self._weights = weights
         self._progress = progress
 
@@ -52,22 +60,24 @@ class Observer:
             queue=queue,
             last_event=self._context.store.last_event,
             desired=self._epochs.ordered,
+            progress_age_seconds=self._ranks.advance.age_seconds(),
+            demand=self._ranks.demand.at_step,
             beat_interval_seconds=beat_interval_seconds(self._context.job.spec.restart_policy),
         )
 
     def _pods_observed(self, silent_since: float) -> list[PodObservation]:
-        pods = sorted(self._pods.launchers().items())
-        return [self._pod(hello, self._pods.ranks_of(hello.pod), silent_since) for _, hello in pods]
+        pods = sorted(self._launchers.by_pod().items())
+        return [self._pod(hello, self._ranks.of_pod(hello.pod), silent_since) for _, hello in pods]
 
     def _pod(self, hello: LauncherHello, ranks: Sequence[RankEntry], silent_since: float) -> PodObservation:
-        heard = self._pods.polls.get(hello.launcher)
+        heard = self._launchers.polls.get(hello.launcher)
         return PodObservation(
             pod=hello.pod,
             pod_uid=hello.pod_uid,
             launcher=hello.launcher,
             launcher_pid=hello.pid,
             container_restart_count=hello.container_restart_count,
-            poll_age_seconds=self._age(self._pods.heard_at(hello.launcher), silent_since),
+            poll_age_seconds=self._age(self._launchers.heard_at(hello.launcher), silent_since),
             is_heard=heard is not None,
             carried=None if heard is None else heard.poll.carried,
             processes=[] if heard is None else heard.poll.ranks,
@@ -79,9 +89,9 @@ class Observer:
 
     def _rank(self, entry: RankEntry, silent_since: float) -> RankObservation:
         life = entry.hello.life
-        heard = self._pods.beats.get(life.incarnation)
+        heard = self._ranks.beats.get(life.incarnation)
         beat = None if heard is None else heard.beat
-        heard_at = self._pods.heard_at(life.incarnation)
+        heard_at = self._ranks.heard_at(life.incarnation)
         busy = None if beat is None else beat.busy
         return RankObservation(
             rank=life.key.rank,

@@ -12,13 +12,20 @@ from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import EventKind
-from rljob_api.wire.ranks import StepReport
+from rljob_api.wire.ranks import Notice, NoticeKind, StepReport
 from rljob_api.wire.weights import CheckpointRecord, CheckpointRequest
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.notifier import Topic
-from rljob_workers.dcs.coordinator.pods import Pods
+from rljob_workers.dcs.coordinator.rank_lives import RankLives
 from rljob_workers.dcs.coordinator.records import ACKNOWLEDGED, ATTEMPTS, FAILURES, GIVEN_UP, RECORD
+
+NOTICED = {
+    NoticeKind.WRONG_WEIGHTS: EventKind.WRONG_WEIGHTS,
+    NoticeKind.STEP_SKIPPED: EventKind.STEP_SKIPPED,
+    NoticeKind.ENGINE_STANDS_STILL: EventKind.ENGINE_STANDS_STILL,
+}
+"""As what each kind of notice is told."""
 
 MAX_ACKNOWLEDGED = 1000
 """Acknowledged failures that are remembered, so that a second report of one does not come back as new."""
@@ -27,16 +34,16 @@ MAX_ACKNOWLEDGED = 1000
 class Progress:
     """Steps, records, failures."""
 
-    def __init__(self, context: CoordinatorContext, epochs: Epochs, pods: Pods) -> None:
+    def __init__(self, context: CoordinatorContext, epochs: Epochs, ranks: RankLives) -> None:
         self._context = context
         self._epochs = epochs
-        self._pods = pods
+        self._ranks = ranks
 
     # --- steps and checkpoints -------------------------------------------------------------------------------------
 
     def report_step(self, report: StepReport) -> None:
         """Takes a trained step in. The same step of the same epoch twice is one."""
-        self._pods.check_life(report.life)
+        self._ranks.check_life(report.life)
         last = self._epochs.last_step
         if last is not None and last.step > report.step and last.life.epoch == report.life.epoch:
             return
@@ -44,11 +51,20 @@ class Progress:
         event = self._context.event(EventKind.STEP_TRAINED, report.life.epoch, message)
         change = self._epochs.note_step(report)
         event = event.model_copy(update={"step": report})
+        self._ranks.demand.step_ended(report.step)
         self._context.emit_once("step", f"{report.life.epoch}:{report.step}", event, change)
+
+    def take_notice(self, notice: Notice) -> None:
+        """Tells of it. Twice is once where it was sent again: nothing else was told of its kind meanwhile."""
+        self._ranks.check_life(notice.life)
+        key = notice.life.key
+        event = self._context.event(NOTICED[notice.kind], notice.life.epoch, f"{key}: {notice.message}")
+        told = f"{notice.life.incarnation}: {notice.message}"
+        self._context.emit_once(f"notice:{notice.kind}", told, event.model_copy(update={"pod": key.pod}))
 
     def record(self, request: CheckpointRequest) -> CheckpointRecord:
         """Records a checkpoint whose folder is durable; from here on it is what a restart begins with."""
-        self._pods.check_life(request.life)
+        self._ranks.check_life(request.life)
         record = self._context.admin.record(
             request.life, request.id, request.folder, request.checksums, request.call_id
         )
@@ -87,7 +103,7 @@ class Progress:
         """Keeps a failure until it is acknowledged; the dead hold nothing from here on. The same id twice is one."""
         store = self._context.store
         known = failure.id in store.rows(FAILURES) or failure.id in store.rows(ACKNOWLEDGED)
-        buried = self._pods.bury(failure) if server_is_open else []
+        buried = self._ranks.bury(failure) if server_is_open else []
         event = self._context.event(EventKind.FAILURE_REPORTED, failure.epoch, failure.message)
         event = event.model_copy(update={"failure": failure, "pod": failure.pod})
         if not known:

@@ -8,11 +8,36 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rljob_api.wire.queue import QueueStats, RowState
+from rljob_workers.telemetry.exposition import Family, Sample
 from rljob_workers.transfer_queue.losses import Given
 from rljob_workers.transfer_queue.types import Withheld
 
-Labels = tuple[tuple[str, str], ...]
-Sample = tuple[str, Labels, float]
+_TASK, _UNIT = ("task",), ("unit",)
+
+FAMILIES = {
+    "rljob_queue_seq": Family("Changes of the control state."),
+    "rljob_queue_partitions": Family("Partitions with rows."),
+    "rljob_queue_tickets_in_work": Family("Tickets that somebody works on."),
+    "rljob_queue_tickets_returned": Family("Tickets that came back and wait to be given again."),
+    "rljob_queue_draining": Family("1 while the queue drains."),
+    "rljob_queue_withheld": Family("1 for why no ticket is given now.", ("reason",)),
+    "rljob_queue_garbage_chunks": Family("Chunks that wait to be deleted."),
+    "rljob_queue_garbage_partitions": Family("Partitions that wait to be deleted."),
+    "rljob_queue_dropped_rows_total": Family("Rows that went because storage was full.", ("kind",)),
+    "rljob_queue_rows": Family("Rows over all partitions.", ("task", "state")),
+    "rljob_queue_leases": Family("Leases of a task.", _TASK),
+    "rljob_queue_oldest_lease_seconds": Family("Age of its oldest lease.", _TASK),
+    "rljob_queue_training_batches": Family("Training batches in the partitions that the queue has.", _TASK),
+    "rljob_queue_unit_answers": Family("1 while the storage unit answers.", _UNIT),
+    "rljob_queue_unit_used_bytes": Family("What it holds.", _UNIT),
+    "rljob_queue_unit_limit_bytes": Family("What it may hold.", _UNIT),
+    "rljob_queue_unit_keys": Family("Chunks that it holds.", _UNIT),
+    "rljob_queue_unit_high_water_bytes": Family("Above this much no tickets are given.", _UNIT),
+    "rljob_queue_unit_received_bytes_total": Family("Bytes that its connections brought.", _UNIT),
+    "rljob_queue_unit_sent_bytes_total": Family("Bytes that its connections took.", _UNIT),
+    "rljob_queue_unit_lost_chunks_total": Family("Chunks that it lost without being restarted.", _UNIT),
+}
+"""All that is told of the queue."""
 
 
 def queue_samples(stats: QueueStats) -> Iterator[Sample]:

@@ -103,6 +103,8 @@ TABLES: tuple[Table[Any], ...] = (
 )
 
 EPOCH = Cell("epoch", OpenEpoch)
+EPOCH_TO_COME = Cell("epoch_to_come", int)
+"""The epoch that this job was about to open last: what is noted of it beside the checkpoints is its own."""
 DESIRED = Cell("desired", DesiredState)
 """The orders that were taken last."""
 LAST_STEP = Cell("step", StepReport)
@@ -120,6 +122,7 @@ SEQ_FLOOR = Cell("seq_floor", int)
 """Numbers of a lost tail end here: its loss was cured."""
 CELLS: tuple[Cell[Any], ...] = (
     EPOCH,
+    EPOCH_TO_COME,
     DESIRED,
     LAST_STEP,
     RECORD,

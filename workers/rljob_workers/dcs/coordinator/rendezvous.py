@@ -14,7 +14,9 @@ from rljob_api.wire.ranks import Rendezvous
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.notifier import Topic
-from rljob_workers.dcs.coordinator.pods import Pods
+from rljob_workers.dcs.coordinator.ordered_topology import ordered_topology
+from rljob_workers.dcs.coordinator.orders_taken import OrdersTaken
+from rljob_workers.dcs.coordinator.rank_lives import RankLives
 from rljob_workers.dcs.coordinator.records import RENDEZVOUS
 from rljob_workers.dcs.coordinator.refusals import fenced, wrong_epoch
 
@@ -22,10 +24,11 @@ from rljob_workers.dcs.coordinator.refusals import fenced, wrong_epoch
 class RendezvousTable:
     """One address per group."""
 
-    def __init__(self, context: CoordinatorContext, epochs: Epochs, pods: Pods) -> None:
+    def __init__(self, context: CoordinatorContext, epochs: Epochs, taken: OrdersTaken, ranks: RankLives) -> None:
         self._context = context
         self._epochs = epochs
-        self._pods = pods
+        self._taken = taken
+        self._ranks = ranks
         self._come: defaultdict[str, set[str]] = defaultdict(set)
         """Group -> incarnations that have asked."""
 
@@ -40,7 +43,7 @@ class RendezvousTable:
     def come(self, group: str, incarnation: str) -> None:
         """A rank is there. With the last one the rendezvous is complete, whatever becomes of this coordinator."""
         life = self._life(group, incarnation)
-        self._come[group] &= set(self._pods.living())
+        self._come[group] &= set(self._ranks.living())
         self._come[group].add(incarnation)
         found = self._offered(group, life.epoch, life.generation)
         if found is None or found.complete or self._missing(group, life):
@@ -69,20 +72,20 @@ class RendezvousTable:
             generation=life.generation,
             address="",
             missing=[str(key) for key in missing],
-            absent=[str(pod) for pod in pods if not self._pods.has_taken(pod, life.epoch, life.generation)],
+            absent=[str(pod) for pod in pods if not self._taken.has(pod, life.epoch, life.generation)],
         )
 
     def _offered(self, group: str, epoch: int, generation: int) -> Rendezvous | None:
         found = self._context.store.get(RENDEZVOUS, group)
         if found is None or (found.epoch, found.generation) != (epoch, generation):
             return None
-        is_of_the_past = found.incarnation and found.incarnation not in self._pods.living()
+        is_of_the_past = found.incarnation and found.incarnation not in self._ranks.living()
         return None if is_of_the_past else found
 
     def _missing(self, group: str, life: Life) -> list[RankKey]:
         """Ranks of the role of `life` whose present lives have not come; each must be of its epoch and generation."""
         role = life.key.role
-        topology = self._pods.topology(role)
+        topology = ordered_topology(self._context, self._epochs, role)
         wanted = [
             RankKey(role=role, replica=replica, rank=rank)
             for replica in range(topology.pods)
@@ -91,14 +94,14 @@ class RendezvousTable:
         return [key for key in wanted if not self._has_come(group, key, life)]
 
     def _has_come(self, group: str, key: RankKey, like: Life) -> bool:
-        entry = self._pods.ranks().get(str(key))
+        entry = self._ranks.by_rank().get(str(key))
         if entry is None:
             return False
         life = entry.hello.life
         return (life.epoch, life.generation) == (like.epoch, like.generation) and life.incarnation in self._come[group]
 
     def _life(self, group: str, incarnation: str) -> Life:
-        lives = (entry.hello.life for entry in self._pods.ranks().values())
+        lives = (entry.hello.life for entry in self._ranks.by_rank().values())
         found = next((life for life in lives if life.incarnation == incarnation), None)
         if found is None:
             raise fenced(

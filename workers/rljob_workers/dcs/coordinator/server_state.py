@@ -14,9 +14,10 @@ from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.freeze_detector import FreezeDetector
 from rljob_workers.dcs.coordinator.jobs import job_to_work_by, runs_alike
+from rljob_workers.dcs.coordinator.launchers import Launchers
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.opening import Closed, OpeningPatience, launchers_awaited
-from rljob_workers.dcs.coordinator.pods import Pods
+from rljob_workers.dcs.coordinator.rank_lives import RankLives
 from rljob_workers.dcs.coordinator.records import RUN_ID, SEQ_FLOOR
 from rljob_workers.dcs.coordinator.refusals import not_open
 
@@ -24,11 +25,19 @@ from rljob_workers.dcs.coordinator.refusals import not_open
 class ServerGate:
     """The state of the control Redis, as far as this coordinator may use it."""
 
-    def __init__(self, context: CoordinatorContext, epochs: Epochs, pods: Pods, patience: OpeningPatience) -> None:
+    def __init__(
+        self,
+        context: CoordinatorContext,
+        epochs: Epochs,
+        launchers: Launchers,
+        ranks: RankLives,
+        patience: OpeningPatience,
+    ) -> None:
         self._context = context
         self._patience = patience
         self._epochs = epochs
-        self._pods = pods
+        self._launchers = launchers
+        self._ranks = ranks
         self._closed = Closed(since=context.clock(), coordinator_is_new=True)
         self.freeze_detector = FreezeDetector(context.clock)
         self._seconds_at_closing = 0.0
@@ -89,7 +98,7 @@ class ServerGate:
         """An epoch was raised from the record file: what was lost does not matter any more."""
         self._run_id = self._context.admin.server_run_id()
         self.state = ServerState.OPEN
-        self._context.store.commit([SEQ_FLOOR.put(self._pods.seen_seq)])
+        self._context.store.commit([SEQ_FLOOR.put(self._told_seq)])
         self._remember(self._run_id)
         self._context.notify(Topic.SERVER)
 
@@ -117,17 +126,22 @@ class ServerGate:
     def _awaits_launchers(self) -> bool:
         orders = {str(order.pod): order for order in self._epochs.desired.pods}
         at_work = frozenset(
-            hello.launcher for pod, hello in self._pods.launchers().items() if _has_work(hello, orders.get(pod))
+            hello.launcher for pod, hello in self._launchers.by_pod().items() if _has_work(hello, orders.get(pod))
         )
         waited = self.freeze_detector.seconds - self._seconds_at_closing
-        awaited = launchers_awaited(self._closed, at_work, self._pods.words(), waited, self._patience)
+        awaited = launchers_awaited(self._closed, at_work, self._launchers.words(), waited, self._patience)
         self.waiting_for = "the word of launchers " + ", ".join(awaited)
         return bool(awaited)
+
+    @property
+    def _told_seq(self) -> int:
+        """The highest seq of the control Redis that anyone alive has told."""
+        return max(self._launchers.seen_seq, self._ranks.seen_seq)
 
     def _seen_seq(self) -> int:
         """The highest seq that counts: numbers of a tail whose loss was cured already prove nothing any more."""
         floor = self._context.store.value(SEQ_FLOOR) or 0
-        seen = self._pods.seen_seq
+        seen = self._told_seq
         return seen if seen > floor else 0
 
     def _remember(self, run_id: str) -> None:
@@ -139,7 +153,7 @@ class ServerGate:
         if not self._closed.coordinator_is_new:
             self._context.store.rewrite()
         message = (
-            f"The control Redis lost a tail of its state (launchers had seen seq {self._pods.seen_seq}): "
+            f"The control Redis lost a tail of its state (launchers had seen seq {self._told_seq}): "
             "only a global restart from the record file opens it."
         )
         epoch: Epoch = self._epochs.current.restore.epoch

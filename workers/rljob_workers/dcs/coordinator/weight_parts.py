@@ -52,6 +52,7 @@ class Gathering(WireModel):
                 for index, one in owned
             ],
             peers=[],
+            probe=next((one.part.probe for _, one in owned if one.part.probe is not None), None),
         )
 
 

@@ -14,7 +14,7 @@ from rljob_api.wire.weights import OfferedPart, PartRequest, SourceRequest, Stre
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.notifier import Topic
-from rljob_workers.dcs.coordinator.pods import Pods
+from rljob_workers.dcs.coordinator.rank_lives import RankLives
 from rljob_workers.dcs.coordinator.records import EPOCH, OFFERS, PARTS, RANKS, OfferEntry
 from rljob_workers.dcs.coordinator.refusals import bad_request, dead
 from rljob_workers.dcs.coordinator.store import Derived
@@ -32,10 +32,10 @@ class ShownOffer:
 class Weights:
     """Offers."""
 
-    def __init__(self, context: CoordinatorContext, epochs: Epochs, pods: Pods) -> None:
+    def __init__(self, context: CoordinatorContext, epochs: Epochs, ranks: RankLives) -> None:
         self._context = context
         self._epochs = epochs
-        self._pods = pods
+        self._ranks = ranks
         self._shown = Derived(context.store, [OFFERS, RANKS, EPOCH], self._show)
 
     def newest(self, stream: Stream) -> WeightOffer | None:
@@ -46,7 +46,7 @@ class Weights:
         entry = self._entry(stream)
         if entry is None or not self._is_offered(entry):
             return None
-        living = self._pods.living()
+        living = self._ranks.living()
         peers = [address for address in entry.offer.peers if entry.owners[address] in living]
         parts = [
             part if _owner(entry, part) in living else part.model_copy(update={"owner": None})
@@ -69,7 +69,7 @@ class Weights:
 
     def take_part(self, request: PartRequest) -> None:
         """Takes a part in; the last one makes the weight visible, for Policy if the queue agrees. Twice is once."""
-        self._pods.check_life(request.life)
+        self._ranks.check_life(request.life)
         part, life = request.part, request.life
         if not self._epochs.current.is_alive(part.id):
             raise dead(f"{part.id} of {part.stream.value}: its lineage was left before this version. Do not offer it.")
@@ -89,7 +89,7 @@ class Weights:
 
     def add_source(self, request: SourceRequest) -> None:
         """A receiver serves all parts of the newest weight too; about any other weight nobody asks any more."""
-        self._pods.check_life(request.life)
+        self._ranks.check_life(request.life)
         entry = self._entry(request.stream)
         if entry is None or entry.offer.id != request.id:
             return
@@ -121,14 +121,14 @@ class Weights:
 
     def _all_live(self, gathering: Gathering) -> bool:
         """A weight whose owner died before it was whole stays invisible: nobody would serve that part."""
-        living = self._pods.living()
+        living = self._ranks.living()
         return all(owned.owner in living for owned in gathering.parts.values())
 
     def _is_offered(self, entry: OfferEntry) -> bool:
         """Whether the weight is alive and every part of it has a source whose life is not over."""
         if not self._epochs.current.is_alive(entry.offer.id):
             return False
-        living = self._pods.living()
+        living = self._ranks.living()
         return all(_owner(entry, part) in living for part in entry.offer.parts) or any(
             entry.owners[peer] in living for peer in entry.offer.peers
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljob_api.wire.identity import WeightId
-from rljob_api.wire.weights import Stream
+from rljob_api.wire.weights import Probe, Stream
 from rljob_workers.models.share import WHOLE, WeightShare
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ class StagedWeights:
     path: Path
     """A folder with `model.safetensors`, or its parts and their index. It stays until two newer ones were staged."""
     num_bytes: int
+    probe: Probe | None = None
+    """What an engine must answer once it has them."""
 
 
 class WeightPublisher(ABC):
@@ -42,11 +44,13 @@ class WeightPublisher(ABC):
         share: WeightShare = WHOLE,
         *,
         deadline: float,
+        probe: Probe | None = None,
     ) -> None:
         """Stages and reports part `share` of a weight; returns when that is durable knowledge.
 
         The weight is visible to receivers once all its parts were told. `tensors` are host copies that the caller does
-        not change any more. The same part twice is one. `deadline` is monotonic seconds. Raises LifeOver (fenced),
+        not change any more. The same part twice is one. `probe` is what engines must answer then; any part may bring
+        it. `deadline` is monotonic seconds. Raises LifeOver (fenced),
         WeightDead, WeightIncomplete, CoordinatorUnreachable.
         """
 

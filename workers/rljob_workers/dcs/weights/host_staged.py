@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from rljob_api.failpoints import failpoint
 from rljob_api.wire.identity import WeightId
-from rljob_api.wire.weights import PartRequest, SourceRequest, Stream, WeightOffer, WeightPart
+from rljob_api.wire.weights import PartRequest, Probe, SourceRequest, Stream, WeightOffer, WeightPart
 from rljob_workers.dcs.blob import digest_of, stage_blob, tensor_names
 from rljob_workers.dcs.channel import ChannelBroken, HttpChannel
 from rljob_workers.dcs.client import ATTEMPT_SECONDS, CoordinatorClient
@@ -57,6 +57,7 @@ class HostStagedPublisher(WeightPublisher):
         share: WeightShare = WHOLE,
         *,
         deadline: float,
+        probe: Probe | None = None,
     ) -> None:
         """See the base. Returns after about one copy, one checksum and one request."""
         blob = stage_blob(f"{stream.value}-{weight}-{share.index}", tensors, self._chunk_bytes)
@@ -73,6 +74,7 @@ class HostStagedPublisher(WeightPublisher):
             chunk_bytes=blob.chunk_bytes,
             digest=digest_of(blob.checksums),
             address=self._server.address,
+            probe=probe,
         )
         request = PartRequest(life=self._life, part=part)
         self._client.call("POST", "/v1/weights/parts", request, deadline=deadline)
@@ -153,7 +155,7 @@ class HostStagedReceiver(WeightReceiver):
                 return None
             self._pulls.link(offer, folder)
         self._keep(offer, folder, checksums)
-        return StagedWeights(offer.id, folder, offer.num_bytes)
+        return StagedWeights(offer.id, folder, offer.num_bytes, offer.probe)
 
     def _pull(self, offer: WeightOffer, pulse: Callable[[], None]) -> dict[int, bytes] | None:
         """Pulls it for the whole pod; the checksums of each part, None where it is not offered any more."""

@@ -1,4 +1,4 @@
-"""The torch engine as a backend: forked after the common imports, asked at `/health`, driven over SGLang's dialect.
+"""The torch engine as a backend: forked after the common imports, asked at `/health`, driven by `client`.
 
 Read by the registry; imports nothing heavy, since a launcher lives without torch.
 """
@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import functools
 import socket
+from pathlib import Path
 
-from rljob_workers.engines.backend import EngineBackend, EngineSettings, Fork, Ready
-from rljob_workers.engines.sglang_dialect.client import SglangDialectEngine
-
-STARTUP_SECONDS = 300.0
-"""It builds its model before it answers."""
+from rljob_api.engine_spec import EngineKind
+from rljob_workers.engines.backend import EngineBackend, EngineSettings, EngineSite, Fork, Ready
+from rljob_workers.engines.torch_engine.client import TorchEngineClient
 
 
 def _serve(settings: EngineSettings, listener: socket.socket, incarnation: str) -> int:
@@ -22,16 +21,20 @@ def _serve(settings: EngineSettings, listener: socket.socket, incarnation: str) 
     return 0
 
 
-def _command(settings: EngineSettings, port: int) -> Fork:
-    del port  # the launcher's socket has it
+def _command(settings: EngineSettings, site: EngineSite) -> Fork:
+    del site  # the launcher's socket has the port, and the process sees its devices
     return Fork(functools.partial(_serve, settings))
 
 
+def _client(url: str, identity: Path) -> TorchEngineClient:
+    del identity  # its server says with each reply which life it is
+    return TorchEngineClient(url)
+
+
 TORCH = EngineBackend(
-    kind="Torch",
+    kind=EngineKind.TORCH,
     command=_command,
     # Any answer will do: `/health` says that the process serves, whether it holds weights or not.
     ready=Ready("/health", lambda status: status > 0),
-    startup_seconds=STARTUP_SECONDS,
-    client=SglangDialectEngine,
+    client=_client,
 )

@@ -13,7 +13,7 @@ from rljob_workers.engines.torch_engine.errors import BadRequest, StepFailed
 from rljob_workers.engines.torch_engine.weights import read_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     from rljob_api.wire.identity import WeightId
@@ -33,6 +33,8 @@ class EngineState:
     """Samples with a slot."""
     num_waiting: int
     """Prompt groups with samples that wait for one."""
+    capacity: int
+    """Samples that may run at once."""
 
 
 class EngineCommands:
@@ -47,11 +49,20 @@ class EngineCommands:
     @property
     def can_step(self) -> bool:
         """Whether there is something to compute now."""
-        return self._pause is None and self._scheduler.has_work
+        match self._pause:
+            case None:
+                return self._scheduler.has_work
+            case PauseMode.DRAIN:
+                return self._scheduler.num_running > 0
+            case _:
+                return False
 
     def step(self) -> None:
-        """One token for every running sample."""
-        self._scheduler.step()
+        """One token for every running sample; nobody is admitted while those that run drain."""
+        if self._pause is PauseMode.DRAIN:
+            self._scheduler.step_running()
+        else:
+            self._scheduler.step()
 
     def fail_all(self, error: EngineFault) -> None:
         """Ends every request with an error."""
@@ -60,7 +71,13 @@ class EngineCommands:
     def state(self) -> EngineState:
         """A snapshot."""
         scheduler = self._scheduler
-        return EngineState(scheduler.held, self._pause is not None, scheduler.num_running, scheduler.num_waiting)
+        return EngineState(
+            held=scheduler.held,
+            is_paused=self._pause is not None,
+            num_running=scheduler.num_running,
+            num_waiting=scheduler.num_waiting,
+            capacity=scheduler.capacity,
+        )
 
     def generate(self, batch: Batch) -> None:
         """Queues a batch; its `on_done` tells when it has ended."""
@@ -80,12 +97,27 @@ class EngineCommands:
         return self._scheduler.abort(lambda _: True)
 
     def pause(self, mode: PauseMode) -> None:
-        """No step after this returns, until `resume`. A second pause adds its own effect to the first one's."""
+        """No step after this returns, until `resume`; with Drain, as soon as nothing runs (`is_drained`).
+
+        A second pause adds its own effect to the first one's.
+        """
         if mode is PauseMode.ABORT:
             self._scheduler.abort(lambda _: True)
         elif mode is PauseMode.RETRACT:
             self._scheduler.retract()
         self._pause = mode
+
+    def is_drained(self) -> bool:
+        """Whether a pause with Drain is over, in one way or the other."""
+        return self._pause is not PauseMode.DRAIN or self._scheduler.num_running == 0
+
+    def drawn(self, batch: Batch) -> int:
+        """Tokens that a batch has got until now."""
+        return self._scheduler.drawn(batch)
+
+    def score(self, tokens: Sequence[int]) -> list[float]:
+        """Log-probs of tokens[1:] under the weights that are held, also while paused."""
+        return self._scheduler.score(tokens)
 
     def resume(self) -> None:
         """Steps go on; without a pause nothing happens."""

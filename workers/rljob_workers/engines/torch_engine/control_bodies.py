@@ -25,6 +25,8 @@ class PauseMode(StrEnum):
     """They keep their tokens; their KV is computed anew when generation goes on."""
     IN_PLACE = "in_place"
     """They keep tokens and KV, also across an update of the weights."""
+    DRAIN = "drain"
+    """They run to their ends, and the pause is answered then; what has not begun waits. An extension of ours."""
 
 
 class AbortBody(ControlBody):
@@ -38,6 +40,12 @@ class PauseBody(ControlBody):
     """`/pause_generation`."""
 
     mode: PauseMode = PauseMode.ABORT
+
+
+class ScoreBody(ControlBody):
+    """`/score_tokens`, an extension of ours."""
+
+    input_ids: list[int] = Field(min_length=2)
 
 
 class UpdateBody(ControlBody):

@@ -48,8 +48,24 @@ class Decoder:
         Padding stands on the right, where causal attention never looks back at it.
         """
         num_prompts, num_tokens = ids.shape
+        ids, lengths = moved(ids, self._geometry.device), moved(lengths, self._geometry.device)
+        x, keys, values = self._attend_causally(weights, ids)
+        last = torch.arange(num_prompts, device=self._geometry.device) * num_tokens + lengths - 1
+        return Prefilled(self._logits(weights, x[last]), keys, values)
+
+    def score(self, weights: DecoderWeights, tokens: Sequence[int]) -> torch.Tensor:
+        """Log-probs [T - 1] of tokens[1:], each given those before it; float32, on the host."""
+        ids = moved(torch.tensor([tokens]), self._geometry.device)
+        x, _, _ = self._attend_causally(weights, ids)
+        log_probs = self._logits(weights, x[:-1]).log_softmax(-1)
+        return log_probs.gather(1, ids[0, 1:, None])[:, 0].cpu()
+
+    def _attend_causally(
+        self, weights: DecoderWeights, ids: torch.Tensor
+    ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
+        """Hidden states [B * T, H] of sequences [B, T] from their first token on; keys and values as in `Prefilled`."""
+        num_prompts, num_tokens = ids.shape
         g = self._geometry
-        ids, lengths = moved(ids, g.device), moved(lengths, g.device)
         rotations = self._rotation_table(num_tokens)[:num_tokens]
         x = functional.embedding(ids, weights.embedding).view(num_prompts * num_tokens, -1)
         keys, values = [], []
@@ -62,8 +78,7 @@ class Decoder:
             x = self._finish_layer(layer, x, attended.transpose(1, 2).reshape(num_prompts * num_tokens, -1))
             keys.append(k)
             values.append(v)
-        last = torch.arange(num_prompts, device=g.device) * num_tokens + lengths - 1
-        return Prefilled(self._logits(weights, x[last]), keys, values)
+        return x, keys, values
 
     def decode(
         self, weights: DecoderWeights, last_tokens: IntArray, cached: IntArray, runs: Sequence[Run], cache: KvCache

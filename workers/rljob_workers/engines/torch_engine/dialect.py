@@ -2,7 +2,7 @@
 
 Pure. Called by the HTTP edge. A field that this engine does not honour is refused by name, never ignored; SGLang's
 neutral values of such fields are taken, so that its clients need no change. Extensions of ours: `compact`,
-`weight_versions`, `lineage`, the incarnation.
+`progress_seconds`, `weight_versions`, `lineage`, the incarnation.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ class GenerateBody(ControlBody):
     rid: str | list[str] | None = None
     return_logprob: bool = False
     compact: bool = False
+    progress_seconds: float | None = Field(default=None, gt=0)
+    """The reply begins after so many seconds, and tells in lines of JSON how many tokens there are, again and again."""
 
 
 class GenerateRequest:
@@ -133,7 +135,7 @@ def parse_generate(
     groups = []
     for index, (prompt, given) in enumerate(zip(prompts, params, strict=True)):
         refuse_unknown(given, "sampling_params.")
-        _check_tokens(prompt, vocab_size, index)
+        check_tokens(prompt, vocab_size, f"input_ids[{index}]")
         groups.append(
             PromptGroup(
                 rid=rids[index] or secrets.token_hex(8),
@@ -180,12 +182,13 @@ def _per_prompt(value: Any, count: int, field: str) -> list[Any]:  # noqa: ANN40
     return value
 
 
-def _check_tokens(prompt: list[int], vocab_size: int, index: int) -> None:
-    if not prompt:
-        raise BadRequest(f"input_ids[{index}]: the prompt is empty. Give at least one token.")
-    if min(prompt) < 0 or max(prompt) >= vocab_size:
-        wrong = next(token for token in prompt if not 0 <= token < vocab_size)
-        raise BadRequest(f"input_ids[{index}]: token {wrong} is not in the vocabulary (0 to {vocab_size - 1}).")
+def check_tokens(tokens: list[int], vocab_size: int, field: str) -> None:
+    """BadRequest for an empty list, and for a token that the model does not know."""
+    if not tokens:
+        raise BadRequest(f"{field}: the prompt is empty. Give at least one token.")
+    if min(tokens) < 0 or max(tokens) >= vocab_size:
+        wrong = next(token for token in tokens if not 0 <= token < vocab_size)
+        raise BadRequest(f"{field}: token {wrong} is not in the vocabulary (0 to {vocab_size - 1}).")
 
 
 def render_generate(request: GenerateRequest, batch: Batch, codec: TextCodec) -> bytes:

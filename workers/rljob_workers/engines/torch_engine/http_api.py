@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +16,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rljob_workers.engines.sglang_dialect.names import INCARNATION_HEADER
-from rljob_workers.engines.torch_engine.control_bodies import AbortBody, PauseBody, UpdateBody
-from rljob_workers.engines.torch_engine.dialect import TextCodec, parse_body, parse_generate, render_generate
+from rljob_workers.engines.torch_engine.control_bodies import AbortBody, PauseBody, ScoreBody, UpdateBody
+from rljob_workers.engines.torch_engine.dialect import TextCodec, check_tokens, parse_body, parse_generate
 from rljob_workers.engines.torch_engine.errors import BadRequest, EngineFault, NotServing
-from rljob_workers.engines.torch_engine.requests import Batch
+from rljob_workers.engines.torch_engine.names import INCARNATION_HEADER
+from rljob_workers.engines.torch_engine.running_request import ProgressReply, RunningRequest
 
 if TYPE_CHECKING:
     from rljob_workers.engines.torch_engine.commands import EngineCommands, EngineState
@@ -29,6 +28,9 @@ if TYPE_CHECKING:
     from rljob_workers.engines.torch_engine.model_loop import ModelLoop
 
 _Handler = Callable[[Request], Awaitable[Response]]
+
+_DRAIN_LOOKS_SECONDS = 0.02
+"""How soon a pause is answered after its last sample has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class HttpApi:
             ("/pause_generation", self.pause_generation, post),
             ("/continue_generation", self.continue_generation, post),
             ("/flush_cache", self.flush_cache, both),
+            ("/score_tokens", self.score_tokens, post),
             ("/update_weights_from_disk", self.update_weights_from_disk, post),
             ("/update_weights_from_tensor", self.update_weights_from_tensor, post),
             ("/health", self.health, get),
@@ -83,34 +86,12 @@ class HttpApi:
             eos_token_ids=self._model.eos_token_ids,
             vocab_size=self._model.geometry.vocab_size,
         )
-        event_loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = event_loop.create_future()
-
-        def wake() -> None:
-            if not done.done():
-                done.set_result(None)
-
-        def on_done(_: Batch) -> None:
-            with suppress(RuntimeError):  # the event loop is closed: the server is going down
-                event_loop.call_soon_threadsafe(wake)
-
-        batch = Batch(parsed.groups, on_done)
-        await asyncio.wrap_future(self._loop.call(lambda engine: engine.generate(batch)))
-        await self._until_done_or_gone(request, batch, done)
-        if batch.error is not None:
-            raise batch.error
-        return self._reply(render_generate(parsed, batch, self._model.codec))
-
-    async def _until_done_or_gone(self, request: Request, batch: Batch, done: asyncio.Future[None]) -> None:
-        """Waits for the batch; a client that closes its connection ends it."""
-        gone = asyncio.ensure_future(_disconnected(request))
-        try:
-            await asyncio.wait((done, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not done.done():
-                await asyncio.wrap_future(self._loop.call(lambda engine: engine.abort_batch(batch)))
-                await done
-        finally:
-            gone.cancel()
+        running = await RunningRequest.begin(request, parsed, self._loop)
+        seconds = parsed.body.progress_seconds
+        if seconds is None or await running.ends_within(seconds):
+            await running.end()
+            return self._reply(running.result(self._model.codec))
+        return ProgressReply(running, self._model.codec, seconds, {INCARNATION_HEADER: self._incarnation})
 
     async def abort_request(self, request: Request) -> Response:
         """Ends one request by its rid, or all."""
@@ -122,9 +103,11 @@ class HttpApi:
         return self._json({"success": True, "message": f"{num_aborted} prompt groups were aborted."})
 
     async def pause_generation(self, request: Request) -> Response:
-        """Stops between two steps."""
+        """Stops between two steps; with Drain, when nothing runs any more."""
         body = parse_body(PauseBody, await request.body())
         await self._command(lambda engine: engine.pause(body.mode))
+        while not await self._command(lambda engine: engine.is_drained()):
+            await asyncio.sleep(_DRAIN_LOOKS_SECONDS)
         return self._json({"status": "ok", "message": f"Generation is paused ({body.mode.value})."})
 
     async def continue_generation(self, request: Request) -> Response:
@@ -138,6 +121,13 @@ class HttpApi:
         await request.body()
         await self._command(lambda engine: engine.flush_cache())
         return self._json({"success": True, "message": "The cache is empty."})
+
+    async def score_tokens(self, request: Request) -> Response:
+        """Log-probs of given tokens."""
+        body = parse_body(ScoreBody, await request.body())
+        check_tokens(body.input_ids, self._model.geometry.vocab_size, "input_ids")
+        log_probs = await self._command(lambda engine: engine.score(body.input_ids))
+        return self._json({"log_probs": log_probs})
 
     async def update_weights_from_disk(self, request: Request) -> Response:
         """Loads a safetensors file or a folder of them."""
@@ -181,7 +171,7 @@ class HttpApi:
                 "weight_version": None if held is None else str(held.version),
                 "lineage": None if held is None else held.lineage,
                 "incarnation": self._incarnation,
-                "extensions": ["compact", "weight_versions", "lineage"],
+                "extensions": ["compact", "progress_seconds", "weight_versions", "lineage", "drain", "score_tokens"],
             }
         )
 
@@ -201,6 +191,7 @@ class HttpApi:
                 "context_length": self._model.geometry.max_positions,
                 "dtype": str(self._model.geometry.dtype).removeprefix("torch."),
                 "is_paused": state.is_paused,
+                "max_running_requests": state.capacity,
                 "num_running_reqs": state.num_running,
                 "num_waiting_reqs": state.num_waiting,
                 "incarnation": self._incarnation,
@@ -235,8 +226,3 @@ class HttpApi:
     def _reply(self, body: bytes, *, status: int = 200) -> Response:
         headers = {INCARNATION_HEADER: self._incarnation}
         return Response(body, status_code=status, media_type="application/json", headers=headers)
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

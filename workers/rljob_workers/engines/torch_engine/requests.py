@@ -154,5 +154,7 @@ class Batch:
 
 
 def _spans_of(begins: list[tuple[WeightId, int]], length: int) -> list[Span]:
+    if not begins:
+        return []  # it was ended before its first token
     ends = [start for _, start in begins[1:]] + [length]
     return [Span(weight, start, end) for (weight, start), end in zip(begins, ends, strict=True) if end > start]

@@ -36,7 +36,7 @@ from rljob_workers.engines.torch_engine.slots import Admission, SlotTable
 from rljob_workers.engines.torch_engine.stop_sets import StopSets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -117,6 +117,11 @@ class Scheduler:
         return self._slots.count
 
     @property
+    def capacity(self) -> int:
+        """Samples that may run at once, if the cache has room for them."""
+        return self._limits.max_running_samples
+
+    @property
     def num_waiting(self) -> int:
         """Groups that have samples without a slot."""
         return len(self._waiting)
@@ -135,8 +140,31 @@ class Scheduler:
 
     def step(self) -> None:
         """Admits what fits, draws one token for every running sample. A failure costs the batches that took part."""
+        self._guarded(self._admit_and_draw)
+
+    def step_running(self) -> None:
+        """As `step`, but whoever waits goes on waiting."""
+        self._guarded(self._draw_running)
+
+    def drawn(self, batch: Batch) -> int:
+        """Tokens that were drawn for a batch until now."""
+        running = sum(
+            int(self._slots.ints("num_drawn")[self._slots.ints("batch") == key].sum())
+            for key, one in self._batches.items()
+            if one is batch
+        )
+        return running + int(batch.lengths.sum())
+
+    def score(self, tokens: Sequence[int]) -> list[float]:
+        """Log-probs of tokens[1:] at temperature 1 under the weights that are held. Touches no running sample."""
+        if self._weights is None or self.held is None:
+            raise NotServing("No weights are loaded, so that nothing can be scored.")
+        self._check_fits(len(tokens), 0)
+        return self._decoder.score(self._weights, tokens).tolist()
+
+    def _guarded(self, step: Callable[[], None]) -> None:
         try:
-            self._step()
+            step()
         except EngineFault as error:
             self._fail_running(error)
         except (RuntimeError, MemoryError) as error:  # torch reports lack of memory as RuntimeError
@@ -208,7 +236,7 @@ class Scheduler:
                 "tokens. Lower max_new_tokens."
             )
 
-    def _step(self) -> None:
+    def _admit_and_draw(self) -> None:
         if self._is_stale:
             self._recompute()
         self._admitting = self._take_waiting()
@@ -216,6 +244,11 @@ class Scheduler:
             self._admit(chunk)
         self._admitting = []
         self._forget_done()
+        self._draw_running()
+
+    def _draw_running(self) -> None:
+        if self._is_stale:
+            self._recompute()
         if self._slots.count:
             self._decode()
             self._forget_done()

@@ -15,7 +15,9 @@ def advantages(batch: Batch, samples_per_prompt: int) -> dict[str, Jagged]:
     """The column that `put` takes, for a batch of whole groups in any order of rows."""
     rewards = batch.columns[tasks.REWARDS].values
     lengths = batch.columns[tasks.RESPONSE_LENGTHS].values
+    valid = batch.columns[tasks.VALID].values.bool()
     by_group = torch.from_numpy(np.argsort(batch.groups, kind="stable"))
     scores = torch.empty_like(rewards)
-    scores[by_group] = group_normalised(rewards[by_group].view(-1, samples_per_prompt)).flatten()
+    whole = (rewards[by_group].view(-1, samples_per_prompt), valid[by_group].view(-1, samples_per_prompt))
+    scores[by_group] = group_normalised(*whole).flatten()
     return {tasks.ADVANTAGES: Jagged.from_lengths(broadcast_to_tokens(scores, lengths), lengths)}

@@ -1,42 +1,21 @@
-"""Generate: tickets -> prompts -> engine -> rewards -> the rows of whole groups.
+"""Generate: tickets -> prompts -> the engine -> samples of whole groups.
 
-Called by the rollout loop from several threads at once; keeps no state between calls.
+Called by the groups in work, in the engine's event loop; keeps no state between calls.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 
-import torch
 import xxhash
 
-from rljob_api.wire.identity import WeightId
 from rljob_workers.data.base import Prompt, PromptSource
-from rljob_workers.engines.base import Engine, Generation, SamplingParams
-from rljob_workers.rewards.base import Answer
-from rljob_workers.rewards.errors import RewardError, RewardRefused
-from rljob_workers.roles import tasks
-from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.types import GroupRows, Ticket
-
-
-class GroupScorer(Protocol):
-    """Scores whole groups (`rewards.build_reward`)."""
-
-    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> Sequence[Sequence[float]]:
-        """One float per answer, group by group."""
-        ...
-
-
-class TextDecoder(Protocol):
-    """Turns token ids into text without special tokens."""
-
-    def __call__(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """One string per sequence."""
-        ...
+from rljob_workers.engines.all_or_none import all_or_none
+from rljob_workers.engines.base import Engine, FinishReason, Generation, Sample, SamplingParams
+from rljob_workers.engines.errors import EngineEmptied
+from rljob_workers.transfer_queue.types import Ticket
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +31,26 @@ class GenerateConfig:
     max_tokens: int
     """Positions of the model: prompt and response together."""
     stop_token_ids: tuple[int, ...]
-    timeout_seconds: float
-    """For one request to the engine."""
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedGroup:
+    """All samples of a ticket's prompt."""
+
+    ticket: Ticket
+    prompt: Prompt
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Who hears how a request goes on; called in the engine's event loop."""
+
+    tokens: Callable[[int], None]
+    """So many more tokens were made."""
+    samples: Callable[[int], None]
+    """So many more samples are done, and no longer the engine's."""
 
 
 def sampling_seed(job_seed: int, ticket: Ticket) -> int:
@@ -63,38 +60,53 @@ def sampling_seed(job_seed: int, ticket: Ticket) -> int:
 
 
 class GenerateStage:
-    """Generates and scores the groups of tickets."""
+    """Generates the groups of tickets."""
 
-    def __init__(
-        self, config: GenerateConfig, engine: Engine, source: PromptSource, reward: GroupScorer, decode: TextDecoder
-    ) -> None:
+    def __init__(self, config: GenerateConfig, engine: Engine, source: PromptSource) -> None:
         """The parts come from their factories; nothing is opened here."""
         self._config = config
         self._engine = engine
         self._source = source
-        self._reward = reward
-        self._decode = decode
 
-    def run(self, tickets: Sequence[Ticket]) -> list[GroupRows]:
-        """One batched request, then rewards, then rows.
+    async def run(self, tickets: Sequence[Ticket], listener: Listener) -> list[GeneratedGroup]:
+        """All samples of all tickets: one request where the engine takes many prompts, else one for each sample.
 
-        Raises EngineError (nothing of the request counts), RewardError, and ValueError for what no restart would help:
-        a prompt that is too long, a reward function that cannot work.
+        Raises EngineError (nothing of it counts). Prompts leave room for a response: others are passed over before.
         """
         prompts = [self._source.at(ticket.prompt_index) for ticket in tickets]
         params = [self._params(ticket, prompt) for ticket, prompt in zip(tickets, prompts, strict=True)]
-        deadline = time.monotonic() + self._config.timeout_seconds
-        generations = self._engine.generate([prompt.token_ids for prompt in prompts], params, deadline=deadline)
-        rewards = self._score(tickets, prompts, generations)
-        return [_rows(*parts) for parts in zip(tickets, prompts, generations, rewards, strict=True)]
+        ids = [prompt.token_ids for prompt in prompts]
+        if self._engine.prompts_per_request is None:
+            generations = await self._engine.generate(ids, params, progress=listener.tokens)
+            listener.samples(sum(one.num_samples for one in params))
+        else:
+            generations = await self._one_by_one(ids, params, listener)
+        if any(sample.finish_reason is FinishReason.ABORT for one in generations for sample in one.samples):
+            raise EngineEmptied("the samples were aborted at the engine: they are no answers")
+        return [GeneratedGroup(*parts) for parts in zip(tickets, prompts, generations, strict=True)]
+
+    async def _one_by_one(
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], listener: Listener
+    ) -> list[Generation]:
+        """Every sample on its own, so that one that is done makes room at once. The first failure ends the others."""
+
+        async def draw(prompt: Sequence[int], one: SamplingParams) -> Sample:
+            (generation,) = await self._engine.generate([prompt], [one], progress=listener.tokens)
+            listener.samples(1)
+            return generation.samples[0]
+
+        samples = iter(
+            await all_or_none(
+                draw(prompt, replace(given, num_samples=1, seed=given.seed + index))
+                for prompt, given in zip(prompts, params, strict=True)
+                for index in range(given.num_samples)
+            )
+        )
+        return [Generation(tuple(islice(samples, given.num_samples))) for given in params]
 
     def _params(self, ticket: Ticket, prompt: Prompt) -> SamplingParams:
         room = self._config.max_tokens - len(prompt.token_ids)
-        if room < 1:
-            raise ValueError(
-                f"data.prompts: prompt {prompt.index} has {len(prompt.token_ids)} tokens, but the model has only "
-                f"{self._config.max_tokens} positions for prompt and response. Remove the prompt or use a longer model."
-            )
+        assert room > 0, f"prompt {prompt.index} leaves no room for a response"
         return SamplingParams(
             temperature=self._config.temperature,
             top_p=self._config.top_p,
@@ -103,48 +115,5 @@ class GenerateStage:
             stop_token_ids=self._config.stop_token_ids,
             num_samples=self._config.samples_per_prompt,
             seed=sampling_seed(self._config.job_seed, ticket),
+            stop=self._config.stop,
         )
-
-    def _score(
-        self, tickets: Sequence[Ticket], prompts: Sequence[Prompt], generations: Sequence[Generation]
-    ) -> Sequence[Sequence[float]]:
-        texts = iter(self._decode([sample.output_ids for generation in generations for sample in generation.samples]))
-        groups = [
-            [
-                Answer(prompt.text, next(texts), prompt.label, ticket.group, index)
-                for index in range(len(generation.samples))
-            ]
-            for ticket, prompt, generation in zip(tickets, prompts, generations, strict=True)
-        ]
-        try:
-            return self._reward.score_groups(groups)
-        except RewardError as error:
-            if _is_final(error):
-                raise ValueError(str(error)) from error
-            raise
-
-
-def _is_final(error: RewardError) -> bool:
-    """Whether the function would say the same again: it returns no rewards, or says itself that it cannot score."""
-    return isinstance(error, RewardRefused) or type(error.__cause__) is ValueError
-
-
-def _rows(ticket: Ticket, prompt: Prompt, generation: Generation, rewards: Sequence[float]) -> GroupRows:
-    samples = generation.samples
-    prompt_ids = list(prompt.token_ids)
-    lengths = [len(sample.output_ids) for sample in samples]
-    response_lengths = torch.tensor(lengths, dtype=torch.int64)
-    tokens = torch.tensor(
-        [token for sample in samples for token in (*prompt_ids, *sample.output_ids)], dtype=torch.int32
-    )
-    log_probs = torch.tensor([value for sample in samples for value in sample.log_probs], dtype=torch.float32)
-    columns = {
-        tasks.TOKENS: Jagged.from_lengths(tokens, response_lengths + len(prompt_ids)),
-        tasks.RESPONSE_LENGTHS: Jagged.scalars(response_lengths),
-        tasks.LOSS_MASKS: Jagged.from_lengths(torch.ones(sum(lengths), dtype=torch.uint8), response_lengths),
-        tasks.ROLLOUT_LOG_PROBS: Jagged.from_lengths(log_probs, response_lengths),
-        tasks.REWARDS: Jagged.scalars(torch.tensor(rewards, dtype=torch.float32)),
-    }
-    oldest: list[WeightId] = [sample.spans[0].weight for sample in samples]
-    newest: list[WeightId] = [sample.spans[-1].weight for sample in samples]
-    return GroupRows(ticket, columns, oldest, newest)

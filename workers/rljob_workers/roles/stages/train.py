@@ -8,19 +8,25 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from rljob_api.spec import Truncated
+from rljob_workers.algorithms.loss_masks import masks_of_rows
 from rljob_workers.roles import tasks
+from rljob_workers.roles.stages.group_rows import FINISH_LENGTH
 from rljob_workers.trainers.base import OptimizerStepResult, TrainRows
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.types import Batch
 
 
-def train_rows(batch: Batch, log_probs: Jagged | None = None) -> TrainRows:
-    """The batch as a trainer takes it; `log_probs` are the proximal ones where they are no column of it."""
+def train_rows(batch: Batch, truncated: Truncated, log_probs: Jagged | None = None) -> TrainRows:
+    """The batch as a trainer takes it; `log_probs` are the proximal ones where they are no column of it.
+
+    Rows that nothing may be learnt from stay in it, masked: what ranks are dealt is fixed.
+    """
     columns = batch.columns
     return TrainRows(
         tokens=columns[tasks.TOKENS],
         response_lengths=columns[tasks.RESPONSE_LENGTHS].values,
-        loss_masks=columns[tasks.LOSS_MASKS],
+        loss_masks=loss_masks(batch, truncated),
         log_probs=columns.get(tasks.LOG_PROBS, log_probs),
         rollout_log_probs=columns[tasks.ROLLOUT_LOG_PROBS],
         advantages=columns[tasks.ADVANTAGES],
@@ -29,20 +35,46 @@ def train_rows(batch: Batch, log_probs: Jagged | None = None) -> TrainRows:
     )
 
 
-FACTS = ("row", "group", "oldest_version", "reward", "response_length")
-"""Columns of `slice_facts`; float64 holds every one of them exactly."""
+def loss_masks(batch: Batch, truncated: Truncated) -> Jagged:
+    """The masks of the batch, with 0 throughout the rows that nothing may be learnt from."""
+    masks = batch.columns[tasks.LOSS_MASKS]
+    kept = batch.columns[tasks.VALID].values.bool()
+    if truncated is Truncated.MASK:
+        kept = kept & ~_is_truncated(batch)
+    return Jagged(masks_of_rows(masks.values, masks.lengths, kept), masks.offsets)
+
+
+def _is_truncated(batch: Batch) -> torch.Tensor:
+    return batch.columns[tasks.FINISH_REASONS].values == FINISH_LENGTH
+
+
+FACTS = ("row", "group", "oldest_version", "reward", "response_length", "valid", "truncated", "token_staleness")
+"""Columns of `slice_facts`; float64 holds every one of them exactly. `token_staleness` is summed over the row's tokens:
+rollout id minus the version that made each."""
 
 
 def slice_facts(batch: Batch) -> torch.Tensor:
-    """[rows, 5] float64, columns as in FACTS: what rank 0 must know of every rank's rows."""
+    """[rows, 8] float64, columns as in FACTS: what rank 0 must know of every rank's rows."""
     columns = (
         torch.from_numpy(batch.rows.astype(np.float64)),
         torch.from_numpy(batch.groups.astype(np.float64)),
         torch.from_numpy(batch.oldest_versions.astype(np.float64)),
         batch.columns[tasks.REWARDS].values.double(),
         batch.columns[tasks.RESPONSE_LENGTHS].values.double(),
+        batch.columns[tasks.VALID].values.double(),
+        _is_truncated(batch).double(),
+        _token_staleness(batch),
     )
     return torch.stack(columns, dim=1)
+
+
+def _token_staleness(batch: Batch) -> torch.Tensor:
+    """[rows] float64."""
+    spans = batch.columns[tasks.VERSION_SPANS]
+    _, versions, starts, ends = spans.values.double().unbind(1)
+    row_of_span = torch.arange(len(spans)).repeat_interleave(spans.lengths)
+    of_spans = (batch.rollout_id - versions) * (ends - starts)
+    return torch.zeros(len(spans), dtype=torch.float64).index_add_(0, row_of_span, of_spans)
 
 
 @dataclass(slots=True)
@@ -50,7 +82,7 @@ class RolloutTally:
     """What is known of the rollout in training, summed up as its optimizer steps pass."""
 
     facts: list[torch.Tensor] = field(default_factory=list)
-    """[rows, 5] of every first-pass slice of every rank."""
+    """[rows, 8] of every first-pass slice of every rank."""
     losses: list[float] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     skipped_steps: int = 0
@@ -66,15 +98,21 @@ class RolloutTally:
     def summary(self) -> RolloutSummary:
         """The rollout in numbers; all its slices must have been added."""
         facts = torch.cat(self.facts)
-        _, _, oldest, rewards, lengths = facts.unbind(1)
+        _, _, oldest, rewards, lengths, valid, truncated, staleness = facts.unbind(1)
         skipped = {"skipped_steps": float(self.skipped_steps)} if self.skipped_steps else {}
+        shares = {
+            "response_length": float(lengths.mean()),
+            "invalid_share": 1.0 - float(valid.mean()),
+            "truncated_share": float(truncated.mean()),
+            "token_staleness": float(staleness.sum() / lengths.sum().clamp(min=1.0)),
+        }
         return RolloutSummary(
             samples=len(facts),
             tokens=int(lengths.sum()),
-            reward=float(rewards.mean()),
+            reward=float((rewards * valid).sum() / valid.sum().clamp(min=1.0)),
             oldest_version=int(oldest.min()),
             loss=sum(self.losses) / max(1, len(self.losses)),
-            metrics={**self.metrics, **skipped, "response_length": float(lengths.mean())},
+            metrics={**self.metrics, **skipped, **shares},
         )
 
 
@@ -86,6 +124,7 @@ class RolloutSummary:
     tokens: int
     """Response tokens."""
     reward: float
+    """Mean over the valid samples."""
     oldest_version: int
     loss: float
     """Mean over the optimizer steps that were taken; 0 where all were skipped."""

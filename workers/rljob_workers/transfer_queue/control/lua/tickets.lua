@@ -70,11 +70,16 @@ local function return_ticket(t)
   wait_again(t.r, t.group, load_group(t.r, t.group))
 end
 
--- Closes attempt a and opens a + 1 with the next prompt, under the same reservation.
-local function next_attempt(g)
+-- Gives the group the next prompt, under the same reservation.
+local function draw_another(g)
   g.rejected[#g.rejected + 1] = g.prompt
-  g.attempt = g.attempt + 1
   g.prompt = draw_prompt()
+end
+
+-- Closes attempt a and opens a + 1.
+local function next_attempt(g)
+  g.attempt = g.attempt + 1
+  draw_another(g)
 end
 
 -- The owner died (or its engine) with these tickets in work. A prompt counts kills only while it is alone.
@@ -200,18 +205,30 @@ rank_call('return_tickets', function(args, owner)
   return {}, true
 end)
 
-rank_call('redraw', function(args, owner)
-  local t = load_ticket(tonumber(args[1]))
-  if not t or t.owner ~= owner then return {'L'} end
-  local g = load_group(t.r, t.group)
-  if g.attempt + 1 >= SHAPE.attempts then return {'X', g.attempt + 1} end
+-- The owner goes on with another prompt for the ticket's group; `draw` gives it one.
+local function exchange(owner, t, g, draw)
   forget_ticket(t)
   redis.call('HDEL', KILLS, t.prompt)
-  next_attempt(g)
+  draw(g)
   local suspect = is_suspect(g.prompt)
   if meta('draining') or suspect and redis.call('SCARD', tickets_of(owner)) > 0 then
     wait_again(t.r, t.group, g)
     return {'L'}, true
   end
   return {'T', issue(owner, t.r, t.group, g, suspect and 1 or 0)}, true
+end
+
+rank_call('redraw', function(args, owner)
+  local t = load_ticket(tonumber(args[1]))
+  if not t or t.owner ~= owner then return {'L'} end
+  local g = load_group(t.r, t.group)
+  if g.attempt + 1 >= SHAPE.attempts then return {'X', g.attempt + 1} end
+  return exchange(owner, t, g, next_attempt)
+end)
+
+-- Nothing was generated for the prompt: it is no attempt.
+rank_call('pass_over', function(args, owner)
+  local t = load_ticket(tonumber(args[1]))
+  if not t or t.owner ~= owner then return {'L'} end
+  return exchange(owner, t, load_group(t.r, t.group), draw_another)
 end)

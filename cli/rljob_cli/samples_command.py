@@ -1,0 +1,120 @@
+"""`rljob samples`: what was generated. Reads the run folder; choosing and showing are in modules of their own."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Literal, NoReturn
+
+import click
+
+from rljob_api.generations import FILE, FILES
+from rljob_api.names import EXIT_BAD_MANIFEST
+from rljob_cli.generation_pages import pages_text, table_text
+from rljob_cli.generations import Choice, Line, read_generations, rollouts_of
+
+MAX_CHARACTERS = 1200
+"""Of a prompt or response on a page, without --full."""
+
+_EPILOG = """\b
+What to look at first:
+  rljob samples rljob-out/job                     the newest rollout: is it the task that you meant?
+  rljob samples rljob-out/job --rollout 0         what the model did before training
+  rljob samples rljob-out/job --rollout all --min-reward 1 --limit 5     is a full reward deserved?
+  rljob samples rljob-out/job --rollout all --max-reward 0 --limit 5     is none?
+  rljob samples rljob-out/job --rollout all --finish length              what did not come to its end
+  rljob samples rljob-out/job --rollout all --unscored                   where the reward has failed
+  rljob samples rljob-out/job --rollout 0..50 --output table             many at a glance
+
+\b
+Prompts and responses are shown as the model has them, special tokens included: a chat template that is there twice, or
+not at all, is seen here. `made by` are the versions of the weights that made the tokens.
+
+\b
+Exit codes: 0 shown, also where nothing matches; 64 the folder has no samples, or the question is wrong."""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--rollout", default="last", help="`last` (the default), `all`, a number, or a range such as 10..20.")
+@click.option("--min-reward", type=float, help="Only samples with at least this reward.")
+@click.option("--max-reward", type=float, help="Only samples with at most this reward.")
+@click.option("--finish", type=click.Choice(["stop", "length", "abort"]), help="Only samples that ended like this.")
+@click.option("--unscored", is_flag=True, help="Only samples that the reward could not score.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Show at most so many.")
+@click.option("--full", is_flag=True, help="Whole texts: a page leaves out the middle of long ones.")
+@click.option(
+    "--output",
+    type=click.Choice(["pages", "table", "json"]),
+    default="pages",
+    help="A page for each (the default), a line for each, or JSON for programs.",
+)
+def samples(
+    folder: Path,
+    rollout: str,
+    min_reward: float | None,
+    max_reward: float | None,
+    finish: str | None,
+    limit: int,
+    output: Literal["pages", "table", "json"],
+    *,
+    unscored: bool,
+    full: bool,
+) -> None:
+    """Show what was generated in the run in FOLDER: prompt, response, reward, and who made it.
+
+    Of each trained rollout telemetry.generationsPerRollout samples are kept (8), spread over it whatever they are
+    worth. A job that runs can be looked at, too.
+    """
+    lines = read_generations(folder) if folder.is_dir() else []
+    if not lines:
+        _refuse(_missing(folder))
+    choice = Choice(_rollouts(rollout, lines), min_reward, max_reward, finish, valid=False if unscored else None)
+    found = [line for line in lines if choice.takes(line)]
+    shown = found[:limit]
+    if output == "json":
+        click.echo(json.dumps({"matching": len(found), "samples": shown}, ensure_ascii=False))
+        return
+    if shown:
+        click.echo(table_text(shown) if output == "table" else pages_text(shown, None if full else MAX_CHARACTERS))
+        click.echo()
+    click.echo(_summary(lines, len(found), len(shown)))
+
+
+def _rollouts(wanted: str, lines: list[Line]) -> range | None:
+    if wanted == "all":
+        return None
+    if wanted == "last":
+        last = rollouts_of(lines)[-1]
+        return range(last, last + 1)
+    bounds = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", wanted)
+    if bounds is None:
+        _refuse(f"--rollout: {wanted!r} is none. Give `last`, `all`, a number, or a range such as 10..20.")
+    first = int(bounds[1])
+    return range(first, int(bounds[2] or first) + 1)
+
+
+def _summary(lines: list[Line], num_found: int, num_shown: int) -> str:
+    rollouts = rollouts_of(lines)
+    kept = f"{len(lines)} samples are kept, of rollouts {rollouts[0]} to {rollouts[-1]}"
+    more = f"; {num_shown} are shown (--limit)" if num_shown < num_found else ""
+    return f"{num_found} match{more}. {kept}."
+
+
+def _missing(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"{folder} is not a folder. Give the folder of a run (its --out, by default rljob-out/NAME)."
+    if any((folder / name).exists() for name in FILES):
+        return (
+            f"{folder} has no sample yet: the first rollout is not trained. Ask again, or look at `rljob queue stats`."
+        )
+    return (
+        f"{folder} has no {FILE}: nothing is trained yet, telemetry.generationsPerRollout is 0, or it is not the"
+        " folder of a run (its --out, by default rljob-out/NAME)."
+    )
+
+
+def _refuse(sentence: str) -> NoReturn:
+    click.echo(sentence, err=True)
+    raise click.exceptions.Exit(EXIT_BAD_MANIFEST)

@@ -1,0 +1,301 @@
+"""One job: what it trains, what its roles wait for, its queue, its weights."""
+
+from helm.dashboards.panels import RECENT, Board, Query, Row, choice, figure, lines, rate, sources, states
+
+_JOB = 'namespace="$namespace",job="$job"'
+
+
+def _rate(name: str, by: str = "role") -> str:
+    return rate(name, _JOB, by)
+
+
+def _increase(name: str, by: str = "role") -> str:
+    return f"sum by ({by}) (increase({name}{{{_JOB}}}[{RECENT}]))"
+
+
+def _share(part: str, whole: str) -> str:
+    return f"max(rate({part}{{{_JOB}}}[{RECENT}])) / max(rate({whole}{{{_JOB}}}[{RECENT}]))"
+
+
+def _of_job(name: str) -> str:
+    """A gauge that a job has once, whoever tells it: of two replicas of the operator one leads."""
+    return f"max({name}{{{_JOB}}})"
+
+
+_NOW = Row(
+    "Now",
+    [
+        figure(
+            "Phase",
+            "One word for the conditions.",
+            "none",
+            Query(f"max by (phase) (rljob_operator_job_phase{{{_JOB}}})", "{{phase}}"),
+            names=True,
+        ),
+        figure(
+            "Progress",
+            "Trained rollouts of those that are wanted.",
+            "percentunit",
+            Query(
+                f"({_of_job('rljob_operator_job_step')} + 1) / {_of_job('rljob_operator_job_total_steps')}", "progress"
+            ),
+        ),
+        figure("Step", "Last trained rollout.", "none", Query(_of_job("rljob_step"), "step")),
+        figure("Reward", "Mean of the last step.", "none", Query(_of_job("rljob_reward"), "reward")),
+        figure(
+            "Global restarts",
+            "Of the whole job.",
+            "none",
+            Query(_of_job("rljob_operator_job_global_restarts_total"), "restarts"),
+        ),
+        figure(
+            "Failures to be decided",
+            "They wait for the operator.",
+            "none",
+            Query(_of_job("rljob_failures_unacknowledged"), "failures"),
+        ),
+    ],
+)
+
+_TRAINING = Row(
+    "Training",
+    [
+        lines(
+            "Reward", "Mean over the samples of a step.", "none", Query(_of_job("rljob_reward"), "reward"), least=None
+        ),
+        lines("Loss", "Of a step.", "none", Query(_of_job("rljob_loss"), "loss"), least=None),
+        lines(
+            "Staleness",
+            "Rollout id minus version: of the oldest version in a step, and the mean over its tokens.",
+            "none",
+            Query(_of_job("rljob_staleness"), "oldest"),
+            Query(_of_job("rljob_token_staleness"), "tokens"),
+        ),
+        lines(
+            "Seconds a step",
+            "From its first row to its optimizer step.",
+            "s",
+            Query(_of_job("rljob_step_seconds"), "seconds"),
+        ),
+        lines(
+            "Samples and tokens a second",
+            "Of a step, by its seconds.",
+            "none",
+            Query(f"{_of_job('rljob_step_samples')} / {_of_job('rljob_step_seconds')}", "samples"),
+            Query(f"{_of_job('rljob_step_tokens')} / {_of_job('rljob_step_seconds')}", "tokens"),
+        ),
+        lines(
+            "Samples that count for nothing or little",
+            "Share of a step's: without a score, and cut off.",
+            "percentunit",
+            Query(_of_job("rljob_invalid_share"), "without a score"),
+            Query(_of_job("rljob_truncated_share"), "cut off"),
+            most=1,
+        ),
+    ],
+)
+
+_ROLES = Row(
+    "Roles",
+    [
+        lines(
+            "Ranks that are ready",
+            "Beside those that the job has: a gap is a restart, or a pod that waits.",
+            "none",
+            Query(f"sum by (role) (rljob_pod_ranks_ready{{{_JOB}}})", "{{role}}"),
+            Query(f"sum(rljob_pod_ranks{{{_JOB}}})", "all ranks"),
+        ),
+        lines(
+            "Share of time that ranks wait for rows",
+            "The role whose ranks never wait is the slow one.",
+            "percentunit",
+            Query(
+                f"{_rate('rljob_rank_queue_wait_seconds_total')} / count by (role) (rljob_rank_ready{{{_JOB}}})",
+                "{{role}}",
+            ),
+            most=1,
+        ),
+        lines(
+            "Rows a second",
+            "That the ranks of a role have claimed.",
+            "none",
+            Query(_rate("rljob_rank_queue_rows_total"), "{{role}}"),
+        ),
+        lines(
+            "Silence",
+            "Since the last beat of a role's most silent rank; heartbeatTimeoutSeconds is the limit.",
+            "s",
+            Query(f"max by (role) (rljob_rank_beat_age_seconds{{{_JOB}}})", "{{role}}"),
+        ),
+        lines(
+            "Starts",
+            "Of ranks, engines and containers, in each interval.",
+            "none",
+            Query(_increase("rljob_pod_rank_starts_total"), "{{role}} ranks"),
+            Query(_increase("rljob_pod_engine_starts_total"), "{{role}} engines"),
+            Query(_increase("rljob_pod_container_restarts_total"), "{{role}} containers"),
+        ),
+        lines(
+            "Skipped steps",
+            "Optimizer steps whose loss or gradient was not finite, in each interval.",
+            "none",
+            Query(f"max(increase(rljob_rank_skipped_steps_total{{{_JOB}}}[{RECENT}]))", "skipped"),
+        ),
+    ],
+)
+
+_ROLLOUT = Row(
+    "Rollout",
+    [
+        lines(
+            "Groups a second",
+            "Put into the queue, refused since they came too late, and drawn again.",
+            "none",
+            Query(_rate("rljob_rank_groups_put_total"), "put"),
+            Query(_rate("rljob_rank_groups_lost_total"), "lost"),
+            Query(_rate("rljob_rank_groups_redrawn_total"), "redrawn"),
+        ),
+        states(
+            "Why no ticket is given",
+            "Staleness: engines need newer weights. Capacity: training is the slow part.",
+            Query(f"max by (reason) (rljob_queue_withheld{{{_JOB}}})", "{{reason}}"),
+        ),
+        lines(
+            "Rewards and prompts",
+            "Calls whose reward had failed, samples that stayed without a score, prompts that were too long; a second.",
+            "none",
+            Query(_rate("rljob_rank_reward_retries_total"), "retries"),
+            Query(_rate("rljob_rank_samples_unscored_total"), "without a score"),
+            Query(_rate("rljob_rank_prompts_passed_over_total"), "too long"),
+        ),
+        lines(
+            "Rollouts",
+            "Replicas that are wanted and that there are, and engines that run.",
+            "none",
+            Query(_of_job("rljob_operator_job_rollouts_wanted"), "wanted"),
+            Query(_of_job("rljob_operator_job_rollouts"), "replicas"),
+            Query(f"sum(rljob_pod_engine_running{{{_JOB}}})", "engines"),
+        ),
+        lines(
+            "What autoscaling goes by",
+            "Share of its time that the actor waits for rows, and of their capacity that rollouts stand idle.",
+            "percentunit",
+            Query(_share("rljob_actor_starved_seconds_total", "rljob_actor_loop_seconds_total"), "actor is starved"),
+            Query(_share("rljob_rollout_withheld_seconds_total", "rljob_rollout_loop_seconds_total"), "rollouts idle"),
+            most=1,
+        ),
+        lines(
+            "Bytes through the queue a second",
+            "Values that a role has read, and chunks that it has put.",
+            "Bps",
+            Query(_rate("rljob_rank_queue_got_bytes_total"), "{{role}} reads"),
+            Query(_rate("rljob_rank_queue_put_bytes_total"), "{{role}} puts"),
+        ),
+    ],
+)
+
+_QUEUE = Row(
+    "Queue",
+    [
+        lines(
+            "Groups",
+            "Issued and not trained yet. At its capacity training is the slow part, near zero generation.",
+            "none",
+            Query(_of_job("rljob_groups_issued"), "issued"),
+            Query(_of_job("rljob_groups_capacity"), "capacity"),
+        ),
+        lines(
+            "Rows that are ready",
+            "And wait for a task.",
+            "none",
+            Query(f"max by (task) (rljob_rows_ready{{{_JOB}}})", "{{task}}"),
+        ),
+        lines(
+            "Rows",
+            "Of all tasks, by state.",
+            "none",
+            Query(f"sum by (state) (rljob_queue_rows{{{_JOB}}})", "{{state}}"),
+            stacked=True,
+        ),
+        lines(
+            "Oldest lease",
+            "How long a task's oldest claim is in work.",
+            "s",
+            Query(f"max by (task) (rljob_queue_oldest_lease_seconds{{{_JOB}}})", "{{task}}"),
+        ),
+        lines(
+            "Tickets",
+            "That rollouts work on, and that came back.",
+            "none",
+            Query(_of_job("rljob_queue_tickets_in_work"), "in work"),
+            Query(_of_job("rljob_queue_tickets_returned"), "returned"),
+        ),
+        lines(
+            "Storage",
+            "Of the units together; above high water no ticket is given.",
+            "bytes",
+            Query(f"sum(rljob_queue_unit_used_bytes{{{_JOB}}})", "used"),
+            Query(f"sum(rljob_queue_unit_high_water_bytes{{{_JOB}}})", "high water"),
+            Query(f"sum(rljob_queue_unit_limit_bytes{{{_JOB}}})", "limit"),
+        ),
+        lines(
+            "Traffic of storage",
+            "Bytes a second.",
+            "Bps",
+            Query(_rate("rljob_queue_unit_received_bytes_total", "unit"), "unit {{unit}} takes"),
+            Query(_rate("rljob_queue_unit_sent_bytes_total", "unit"), "unit {{unit}} gives"),
+            width=12,
+        ),
+        lines(
+            "Lost and dropped",
+            "Rows that went because storage was full, and chunks that a unit lost; in each interval.",
+            "none",
+            Query(_increase("rljob_queue_dropped_rows_total", "kind"), "{{kind}} rows"),
+            Query(f"sum(increase(rljob_queue_unit_lost_chunks_total{{{_JOB}}}[{RECENT}]))", "chunks"),
+            width=12,
+        ),
+    ],
+)
+
+_WEIGHTS = Row(
+    "Weights and checkpoints",
+    [
+        lines(
+            "Versions",
+            "Trained, published for the engines, and recorded as a checkpoint.",
+            "none",
+            Query(f"{_of_job('rljob_step')} + 1", "trained"),
+            Query(_of_job("rljob_published_version"), "published"),
+            Query(_of_job("rljob_recorded_version"), "recorded"),
+            width=12,
+        ),
+        lines(
+            "Steps that a restart would repeat",
+            "Since the last recorded checkpoint.",
+            "none",
+            Query(f"{_of_job('rljob_step')} + 1 - {_of_job('rljob_recorded_version')}", "steps"),
+            width=6,
+        ),
+        lines(
+            "Epoch",
+            "It grows with each global restart. 0 beside it: the control Redis is not open.",
+            "none",
+            Query(_of_job("rljob_epoch"), "epoch"),
+            Query(_of_job("rljob_server_open"), "control Redis is open"),
+            width=6,
+        ),
+    ],
+)
+
+BOARD = Board(
+    uid="rljob-job",
+    title="RLJob: one job",
+    description="Roles, reward, staleness, queue, weights and restarts of one RLJob. Orange lines are new epochs.",
+    variables=[
+        sources(),
+        choice("namespace", "Namespace", "label_values(rljob_operator_job_phase, namespace)"),
+        choice("job", "Job", 'label_values(rljob_operator_job_phase{namespace="$namespace"}, job)'),
+    ],
+    rows=[_NOW, _TRAINING, _ROLES, _ROLLOUT, _QUEUE, _WEIGHTS],
+    marks=[Query(f"max(changes(rljob_epoch{{{_JOB}}}[{RECENT}])) > 0", "New epoch")],
+)

@@ -1,0 +1,40 @@
+"""The real SGLang in a pod: imported by the pod that forks it, killed process by process, and the job goes on."""
+
+from pathlib import Path
+
+import pytest
+
+from rljob_api.names import Role
+from tests.cluster.harness import processes
+from tests.cluster.harness.definition import install_definition
+from tests.cluster.harness.kubectl import Kubectl
+from tests.cluster.harness.machine import Cluster
+from tests.cluster.harness.operator import OperatorProcess
+from tests.cluster.harness.processes import Kind
+from tests.cluster.harness.rljob import ClusterJob, make_job
+
+PATIENCE_SECONDS = 300.0
+ROLLOUT = Role.ROLLOUT.value
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+def test_a_job_of_two_servers_of_sglang_bears_the_death_of_one(
+    cluster: Cluster, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    install_definition(cluster.kubeconfig)
+    roles = {"rollout": {"ranksPerPod": 2, "engine": {"kind": "SGLang"}}, "reference": {}}
+    patience = {"heartbeatTimeoutSeconds": 60, "stallTimeoutSeconds": 300}
+    manifest = make_job(roles=roles, rollout={"numRollouts": 120}, restartPolicy=patience)
+    job = ClusterJob(kubectl, manifest)
+    with OperatorProcess(cluster, kubectl.namespace, tmp_path, lease=None):
+        job.apply()
+        job.wait_true("Ready", seconds=PATIENCE_SECONDS)
+        running = processes.of_container(kubectl, job.pod_of(ROLLOUT), "worker")
+        engines = [process for process in running if process.kind is Kind.ENGINE]
+        assert len(engines) == 6, "two servers of three processes each"
+        engines[0].kill()  # the first of its group: the server
+        told = job.wait_event("EngineExited", seconds=PATIENCE_SECONDS)
+        assert "of rollout-0" in told["note"]
+        job.assert_succeeded(seconds=PATIENCE_SECONDS)
+        assert job.epoch() == 1

@@ -1,0 +1,112 @@
+"""A job that does not start gives back what it holds: by its deadline, or since its infrastructure does not stay up."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.harness.definition import install_definition
+from tests.cluster.harness.gpus import asks_for, pretended_gpus
+from tests.cluster.harness.kubectl import Kubectl, Object
+from tests.cluster.harness.machine import Cluster, workload_options
+from tests.cluster.harness.operator import OperatorProcess
+from tests.cluster.harness.rljob import ClusterJob, make_job
+
+RESOURCE = "rljob.example/startup-gpu"
+NOWHERE = {"spec": {"nodeSelector": {"example.org/none": "none"}}}
+PATIENCE_SECONDS = 180.0
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture
+def four_gpus(kubectl: Kubectl) -> Iterator[None]:
+    """A node of the cluster says that it has four."""
+    with pretended_gpus(kubectl, RESOURCE):
+        yield
+
+
+def wait_failed(job: ClusterJob) -> tuple[str, str]:
+    """Reason and sentence of the condition Failed."""
+    job.kubectl.wait(f"{job.name} to fail", lambda: job.condition("Failed"), seconds=PATIENCE_SECONDS)
+    failed = job.condition("Failed")
+    return str(failed["reason"]), str(failed["message"])
+
+
+def waits_for_gpus(kubectl: Kubectl) -> Object:
+    """A pod of somebody else that wants all four; the tests' node has the image of every job's pod."""
+    image = next(pod for pod in kubectl.all("pods") if pod["metadata"]["labels"].get("rljob.dev/role") == "actor")
+    container = {
+        **{key: image["spec"]["containers"][0][key] for key in ("image", "imagePullPolicy")},
+        "name": "worker",
+        "command": ["/bin/true"],
+        "resources": {"limits": {RESOURCE: "4"}},
+    }
+    spec = {"containers": [container], "restartPolicy": "Never"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "waits"}, "spec": spec}
+
+
+def scheduled(kubectl: Kubectl, pod: str) -> bool:
+    found = kubectl.get("pod", pod)
+    return bool(found and found["spec"].get("nodeName"))
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_a_job_that_is_not_ready_in_time_gives_its_gpus_back(
+    cluster: Cluster, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    install_definition(cluster.kubeconfig)
+    manifest = make_job(
+        roles={"actor": asks_for(2, 2, RESOURCE), "reference": {"template": NOWHERE}},
+        training={"microBatchSize": 16},
+    )
+    manifest["spec"]["startupDeadlineSeconds"] = 40
+    job = ClusterJob(kubectl, manifest)
+    with OperatorProcess(cluster, kubectl.namespace, tmp_path, lease=None):
+        job.apply()
+        kubectl.wait(
+            "the actor to have its GPUs",
+            lambda: any(pod["spec"].get("nodeName") for pod in job.pods(role="actor")),
+            seconds=PATIENCE_SECONDS,
+        )
+        kubectl.apply(waits_for_gpus(kubectl))
+        reason, said = wait_failed(job)
+        assert reason == "StartupDeadlineExceeded", said
+        assert said.startswith("the job has not been Ready for startupDeadlineSeconds (40 s): Unschedulable: ")
+        assert "reference-0 (0/1 nodes are available" in said
+        assert (job.status()["phase"], job.status()["reason"]) == ("Failed", "StartupDeadlineExceeded")
+        (event,) = kubectl.wait("its event", lambda: job.events("StartupDeadlineExceeded"))
+        assert event["type"] == "Warning"
+        kubectl.wait("its pods to go", lambda: not job.pods(), seconds=PATIENCE_SECONDS)
+        kubectl.wait("who waits for the GPUs to get them", lambda: scheduled(kubectl, "waits"), seconds=60)
+        kubectl.delete("rljob", job.name)
+
+
+def test_infrastructure_that_is_restarted_in_vain_fails_the_job_with_its_last_words(
+    cluster: Cluster, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    """The kubelet's back-off would take twenty minutes: all but the last of the ends are written into the status."""
+    install_definition(cluster.kubeconfig)
+    # A shell takes no argument --port, says so, and ends.
+    workloads: dict[str, Any] = {**workload_options(), "redisServer": "/bin/sh"}
+    job = ClusterJob(kubectl, make_job())
+    with OperatorProcess(cluster, kubectl.namespace, tmp_path, lease=None, workloads=workloads):
+        job.apply()
+        kubectl.wait("the restarts to be counted", lambda: in_vain(job, "control") >= 1, seconds=PATIENCE_SECONDS)
+        assert "control (" in job.condition("Ready")["message"]
+        counted = [{**each, "restartsInVain": 8} for each in job.status()["infrastructure"]]
+        kubectl.merge("rljob", job.name, {"status": {"infrastructure": counted}}, subresource="status")
+        reason, said = wait_failed(job)
+        assert reason == "InfrastructureFailing"
+        assert re.search("has ended (9|10) times since the job was last Ready or trained a step", said), said
+        assert "the last time it exited with code 2" in said
+        assert "option" in said.rpartition(": ")[2], "the shell's own words"
+        kubectl.wait("its pods to go", lambda: not job.pods(), seconds=PATIENCE_SECONDS)
+        kubectl.delete("rljob", job.name)
+
+
+def in_vain(job: ClusterJob, name: str) -> int:
+    found = [each for each in job.status().get("infrastructure", []) if each["name"] == name]
+    return int(found[0].get("restartsInVain", 0)) if found else 0

@@ -1,0 +1,201 @@
+"""Whoever waits says for what: what a real cluster refuses, does not have, or cannot start, is the reason of Ready.
+
+The jobs here never run: each is kept by something else, and nobody waits for a limit.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.harness.definition import install_definition
+from tests.cluster.harness.kubectl import Kubectl, Object
+from tests.cluster.harness.machine import Cluster
+from tests.cluster.harness.operator import OperatorProcess
+from tests.cluster.harness.rljob import ClusterJob, make_job
+
+PATIENCE_SECONDS = 120.0
+NOWHERE = {"spec": {"nodeSelector": {"example.org/none": "none"}}}
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(autouse=True)
+def operator(cluster: Cluster, kubectl: Kubectl, tmp_path: Path) -> Iterator[OperatorProcess]:
+    install_definition(cluster.kubeconfig)
+    with OperatorProcess(cluster, kubectl.namespace, tmp_path / "operator") as process:
+        yield process
+
+
+def ready(job: ClusterJob) -> tuple[str, str]:
+    """Reason and sentence of Ready."""
+    found = job.condition("Ready")
+    return str(found.get("reason", "")), str(found.get("message", ""))
+
+
+def wait_for_reason(job: ClusterJob, reason: str, *words: str) -> str:
+    """Until Ready says it, and with these words; its sentence."""
+
+    def says_so() -> bool:
+        said = ready(job)
+        return said[0] == reason and all(word in said[1] for word in words)
+
+    job.wait(f"Ready to be False for {reason} with {words}", says_so, seconds=PATIENCE_SECONDS)
+    assert job.status()["reason"] == reason
+    return ready(job)[1]
+
+
+def with_template(role: str, template: Object, **spec: Any) -> Object:
+    return make_job(roles={"reference": {}, role: {"template": template}}, **spec)
+
+
+def quota(**hard: str) -> Object:
+    return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "small"}, "spec": {"hard": hard}}
+
+
+def wait_in_force(kubectl: Kubectl) -> None:
+    kubectl.wait_for("resourcequota", "small", "to be counted", lambda it: it.get("status", {}).get("hard"))
+
+
+def test_a_quota_of_pods_is_named_for_workers_and_for_redis(kubectl: Kubectl) -> None:
+    kubectl.apply(quota(pods="0"))
+    wait_in_force(kubectl)
+    job = ClusterJob(kubectl, make_job()).apply()
+    refused = "is forbidden: exceeded quota: small"
+    said = wait_for_reason(job, "FailedCreate", "actor-0 (", refused, "coordinator (", "control (", "storage-0 (")
+    assert said.count(refused) >= 4, "Deployments say it in a condition, StatefulSets in an Event"
+
+    kubectl.delete("resourcequota", "small")
+    job.wait("its pods", lambda: len(job.pods()) == len(job.status()["roles"]), seconds=PATIENCE_SECONDS)
+    kubectl.delete("rljob", job.name)
+
+
+def test_objects_that_the_api_server_does_not_take_are_named(kubectl: Kubectl) -> None:
+    kubectl.apply(quota(**{"count/deployments.apps": "2"}))
+    wait_in_force(kubectl)
+    job = ClusterJob(kubectl, make_job()).apply()
+    wait_for_reason(job, "ObjectRefused", "Deployment job-", "was refused", "exceeded quota: small")
+    assert job.wait_event("ObjectRefused")["type"] == "Warning"
+    kubectl.delete("rljob", job.name)
+
+
+def test_a_secret_that_is_refused_keeps_the_whole_job_and_is_named(kubectl: Kubectl) -> None:
+    kubectl.apply(quota(**{"count/secrets": "0"}))
+    wait_in_force(kubectl)
+    job = ClusterJob(kubectl, make_job()).apply()
+    wait_for_reason(job, "ObjectRefused", "Secret job-secret was refused", "exceeded quota: small")
+    assert job.status()["phase"] == "Pending"
+    assert job.wait_event("ObjectRefused")["type"] == "Warning"
+    kubectl.delete("resourcequota", "small")
+    job.wait("the job to begin", lambda: job.epoch() == 1, seconds=PATIENCE_SECONDS)
+    kubectl.delete("rljob", job.name)
+
+
+def test_an_image_that_does_not_exist_is_named_with_the_kubelets_words(kubectl: Kubectl) -> None:
+    template = {"spec": {"containers": [{"name": "worker", "image": "none.invalid/no-such-image:1"}]}}
+    template["spec"]["containers"][0]["imagePullPolicy"] = "Always"
+    job = ClusterJob(kubectl, with_template("actor", template)).apply()
+    wait_for_reason(job, "ImagePullBackOff", "actor-0 (", "none.invalid/no-such-image:1")
+    kubectl.delete("rljob", job.name)
+
+
+def test_an_init_container_that_fails_is_named(kubectl: Kubectl) -> None:
+    fetch = {"name": "fetch", "image": "none.invalid/no-such-image:1", "imagePullPolicy": "Always"}
+    job = ClusterJob(kubectl, with_template("actor", {"spec": {"initContainers": [fetch]}})).apply()
+    wait_for_reason(job, "Init:ImagePullBackOff", "actor-0 (init container fetch: ")
+    kubectl.delete("rljob", job.name)
+
+
+def test_no_node_is_named_with_the_schedulers_sentence(kubectl: Kubectl) -> None:
+    job = ClusterJob(kubectl, with_template("actor", NOWHERE)).apply()
+    wait_for_reason(job, "Unschedulable", "actor-0 (0/1 nodes are available", "node affinity/selector")
+    kubectl.delete("rljob", job.name)
+
+
+def test_a_class_of_storage_that_does_not_exist_is_named(kubectl: Kubectl) -> None:
+    job = ClusterJob(kubectl, make_job(checkpoint={"volume": {"size": "1Gi", "storageClassName": "no-such"}})).apply()
+    wait_for_reason(
+        job, "ProvisioningFailed", "actor-0 (", "PersistentVolumeClaim job-checkpoints", '"no-such" not found'
+    )
+    kubectl.delete("rljob", job.name)
+
+
+def test_a_volume_that_cannot_be_mounted_is_named_by_the_event_alone(kubectl: Kubectl) -> None:
+    template = {
+        "spec": {
+            "containers": [{"name": "worker", "volumeMounts": [{"name": "x", "mountPath": "/x"}]}],
+            "volumes": [{"name": "x", "secret": {"secretName": "no-such"}}],
+        }
+    }
+    job = ClusterJob(kubectl, with_template("rollout", template)).apply()
+    wait_for_reason(job, "FailedMount", "rollout-0 (", 'secret "no-such" not found')
+    kubectl.delete("rljob", job.name)
+
+
+def test_what_a_container_names_and_is_not_there_is_named(kubectl: Kubectl) -> None:
+    reference = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "no-such", "key": "token"}}}
+    template = {"spec": {"containers": [{"name": "worker", "env": [reference]}]}}
+    job = ClusterJob(kubectl, with_template("rollout", template)).apply()
+    wait_for_reason(job, "CreateContainerConfigError", "rollout-0 (", 'secret "no-such" not found')
+    kubectl.delete("rljob", job.name)
+
+
+def test_a_policy_that_refuses_pods_is_named_with_its_sentence(kubectl: Kubectl) -> None:
+    name = kubectl.namespace
+    kind = {"apiVersion": "admissionregistration.k8s.io/v1"}
+    matches = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    policy = {
+        **kind,
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "matchConstraints": {"resourceRules": [matches]},
+            "validations": [{"expression": "false", "message": "nobody may have pods today"}],
+        },
+    }
+    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
+    binding = {
+        **kind,
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": name},
+        "spec": {"policyName": name, "validationActions": ["Deny"], "matchResources": here},
+    }
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }
+    kubectl.apply(policy, binding)
+    try:
+        kubectl.wait("the policy to be in force", lambda: is_refused(kubectl, pod))
+        job = ClusterJob(kubectl, make_job()).apply()
+        wait_for_reason(job, "FailedCreate", "actor-0 (", "nobody may have pods today")
+    finally:
+        kubectl.delete("validatingadmissionpolicybinding", name)
+        kubectl.delete("validatingadmissionpolicy", name)
+    kubectl.delete("rljob", job.name)
+
+
+def is_refused(kubectl: Kubectl, manifest: Object) -> bool:
+    try:
+        return bool(kubectl.refusal(manifest))
+    except AssertionError:
+        return False
+
+
+def test_a_name_that_is_used_again_says_that_it_waits_for_the_earlier_jobs_pods(kubectl: Kubectl) -> None:
+    # A finalizer stands for a pod that takes its time to end: nothing else holds it for longer than its grace period.
+    keeps = {"metadata": {"finalizers": ["example.org/keeps"]}}
+    job = ClusterJob(kubectl, with_template("reference", NOWHERE)).apply()
+    job.wait("its pods", lambda: job.pods(role="reference"), seconds=PATIENCE_SECONDS)
+    (pod,) = (each["metadata"]["name"] for each in job.pods(role="reference"))
+    kubectl.merge("pod", pod, keeps)
+    kubectl.delete("rljob", job.name)
+    kubectl.wait_gone("rljob", job.name)
+    job.apply()
+    wait_for_reason(job, "EarlierJob", "pods of an earlier job of this name are still there", pod)
+    kubectl.merge("pod", pod, {"metadata": {"finalizers": None}})
+    job.wait("the job to begin", lambda: job.epoch() == 1, seconds=PATIENCE_SECONDS)
+    kubectl.delete("rljob", job.name)

@@ -1,0 +1,83 @@
+"""What transformers says of tokens: the truth that engines are held against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from rljob_workers.models.building import build_config, initial_state, save_folder
+from rljob_workers.models.tokenizers import build_tokenizer
+from tests.integration.engines.engine_process import talkative_model
+
+
+class Weights:
+    """A version of the model: a folder that engines load, and transformers' model of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        model.train(mode=False)
+        self.model = model
+
+    def log_probs(self, prompt: Sequence[int], output: Sequence[int], temperature: float = 1.0) -> torch.Tensor:
+        """[len(output)]: of each output token."""
+        return _chosen(self._logits(prompt, output), output, temperature)
+
+    def nucleus(self, prompt: Sequence[int], output: Sequence[int], top_p: float, top_k: int) -> torch.Tensor:
+        """[len(output)] bool: whether each token is one that top-k and top-p leave."""
+        probabilities, order = self._logits(prompt, output).softmax(-1).sort(descending=True)
+        before = probabilities.cumsum(-1) - probabilities
+        rank = (order == torch.tensor(output)[:, None]).float().argmax(-1, keepdim=True)
+        return (before.gather(1, rank)[:, 0] < top_p + 1e-4) & (rank[:, 0] < top_k)
+
+    def log_probs_after(self, old: Weights, prompt: Sequence[int], output: Sequence[int], start: int) -> torch.Tensor:
+        """Of output[start:], drawn by these weights on what `old` had cached of all before the last token before it."""
+        tokens = torch.tensor([[*prompt, *output]])
+        cached = len(prompt) + start - 1
+        with torch.no_grad():
+            past = old.model(tokens[:, :cached], use_cache=True).past_key_values
+            logits = self.model(tokens[:, cached:-1], past_key_values=past).logits[0]
+        return _chosen(logits, output[start:], 1.0)
+
+    def _logits(self, prompt: Sequence[int], output: Sequence[int]) -> torch.Tensor:
+        with torch.no_grad():
+            logits: torch.Tensor = self.model(torch.tensor([[*prompt, *output]])).logits
+        return logits[0, len(prompt) - 1 : -1].float()
+
+
+def _chosen(logits: torch.Tensor, output: Sequence[int], temperature: float) -> torch.Tensor:
+    return (logits / temperature).log_softmax(-1).gather(1, torch.tensor(output)[:, None])[:, 0]
+
+
+def write_versions(folder: Path, count: int) -> list[Weights]:
+    """Versions of the model that the torch engine and SGLang are started with."""
+    versions = []
+    for seed in range(1, count + 1):
+        spec = talkative_model(seed=seed)
+        tokenizer = build_tokenizer(spec)
+        save_folder(folder / str(seed), build_config(spec, tokenizer), tokenizer, initial_state(spec, tokenizer))
+        versions.append(Weights(folder / str(seed)))
+    return versions
+
+
+def vary_checkpoint(checkpoint: Path, folder: Path, count: int) -> list[Weights]:
+    """Versions of the model of a live server: its own weights, and others with another last norm."""
+    versions = [Weights(checkpoint)]
+    for version in range(1, count):
+        varied = folder / str(version)
+        varied.mkdir()
+        for file in checkpoint.iterdir():
+            if file.suffix == ".safetensors":
+                state = load_file(file)
+                changed = {
+                    name: value * (1 + 0.2 * version) for name, value in state.items() if name == "model.norm.weight"
+                }
+                save_file({**state, **changed}, varied / file.name, metadata={"format": "pt"})
+            elif file.is_file():
+                (varied / file.name).symlink_to(file)
+        versions.append(Weights(varied))
+    return versions

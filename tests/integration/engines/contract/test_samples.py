@@ -1,0 +1,161 @@
+"""What an engine's samples are: whose log-probs, which seeds, how many, why they end, how long they may be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from rljob_workers.engines.base import Engine, FinishReason, VersionSpan
+from rljob_workers.engines.errors import EngineRefused
+from tests.integration.engines.contract.calls import PROMPT, Running, draw, load, params, soon, until, version
+from tests.integration.engines.contract.contenders import Contender, TorchContender
+from tests.integration.engines.contract.reference import Weights
+from tests.near import assert_log_probs_near
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+async def test_log_probs_are_those_of_the_distribution_at_temperature(
+    engine: Engine, versions: list[Weights], temperature: float
+) -> None:
+    await load(engine, versions[1].folder, 1)
+    for sample in await draw(engine, params(64, num_samples=3, temperature=temperature)):
+        expected = versions[1].log_probs(PROMPT, sample.output_ids, temperature)
+        assert_log_probs_near(torch.tensor(sample.log_probs), expected)
+        assert sample.spans == (VersionSpan(version(1), 0, len(sample.output_ids)),)
+
+
+async def test_top_p_and_top_k_choose_tokens_and_leave_log_probs_as_they_were(
+    engine: Engine, versions: list[Weights]
+) -> None:
+    await load(engine, versions[1].folder, 1)
+    for sample in await draw(engine, params(64, num_samples=3, top_p=0.5, top_k=9)):
+        assert versions[1].nucleus(PROMPT, sample.output_ids, 0.5, 9).all()
+        assert_log_probs_near(torch.tensor(sample.log_probs), versions[1].log_probs(PROMPT, sample.output_ids))
+
+
+async def test_temperature_0_takes_the_likeliest_token(engine: Engine, versions: list[Weights]) -> None:
+    await load(engine, versions[1].folder, 1)
+    [sample] = await draw(engine, params(32, temperature=0.0))
+    assert versions[1].nucleus(PROMPT, sample.output_ids, 0.0, 1).all()
+
+
+async def test_a_seed_fixes_a_sample_whatever_runs_beside_it(
+    server: Contender, engine: Engine, versions: list[Weights]
+) -> None:
+    if not server.seeds:
+        pytest.skip("the server was not started with --enable-deterministic-inference")
+    await load(engine, versions[1].folder, 1)
+    together = await draw(engine, params(num_samples=4, seed=40))
+    alone = await draw(engine, params(seed=42))
+    assert together[2].output_ids == alone[0].output_ids
+    assert len({tuple(sample.output_ids) for sample in together}) == 4
+
+
+async def test_samples_come_in_the_order_of_prompts_as_many_as_each_asks_for(
+    engine: Engine, versions: list[Weights]
+) -> None:
+    await load(engine, versions[1].folder, 1)
+    prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 1, 2, 3]]
+    asked = [params(3 + count, num_samples=count, seed=count) for count in (3, 1, 2)]
+    found = await engine.generate(prompts, asked, progress=lambda _: None)
+    assert [len(generation.samples) for generation in found] == [3, 1, 2]
+    for prompt, generation in zip(prompts, found, strict=True):
+        for sample in generation.samples:
+            expected = versions[1].log_probs(prompt, sample.output_ids)
+            assert_log_probs_near(torch.tensor(sample.log_probs), expected)
+            assert sample.spans == (VersionSpan(version(1), 0, len(sample.output_ids)),)
+
+
+async def test_a_stop_token_ends_a_sample_and_is_its_last(engine: Engine, versions: list[Weights]) -> None:
+    await load(engine, versions[1].folder, 1)
+    [whole] = await draw(engine, params(32, seed=3))
+    stop = whole.output_ids[9]
+    [sample] = await draw(engine, params(32, seed=3, stop_token_ids=(stop,)))
+    assert sample.finish_reason is FinishReason.STOP
+    assert sample.output_ids == whole.output_ids[: whole.output_ids.index(stop) + 1]
+    assert len(sample.log_probs) == len(sample.output_ids)
+
+
+async def test_a_text_ends_a_sample_where_it_is_whole(
+    server: Contender, engine: Engine, versions: list[Weights]
+) -> None:
+    if isinstance(server, TorchContender):
+        with pytest.raises(EngineRefused):
+            await draw(engine, params(stop=("1",)))
+        return
+    await load(engine, versions[1].folder, 1)
+    tokenizer = AutoTokenizer.from_pretrained(versions[1].folder)
+    [whole] = await draw(engine, params(32, seed=3))
+    stop = str(tokenizer.decode(whole.output_ids[8:10]))
+    [sample] = await draw(engine, params(32, seed=3, stop=(stop,)))
+    assert sample.finish_reason is FinishReason.STOP
+    assert sample.output_ids == whole.output_ids[: len(sample.output_ids)]
+    assert str(tokenizer.decode(sample.output_ids)).endswith(stop)
+    assert stop not in tokenizer.decode(sample.output_ids[:-1])
+    assert len(sample.log_probs) == len(sample.output_ids)
+
+
+async def test_a_sample_ends_at_its_length(engine: Engine, versions: list[Weights]) -> None:
+    await load(engine, versions[1].folder, 1)
+    [sample] = await draw(engine, params(7))
+    assert (sample.finish_reason, len(sample.output_ids)) == (FinishReason.LENGTH, 7)
+
+
+async def test_the_longest_sample_that_there_is_room_for_is_made_and_a_longer_one_refused(
+    engine: Engine, versions: list[Weights]
+) -> None:
+    await load(engine, versions[1].folder, 1)
+    room = await engine.max_tokens()
+    prompt = [5] * (room - 30)
+    [sample] = await draw(engine, params(30, temperature=1.0), prompt)
+    assert len(sample.output_ids) == 30
+    with pytest.raises(EngineRefused):
+        await draw(engine, params(31), prompt)
+    with pytest.raises(EngineRefused):
+        await draw(engine, params(1), [5] * (room + 100))
+    assert len(await draw(engine, params(1))) == 1
+
+
+async def test_progress_tells_each_token_once(server: Contender, engine: Engine, versions: list[Weights]) -> None:
+    await load(engine, versions[1].folder, 1)
+    told: list[int] = []
+    [generation] = await engine.generate([PROMPT], [params(300, num_samples=server.crowd)], progress=told.append)
+    assert sum(told) == sum(len(sample.output_ids) for sample in generation.samples)
+
+
+async def test_progress_is_told_while_tokens_are_made(
+    server: Contender, engine: Engine, versions: list[Weights]
+) -> None:
+    """Whoever waits for a long answer sees it grow: word comes again and again before its end."""
+    await load(engine, versions[1].folder, 1)
+    running = await Running(engine, params(900, num_samples=server.crowd)).began()
+    first = running.num_tokens
+    await until(lambda: running.num_tokens > first or running.task.done(), "word of more tokens")
+    assert not running.task.done(), "it was told of all at the end"
+    await running.give_up()
+
+
+async def test_score_is_the_log_prob_of_each_token_after_the_first(engine: Engine, versions: list[Weights]) -> None:
+    tokens = [*PROMPT, *range(100, 158)]
+    for number in (1, 2):
+        await load(engine, versions[number].folder, number)
+        found = await engine.score(tokens, deadline=soon())
+        assert_log_probs_near(torch.tensor(found), versions[number].log_probs(tokens[:1], tokens[1:]))
+
+
+async def test_a_token_that_the_model_does_not_have_is_refused_and_kills_nobody(
+    engine: Engine, versions: list[Weights]
+) -> None:
+    await load(engine, versions[1].folder, 1)
+    with pytest.raises(EngineRefused):
+        await draw(engine, params(), [1, 10**6])
+    with pytest.raises(EngineRefused):
+        await engine.score([1, 10**6], deadline=soon())
+    assert len(await draw(engine, params())) == 1
+
+
+async def test_it_tells_how_many_samples_it_runs_at_once(engine: Engine) -> None:
+    assert await engine.capacity() >= 1

@@ -1,0 +1,52 @@
+"""Who ends an engine that does nothing: a process beside it, and only that life of it which was started last."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rljob_workers.engines.ending import end_engine
+from rljob_workers.engines.identity import EngineIdentity, write_identity
+
+END_IT = (
+    "import sys; from pathlib import Path; from rljob_workers.engines.ending import end_engine;"
+    " print(end_engine(Path(sys.argv[1])))"
+)
+
+
+@pytest.fixture
+def server() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+def ended_by_a_sibling(identity: Path) -> str:
+    """What a rank is answered whose parent is that of the server, as a launcher is of both."""
+    done = subprocess.run([sys.executable, "-c", END_IT, str(identity)], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_sibling_ends_the_life_that_was_started_last(tmp_path: Path, server: subprocess.Popen[bytes]) -> None:
+    file = tmp_path / "engine-0.json"
+    write_identity(file, EngineIdentity("0123456789ab", server.pid, "http://127.0.0.1:1"))
+    assert ended_by_a_sibling(file) == "0123456789ab"
+    assert server.wait(60) == -9
+
+
+def test_a_number_that_is_another_process_by_now_is_left_alone(tmp_path: Path, server: subprocess.Popen[bytes]) -> None:
+    file = tmp_path / "engine-0.json"
+    write_identity(file, EngineIdentity("0123456789ab", server.pid, "http://127.0.0.1:1"))
+    assert end_engine(file) is None, "it is this process's child, and not that of its parent"
+    assert server.poll() is None
+
+
+def test_an_engine_that_was_not_started_or_has_ended_is_nothing_to_end(tmp_path: Path) -> None:
+    file = tmp_path / "engine-0.json"
+    assert end_engine(file) is None
+    gone = subprocess.Popen(["true"])
+    gone.wait(60)
+    write_identity(file, EngineIdentity("0123456789ab", gone.pid, "http://127.0.0.1:1"))
+    assert end_engine(file) is None

@@ -1,0 +1,153 @@
+"""Groups in work at a real engine: what is slow, an answer or its score, keeps nobody else from the engine."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import httpx
+import pytest
+
+from rljob_api.names import Lineage, RolloutId, WeightVersion
+from rljob_api.spec import Interruption
+from rljob_api.wire.identity import WeightId
+from rljob_workers.data.base import Prompt, PromptSource
+from rljob_workers.engines.base import Engine
+from rljob_workers.engines.errors import EngineTimeout
+from rljob_workers.engines.torch_engine.client import TorchEngineClient
+from rljob_workers.roles.admission import AdmissionLimits, tickets_to_claim
+from rljob_workers.roles.event_loop import EventLoopThread
+from rljob_workers.roles.groups_in_work import GroupsInWork
+from rljob_workers.roles.headway import Headway
+from rljob_workers.roles.stages.generate import GenerateConfig, GeneratedGroup, GenerateStage
+from rljob_workers.roles.standstill import Standstill
+from rljob_workers.telemetry.timeline import Timeline
+from rljob_workers.transfer_queue.types import GroupRows, Ticket
+from tests.integration.engines.driven import wait_until, waiting_prompts
+
+WEIGHT = WeightId(lineage=Lineage(1), version=WeightVersion(0))
+SLOW_PROMPT = 7
+"""Its score is waited for until the test lets it go."""
+WAIT_SECONDS = 120.0
+
+
+class OneByOne(TorchEngineClient):
+    """The same server, asked for each sample alone."""
+
+    prompts_per_request = 1
+
+
+class Prompts(PromptSource):
+    """Prompt i is a token."""
+
+    def __len__(self) -> int:
+        return 1000
+
+    def at(self, index: int) -> Prompt:
+        return Prompt(index, f"p{index}", (1 + index % 9,), label=None)
+
+
+class Scores:
+    """The stage that follows; rows are of no interest here."""
+
+    def __init__(self) -> None:
+        self.may_end = threading.Event()
+        self.waiting = 0
+
+    def run(self, groups: Sequence[GeneratedGroup]) -> list[GroupRows]:
+        """Blocks for the slow prompt."""
+        if any(group.ticket.prompt_index == SLOW_PROMPT for group in groups):
+            self.waiting += 1
+            assert self.may_end.wait(WAIT_SECONDS)
+        return [GroupRows(group.ticket, {}, [], []) for group in groups]
+
+
+@dataclass
+class Workplace:
+    """Groups in work, and what is around them."""
+
+    work: GroupsInWork
+    engine: Engine
+    events: EventLoopThread
+    scores: Scores
+    wake: threading.Event
+
+
+@contextmanager
+def opened(
+    url: str, weights: Path, kind: type[TorchEngineClient], *, standstill_seconds: float = 60.0
+) -> Iterator[Workplace]:
+    with (
+        closing(EventLoopThread("generation")) as events,
+        closing(Timeline(Path(os.devnull), "rollout-0.0")) as timeline,
+    ):
+        engine, scores, wake = kind(url), Scores(), threading.Event()
+        config = GenerateConfig(0, 4, 1.0, 1.0, 0, 24, 1024, ())
+        work = GroupsInWork(
+            events,
+            GenerateStage(config, engine, Prompts()),
+            scores,  # type: ignore[arg-type]  # a stage without rewards
+            Standstill(time.monotonic),
+            Headway(4 * 24),
+            timeline,
+            wake=wake.set,
+            standstill_seconds=standstill_seconds,
+        )
+        events.call(engine.abort_all())
+        events.call(
+            engine.update_weights(weights, WEIGHT, Interruption.RETRACT, deadline=time.monotonic() + WAIT_SECONDS)
+        )
+        try:
+            yield Workplace(work, engine, events, scores, wake)
+        finally:
+            scores.may_end.set()
+            work.close()
+            events.call(engine.abort_all())
+            events.call(engine.close())
+
+
+def make_ticket(number: int) -> Ticket:
+    return Ticket(number, RolloutId(0), group=number, attempt=0, prompt_index=number, alone=False)
+
+
+@pytest.mark.parametrize("kind", [TorchEngineClient, OneByOne])
+def test_a_score_that_hangs_holds_no_place_at_the_engine(
+    server_url: str, first_weights: Path, kind: type[TorchEngineClient]
+) -> None:
+    limits = AdmissionLimits(samples_in_flight=16, tickets_in_work=12, samples_per_ticket=4, tickets_per_request=1)
+    numbers = count()
+    done: set[int] = set()
+    with opened(server_url, first_weights, kind) as at:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while len(done) < 60:
+            assert time.monotonic() < deadline, f"{len(done)} of 60 groups were made"
+            at.wake.clear()
+            done |= {ticket.id for tickets, outcome in at.work.collect() if outcome.result() for ticket in tickets}
+            for _ in range(tickets_to_claim(limits, at.work.samples_in_flight, len(at.work.tickets))):
+                at.work.begin([make_ticket(next(numbers))], limits.samples_per_ticket)
+            at.wake.wait(1)
+        wait_until(lambda: at.work.samples_in_flight == 0, "the engine to have made what it has")
+        wait_until(lambda: at.work.collect() == [] and len(at.work.tickets) == 1, "all scores but the slow one")
+        assert (SLOW_PROMPT in done, at.scores.waiting) == (False, 1)
+        assert [ticket.id for ticket in at.work.tickets] == [SLOW_PROMPT], "in work until it has its rows"
+        at.scores.may_end.set()
+        wait_until(lambda: any(t.id == SLOW_PROMPT for ts, _ in at.work.collect() for t in ts), "the slow score")
+
+
+def test_an_engine_that_stands_still_is_given_up_by_name_and_told_so(server_url: str, first_weights: Path) -> None:
+    with opened(server_url, first_weights, TorchEngineClient, standstill_seconds=0.2) as at:
+        httpx.post(f"{server_url}/pause_generation", json={"mode": "in_place"}, timeout=60).raise_for_status()
+        at.work.begin([make_ticket(0), make_ticket(3)], 4)
+        wait_until(lambda: all(o.done() for o in at.work._running), "the request to be given up")
+        ((tickets, outcome),) = at.work.collect()
+        assert [ticket.id for ticket in tickets] == [0, 3]
+        with pytest.raises(EngineTimeout, match=r"has made no token for \d+ s; it had groups 0\.0, 0\.3"):
+            outcome.result()
+        assert at.work.samples_in_flight == 0
+        wait_until(lambda: waiting_prompts(server_url) == 0, "the server to forget the request")

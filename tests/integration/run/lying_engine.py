@@ -1,0 +1,111 @@
+"""`rljob` whose ranks reach their engines through a proxy that drops updates and lets the server answer `success`.
+
+    RLJOB_TEST_LIES=FOLDER python -m tests.integration.run.lying_engine run ...
+
+FOLDER/drops has how many of the updates that come from now on are dropped: the server loads, under the new name, what
+it was given first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import runpy
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import rljob_workers.engines
+from rljob_api.spec import RLJobSpec
+from rljob_workers.engines import registry
+from rljob_workers.engines.backend import EngineBackend
+from rljob_workers.engines.base import Engine
+
+FOLDER = "RLJOB_TEST_LIES"
+DROPS = "drops"
+ALWAYS = 1 << 30
+
+
+class Proxy:
+    """One server's, in an event loop and a thread of its own."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        address = urlsplit(url)
+        assert address.hostname is not None
+        assert address.port is not None
+        self._server = (address.hostname, address.port)
+        self._folder = folder
+        self._loop = asyncio.new_event_loop()
+        listening = self._loop.run_until_complete(asyncio.start_server(self._talk, "127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True).start()
+
+    async def _talk(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        try:
+            server, there = await asyncio.open_connection(*self._server)
+        except OSError:
+            back.close()
+            return
+        answers = asyncio.ensure_future(self._pump(server, back))
+        try:
+            while True:
+                head = await client.readuntil(b"\r\n\r\n")
+                body = await client.readexactly(length_of(head))
+                if head.split(b" ")[1] == b"/update_weights_from_disk":
+                    head, body = self._update(head, body)
+                there.write(head + body)
+        except (asyncio.IncompleteReadError, OSError):
+            pass
+        finally:
+            there.close()
+            await answers
+
+    async def _pump(self, server: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        while data := await server.read(1 << 16):
+            back.write(data)
+        back.close()
+
+    def _update(self, head: bytes, body: bytes) -> tuple[bytes, bytes]:
+        asked = json.loads(body)
+        first, drops = self._folder / "first", self._folder / DROPS
+        left = int(drops.read_text()) if drops.exists() else 0
+        if not first.exists():
+            shutil.copytree(asked["model_path"], first)
+        elif left:
+            drops.write_text(str(left - 1))
+            with (self._folder / "dropped").open("a") as dropped:
+                dropped.write(f"{Path(asked['model_path']).name}\n")
+            asked["model_path"] = str(first)
+        changed = json.dumps(asked).encode()
+        return re.sub(rb"(?i)(content-length: *)\d+", rb"\g<1>%d" % len(changed), head), changed
+
+
+def length_of(head: bytes) -> int:
+    """Of the body, in bytes."""
+    lines = [line.partition(b":") for line in head.lower().split(b"\r\n")]
+    return next((int(value) for name, _, value in lines if name == b"content-length"), 0)
+
+
+def lying(backend: EngineBackend) -> EngineBackend:
+    """The backend whose clients talk to a proxy."""
+
+    def client(url: str, *rest: Any) -> Engine:
+        return backend.client(Proxy(url, Path(os.environ[FOLDER])).url, *rest)
+
+    return replace(backend, client=client)
+
+
+if __name__ == "__main__":
+    honest = registry.backend_of
+
+    def backend_of(spec: RLJobSpec) -> EngineBackend:
+        """In place of the registry's, for clients alone."""
+        return lying(honest(spec))
+
+    rljob_workers.engines.backend_of = backend_of  # type: ignore[attr-defined] # where it was imported to
+    runpy.run_module("tests.integration.preloaded.supervised", run_name="__main__", alter_sys=True)

@@ -1,0 +1,129 @@
+"""Rewards that fail or hang, now and then or always: no role is restarted, nothing is learnt from what has no score."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .job import RunningJob, make_manifest
+
+CALLS = """
+import threading, time
+from pathlib import Path
+
+_lock, _calls = threading.Lock(), [0]
+
+def _number():
+    with _lock:
+        _calls[0] += 1
+        return _calls[0]
+
+def plain(answers):
+    return [sum(a == b for a, b in zip(answer.response, answer.label)) / len(answer.label) for answer in answers]
+
+def score(answers):
+    number = _number()
+BODY
+    return plain(answers)
+"""
+
+
+def with_reward(folder: Path, body: str, reward: dict[str, Any], rollouts: int = 12) -> dict[str, Any]:
+    """A manifest whose reward runs `body` (with `answers` and `number`, that of the call, at hand) before it scores."""
+    (folder / "flaky.py").write_text(CALLS.replace("BODY", "\n".join(f"    {line}" for line in body.splitlines())))
+    custom = {"function": "flaky:score", "path": str(folder), "timeoutSeconds": 1}
+    return make_manifest(folder, rollout={"numRollouts": rollouts, "reward": {"custom": custom, **reward}})
+
+
+def counted(job: RunningJob, name: str) -> float:
+    """A share of samples, by the steps' reports, over all steps."""
+    return sum(float(step[name]) for step in job.metrics()) / len(job.metrics())
+
+
+FAILS = "if number % 10 == 0:\n    raise ConnectionError('the grader is away')"
+HANGS = "if number % 25 == 0:\n    time.sleep(1e6)"
+
+
+@pytest.mark.parametrize("body", [FAILS, HANGS], ids=["raises", "hangs"])
+def test_a_reward_that_fails_now_and_then_is_asked_again(tmp_path: Path, body: str) -> None:
+    manifest = with_reward(tmp_path, body, {"onFailure": {"backoffSeconds": 0.01}})
+    with RunningJob(tmp_path, manifest) as job:
+        job.assert_succeeded()
+        job.assert_epoch(1)
+        assert counted(job, "invalid_share") == 0.0
+
+
+def test_groups_without_a_score_are_drawn_anew_and_no_role_is_restarted(tmp_path: Path) -> None:
+    manifest = with_reward(tmp_path, FAILS, {"onFailure": {"retries": 0}, "maxFailedShare": 0.5})
+    with RunningJob(tmp_path, manifest) as job:
+        job.assert_succeeded()
+        job.assert_epoch(1)
+        assert counted(job, "invalid_share") == 0.0, "a function that raises has scored none of its group"
+        assert "samples without a score so far: " in (job.out / "logs" / "rollout-0.0.log").read_text()
+
+
+NONE_FOR_ONE = "if number % 2:\n    return [None, *plain(answers[1:])]"
+
+
+def test_samples_without_a_score_are_rows_of_which_nothing_is_learnt(tmp_path: Path) -> None:
+    rules = {"onFailure": {"retries": 0}, "maxFailedShare": 1}
+    with RunningJob(tmp_path, with_reward(tmp_path, NONE_FOR_ONE, rules)) as job:
+        report = job.assert_succeeded()
+        job.assert_epoch(1)
+        assert report.lines == 12 * 32
+        assert counted(job, "invalid_share") == pytest.approx(1 / 8, abs=1 / 32), "one of four in every second group"
+
+
+def test_the_reward_of_a_step_is_that_of_the_samples_that_have_one_and_theirs_is_what_it_was(tmp_path: Path) -> None:
+    """The weights do not move, and a sample is a function of them and of its seed: so the same ones come twice."""
+    rules = {"onFailure": {"retries": 0}, "maxFailedShare": 1}
+    found: list[dict[tuple[int, int, int], float]] = []
+    for name, body in (("whole", "pass"), ("holed", NONE_FOR_ONE)):
+        (tmp_path / name).mkdir()
+        manifest = with_reward(tmp_path / name, body, rules, 4)
+        manifest["spec"]["training"]["optimizer"]["learningRate"] = 1e-30
+        with RunningJob(tmp_path / name, manifest) as job:
+            job.assert_succeeded()
+            lines = [json.loads(line) for line in (job.out / "samples.jsonl").read_text().splitlines()]
+            valid = [line for line in lines if line["valid"]]
+            found.append({(line["step"], line["group"], line["index"]): line["reward"] for line in valid})
+            for step in job.metrics():
+                rewards = [line["reward"] for line in valid if line["step"] == step["step"]]
+                assert step["reward"] == pytest.approx(sum(rewards) / len(rewards), abs=1e-6)
+    whole, holed = found
+    assert 0 < len(holed) < len(whole) == 4 * 32
+    assert holed == {place: whole[place] for place in holed}
+
+
+def test_a_default_score_is_what_a_failed_sample_earns(tmp_path: Path) -> None:
+    rules = {"onFailure": {"retries": 0, "then": "Score", "score": -1}, "maxFailedShare": 1}
+    with RunningJob(tmp_path, with_reward(tmp_path, "raise OSError('away')", rules, 3)) as job:
+        job.assert_succeeded()
+        assert [step["reward"] for step in job.metrics()] == [-1.0] * 3
+        assert counted(job, "invalid_share") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("rollout", "sentence"),
+    [
+        pytest.param({}, "rollout.reward.maxFailedShare: ", id="more than may be of a rollout"),
+        pytest.param(
+            {"maxAttempts": 2, "reward": {"maxFailedShare": 1}}, "rollout.maxAttempts: group ", id="no draw is left"
+        ),
+    ],
+)
+def test_a_reward_that_never_works_fails_the_job_with_its_last_error(
+    tmp_path: Path, rollout: dict[str, Any], sentence: str
+) -> None:
+    manifest = with_reward(tmp_path, "raise OSError('the grader is away')", {"onFailure": {"retries": 0}})
+    spec = manifest["spec"]["rollout"]
+    spec |= {**rollout, "reward": {**spec["reward"], **rollout.get("reward", {})}}
+    with RunningJob(tmp_path, manifest) as job:
+        assert job.finish() == 64
+        (event,) = [event for event in job.events() if event["reason"] == "ConfigurationError"]
+        assert event["message"].startswith(f"rollout-0: {sentence}")
+        assert "OSError" in event["message"]
+        assert "the grader is away" in event["message"]
+        job.assert_epoch(1)
+        job.wait_gone()

@@ -1,0 +1,224 @@
+"""A job on two real SGLang engines: it learns, and loses nothing when they die, wherever they are just then."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from .job import RunningJob, at_leisure, kill, make_manifest
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+
+ROLES: dict[str, dict[str, Any]] = {"reference": {}, "rollout": {"replicas": 2, "engine": {"kind": "SGLang"}}}
+ROLLOUTS = 60
+
+
+def manifest(folder: Path, **rollout: Any) -> dict[str, Any]:
+    """Two engines; a test hurries the job when it has done to it what it wanted."""
+    changes = {"numRollouts": ROLLOUTS, **rollout}
+    return at_leisure(make_manifest(folder, rollout=changes, roles=ROLES), folder)
+
+
+def children(pid: int) -> list[int]:
+    """Of a server: its scheduler and its detokenizer, in the order in which they were made."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def wait_gone(pids: set[int]) -> None:
+    """Their titles stand where the mark of their job was, so that `RunningJob` does not know them."""
+    deadline = time.monotonic() + 60
+    while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline, f"processes {left} outlive their job"
+        time.sleep(0.05)
+
+
+def shared_memory() -> set[Path]:
+    return set(Path("/dev/shm").iterdir())
+
+
+def engine_pid(job: RunningJob, replica: int) -> int:
+    return int(job.pod("rollout", replica)["enginePid"])
+
+
+def engine_url(job: RunningJob, replica: int) -> str:
+    """Of the life that the launcher has written down."""
+    file = next(path for path in job.out.rglob("engine-0.json") if f"rollout-{replica}" in str(path))
+    return str(json.loads(file.read_text())["url"])
+
+
+def num_running(job: RunningJob, replica: int) -> int:
+    """Samples in the server's batch; none where it does not answer."""
+    try:
+        load = httpx.get(f"{engine_url(job, replica)}/v1/loads", timeout=5).raise_for_status().json()["loads"][0]
+    except httpx.HTTPError:
+        return 0
+    return int(load["num_running_reqs"])
+
+
+def halts_with_samples(job: RunningJob, replica: int) -> bool:
+    """Pauses a server where it is; goes on where it has nothing to do."""
+    url = engine_url(job, replica)
+    httpx.post(f"{url}/pause_generation", json={"mode": "in_place"}, timeout=60).raise_for_status()
+    if num_running(job, replica) > 0:
+        return True
+    httpx.post(f"{url}/continue_generation", json={}, timeout=60).raise_for_status()
+    return False
+
+
+def kill_server(job: RunningJob, replica: int) -> None:
+    kill(engine_pid(job, replica))
+
+
+def kill_scheduler(job: RunningJob, replica: int) -> None:
+    kill(children(engine_pid(job, replica))[0])
+
+
+def kill_in_an_update(job: RunningJob, replica: int) -> None:
+    """Right after a step: its weights are on their way."""
+    job.wait_for_step(job.step() + 1)
+    kill_server(job, replica)
+
+
+def kill_while_paused(job: RunningJob, replica: int) -> None:
+    url = engine_url(job, replica)
+    httpx.post(f"{url}/pause_generation", json={"mode": "retract"}, timeout=60).raise_for_status()
+    kill_server(job, replica)
+
+
+KILLS: tuple[Callable[[RunningJob, int], None], ...] = (
+    kill_server,
+    kill_scheduler,
+    kill_in_an_update,
+    kill_while_paused,
+)
+
+
+def test_engines_die_in_every_way_and_the_job_restarts_nothing_else(tmp_path: Path) -> None:
+    before = shared_memory()
+    seen: set[int] = set()
+    with RunningJob(tmp_path, manifest(tmp_path)) as job:
+        job.wait_for_step(1)
+        for turn, strike in enumerate(KILLS):
+            replica = turn % 2
+            job.wait_for("both engines", lambda: job.ready() and all(engine_pid(job, one) for one in (0, 1)))
+            victim = engine_pid(job, replica)
+            seen |= {victim, *children(victim)}
+            deaths = len([event for event in job.events() if event["reason"] == "EngineExited"])
+            strike(job, replica)
+            job.wait_for(
+                f"the end of an engine after {strike.__name__}",
+                lambda before=deaths: (  # type: ignore[misc] # bound per turn
+                    len([event for event in job.events() if event["reason"] == "EngineExited"]) > before
+                ),
+            )
+            job.wait_for_step(job.step() + 2)
+        assert job.assert_succeeded().epochs == 1
+        wait_gone(seen)
+    assert not {path for path in shared_memory() - before if path.name.startswith("sglang")}
+
+
+def test_a_killed_run_goes_on_with_new_engines(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, manifest(tmp_path, numRollouts=20)) as job:
+        job.wait_for_step(4)
+        servers = [engine_pid(job, replica) for replica in (0, 1)]
+        ours = {*servers, *(child for pid in servers for child in children(pid))}
+        kill(job.process.pid)
+        job.process.wait(60)
+        job.wait_gone()
+        wait_gone(ours)
+        job.start()
+        job.assert_succeeded()
+
+
+def test_a_server_that_answers_and_does_nothing_is_ended_by_its_rank(tmp_path: Path) -> None:
+    """Its scheduler is stopped: whoever asks whether it lives is told that it does.
+
+    The only engine of a job without staleness: while it has samples no update comes, whose deadline would end it.
+    """
+    job_of = manifest(tmp_path, numRollouts=20, maxStaleness=0)
+    job_of["spec"]["roles"]["rollout"]["replicas"] = 1
+    patience = {"heartbeatTimeoutSeconds": 4, "stallTimeoutSeconds": 26}
+    job_of["spec"]["restartPolicy"] = {**job_of["spec"].get("restartPolicy", {}), **patience}
+    with RunningJob(tmp_path, job_of) as job:
+        job.wait_for_step(1)
+        job.wait_for("samples that stay at work in it", lambda: halts_with_samples(job, 0))
+        stopped = engine_pid(job, 0)
+        os.kill(children(stopped)[0], signal.SIGSTOP)
+        job.wait_for_event("EngineStandsStill")
+        job.wait_for("another life", lambda: engine_pid(job, 0) not in {0, stopped})
+        job.wait_for_step(job.step() + 2)
+        assert job.assert_succeeded().epochs == 1
+        wait_gone({stopped})
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_twenty_random_faults_of_servers_schedulers_and_ranks(tmp_path: Path) -> None:
+    """Each is killed, or stopped for good. Ranks of the rollout are restarted in place: the other engine goes on."""
+    before, dice = shared_memory(), random.Random(12)
+    made = manifest(tmp_path, numRollouts=600, maxAttempts=1000)
+    policy = {"heartbeatTimeoutSeconds": 4, "stallTimeoutSeconds": 26, "threshold": 1000, "maxGlobalRestarts": 1000}
+    made["spec"]["restartPolicy"] = {"table": {"rollout": "InPlace"}, **policy}
+    made["spec"]["weightSync"] = {"timeoutSeconds": 10}  # a scheduler that is stopped within an update
+    engine = {**ROLES["rollout"]["engine"], "startupTimeoutSeconds": 60}  # or within its start
+    made["spec"]["roles"]["rollout"] = {**ROLES["rollout"], "engine": engine}
+    faults: list[str] = []
+    with RunningJob(tmp_path, made) as job:
+        job.wait_for_step(1)
+        while len(faults) < 20:
+            job.wait_for("both engines", lambda: job.ready() and all(engine_pid(job, one) for one in (0, 1)))
+            replica, victim = dice.randrange(2), dice.choice(["server", "scheduler", "rank"])
+            number = dice.choice([signal.SIGKILL, signal.SIGSTOP])
+            with contextlib.suppress(ProcessLookupError, IndexError, FileNotFoundError):
+                os.kill(a_process(job, replica, victim), number)
+                faults.append(f"{number.name} {victim} of rollout-{replica}")
+            job.wait_for_step(job.step() + 1, 240)
+            time.sleep(dice.uniform(0, 2))
+        assert job.assert_succeeded(900).epochs == 1, faults
+        print(*faults, *idle_times(job), sep="\n")  # noqa: T201 - the figures, shown with -s
+    assert not {path for path in shared_memory() - before if path.name.startswith("sglang")}
+
+
+def a_process(job: RunningJob, replica: int, what: str) -> int:
+    if what == "rank":
+        return int(job.pod("rollout", replica)["ranks"][0]["pid"])
+    server = engine_pid(job, replica)
+    return server if what == "server" else children(server)[0]
+
+
+def idle_times(job: RunningJob) -> list[str]:
+    """How long each engine had nothing of a job to do, at most: from its rank's timeline, over all of its lives."""
+    said = []
+    for replica in (0, 1):
+        files = (job.out / "timeline").glob(f"rollout-{replica}.*")
+        events = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["name"] == "generate")
+        gaps, end = [0.0], spans[0][1]
+        for began, ended in spans[1:]:
+            gaps.append((began - end) / 1e6)
+            end = max(end, ended)
+        said.append(f"rollout-{replica} generated nothing for {max(gaps):.1f} s at most, {sorted(gaps)[-5:]}")
+    return said
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_the_example_learns(tmp_path: Path) -> None:
+    """On nothing but SGLang's samples, as its user would run it."""
+    made = yaml.safe_load((EXAMPLES / "quickstart-sglang.yaml").read_text())
+    made["spec"]["data"]["prompts"] = str(EXAMPLES / made["spec"]["data"]["prompts"])
+    with RunningJob(tmp_path, made) as job:
+        assert job.finish(1500) == 0
+        rewards = [line["reward"] for line in job.metrics()]
+        assert sum(rewards[-10:]) / 10 > sum(rewards[:10]) / 10 + 0.3

@@ -1,0 +1,39 @@
+"""startupDeadlineSeconds under `rljob run`: a job that is not Ready in time ends by that name, and may go on later."""
+
+from pathlib import Path
+from typing import Any
+
+from .job import RunningJob, make_manifest
+
+REWARD = """
+import time
+
+time.sleep(SECONDS)
+
+
+def character_match(answers, /):
+    return [sum(a == b for a, b in zip(answer.response, answer.label)) / len(answer.label) for answer in answers]
+"""
+
+
+def made(folder: Path, seconds: float, limit: int) -> dict[str, Any]:
+    """A job whose rollout takes so long to load its reward."""
+    (folder / "late.py").write_text(REWARD.replace("SECONDS", str(seconds)))
+    reward = {"custom": {"function": "late:character_match", "path": str(folder)}}
+    manifest = make_manifest(folder, rollout={"reward": reward, "numRollouts": 4})
+    return {**manifest, "spec": {**manifest["spec"], "startupDeadlineSeconds": limit}}
+
+
+def test_a_job_that_is_not_ready_in_time_ends_and_the_same_folder_goes_on_with_more_time(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, made(tmp_path, 600, 6)) as job:
+        assert job.finish() == 1, job.said()
+        event = job.events()[-1]
+        assert event["reason"] == "StartupDeadlineExceeded", job.said()
+        assert event["message"].startswith("the job has not been Ready for startupDeadlineSeconds (6 s): waiting for ")
+        assert "rollout-0" in event["message"]
+        assert (job.status()["phase"], job.status()["reason"]) == ("Failed", "StartupDeadlineExceeded")
+        job.wait_gone()
+
+        job.rewrite(made(tmp_path, 0, 600))
+        job.start()
+        job.assert_succeeded()

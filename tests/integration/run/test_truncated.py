@@ -1,0 +1,35 @@
+"""Samples that were cut off: trained on, or left out of the loss, whatever they are worth."""
+
+from pathlib import Path
+from typing import Any
+
+from rljob_cli.generations import read_generations
+
+from .job import RunningJob, make_manifest
+
+
+def first_step(folder: Path, truncated: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The first step of a job whose samples are a function of its seed, and the samples that it was made of."""
+    folder.mkdir()
+    manifest = make_manifest(folder, rollout={"numRollouts": 1}, algorithm={"truncated": truncated})
+    manifest["spec"]["telemetry"] |= {"generationsPerRollout": 32}
+    with RunningJob(folder, manifest) as job:
+        job.assert_succeeded()
+        return job.metrics()[0], read_generations(job.out)
+
+
+def test_the_loss_is_over_all_samples_or_over_those_that_came_to_their_end(tmp_path: Path) -> None:
+    kept, samples = first_step(tmp_path / "keep", "Keep")
+    masked, same = first_step(tmp_path / "mask", "Mask")
+    assert samples == same
+    cut_off = sum(sample["finishReason"] == "length" for sample in samples)
+    assert 0 < cut_off < len(samples) == 32
+    assert all(sample["responseTokens"] == 3 for sample in samples if sample["finishReason"] == "length")
+    for step in (kept, masked):
+        assert step["truncated_share"] == cut_off / 32
+        assert step["reward"] == kept["reward"], "a reward counts, cut off or not"
+    # On the first step ratio and correction are 1: the loss is minus the mean advantage of the tokens in it.
+    for step, counted in ((kept, samples), (masked, [s for s in samples if s["finishReason"] == "stop"])):
+        tokens = sum(sample["responseTokens"] for sample in counted)
+        mean = sum(sample["advantage"] * sample["responseTokens"] for sample in counted) / tokens
+        assert abs(step["loss"] + mean) < 1e-3

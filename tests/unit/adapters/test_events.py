@@ -1,0 +1,62 @@
+"""What is told of a job as Events, and what of that is written."""
+
+import asyncio
+from typing import Any, cast
+
+from rljob_operator.adapters.api import Api
+from rljob_operator.adapters.event_records import warning
+from rljob_operator.adapters.events import REPEAT_SECONDS, TOLD, Events
+from rljob_operator.adapters.resources import Resource
+from rljob_operator.adapters.views import JobKey
+
+Json = dict[str, Any]
+KEY = JobKey("team", "job")
+RAW = {"metadata": {"uid": "u1"}}
+
+
+class Server:
+    """Takes events; keeps their messages, and the counts that are written later."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+        self.counts: list[int] = []
+
+    async def create(self, resource: Resource, namespace: str, body: Json) -> Json:
+        self.messages.append(body["message"])
+        return body
+
+    async def merge(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
+        self.counts.append(body["count"])
+        return body
+
+
+class Told:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.server = Server()
+        self._events = Events(cast(Api, self.server), "me", lambda: self.now)
+
+    def say(self, message: str, times: int = 1) -> None:
+        async def all_of_them() -> None:
+            for _ in range(times):
+                await self._events.emit(KEY, RAW, warning("ObjectRefused", message))
+
+        asyncio.run(all_of_them())
+
+
+def test_a_sentence_that_repeats_costs_nothing_until_it_is_written() -> None:
+    told = Told()
+    told.say("refused", times=2 * TOLD.burst)
+    told.say("something else")
+    assert told.server.messages == ["refused", "something else"]
+    assert told.server.counts == []
+    told.now += REPEAT_SECONDS
+    told.say("refused")
+    assert told.server.counts == [2 * TOLD.burst + 1]
+
+
+def test_a_job_that_says_ever_more_is_cut_short() -> None:
+    told = Told()
+    for number in range(TOLD.burst + 10):
+        told.say(f"{number}")
+    assert len(told.server.messages) == TOLD.burst

@@ -1,0 +1,85 @@
+"""The claim of the checkpoints: what becomes of it when its job goes, and what it says then."""
+
+from typing import Any
+
+import pytest
+
+from rljob_api import cluster
+from rljob_api.run_identity import read_kept_spec, run_digest
+from rljob_api.spec import RLJob
+from rljob_operator.build import Found, Manifest, Owner, manifests
+from rljob_operator.build.parts import Platform
+from rljob_operator.options import OperatorOptions
+from tests.unit.build.jobs import OWNER, changed, make_status, quickstart
+
+NAMES = (cluster.ANNOTATION_RUN, cluster.ANNOTATION_RUN_OF, cluster.ANNOTATION_SPEC, cluster.ANNOTATION_KEPT)
+
+
+def claim(job: RLJob, found: Found = Found.NOTHING, owner: Owner = OWNER) -> Manifest:
+    made = manifests(job, owner, make_status(), OperatorOptions(), Platform(), found)
+    return next(each for each in made if each["kind"] == "PersistentVolumeClaim")
+
+
+def on_delete(word: str | None) -> RLJob:
+    return changed(quickstart(), checkpoint={"volume": {"onDelete": word}})
+
+
+@pytest.mark.parametrize(
+    ("word", "found", "stays"),
+    [
+        pytest.param(None, Found.NOTHING, True, id="nothing is said"),
+        pytest.param("Retain", Found.NOTHING, True, id="it stays"),
+        pytest.param("Delete", Found.NOTHING, False, id="it goes"),
+        pytest.param(None, Found.PROMISED, False, id="it was promised to go"),
+        pytest.param("Retain", Found.PROMISED, True, id="it was promised to go and is to stay"),
+        pytest.param("Delete", Found.PROMISED, False, id="it was promised to go and is to"),
+    ],
+)
+def test_it_has_an_owner_if_it_is_to_go(word: str | None, found: Found, stays: bool) -> None:
+    owners = claim(on_delete(word), found)["metadata"].get("ownerReferences", [])
+    assert [each["uid"] for each in owners] == ([] if stays else [OWNER.uid])
+
+
+def test_it_says_whose_it_is_and_what_is_on_it() -> None:
+    notes = claim(quickstart())["metadata"]["annotations"]
+    assert notes[cluster.ANNOTATION_RUN] == run_digest(quickstart().spec)
+    assert notes[cluster.ANNOTATION_RUN_OF] == OWNER.uid
+    assert read_kept_spec(notes[cluster.ANNOTATION_SPEC]) == quickstart().spec
+
+
+def test_a_promised_one_is_the_claim_of_release_0_1_0_to_the_byte() -> None:
+    """So that neither an upgrade nor a rollback writes to it."""
+    promised = claim(quickstart(), Found.PROMISED)
+    assert not set(NAMES) & set(promised["metadata"]["annotations"])
+    assert promised["metadata"]["annotations"][cluster.ANNOTATION_APPLIED] == "10af63257159b9f3"
+
+
+def test_release_0_1_0_leaves_one_that_stays_alone() -> None:
+    """It goes by the digest of what it would apply itself, and takes over what has another."""
+    stays, promised = claim(quickstart()), claim(quickstart(), Found.PROMISED)
+    assert _note(stays, cluster.ANNOTATION_APPLIED) == _note(promised, cluster.ANNOTATION_APPLIED)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"checkpoint": {"volume": {"onDelete": "Delete"}}}, id="it is to go"),
+        pytest.param({"rollout": {"numRollouts": 7}}, id="another spec"),
+    ],
+)
+def test_what_it_says_is_written_anew(fields: dict[str, Any]) -> None:
+    before, after = claim(quickstart()), claim(changed(quickstart(), **fields))
+    assert _note(before, cluster.ANNOTATION_KEPT) != _note(after, cluster.ANNOTATION_KEPT)
+    later = claim(quickstart(), owner=Owner(OWNER.namespace, "another-uid"))
+    assert _note(before, cluster.ANNOTATION_KEPT) != _note(later, cluster.ANNOTATION_KEPT)
+
+
+def test_a_very_long_spec_is_not_kept() -> None:
+    patch = {"metadata": {"annotations": {"example.org/long": "x" * 200_000}}}
+    notes = claim(changed(quickstart(), roles={"actor": {"template": patch}}))["metadata"]["annotations"]
+    assert cluster.ANNOTATION_SPEC not in notes
+    assert cluster.ANNOTATION_RUN in notes
+
+
+def _note(manifest: Manifest, name: str) -> str:
+    return str(manifest["metadata"]["annotations"][name])

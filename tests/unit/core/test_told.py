@@ -1,0 +1,151 @@
+"""Every reason is in one list, in the docs, and with both sinks: a run's journal and a cluster's Events."""
+
+import asyncio
+import re
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from rljob_api.names import Epoch, Role, Scope
+from rljob_api.status import RLJobStatus
+from rljob_api.wire.observation import CoordinatorEvent, EventKind
+from rljob_operator.adapters.api import Api
+from rljob_operator.adapters.errors import refusal
+from rljob_operator.adapters.event_records import record_of
+from rljob_operator.adapters.events import Events
+from rljob_operator.adapters.resources import EVENTS
+from rljob_operator.adapters.views import JobKey
+from rljob_operator.coordinator_link import CoordinatorRefused, CoordinatorUnreachable
+from rljob_operator.core import PodEnding, Reason
+from rljob_operator.core.told import RETOLD_SECONDS, TOLD, end_of, retold, told
+from rljob_operator.local.journal import Journal
+from tests.unit.core.cluster import make_cluster
+from tests.unit.core.worlds import key
+
+OPERATIONS = (Path(__file__).parents[3] / "docs/operations.md").read_text()
+
+DECIDED: frozenset[str] = frozenset(
+    {
+        EventKind.FAILURE_REPORTED,
+        EventKind.STATE_LOST,
+        EventKind.ROWS_DROPPED,
+        EventKind.QUEUE_DRAINS,
+        EventKind.TICKETS_GIVEN,
+        EventKind.EPOCH_OPENED,
+    }
+)
+"""A turn sees these in the coordinator's status, or carries them out, and tells them itself."""
+PROGRESS: frozenset[str] = frozenset(
+    {
+        EventKind.ROLE_READY,
+        EventKind.STEP_TRAINED,
+        EventKind.PUBLISHED,
+        EventKind.RECORDED,
+        EventKind.POD_CHANGED,
+    }
+)
+
+
+def table(heading: str) -> set[str]:
+    """The words in the first column of a table of docs/operations.md."""
+    section = OPERATIONS.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return {word for row in re.findall(r"^\|(.*?)\|", section, re.MULTILINE) for word in re.findall("`(.*?)`", row)}
+
+
+def test_every_kind_of_the_coordinator_is_told_or_decided_on_or_progress() -> None:
+    assert set(EventKind) == set(TOLD) | DECIDED | PROGRESS
+    assert not set(TOLD) & (DECIDED | PROGRESS)
+
+
+def test_every_reason_is_in_the_docs_and_the_table_of_events_names_no_other() -> None:
+    events, waits = table("Events"), table("What a job waits for")
+    of_scaling = {Reason.ACTOR_STARVED, Reason.ROLLOUTS_IDLE, Reason.BOUNDS_CHANGED}  # in the status, and no Events
+    assert of_scaling <= table("Autoscaling of the rollouts") - events
+    assert {reason.value for reason in Reason} - of_scaling - events - waits == set()
+    assert events - {reason.value for reason in Reason} == set()
+
+
+def event(kind: str, at: float, number: int = 7) -> CoordinatorEvent:
+    return CoordinatorEvent(id=number, kind=kind, at=at, epoch=Epoch(2), message="said", pod=key(Role.ROLLOUT))
+
+
+class Heard:
+    """A run folder and a view that keep what they get."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self.shown: list[dict[str, Any]] = []
+
+    def append_event(self, line: dict[str, Any]) -> None:
+        self.lines.append(line)
+
+    def event(self, line: dict[str, Any]) -> None:
+        self.shown.append(line)
+
+
+class Server:
+    """An API server that keeps events by name."""
+
+    def __init__(self) -> None:
+        self.events: dict[str, dict[str, Any]] = {}
+
+    async def create(self, resource: object, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
+        assert resource is EVENTS
+        name = body["metadata"]["name"]
+        if name in self.events:
+            raise refusal("create events", 409, "AlreadyExists", name)
+        self.events[name] = body
+        return body
+
+
+JOB = {"metadata": {"uid": "u1", "name": "job"}}
+KEY = JobKey("ns", "job")
+
+
+@pytest.mark.parametrize("kind", sorted(TOLD))
+def test_both_sinks_tell_what_the_coordinator_tells(kind: str) -> None:
+    now = time.time()
+    folder, server = Heard(), Server()
+    journal = Journal(cast(Any, folder), cast(Any, folder), RLJobStatus())
+    journal.hear(event(kind, now + 1), None)
+    ours = told(event(kind, now + 1))
+    assert ours is not None
+    asyncio.run(Events(cast(Api, server), "o").emit(KEY, JOB, record_of(ours), ours.once))
+
+    (line,), (body,) = folder.lines, server.events.values()
+    assert (line["reason"], line["message"], line["role"]) == (kind, "said", "rollout")
+    assert folder.shown == [line]
+    assert (body["reason"], body["message"], body["type"]) == (kind, "said", "Warning")
+
+
+def test_what_an_operator_told_the_next_one_does_not_tell_again() -> None:
+    server = Server()
+    for number in (7, 7, 8):
+        ours = told(event(EventKind.UNIT_LOST, 1.0, number))
+        assert ours is not None
+        asyncio.run(Events(cast(Api, server), "o").emit(KEY, JOB, record_of(ours), ours.once))
+    assert len(server.events) == 2
+
+
+def test_a_refusal_is_told_by_the_same_word_everywhere() -> None:
+    assert CoordinatorRefused.__name__ == Reason.COORDINATOR_REFUSED.value
+    assert CoordinatorUnreachable.__name__ == Reason.COORDINATOR_UNREACHABLE.value
+
+
+def test_a_restart_and_an_end_are_told_again_under_the_same_name_as_long_as_they_are_recent() -> None:
+    world = make_cluster()
+    world.end(world.pod(Role.ACTOR), PodEnding.EVICTED)
+    (first,) = (each for each in world.turn().events if each.scope is Scope.GLOBAL)
+    (again,) = retold(world.status, world.now + 1)
+    assert (again.reason, again.scope, again.once) == (first.reason, first.scope, first.once)
+    assert again.once
+    assert retold(world.status, world.now + RETOLD_SECONDS) == ()
+
+    world.settle()
+    world.recorded = 100
+    (first,) = world.turn(RETOLD_SECONDS).events
+    (again,) = retold(world.status, world.now + 1)
+    assert (again.reason, again.message, again.once) == (Reason.SUCCEEDED, first.message, first.once)
+    assert first.once == end_of(world.status)

@@ -1,0 +1,77 @@
+"""What the coordinator says of a starved actor and idle rollouts: sums over lives, as of the end of a step."""
+
+from rljob_api.names import Epoch, Role
+from rljob_api.wire.identity import Life, RankKey
+from rljob_api.wire.observation import DemandObservation
+from rljob_api.wire.ranks import Beat, RankState
+from rljob_workers.dcs.coordinator.demand import FAMILIES, Demand
+
+
+def make_beat(role: Role, incarnation: str, **counters: float) -> Beat:
+    key = RankKey(role=role, replica=0, rank=0)
+    life = Life(key=key, epoch=Epoch(1), generation=0, incarnation=incarnation * 12)
+    return Beat(life=life, state=RankState.READY, counters=counters)
+
+
+def sums(demand: Demand) -> dict[str, float]:
+    return {name: value for name, _, value in demand.samples() if value}
+
+
+def test_what_ranks_lost_is_summed_by_role() -> None:
+    demand = Demand(lambda: 5.0)
+    for beat in (
+        make_beat(Role.ACTOR, "a", loop_seconds=0.0, starved_seconds=0.0),
+        make_beat(Role.ROLLOUT, "b", loop_seconds=0.0, withheld_seconds=0.0),
+        make_beat(Role.ROLLOUT, "c", loop_seconds=0.0, withheld_seconds=0.0),
+        make_beat(Role.REFERENCE, "d", loop_seconds=9.0),
+        make_beat(Role.ACTOR, "a", loop_seconds=10.0, starved_seconds=4.0),
+        make_beat(Role.ROLLOUT, "b", loop_seconds=10.0, withheld_seconds=1.5),
+        make_beat(Role.ROLLOUT, "c", loop_seconds=8.0, withheld_seconds=0.5),
+        make_beat(Role.ACTOR, "a", loop_seconds=12.0, starved_seconds=4.5),
+    ):
+        demand.hear(beat)
+    assert sums(demand) == {
+        "rljob_actor_loop_seconds_total": 12.0,
+        "rljob_actor_starved_seconds_total": 4.5,
+        "rljob_rollout_loop_seconds_total": 18.0,
+        "rljob_rollout_withheld_seconds_total": 2.0,
+    }
+    assert {name for name, _, _ in demand.samples()} == set(FAMILIES)
+
+
+def test_the_next_life_counts_from_nothing_and_the_last_one_stays_counted() -> None:
+    demand = Demand(lambda: 5.0)
+    demand.hear(make_beat(Role.ACTOR, "a"))
+    demand.hear(make_beat(Role.ACTOR, "a", loop_seconds=10.0))
+    demand.forget("a" * 12)
+    demand.hear(make_beat(Role.ACTOR, "b"))
+    demand.hear(make_beat(Role.ACTOR, "b", loop_seconds=3.0))
+    assert sums(demand) == {"rljob_actor_loop_seconds_total": 13.0}
+
+
+def test_a_coordinator_that_began_anew_does_not_count_what_was_before_it() -> None:
+    demand = Demand(lambda: 5.0)
+    demand.hear(make_beat(Role.ACTOR, "a", loop_seconds=1000.0))
+    demand.hear(make_beat(Role.ACTOR, "a", loop_seconds=1002.0))
+    assert sums(demand) == {"rljob_actor_loop_seconds_total": 2.0}
+
+
+def test_a_step_is_told_with_what_the_sums_were_when_it_ended() -> None:
+    times = iter([5.0, 17.0])
+    demand = Demand(lambda: next(times))
+    assert demand.at_step is None
+    demand.hear(make_beat(Role.ACTOR, "a"))
+    demand.hear(make_beat(Role.ACTOR, "a", loop_seconds=10.0, starved_seconds=4.0))
+    demand.step_ended(3)
+    demand.hear(make_beat(Role.ACTOR, "a", loop_seconds=11.0, starved_seconds=5.0))
+    assert demand.at_step == DemandObservation(
+        since=5.0,
+        at=17.0,
+        step=3,
+        actor_seconds=10.0,
+        starved_seconds=4.0,
+        rollout_seconds=0.0,
+        withheld_seconds=0.0,
+    )
+    demand.epoch_opened()
+    assert demand.at_step is None

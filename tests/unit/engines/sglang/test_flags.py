@@ -1,0 +1,16 @@
+"""The command line of a SGLang server."""
+
+from pathlib import Path
+
+from rljob_workers.engines.sglang.flags import server_flags
+from tests.integration.engines.engine_process import tiny_model
+
+
+def test_a_job_s_own_flags_come_last_so_that_they_win() -> None:
+    flags = server_flags(tiny_model(), Path("/m"), 30001, tensor_parallel=2, own=["--max-running-requests", "7"])
+    assert flags[-2:] == ("--max-running-requests", "7")
+    assert {"--model-path=/m", "--port=30001", "--dtype=float32", "--tensor-parallel-size=2"} < set(flags)
+
+
+def test_a_server_reads_no_weights_but_those_of_an_update() -> None:
+    assert "--load-format=dummy" in server_flags(tiny_model(), Path("/m"), 30001, tensor_parallel=1, own=())

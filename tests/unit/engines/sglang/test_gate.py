@@ -1,0 +1,83 @@
+"""Samples and updates at one server's gate."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rljob_workers.engines.sglang.gate import Gate
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_while_it_is_closed_nobody_comes_in_and_then_all_do() -> None:
+    gate, inside = Gate(), []
+
+    async def pass_through(name: int) -> None:
+        async with gate.passed():
+            inside.append(name)
+
+    async with gate.closed():
+        waiting = [asyncio.create_task(pass_through(name)) for name in range(3)]
+        await settle()
+        assert inside == []
+    await asyncio.gather(*waiting)
+    assert inside == [0, 1, 2]
+
+
+async def test_it_is_vacant_when_the_last_one_has_left_in_whatever_way() -> None:
+    gate, leave = Gate(), asyncio.Event()
+
+    async def stay() -> None:
+        async with gate.passed():
+            await leave.wait()
+
+    staying, given_up = asyncio.create_task(stay()), asyncio.create_task(stay())
+    await settle()
+    vacant = asyncio.create_task(gate.vacant())
+    given_up.cancel()
+    await settle()
+    assert not vacant.done()
+    leave.set()
+    await staying
+    await asyncio.wait_for(vacant, 10)
+
+
+async def test_who_gives_up_at_the_closed_gate_was_never_inside() -> None:
+    gate = Gate()
+
+    async def stay() -> None:
+        async with gate.passed():
+            raise AssertionError("it came in")
+
+    async with gate.closed():
+        waiting = asyncio.create_task(stay())
+        await settle()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    await gate.vacant()
+
+
+async def test_one_update_at_a_time() -> None:
+    gate, order = Gate(), []
+
+    async def update(name: str) -> None:
+        async with gate.closed():
+            order.append(f"{name} begins")
+            await asyncio.sleep(0)
+            order.append(f"{name} ends")
+
+    await asyncio.gather(update("a"), update("b"))
+    assert order == ["a begins", "a ends", "b begins", "b ends"]

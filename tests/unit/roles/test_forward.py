@@ -1,0 +1,59 @@
+"""Which partitions a version serves, and who waits for whom."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_api.names import Role
+from rljob_api.spec import RLJob
+from rljob_api.wire.weights import Stream
+from rljob_workers.roles import tasks
+from rljob_workers.roles.forward import ForwardConfig
+from tests.unit.api.manifests import changed
+
+
+def make_forward(interval: int | None, num_rollouts: int = 10) -> ForwardConfig:
+    return ForwardConfig("log_probs", Stream.REFERENCE, num_rollouts, max_rows=8, interval=interval)
+
+
+@pytest.mark.parametrize(
+    ("interval", "version", "expected"),
+    [
+        pytest.param(1, 4, range(4, 5), id="the current policy serves its own partition alone"),
+        pytest.param(3, 6, range(6, 9), id="a reference serves until the next one"),
+        pytest.param(3, 9, range(9, 10), id="the last reference serves what is left"),
+        pytest.param(1, 10, range(10, 10), id="nothing is left for the last version"),
+        pytest.param(None, 0, range(10), id="a reference that is never replaced serves all"),
+    ],
+)
+def test_a_version_serves_the_partitions_that_ask_for_it(interval: int | None, version: int, expected: range) -> None:
+    assert make_forward(interval).partitions(version) == expected
+
+
+@given(st.integers(1, 12), st.integers(1, 40))
+def test_every_partition_is_served_under_one_version(interval: int, num_rollouts: int) -> None:
+    config = make_forward(interval, num_rollouts)
+    served = [(r, version) for version in range(0, num_rollouts, interval) for r in config.partitions(version)]
+    assert served == [(r, r // interval * interval) for r in range(num_rollouts)]
+
+
+def make_job(**roles: object) -> RLJob:
+    algorithm = {"kl": {"coefficient": 0.001}} if "reference" in roles else {}
+    return RLJob.model_validate(changed({"spec.roles": roles, "spec.algorithm": algorithm}))
+
+
+def test_the_actor_waits_for_the_reference_only_where_there_is_one() -> None:
+    without, having = tasks.queue_shape(make_job().spec), tasks.queue_shape(make_job(reference={}).spec)
+    names = {task.name: task for task in having.tasks}
+    assert tasks.REF_LOG_PROBS in names["actor_train"].needs
+    assert {field for task in having.tasks for field in task.writes} | set(having.generated_fields) >= set(
+        names["actor_train"].needs
+    ), "a field that nobody writes would be waited for in vain"
+    assert [task.name for task in without.tasks] == [task.name for task in having.tasks if task.name != "ref_log_probs"]
+    assert all(tasks.REF_LOG_PROBS not in task.needs for task in without.tasks)
+
+
+def test_roles_that_a_job_does_not_have_are_not_present() -> None:
+    assert Role.REFERENCE not in make_job().spec.roles.replicas()
+    present = make_job(reference={"replicas": 2}, rollout={"replicas": 3}).spec.roles.replicas()
+    assert present == {Role.ROLLOUT: 3, Role.ACTOR: 1, Role.ACTOR_FWD: 1, Role.REFERENCE: 2, Role.ADVANTAGES: 1}

@@ -1,0 +1,156 @@
+"""What the follower bears of its engine, and what it gives up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljob_api.names import Lineage, WeightVersion
+from rljob_api.spec import Interruption
+from rljob_api.wire.identity import WeightId
+from rljob_api.wire.weights import Probe
+from rljob_workers.dcs.weights.base import StagedWeights, WeightReceiver
+from rljob_workers.engines.errors import EngineError, EngineGone, EngineRefused, EngineTimeout
+from rljob_workers.roles.event_loop import EventLoopThread
+from rljob_workers.roles.standstill import Standstill
+from rljob_workers.roles.weight_follower import WeightFollower
+from rljob_workers.roles.weight_proof import WeightProof
+from rljob_workers.telemetry.timeline import Timeline
+from tests.unit.roles.engines import FakeEngine
+
+STAGED = StagedWeights(
+    WeightId(lineage=Lineage(1), version=WeightVersion(3)), Path("weights"), 8, Probe(tokens=[1, 2], log_probs=[-1.0])
+)
+PATIENCE_SECONDS = 60.0
+
+
+class OneWeight(WeightReceiver):
+    """One weight, at once; never a newer one."""
+
+    def await_newer(self, *_: Any, deadline: float, **__: Any) -> StagedWeights | None:
+        if not hasattr(self, "_given"):
+            self._given = True
+            return STAGED
+        time.sleep(min(0.01, max(0.0, deadline - time.monotonic())))
+        return None
+
+    def close(self) -> None:
+        return
+
+
+class MovedEngine(FakeEngine):
+    """Takes weights after it has met each of `errors`; what it scores at first may be another weight's."""
+
+    def __init__(
+        self, errors: Sequence[EngineError], scores: Sequence[float] = (), aborts: EngineError | None = None
+    ) -> None:
+        self._errors = list(errors)
+        self._scores = list(scores)
+        self._aborts = aborts
+        self._held: WeightId | None = None
+        self.ended = 0
+
+    async def update_weights(
+        self, folder: Path, weight: WeightId, interruption: Interruption, *, deadline: float
+    ) -> None:
+        if self._errors:
+            raise self._errors.pop(0)
+        self._held = weight
+
+    async def score(self, tokens: Sequence[int], *, deadline: float) -> list[float]:
+        return [self._scores.pop(0) if self._scores else -1.0]
+
+    async def held(self) -> WeightId | None:
+        return self._held
+
+    async def abort_all(self) -> None:
+        if self._aborts is not None:
+            raise self._aborts
+
+    def end(self) -> None:
+        """As its launcher would."""
+        self.ended += 1
+
+
+@contextmanager
+def following(
+    engine: MovedEngine, tmp_path: Path, *, timeout_seconds: float, await_up: Callable[[], bool] = lambda: True
+) -> Iterator[WeightFollower]:
+    with (
+        closing(EventLoopThread("engine")) as events,
+        closing(Timeline(tmp_path / "timeline.jsonl", "rollout-0.0")) as timeline,
+    ):
+        follower = WeightFollower(
+            OneWeight(),
+            engine,
+            events,
+            Standstill(time.monotonic),
+            timeline,
+            WeightProof(engine, events, bound=0.1),
+            interruption=Interruption.RETRACT,
+            on_change=lambda: None,
+            await_up=await_up,
+            end_engine=engine.end,
+            timeout_seconds=timeout_seconds,
+        )
+        follower.start()
+        try:
+            yield follower
+        finally:
+            follower.stop()
+            for thread in threading.enumerate():
+                if thread.name == "weight-follower":
+                    thread.join(PATIENCE_SECONDS)
+
+
+def wait_for(what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_time_in_which_a_dead_engine_starts_is_not_that_of_an_update(tmp_path: Path) -> None:
+    timeout = 0.5
+
+    def await_up() -> bool:
+        time.sleep(2 * timeout)
+        return True
+
+    engine = MovedEngine([EngineGone("killed"), EngineGone("not there yet")])
+    with following(engine, tmp_path, timeout_seconds=timeout, await_up=await_up) as follower:
+        wait_for(lambda: follower.held or follower.error)
+        assert (follower.held, follower.error) == (STAGED.weight, None)
+
+
+def test_an_engine_that_is_up_and_takes_no_weights_is_given_up_by_name(tmp_path: Path) -> None:
+    engine = MovedEngine([EngineRefused("no room")] * 1000)
+    with following(engine, tmp_path, timeout_seconds=0.2) as follower:
+        wait_for(lambda: follower.error)
+        assert "the engine took no weights for 0 s (weightSync.timeoutSeconds)" in str(follower.error)
+
+
+def test_an_engine_that_does_not_come_up_ends_the_rank_with_its_sentence(tmp_path: Path) -> None:
+    def never_up() -> bool:
+        raise EngineTimeout("The engine has not answered for 60 s.")
+
+    with following(MovedEngine([EngineGone("killed")]), tmp_path, timeout_seconds=60, await_up=never_up) as follower:
+        wait_for(lambda: follower.error)
+        assert str(follower.error) == "The engine has not answered for 60 s."
+
+
+@pytest.mark.parametrize("error", [EngineGone("killed"), EngineTimeout("no answer"), EngineRefused("not paused")])
+def test_an_engine_that_does_not_drop_what_wrong_weights_have_made_is_ended(tmp_path: Path, error: EngineError) -> None:
+    engine = MovedEngine([], scores=[-7.0], aborts=error)
+    with following(engine, tmp_path, timeout_seconds=60) as follower:
+        wait_for(lambda: engine.ended or follower.error)
+        wait_for(lambda: follower.held or follower.error)
+        assert (follower.held, follower.error, engine.ended) == (STAGED.weight, None, 1)
+        (said,) = follower.news()
+        assert "has other weights" in said

@@ -1,0 +1,165 @@
+"""Turns of the operator against an API server that keeps what is written, and refuses what a test says."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from rljob_api.status import Condition, RestartStatus, RLJobStatus, TrainingStatus
+from rljob_api.times import timestamp
+from rljob_operator.adapters.api import Api
+from rljob_operator.adapters.cache import Cache
+from rljob_operator.adapters.coordinators import Coordinators
+from rljob_operator.adapters.errors import refusal
+from rljob_operator.adapters.job_memory import World
+from rljob_operator.adapters.metrics import Metrics
+from rljob_operator.adapters.resources import RLJOBS, Resource, resource_of
+from rljob_operator.adapters.views import JobKey, view_owned
+from rljob_operator.adapters.workers import Look
+from rljob_operator.build import Owner, Platform, manifests
+from rljob_operator.options import OperatorOptions
+from rljob_operator.reconcile import REFUSED_SECONDS, Reconciler
+from tests.unit.build.jobs import changed, quickstart
+
+Json = dict[str, Any]
+KEY, UID = JobKey("team", "quickstart"), "u1"
+
+
+class Server:
+    """Keeps objects by path. `refuses`: the status with which a write of this verb and path is answered, or 0."""
+
+    def __init__(self, refuses: Callable[[str, str], int] = lambda verb, path: 0) -> None:
+        self.refuses = refuses
+        self.objects: dict[str, Json] = {}
+        self.written: list[tuple[str, str]] = []
+        self.events: list[Json] = []
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
+        path = resource.path(namespace, name)
+        if path not in self.objects:
+            raise refusal("get", 404, "NotFound", path)
+        return self.objects[path]
+
+    async def list(self, resource: Resource, namespace: str | None, query: Mapping[str, str], accept: str = "") -> Json:
+        return {"items": []}
+
+    async def create(self, resource: Resource, namespace: str, body: Json) -> Json:
+        if body["kind"] == "Event":
+            self.events.append(body)
+        return self._write("create", resource.path(namespace, body["metadata"]["name"]), body)
+
+    async def apply_new(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
+        return self._write("apply", resource.path(namespace, name), body)
+
+    async def apply(self, resource: Resource, namespace: str, name: str, body: Json, uid: str) -> Json:
+        return self._write("apply", resource.path(namespace, name), body)
+
+    async def merge(
+        self, resource: Resource, namespace: str, name: str, body: Json, subresource: str | None = None
+    ) -> Json:
+        path = resource.path(namespace, name)
+        return self._write("merge", path, _merged(self.objects[path], body))
+
+    async def delete(self, resource: Resource, namespace: str, name: str, options: Json) -> Json:
+        self._write("delete", resource.path(namespace, name), {"metadata": {}})
+        return {}
+
+    def put(self, path: str, body: Json) -> Json:
+        known = self.objects.get(path, {"metadata": {"uid": f"uid of {path}", "resourceVersion": "0"}})["metadata"]
+        version = str(int(known["resourceVersion"]) + 1)
+        metadata = {"uid": known["uid"], **body["metadata"], "resourceVersion": version}
+        self.objects[path] = {**body, "metadata": metadata}
+        return self.objects[path]
+
+    def _write(self, verb: str, path: str, body: Json) -> Json:
+        self.written.append((verb, path))
+        status = self.refuses(verb, path)
+        if status:
+            raise refusal(f"{verb} {path}", status, "Forbidden", "by the test")
+        return self.put(path, body)
+
+
+def _merged(known: Json, patch: Json) -> Json:
+    both = {
+        key: _merged(known[key], value) if isinstance(value, dict) and isinstance(known.get(key), dict) else value
+        for key, value in patch.items()
+    }
+    return {key: value for key, value in {**known, **both}.items() if value is not None}
+
+
+class NoCoordinators:
+    """There is no pod of one."""
+
+    async def close(self, key: JobKey) -> None:
+        pass
+
+
+class Turns:
+    """Of one job, all of whose objects are there if it `has_objects`."""
+
+    def __init__(self, server: Server, status: RLJobStatus, *, has_objects: bool, **spec: Any) -> None:
+        job = changed(quickstart(), **spec)
+        cache = Cache(lambda key, urgency: None)
+        raw = server.put(
+            RLJOBS.path(*KEY),
+            {
+                "metadata": {"name": KEY.name, "namespace": KEY.namespace, "uid": UID, "generation": 1},
+                "spec": job.spec.model_dump(mode="json", by_alias=True, exclude_none=True),
+                "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+            },
+        )
+        cache.put_job(raw)
+        options, platform = OperatorOptions(), Platform()
+        if has_objects:
+            for each in manifests(job, Owner(KEY.namespace, UID), status, options, platform):
+                made = {
+                    **each,
+                    "metadata": {**each["metadata"], "uid": each["metadata"]["name"], "resourceVersion": "1"},
+                }
+                cache.put_owned(KEY, view_owned(each["kind"], made))
+                server.put(path_of(each["kind"], each["metadata"]["name"]), made)
+        self.metrics = Metrics()
+        coordinators = cast(Coordinators, NoCoordinators())
+        world = World(cast(Api, server), cache, coordinators, self.metrics, options, platform, "me")
+        self._reconciler = Reconciler(world)
+
+    def turn(self) -> Look | None:
+        return asyncio.run(self._reconciler.turn(KEY))
+
+
+def path_of(kind: str, name: str) -> str:
+    return resource_of(kind).path(KEY.namespace, name)
+
+
+CLAIM = path_of("PersistentVolumeClaim", "quickstart-checkpoints")
+JOB = RLJOBS.path(*KEY)
+
+
+def ended() -> RLJobStatus:
+    """A job that succeeded a minute ago, with a checkpoint."""
+    at = time.time() - 60
+    done = Condition(
+        type="Succeeded", status="True", reason="Succeeded", message="done", last_transition_time=timestamp(at)
+    )
+    return RLJobStatus(
+        conditions=[done],
+        training=TrainingStatus(checkpoint=7, checkpoint_folder="7-e1-a"),
+        restart=RestartStatus.model_validate({"epoch": 1, "opened": 1}),
+        ended_at=at,
+    )
+
+
+def test_a_record_that_cannot_be_noted_is_told_and_keeps_the_job() -> None:
+    server = Server(lambda verb, path: 403 if (verb, path) == ("merge", CLAIM) else 0)
+    turns = Turns(server, ended(), has_objects=True, ttlSecondsAfterFinished=1)
+    look = turns.turn()
+    assert look is not None
+    assert look.at <= time.time() + REFUSED_SECONDS
+    assert ("merge", CLAIM) in server.written
+    assert ("delete", JOB) not in server.written
+    assert any("PersistentVolumeClaim quickstart-checkpoints was refused" in each["message"] for each in server.events)
+
+    server.refuses = lambda verb, path: 0
+    turns.turn()
+    assert ("delete", JOB) in server.written
+    assert server.objects[CLAIM]["metadata"]["annotations"]["rljob.dev/recorded"] == "7 7-e1-a"

@@ -1,0 +1,163 @@
+"""Rows that are masked are as if they were not there: loss, gradient and metrics, for both backends, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rljob_workers.algorithms import kl
+from rljob_workers.algorithms.aggregation import sequence_mean, token_mean
+from rljob_workers.algorithms.loss_masks import masks_of_rows
+from rljob_workers.algorithms.policy_loss import Aggregate, PolicyLossConfig, TokenInputs, policy_loss
+from rljob_workers.models.building import build_config, described_config, initial_state
+from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.trainers.base import TrainRows
+from rljob_workers.trainers.decoder import Decoder
+from rljob_workers.trainers.fsdp.building import ModelOptions, build_whole, model_config
+from rljob_workers.trainers.fsdp.inputs import joined_inputs
+from rljob_workers.trainers.fsdp.scoring import score
+from rljob_workers.trainers.micro_batches import RowRange
+from rljob_workers.trainers.torch_forward import row_log_probs
+from rljob_workers.transfer_queue.jagged import Jagged
+from tests.near import assert_near
+from tests.unit.trainers.rows import make_rows, make_spec, select_rows
+
+NUM_ROWS = 8
+EXACT = 1e-12
+"""Joined with other rows, a row's sums are taken in another order."""
+
+Forward = Callable[[TrainRows], tuple[torch.Tensor, torch.Tensor | None]]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of a backend, with the same weights: its log-probs (and entropy), and where their gradient goes."""
+
+    forward: Forward
+    parameters: Mapping[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module", params=["Flat", "Fsdp"])
+def model(request: pytest.FixtureRequest) -> Model:
+    spec = make_spec()
+    tokenizer = build_tokenizer(spec.model)
+    weights = {name: tensor.double() for name, tensor in initial_state(spec.model, tokenizer).items()}
+    if request.param == "Flat":
+        decoder = Decoder(build_config(spec.model, tokenizer), storage=torch.float64, compute=torch.float64)
+        decoder.load(weights, source="the test")
+        decoder.enable_gradients(torch.zeros_like(decoder.flat))
+        return Model(lambda rows: (flat_log_probs(decoder, rows), None), decoder.leaves)
+    options = ModelOptions(torch.float64, torch.float64)
+    whole = build_whole(model_config(described_config(spec.model, tokenizer)), options)
+    whole.load_state_dict(weights, strict=False)
+    return Model(lambda rows: fsdp_log_probs(whole, rows), dict(whole.named_parameters()))
+
+
+def flat_log_probs(decoder: Decoder, rows: TrainRows) -> torch.Tensor:
+    everything = RowRange(0, rows.response_lengths.numel(), 0, int(rows.response_lengths.sum()))
+    return row_log_probs(decoder, rows.tokens, rows.response_lengths, everything, 1.3)
+
+
+def fsdp_log_probs(whole: Any, rows: TrainRows) -> tuple[torch.Tensor, torch.Tensor]:
+    return score(whole, joined_inputs(rows.tokens, rows.response_lengths, torch.device("cpu")), 1.3)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an optimizer step would be made of."""
+
+    statistics: Mapping[str, torch.Tensor]
+    gradients: Mapping[str, torch.Tensor]
+
+
+def step(model: Model, config: PolicyLossConfig, shares: list[TrainRows]) -> Result:
+    """Sums over the shares of all ranks, divided by the sum of their normalisers."""
+    for parameter in model.parameters.values():
+        parameter.grad = torch.zeros_like(parameter)
+    totals = dict.fromkeys(("loss", *config.metric_names), torch.zeros((), dtype=torch.float64))
+    normaliser = torch.zeros((), dtype=torch.float64)
+    for rows in shares:
+        new, entropy = model.forward(rows)
+        sums = policy_loss(new, inputs_of(rows), config, entropy)
+        torch.autograd.backward(sums.loss)
+        totals["loss"] = totals["loss"] + sums.loss.detach()
+        totals |= {name: totals[name] + value for name, value in sums.metrics.items()}
+        normaliser = normaliser + sums.normaliser
+    over = normaliser if normaliser > 0 else torch.ones(())
+    return Result(
+        {name: total / over for name, total in totals.items()} | {"normaliser": normaliser},
+        {name: gradient_of(parameter) / over for name, parameter in model.parameters.items()},
+    )
+
+
+def gradient_of(parameter: torch.Tensor) -> torch.Tensor:
+    assert parameter.grad is not None
+    return parameter.grad.clone()
+
+
+def inputs_of(rows: TrainRows) -> TokenInputs:
+    assert rows.log_probs is not None
+    assert rows.ref_log_probs is not None
+    return TokenInputs(
+        log_probs=rows.log_probs.values.double(),
+        rollout_log_probs=rows.rollout_log_probs.values.double(),
+        advantages=rows.advantages.values.double(),
+        loss_masks=rows.loss_masks.values,
+        ref_log_probs=rows.ref_log_probs.values.double(),
+        response_lengths=rows.response_lengths,
+    )
+
+
+def masked(rows: TrainRows, kept: list[bool], poison: float) -> TrainRows:
+    """The rows with those that are not kept masked; what is known of their tokens is worthless."""
+    keep = torch.tensor(kept)
+    of_tokens = keep.repeat_interleave(rows.response_lengths)
+
+    def spoilt(column: Jagged | None) -> Jagged:
+        assert column is not None
+        return Jagged(torch.where(of_tokens, column.values, poison), column.offsets)
+
+    masks = masks_of_rows(rows.loss_masks.values, rows.response_lengths, keep)
+    return replace(
+        rows,
+        loss_masks=Jagged(masks, rows.loss_masks.offsets),
+        log_probs=spoilt(rows.log_probs),
+        rollout_log_probs=spoilt(rows.rollout_log_probs),
+        advantages=spoilt(rows.advantages),
+        ref_log_probs=spoilt(rows.ref_log_probs),
+    )
+
+
+@pytest.mark.parametrize("aggregate", [token_mean, sequence_mean])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 1000),
+    kept=st.lists(st.booleans(), min_size=NUM_ROWS, max_size=NUM_ROWS),
+    ends=st.lists(st.integers(0, NUM_ROWS), max_size=2).map(sorted),
+    poison=st.sampled_from([0.0, float("nan"), float("inf"), -1e30]),
+)
+def test_masked_rows_are_as_if_they_were_not_there(
+    model: Model, aggregate: Aggregate, seed: int, kept: list[bool], ends: list[int], poison: float
+) -> None:
+    config = PolicyLossConfig(0.2, 0.28, aggregate, 0.05, kl.k3, 2.0)
+    rows = make_rows(seed, num_groups=2)
+    holed = masked(rows, kept, poison)
+    edges = [0, *ends, NUM_ROWS]
+    shares = [list(range(start, stop)) for start, stop in pairwise(edges) if start < stop]
+    found = step(model, config, [select_rows(holed, share) for share in shares])
+    left = [row for row in range(NUM_ROWS) if kept[row]]
+    expected = step(model, config, [select_rows(rows, left)] if left else [])
+    for name, value in expected.statistics.items():
+        torch.testing.assert_close(found.statistics[name], value, rtol=EXACT, atol=EXACT, check_dtype=False)
+    for name, value in expected.gradients.items():
+        if value.any():
+            assert_near(found.gradients[name], value, 1e-10, name)
+        else:
+            assert not found.gradients[name].any(), name

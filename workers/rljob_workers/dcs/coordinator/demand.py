@@ -1,0 +1,81 @@
+"""How long the actor was starved of rows and rollouts stood idle, by the word of their ranks' beats.
+
+Used by the coordinator in its thread, told to the supervisor with the status and to scrapers live. In memory alone: a
+coordinator that began anew counts anew, and says since when, so that nobody compares the one count with the other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+from rljob_api.names import Role
+from rljob_api.role_traits import LEADING_ROLE, TICKET_ROLE
+from rljob_api.wire.observation import DemandObservation
+from rljob_api.wire.ranks import Beat
+from rljob_workers.dcs.counters import LOOP_SECONDS, STARVED_SECONDS, WITHHELD_SECONDS
+from rljob_workers.telemetry.exposition import Family, Sample
+
+_SUMMED: dict[tuple[Role, str], str] = {
+    (LEADING_ROLE, LOOP_SECONDS): "actor_seconds",
+    (LEADING_ROLE, STARVED_SECONDS): "starved_seconds",
+    (TICKET_ROLE, LOOP_SECONDS): "rollout_seconds",
+    (TICKET_ROLE, WITHHELD_SECONDS): "withheld_seconds",
+}
+"""Role and counter of its ranks -> the sum over all lives."""
+
+_EXPORTED = {
+    "actor_seconds": "rljob_actor_loop_seconds_total",
+    "starved_seconds": "rljob_actor_starved_seconds_total",
+    "rollout_seconds": "rljob_rollout_loop_seconds_total",
+    "withheld_seconds": "rljob_rollout_withheld_seconds_total",
+}
+
+FAMILIES = {
+    "rljob_actor_loop_seconds_total": Family("Seconds that the actor's ranks have run."),
+    "rljob_actor_starved_seconds_total": Family("Of them, those in which a rank waited for rows."),
+    "rljob_rollout_loop_seconds_total": Family("Seconds that rollout ranks have run."),
+    "rljob_rollout_withheld_seconds_total": Family(
+        "Of them, the part of their engines' capacity that was idle since tickets were withheld."
+    ),
+}
+
+
+class Demand:
+    """The sums, and what they were when the last step ended."""
+
+    def __init__(self, wall: Callable[[], float]) -> None:
+        """`wall` gives Unix seconds."""
+        self._wall = wall
+        self._since = wall()
+        self._sums = dict.fromkeys(_EXPORTED, 0.0)
+        self._told: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        """Incarnation -> what it told last; counters only grow within a life."""
+        self.at_step: DemandObservation | None = None
+        """As of the end of the last step that this coordinator was told of."""
+
+    def hear(self, beat: Beat) -> None:
+        """Notes the beat of a living rank. What the first one tells was before this coordinator's time, or nothing."""
+        told = self._told[beat.life.incarnation]
+        for (role, name), total in _SUMMED.items():
+            if beat.life.key.role is role:
+                value = beat.counters.get(name, 0.0)
+                self._sums[total] += max(0.0, value - told.get(name, value))
+                told[name] = value
+
+    def forget(self, incarnation: str) -> None:
+        """A life is over; what it told still counts."""
+        self._told.pop(incarnation, None)
+
+    def step_ended(self, step: int) -> None:
+        """A step was reported."""
+        self.at_step = DemandObservation(since=self._since, at=self._wall(), step=step, **self._sums)
+
+    def epoch_opened(self) -> None:
+        """Steps are counted from the restored one on."""
+        self.at_step = None
+
+    def samples(self) -> Iterator[Sample]:
+        """For `/metrics`, as of now."""
+        for total, name in _EXPORTED.items():
+            yield name, (), self._sums[total]

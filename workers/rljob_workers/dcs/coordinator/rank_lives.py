@@ -1,0 +1,222 @@
+"""Lives of ranks: their registrations, beats and ends; the fencing of earlier ones.
+
+Called by the coordinator in its thread. Registrations are durable; what a rank waits for is heard again after a restart
+of the coordinator, and ages are counted from its start.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from rljob_api.names import Role
+from rljob_api.role_traits import TRAITS
+from rljob_api.wire.failures import Failure, FailureKind
+from rljob_api.wire.identity import Life, PodKey
+from rljob_api.wire.launchers import LauncherHello
+from rljob_api.wire.observation import EventKind
+from rljob_api.wire.ranks import Beat, RankHello, RankState
+from rljob_workers.dcs.coordinator.advance import Advance
+from rljob_workers.dcs.coordinator.context import CoordinatorContext
+from rljob_workers.dcs.coordinator.demand import Demand
+from rljob_workers.dcs.coordinator.epochs import Epochs
+from rljob_workers.dcs.coordinator.ordered_topology import ordered_topology
+from rljob_workers.dcs.coordinator.orders_taken import OrdersTaken
+from rljob_workers.dcs.coordinator.readiness import RankStanding, readiness_mark
+from rljob_workers.dcs.coordinator.records import PODS, RANKS, RankEntry
+from rljob_workers.dcs.coordinator.refusals import Refused, fenced, wrong_epoch
+from rljob_workers.dcs.coordinator.store import Derived
+from rljob_workers.dcs.coordinator.table import Change
+from rljob_workers.transfer_queue.queue_admin import InWork
+
+
+@dataclass(frozen=True, slots=True)
+class HeardBeat:
+    """A rank's last beat and when it was heard."""
+
+    beat: Beat
+    at: float
+
+
+class RankLives:
+    """The current life of each rank."""
+
+    def __init__(self, context: CoordinatorContext, epochs: Epochs, taken: OrdersTaken) -> None:
+        self._context = context
+        self._epochs = epochs
+        self._taken = taken
+        self.advance = Advance(context.clock)
+        self.demand = Demand(context.wall)
+        self.beats: dict[str, HeardBeat] = {}
+        """Incarnation -> last beat."""
+        self._began: dict[str, float] = {}
+        """Incarnation -> when it registered."""
+        store = context.store
+        self._by_pod = Derived(store, [RANKS], self._grouped_by_pod)
+        self._living = Derived(
+            store, [RANKS], lambda: frozenset(entry.hello.life.incarnation for entry in self.by_rank().values())
+        )
+        self.seen_seq = 0
+        """Highest seq of the control Redis that one of them has told."""
+
+    def by_rank(self) -> Mapping[str, RankEntry]:
+        """Rank -> its current life."""
+        return self._context.store.rows(RANKS)
+
+    def living(self) -> Collection[str]:
+        """The incarnations of all current lives."""
+        return self._living()
+
+    def register(self, hello: RankHello) -> None:
+        """Takes a life in and ends the earlier one of the same rank."""
+        life = hello.life
+        launcher = self._launcher_in_place(hello)
+        earlier = self._context.store.get(RANKS, str(life.key))
+        if earlier is not None and earlier.hello.life == life:
+            return
+        if earlier is not None and earlier.hello.life.generation > life.generation:
+            raise fenced(f"{life.key} {life.incarnation} is of generation {life.generation}; a later one lives. Exit.")
+        if earlier is not None:
+            self.end(earlier.hello.life)
+        self._taken.note(launcher, life.epoch, life.generation)
+        self._context.admin.begin_life(life)
+        entry = RankEntry(hello=hello)
+        self._context.store.commit([RANKS.put(str(life.key), entry)])
+        self._began[life.incarnation] = self._context.clock()
+
+    def hear_beat(self, beat: Beat) -> None:
+        """Notes a beat. Needs no Redis, so that its restart makes no rank look dead."""
+        self.beats[beat.life.incarnation] = HeardBeat(beat, self._context.clock())
+        self.seen_seq = max(self.seen_seq, beat.seen_seq)
+
+    def check_beat(self, beat: Beat) -> None:
+        """Raises for a life that is over, and forgets its beat."""
+        try:
+            self.check_life(beat.life)
+        except Refused:
+            self.beats.pop(beat.life.incarnation, None)
+            raise
+
+    def renew(self, beats: Sequence[Beat]) -> None:
+        """Renews the tickets and leases of living ranks, and notices who is Ready."""
+        self._context.admin.beats([InWork(beat.life.incarnation, beat.tickets, beat.leases) for beat in beats])
+        for beat in beats:
+            self.advance.hear(beat)
+            self.demand.hear(beat)
+            self._notice_ready(beat)
+
+    def _notice_ready(self, beat: Beat) -> None:
+        entry = self._context.store.get(RANKS, str(beat.life.key))
+        if beat.state is RankState.READY and entry is not None and not entry.ready:
+            ready = entry.model_copy(update={"ready": True})
+            self._context.store.commit([RANKS.put(str(beat.life.key), ready)])
+            self.emit_readiness(beat.life.key.role)
+
+    def check_life(self, life: Life) -> RankEntry:
+        """The entry of a current life; raises for one that is over."""
+        epoch = self._epochs.current.restore.epoch
+        if life.epoch != epoch:
+            raise wrong_epoch(f"{life.key} {life.incarnation} is of epoch {life.epoch}; epoch {epoch} is open. Exit.")
+        entry = self._context.store.get(RANKS, str(life.key))
+        if entry is None or entry.hello.life.incarnation != life.incarnation:
+            raise fenced(f"{life.key} {life.incarnation} is over: it died, was replaced or was told to restart. Exit.")
+        return entry
+
+    def end(self, life: Life) -> None:
+        """Ends a life in the queue: its tickets and leases come back. Twice is once."""
+        self._context.admin.end_life(life.incarnation)
+        self.beats.pop(life.incarnation, None)
+        self.advance.forget(life.incarnation)
+        self.demand.forget(life.incarnation)
+        self._began.pop(life.incarnation, None)
+
+    def ended(self, life: Life) -> Change:
+        """Ends a current life; the change that takes it off the register, which the caller commits."""
+        self.end(life)
+        return RANKS.drop(str(life.key))
+
+    def end_outdated(self) -> None:
+        """Ends the lives that the orders have left behind (an in-place restart)."""
+        changes = [
+            self.ended(entry.hello.life)
+            for order in self._epochs.desired.pods
+            for entry in self.of_pod(order.pod)
+            if entry.hello.life.generation < order.generation
+        ]
+        if changes:
+            self._context.store.commit(changes)
+
+    def bury(self, failure: Failure) -> list[Change]:
+        """What a failure means for lives: prompts in work become suspects, the dead hold nothing any more."""
+        changes: list[Change] = []
+        for entry in self.of_pod(failure.pod):
+            if not concerns(failure, entry.hello.life):
+                continue
+            if TRAITS[failure.pod.role].draws_tickets:
+                self._context.admin.suspect(entry.hello.life.incarnation)
+            if failure.kind is not FailureKind.ENGINE_EXITED:
+                changes.append(self.ended(entry.hello.life))
+        return changes
+
+    def emit_readiness(self, role: Role) -> None:
+        """Tells RoleReady once for every set of lives that made the role Ready."""
+        desired = self._epochs.desired
+        # As the job has it: a launcher registers before it knows the job of its first order.
+        ranks_per_pod = dict.fromkeys(
+            self._context.store.rows(PODS), ordered_topology(self._context, self._epochs, role).ranks_per_pod
+        )
+        standings = {rank: RankStanding(entry.hello.life, entry.ready) for rank, entry in self.by_rank().items()}
+        mark = readiness_mark(role, desired, ranks_per_pod, standings)
+        if mark is None:
+            return
+        message = f"Every rank of {role.value} is Ready in epoch {desired.epoch}."
+        event = self._context.event(EventKind.ROLE_READY, desired.epoch, message)
+        pod = PodKey(role=role, replica=0)
+        self._context.emit_once(f"ready:{role.value}", mark, event.model_copy(update={"pod": pod}))
+
+    def of_pod(self, pod: PodKey) -> Sequence[RankEntry]:
+        """The current lives of a pod."""
+        return self._by_pod().get(pod, ())
+
+    def _grouped_by_pod(self) -> dict[PodKey, list[RankEntry]]:
+        grouped: defaultdict[PodKey, list[RankEntry]] = defaultdict(list)
+        for entry in self.by_rank().values():
+            grouped[entry.hello.life.key.pod].append(entry)
+        return dict(grouped)
+
+    def _launcher_in_place(self, hello: RankHello) -> LauncherHello:
+        """A rank may begin only in the open epoch, in the ordered generation, under the pod's current launcher."""
+        life = hello.life
+        epoch = self._epochs.current.restore.epoch
+        if life.epoch != epoch:
+            raise wrong_epoch(f"{life.key} {life.incarnation} is of epoch {life.epoch}; epoch {epoch} is open. Exit.")
+        order = self._epochs.order_of(life.key.pod)
+        if order is not None and order.epoch == epoch and life.generation < order.generation:
+            raise fenced(
+                f"{life.key} {life.incarnation} is of generation {life.generation}; {order.generation} is "
+                "ordered. Exit."
+            )
+        launcher = self._context.store.get(PODS, str(life.key.pod))
+        if launcher is None or launcher.launcher != hello.launcher:
+            raise fenced(
+                f"{life.key} {life.incarnation}: its launcher {hello.launcher} is not the pod's current one. Exit."
+            )
+        return launcher
+
+    def heard_at(self, incarnation: str) -> float | None:
+        """When it was heard last; None: not since this coordinator started."""
+        heard = self.beats.get(incarnation)
+        times = (self._began.get(incarnation), None if heard is None else heard.at)
+        return max((at for at in times if at is not None), default=None)
+
+
+def concerns(failure: Failure, life: Life) -> bool:
+    """Whether a failure is about this life: a launcher's loss is about all of its pod, an engine's about its rank."""
+    if failure.kind is FailureKind.REPORTED or failure.epoch != life.epoch or failure.generation != life.generation:
+        return False
+    if failure.kind is FailureKind.LAUNCHER_LOST:
+        return True
+    if failure.kind is FailureKind.ENGINE_EXITED:
+        return failure.engine in (None, life.key.rank)
+    return failure.incarnation == life.incarnation

@@ -1,0 +1,38 @@
+"""Ends an engine that answers but does nothing, so that its launcher starts the next life.
+
+For the engine's own rank, which alone can tell: a server whose scheduler hangs still answers whoever asks whether it
+lives. Both are children of one launcher, which reports the death and starts the engine again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from rljob_api.process_stat import PARENT, stat_of
+from rljob_workers.engines.errors import EngineGone
+from rljob_workers.engines.identity import read_identity
+
+
+def end_engine(identity: Path) -> str | None:
+    """SIGKILL of the life that was started last; its incarnation, or None where that has ended by itself.
+
+    Between its end and the next start the number of its process may be another's, which is no child of the launcher's:
+    a process is held first, then looked at, then ended.
+    """
+    try:
+        life = read_identity(identity)
+        held = os.pidfd_open(life.pid)
+    except (EngineGone, ProcessLookupError):
+        return None
+    try:
+        stat = stat_of(life.pid)
+        if stat is None or int(stat[PARENT]) != os.getppid():
+            return None
+        signal.pidfd_send_signal(held, signal.SIGKILL)
+    except ProcessLookupError:
+        return None
+    finally:
+        os.close(held)
+    return life.incarnation

@@ -1,0 +1,124 @@
+"""Scoring that bears failures: they are tried again, and what stays without a score is not valid, or gets a default.
+
+Used by the rollout role, from several threads at once. A failure never leaves this room, but for two: what another try
+would not help, and a share of failures that is no exception any more. Both are ValueErrors, and end the job by name.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass
+
+from rljob_api.spec import FailedReward, RewardSpec
+from rljob_workers.rewards.base import Answer, Reward, Score
+from rljob_workers.rewards.errors import RewardError, RewardRefused
+from rljob_workers.rewards.failed_share import FailedShare
+
+_LOG = logging.getLogger(__name__)
+
+RETRIES, UNSCORED = "reward_retries", "samples_unscored"
+
+
+@dataclass(frozen=True, slots=True)
+class FailurePolicy:
+    """What becomes of an answer that could not be scored."""
+
+    retries: int
+    backoff_seconds: float
+    """Before the first retry; twice as long before each further one."""
+    default: float | None
+    """The score that it gets in the end. None: none, its sample is not valid."""
+
+    @classmethod
+    def of(cls, spec: RewardSpec) -> FailurePolicy:
+        """As the job has it."""
+        policy = spec.on_failure
+        default = policy.score if policy.then is FailedReward.SCORE else None
+        return cls(policy.retries, policy.backoff_seconds, default)
+
+
+class Scoring:
+    """A reward and its policy."""
+
+    def __init__(
+        self,
+        reward: Reward,
+        policy: FailurePolicy,
+        share: FailedShare,
+        counters: MutableMapping[str, float],
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`counters`: where retries (calls for a group that had failed) and samples without a score are counted."""
+        self._reward = reward
+        self._policy = policy
+        self._share = share
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._counters = counters
+        counters.update(dict.fromkeys((RETRIES, UNSCORED), 0.0))
+
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[Score]]:
+        """One score per answer, in order; blocks for as long as it takes.
+
+        Raises ValueError where another try would not help, and where too many have failed.
+        """
+        outcomes = [list(group) for group in self._ask(groups)]
+        for retry in range(self._policy.retries):
+            failed = [place for place, group in enumerate(outcomes) if _has_failed(group)]
+            if not failed:
+                break
+            self._sleep(self._policy.backoff_seconds * 2**retry)
+            with self._lock:
+                self._counters[RETRIES] += len(failed)
+            again = self._ask([groups[place] for place in failed])
+            for place, group in zip(failed, again, strict=True):
+                outcomes[place] = _better(outcomes[place], group)
+        return [[self._settled(outcome) for outcome in group] for group in outcomes]
+
+    def _ask(self, groups: Sequence[Sequence[Answer]]) -> Sequence[Sequence[float | RewardError]]:
+        try:
+            return self._reward.score_groups(groups)
+        except RewardRefused as error:
+            raise ValueError(str(error)) from error
+
+    def _settled(self, outcome: float | RewardError) -> Score:
+        failed = isinstance(outcome, RewardError)
+        with self._lock:
+            self._counters[UNSCORED] += failed
+            too_many = self._share.add(failed=failed)
+            number = int(self._counters[UNSCORED])
+            sentence = self._sentence() if too_many else ""
+        if not isinstance(outcome, RewardError):
+            return Score(outcome)
+        if too_many:
+            raise ValueError(f"{sentence} The last: {outcome}") from outcome
+        if number & (number - 1) == 0:  # the first, and then ever more rarely
+            _LOG.warning(
+                "samples without a score so far: %d, after %d retries each; the last: %s",
+                number,
+                self._policy.retries,
+                outcome,
+            )
+        return Score(0.0, str(outcome)) if self._policy.default is None else Score(self._policy.default)
+
+    def _sentence(self) -> str:
+        share = self._share
+        return (
+            f"rollout.reward.maxFailedShare: {share.num_failed} of the last {share.num_seen} samples could not be "
+            f"scored, after {self._policy.retries} retries, which is more than {share.limit:g} of {share.window}."
+            " Mend the reward, or raise maxFailedShare."
+        )
+
+
+def _has_failed(group: Sequence[float | RewardError]) -> bool:
+    return any(isinstance(outcome, RewardError) for outcome in group)
+
+
+def _better(before: Sequence[float | RewardError], after: Sequence[float | RewardError]) -> list[float | RewardError]:
+    """The later scores, since a function may score a group as a whole; an earlier one where there is no later."""
+    pairs = zip(before, after, strict=True)
+    return [earlier if isinstance(later, RewardError) else later for earlier, later in pairs]

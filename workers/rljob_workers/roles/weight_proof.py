@@ -1,0 +1,82 @@
+"""The proof that an engine has the weights that it says it has, and what counts until there is one.
+
+The follower proves, in its thread; the rollout loop asks, in its own, before it puts a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rljob_api.wire.identity import WeightId
+from rljob_workers.dcs.weights.base import StagedWeights
+from rljob_workers.engines.base import Engine
+from rljob_workers.roles.event_loop import EventLoopThread
+from rljob_workers.roles.weight_probe import difference
+from rljob_workers.transfer_queue.types import GroupRows
+
+
+class WrongWeights(Exception):
+    """An engine said twice that it has a version, and has not: it would go on generating from something else."""
+
+
+class WeightProof:
+    """One engine's.
+
+    proof.expect(staged)               the follower, before the update
+    problem = proof.find(deadline)     after it; None: proven
+    proof.awaited_by(groups)           the loop: not yet to be put
+    proof.voids(groups, begun)         never to be put; `begun`: num_voided when their work began
+    """
+
+    def __init__(self, engine: Engine, events: EventLoopThread, bound: float | None) -> None:
+        """`bound` as in `weight_probe.BOUNDS`; None: what the engine says is believed."""
+        self._engine = engine
+        self._events = events
+        self._bound = bound
+        self._expected: StagedWeights | None = None
+        self._voided: list[WeightId] = []
+        """What the engine was said to have and was not proven to have, once for each time."""
+
+    @property
+    def num_voided(self) -> int:
+        """How often a version was not proven until now."""
+        return len(self._voided)
+
+    def expect(self, staged: StagedWeights) -> None:
+        """From here on groups with tokens of this version wait. Those of one that was not proven are void."""
+        if self._expected is not None:
+            self._voided.append(self._expected.weight)
+        self._expected = None if self._bound is None or staged.probe is None else staged
+
+    def find(self, deadline: float) -> str | None:
+        """What is wrong with the weights that the engine has, in words. Raises what `Engine.score` raises."""
+        expected = self._expected
+        if expected is None:
+            return None
+        assert expected.probe is not None
+        assert self._bound is not None
+        found = self._events.call(self._engine.score(expected.probe.tokens, deadline=deadline))
+        problem = difference(found, expected.probe, self._bound)
+        if problem is None:
+            self._expected = None
+        return problem
+
+    def awaited_by(self, groups: Sequence[GroupRows]) -> bool:
+        """Whether groups have tokens of the version that is being proven. Those would be their newest."""
+        expected = self._expected
+        return expected is not None and any(expected.weight in group.newest for group in groups)
+
+    def voids(self, groups: Sequence[GroupRows], begun: int) -> bool:
+        """Whether groups may have tokens of weights that were not what their engine said."""
+        voided = self._voided[begun:]
+        return any(_spans(group, weight) for group in groups for weight in voided)
+
+
+def _spans(group: GroupRows, weight: WeightId) -> bool:
+    pairs = zip(group.oldest, group.newest, strict=True)
+    return any(_place(oldest) <= _place(weight) <= _place(newest) for oldest, newest in pairs)
+
+
+def _place(weight: WeightId) -> tuple[int, int]:
+    """In the order in which weights come."""
+    return weight.lineage, weight.version
