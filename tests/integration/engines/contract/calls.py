@@ -41,10 +41,16 @@ async def load(engine: Engine, folder: Path, number: int, mode: Interruption = I
     await engine.update_weights(folder, version(number), mode, deadline=soon())
 
 
-async def draw(engine: Engine, one: SamplingParams, prompt: Sequence[int] = PROMPT) -> list[Sample]:
+async def draw(
+    engine: Engine,
+    one: SamplingParams,
+    prompt: Sequence[int] = PROMPT,
+    *,
+    progress: Callable[[int], None] = lambda _: None,
+) -> list[Sample]:
     """The samples of one prompt, within a minute."""
     async with asyncio.timeout(60):
-        [generation] = await engine.generate([prompt], [one], progress=lambda _: None)
+        [generation] = await engine.generate([prompt], [one], progress=progress)
     return list(generation.samples)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 from rljob_workers.models.building import build_config, initial_state, save_folder
 from rljob_workers.models.tokenizers import build_tokenizer
@@ -36,17 +36,30 @@ class Weights:
 
     def log_probs_after(self, old: Weights, prompt: Sequence[int], output: Sequence[int], start: int) -> torch.Tensor:
         """Of output[start:], drawn by these weights on what `old` had cached of all before the last token before it."""
-        tokens = torch.tensor([[*prompt, *output]])
-        cached = len(prompt) + start - 1
-        with torch.no_grad():
-            past = old.model(tokens[:, :cached], use_cache=True).past_key_values
-            logits = self.model(tokens[:, cached:-1], past_key_values=past).logits[0]
-        return _chosen(logits, output[start:], 1.0)
+        return log_probs_on_one_cache([(old, start), (self, len(output))], prompt, output)[start:]
 
     def _logits(self, prompt: Sequence[int], output: Sequence[int]) -> torch.Tensor:
         with torch.no_grad():
             logits: torch.Tensor = self.model(torch.tensor([[*prompt, *output]])).logits
         return logits[0, len(prompt) - 1 : -1].float()
+
+
+def log_probs_on_one_cache(
+    spans: Sequence[tuple[Weights, int]], prompt: Sequence[int], output: Sequence[int]
+) -> torch.Tensor:
+    """[len(output)]: of each output token, where the weights of each span, with its end, go on with the others' cache.
+
+    A token is computed when the one after it is drawn: the last one before a change of weights by the new ones.
+    """
+    tokens = torch.tensor([[*prompt, *output]])
+    past, computed, logits = DynamicCache(), 0, []
+    for weights, end in spans:
+        upto = len(prompt) + end - 1
+        with torch.no_grad():
+            answer = weights.model(tokens[:, computed:upto], past_key_values=past, use_cache=True)
+        logits.append(answer.logits[0])
+        past, computed = answer.past_key_values, upto
+    return _chosen(torch.cat(logits)[len(prompt) - 1 :].float(), output, 1.0)
 
 
 def _chosen(logits: torch.Tensor, output: Sequence[int], temperature: float) -> torch.Tensor:

@@ -11,6 +11,7 @@
 | retracted samples go on with a cache that the new weights computed      | test_updates: retract_computes             |
 | frozen ones with the old cache, and a flush would fail after the update | test_updates: in_place_goes_on             |
 | new samples read prefixes that old weights cached                       | test_updates: after_in_place               |
+| so do samples that came before an update and begin after it             | test_updates: under_16_clients             |
 | naming its weights aborts every sample, unless told not to              | test_updates: under_16_clients             |
 | an abort of a request that waits while it is paused is lost             | test_ends: given_up_while_paused           |
 | an abort by name is one of all names that begin so: none is sent        | test_ends: one_sample_is_given_up          |

@@ -7,7 +7,7 @@ import contextlib
 import shutil
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,9 +17,18 @@ from safetensors.torch import load_file, save_file
 from rljob_api.spec import Interruption
 from rljob_workers.engines.base import Engine, Sample
 from rljob_workers.engines.errors import EngineError, EngineRefused
-from tests.integration.engines.contract.calls import PROMPT, Running, draw, load, params, require_true_name, version
+from tests.integration.engines.contract.calls import (
+    PROMPT,
+    Running,
+    draw,
+    load,
+    params,
+    require_true_name,
+    until,
+    version,
+)
 from tests.integration.engines.contract.contenders import Contender
-from tests.integration.engines.contract.reference import Weights
+from tests.integration.engines.contract.reference import Weights, log_probs_on_one_cache
 from tests.near import assert_log_probs_near
 
 pytestmark = pytest.mark.anyio
@@ -94,7 +103,9 @@ async def test_drain_gives_each_sample_one_version(server: Contender, engine: En
     assert [span.weight for span in sample.spans] == [version(2)]
 
 
-@pytest.mark.parametrize(("mode", "updates"), [(Interruption.RETRACT, 20), (Interruption.DRAIN, 4)])
+@pytest.mark.parametrize(
+    ("mode", "updates"), [(Interruption.RETRACT, 20), (Interruption.IN_PLACE, 20), (Interruption.DRAIN, 4)]
+)
 async def test_under_16_clients_every_token_is_of_its_span_s_version(
     engine: Engine,
     versions: list[Weights],
@@ -105,10 +116,15 @@ async def test_under_16_clients_every_token_is_of_its_span_s_version(
     await load(engine, versions[0].folder, 0)
     done: list[Sample] = []
     ended = asyncio.Event()
+    num_tokens = 0
+
+    def count(tokens: int) -> None:
+        nonlocal num_tokens
+        num_tokens += tokens
 
     async def keep_drawing(seed: int) -> None:
         while not ended.is_set():
-            done.extend(await draw(engine, params(48, seed=seed)))
+            done.extend(await draw(engine, params(48, seed=seed), progress=count))
             seed += 16
 
     took = []
@@ -116,10 +132,10 @@ async def test_under_16_clients_every_token_is_of_its_span_s_version(
         for seed in range(16):
             clients.create_task(keep_drawing(seed))
         for number in range(1, updates + 1):
+            await until(lambda before=num_tokens: num_tokens > before + 64, "tokens between two updates")  # type: ignore[misc]
             begun = time.perf_counter()
             await load(engine, versions[number % 3].folder, number, mode)
             took.append((time.perf_counter() - begun) * 1e3)
-            await asyncio.sleep(0.05)
         ended.set()
     figures = f"{mode}: median {statistics.median(took):.0f}, max {max(took):.0f} ms; {len(done)} samples"
     record_property("updates", figures)
@@ -127,9 +143,18 @@ async def test_under_16_clients_every_token_is_of_its_span_s_version(
     assert {span.weight for sample in done for span in sample.spans} >= {version(1), version(updates)}
     for sample in done[:: max(1, len(done) // 100)]:
         assert sample.spans[-1].end == len(sample.output_ids)
-        for span in sample.spans:
-            expected = versions[span.weight.version % 3].log_probs(PROMPT, sample.output_ids)[span.start : span.end]
-            assert_log_probs_near(torch.tensor(sample.log_probs[span.start : span.end]), expected)
+        spans = [(versions[span.weight.version % 3], span.end) for span in sample.spans]
+        assert_log_probs_near(torch.tensor(sample.log_probs), expected_log_probs(mode, spans, sample.output_ids))
+
+
+def expected_log_probs(mode: Interruption, spans: Sequence[tuple[Weights, int]], output: Sequence[int]) -> torch.Tensor:
+    """[len(output)]: each span by its weights, in place on what those of the spans before have cached."""
+    if mode is Interruption.IN_PLACE:
+        return log_probs_on_one_cache(spans, PROMPT, output)
+    starts = [0, *(end for _, end in spans)]
+    return torch.cat(
+        [weights.log_probs(PROMPT, output)[start:end] for start, (weights, end) in zip(starts, spans, strict=False)]
+    )
 
 
 def missing(state: dict[str, torch.Tensor]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rljob_workers.engines.sglang.gate import Gate
+from rljob_workers.engines.sglang.gate import Gate, Recalled
 
 pytestmark = pytest.mark.anyio
 
@@ -81,3 +81,41 @@ async def test_one_update_at_a_time() -> None:
 
     await asyncio.gather(update("a"), update("b"))
     assert order == ["a begins", "a ends", "b begins", "b ends"]
+
+
+async def test_a_recall_ends_the_wait_for_first_tokens_and_nobody_else_s() -> None:
+    gate, told, released = Gate(), [], asyncio.Event()
+
+    async def draw(name: str, first_token: asyncio.Event) -> None:
+        try:
+            async with gate.unbegun():
+                await first_token.wait()
+            await released.wait()
+            told.append(f"{name} ends")
+        except Recalled:
+            told.append(f"{name} is recalled")
+
+    has_one = asyncio.Event()
+    has_one.set()
+    drawing = [asyncio.create_task(draw("begun", has_one)), asyncio.create_task(draw("waiting", asyncio.Event()))]
+    await settle()
+    gate.recall()
+    await settle()
+    released.set()
+    await asyncio.gather(*drawing)
+    assert told == ["waiting is recalled", "begun ends"]
+
+
+async def test_who_is_given_up_while_it_has_no_token_is_not_recalled() -> None:
+    gate = Gate()
+
+    async def draw() -> None:
+        async with gate.unbegun():
+            await asyncio.Event().wait()
+
+    drawing = asyncio.create_task(draw())
+    await settle()
+    drawing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await drawing
+    gate.recall()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from rljob_workers.engines.base import Engine, EngineCapabilities, Generation, S
 from rljob_workers.engines.errors import EngineGone, EngineRefused
 from rljob_workers.engines.sampling_words import sampling_words
 from rljob_workers.engines.sglang.connection import Connection
-from rljob_workers.engines.sglang.gate import Gate
+from rljob_workers.engines.sglang.gate import Gate, Recalled
 from rljob_workers.engines.sglang.life import LifeFile
 from rljob_workers.engines.sglang.pace import Pace
 from rljob_workers.engines.sglang.sample_stream import SampleBuilder
@@ -83,6 +83,8 @@ class SglangEngine(Engine):
             async with self._gate.closed():
                 if interruption is Interruption.DRAIN:
                     await drain(self._gate, deadline=deadline)
+                elif interruption is Interruption.IN_PLACE:
+                    self._gate.recall()  # they would read prefixes under the label of the weights that cached them
                 self._label = label_of(weight)
                 same_life = functools.partial(self._life.require, asked)
                 await replace_weights(self._connection, folder, self._label, interruption, same_life, deadline=deadline)
@@ -133,24 +135,41 @@ class SglangEngine(Engine):
         facts: ServerFacts,
         progress: Callable[[int], None],
     ) -> Sample:
-        async with self._gate.passed():
-            building = SampleBuilder(incremental=facts.incremental)
-            began = time.monotonic()
-            total = 0
-            body = {
-                "input_ids": list(prompt),
-                "sampling_params": sampling_body(params, seed if facts.seeds else None, self._pace.interval),
-                "return_logprob": True,
-                "stream": True,
-                "extra_key": self._label,
-            }
-            async with aclosing(self._connection.stream("/generate", body)) as events:
-                async for event in events:
-                    grown = building.add(event)
-                    total += grown
-                    progress(grown)
-            self._pace.learn(total, time.monotonic() - began)
-            return building.sample()
+        while True:
+            with suppress(Recalled):
+                async with self._gate.passed():
+                    return await self._draw(prompt, params, seed, facts, progress)
+
+    async def _draw(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        seed: int,
+        facts: ServerFacts,
+        progress: Callable[[int], None],
+    ) -> Sample:
+        building = SampleBuilder(incremental=facts.incremental)
+        began = time.monotonic()
+        total = 0
+        body = {
+            "input_ids": list(prompt),
+            "sampling_params": sampling_body(params, seed if facts.seeds else None, self._pace.interval),
+            "return_logprob": True,
+            "stream": True,
+            "extra_key": self._label,
+        }
+        async with aclosing(self._connection.stream("/generate", body)) as events:
+            async with self._gate.unbegun():
+                first = await anext(events, None)
+            if first is not None:
+                total += building.add(first)
+                progress(total)
+            async for event in events:
+                grown = building.add(event)
+                total += grown
+                progress(grown)
+        self._pace.learn(total, time.monotonic() - began)
+        return building.sample()
 
     @asynccontextmanager
     async def _one_life(self, deadline: float) -> AsyncIterator[ServerFacts]:

@@ -10,6 +10,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 
+class Recalled(Exception):
+    """The request has to be sent anew: what it would read of the server's cache is of the weights before."""
+
+
 class Gate:
     """Of one server, in one event loop."""
 
@@ -21,6 +25,7 @@ class Gate:
         self._vacant.set()
         self._updates = asyncio.Lock()
         self._inside = 0
+        self._unbegun: set[asyncio.Timeout] = set()
 
     @asynccontextmanager
     async def passed(self) -> AsyncIterator[None]:
@@ -39,6 +44,25 @@ class Gate:
                 yield
             finally:
                 self._open.set()
+
+    @asynccontextmanager
+    async def unbegun(self) -> AsyncIterator[None]:
+        """Inside, until the first token has come; Recalled where `recall` was called before that."""
+        try:
+            async with asyncio.timeout(None) as recalled:
+                self._unbegun.add(recalled)
+                try:
+                    yield
+                finally:
+                    self._unbegun.discard(recalled)
+        except TimeoutError as error:
+            raise Recalled from error
+
+    def recall(self) -> None:
+        """Ends the wait of all who are inside and have no token yet."""
+        now = asyncio.get_running_loop().time()
+        for request in self._unbegun:
+            request.reschedule(now)
 
     async def vacant(self) -> None:
         """Until those who are inside have left."""
