@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+import pytest
+
 from tests.integration.preloaded.client import Forked, fork_program
 from tests.integration.preloaded.image import MARK
 
@@ -97,6 +99,7 @@ def test_it_can_be_signalled_and_is_found_by_its_mark(tmp_path: Path) -> None:
         assert process.wait(SECONDS) == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_it_dies_with_the_tests_that_asked_for_it(tmp_path: Path) -> None:
     asking = (
         "import os, sys, time\n"

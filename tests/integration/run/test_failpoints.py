@@ -45,7 +45,9 @@ def test_a_rank_that_dies_within_a_collective_costs_nothing(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["epoch.after_persist", "epoch.after_raise"])
-@pytest.mark.parametrize("count", [1, 2], ids=["of the start", "of a restart"])
+@pytest.mark.parametrize(
+    "count", [pytest.param(1, id="of the start", marks=pytest.mark.long), pytest.param(2, id="of a restart")]
+)
 def test_a_supervisor_that_dies_in_the_window_goes_on_when_started_again(tmp_path: Path, name: str, count: int) -> None:
     marks = tmp_path / "failpoints"
     marks.mkdir()
@@ -62,7 +64,9 @@ def test_a_supervisor_that_dies_in_the_window_goes_on_when_started_again(tmp_pat
         job.assert_epoch(count + 1)
 
 
-@pytest.mark.parametrize("count", [1, 2], ids=["of the start", "of a restart"])
+@pytest.mark.parametrize(
+    "count", [pytest.param(1, id="of the start", marks=pytest.mark.long), pytest.param(2, id="of a restart")]
+)
 def test_a_coordinator_that_dies_with_an_epoch_half_raised_is_asked_again(tmp_path: Path, count: int) -> None:
     marks = tmp_path / "failpoints"
     marks.mkdir()

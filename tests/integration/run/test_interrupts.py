@@ -45,19 +45,15 @@ def _coordinator_is_gone(job: RunningJob) -> None:
     kill(job.infrastructure_pid("coordinator"))
 
 
-MOMENTS = (
-    _the_folder_is_told,
-    _endpoints_are_written,
-    _coordinator_runs,
-    _pods_start,
-    _epoch_opens,
-    _job_restarts,
-    _control_redis_is_gone,
-    _coordinator_is_gone,
+MOMENTS = (_pods_start, _job_restarts, _coordinator_is_gone)
+MORE_MOMENTS = (_the_folder_is_told, _endpoints_are_written, _coordinator_runs, _epoch_opens, _control_redis_is_gone)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [*MOMENTS, *(pytest.param(moment, marks=pytest.mark.long) for moment in MORE_MOMENTS)],
+    ids=lambda moment: moment.__name__.strip("_").replace("_", " "),
 )
-
-
-@pytest.mark.parametrize("moment", MOMENTS, ids=lambda moment: moment.__name__.strip("_").replace("_", " "))
 def test_an_interrupted_run_ends_and_goes_on(tmp_path: Path, moment: Callable[[RunningJob], None]) -> None:
     with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path), tmp_path)) as job:
         moment(job)

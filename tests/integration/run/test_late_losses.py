@@ -41,7 +41,11 @@ def stop_between_partitions(job: RunningJob) -> int:
     return pid
 
 
-@pytest.mark.parametrize("last", [False, True], ids=["before the next version", "at the end of the job"])
+@pytest.mark.parametrize(
+    "last",
+    [False, pytest.param(True, marks=pytest.mark.long)],
+    ids=["before the next version", "at the end of the job"],
+)
 def test_rows_lost_after_their_log_probs_were_made_are_made_again(tmp_path: Path, last: bool) -> None:
     # At the end of the job the second partition of two: before its rows come, somebody must have stopped advantages.
     num_rollouts, seconds = (2, 5.0) if last else (200, 0.5)

@@ -37,7 +37,7 @@ def generations(job: RunningJob) -> list[dict[str, Any]]:
     return [{**span["args"], "seconds": span["dur"] / 1e6} for span in spans]
 
 
-@pytest.mark.parametrize("num_tokens", [2000, pytest.param(8000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("num_tokens", [500, pytest.param(8000, marks=pytest.mark.long)])
 def test_no_answer_is_begun_twice_however_long_it_takes(tmp_path: Path, num_tokens: int) -> None:
     manifest = make_manifest(
         tmp_path,

@@ -51,7 +51,9 @@ def test_a_tail_that_launchers_saw_is_named_and_restarts_the_job_from_its_record
         assert drawn_prompts(job) == _all_groups(job)
 
 
-@pytest.mark.parametrize("share", [0.02, 0.7], ids=["a tail", "most of it"])
+@pytest.mark.parametrize(
+    "share", [pytest.param(0.02, id="a tail", marks=pytest.mark.long), pytest.param(0.7, id="most of it")]
+)
 def test_a_run_goes_on_from_its_record_file_after_a_crash_cut_the_log(tmp_path: Path, share: float) -> None:
     # Long until the next record: a kill between the queue's word and the file would leave two of them.
     manifest = make_manifest(tmp_path, checkpoint={"everySteps": 8})
@@ -70,7 +72,9 @@ def test_a_run_goes_on_from_its_record_file_after_a_crash_cut_the_log(tmp_path: 
         assert drawn_prompts(job) == _all_groups(job)
 
 
-@pytest.mark.parametrize("is_known", [True, False], ids=["with its status", "without it"])
+@pytest.mark.parametrize(
+    "is_known", [True, pytest.param(False, marks=pytest.mark.long)], ids=["with its status", "without it"]
+)
 def test_a_run_whose_control_state_is_all_gone_goes_on_with_the_checkpoints_draws(
     tmp_path: Path, is_known: bool
 ) -> None:
@@ -89,6 +93,7 @@ def test_a_run_whose_control_state_is_all_gone_goes_on_with_the_checkpoints_draw
         assert drawn_prompts(job) == _all_groups(job)
 
 
+@pytest.mark.long
 def test_storage_units_that_die_again_and_again_cost_only_their_rows(tmp_path: Path) -> None:
     with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path, rollout={"numRollouts": 50}), tmp_path)) as job:
         job.wait_for_step(2)
@@ -102,6 +107,7 @@ def test_storage_units_that_die_again_and_again_cost_only_their_rows(tmp_path: P
         job.assert_succeeded()
 
 
+@pytest.mark.long
 def test_no_ticket_is_lost_with_replicas_that_die_over_their_work(tmp_path: Path) -> None:
     # Long answers: whenever a replica dies, tickets are in its work.
     slow = {"numRollouts": 120, "sampling": {"maxNewTokens": 48}}

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from rljob_api.spec import ModelConfig, ModelSpec, TokenizerConfig
 from rljob_workers.models.building import build_config, initial_state, save_folder
 from rljob_workers.models.tokenizers import build_tokenizer
@@ -24,6 +26,7 @@ def test_a_job_trains_a_model_from_a_folder(tmp_path: Path) -> None:
         job.assert_succeeded()
 
 
+@pytest.mark.long
 def test_an_engine_that_only_refuses_ends_the_job_with_its_sentence(tmp_path: Path) -> None:
     manifest = make_manifest(tmp_path, restartPolicy={"maxGlobalRestarts": 0})
     manifest["spec"]["model"] = {"path": str(save_model(tmp_path / "model", factor=float("nan")))}

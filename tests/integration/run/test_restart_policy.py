@@ -67,7 +67,7 @@ def test_two_data_parallel_ranks_train_the_same_job(tmp_path: Path) -> None:
         job.assert_succeeded()
 
 
-@pytest.mark.parametrize("role", ["actor", "advantages"])
+@pytest.mark.parametrize("role", [pytest.param("actor", marks=pytest.mark.long), "advantages"])
 def test_what_dies_again_and_again_is_restarted_each_time(tmp_path: Path, role: str) -> None:
     """Restarts do not disturb the ones after them: ranks and launchers of one role in turn."""
     scope = "Global" if role == "actor" else "InPlace"

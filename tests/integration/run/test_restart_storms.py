@@ -42,6 +42,7 @@ def test_one_cause_is_one_restart_with_a_back_off_that_a_new_launcher_is_faster_
         job.assert_succeeded()
 
 
+@pytest.mark.long
 def test_random_faults_restart_no_oftener_than_they_happen(tmp_path: Path) -> None:
     withstands(tmp_path, Chaos(seed=7, num_faults=8, seconds_between=(0.3, 1.5)))
 

@@ -35,7 +35,7 @@ def test_a_finished_run_goes_on_when_it_is_given_more_rollouts(tmp_path: Path) -
         pytest.param({"transferQueue": {"storageUnits": 1}}, id="a storage unit less"),
         pytest.param({"transferQueue": {"storageUnits": 3}}, id="a storage unit more", marks=pytest.mark.long),
         pytest.param({"rollout": {"maxStaleness": 3}}, id="more staleness", marks=pytest.mark.long),
-        pytest.param({"training": {"globalBatchSize": 16}}, id="two optimizer steps"),
+        pytest.param({"training": {"globalBatchSize": 16}}, id="two optimizer steps", marks=pytest.mark.long),
     ],
 )
 def test_a_resumed_run_may_differ(tmp_path: Path, changes: dict[str, Any]) -> None:
@@ -46,7 +46,9 @@ def test_a_resumed_run_may_differ(tmp_path: Path, changes: dict[str, Any]) -> No
         job.assert_succeeded()
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["forward roles go", "forward roles come"])
+@pytest.mark.parametrize(
+    "first", [True, pytest.param(False, marks=pytest.mark.long)], ids=["forward roles go", "forward roles come"]
+)
 def test_a_resumed_run_may_have_a_reference_and_actor_fwd_or_not(tmp_path: Path, first: bool) -> None:
     def manifest(*, has_them: bool) -> dict[str, Any]:
         made = at_leisure(make_manifest(tmp_path), tmp_path)
@@ -94,6 +96,7 @@ def test_an_interrupted_actor_saves_what_it_has_published(tmp_path: Path, replic
         assert job.status()["training"]["checkpoint"] == job.metrics()[-1]["step"] + 1 >= 7
 
 
+@pytest.mark.long
 def test_two_ranks_that_are_interrupted_again_and_again_leave_together_and_save(tmp_path: Path) -> None:
     """At moments that have nothing to do with their steps: each time what was published last is what is saved."""
     manifest = make_manifest(

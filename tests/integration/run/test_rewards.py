@@ -36,7 +36,11 @@ if answers[0].prompt == "07=" and not mark.exists():
 KILLS = "if answers[0].prompt == '07=':\n    os.kill(os.getpid(), signal.SIGKILL)"
 
 
-@pytest.mark.parametrize("policy", [{}, {"table": {"rollout": "InPlace"}, "threshold": 100}], ids=["Global", "InPlace"])
+@pytest.mark.parametrize(
+    "policy",
+    [pytest.param({}, marks=pytest.mark.long), {"table": {"rollout": "InPlace"}, "threshold": 100}],
+    ids=["Global", "InPlace"],
+)
 def test_a_prompt_that_kills_its_worker_is_named_and_set_aside(tmp_path: Path, policy: dict[str, Any]) -> None:
     manifest = with_reward(tmp_path, KILLS, {"maxPromptKills": 2}, restartPolicy=policy)
     with RunningJob(tmp_path, manifest) as job:

@@ -10,7 +10,10 @@ SHORT_PATIENCE = {"heartbeatTimeoutSeconds": 5}
 """Shorter than that of the supervisor with what serves the ranks."""
 
 
-@pytest.mark.parametrize("name", ["coordinator", "control", "storage-0"])
+@pytest.mark.parametrize(
+    "name",
+    ["coordinator", pytest.param("control", marks=pytest.mark.long), pytest.param("storage-0", marks=pytest.mark.long)],
+)
 def test_stopped_infrastructure_alone_is_named_and_started_again(tmp_path: Path, name: str) -> None:
     # A job goes on without one storage unit: it must not be over before the silence is long enough.
     manifest = make_manifest(tmp_path, rollout={"numRollouts": 75}, restartPolicy=SHORT_PATIENCE)

@@ -30,6 +30,7 @@ def faults(mode: str) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
 def test_memory_that_tensors_freed_is_not_mapped_anew() -> None:
     pages_of_a_block = (40 << 20) // resource.getpagesize()

@@ -37,7 +37,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, 
 
 
 WORLDS = [
-    pytest.param(1, "float64", 0, "", ALL, id="one rank"),
+    pytest.param(1, "float64", 0, "", ALL, id="one rank", marks=pytest.mark.long),
     pytest.param(4, "float64", 0, "", ALL, id="four ranks, which save after step 3"),
     pytest.param(2, "float64", 3, "float64-4-0", SOME, id="two ranks go on with what four have saved"),
     pytest.param(
