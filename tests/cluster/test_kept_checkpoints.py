@@ -20,7 +20,7 @@ from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.kubectl import Kubectl, Object
 from tests.cluster.harness.machine import Cluster
 from tests.cluster.harness.operator import OperatorProcess
-from tests.cluster.harness.rljob import ClusterJob, make_job, slowed
+from tests.cluster.harness.rljob import ClusterJob, make_small_job, slowed
 from tests.cluster.harness.volumes import folder_of_claim
 
 PATIENCE = 240.0
@@ -44,7 +44,7 @@ class Stage:
 
     def apply(self, rollouts: int, *, slow: bool = False, **changes: Any) -> ClusterJob:
         """The job of that name, which differs in nothing that is fixed unless it is said."""
-        manifest = make_job(NAME, rollout={"numRollouts": rollouts}, restartPolicy=PATIENT, **changes)
+        manifest = make_small_job(NAME, rollout={"numRollouts": rollouts}, restartPolicy=PATIENT, **changes)
         return ClusterJob(self.kubectl, slowed(manifest) if slow else manifest).apply()
 
     def delete(self) -> None:

@@ -17,7 +17,7 @@ from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.kubectl import Kubectl, KubectlFailed, Object
 from tests.cluster.harness.machine import Cluster
 from tests.cluster.harness.operator import OperatorProcess
-from tests.cluster.harness.rljob import ClusterJob, leaves_nothing, make_job, slowed
+from tests.cluster.harness.rljob import ClusterJob, leaves_nothing, make_job, make_small_job, slowed
 
 KINDS = (
     "rljob,secret,configmap,service,persistentvolumeclaim,deployment,statefulset,networkpolicy,poddisruptionbudget,pod"
@@ -36,7 +36,7 @@ class Stage:
     def __init__(self, kubectl: Kubectl, operator: OperatorProcess) -> None:
         self.kubectl = kubectl
         self.operator = operator
-        manifest = leaves_nothing(make_job(rollout={"numRollouts": 1_000_000}, restartPolicy=PATIENT))
+        manifest = leaves_nothing(make_small_job(rollout={"numRollouts": 1_000_000}, restartPolicy=PATIENT))
         self.job = ClusterJob(kubectl, slowed(manifest, "slower"))
 
     def owned(self, name: str) -> list[Object]:
@@ -122,14 +122,14 @@ def test_a_change_that_cannot_be_is_refused_with_the_way_out(stage: Stage) -> No
 def test_a_role_restarts_in_place_when_it_is_asked_for(stage: Stage, cluster: Cluster) -> None:
     job, before = stage.job, standing(stage.job)
 
-    arguments = ("-n", stage.kubectl.namespace, "--role", Role.REFERENCE.value, "--reason", "it is slow")
+    arguments = ("-n", stage.kubectl.namespace, "--role", Role.ADVANTAGES.value, "--reason", "it is slow")
     rljob(cluster, "restart", job.name, *arguments, "--wait", "--timeout", "200")
     job.wait_true("Ready", seconds=PATIENCE_SECONDS)
 
     after = standing(job)
     changed = {name for name, value in after.items() if value != before[name]}
-    assert changed == {"reference-0"}, job.said()
-    assert after["reference-0"][:2] == (before["reference-0"][0], before["reference-0"][1] + 1)
+    assert changed == {"advantages-0"}, job.said()
+    assert after["advantages-0"][:2] == (before["advantages-0"][0], before["advantages-0"][1] + 1)
     assert len(job.events("RestartRequested")) == 1, job.said()
 
 

@@ -24,7 +24,7 @@ from tests.cluster.harness.kubectl import Kubectl, KubectlFailed, Object
 from tests.cluster.harness.lives import Lives
 from tests.cluster.harness.machine import Cluster, Node
 from tests.cluster.harness.operator import OperatorProcess
-from tests.cluster.harness.rljob import ClusterJob, leaves_nothing, make_job, slowed
+from tests.cluster.harness.rljob import ClusterJob, leaves_nothing, make_small_job, slowed
 
 pytestmark = pytest.mark.timeout(1200)  # every wait has its own deadline; together they take minutes on a busy machine
 
@@ -39,7 +39,7 @@ def crd(cluster: Cluster) -> None:
 def made_patient(name: str) -> Object:
     """A job that trains for long. Nobody here is found by silence: a busy machine's pause must not count as one."""
     policy = {"heartbeatTimeoutSeconds": 60}
-    return leaves_nothing(slowed(make_job(name, rollout={"numRollouts": 5000}, restartPolicy=policy)))
+    return leaves_nothing(slowed(make_small_job(name, rollout={"numRollouts": 5000}, restartPolicy=policy)))
 
 
 def is_ready_in(epoch: int, raw: Object | None) -> bool:
@@ -129,6 +129,7 @@ LEASE: dict[str, Any] = {"name": "faults", "durationSeconds": 30, "renewSeconds"
 LOST = "lost the lease"
 
 
+@pytest.mark.long
 def test_a_leader_that_dies_or_sleeps_is_followed_and_can_do_no_harm(
     cluster: Cluster, node: Node, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
@@ -236,6 +237,7 @@ def holder_of(kubectl: Kubectl) -> str:
     return str(lease["spec"]["holderIdentity"])
 
 
+@pytest.mark.long
 def test_connections_that_break_or_go_silent_lose_nothing(
     cluster: Cluster, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
@@ -284,7 +286,7 @@ def test_connections_that_break_or_go_silent_lose_nothing(
 
 
 def apply_suspended(kubectl: Kubectl, *names: str) -> None:
-    jobs = [leaves_nothing(make_job(name)) for name in names]
+    jobs = [leaves_nothing(make_small_job(name)) for name in names]
     kubectl.apply(*({**job, "spec": {**job["spec"], "suspend": True}} for job in jobs))
 
 

@@ -16,7 +16,7 @@ from tests.cluster.chart.helm import CHART, helm
 from tests.cluster.chart.release import Release
 from tests.cluster.harness.kubectl import Kubectl, Object
 from tests.cluster.harness.machine import REPOSITORY
-from tests.cluster.harness.rljob import ClusterJob, gated_rewards, make_job, slowed
+from tests.cluster.harness.rljob import ClusterJob, gated_rewards, make_small_job, slowed
 from tests.cluster.harness.volumes import trained_steps
 from tests.integration.children import die_with_tests
 
@@ -70,12 +70,13 @@ def test_the_quickstart_succeeds_by_the_commands_of_its_page(
     assert list(dict.fromkeys(reasons)) == ["Accepted", "Ready", "Succeeded"]
 
 
+@pytest.mark.long
 def test_a_running_job_does_not_notice_what_becomes_of_its_operator(
     kubectl: Kubectl, release: Release, gate: Path, tmp_path: Path
 ) -> None:
     pods = release.install()
     # It is to outlast all that is done to the operator, and no rank is to be called hung while others have the machine.
-    manifest = make_job(rollout={"numRollouts": 600}, restartPolicy={"heartbeatTimeoutSeconds": 60})
+    manifest = make_small_job(rollout={"numRollouts": 600}, restartPolicy={"heartbeatTimeoutSeconds": 60})
     job = ClusterJob(kubectl, slowed(manifest, "gated", gate)).apply()
     job.wait_step(0, seconds=SECONDS)
     before = _made(kubectl)

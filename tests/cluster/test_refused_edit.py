@@ -12,7 +12,7 @@ from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.kubectl import Kubectl
 from tests.cluster.harness.machine import Cluster, Node
 from tests.cluster.harness.operator import OperatorProcess
-from tests.cluster.harness.rljob import ClusterJob, make_job, slowed
+from tests.cluster.harness.rljob import ClusterJob, make_small_job, slowed
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -27,7 +27,7 @@ def test_a_job_whose_edit_is_refused_is_supervised_by_the_last_spec(
     cluster: Cluster, node: Node, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
     install_definition(cluster.kubeconfig)
-    job = ClusterJob(kubectl, slowed(make_job(rollout={"numRollouts": 5000}))).apply()
+    job = ClusterJob(kubectl, slowed(make_small_job(rollout={"numRollouts": 5000}))).apply()
     with OperatorProcess(cluster, namespace, tmp_path) as operator:
         job.wait_epoch_ready(1)
         good = job.object()["metadata"]["generation"]

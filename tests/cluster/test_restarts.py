@@ -102,6 +102,7 @@ BLOWS = [
         pytest.param(
             Blow(container_of(r), LAUNCHER_LOST, TABLE[r], r, replaced=None),
             id=f"the first process of {r.value} is killed",
+            marks=() if r in (Role.ACTOR, Role.ROLLOUT) else pytest.mark.long,
         )
         for r in TABLE
     ),

@@ -19,7 +19,7 @@ from tests.cluster.harness.kubectl import Kubectl, Object, is_ready
 from tests.cluster.harness.machine import Cluster
 from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.processes import Kind
-from tests.cluster.harness.rljob import ClusterJob, leaves_nothing, make_job, slowed
+from tests.cluster.harness.rljob import ClusterJob, leaves_nothing, make_small_job, slowed
 from tests.cluster.harness.volumes import trained_steps
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
@@ -37,7 +37,7 @@ def job(cluster: Cluster, module_kubectl: Kubectl, tmp_path_factory: pytest.Temp
     if cluster.node is None:
         pytest.skip("the cluster of KUBECONFIG is not this machine's: its processes cannot be paused")
     install_definition(cluster.kubeconfig)
-    manifest = make_job(rollout={"numRollouts": 1_000_000}, restartPolicy=FROZEN)
+    manifest = make_small_job(rollout={"numRollouts": 1_000_000}, restartPolicy=FROZEN)
     folder = tmp_path_factory.mktemp("operator")
     with OperatorProcess(cluster, module_kubectl.namespace, folder, lease=None):
         job = ClusterJob(module_kubectl, slowed(leaves_nothing(manifest), "slower")).apply()

@@ -12,7 +12,7 @@ from tests.cluster.harness.gpus import asks_for, pretended_gpus
 from tests.cluster.harness.kubectl import Kubectl, Object
 from tests.cluster.harness.machine import Cluster, workload_options
 from tests.cluster.harness.operator import OperatorProcess
-from tests.cluster.harness.rljob import ClusterJob, make_job
+from tests.cluster.harness.rljob import ClusterJob, make_job, make_small_job
 
 RESOURCE = "rljob.example/startup-gpu"
 NOWHERE = {"spec": {"nodeSelector": {"example.org/none": "none"}}}
@@ -91,7 +91,7 @@ def test_infrastructure_that_is_restarted_in_vain_fails_the_job_with_its_last_wo
     install_definition(cluster.kubeconfig)
     # A shell takes no argument --port, says so, and ends.
     workloads: dict[str, Any] = {**workload_options(), "redisServer": "/bin/sh"}
-    job = ClusterJob(kubectl, make_job())
+    job = ClusterJob(kubectl, make_small_job())
     with OperatorProcess(cluster, kubectl.namespace, tmp_path, lease=None, workloads=workloads):
         job.apply()
         kubectl.wait("the restarts to be counted", lambda: in_vain(job, "control") >= 1, seconds=PATIENCE_SECONDS)

@@ -14,7 +14,7 @@ from tests.cluster.harness.filter import GROUP, Cut
 from tests.cluster.harness.kubectl import Kubectl, is_ready
 from tests.cluster.harness.machine import Cluster, Node
 from tests.cluster.harness.operator import OperatorProcess
-from tests.cluster.harness.rljob import ClusterJob, make_job, slowed
+from tests.cluster.harness.rljob import ClusterJob, make_small_job, slowed
 
 TOLD_SECONDS = 60
 """From the first packet that is lost, or the coordinator's readiness, to the condition."""
@@ -30,7 +30,7 @@ def job(cluster: Cluster, module_kubectl: Kubectl, tmp_path_factory: pytest.Temp
         pytest.skip("the cluster of KUBECONFIG is not this machine's: nobody can lose its packets")
     install_definition(cluster.kubeconfig)
     policy = {"heartbeatTimeoutSeconds": LIMIT_SECONDS}
-    manifest = slowed(make_job(rollout={"numRollouts": 5000}, restartPolicy=policy))
+    manifest = slowed(make_small_job(rollout={"numRollouts": 5000}, restartPolicy=policy))
     operator = OperatorProcess(cluster, module_kubectl.namespace, tmp_path_factory.mktemp("operator"))
     with Cut(cluster.node) as cut, operator.in_group(GROUP):
         job = ClusterJob(module_kubectl, manifest).apply()

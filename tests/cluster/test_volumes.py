@@ -14,7 +14,7 @@ from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.kubectl import Kubectl, KubectlFailed, Object
 from tests.cluster.harness.machine import Cluster
 from tests.cluster.harness.operator import OperatorProcess
-from tests.cluster.harness.rljob import ClusterJob, make_job
+from tests.cluster.harness.rljob import ClusterJob, make_small_job
 
 PATIENCE = 120.0
 NOWHERE = {"podTemplate": {"spec": {"nodeSelector": {"example.org/none": "none"}}}}
@@ -47,7 +47,7 @@ def classes(kubectl: Kubectl) -> Iterator[dict[bool, str]]:
 
 
 def apply(kubectl: Kubectl, name: str, **volume: Any) -> ClusterJob:
-    return ClusterJob(kubectl, make_job(name, checkpoint={"volume": {"size": "1Gi", **volume}})).apply()
+    return ClusterJob(kubectl, make_small_job(name, checkpoint={"volume": {"size": "1Gi", **volume}})).apply()
 
 
 def resize(job: ClusterJob, size: str) -> None:

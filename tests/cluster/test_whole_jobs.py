@@ -17,7 +17,7 @@ import pytest
 
 from rljob_operator.build.pod_group import MISSING_API
 from tests.cluster.harness.definition import install_definition
-from tests.cluster.harness.gangs import SCHEDULER, Watched, add_pretended_nodes, add_scheduler, pretended
+from tests.cluster.harness.gangs import SCHEDULER, Watched, add_groups, add_pretended_nodes, add_scheduler, pretended
 from tests.cluster.harness.gpus import asks_for, pretended_gpus
 from tests.cluster.harness.hostpython import IMAGE
 from tests.cluster.harness.kubectl import Kubectl, Object
@@ -105,7 +105,7 @@ def test_a_gang_is_refused_with_a_sentence_until_the_cluster_has_groups(
         accepted = job.condition("Accepted")
         assert (accepted["status"], accepted["message"]) == ("False", MISSING_API)
         assert kubectl.all("pods") == []
-        add_scheduler()
+        add_groups()
         kubectl.wait("the operator to begin anew", lambda: operator.exit_code is not None, seconds=60)
         assert operator.exit_code == 1
         operator.start()  # as its kubelet does

@@ -52,6 +52,8 @@ class Beat(WireModel):
     """Who or what this rank waits for, in words; None while it works."""
     tickets: list[int] = []
     """Ids of the tickets in work; one that is unlisted for two beats comes back."""
+    still_seconds: float = Field(default=0.0, ge=0)
+    """For which the rank's engine has made no token of what it has; 0 where nothing is to be expected of it."""
     leases: list[str] = []
     """Leases in work; they are renewed."""
     holds: WeightId | None = None

@@ -19,6 +19,11 @@ _SECONDS = 900
 """To build it at first."""
 
 
+def add_groups() -> None:
+    """The CRD of PodGroups, and nobody who looks at them."""
+    _script("gang.sh", "crd")
+
+
 def add_scheduler() -> None:
     """A scheduler that knows PodGroups, and their CRD."""
     _script("gang.sh")

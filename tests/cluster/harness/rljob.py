@@ -54,6 +54,19 @@ def make_job(name: str = "job", **changes: dict[str, Any]) -> Object:
     return {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": name}, "spec": spec}
 
 
+_FEW_PODS: dict[str, dict[str, Any]] = {
+    "algorithm": {"kl": {"coefficient": 0}},
+    "roles": {"reference": None, "actorFwd": None},
+    "transferQueue": {"storageUnits": 1},
+}
+
+
+def make_small_job(name: str = "job", **changes: dict[str, Any]) -> Object:
+    """The same with as few pods as a job can have, for tests that look at no role which it lacks."""
+    spec: dict[str, Any] = {section: {**few, **changes.get(section, {})} for section, few in _FEW_PODS.items()}
+    return make_job(name, **{**changes, **spec})
+
+
 def leaves_nothing(job: Object) -> Object:
     """The same job, whose checkpoints go with it."""
     checkpoint = job["spec"].setdefault("checkpoint", {})

@@ -2,13 +2,25 @@
 # gang.sh: adds to the running cluster what places pods of a PodGroup together
 # or not at all: the CRD, a second scheduler called `gang` (scheduler-plugins,
 # the plugin Coscheduling), and the controller that writes a group's status.
-# gang.sh build only builds it, in minutes at first. Nothing is done twice.
+# gang.sh crd adds the CRD alone, and builds nothing. gang.sh build only
+# builds it, in minutes at first. Nothing is done twice.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=${RLJOB_CLUSTER_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/rljob/cluster}
 root=$(realpath -m "$root")
 run=$root/run kubectl="$root/bin/kubectl --kubeconfig $root/run/admin.kubeconfig"
 cd "$here/gang"
+add_crd() {
+  local crd
+  crd=$(go list -m -f '{{.Dir}}' sigs.k8s.io/scheduler-plugins)/config/crd/bases/scheduling.x-k8s.io_podgroups.yaml
+  $kubectl apply --server-side -f "$crd" >&2
+  $kubectl wait --for=condition=Established crd/podgroups.scheduling.x-k8s.io --timeout=30s >&2
+}
+if [ "${1:-}" = crd ]; then
+  go mod download sigs.k8s.io/scheduler-plugins >&2
+  add_crd
+  exit 0
+fi
 # A module of its own: `make cluster` is built without it.
 key=$( { go env GOVERSION; cat go.mod go.sum main.go; } | sha256sum | cut -c1-16)
 bin=$root/gang-$key
@@ -18,9 +30,7 @@ if [ ! -e "$bin" ]; then
   mv "$bin.new" "$bin"
 fi
 [ "${1:-}" != build ] || exit 0
-crd=$(go list -m -f '{{.Dir}}' sigs.k8s.io/scheduler-plugins)/config/crd/bases/scheduling.x-k8s.io_podgroups.yaml
-$kubectl apply --server-side -f "$crd" >&2
-$kubectl wait --for=condition=Established crd/podgroups.scheduling.x-k8s.io --timeout=30s >&2
+add_crd
 [ ! -e "$run/pid/gang" ] || exit 0
 cat >"$run/gang.yaml" <<K
 apiVersion: kubescheduler.config.k8s.io/v1

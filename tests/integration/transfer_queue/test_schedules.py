@@ -37,7 +37,9 @@ def run_schedule(servers: Servers, seed: int, *, staleness: int, every_steps: in
     shape = make_shape(staleness=staleness, rollouts=5, batch=2, samples=2)
     world = World(servers, shape, random, every_steps=every_steps)
     # Killing the control Redis costs most of a schedule's time: some schedules do it.
-    faults = [strike_replica, strike_forward, strike_job, strike_unit] + [strike_control, strike_tail] * (seed % 8 == 7)
+    faults = [strike_replica, strike_forward, strike_job, strike_unit, take_work] + [strike_control, strike_tail] * (
+        seed % 8 == 7
+    )
     left, mark = MOST_FAULTS, servers.sync_control() if seed % 8 == 7 else 0
     try:
         for action in itertools.count():
@@ -69,6 +71,10 @@ def assert_once(world: World, seed: int) -> None:
 
 def strike_replica(world: World, _mark: int) -> None:
     world.kill_replica(world.random.randrange(len(world.replicas)))
+
+
+def take_work(world: World, _mark: int) -> None:
+    world.take_back(world.random.randrange(len(world.replicas)))
 
 
 def strike_forward(world: World, _mark: int) -> None:

@@ -76,6 +76,48 @@ def test_an_ended_life_is_fenced_and_its_tickets_come_back(make_job: MakeJob) ->
     assert places(job.tickets(2)) == places(tickets)
 
 
+def test_work_that_is_taken_back_is_given_to_others_and_refused_of_its_holder(make_job: MakeJob) -> None:
+    job = make_job()
+    tickets = job.tickets(2)
+    assert job.admin.take_back(job.incarnation(job.rollout)) == 2
+    assert job.admin.take_back(job.incarnation(job.rollout)) == 0
+    assert job.put(tickets) == [False, False]
+    assert places(job.tickets(2)) == places(tickets), "its holder lives, and is another's equal"
+
+
+def test_while_the_queue_drains_nothing_is_taken_back(make_job: MakeJob) -> None:
+    job = make_job()
+    tickets = job.tickets(2)
+    job.admin.withhold_tickets()
+    assert job.admin.take_back(job.incarnation(job.rollout)) == 0
+    assert job.put(tickets) == [True, True]
+
+
+def test_a_suspect_stays_with_its_holder(make_job: MakeJob) -> None:
+    job = make_job()
+    job.rollout.return_tickets(job.tickets(1), killed=True)
+    [alone] = job.tickets(1)
+    assert job.admin.take_back(job.incarnation(job.rollout)) == 0
+    assert job.put([alone]) == [True]
+
+
+def test_a_suspect_is_not_given_beside_work_that_is_done_in_vain(make_job: MakeJob) -> None:
+    job = make_job(staleness=0, batch=2)
+    [taken], other = job.tickets(1), job.client(Role.ROLLOUT, 1)
+    job.admin.take_back(job.incarnation(job.rollout))
+    given = other.claim_tickets(weight(0), 2, 0)
+    assert isinstance(given, list)
+    again, suspect = given
+    assert places([again]) == places([taken])
+    other.return_tickets([suspect], killed=True)
+    assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.SUSPECT
+    job.admin.beat(job.incarnation(job.rollout), [taken.id], [])
+    assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.SUSPECT
+    job.admin.beat(job.incarnation(job.rollout), [], [])
+    [alone] = job.tickets(1)
+    assert alone.alone
+
+
 def test_a_new_life_of_the_same_rank_ends_the_earlier_one(make_job: MakeJob) -> None:
     job = make_job()
     tickets = job.tickets(2)

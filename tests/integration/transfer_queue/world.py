@@ -94,6 +94,8 @@ class Replica:
     weight: int
     work: dict[int, tuple[Ticket, list[list[tuple[WeightId, int]]]]] = field(default_factory=dict)
     """Ticket id -> ticket and, per sample, (weight, its number) of every token."""
+    in_vain: dict[int, Ticket] = field(default_factory=dict)
+    """What it works on, and others got meanwhile."""
 
 
 @dataclass
@@ -203,6 +205,16 @@ class World:
         self.zombies.append(dead)
         self.replicas[index] = self._new_replica(index)
 
+    def take_back(self, index: int) -> None:
+        """A replica that does nothing, for all that is known: others get its tickets, and it goes on with them."""
+        self.history.faults["taken"] += 1
+        replica = self.replicas[index]
+        taken = {name: ticket for name, (ticket, _) in replica.work.items() if not ticket.alone}
+        if self.admin.take_back(replica.life.incarnation) > len(taken):
+            self.history.broken.append("more was taken back than was held")
+        replica.in_vain |= taken
+        replica.work = {name: work for name, work in replica.work.items() if name not in taken}
+
     def kill_forward(self, index: int) -> None:
         self.history.faults["kill"] += 1
         dead = self.forwards[index]
@@ -256,8 +268,10 @@ class World:
                 for tokens in samples:
                     if len(tokens) < TOKENS_PER_SAMPLE and self.random.random() < 0.7:
                         tokens.append((replica.held, replica.weight))
-        elif choice < 0.97:
+        elif choice < 0.95:
             self._put_finished(replica)
+        elif replica.in_vain:
+            self._put_in_vain(replica)
         elif replica.work:
             self._let_go(replica)
 
@@ -267,8 +281,8 @@ class World:
         if choice < 0.4:
             replica.queue.return_tickets([ticket], killed=self.random.random() < 0.3)
         elif choice < 0.7:
-            self.admin.beat(replica.life.incarnation, list(replica.work), [])
-            self.admin.beat(replica.life.incarnation, list(replica.work), [])
+            self.admin.beat(replica.life.incarnation, [*replica.work, *replica.in_vain], [])
+            self.admin.beat(replica.life.incarnation, [*replica.work, *replica.in_vain], [])
         else:
             is_attempt = choice < 0.85
             drawn = replica.queue.redraw(ticket, "filtered") if is_attempt else replica.queue.pass_over(ticket)
@@ -281,7 +295,7 @@ class World:
         for ticket in tickets:
             if ticket.rollout_id - replica.held.version > self.shape.max_staleness:
                 self.history.broken.append(f"{ticket} for a replica that holds {replica.held}")
-            if ticket.alone and (replica.work or len(tickets) > 1):
+            if ticket.alone and (replica.work or replica.in_vain or len(tickets) > 1):
                 self.history.broken.append(f"{ticket} is not alone")
         if tickets and any(ticket.alone for ticket, _ in replica.work.values()):
             self.history.broken.append("a ticket was given beside one that is to be alone")
@@ -303,6 +317,13 @@ class World:
             oldest = min(weight.version for tokens in samples for weight, _ in tokens)
             if not accepted and ticket.rollout_id - oldest <= self.shape.max_staleness:
                 self.history.broken.append(f"{ticket} was refused without a reason")
+
+    def _put_in_vain(self, replica: Replica) -> None:
+        _, ticket = replica.in_vain.popitem()
+        tokens = [(replica.held, replica.weight)] * TOKENS_PER_SAMPLE
+        group = self._group(ticket, [tokens for _ in range(self.shape.samples_per_prompt)])
+        if replica.queue.put_groups([group]) != [False]:
+            self.history.broken.append(f"{ticket} was taken back, and its group was taken")
 
     def _group(self, ticket: Ticket, samples: list[list[tuple[WeightId, int]]]) -> GroupRows:
         numbers = [torch.tensor([number for _, number in tokens], dtype=torch.int32) for tokens in samples]
@@ -440,7 +461,7 @@ class World:
         choice = self.random.random()
         if choice < 0.5:
             for replica in self.replicas:
-                self.admin.beat(replica.life.incarnation, list(replica.work), [])
+                self.admin.beat(replica.life.incarnation, [*replica.work, *replica.in_vain], [])
             for forward in self.forwards:
                 leases = [forward.batch.lease] if forward.batch and forward.batch.lease else []
                 self.admin.beat(forward.life.incarnation, [], leases)

@@ -58,6 +58,7 @@ class _Work:
 
     waiting: str | None = None
     tickets: tuple[int, ...] = ()
+    still_seconds: float = 0.0
     leases: tuple[str, ...] = ()
     holds: WeightId | None = None
 
@@ -121,15 +122,17 @@ class RankSession:
         *,
         waiting: str | None = None,
         tickets: Sequence[int] | None = None,
+        still_seconds: float = 0.0,
         leases: Sequence[str] | None = None,
         holds: WeightId | Keep | None = Keep.KEEP,
     ) -> None:
         """Says what the loop is at; sends a beat when the interval is over. Call it from every turn and every wait.
 
         `waiting`: for whom or what, in words; None while working. `tickets`, `leases`: all that are in work; None
-        leaves them as the last pulse said (an unlisted one comes back). Raises LifeOver, CoordinatorUnreachable.
+        leaves them as the last pulse said (an unlisted one comes back). `still_seconds`: see `Beat`.
+        Raises LifeOver, CoordinatorUnreachable.
         """
-        work = replace(self._work, waiting=waiting)
+        work = replace(self._work, waiting=waiting, still_seconds=still_seconds)
         if tickets is not None:
             work = replace(work, tickets=tuple(tickets))
         if leases is not None:
@@ -228,6 +231,7 @@ class RankSession:
             busy=Busy(what=busy.what, seconds=left) if busy is not None and left is not None and left > 0 else None,
             waiting=self._work.waiting,
             tickets=list(self._work.tickets),
+            still_seconds=self._work.still_seconds,
             leases=list(self._work.leases),
             holds=self._work.holds,
             counters=dict(self.counters),

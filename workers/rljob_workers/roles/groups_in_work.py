@@ -87,6 +87,11 @@ class GroupsInWork:
         return self._headway.tokens
 
     @property
+    def still_seconds(self) -> float:
+        """For which the engine has made no token of what it has."""
+        return self._standstill.seconds()
+
+    @property
     def tickets(self) -> list[Ticket]:
         """All that are generated or scored."""
         return [ticket for tickets in self._running.values() for ticket in tickets]

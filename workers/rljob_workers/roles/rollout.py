@@ -124,7 +124,8 @@ class RolloutLoop:
         waiting = None if tickets else self._waiting
         told, self._headway = self._headway, self._work.headway
         self._session.advance(self._headway - told)
-        self._session.pulse(waiting=waiting, tickets=tickets, holds=follower.held)
+        still = self._work.still_seconds
+        self._session.pulse(waiting=waiting, tickets=tickets, still_seconds=still, holds=follower.held)
 
     def _claim(self, follower: WeightFollower) -> bool:
         self._idle_share = 0.0

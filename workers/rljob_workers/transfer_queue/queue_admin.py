@@ -175,6 +175,13 @@ class QueueAdmin:
         """The life died with tickets in work: they come back, their prompts become suspects. Before `end_life`."""
         self._by.change("suspect", incarnation, waiting=f"incarnation {incarnation} died")
 
+    def take_back(self, incarnation: str) -> int:
+        """Tickets of a life that goes on come back, as many as it says; what the life makes of them is refused."""
+        [returned] = self._by.change(
+            "take_back", incarnation, waiting=f"tickets of incarnation {incarnation} come back"
+        )
+        return int(returned)
+
     def set_aside(self) -> list[SetAside]:
         """Prompts that were set aside, oldest first, until `forget_set_aside`: what is not told yet is not lost."""
         listed = self._by.read("aside", waiting="the coordinator looks for poison prompts")

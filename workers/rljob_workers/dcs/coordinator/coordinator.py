@@ -20,6 +20,7 @@ from rljob_workers.dcs.coordinator.beats import Judged, beat_interval_seconds
 from rljob_workers.dcs.coordinator.checkpoints import Checkpoints
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
+from rljob_workers.dcs.coordinator.held_work import HeldWork
 from rljob_workers.dcs.coordinator.jobs import note_job_to_come, runs_alike
 from rljob_workers.dcs.coordinator.launchers import Launchers
 from rljob_workers.dcs.coordinator.observation import Observer
@@ -63,6 +64,7 @@ class Coordinator:
         self.rendezvous = RendezvousTable(context, self.epochs, taken, self.ranks)
         self.gate = ServerGate(context, self.epochs, self.launchers, self.ranks, opening)
         self.queue = QueueRoom(context, self.epochs, self.gate, self._count_anew)
+        self._held_work = HeldWork(context, self.ranks)
         self.storage = StorageCare(context, self.epochs, self.progress)
         self._observer = Observer(context, self.epochs, self.launchers, self.ranks, self.weights, self.progress)
         self._counts = _NO_COUNTS
@@ -203,6 +205,13 @@ class Coordinator:
             self._emit_set_aside(aside)
         if prompts:
             self._context.admin.forget_set_aside(len(prompts))
+
+    def look_after_held_work(self) -> None:
+        """Gives idle replicas what one has that does nothing."""
+        if self.gate.state is not ServerState.OPEN or self.epochs.current.restore.epoch == 0:
+            return
+        published = self.weights.published()
+        self._held_work.look(None if published is None else published.version, self.gate.silence_counts_from)
 
     def sweep(self) -> None:
         """Deletes bytes that nothing names any more."""

@@ -165,6 +165,7 @@ async def _tend_units(executor: SerialExecutor) -> None:
         began = time.monotonic()
         await _try(executor, executor.coordinator.look_after_units)
         await _try(executor, executor.coordinator.look_after_prompts)
+        await _try(executor, executor.coordinator.look_after_held_work)
         await asyncio.sleep(max(UNITS_SECONDS, (time.monotonic() - began) / CARE_SHARE))
 
 

@@ -68,6 +68,12 @@ admin_call('suspect', function(args)
   return {}, true
 end)
 
+-- While the queue drains nobody else would get them.
+admin_call('take_back', function(args)
+  local taken = meta('draining') and 0 or work.take_back(args[1])
+  return {taken}, taken > 0 or nil
+end)
+
 -- The first so many of the list were told.
 admin_call('forget_aside', function(args)
   redis.call('LTRIM', ASIDE, tonumber(args[1]), -1)
@@ -105,6 +111,7 @@ admin_call('beats', function(args)
     at = at + 3
     for i = at, at + tickets - 1 do listed[tonumber(args[i])] = true end
     changed = miss_unlisted(owner, listed, now, tonumber(args[2])) or changed
+    work.forget_taken_but(owner, listed)
     at = at + tickets
     for i = at, at + leases - 1 do
       local lease = load_lease(args[i])

@@ -169,7 +169,7 @@ end
 
 -- Fences every life of the old epoch.
 local function fence()
-  for _, incarnation in ipairs(redis.call('HKEYS', LIVE)) do redis.call('DEL', tickets_of(incarnation)) end
+  for _, incarnation in ipairs(redis.call('HKEYS', LIVE)) do work.forget(incarnation) end
   redis.call('DEL', LIVE, RANKS, LEASE, LEASES, TICKETS, AGAIN)
   local admin = meta('admin')
   for _, client in ipairs(redis.call('HKEYS', CALLS)) do
@@ -293,7 +293,7 @@ local function forget_layout()
   for _, r in ipairs(redis.call('ZRANGE', PARTITIONS, version, '+inf', 'BYSCORE')) do
     for _, group in ipairs(redis.call('HKEYS', key(r, 'groups'))) do return_draws(load_group(r, group)) end
   end
-  for _, pattern in ipairs({'p:*', 'q:ready:*', 'q:finished:*', 'q:tickets:*'}) do
+  for _, pattern in ipairs({'p:*', 'q:ready:*', 'q:finished:*', 'q:tickets:*', 'q:taken:*'}) do
     for _, name in ipairs(redis.call('KEYS', pattern)) do redis.call('DEL', name) end
   end
   redis.call('DEL', PARTITIONS, GARBAGE, OPEN, LEASE, LEASES, TICKETS, AGAIN)

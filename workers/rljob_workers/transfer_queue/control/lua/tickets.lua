@@ -9,6 +9,25 @@ end
 
 local function tickets_of(incarnation) return 'q:tickets:' .. incarnation end
 
+-- Work of a life: its tickets, and those that others got while it held them, until its beats list them no more. A table, since
+-- Lua has room for no more local names.
+local work = {}
+
+function work.taken_from(incarnation) return 'q:taken:' .. incarnation end
+
+-- All that its worker may die of.
+function work.count(incarnation)
+  return redis.call('SCARD', tickets_of(incarnation)) + redis.call('SCARD', work.taken_from(incarnation))
+end
+
+function work.forget(incarnation) redis.call('DEL', tickets_of(incarnation), work.taken_from(incarnation)) end
+
+function work.forget_taken_but(incarnation, listed)
+  for _, id in ipairs(redis.call('SMEMBERS', work.taken_from(incarnation))) do
+    if not listed[tonumber(id)] then redis.call('SREM', work.taken_from(incarnation), id) end
+  end
+end
+
 local function load_ticket(id)
   local packed = redis.call('HGET', TICKETS, id)
   if not packed then return nil end
@@ -114,7 +133,20 @@ end
 
 local function return_all(owner)
   for _, t in ipairs(tickets_held(owner)) do return_ticket(t) end
-  redis.call('DEL', tickets_of(owner))
+  work.forget(owner)
+end
+
+-- Others get what a life holds and may never do. A prompt that is alone stays: it may be what holds the life up.
+function work.take_back(owner)
+  local taken = 0
+  for _, t in ipairs(tickets_held(owner)) do
+    if t.alone == 0 then
+      return_ticket(t)
+      redis.call('SADD', work.taken_from(owner), t.id)
+      taken = taken + 1
+    end
+  end
+  return taken
 end
 
 -- What keeps the group at `place` from a replica that holds version `version`, apart from its own state.
@@ -150,7 +182,7 @@ end
 
 -- Issues up to `limit` groups, lowest place first; gives the packed tickets, why it stopped, whether anything changed.
 local function issue_some(owner, version, limit)
-  local again, at, given, held, changed = redis.call('ZRANGE', AGAIN, 0, -1), 1, {}, redis.call('SCARD', tickets_of(owner)), false
+  local again, at, given, held, changed = redis.call('ZRANGE', AGAIN, 0, -1), 1, {}, work.count(owner), false
   local why = 'NoneOpen'
   while #given < limit do
     local place, waiting = lowest_unreserved(), tonumber(again[at])
@@ -211,7 +243,7 @@ local function exchange(owner, t, g, draw)
   redis.call('HDEL', KILLS, t.prompt)
   draw(g)
   local suspect = is_suspect(g.prompt)
-  if meta('draining') or suspect and redis.call('SCARD', tickets_of(owner)) > 0 then
+  if meta('draining') or suspect and work.count(owner) > 0 then
     wait_again(t.r, t.group, g)
     return {'L'}, true
   end
