@@ -8,7 +8,8 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 ROLES: dict[str, dict[str, Any]] = {"reference": {}, "rollout": {"replicas": 2, "engine": {"kind": "SGLang"}}}
 ROLLOUTS = 60
+FOUND_SECONDS = 5.0
+"""In which a fault is found and told of."""
 
 
 def manifest(folder: Path, **rollout: Any) -> dict[str, Any]:
@@ -198,18 +201,38 @@ def a_process(job: RunningJob, replica: int, what: str) -> int:
 
 
 def idle_times(job: RunningJob) -> list[str]:
-    """How long each engine had nothing of a job to do, at most: from its rank's timeline, over all of its lives."""
+    """How long each engine had nothing of a job to do, at most: in its own faults, and while only the other had one."""
     said = []
+    ends = [event for event in job.events() if event["reason"] in ("EngineExited", "RankExited", "Hang")]
     for replica in (0, 1):
-        files = (job.out / "timeline").glob(f"rollout-{replica}.*")
-        events = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-        spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["name"] == "generate")
-        gaps, end = [0.0], spans[0][1]
-        for began, ended in spans[1:]:
-            gaps.append((began - end) / 1e6)
-            end = max(end, ended)
-        said.append(f"rollout-{replica} generated nothing for {max(gaps):.1f} s at most, {sorted(gaps)[-5:]}")
+        name = f"rollout-{replica}"
+        faults = [datetime.fromisoformat(end["time"]).timestamp() for end in ends if own_end(end, name)]
+        gaps = {
+            (began, ended): any(began - FOUND_SECONDS < fault < ended + FOUND_SECONDS for fault in faults)
+            for began, ended in idle_spans(job, name)
+        }
+        for what, own in (("its own faults", True), ("the other's alone", False)):
+            longest = max((ended - began for (began, ended), is_own in gaps.items() if is_own is own), default=0.0)
+            said.append(f"{name} generated nothing for {longest:.1f} s at most, in {what}")
     return said
+
+
+def own_end(event: dict[str, Any], name: str) -> bool:
+    """Whether an event tells of the end of this replica's rank or engine."""
+    told = str(event["message"])
+    return told.startswith((f"{name}.", f"The engine of {name} "))
+
+
+def idle_spans(job: RunningJob, name: str) -> Iterator[tuple[float, float]]:
+    """In Unix seconds: from its rank's timeline, over all of its lives."""
+    files = (job.out / "timeline").glob(f"{name}.*")
+    events = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    spans = sorted((e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6) for e in events if e["name"] == "generate")
+    end = spans[0][1]
+    for began, ended in spans[1:]:
+        if began > end:
+            yield end, began
+        end = max(end, ended)
 
 
 @pytest.mark.long
