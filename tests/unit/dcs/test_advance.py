@@ -37,3 +37,14 @@ def test_what_a_life_did_counts_after_its_end() -> None:
     advance.forget("a" * 12)
     clock.now += 3
     assert advance.age_seconds() == 3
+
+
+def test_an_epoch_begins_with_lives_that_have_told_nothing() -> None:
+    clock = Clock(50.0)
+    advance = Advance(clock)
+    advance.hear(make_beat("a", 7))
+    clock.now += 10
+    advance.epoch_opened()
+    assert advance.age_seconds() == 10.0
+    advance.hear(make_beat("a", 1))
+    assert advance.age_seconds() == 0.0

@@ -31,6 +31,10 @@ class Advance:
         """A life is over; what it did still counts."""
         self._known.pop(incarnation, None)
 
+    def epoch_opened(self) -> None:
+        """All lives are over."""
+        self._known.clear()
+
     def age_seconds(self) -> float:
         """Since the job last came forward."""
         return self._clock() - self._at

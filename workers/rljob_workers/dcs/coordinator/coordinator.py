@@ -85,7 +85,7 @@ class Coordinator:
         self.epochs.note_to_come(request.epoch)
         self._saved.note_epoch(request.epoch)
         restore = self.epochs.raise_to(request, self._newer_state())
-        self.ranks.demand.epoch_opened()
+        self.ranks.epoch_opened()
         if self.gate.state is ServerState.LOST:
             self.gate.opened_by_epoch()
         return restore

@@ -72,8 +72,9 @@ class Demand:
         self.at_step = DemandObservation(since=self._since, at=self._wall(), step=step, **self._sums)
 
     def epoch_opened(self) -> None:
-        """Steps are counted from the restored one on."""
+        """Steps are counted from the restored one on, by new lives."""
         self.at_step = None
+        self._told.clear()
 
     def samples(self) -> Iterator[Sample]:
         """For `/metrics`, as of now."""

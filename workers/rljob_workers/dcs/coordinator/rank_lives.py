@@ -123,6 +123,13 @@ class RankLives:
             raise fenced(f"{life.key} {life.incarnation} is over: it died, was replaced or was told to restart. Exit.")
         return entry
 
+    def epoch_opened(self) -> None:
+        """All lives of before are over, and their queue has forgotten them."""
+        self.beats.clear()
+        self._began.clear()
+        self.advance.epoch_opened()
+        self.demand.epoch_opened()
+
     def end(self, life: Life) -> None:
         """Ends a life in the queue: its tickets and leases come back. Twice is once."""
         self._context.admin.end_life(life.incarnation)
