@@ -119,3 +119,10 @@ async def test_who_is_given_up_while_it_has_no_token_is_not_recalled() -> None:
     with pytest.raises(asyncio.CancelledError):
         await drawing
     gate.recall()
+
+
+async def test_what_is_waited_for_may_time_out_by_itself() -> None:
+    gate = Gate()
+    with pytest.raises(TimeoutError):
+        async with gate.unbegun():
+            raise TimeoutError

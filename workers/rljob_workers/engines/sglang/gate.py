@@ -56,6 +56,8 @@ class Gate:
                 finally:
                     self._unbegun.discard(recalled)
         except TimeoutError as error:
+            if not recalled.expired():  # it is of what was waited for
+                raise
             raise Recalled from error
 
     def recall(self) -> None:
