@@ -61,15 +61,6 @@ def stage(cluster: Cluster, module_kubectl: Kubectl, tmp_path_factory: pytest.Te
         yield stage
 
 
-def standing(job: ClusterJob) -> dict[str, Any]:
-    """The epoch, and of every replica its pod, its order and its ranks."""
-    status = job.status()
-    replicas = {
-        pod["name"]: (pod["life"], pod["generation"], pod["ranks"]) for role in status["roles"] for pod in role["pods"]
-    }
-    return {"epoch": status["restart"]["epoch"], **replicas}
-
-
 def lives(job: ClusterJob) -> dict[str, str]:
     """Replica -> uid of its pod."""
     return {pod["name"]: pod["life"].partition("/")[0] for role in job.status()["roles"] for pod in role["pods"]}
@@ -106,12 +97,12 @@ def rljob(cluster: Cluster, *arguments: str) -> None:
 
 
 def test_a_live_change_touches_no_process(stage: Stage) -> None:
-    before = standing(stage.job)
+    before = stage.job.standing()
 
     stage.job.change({"restartPolicy": {"threshold": 5}})
     stage.job.wait_seen(seconds=PATIENCE_SECONDS)
 
-    assert standing(stage.job) == before, stage.job.said()
+    assert stage.job.standing() == before, stage.job.said()
 
 
 def test_a_change_that_cannot_be_is_refused_with_the_way_out(stage: Stage) -> None:
@@ -120,13 +111,13 @@ def test_a_change_that_cannot_be_is_refused_with_the_way_out(stage: Stage) -> No
 
 
 def test_a_role_restarts_in_place_when_it_is_asked_for(stage: Stage, cluster: Cluster) -> None:
-    job, before = stage.job, standing(stage.job)
+    job, before = stage.job, stage.job.standing()
 
     arguments = ("-n", stage.kubectl.namespace, "--role", Role.ADVANTAGES.value, "--reason", "it is slow")
     rljob(cluster, "restart", job.name, *arguments, "--wait", "--timeout", "200")
     job.wait_true("Ready", seconds=PATIENCE_SECONDS)
 
-    after = standing(job)
+    after = job.standing()
     changed = {name for name, value in after.items() if value != before[name]}
     assert changed == {"advantages-0"}, job.said()
     assert after["advantages-0"][:2] == (before["advantages-0"][0], before["advantages-0"][1] + 1)
@@ -168,7 +159,7 @@ def test_other_resources_of_a_role_roll_its_pods_and_no_others(stage: Stage) -> 
 
 
 def test_a_job_that_waits_says_for_what_and_ends_at_its_deadline(stage: Stage) -> None:
-    before = standing(stage.job)
+    before = stage.job.standing()
     manifest = leaves_nothing(make_job("job-actor", roles={"reference": {"gpus": 1}}))
     manifest["spec"] |= {"image": "localhost/none:1", "cleanPodPolicy": "Workers"}
     other = ClusterJob(stage.kubectl, manifest).apply()
@@ -186,11 +177,11 @@ def test_a_job_that_waits_says_for_what_and_ends_at_its_deadline(stage: Stage) -
     assert "activeDeadlineSeconds (1 s)" in message(other, "Failed")
     stage.kubectl.wait("its workers to go", lambda: not other.pods(COMPONENT_WORKER), seconds=PATIENCE_SECONDS)
     assert all(other.pods(component) for component in INFRASTRUCTURE)
-    assert standing(stage.job) == before, stage.job.said()
+    assert stage.job.standing() == before, stage.job.said()
 
 
 def test_a_job_made_anew_at_once_is_another_and_fails_at_a_bad_configuration_once(stage: Stage) -> None:
-    before, kubectl = standing(stage.job), stage.kubectl
+    before, kubectl = stage.job.standing(), stage.kubectl
     kubectl.delete("rljob", "job-actor")
     kubectl.wait_gone("rljob", "job-actor")
     manifest = leaves_nothing(make_job("job-actor", data={"prompts": "data/nothing.jsonl"}))
@@ -209,7 +200,7 @@ def test_a_job_made_anew_at_once_is_another_and_fails_at_a_bad_configuration_onc
         if each["kind"] not in ("Pod", "RLJob") and not each["metadata"]["name"].startswith("data-"):
             assert [owner["uid"] for owner in each["metadata"]["ownerReferences"]] == [uid], each["metadata"]["name"]
     assert other.pods(COMPONENT_WORKER), "cleanPodPolicy None leaves them"
-    assert standing(stage.job) == before, stage.job.said()
+    assert stage.job.standing() == before, stage.job.said()
 
 
 def test_a_suspended_job_has_no_pods_and_goes_on_from_its_checkpoint(stage: Stage) -> None:

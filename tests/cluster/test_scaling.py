@@ -72,25 +72,13 @@ def wait_rollouts(job: ClusterJob, count: int) -> None:
     job.wait(f"{count} rollout replicas", settled, seconds=PATIENCE_SECONDS)
 
 
-def standing(job: ClusterJob, *, without: str = "") -> dict[str, Any]:
-    """The epoch, and of every replica (but one) its pod, its order and its ranks."""
-    status = job.status()
-    replicas = {
-        pod["name"]: (pod["life"], pod["generation"], pod["ranks"])
-        for role in status["roles"]
-        for pod in role["pods"]
-        if pod["name"] != without
-    }
-    return {"epoch": status["restart"]["epoch"], **replicas}
-
-
 def test_a_replica_joins_in_mid_generation_and_touches_nobody_else(job: ClusterJob) -> None:
-    before = standing(job)
+    before = job.standing()
 
     scale(job, 2)
     wait_rollouts(job, 2)
 
-    assert standing(job, without="rollout-1") == before, job.said()
+    assert job.standing(without="rollout-1") == before, job.said()
     assert job.kubectl("rollout", "status", f"deployment/{job.name}-rollout", "--timeout=60s")
 
 
@@ -115,7 +103,7 @@ def test_a_manifest_without_replicas_takes_nothing_back(job: ClusterJob) -> None
 
 
 def test_a_replica_that_drains_goes_on_when_it_is_wanted_again(job: ClusterJob) -> None:
-    before, pods = standing(job, without="rollout-1"), uids(job)
+    before, pods = job.standing(without="rollout-1"), uids(job)
     rank = job.process(ROLLOUT, Kind.RANK, replica=1)
 
     rank.pause()  # it cannot finish its drain
@@ -138,31 +126,31 @@ def test_a_replica_that_drains_goes_on_when_it_is_wanted_again(job: ClusterJob) 
             rank.resume()
     wait_rollouts(job, 2)
 
-    assert standing(job, without="rollout-1") == before, job.said()
+    assert job.standing(without="rollout-1") == before, job.said()
     assert uids(job) == pods
     job.wait("no pod to be marked", lambda: not marked_pods(job))
 
 
 def test_the_highest_replica_drains_and_its_pod_goes(job: ClusterJob) -> None:
-    before, stays = standing(job, without="rollout-1"), job.pod_of(ROLLOUT, 0)
+    before, stays = job.standing(without="rollout-1"), job.pod_of(ROLLOUT, 0)
 
     scale(job, 1)
     wait_rollouts(job, 1)
 
     assert [pod["metadata"]["name"] for pod in job.pods(role=ROLLOUT)] == [stays]
-    assert standing(job) == before, job.said()
+    assert job.standing() == before, job.said()
     assert scale_of(job)["status"]["replicas"] == 1
 
 
 def test_a_number_that_was_left_is_taken_by_another_pod(job: ClusterJob) -> None:
-    before = standing(job)
+    before = job.standing()
 
     scale(job, 2)
     wait_rollouts(job, 2)
     scale(job, 1)
     wait_rollouts(job, 1)
 
-    assert standing(job) == before, job.said()
+    assert job.standing() == before, job.said()
 
 
 def test_nobody_joins_during_a_restart_and_then_it_is_done(job: ClusterJob) -> None:

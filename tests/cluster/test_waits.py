@@ -13,7 +13,7 @@ from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.kubectl import Kubectl, Object
 from tests.cluster.harness.machine import Cluster
 from tests.cluster.harness.operator import OperatorProcess
-from tests.cluster.harness.rljob import ClusterJob, make_job
+from tests.cluster.harness.rljob import ClusterJob, make_small_job
 
 PATIENCE_SECONDS = 120.0
 NOWHERE = {"spec": {"nodeSelector": {"example.org/none": "none"}}}
@@ -47,7 +47,7 @@ def wait_for_reason(job: ClusterJob, reason: str, *words: str) -> str:
 
 
 def with_template(role: str, template: Object, **spec: Any) -> Object:
-    return make_job(roles={"reference": {}, role: {"template": template}}, **spec)
+    return make_small_job(roles={role: {"template": template}}, **spec)
 
 
 def quota(**hard: str) -> Object:
@@ -61,7 +61,7 @@ def wait_in_force(kubectl: Kubectl) -> None:
 def test_a_quota_of_pods_is_named_for_workers_and_for_redis(kubectl: Kubectl) -> None:
     kubectl.apply(quota(pods="0"))
     wait_in_force(kubectl)
-    job = ClusterJob(kubectl, make_job()).apply()
+    job = ClusterJob(kubectl, make_small_job()).apply()
     refused = "is forbidden: exceeded quota: small"
     said = wait_for_reason(job, "FailedCreate", "actor-0 (", refused, "coordinator (", "control (", "storage-0 (")
     assert said.count(refused) >= 4, "Deployments say it in a condition, StatefulSets in an Event"
@@ -74,7 +74,7 @@ def test_a_quota_of_pods_is_named_for_workers_and_for_redis(kubectl: Kubectl) ->
 def test_objects_that_the_api_server_does_not_take_are_named(kubectl: Kubectl) -> None:
     kubectl.apply(quota(**{"count/deployments.apps": "2"}))
     wait_in_force(kubectl)
-    job = ClusterJob(kubectl, make_job()).apply()
+    job = ClusterJob(kubectl, make_small_job()).apply()
     wait_for_reason(job, "ObjectRefused", "Deployment job-", "was refused", "exceeded quota: small")
     assert job.wait_event("ObjectRefused")["type"] == "Warning"
     kubectl.delete("rljob", job.name)
@@ -83,7 +83,7 @@ def test_objects_that_the_api_server_does_not_take_are_named(kubectl: Kubectl) -
 def test_a_secret_that_is_refused_keeps_the_whole_job_and_is_named(kubectl: Kubectl) -> None:
     kubectl.apply(quota(**{"count/secrets": "0"}))
     wait_in_force(kubectl)
-    job = ClusterJob(kubectl, make_job()).apply()
+    job = ClusterJob(kubectl, make_small_job()).apply()
     wait_for_reason(job, "ObjectRefused", "Secret job-secret was refused", "exceeded quota: small")
     assert job.status()["phase"] == "Pending"
     assert job.wait_event("ObjectRefused")["type"] == "Warning"
@@ -114,7 +114,9 @@ def test_no_node_is_named_with_the_schedulers_sentence(kubectl: Kubectl) -> None
 
 
 def test_a_class_of_storage_that_does_not_exist_is_named(kubectl: Kubectl) -> None:
-    job = ClusterJob(kubectl, make_job(checkpoint={"volume": {"size": "1Gi", "storageClassName": "no-such"}})).apply()
+    job = ClusterJob(
+        kubectl, make_small_job(checkpoint={"volume": {"size": "1Gi", "storageClassName": "no-such"}})
+    ).apply()
     wait_for_reason(
         job, "ProvisioningFailed", "actor-0 (", "PersistentVolumeClaim job-checkpoints", '"no-such" not found'
     )
@@ -170,7 +172,7 @@ def test_a_policy_that_refuses_pods_is_named_with_its_sentence(kubectl: Kubectl)
     kubectl.apply(policy, binding)
     try:
         kubectl.wait("the policy to be in force", lambda: is_refused(kubectl, pod))
-        job = ClusterJob(kubectl, make_job()).apply()
+        job = ClusterJob(kubectl, make_small_job()).apply()
         wait_for_reason(job, "FailedCreate", "actor-0 (", "nobody may have pods today")
     finally:
         kubectl.delete("validatingadmissionpolicybinding", name)
@@ -188,9 +190,9 @@ def is_refused(kubectl: Kubectl, manifest: Object) -> bool:
 def test_a_name_that_is_used_again_says_that_it_waits_for_the_earlier_jobs_pods(kubectl: Kubectl) -> None:
     # A finalizer stands for a pod that takes its time to end: nothing else holds it for longer than its grace period.
     keeps = {"metadata": {"finalizers": ["example.org/keeps"]}}
-    job = ClusterJob(kubectl, with_template("reference", NOWHERE)).apply()
-    job.wait("its pods", lambda: job.pods(role="reference"), seconds=PATIENCE_SECONDS)
-    (pod,) = (each["metadata"]["name"] for each in job.pods(role="reference"))
+    job = ClusterJob(kubectl, with_template("advantages", NOWHERE)).apply()
+    job.wait("its pods", lambda: job.pods(role="advantages"), seconds=PATIENCE_SECONDS)
+    (pod,) = (each["metadata"]["name"] for each in job.pods(role="advantages"))
     kubectl.merge("pod", pod, keeps)
     kubectl.delete("rljob", job.name)
     kubectl.wait_gone("rljob", job.name)

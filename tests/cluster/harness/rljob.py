@@ -221,6 +221,17 @@ class ClusterJob:
         found = processes.of_container(self.kubectl, self.pod_of(role, replica), "worker")
         return processes.the(found, kind)
 
+    def standing(self, *, without: str = "") -> dict[str, Any]:
+        """The epoch, and of every replica (but one) its pod's life, its order and its rank, as this machine sees it."""
+        status = self.status()
+        replicas = {
+            pod["name"]: (pod["life"], pod["generation"], self.process(role["name"], replica=number).life)
+            for role in status["roles"]
+            for number, pod in enumerate(role["pods"])
+            if pod["name"] != without
+        }
+        return {"epoch": status["restart"]["epoch"], **replicas}
+
     def infrastructure(self, component: str, number: int = 0) -> Process:
         """The first process of the coordinator, of the control Redis, or of storage unit `number`."""
         names = sorted(pod["metadata"]["name"] for pod in self.pods(component))
