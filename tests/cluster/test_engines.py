@@ -19,6 +19,7 @@ ROLLOUT = Role.ROLLOUT.value
 pytestmark = pytest.mark.timeout(1200)
 
 
+@pytest.mark.long
 def test_a_job_of_two_servers_of_sglang_bears_the_death_of_one(
     cluster: Cluster, kubectl: Kubectl, tmp_path: Path
 ) -> None:

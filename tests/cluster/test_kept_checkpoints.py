@@ -204,6 +204,7 @@ def test_a_clone_of_it_begins_with_the_weights_that_were_kept(stage: Stage) -> N
     assert stage.recorded() == stage.rollouts, "the clone has a claim of its own"
 
 
+@pytest.mark.long
 def test_a_new_beginning_takes_the_claim_away_first(stage: Stage) -> None:
     stage.kubectl("delete", "pvc", CLAIM)
     job = stage.apply(2, seed=7, checkpoint={"volume": {"size": "1Gi", "onDelete": "Delete"}})

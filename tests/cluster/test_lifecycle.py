@@ -7,7 +7,6 @@ like that of one of its Deployments, lives beside it and meets what can go wrong
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 

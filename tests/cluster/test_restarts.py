@@ -102,7 +102,7 @@ BLOWS = [
         pytest.param(
             Blow(container_of(r), LAUNCHER_LOST, TABLE[r], r, replaced=None),
             id=f"the first process of {r.value} is killed",
-            marks=() if r in (Role.ACTOR, Role.ROLLOUT) else pytest.mark.long,
+            marks=() if r is Role.ACTOR else pytest.mark.long,
         )
         for r in TABLE
     ),
@@ -116,11 +116,14 @@ BLOWS = [
         Blow(frozen(Role.ACTOR_FWD, Kind.RANK), "Hang", GLOBAL, Role.ACTOR_FWD), id="a rank of actor_fwd is frozen"
     ),
     pytest.param(
-        Blow(frozen(Role.ADVANTAGES, Kind.RANK), "Hang", IN_PLACE, Role.ADVANTAGES), id="a rank of advantages is frozen"
+        Blow(frozen(Role.ADVANTAGES, Kind.RANK), "Hang", IN_PLACE, Role.ADVANTAGES),
+        id="a rank of advantages is frozen",
+        marks=pytest.mark.long,
     ),
     pytest.param(
         Blow(frozen(Role.REFERENCE, Kind.FIRST), LAUNCHER_LOST, IN_PLACE, Role.REFERENCE, replaced=True),
         id="the launcher of reference is frozen",
+        marks=pytest.mark.long,
     ),
 ]
 

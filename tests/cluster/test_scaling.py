@@ -7,7 +7,6 @@ succeeds and has trained every sample exactly once.
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
 
 import pytest
 

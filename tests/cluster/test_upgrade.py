@@ -37,6 +37,7 @@ def release(tmp_path: Path) -> Path:
         pytest.skip(str(error))
 
 
+@pytest.mark.long
 def test_an_upgrade_and_a_rollback_touch_no_pod_whatever_has_become_of_its_job(
     cluster: Cluster, node: Node, kubectl: Kubectl, namespace: str, tmp_path: Path, release: Path
 ) -> None:

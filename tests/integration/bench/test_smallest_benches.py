@@ -52,11 +52,13 @@ def test_the_queue() -> None:
     assert json.loads(said)["figures"]
 
 
+@pytest.mark.long
 def test_training_of_transformers_models() -> None:
     said = assert_ended_well(bench("tests.bench.fsdp", "--size", "smallest", "--rounds", "1"))
     assert len([line for line in said.splitlines() if " tokens/s " in line]) == 8
 
 
+@pytest.mark.long
 def test_the_coordinator() -> None:
     said = assert_ended_well(
         bench("tests.bench.coordinator", "--ranks", "2", "--seconds", "2", "--heartbeat-timeout", "3")

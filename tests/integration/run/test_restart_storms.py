@@ -21,6 +21,7 @@ SHARDED: dict[str, dict[str, Any]] = {
 SEEDS = [int(seed) for seed in os.environ.get("RLJOB_CHAOS_SEEDS", "1 2 3 4 5").split()]
 
 
+@pytest.mark.long
 def test_one_cause_is_one_restart_with_a_back_off_that_a_new_launcher_is_faster_than(tmp_path: Path) -> None:
     manifest = make_manifest(tmp_path, rollout={"numRollouts": 150}, restartPolicy=SHORT_BACKOFF)
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:

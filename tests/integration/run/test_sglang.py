@@ -131,6 +131,7 @@ def test_engines_die_in_every_way_and_the_job_restarts_nothing_else(tmp_path: Pa
     assert not {path for path in shared_memory() - before if path.name.startswith("sglang")}
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_with_new_engines(tmp_path: Path) -> None:
     with RunningJob(tmp_path, manifest(tmp_path, numRollouts=20)) as job:
         job.wait_for_step(4)
