@@ -192,13 +192,13 @@ class Coordinator:
 
     def look_after_units(self) -> None:
         """Finds what storage units have lost, and makes room if memory is short."""
-        if self.gate.state is not ServerState.OPEN or self.epochs.current.restore.epoch == 0:
+        if not self._is_at_work():
             return
         self.storage.look()
 
     def look_after_prompts(self) -> None:
         """Tells of prompts that were set aside; a group that has no draw left fails the job by name."""
-        if self.gate.state is not ServerState.OPEN or self.epochs.current.restore.epoch == 0:
+        if not self._is_at_work():
             return
         prompts = self._context.admin.set_aside()
         for aside in prompts:
@@ -208,10 +208,14 @@ class Coordinator:
 
     def look_after_held_work(self) -> None:
         """Gives idle replicas what one has that does nothing."""
-        if self.gate.state is not ServerState.OPEN or self.epochs.current.restore.epoch == 0:
+        if not self._is_at_work():
             return
         published = self.weights.published()
         self._held_work.look(None if published is None else published.version, self.gate.silence_counts_from)
+
+    def _is_at_work(self) -> bool:
+        """Whether there is a queue to look after: the control Redis is open, and an epoch was."""
+        return self.gate.state is ServerState.OPEN and self.epochs.current.restore.epoch > 0
 
     def sweep(self) -> None:
         """Deletes bytes that nothing names any more."""

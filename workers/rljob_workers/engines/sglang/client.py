@@ -60,7 +60,7 @@ class SglangEngine(Engine):
         self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, progress: Callable[[int], None]
     ) -> list[Generation]:
         """See `Engine.generate`."""
-        async with self._one_life(_soon()) as facts:
+        async with self._one_life(_soon()) as (facts, _):
             for prompt, one in zip(prompts, params, strict=True):
                 _require_known_tokens(prompt, facts)
                 _require_room(prompt, one, facts)
@@ -77,8 +77,7 @@ class SglangEngine(Engine):
         self, folder: Path, weight: WeightId, interruption: Interruption, *, deadline: float
     ) -> None:
         """See `Engine.update_weights`."""
-        asked = self._life.read()
-        async with self._one_life(deadline) as facts:
+        async with self._one_life(deadline) as (facts, require_same_life):
             await require_fit(folder, facts.shapes)
             async with self._gate.closed():
                 if interruption is Interruption.DRAIN:
@@ -86,12 +85,13 @@ class SglangEngine(Engine):
                 elif interruption is Interruption.IN_PLACE:
                     self._gate.recall()  # they would read prefixes under the label of the weights that cached them
                 self._label = label_of(weight)
-                same_life = functools.partial(self._life.require, asked)
-                await replace_weights(self._connection, folder, self._label, interruption, same_life, deadline=deadline)
+                await replace_weights(
+                    self._connection, folder, self._label, interruption, require_same_life, deadline=deadline
+                )
 
     async def score(self, tokens: Sequence[int], *, deadline: float) -> list[float]:
         """See `Engine.score`. Nothing of the prefix cache is read."""
-        async with self._one_life(deadline) as facts, self._gate.passed():
+        async with self._one_life(deadline) as (facts, _), self._gate.passed():
             _require_known_tokens(tokens, facts)
             body = {
                 "input_ids": list(tokens),
@@ -160,28 +160,27 @@ class SglangEngine(Engine):
         }
         async with aclosing(self._connection.stream("/generate", body)) as events:
             async with self._gate.unbegun():
-                first = await anext(events, None)
-            if first is not None:
-                total += building.add(first)
-                progress(total)
-            async for event in events:
+                event = await anext(events, None)
+            while event is not None:
                 grown = building.add(event)
                 total += grown
                 progress(grown)
+                event = await anext(events, None)
         self._pace.learn(total, time.monotonic() - began)
         return building.sample()
 
     @asynccontextmanager
-    async def _one_life(self, deadline: float) -> AsyncIterator[ServerFacts]:
-        """Everything within is of one life of the server, or EngineGone."""
+    async def _one_life(self, deadline: float) -> AsyncIterator[tuple[ServerFacts, Callable[[], None]]]:
+        """Everything within is of one life of the server, or EngineGone; with what looks for that in between, too."""
         asked = self._life.read()
+        require_same_life = functools.partial(self._life.require, asked)
         facts = await self._facts_of(asked, deadline)
         try:
-            yield facts
+            yield facts, require_same_life
         except EngineGone:
             self._known = None
             raise
-        self._life.require(asked)
+        require_same_life()
 
     async def _facts(self, deadline: float) -> ServerFacts:
         return await self._facts_of(self._life.read(), deadline)
