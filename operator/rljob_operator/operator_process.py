@@ -12,7 +12,7 @@ import signal
 import socket
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -31,7 +31,7 @@ from rljob_operator.adapters.census import Census
 from rljob_operator.adapters.coordinator import Access, ProxyAccess, ServiceAccess
 from rljob_operator.adapters.coordinators import Coordinators
 from rljob_operator.adapters.errors import LeaseLost
-from rljob_operator.adapters.health import Checks, HealthServer, Watch
+from rljob_operator.adapters.health import Checks, Watch, metrics_pages, probe_pages, serve
 from rljob_operator.adapters.informer import Informer
 from rljob_operator.adapters.job_memory import World
 from rljob_operator.adapters.job_series import phase_of
@@ -40,6 +40,7 @@ from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.platform import owned_kinds, platform_of, until_another
 from rljob_operator.adapters.rehearsal import rehearse
 from rljob_operator.adapters.resources import CLAIMS, DEPLOYMENTS, PODS, SECRETS, STATEFUL_SETS
+from rljob_operator.adapters.side_loop import SideLoop
 from rljob_operator.adapters.sinks import OwnedSink, PodSink
 from rljob_operator.adapters.views import JobKey
 from rljob_operator.adapters.workers import Workers
@@ -86,24 +87,30 @@ class OperatorProcess:
         stopping = asyncio.Event()
         _stop_by_signal(stopping)
         async with AsyncExitStack() as stack:
-            ports = (self._options.health_port, self._options.metrics_port)
-            health = HealthServer(self._checks, self._metrics, *ports)
-            await health.start()
-            stack.push_async_callback(health.stop)
+            side = await stack.enter_async_context(SideLoop())
+            probes = await side.run(serve(probe_pages(self._checks), self._options.health_port))
+            stack.push_async_callback(lambda: side.run(probes.cleanup()))
+            metrics = await serve(metrics_pages(self._checks, self._metrics), self._options.metrics_port)
+            stack.push_async_callback(metrics.cleanup)
+            finding = asyncio.create_task(self._checks.keep_finding(), name="health")
+            stack.push_async_callback(_cancel, {finding})
             client = await stack.enter_async_context(ApiClient(await _configuration()))
-            api = Api(client, self._metrics, self._may_write)
-            return await self._lead(api, stack, stopping)
+            return await self._lead(Api(client, self._metrics, self._may_write), side, stack, stopping)
 
-    async def _lead(self, api: Api, stack: AsyncExitStack, stopping: asyncio.Event) -> bool:
-        keeping: list[asyncio.Task[None]] = []
+    async def _lead(self, api: Api, side: SideLoop, stack: AsyncExitStack, stopping: asyncio.Event) -> bool:
+        keeping: list[asyncio.Future[None]] = []
         if not await _unless(stopping, asyncio.create_task(self._rehearse(api))):
             return True
         if self._options.lease is not None:
-            self._lease = lease = Lease(api, self._options.lease, self._lease_namespace, self._identity)
-            if not await _unless(stopping, asyncio.create_task(lease.acquire())):
+            client = await side.run(_connected())
+            stack.push_async_callback(lambda: side.run(cast(Any, client).close()))
+            own_api = Api(client, self._metrics, self._may_write)
+            hangs = self._checks.main_loop_hangs
+            self._lease = lease = Lease(own_api, self._options.lease, self._lease_namespace, self._identity, hangs)
+            if not await _unless(stopping, side.begin(lease.acquire())):
                 return True
-            stack.push_async_callback(lease.release)
-            keeping.append(asyncio.create_task(lease.keep(), name="lease"))
+            stack.push_async_callback(lambda: side.run(lease.release()))
+            keeping.append(side.begin(lease.keep()))
             stack.push_async_callback(_cancel, set(keeping))
         self._metrics.leader.set(1)
         # Asked only now: a replica may have waited for the lease for days, and the cluster may have got an API since.
@@ -125,7 +132,7 @@ class OperatorProcess:
         api: Api,
         platform: Platform,
         session: aiohttp.ClientSession,
-        keeping: list[asyncio.Task[None]],
+        keeping: list[asyncio.Future[None]],
         stopping: asyncio.Event,
     ) -> bool:
         cache = Cache(lambda key, urgency: workers.wake(key, urgency))
@@ -140,7 +147,7 @@ class OperatorProcess:
         census = Census(api, cache, self._options.namespaces)
         self._fill_checks(workers, [*watches, census], cache)
         tasks = {asyncio.create_task(watch.run(), name=f"watch of {watch.name}") for watch in watches}
-        lost: list[asyncio.Task[Any]] = [
+        lost: list[asyncio.Future[Any]] = [
             *keeping,
             asyncio.create_task(workers.lease_lost.wait(), name="write without the lease"),
         ]
@@ -166,7 +173,7 @@ class OperatorProcess:
             await coordinators.close_all()
 
     def _verdict(
-        self, tasks: set[asyncio.Task[Any]], lost: Sequence[asyncio.Task[Any]], stopping: asyncio.Event
+        self, tasks: set[asyncio.Task[Any]], lost: Sequence[asyncio.Future[Any]], stopping: asyncio.Event
     ) -> bool:
         if any(task.done() for task in lost):
             _log.error("this replica has lost the lease: it ends, and another one goes on")
@@ -293,12 +300,17 @@ async def _configuration() -> Configuration:
     return configuration
 
 
+async def _connected() -> ApiClient:
+    """To the API server, with connections of the loop that runs this."""
+    return ApiClient(await _configuration())
+
+
 async def _all_listed(watches: list[Informer]) -> None:
     for watch in watches:
         await watch.synced.wait()
 
 
-async def _unless(stopping: asyncio.Event, doing: asyncio.Task[Any], *ends: asyncio.Task[Any]) -> bool:
+async def _unless(stopping: asyncio.Event, doing: asyncio.Future[Any], *ends: asyncio.Future[Any]) -> bool:
     """Whether this was done before the signal or one of the ends came. If not it is cancelled."""
     waiting = asyncio.create_task(stopping.wait())
     await asyncio.wait({doing, waiting, *ends}, return_when=asyncio.FIRST_COMPLETED)
@@ -309,11 +321,11 @@ async def _unless(stopping: asyncio.Event, doing: asyncio.Task[Any], *ends: asyn
     return done
 
 
-async def _first_of(tasks: set[asyncio.Task[Any]]) -> None:
+async def _first_of(tasks: Collection[asyncio.Future[Any]]) -> None:
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
 
 
-async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
+async def _cancel(tasks: Collection[asyncio.Future[Any]]) -> None:
     """Until all have ended: a task may miss one cancellation in a library that waits by `wait_for` of Python 3.11."""
     left = tasks
     while left:

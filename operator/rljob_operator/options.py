@@ -81,10 +81,10 @@ class LeaseOptions(ApiModel):
     name: str = "rljob-operator"
     namespace: str | None = None
     """Null: the operator's own, from `POD_NAMESPACE`."""
-    duration_seconds: float = Field(default=15, gt=0, le=3600)
-    """A leader that has not renewed for this long has lost it."""
-    renew_seconds: float = Field(default=10, gt=0, le=3600)
-    """A leader that could not renew for this long gives up."""
+    duration_seconds: float = Field(default=30, gt=0, le=3600)
+    """A leader that has not renewed for this long has lost it: so long a killed leader's jobs wait for the next one."""
+    renew_seconds: float = Field(default=20, gt=0, le=3600)
+    """A leader that could not renew for this long gives up; long enough for a node and an API server that are busy."""
     retry_seconds: float = Field(default=2, gt=0, le=3600)
     """Between two attempts."""
 
@@ -95,7 +95,7 @@ class LeaseOptions(ApiModel):
         raise ValueError(
             f"durationSeconds {self.duration_seconds:g}, renewSeconds {self.renew_seconds:g} and retrySeconds "
             f"{self.retry_seconds:g} must fall in this order, else two replicas could lead at once. "
-            "Set for example 15, 10 and 2."
+            "Set for example 30, 20 and 2."
         )
 
 

@@ -160,8 +160,8 @@ def test_each_dashboard_becomes_a_config_map_for_the_sidecar() -> None:
         pytest.param("image.digest=latest", "at '/image/digest': 'latest' does not match", id="no digest"),
         pytest.param("monitoring.serviceMonitor.create=true", "must be one of 'Auto', 'Always', 'Never'", id="a flag"),
         pytest.param(
-            "lease.renewSeconds=15",
-            "lease: durationSeconds 15, renewSeconds 15 and retrySeconds 2 must fall in this order",
+            "lease.renewSeconds=30",
+            "lease: durationSeconds 30, renewSeconds 30 and retrySeconds 2 must fall in this order",
             id="a lease that two could hold",
         ),
         pytest.param(

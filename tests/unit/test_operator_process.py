@@ -8,6 +8,7 @@ import pytest
 
 from rljob_operator import operator_process
 from rljob_operator.adapters.api import Api
+from rljob_operator.adapters.side_loop import SideLoop
 from rljob_operator.build import Platform
 from rljob_operator.operator_process import OperatorProcess
 from rljob_operator.options import OperatorOptions
@@ -53,7 +54,15 @@ class Replica:
             self.worked_on.append(platform)
             return True
 
+        class Session:
+            async def close(self) -> None:
+                replica.steps.append("its session is closed")
+
+        async def connected() -> Session:
+            return Session()
+
         monkeypatch.setattr(operator_process, "Lease", LateLease)
+        monkeypatch.setattr(operator_process, "_connected", connected)
         monkeypatch.setattr(operator_process, "rehearse", rehearse)
         monkeypatch.setattr(operator_process, "platform_of", platform_of)
         monkeypatch.setattr(self.process, "_work", work)
@@ -61,7 +70,8 @@ class Replica:
     def leads(self) -> bool:
         async def run() -> bool:
             async with AsyncExitStack() as stack:
-                return await self.process._lead(cast(Any, None), stack, asyncio.Event())
+                side = await stack.enter_async_context(SideLoop())
+                return await self.process._lead(cast(Any, None), side, stack, asyncio.Event())
 
         return asyncio.run(asyncio.wait_for(run(), 10))
 
@@ -69,7 +79,7 @@ class Replica:
 def test_what_the_cluster_has_is_asked_once_the_replica_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     replica = Replica(monkeypatch)
     assert replica.leads()
-    assert replica.steps == ["rehearse in rljob; unready: 1", "lease; unready: []", "release"]
+    assert replica.steps == ["rehearse in rljob; unready: 1", "lease; unready: []", "release", "its session is closed"]
     assert replica.worked_on == [GROUPS]
 
 

@@ -72,8 +72,8 @@ def refused(tmp_path: Path, text: str) -> str:
         ),
         (
             {"lease": {"durationSeconds": 5.0}},
-            "lease: durationSeconds 5, renewSeconds 10 and retrySeconds 2 must fall in this order, else two replicas"
-            " could lead at once. Set for example 15, 10 and 2.",
+            "lease: durationSeconds 5, renewSeconds 20 and retrySeconds 2 must fall in this order, else two replicas"
+            " could lead at once. Set for example 30, 20 and 2.",
         ),
         (
             {"healthPort": 9090},

@@ -104,7 +104,7 @@ true
 {{- define "rljob.check" -}}
 {{- $lease := .Values.lease -}}
 {{- if not (and (gt (float64 $lease.durationSeconds) (float64 $lease.renewSeconds)) (gt (float64 $lease.renewSeconds) (float64 $lease.retrySeconds))) -}}
-{{- fail (printf "lease: durationSeconds %v, renewSeconds %v and retrySeconds %v must fall in this order, else two replicas could lead at once. Set for example 15, 10 and 2." $lease.durationSeconds $lease.renewSeconds $lease.retrySeconds) -}}
+{{- fail (printf "lease: durationSeconds %v, renewSeconds %v and retrySeconds %v must fall in this order, else two replicas could lead at once. Set for example 30, 20 and 2." $lease.durationSeconds $lease.renewSeconds $lease.retrySeconds) -}}
 {{- end -}}
 {{- if eq (int .Values.ports.health) (int .Values.ports.metrics) -}}
 {{- fail (printf "ports.metrics: %v is the port of ports.health. Set another one." .Values.ports.metrics) -}}

@@ -1,10 +1,13 @@
 """Health: `/healthz` and `/readyz` for the kubelet, `/metrics` for Prometheus.
 
-Served from the start, also by a replica that waits for the lease.
+Served from the start, also by a replica that waits for the lease. The kubelet is answered by the event loop of
+another thread (`side_loop`), from what the main loop found within the last second: a main loop that is busy for seconds
+on a loaded node is healthy, and one that does not turn for a minute is not.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,6 +22,11 @@ WATCH_LIMIT_SECONDS = 150.0
 
 LAG_LIMIT_SECONDS = 60.0
 """A job that waits for longer for its turn is not looked after."""
+
+MAIN_LOOP_LIMIT_SECONDS = 60.0
+"""A main loop that has not turned for longer hangs; on a node with 24 busy processes per core it is late by seconds."""
+
+_FIND_SECONDS = 1.0
 
 
 class Watch(Protocol):
@@ -42,9 +50,22 @@ class Watch(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the main loop found when it last looked."""
+
+    at: float
+    """By the monotonic clock."""
+    problems: Sequence[str] = ()
+    unready: Sequence[str] = ()
+
+
 @dataclass(slots=True)
 class Checks:
-    """What health is read from; filled in as the operator starts."""
+    """What health is read from; filled in as the operator starts.
+
+    The main loop runs `keep_finding`; any thread may ask `answer_live`, `answer_ready` and `main_loop_age`.
+    """
 
     lag: Callable[[], float] = lambda: 0.0
     lease_problem: Callable[[], str | None] = lambda: None
@@ -54,6 +75,39 @@ class Checks:
     leads: bool = False
     before_scrape: Callable[[], None] = lambda: None
     """Brings gauges up to date."""
+    clock: Callable[[], float] = time.monotonic
+    findings: Findings = field(init=False)
+
+    def __post_init__(self) -> None:
+        """A main loop that never turned counts from here."""
+        self.findings = Findings(self.clock(), unready=["the operator has not begun yet"])
+
+    async def keep_finding(self) -> None:
+        """Looks once a second, until cancelled."""
+        while True:
+            self.find()
+            await asyncio.sleep(_FIND_SECONDS)
+
+    def find(self) -> None:
+        """Looks now; for the thread that owns queue and watches."""
+        self.findings = Findings(self.clock(), self.problems(), self.unready())
+
+    def main_loop_age(self) -> float:
+        """Seconds since the main loop last looked."""
+        return self.clock() - self.findings.at
+
+    def main_loop_hangs(self) -> bool:
+        """Whether it can no longer be taken for busy."""
+        return self.main_loop_age() > MAIN_LOOP_LIMIT_SECONDS
+
+    def answer_live(self) -> list[str]:
+        """What `/healthz` says: a sentence for each thing that a restart of the process would cure."""
+        hang = [f"the operator's main loop has not turned for {self.main_loop_age():.0f} s"]
+        return [*self.findings.problems, *(hang if self.main_loop_hangs() else [])]
+
+    def answer_ready(self) -> list[str]:
+        """What `/readyz` says."""
+        return [*self.answer_live(), *self.findings.unready]
 
     def problems(self) -> list[str]:
         """A sentence for each thing that a restart of the process would cure."""
@@ -79,47 +133,51 @@ class Checks:
         return [f"{watch.name} are not listed yet" for watch in self.watches if not watch.synced.is_set()]
 
 
-class HealthServer:
-    """Two small HTTP servers."""
+Pages = Mapping[str, Callable[[web.Request], Awaitable[web.Response]]]
+"""Path -> what answers it."""
 
-    def __init__(self, checks: Checks, metrics: Metrics, health_port: int, metrics_port: int) -> None:
-        self._checks = checks
-        self._metrics = metrics
-        self._ports = (health_port, metrics_port)
-        self._runners: list[web.AppRunner] = []
 
-    async def start(self) -> None:
-        """Listens; an OSError says which port is taken."""
-        health, metrics = web.Application(), web.Application()
-        health.router.add_get("/healthz", self._healthz)
-        health.router.add_get("/readyz", self._readyz)
-        metrics.router.add_get("/metrics", self._serve_metrics)
-        for app, port in zip((health, metrics), self._ports, strict=True):
-            runner = web.AppRunner(app, access_log=None)
-            await runner.setup()
-            self._runners.append(runner)
-            await web.TCPSite(runner, None, port).start()
+async def serve(pages: Pages, port: int) -> web.AppRunner:
+    """A small HTTP server in the running event loop, until `cleanup` of what it returns.
 
-    async def stop(self) -> None:
-        """Closes both."""
-        for runner in self._runners:
-            await runner.cleanup()
+    Raises:
+        OSError: the port is taken.
+    """
+    app = web.Application()
+    for path, page in pages.items():
+        app.router.add_get(path, page)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, None, port).start()
+    return runner
 
-    async def _healthz(self, _: web.Request) -> web.Response:
-        return _answer(self._checks.problems())
 
-    async def _readyz(self, _: web.Request) -> web.Response:
-        return _answer([*self._checks.problems(), *self._checks.unready()])
+def probe_pages(checks: Checks) -> Pages:
+    """For the kubelet; any thread's loop may serve them."""
 
-    async def _serve_metrics(self, _: web.Request) -> web.Response:
-        self._checks.before_scrape()
-        self._metrics.queue_lag.set(self._checks.lag())
-        for plural in {watch.resource.plural for watch in self._checks.watches}:
-            ages = [watch.age() for watch in self._checks.watches if watch.resource.plural == plural]
-            self._metrics.watch_age.labels(plural).set(max(ages))
+    async def healthz(_: web.Request) -> web.Response:
+        return _answer(checks.answer_live())
+
+    async def readyz(_: web.Request) -> web.Response:
+        return _answer(checks.answer_ready())
+
+    return {"/healthz": healthz, "/readyz": readyz}
+
+
+def metrics_pages(checks: Checks, metrics: Metrics) -> Pages:
+    """For Prometheus; served by the main loop, which owns what gauges are read from."""
+
+    async def page(_: web.Request) -> web.Response:
+        checks.before_scrape()
+        metrics.queue_lag.set(checks.lag())
+        for plural in {watch.resource.plural for watch in checks.watches}:
+            ages = [watch.age() for watch in checks.watches if watch.resource.plural == plural]
+            metrics.watch_age.labels(plural).set(max(ages))
         # In a thread: of a thousand jobs it takes 70 ms, for which no restart should wait.
-        page = await asyncio.to_thread(generate_latest, self._metrics.registry)
-        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
+        text = await asyncio.to_thread(generate_latest, metrics.registry)
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    return {"/metrics": page}
 
 
 def _answer(problems: list[str]) -> web.Response:

@@ -1,7 +1,11 @@
 """The Lease: which of several replicas of the operator leads (coordination.k8s.io).
 
-    lease = Lease(api, options, identity, namespace)
-    await lease.acquire(); keeper = asyncio.create_task(lease.keep()); ...; lease.check() before every write
+    lease = Lease(api, options, identity, namespace, hangs)
+    await side.run(lease.acquire()); keeping = side.begin(lease.keep()); ...; lease.check() before every write
+
+It is acquired, kept and released in a loop of its own (`side_loop`), over an API session of its own, so that a busy
+main loop delays no renewal; `check` and `age` may be called by any thread. A Lease whose main loop hangs is no longer
+renewed, so that another replica takes over.
 
 Its age is taken by this machine's monotonic clock, from before the request that renewed it: a process that was paused
 finds its lease too old the moment it runs again, whatever the clocks of others say. The official client's election is
@@ -36,12 +40,14 @@ class Lease:
         options: LeaseOptions,
         namespace: str,
         identity: str,
+        hangs: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._options = options
         self._namespace = namespace
         self._identity = identity
+        self._hangs = hangs
         self._clock = clock
         self._renewed_at = _NEVER
         self._seen: tuple[object, ...] = ()
@@ -66,8 +72,11 @@ class Lease:
         _log.info("lease %s/%s is held by %s", self._namespace, self._options.name, self._identity)
 
     async def keep(self) -> None:
-        """Renews; returns when the lease is lost."""
+        """Renews; returns when the lease is lost, or when who holds it hangs."""
         while self.age() < self._options.renew_seconds:
+            if self._hangs():
+                _log.error("lease %s: the main loop hangs, so that the lease is not renewed", self._options.name)
+                return
             left = self._options.renew_seconds - self.age()
             await asyncio.sleep(min(self._options.retry_seconds, max(0.0, left)))
             await self._try()

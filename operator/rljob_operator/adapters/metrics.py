@@ -1,12 +1,14 @@
-"""The operator's metrics, all with the prefix `rljob_operator_`. Names and labels are pinned by a test.
+"""The operator's metrics: `rljob_operator_*`, and those of every process of ours: `process_*`, `rljob_build_info`.
 
+Names and labels are pinned by a test.
 Labels hold the name of a job in `job_series` alone: what else is told of one job is its status, its events and its
 workers' metrics.
 """
 
+from importlib.metadata import version
 from itertools import product
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 
 from rljob_api.names import Scope
 from rljob_operator.adapters.job_series import JobSeries
@@ -89,4 +91,9 @@ class Metrics:
             self.restart_seconds.labels(scope.value, stage)
         self.jobs = Gauge("rljob_operator_jobs", "RLJobs by phase.", ["phase"], registry=registry)
         self.leader = Gauge("rljob_operator_leader", "1 while this replica leads.", registry=registry)
+        self.build_info = Gauge(
+            "rljob_build_info", "1; labels say what runs.", ["component", "version"], registry=registry
+        )
+        self.build_info.labels("operator", version("rljob")).set(1)
+        ProcessCollector(registry=registry)
         self.job_series = JobSeries(registry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -273,6 +274,8 @@ def test_metrics_carry_known_counters_only(world: World) -> None:
     assert 'rljob_rank_groups_put_total{job="test",role="rollout",replica="1",rank="0"} 16.0' in text
     assert "whatever" not in text
     assert 'rljob_epoch{job="test"} 1.0' in text
+    assert re.search(r'^rljob_build_info\{job="test",component="coordinator",version="\d[^"]*"\} 1.0$', text, re.M)
+    assert re.search(r"^process_resident_memory_bytes \d", text, re.M)
     # What has not happened is told, too: else its first time would be no change.
     assert 'rljob_rank_groups_lost_total{job="test",role="rollout",replica="1",rank="0"} 0.0' in text
     assert "rljob_rank_skipped_steps_total{" not in text

@@ -5,9 +5,17 @@ import socket
 
 from aiohttp import ClientSession
 
-from rljob_operator.adapters.health import LAG_LIMIT_SECONDS, WATCH_LIMIT_SECONDS, Checks, HealthServer
+from rljob_operator.adapters.health import (
+    LAG_LIMIT_SECONDS,
+    MAIN_LOOP_LIMIT_SECONDS,
+    WATCH_LIMIT_SECONDS,
+    Checks,
+    metrics_pages,
+    serve,
+)
 from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.resources import PODS, Resource
+from tests.clock import Clock
 
 
 class WatchOfAge:
@@ -45,6 +53,25 @@ def test_a_replica_is_not_ready_before_its_options_were_tried() -> None:
     assert checks.unready() == ["pods in a are not listed yet"]
 
 
+def test_probes_are_answered_by_what_the_main_loop_found_last_unless_it_hangs() -> None:
+    clock = Clock()
+    checks = Checks(clock=clock, watches=[WatchOfAge("pods in a", WATCH_LIMIT_SECONDS + 1)])
+    assert checks.answer_live() == []
+    assert checks.answer_ready() == ["the operator has not begun yet"]
+
+    checks.find()
+    checks.watches = []
+    clock.now += MAIN_LOOP_LIMIT_SECONDS
+    dead = "the watch of pods in a has given no sign of life for 151 s"
+    assert checks.answer_live() == [dead]
+    clock.now += 1
+    assert checks.answer_live() == [dead, "the operator's main loop has not turned for 61 s"]
+
+    checks.rehearsed = True
+    checks.find()
+    assert checks.answer_ready() == []
+
+
 def test_the_age_of_a_kind_is_that_of_its_oldest_watch() -> None:
     async def scraped() -> str:
         checks = Checks(watches=[WatchOfAge("pods in a", 70), WatchOfAge("pods in b", 3)])
@@ -53,12 +80,11 @@ def test_the_age_of_a_kind_is_that_of_its_oldest_watch() -> None:
             reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             reserved.bind(("127.0.0.1", 0))
             port = reserved.getsockname()[1]
-            server = HealthServer(checks, Metrics(), 0, port)
-            await server.start()
+            server = await serve(metrics_pages(checks, Metrics()), port)
         try:
             async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}/metrics") as answer:
                 return await answer.text()
         finally:
-            await server.stop()
+            await server.cleanup()
 
     assert 'rljob_operator_watch_age_seconds{resource="pods"} 70.0' in asyncio.run(scraped())

@@ -1,6 +1,7 @@
 """The lease: when it may be taken, and when nothing may be written any more."""
 
 import asyncio
+import time
 from typing import Any, cast
 
 import pytest
@@ -9,6 +10,7 @@ from rljob_operator.adapters.api import Api
 from rljob_operator.adapters.errors import ApiUnreachable, LeaseLost, refusal
 from rljob_operator.adapters.lease import Lease
 from rljob_operator.adapters.resources import Resource
+from rljob_operator.adapters.side_loop import SideLoop
 from rljob_operator.options import LeaseOptions
 from tests.clock import Clock
 
@@ -45,8 +47,12 @@ class LeaseServer:
         return body
 
 
+def never() -> bool:
+    return False
+
+
 def make_lease(server: LeaseServer, clock: Clock, who: str = "me", options: LeaseOptions = OPTIONS) -> Lease:
-    return Lease(cast(Api, server), options, "ns", who, clock)
+    return Lease(cast(Api, server), options, "ns", who, never, clock)
 
 
 def take(lease: Lease) -> bool:
@@ -120,3 +126,32 @@ def test_no_answer_is_no_lease() -> None:
     server.trouble, server.delay = None, 60
     brief = LeaseOptions(duration_seconds=0.4, renew_seconds=0.2, retry_seconds=0.1)
     assert not take(make_lease(server, clock, options=brief))
+
+
+def test_a_busy_main_loop_delays_no_renewal() -> None:
+    options = LeaseOptions(duration_seconds=3, renew_seconds=2, retry_seconds=0.1)
+    lease = Lease(cast(Api, LeaseServer()), options, "ns", "me", never)
+
+    async def lead() -> None:
+        async with SideLoop() as side:
+            await side.run(lease.acquire())
+            keeping = side.begin(lease.keep())
+            time.sleep(3)
+            lease.check()
+            assert not keeping.done()
+            keeping.cancel()
+            await side.run(lease.release())
+        assert not may_write(lease)
+
+    asyncio.run(lead())
+
+
+def test_a_lease_whose_main_loop_hangs_is_renewed_no_more() -> None:
+    clock, server = Clock(), LeaseServer()
+    lease = Lease(cast(Api, server), OPTIONS, "ns", "me", lambda: clock.now >= 5, clock)
+    assert take(lease)
+    clock.now += 5
+    asyncio.run(asyncio.wait_for(lease.keep(), 10))
+    assert may_write(lease), "what it held it holds until its time is over"
+    clock.now += 5
+    assert not may_write(lease)

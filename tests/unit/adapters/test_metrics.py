@@ -3,6 +3,7 @@
 from rljob_operator.adapters.metrics import Metrics
 
 EXPECTED = {
+    "rljob_build_info": ("component", "version"),
     "rljob_operator_api_request_seconds": ("verb", "resource"),
     "rljob_operator_api_requests": ("verb", "resource", "code"),
     "rljob_operator_coordinator_requests": ("request", "result"),

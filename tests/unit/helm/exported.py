@@ -33,14 +33,15 @@ class Asked:
 
 
 def of_operator() -> dict[str, set[str]]:
-    """Series -> labels."""
+    """Series -> labels; without `process_*`, which the client library names."""
     metrics = Metrics()
     metrics.job_series.source = lambda: [_JOB]
     labels = {
         metric._name: {*metric._labelnames} for metric in vars(metrics).values() if hasattr(metric, "_labelnames")
     }
     found: dict[str, set[str]] = {}
-    for family in metrics.registry.collect():
+    ours = (family for family in metrics.registry.collect() if not family.name.startswith("process_"))
+    for family in ours:
         own = labels.get(family.name) or {name for sample in family.samples for name in sample.labels} - {"le"}
         found |= {f"{family.name}{suffix}": own for suffix in _SUFFIXES[family.type]}
     return found

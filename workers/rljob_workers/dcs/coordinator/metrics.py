@@ -1,4 +1,4 @@
-"""`/metrics`: the coordinator's state and the ranks' counters in Prometheus' text format.
+"""`/metrics`: the coordinator's state, its process and the ranks' counters in Prometheus' text format.
 
 Called by the coordinator in its thread. Cardinality is bounded: label values are roles, replicas and ranks of the job,
 names come from `FAMILIES` and from nowhere else.
@@ -7,7 +7,10 @@ names come from `FAMILIES` and from nowhere else.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
 from rljob_api.wire.observation import CoordinatorStatus, ServerState
 from rljob_workers.dcs import counters
@@ -26,6 +29,7 @@ _OF_SAMPLES = {
 """What a step's report says of its samples; the rest of its metrics is the loss's, and differs from job to job."""
 
 FAMILIES = {
+    "rljob_build_info": Family("1; labels say what runs.", ("component", "version")),
     "rljob_server_open": Family("1 while the control Redis is open for the job."),
     "rljob_epoch": Family("Incarnation of the whole job."),
     "rljob_failures_unacknowledged": Family("Failures that wait for the operator."),
@@ -48,7 +52,12 @@ FAMILIES = {
     **demand.FAMILIES,
     **queue_metrics.FAMILIES,
 }
-"""All that a coordinator may tell."""
+"""All that a coordinator may tell of the job."""
+
+_BUILD: Labels = (("component", "coordinator"), ("version", version("rljob")))
+
+_PROCESS = CollectorRegistry()
+ProcessCollector(registry=_PROCESS)  # process_*, under the names and without labels as every Prometheus client has them
 
 
 def exposition(coordinator: Coordinator) -> str:
@@ -58,10 +67,12 @@ def exposition(coordinator: Coordinator) -> str:
     queue = coordinator.queue.scraped()
     samples += [] if queue is None else queue_metrics.queue_samples(queue)
     samples += coordinator.ranks.demand.samples()
-    return render(FAMILIES, (("job", coordinator.job_name),), samples)
+    of_job = render(FAMILIES, (("job", coordinator.job_name),), samples)
+    return of_job + generate_latest(_PROCESS).decode()
 
 
 def _job_samples(status: CoordinatorStatus) -> Iterator[Sample]:
+    yield "rljob_build_info", _BUILD, 1.0
     yield "rljob_server_open", (), float(status.server is ServerState.OPEN)
     yield "rljob_epoch", (), float(status.epoch)
     yield "rljob_failures_unacknowledged", (), float(len(status.failures))
