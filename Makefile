@@ -14,6 +14,7 @@ PYTEST := $(BIN)/python -m pytest
 # Most of a test's time is waiting for processes, so that four share two cores.
 SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder
 LONG := a lost node, gangs, autoscaling, SGLang and the upgrade from the release before on a cluster, random faults, more moments and shapes of each kind that make test has one of, 1200 random schedules of the queue, the smallest benchmarks, the tests of its peer
+ADAPTER := tests/integration/transfer_queue_compat
 CRD := crds/rljob.dev_rljobs.yaml
 # The same for Helm, which packs nothing from outside a chart's folder.
 CHART_CRD := helm/rljob-operator/files/rljob.dev_rljobs.yaml
@@ -25,7 +26,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-
 UV_COMPILE_IMAGE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-annotate --no-emit-index-url --no-emit-find-links --constraint requirements.lock
 
-.PHONY: help install demo test test-long test-unit test-integration test-schedule test-images test-gpu gpu-wheels test-peer lint format crd dashboards docs lock images \
+.PHONY: help install demo test test-local test-long test-long-local test-long-bench test-long-cluster test-unit test-integration test-schedule test-images test-gpu gpu-wheels test-peer lint format crd dashboards docs lock images \
 	cluster cluster-build cluster-build-long cluster-down test-cluster bench-quickstart bench-queue bench-restart \
 	bench-cluster-restart bench-operator bench-coordinator bench-fsdp clean
 
@@ -38,20 +39,28 @@ install: ## Makes .venv and installs what the lock names
 demo: install ## Trains the quickstart: five roles, a real Redis, reward from 0.1 to above 0.9
 	$(BIN)/rljob run examples/quickstart.yaml --out rljob-out/quickstart
 
-test: install lint ## Lint, types, contracts and all tests
-	$(PYTEST) $(SIDE_BY_SIDE) tests/unit tests/integration
-	@$(MAKE) --no-print-directory test-cluster
+test: install ## Lint, types, contracts and all tests; the cluster's beside the others, since they mostly wait
+	@$(BIN)/python scripts/run_targets.py 'lint,test-local' test-cluster
 	@echo "All passed. make test-long has the rest: $(LONG)."
 
 test-long: install ## What make test leaves out, since it takes long: a lost node, random schedules, benchmarks, the peer
+	@$(BIN)/python scripts/run_targets.py "test-long-local,test-long-bench,test-schedule,test-peer,test-long-cluster,\
+	bench-cluster-restart ARGS='--kills 1 --roles reference',bench-operator ARGS='--jobs 2'"
+
+test-local: install ## Tests that need no cluster
+	$(PYTEST) $(SIDE_BY_SIDE) -n 3 tests/unit tests/integration # beside the cluster's
+
+test-long-local: install
+	$(PYTEST) $(SIDE_BY_SIDE) -m long tests/unit tests/integration --ignore=tests/integration/bench \
+		--ignore=$(ADAPTER)
+
+test-long-bench: install
 	@scripts/install bench
-	$(PYTEST) $(SIDE_BY_SIDE) -m long tests/unit tests/integration --ignore=tests/integration/bench
 	$(PYTEST) -m "" tests/integration/bench # TRL trains, too, which a plain install lacks
-	@$(MAKE) --no-print-directory test-schedule test-peer
+
+test-long-cluster: install
 	@[ -n "$${KUBECONFIG:-}" ] || $(MAKE) --no-print-directory cluster-build-long
 	$(PYTEST) -m long tests/cluster # one after the other: pods of other tests would be lost with a node
-	@$(MAKE) --no-print-directory bench-cluster-restart ARGS="--kills 1 --roles reference"
-	@$(MAKE) --no-print-directory bench-operator ARGS="--jobs 2"
 
 test-unit: install ## Tests of pure code
 	$(PYTEST) $(SIDE_BY_SIDE) -n 2 tests/unit # they wait for nothing
@@ -73,8 +82,9 @@ test-gpu: ## Tests and figures on one GPU; Python 3.12 with torch and transforme
 gpu-wheels: install ## Fetches into .gpu what make test-gpu needs on a machine without a network
 	@scripts/gpu-wheels
 
-test-peer: install ## Runs the tests and tutorials of the package TransferQueue against our adapter
+test-peer: install ## The adapter's tests, and those and the tutorials of the package TransferQueue against it
 	@scripts/install bench
+	$(PYTEST) $(SIDE_BY_SIDE) -m "" $(ADAPTER)
 	$(BIN)/python -W ignore -m tests.peer.run
 
 test-schedule: install ## Random schedules and faults of the queue, many more than the other targets run

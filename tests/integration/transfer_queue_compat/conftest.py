@@ -1,8 +1,12 @@
-"""Clients of the adapter on real servers; after each test the bytes are proven to be gone with their rows."""
+"""Clients of the adapter on real servers; after each test the bytes are proven to be gone with their rows.
+
+`make test-peer` runs these tests, and so does `make test-long`: no job needs the adapter.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +15,13 @@ from rljob_workers.transfer_queue_compat.samplers import BaseSampler, Sequential
 from rljob_workers.transfer_queue_compat.settings import Servers as Names
 from rljob_workers.transfer_queue_compat.settings import Settings
 from tests.integration.transfer_queue.servers import Servers, running_servers
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves this folder to those targets."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker("long")
 
 
 @pytest.fixture(scope="session")
