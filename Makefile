@@ -170,5 +170,5 @@ bench-coordinator: install ## What the coordinator costs while 64, 128 and 256 r
 bench-fsdp: install ## Memory of log-probs, and tokens per second of training beside a plain transformers loop
 	$(BIN)/python -m tests.bench.fsdp $(ARGS)
 
-clean: ## Removes caches and run folders, not .venv
-	rm -rf rljob-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean: ## Removes caches; run folders and their checkpoints stay
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

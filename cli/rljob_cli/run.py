@@ -24,7 +24,8 @@ What happens:
 \b
 Stop and resume:
   Ctrl-C saves a checkpoint and stops (a second Ctrl-C kills). The same command with the same folder goes on from
-  there. So it does after a crash, of the machine too. --fresh starts over and deletes what the earlier run wrote.
+  there. So it does after a crash, of the machine too. --fresh starts over: what the earlier run wrote, by its record
+  run.json, is kept as FOLDER.1 (then .2 ...), or deleted with --delete-earlier; other files stay where they are.
 
 \b
 On one machine:
@@ -65,14 +66,24 @@ Examples:
 @click.command(epilog=_EPILOG)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.  [default: rljob-out/NAME]")
-@click.option("--fresh", is_flag=True, help="Start over: delete what an earlier run wrote into the folder.")
+@click.option("--fresh", is_flag=True, help="Start over; the earlier run in the folder is kept beside it.")
+@click.option("--delete-earlier", is_flag=True, help="With --fresh: delete what the earlier run wrote instead.")
 @click.option("--audit", is_flag=True, help="Log every trained sample (sets spec.telemetry.sampleLog).")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", help="For people or for programs.")
 @click.option("--dry-run", is_flag=True, help="Start nothing: print processes, devices, settings and memory.")
 def run(
-    *, file: Path, out: Path | None, fresh: bool, audit: bool, output: Literal["text", "json"], dry_run: bool
+    *,
+    file: Path,
+    out: Path | None,
+    fresh: bool,
+    delete_earlier: bool,
+    audit: bool,
+    output: Literal["text", "json"],
+    dry_run: bool,
 ) -> None:
     """Train the job of the manifest FILE on this machine, or go on where an earlier run of it stopped."""
+    if delete_earlier and not fresh:
+        raise click.UsageError("--delete-earlier deletes what --fresh keeps: give both.")
     job = checked_job_or_exit(file)
     _mind_the_machine(job)
     if dry_run:
@@ -86,12 +97,15 @@ def run(
     if audit:
         job = _with_audit(job)
     # Imported here, so that --help and bad manifests do not wait for it.
+    from rljob_operator.local.earlier_run import Earlier
     from rljob_operator.local.errors import RunRefused
     from rljob_operator.local.start import run_job
 
     resume = f"rljob run {shlex.quote(str(file))}" + (f" --out {shlex.quote(str(out))}" if out is not None else "")
+    folder = out or Path("rljob-out") / job.metadata.name
+    earlier = (Earlier.DELETED if delete_earlier else Earlier.KEPT) if fresh else Earlier.GOES_ON
     try:
-        code = run_job(job, out or Path("rljob-out") / job.metadata.name, fresh=fresh, output=output, resume=resume)
+        code = run_job(job, folder, earlier=earlier, output=output, resume=resume)
     except RunRefused as error:
         refuse([str(error)])
     raise click.exceptions.Exit(code)

@@ -18,6 +18,9 @@ from rljob_api.names import Role
 from rljob_api.role_traits import TRAITS, field_name
 from rljob_api.spec import RLJobSpec, RolesSpec
 
+_LONGEST_VALUE = 80
+"""Characters of a value in the sentence of a change."""
+
 WAY_OUT = "Set it back, or go on as a new job: rljob clone NAME --from-checkpoint"
 """What a user can do on a cluster where a change is refused."""
 
@@ -197,6 +200,38 @@ def refused_changes(old: RLJobSpec, new: RLJobSpec) -> list[RefusedChange]:
         for row in REFUSED
     )
     return [RefusedChange(*difference, row) for row, difference in found if difference is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    """A field that differs between two specs."""
+
+    field: str
+    """Path below `spec`; an object that only one of them has is one field."""
+    old: object
+    new: object
+
+    def __str__(self) -> str:
+        """As a user reads it."""
+        return f"spec.{self.field}: {_short(self.old)} -> {_short(self.new)}"
+
+
+def changes(old: RLJobSpec, new: RLJobSpec) -> list[FieldChange]:
+    """All fields that differ, in the order of the spec, whatever they mean for a job that exists."""
+    return list(_differences(old.model_dump(mode="json"), new.model_dump(mode="json"), ""))
+
+
+def _differences(old: object, new: object, name: str) -> Iterator[FieldChange]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in dict.fromkeys((*new, *old)):
+            yield from _differences(old.get(key), new.get(key), f"{name}.{key}" if name else key)
+    elif old != new:
+        yield FieldChange(name, old, new)
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
 
 
 def given(model: BaseModel, path: str = "") -> Iterator[tuple[str, Any]]:

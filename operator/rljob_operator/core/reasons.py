@@ -13,6 +13,8 @@ class Reason(StrEnum):
     """The job was started by its user; it begins a new epoch."""
     RESUMED = "Resumed"
     """The job was started again by its user and goes on from its last recorded checkpoint."""
+    EARLIER_RUN = "EarlierRun"
+    """The folder was started over with --fresh: where the earlier run is kept, or that it was deleted."""
     ACCEPTED = "Accepted"
     """The operator takes care of the job."""
     SECRET_LOST = "SecretLost"  # noqa: S105 - a word

@@ -5,40 +5,33 @@ Used by the supervisor alone. `status.json` is replaced atomically; the other fi
 
 import fcntl
 import hashlib
-import json
+import itertools
 import os
+import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from pydantic import BaseModel, ValidationError
 
-from rljob_api import generations
 from rljob_api.cluster_fields import is_cluster_only
 from rljob_api.problems import first_problem
-from rljob_api.revision import refused_changes
+from rljob_api.revision import changes, refused_changes
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.status import Phase, RLJobStatus
+from rljob_operator.local.checkpoint_place import take_checkpoints
+from rljob_operator.local.earlier_run import Earlier, start_over
 from rljob_operator.local.errors import RunRefused
+from rljob_operator.local.run_files import append_line, read_lines, replace_file
+from rljob_operator.local.run_record import FILE, LOCK, RunRecord, checkpoint_folder, strangers
 
-_PRODUCTS = (
-    "status.json",
-    "metrics.jsonl",
-    "events.jsonl",
-    "samples.jsonl",
-    *generations.FILES,
-    "timeline.json",
-    "timeline",
-    "logs",
-    "checkpoints",
-    "redis",
-    "job.json",
-    "endpoints.json",
-)
-"""What a run writes and what `--fresh` removes. Anything else in the folder is the user's."""
+_SHOWN = 5
+"""Names in a sentence."""
+_LONGEST_OWNER = 32
+"""Characters of a lock: the number of a process."""
 
 
 class _Before(BaseModel):
@@ -53,40 +46,65 @@ class RunFolder:
     def __init__(self, path: Path, lock: TextIO) -> None:
         self.path = path
         self._lock = lock
+        self._checkpoints: TextIO | None = None
         self._steps: set[tuple[int, int]] | None = None
 
     @classmethod
     def open(cls, path: Path, *, fresh: bool) -> "RunFolder":
-        """Locks the folder, made if it is missing. Raises RunRefused while another run holds it."""
+        """Locks the folder, made if it is missing; nothing of it is changed yet.
+
+        Raises RunRefused while another run holds it, and for a folder that holds what no run wrote: under a run's own
+        names, or with `fresh` anything.
+        """
         path = path.absolute()
         try:
             path.mkdir(parents=True, exist_ok=True)
         except FileExistsError:
             raise RunRefused(f"--out: {path} is not a folder. Choose another place with --out.") from None
-        lock = (path / "lock").open("a+")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            owner = lock.read().strip() or "unknown"
-            lock.close()
+        except OSError as error:
+            raise _cannot_be_written(path, error) from error
+        _refuse_strangers(path, fresh=fresh)
+        return cls(path, _locked(path))
+
+    def start_over(self, job: RLJob, earlier: Earlier) -> str:
+        """Clears the folder for `job` of an earlier run. A sentence of what became of that, empty where there was none.
+
+        Raises RunRefused, too, where `job` would go on from checkpoints that stay.
+        """
+        path = self.path.resolve()
+        record = RunRecord.read(path)
+        left = path / checkpoint_folder(path, job.spec) / "record.json"
+        if left.exists() and (record is None or left not in (entry for _, entry in record.entries(path))):
             raise RunRefused(
-                f"--out: {path} is in use by `rljob run` (process {owner}). Wait for it, stop it with Ctrl-C, "
-                "or choose another folder with --out."
-            ) from None
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-        folder = cls(path, lock)
-        if fresh:
-            folder._clear()
-        for name in ("logs", "timeline", "checkpoints", "redis"):
-            (path / name).mkdir(exist_ok=True)
-        return folder
+                f"spec.checkpoint.path: {left.parent} has checkpoints that are not of the earlier run in {path}, so"
+                " that --fresh leaves them, and this run would go on from them. Give another folder, or move them away."
+            )
+        return "" if record is None else start_over(path, record, earlier)
+
+    def begin(self, job: RLJob) -> None:
+        """Makes what a run needs, its record first. Raises RunRefused where the folder belongs to another job."""
+        self._check(job)
+        record = RunRecord.read(self.path)
+        if record is not None and record.leaves is not None:
+            raise RunRefused(
+                f"--out: {self.path}: an earlier start with --fresh was cut off while it cleared the folder. Run again"
+                " with --fresh, or choose another folder with --out."
+            )
+        known = RunRecord.of(self.path, job.spec, (record and record.run) or secrets.token_hex(6))
+        try:
+            if known != record:
+                known.write(self.path)
+            for name in ("logs", "timeline", "redis"):
+                (self.path / name).mkdir(exist_ok=True)
+        except OSError as error:
+            raise _cannot_be_written(self.path, error) from error
+        self._checkpoints = take_checkpoints(self.path, job.spec, known.run)
 
     def close(self) -> None:
-        """Gives the lock back."""
+        """Gives the locks back."""
         self._lock.close()
+        if self._checkpoints is not None:
+            self._checkpoints.close()
 
     @property
     def manifest(self) -> Path:
@@ -119,7 +137,7 @@ class RunFolder:
                 " --out, or start over with --fresh."
             ) from error
 
-    def check(self, job: RLJob) -> None:
+    def _check(self, job: RLJob) -> None:
         """Raises RunRefused where the folder belongs to a job that differs in what cannot change."""
         if not self.manifest.exists():
             return
@@ -148,17 +166,31 @@ class RunFolder:
         done = recorded is not None and recorded >= job.spec.rollout.num_rollouts
         return status.phase is Phase.SUCCEEDED and done
 
-    def write_manifest(self, job: RLJob) -> None:
-        """The resolved manifest, for every process of the run."""
-        _replace(self.manifest, job.model_dump_json(by_alias=True, indent=2).encode(), durable=True)
+    def write_manifest(self, job: RLJob) -> str:
+        """The resolved manifest, for every process of the run.
+
+        One that differs is kept beside it; a sentence of what differs then, else empty.
+        """
+        found = "" if not self.manifest.exists() else ", ".join(map(str, changes(self._spec_before(), job.spec)))
+        if found:
+            number = next(n for n in itertools.count(1) if not self._manifest_before(n).exists())
+            replace_file(self._manifest_before(number), self.manifest.read_bytes(), durable=True)
+            found += f"; the manifest of before is kept as {self._manifest_before(number).name}"
+        replace_file(self.manifest, job.model_dump_json(by_alias=True, indent=2).encode(), durable=True)
+        return found
+
+    def _manifest_before(self, number: int) -> Path:
+        return self.path / f"job.{number}.json"
 
     def write_status(self, status: RLJobStatus, *, durable: bool) -> None:
         """Atomically; `durable` also waits for the disk."""
-        _replace(self.path / "status.json", status.model_dump_json(by_alias=True, indent=2).encode(), durable=durable)
+        replace_file(
+            self.path / "status.json", status.model_dump_json(by_alias=True, indent=2).encode(), durable=durable
+        )
 
     def append_event(self, line: Mapping[str, object]) -> None:
         """One decision."""
-        _append(self.path / "events.jsonl", line)
+        append_line(self.path / "events.jsonl", line)
 
     def append_step(self, line: Mapping[str, object]) -> bool:
         """One trained step; False for one that is already there. After a restart a step trained again is a new line."""
@@ -168,7 +200,7 @@ class RunFolder:
         if key in self._steps:
             return False
         self._steps.add(key)
-        _append(self.path / "metrics.jsonl", line)
+        append_line(self.path / "metrics.jsonl", line)
         return True
 
     def tail(self, name: str, size: int = 4096) -> str:
@@ -180,24 +212,64 @@ class RunFolder:
             log.seek(max(0, file.stat().st_size - size))
             return log.read().decode(errors="replace")
 
-    def _clear(self) -> None:
-        for name in _PRODUCTS:
-            entry = self.path / name
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink(missing_ok=True)
 
-
-def read_lines(file: Path) -> Iterator[dict[str, Any]]:
-    """The JSON lines of a file; a torn last line, left by a kill, is skipped."""
-    if not file.exists():
+def _refuse_strangers(path: Path, *, fresh: bool) -> None:
+    if RunRecord.read(path) is not None:
         return
-    for line in file.read_bytes().splitlines():
-        try:
-            yield json.loads(line)
-        except ValueError:
-            continue
+    if (path / FILE).exists():
+        raise RunRefused(
+            f"--out: {path / FILE} is not the record of a run that this version of rljob knows. Choose another folder"
+            " with --out, or move it away."
+        )
+    others = sorted(entry.name for entry in path.iterdir() if entry.name != LOCK)
+    if fresh and others:
+        raise RunRefused(
+            f"--fresh: {path} has no record of a run ({FILE}), so that nothing in it ({_listed(others)}) is known to be"
+            " an earlier run's. Leave --fresh out, or choose another folder with --out."
+        )
+    found = strangers(path)
+    if found:
+        raise RunRefused(
+            f"--out: {path} has {_listed(found)}, which no run wrote and a run would write over. Choose another folder"
+            " with --out, or move what is there away."
+        )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (" ..." if len(names) > _SHOWN else "")
+
+
+def _locked(path: Path) -> TextIO:
+    """The lock of this run folder, held by this process."""
+    try:
+        lock = (path / LOCK).open("a+")
+    except OSError as error:
+        raise _cannot_be_written(path, error) from error
+    lock.seek(0)
+    owner = lock.read(_LONGEST_OWNER + 1).strip()
+    if owner and not owner.isdecimal():
+        lock.close()
+        raise RunRefused(
+            f"--out: {path / LOCK} is no lock of a run. Move it away, or choose another folder with --out."
+        )
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise RunRefused(
+            f"--out: {path} is in use by `rljob run` (process {owner or 'unknown'}). Wait for it, stop it with Ctrl-C, "
+            "or choose another folder with --out."
+        ) from None
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
+    return lock
+
+
+def _cannot_be_written(path: Path, error: OSError) -> RunRefused:
+    return RunRefused(
+        f"--out: {path} cannot be written ({error.strerror or error}). Choose another folder with --out, or mend that."
+    )
 
 
 def memory_path(run: Path) -> Path:
@@ -221,38 +293,3 @@ def memory_folder(run: Path) -> Path:
     for entry in folder.iterdir():
         shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
     return folder
-
-
-def write_secret(file: Path, data: bytes) -> None:
-    """A file that only its owner may read, from its first moment on."""
-    beside = file.with_name(f".{file.name}.new")
-    beside.unlink(missing_ok=True)
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as out:
-        out.write(data)
-    beside.replace(file)
-
-
-def _append(file: Path, line: Mapping[str, object]) -> None:
-    """One write per line: a kill can tear only the last one, which the next line then closes."""
-    with file.open("a+b") as out:
-        size = out.seek(0, os.SEEK_END)
-        out.seek(max(0, size - 1))
-        torn = size > 0 and out.read(1) != b"\n"
-        out.write((b"\n" if torn else b"") + json.dumps(line).encode() + b"\n")
-
-
-def _replace(file: Path, data: bytes, *, durable: bool) -> None:
-    beside = file.with_name(f".{file.name}.new")
-    with beside.open("wb") as out:
-        out.write(data)
-        if durable:
-            out.flush()
-            os.fsync(out.fileno())
-    beside.replace(file)
-    if durable:
-        folder = os.open(file.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

@@ -12,7 +12,8 @@ from rljob_api.spec import RLJob
 from rljob_api.wire.identity import Endpoints
 from rljob_operator.local import embedded_redis, processes
 from rljob_operator.local.infrastructure import Launch
-from rljob_operator.local.run_folder import RunFolder, memory_folder, write_secret
+from rljob_operator.local.run_files import write_secret
+from rljob_operator.local.run_folder import RunFolder, memory_folder
 from rljob_operator.local.watchdog import RedisProbe
 
 COORDINATOR = "coordinator"

@@ -10,9 +10,12 @@ from rljob_api.machine_devices import machine_devices
 from rljob_api.names import EXIT_FAILED, EXIT_SUCCEEDED
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase
+from rljob_operator.core import Reason
 from rljob_operator.local import stop_signals
 from rljob_operator.local.device_placement import PodDevices, place, wanted_devices
+from rljob_operator.local.earlier_run import Earlier
 from rljob_operator.local.errors import RunRefused
+from rljob_operator.local.journal import Journal
 from rljob_operator.local.run_folder import RunFolder
 from rljob_operator.local.summary import summary
 from rljob_operator.local.supervisor import Supervisor
@@ -21,20 +24,21 @@ from rljob_operator.local.view import View, make_view
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def run_job(job: RLJob, out: Path, *, fresh: bool, output: str, resume: str) -> int:
+def run_job(job: RLJob, out: Path, *, earlier: Earlier, output: str, resume: str) -> int:
     """Runs the job to its end in the folder `out`; the exit code of the command. Raises RunRefused.
 
     `resume` is the command that goes on after an interruption.
     """
-    folder = RunFolder.open(out, fresh=fresh)
+    folder = RunFolder.open(out, fresh=earlier is not Earlier.GOES_ON)
     try:
-        folder.check(job)
-        devices = devices_of(job)
+        devices = devices_of(job)  # before the earlier run is moved
+        became = "" if earlier is Earlier.GOES_ON else folder.start_over(job, earlier)
+        folder.begin(job)
         view = make_view(output)
         if folder.is_finished(job):
             view.close(_finished_already(job, folder))
             return EXIT_SUCCEEDED
-        return _supervise(job, folder, devices, view, resume)
+        return _supervise(job, folder, devices, view, resume, became)
     finally:
         folder.close()
 
@@ -50,14 +54,18 @@ def devices_of(job: RLJob) -> PodDevices:
     return place(job.spec.roles, found.names, found.source)
 
 
-def _supervise(job: RLJob, folder: RunFolder, devices: PodDevices, view: View, resume: str) -> int:
+def _supervise(job: RLJob, folder: RunFolder, devices: PodDevices, view: View, resume: str, became: str) -> int:
     started = time.monotonic()
     # What is loaded by now lives to the end: a full collection in the middle of a restart would cost tens of ms.
     gc.freeze()
     try:
         with stop_signals.held_back():
             view.open(job, str(folder.path))
-            folder.write_manifest(job)
+            changed = folder.write_manifest(job)
+            journal = Journal(folder, view, folder.status())
+            for reason, message in ((Reason.EARLIER_RUN, became), (Reason.SPEC_CHANGED, changed)):
+                if message:
+                    journal.note(time.time(), reason.value, message)
             outcome = asyncio.run(Supervisor(job, folder, devices, view).run())
     except OSError as error:
         if error.errno not in _FULL:

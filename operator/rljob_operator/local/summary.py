@@ -7,7 +7,7 @@ from typing import Any
 
 from rljob_api.status import Phase, RLJobStatus
 from rljob_operator.core.conditions import terminal
-from rljob_operator.local.run_folder import read_lines
+from rljob_operator.local.run_files import read_lines
 
 REWARD_WINDOW = 10
 """Steps whose rewards are averaged: a single step's reward is noise."""

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from rljob_operator.local.run_folder import read_lines
+from rljob_operator.local.run_files import read_lines
 
 
 def merge(run: Path) -> Path:

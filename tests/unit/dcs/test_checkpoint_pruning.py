@@ -9,6 +9,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rljob_api.wire.identity import WeightId
+from rljob_api.wire.weights import CheckpointRecord
+from rljob_workers.dcs.checkpoint_attempt import settle
 from rljob_workers.dcs.checkpoint_folders import Retention, folder_name
 from rljob_workers.dcs.checkpoint_layout import RECORDED_MARK, REFERENCE_FOLDER, Reference, reference_file
 from rljob_workers.dcs.checkpoint_pruning import prune
@@ -49,3 +52,26 @@ def test_what_stays_has_its_reference(steps: list[int], keep: int, every: int) -
         assert {path.name for path in root.glob("*-e*")} == {folder_name(one, EPOCH, INCARNATION) for one in stay}
         references = {path.name for path in (root / REFERENCE_FOLDER).iterdir()}
         assert references == {reference_of(version) for version in stay}
+
+
+def test_files_of_the_user_stay(tmp_path: Path) -> None:
+    """`checkpoint.path` may be a folder that has more than checkpoints."""
+    theirs = [".deleted-photos/one.png", "1-e1-mine/model.bin", "sft/reference.json", "reference/2024-eval.safetensors"]
+    theirs += ["reference/1-e1-mine.safetensors", "latest"]
+    for name in theirs:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    for version in (1, 2):
+        prune(tmp_path, record(tmp_path, version), EPOCH, Retention(1, None), [])
+        settle(
+            tmp_path,
+            CheckpointRecord(
+                id=WeightId(lineage=1, version=version),
+                epoch=EPOCH,
+                folder=folder_name(version, EPOCH, INCARNATION),
+                checksums={},
+                ancestry={},
+            ),
+        )
+    assert all((tmp_path / name).read_text() == "{}" for name in theirs)
+    assert not (tmp_path / folder_name(1, EPOCH, INCARNATION)).exists()

@@ -189,7 +189,12 @@ def settle(root: Path, record: CheckpointRecord) -> None:
 
 
 def _link_latest(root: Path, folder: str) -> None:
-    """Not every kind of shared storage has links; without one nothing of the job is lost."""
+    """Not every kind of shared storage has links; without one nothing of the job is lost.
+
+    A file or folder of that name is not ours, and stays.
+    """
+    if (root / LATEST).exists() and not (root / LATEST).is_symlink():
+        return
     beside = root / f".{LATEST}.{os.getpid()}"
     with contextlib.suppress(OSError):
         beside.unlink(missing_ok=True)

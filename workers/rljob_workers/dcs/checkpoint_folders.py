@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _NAME = re.compile(r"^(?P<partial>\.partial-)?(?P<version>\d+)-e(?P<epoch>\d+)-(?P<incarnation>[0-9a-f]{12})$")
+_REFERENCE = re.compile(r"^(?P<version>\d+)-e(?P<epoch>\d+)-[0-9a-f]{12}\.safetensors$")
+_DELETED = ".deleted-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,22 @@ def parse_folder(name: str, *, is_recorded: bool) -> CheckpointFolder | None:
     if match is None:
         return None
     return CheckpointFolder(name, int(match["version"]), int(match["epoch"]), match["partial"] is not None, is_recorded)
+
+
+def deleted_name(name: str) -> str:
+    """What a folder is called while it is deleted."""
+    return f"{_DELETED}{name.removeprefix('.partial-')}"
+
+
+def is_deleted(name: str) -> bool:
+    """Whether a deletion has left it."""
+    return name.startswith(_DELETED) and _NAME.match(name.removeprefix(_DELETED)) is not None
+
+
+def parse_reference(name: str) -> tuple[int, int] | None:
+    """Version and epoch of a kept reference version; None for a name that is not ours."""
+    match = _REFERENCE.match(name)
+    return None if match is None else (int(match["version"]), int(match["epoch"]))
 
 
 @dataclass(frozen=True, slots=True)

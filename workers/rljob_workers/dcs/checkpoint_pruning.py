@@ -1,5 +1,7 @@
 """Deletes what a record makes superfluous: folders, then reference versions that no folder names.
 
+By exact names, since the path may be a folder of the user's that has other files, too.
+
 Called by the leader's writer thread, after its record only.
 """
 
@@ -11,7 +13,14 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from rljob_workers.dcs.checkpoint_folders import Retention, folders_to_delete, parse_folder
+from rljob_workers.dcs.checkpoint_folders import (
+    Retention,
+    deleted_name,
+    folders_to_delete,
+    is_deleted,
+    parse_folder,
+    parse_reference,
+)
 from rljob_workers.dcs.checkpoint_layout import RECORDED_MARK, REFERENCE_FOLDER, REFERENCE_PATTERN, Reference
 
 
@@ -23,22 +32,24 @@ def prune(root: Path, recorded: str, epoch: int, retention: Retention, in_use: C
     folders = [folder for folder in found if folder is not None]
     for name in folders_to_delete(folders, recorded, epoch, retention):
         # Gone from its name first: a deletion that is cut off leaves nothing that looks like a checkpoint.
-        doomed = root / f".deleted-{name.removeprefix('.partial-')}"
         with contextlib.suppress(FileNotFoundError):
-            (root / name).rename(doomed)
-    for doomed in root.glob(".deleted-*"):
+            (root / name).rename(root / deleted_name(name))
+    for doomed in [path for path in root.iterdir() if is_deleted(path.name)]:
         shutil.rmtree(doomed, ignore_errors=True)
     _prune_references(root, epoch, in_use)
 
 
 def _prune_references(root: Path, epoch: int, in_use: Collection[Reference]) -> None:
     """Deletes the files that no folder names; those of this epoch, of any rank, only below the version in use."""
-    named = {json.loads(path.read_bytes())["file"] for path in root.glob(f"*/{REFERENCE_PATTERN}")}
+    ours = (path for path in root.iterdir() if parse_folder(path.name, is_recorded=False) is not None)
+    named = {json.loads(path.read_bytes())["file"] for folder in ours for path in folder.glob(REFERENCE_PATTERN)}
     named |= {one.file for one in in_use}
-    for path in (root / REFERENCE_FOLDER).glob("[0-9]*-e*.safetensors"):
-        version, found_epoch = path.name.split("-")[:2]
-        written = int(found_epoch.removeprefix("e"))
-        is_now = written == epoch and all(int(version) >= one.version for one in in_use)
+    for path in (root / REFERENCE_FOLDER).glob("*.safetensors"):
+        found = parse_reference(path.name)
+        if found is None:
+            continue
+        version, written = found
+        is_now = written == epoch and all(version >= one.version for one in in_use)
         if path.name in named or written > epoch or is_now:
             continue
         path.unlink(missing_ok=True)

@@ -1,0 +1,55 @@
+"""Where a run's checkpoints lie: in its folder, or elsewhere, where another run may have its own.
+
+Called by `run_folder` at a start. A folder elsewhere is locked as long as the run uses it and remembers whose
+checkpoints it has: the run that comes later deletes what its records make superfluous, so both must be one.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+from typing import TextIO
+
+from rljob_api.run_identity import run_digest
+from rljob_api.spec import RLJobSpec
+from rljob_operator.local.errors import RunRefused
+from rljob_operator.local.run_files import replace_file
+from rljob_operator.local.run_record import FILE, LOCK, CheckpointOwner, checkpoint_folder
+
+
+def take_checkpoints(path: Path, spec: RLJobSpec, run: str) -> TextIO | None:
+    """Makes the folder of the checkpoints of `run`, whose folder is `path`; its lock where it lies elsewhere.
+
+    Raises RunRefused where it cannot be written or is another run's.
+    """
+    folder = path / checkpoint_folder(path, spec)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(0, "no right to write there")
+        return None if folder.is_relative_to(path) else _taken(folder, path, spec, run)
+    except OSError as error:
+        raise RunRefused(
+            f"spec.checkpoint.path: {folder} cannot be written ({error.strerror}). Give one that can be."
+        ) from error
+
+
+def _taken(folder: Path, path: Path, spec: RLJobSpec, run: str) -> TextIO:
+    lock = (folder / LOCK).open("a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise RunRefused(
+            f"spec.checkpoint.path: {folder} is in use by another run. Give each run a folder of its own."
+        ) from None
+    owner, digest = CheckpointOwner.of(folder), run_digest(spec)
+    has_begun = (path / "status.json").exists()
+    if owner is not None and owner.run != run and (has_begun or owner.digest != digest):
+        lock.close()
+        raise RunRefused(
+            f"spec.checkpoint.path: {folder} has the checkpoints of another run, whose folder is {owner.out}. Give"
+            " another folder; to begin with its weights, set model.path to its last checkpoint."
+        )
+    owned = CheckpointOwner(run=run, out=str(path), digest=digest)
+    replace_file(folder / FILE, owned.model_dump_json(indent=1).encode(), durable=True)
+    return lock

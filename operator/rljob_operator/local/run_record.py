@@ -1,0 +1,170 @@
+"""The record of a run: what it writes, by name, so that nothing else in its folders is ever taken for its own.
+
+Used by `run_folder` and `earlier_run`. `run.json` is written before anything else of a run. Names in it are regular
+expressions for whole entries of a folder: another version of rljob goes by those of the version that wrote them.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from rljob_api import generations
+from rljob_api.cluster import LATEST
+from rljob_api.names import Role
+from rljob_api.spec import RLJobSpec
+from rljob_api.status import RLJobStatus
+from rljob_operator.local.run_files import replace_file
+
+FILE = "run.json"
+LOCK = "lock"
+CHECKPOINTS = "checkpoints"
+_REFERENCE = "reference"
+_POD = rf"({'|'.join(Role)})-\d+"
+_INFRASTRUCTURE = r"coordinator|parent|control|storage-\d+"
+_CHECKPOINT = r"\d+-e\d+-[0-9a-f]{12}"
+_JOB = r"job(\.\d+)?\.json"
+
+
+class Place(BaseModel):
+    """A folder and the entries that a run makes in it."""
+
+    folder: str
+    """Relative to the run folder, or absolute where it lies elsewhere."""
+    names: list[str]
+
+
+class RunRecord(BaseModel):
+    """What `run.json` holds."""
+
+    run: str
+    """Drawn once: tells apart runs that had the same folder one after the other."""
+    places: list[Place]
+    leaves: int | None = None
+    """A fresh start has begun to clear the folder: to `NAME.{leaves}`, or by deletion where that is 0."""
+
+    @classmethod
+    def of(cls, path: Path, spec: RLJobSpec, run: str) -> "RunRecord":
+        """For a run of `spec` in the folder `path`."""
+        return cls(run=run, places=[*_RUN_FOLDER, *_checkpoint_places(checkpoint_folder(path, spec))])
+
+    @classmethod
+    def read(cls, path: Path) -> "RunRecord | None":
+        """The record of the run in the folder `path`; None where no run wrote one that can be understood."""
+        try:
+            return cls.model_validate_json((path / FILE).read_bytes())
+        except FileNotFoundError:
+            return _before_records(path)
+        except (OSError, ValidationError):
+            return None
+
+    def write(self, path: Path) -> None:
+        """Durably, into the run folder `path`."""
+        replace_file(path / FILE, self.model_dump_json(indent=1).encode(), durable=True)
+
+    def entries(self, path: Path) -> Iterator[tuple[Place, Path]]:
+        """What the run in the folder `path` has written, the record itself last."""
+        for place in self.places:
+            if not self._is_lost(place):
+                for entry in matching(path / place.folder, place.names):
+                    yield place, entry
+        if (path / FILE).exists():
+            yield Place(folder=".", names=[]), path / FILE
+
+    def _is_lost(self, place: Place) -> bool:
+        """Whether this is a place outside of the run folder that a later run has taken over."""
+        if not Path(place.folder).is_absolute():
+            return False
+        owner = CheckpointOwner.of(base_of(place))
+        return owner is not None and owner.run != self.run
+
+
+class CheckpointOwner(BaseModel):
+    """What `run.json` holds in a folder of checkpoints outside of the run folder: other runs may name the same one."""
+
+    run: str
+    out: str
+    """The run folder."""
+    digest: str
+    """Of what makes its checkpoints what they are (`rljob_api.run_identity`)."""
+
+    @classmethod
+    def of(cls, folder: Path) -> "CheckpointOwner | None":
+        """None where no run has said so."""
+        try:
+            return cls.model_validate_json((folder / FILE).read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+
+class _Manifest(BaseModel):
+    spec: RLJobSpec
+
+
+_RUN_FOLDER = [
+    Place(folder="logs", names=[rf"({_POD}(\.\d+|\.engine(\.\d+)?)?|{_INFRASTRUCTURE})\.log"]),
+    Place(folder="timeline", names=[rf"{_POD}\..*\.jsonl"]),
+    Place(folder="redis", names=[r"control|storage-\d+"]),
+    Place(folder="devices", names=[rf"{_POD}\.[^/]*\.json"]),
+    Place(folder="engines", names=[_POD]),
+    Place(
+        folder=".",
+        names=[
+            r"(status|timeline|endpoints)\.json",
+            r"\.(status|job|endpoints)\.json\.new",
+            rf"(metrics|events|samples)\.jsonl|{'|'.join(map(re.escape, generations.FILES))}",
+            _JOB,
+        ],
+    ),
+]
+
+
+def checkpoint_folder(path: Path, spec: RLJobSpec) -> str:
+    """Relative to the run folder `path`, or absolute where it lies elsewhere. Links are not followed."""
+    folder = os.path.normpath(path / (spec.checkpoint.path or CHECKPOINTS))
+    return os.path.relpath(folder, path) if Path(folder).is_relative_to(path) else folder
+
+
+def base_of(place: Place) -> Path:
+    """The folder of checkpoints that a place outside of the run folder is of."""
+    folder = Path(place.folder)
+    return folder.parent if folder.name == _REFERENCE else folder
+
+
+def _checkpoint_places(folder: str) -> list[Place]:
+    names = [rf"(\.partial-|\.deleted-)?{_CHECKPOINT}", r"(record|begun)\.json", LATEST]
+    if Path(folder).is_absolute():
+        names.append(re.escape(FILE))
+    reference = Place(folder=f"{folder}/{_REFERENCE}", names=[rf"{_CHECKPOINT}\.safetensors"])
+    return [reference, Place(folder=folder, names=names)]
+
+
+def matching(folder: Path, names: list[str]) -> list[Path]:
+    """The entries of `folder` that have one of these names; none where it is not there."""
+    patterns = [re.compile(name) for name in names]
+    if not folder.is_dir():
+        return []
+    found = (entry for entry in folder.iterdir() if any(one.fullmatch(entry.name) for one in patterns))
+    return sorted(entry for entry in found if entry.name != LATEST or entry.is_symlink())
+
+
+def strangers(path: Path) -> list[str]:
+    """What lies in `path`, where no run was, under names that a run would write to.
+
+    Checkpoints are left out: a run goes on from those that it finds.
+    """
+    return [
+        str(entry.relative_to(path)) for place in _RUN_FOLDER for entry in matching(path / place.folder, place.names)
+    ]
+
+
+def _before_records(path: Path) -> RunRecord | None:
+    """A run of a version that kept no record: its manifest and a status of an epoch that was begun."""
+    try:
+        spec = _Manifest.model_validate_json((path / "job.json").read_bytes()).spec
+        status = RLJobStatus.model_validate_json((path / "status.json").read_bytes())
+    except (OSError, ValidationError):
+        return None
+    return RunRecord.of(path, spec, "") if status.restart.epoch > 0 else None
