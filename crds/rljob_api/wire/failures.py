@@ -25,6 +25,15 @@ class FailureKind(StrEnum):
     """A role reports a failure of the job that no process died of (e.g. maxAttempts exceeded)."""
 
 
+class Hopeless(StrEnum):
+    """Why no restart helps, as its finder calls it; the job fails by this name."""
+
+    ENGINE_CANNOT_START = "EngineCannotStart"
+    """An engine has died again and again before it was ever up."""
+    ENGINE_MISMATCH = "EngineMismatch"
+    """Engine and trainer compute the same weights differently."""
+
+
 class Failure(WireModel):
     """`POST /v1/failures`. The id is made from the cause, so that one cause reported twice is one failure."""
 
@@ -45,6 +54,8 @@ class Failure(WireModel):
     """One sentence: who died of what."""
     last_words: Words = ""
     """Tail of the rank's stderr, at most 4 KiB."""
+    hopeless: Annotated[Hopeless | str | None, OPEN] = None
+    """None: a restart may help; also of an earlier version, which does not tell it."""
     at: float
     """Unix time in seconds."""
 

@@ -243,5 +243,5 @@ def _exit_code(status: RLJobStatus) -> int:
         return EXIT_SUCCEEDED
     if status.phase is Phase.INTERRUPTED:
         return EXIT_INTERRUPTED
-    bad_manifest = ended is not None and ended.reason == Reason.CONFIGURATION_ERROR.value
+    bad_manifest = ended is not None and ended.reason in (Reason.CONFIGURATION_ERROR, Reason.ENGINE_MISMATCH)
     return EXIT_BAD_MANIFEST if bad_manifest else EXIT_FAILED

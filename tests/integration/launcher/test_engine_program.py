@@ -140,3 +140,19 @@ def test_one_that_has_lost_a_part_is_replaced_although_it_answers(machine: Machi
         f"The engine of rollout-0 was killed by SIGKILL: its process {child} (sleep 100000) has ended"
     )
     machine.engine(ROLLOUT, other_than=engine.incarnation)
+
+
+@pytest.mark.parametrize("machine", ["0:300"], indirect=True)
+def test_one_that_cannot_start_is_named_by_its_exception_and_given_up_over_epochs(machine: Machine) -> None:
+    machine.coordinator.job = make_job(engine={"env": {"LACKS": "hidden_act"}})
+    machine.spawn(ROLLOUT)
+    machine.coordinator.order(ROLLOUT)
+    said = "The engine of rollout-0 was killed by SIGKILL: KeyError: 'hidden_act' (<string>:1, in <module>)"
+    first = machine.failure()
+    assert (first.message, first.hopeless) == (said, None)
+    machine.coordinator.order(ROLLOUT, epoch=2)
+    third = machine.failure(3)
+    assert (third.message, third.hopeless) == (f"{said} (3 starts, and it was never up)", "EngineCannotStart")
+    machine.coordinator.job = make_job(engine={"env": {}})
+    machine.coordinator.order(ROLLOUT, epoch=3)
+    machine.engine(ROLLOUT, other_than=str(third.incarnation))

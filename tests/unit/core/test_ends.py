@@ -10,6 +10,7 @@ from rljob_api.names import Role, Scope
 from rljob_api.status import Phase
 from rljob_api.wire.epochs import PodPhase
 from rljob_api.wire.failures import FailureKind
+from rljob_api.wire.launchers import EngineProcess, EngineState
 from rljob_api.wire.observation import ServerState
 from rljob_operator.core import (
     Observed,
@@ -106,6 +107,41 @@ def test_a_reported_failure_fails_the_job_with_its_own_sentence() -> None:
     said = "group 3 of train_7 was drawn 8 times (rollout.maxAttempts)"
     failure = make_failure(observed.status, key(Role.ROLLOUT), kind=FailureKind.REPORTED, exit_code=None, message=said)
     assert decide(with_failures(observed, failure), NOW).events[-1].message == said
+
+
+HOPELESS: list[Any] = [
+    pytest.param("EngineMismatch", FailureKind.REPORTED, EngineState.RUNNING, Reason.ENGINE_MISMATCH, id="mismatch"),
+    pytest.param(
+        "EngineCannotStart",
+        FailureKind.ENGINE_EXITED,
+        EngineState.RESTARTING,
+        Reason.ENGINE_CANNOT_START,
+        id="an engine dies of one cause again and again before any was up",
+    ),
+    pytest.param("EngineCannotStart", FailureKind.ENGINE_EXITED, EngineState.RUNNING, None, id="others are up"),
+    pytest.param(None, FailureKind.ENGINE_EXITED, EngineState.RESTARTING, None, id="it is only started anew"),
+    pytest.param("Later", FailureKind.ENGINE_EXITED, EngineState.RESTARTING, None, id="a word of a later version"),
+    pytest.param("Later", FailureKind.REPORTED, EngineState.RUNNING, Reason.REPORTED, id="a later version's report"),
+]
+
+
+@pytest.mark.parametrize(("hopeless", "kind", "state", "reason"), HOPELESS)
+def test_what_no_restart_helps_fails_the_job_by_its_name(
+    hopeless: str | None, kind: FailureKind, state: EngineState, reason: Reason | None
+) -> None:
+    observed = make_running()
+    engine = EngineProcess(pid=5, incarnation="0" * 12, url="http://127.0.0.1:1", state=state)
+    observed = with_pod(observed, key(Role.ROLLOUT, 1), engines=[engine])
+    message = "The engine of rollout-0 was killed by SIGKILL: KeyError: 'x'"
+    failure = make_failure(
+        observed.status, key(Role.ROLLOUT), kind=kind, exit_code=None, message=message, hopeless=hopeless
+    )
+    decision = decide(with_failures(observed, failure), NOW)
+    assert decision.status.phase is (Phase.RUNNING if reason is None else Phase.FAILED)
+    assert decision.status.restart.counted_towards_max == 0
+    assert decision.events[-1].message == message
+    if reason is not None:
+        assert decision.events[-1].reason is reason
 
 
 def test_an_interrupted_job_lets_the_actor_save_first_and_restarts_nothing() -> None:

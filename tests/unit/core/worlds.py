@@ -11,7 +11,7 @@ from rljob_api.status import RLJobStatus
 from rljob_api.wire.epochs import PodOrder
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.identity import PodKey
-from rljob_api.wire.launchers import RankProcess
+from rljob_api.wire.launchers import EngineProcess, RankProcess
 from rljob_api.wire.observation import (
     CoordinatorStatus,
     PodObservation,
@@ -80,6 +80,7 @@ def make_pod(
     state: RankState = RankState.READY,
     poll_age: float = 0.1,
     registered: bool = True,
+    engines: Sequence[EngineProcess] = (),
 ) -> PodObservation:
     """A pod that carries out what the status orders."""
     epoch, generation = status.restart.epoch, generation_of(status, pod)
@@ -110,7 +111,7 @@ def make_pod(
         poll_age_seconds=poll_age,
         carried=PodOrder(pod=pod, epoch=epoch, generation=generation),
         processes=[process],
-        engines=[],
+        engines=list(engines),
         ranks=[rank] if registered else [],
     )
 

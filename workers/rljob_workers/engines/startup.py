@@ -18,8 +18,9 @@ from rljob_workers.engines.identity import read_identity
 ASK_SECONDS = 5.0
 """For one answer: a server that is still loading may accept a connection and say nothing."""
 PAUSE_SECONDS = 0.1
-LIVES = 5
-"""So many that ended before they were up are enough: the next one would, too."""
+LIVES = 12
+"""So many that ended before they were up are enough. An engine that never was up is given up by its launcher before
+that (`launcher.vain_starts`), by the name of its exception; this holds for one that was, and does not come back."""
 
 
 def await_engine(
@@ -27,14 +28,16 @@ def await_engine(
 ) -> bool:
     """Blocks until the server at `url` is up; False where `goes_on` says that nobody waits for it any more.
 
-    Raises EngineTimeout after `seconds`, EngineGone once it has died LIVES times in its start.
+    Raises EngineTimeout when one life is not up after `seconds`, EngineGone once it has died LIVES times in its start.
     """
     deadline = time.monotonic() + seconds
     lives: set[str] = set()
     while not _is_up(url, ready):
         if not goes_on():
             return False
-        lives |= _life(identity)
+        if (life := _life(identity)) - lives:
+            lives |= life
+            deadline = time.monotonic() + seconds
         if len(lives) > LIVES:
             raise EngineGone(f"The engine at {url} has died {LIVES} times before it was up. Its log says why.")
         if time.monotonic() >= deadline:

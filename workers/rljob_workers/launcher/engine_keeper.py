@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rljob_api.names import EXIT_BAD_MANIFEST
 from rljob_api.wire.epochs import PodOrder, PodPhase
-from rljob_api.wire.failures import Failure, FailureKind
+from rljob_api.wire.failures import Failure, FailureKind, Hopeless
 from rljob_api.wire.launchers import EngineProcess, EngineState
 from rljob_workers.engines.backend import EngineBackend, EngineSettings, EngineSite, Fork
 from rljob_workers.launcher.device_slices import require_no_cuda, see_only
@@ -27,6 +27,8 @@ from rljob_workers.launcher.forking import Child, Exit, fork_child
 from rljob_workers.launcher.health import HealthProbe
 from rljob_workers.launcher.plan import EngineView
 from rljob_workers.launcher.ranks import RANK_OOM_SCORE, PodIdentity, how_it_ended
+from rljob_workers.launcher.tracebacks import died_of
+from rljob_workers.launcher.vain_starts import VainStarts
 
 YOUNG_SECONDS = 10.0
 """An engine that dies younger than this would die again at once: the next one waits, longer each time."""
@@ -36,6 +38,13 @@ LONGEST_DELAY_SECONDS = 10.0
 
 PARTS_SECONDS = 1.0
 """Between two looks at the processes of a server."""
+
+LOG_BYTES = 1 << 18
+"""Of its log, in which the exception is looked for that it has died of: that of one process of several, before what the
+others wrote."""
+
+LAST_LINES = 100
+"""Of the log of a server that was up: an exception before them was one request's. A long traceback is half of that."""
 
 BACKLOG = 1024
 """Connections that wait while the engine is restarted, instead of failing."""
@@ -102,6 +111,7 @@ class EngineKeeper:
         self._life: _EngineLife | None = None
         self._last: _EngineLife | None = None
         self._deaths_in_a_row = 0
+        self._vain_starts = VainStarts()
         self._start_not_before = 0.0
         self._refused_under: tuple[int, int] | None = None
         self._killed_since: str | None = None
@@ -123,6 +133,8 @@ class EngineKeeper:
     def use(self, wish: EngineWish) -> None:
         """A later epoch's wish, of the same kind. An engine that runs with other settings is replaced."""
         before, self._wish = self._wish, wish
+        if before.settings != wish.settings:
+            self._vain_starts = VainStarts()
         if self._life is not None and before.settings != wish.settings:
             self.end("a later epoch runs it with other settings")
 
@@ -181,6 +193,8 @@ class EngineKeeper:
         if self._life is None or self._killed_since is not None:
             return
         self._probe.turn()
+        if self._probe.answered:
+            self._vain_starts.up()
         lost = self._lost_part(self._life.child.pid)
         if lost is not None:
             self.kill(lost)
@@ -242,8 +256,15 @@ class EngineKeeper:
             self._start_not_before = self._clock() + min(delay, LONGEST_DELAY_SECONDS)
 
     def _failure(self, life: _EngineLife, code: int, order: PodOrder, now: float) -> Failure:
-        words = life.child.last_words()
-        sentence = self._killed_since or (words.splitlines()[-1] if words else "it left no words")
+        last_lines = LAST_LINES if self._probe.answered else None
+        words, raised = life.child.last_words(), died_of(life.child.tail(LOG_BYTES), last_lines)
+        cause = self._killed_since if raised is None else raised.sentence
+        is_in_vain = self._vain_starts.ended(cause)
+        sentence = cause or (words.splitlines()[-1] if words else "it left no words")
+        if self._killed_since is not None and raised is not None:
+            sentence = f"{self._killed_since}; the last exception in its log is {sentence}"
+        if is_in_vain:
+            sentence += f" ({self._vain_starts.words})"
         return Failure(
             id=self._place.identity.failure_id(life.incarnation),
             kind=FailureKind.ENGINE_EXITED,
@@ -255,6 +276,7 @@ class EngineKeeper:
             exit_code=code,
             message=f"{self._place.title} {how_it_ended(code)}: {sentence}",
             last_words=words,
+            hopeless=Hopeless.ENGINE_CANNOT_START if is_in_vain else None,
             at=now,
         )
 

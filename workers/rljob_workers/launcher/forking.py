@@ -39,11 +39,14 @@ class Child:
 
     def last_words(self) -> str:
         """The tail of what this life wrote, at most 4 KiB."""
+        return self.tail(LAST_WORDS_BYTES).encode()[-LAST_WORDS_BYTES:].decode(errors="ignore").strip()
+
+    def tail(self, num_bytes: int) -> str:
+        """The last so many bytes of what this life wrote; of a log that is echoed, only what is still on disk."""
         with contextlib.suppress(OSError), self.log.open("rb") as log:
             end = log.seek(0, os.SEEK_END)
-            log.seek(max(self.log_offset, end - LAST_WORDS_BYTES))
-            words = log.read(LAST_WORDS_BYTES).decode(errors="replace")
-            return words.encode()[-LAST_WORDS_BYTES:].decode(errors="ignore").strip()
+            log.seek(max(self.log_offset, end - num_bytes))
+            return log.read(num_bytes).replace(b"\0", b"").decode(errors="replace")
         return ""
 
     def kill(self) -> None:
