@@ -1,8 +1,11 @@
 """Who ends an engine that does nothing: a process beside it, and only that life of it which was started last."""
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,21 +13,32 @@ import pytest
 from rljob_workers.engines.ending import end_engine
 from rljob_workers.engines.identity import EngineIdentity, write_identity
 
-END_IT = (
-    "import sys; from pathlib import Path; from rljob_workers.engines.ending import end_engine;"
-    " print(end_engine(Path(sys.argv[1])))"
-)
+END_IT = """
+import sys
+from pathlib import Path
+from rljob_api.process_stat import STATE, stat_of
+from rljob_workers.engines.ending import end_engine
+from rljob_workers.engines.identity import read_identity
+
+file = Path(sys.argv[1])
+ended = end_engine(file)
+print(ended, stat_of(read_identity(file).pid)[STATE])
+"""
 
 
-@pytest.fixture
-def server() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(["sleep", "600"]) as process:
+DEAF = "trap '' TERM; while true; do sleep 600; done"
+
+
+@pytest.fixture(params=[["sleep", "600"], ["sh", "-c", DEAF]], ids=["asleep", "deaf to SIGTERM"])
+def server(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(request.param, start_new_session=True) as process:
         yield process
-        process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def ended_by_a_sibling(identity: Path) -> str:
-    """What a rank is answered whose parent is that of the server, as a launcher is of both."""
+    """What a rank is answered whose parent is that of the server, as a launcher is of both; the server's state then."""
     done = subprocess.run([sys.executable, "-c", END_IT, str(identity)], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
@@ -32,7 +46,7 @@ def ended_by_a_sibling(identity: Path) -> str:
 def test_a_sibling_ends_the_life_that_was_started_last(tmp_path: Path, server: subprocess.Popen[bytes]) -> None:
     file = tmp_path / "engine-0.json"
     write_identity(file, EngineIdentity("0123456789ab", server.pid, "http://127.0.0.1:1"))
-    assert ended_by_a_sibling(file) == "0123456789ab"
+    assert ended_by_a_sibling(file) == "0123456789ab Z", "it waits until the process has ended"
     assert server.wait(60) == -9
 
 

@@ -3,7 +3,8 @@
     RLJOB_TEST_LIES=FOLDER python -m tests.integration.run.lying_engine run ...
 
 FOLDER/drops has how many of the updates that come from now on are dropped: the server loads, under the new name, what
-it was given first.
+it was given first. Or THIS_LIFE: all that the present life of the server is given. Where there is FOLDER/other it loads
+that in the place of whatever it is given: it computes every version differently.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import rljob_workers.engines
@@ -25,21 +25,25 @@ from rljob_api.spec import RLJobSpec
 from rljob_workers.engines import registry
 from rljob_workers.engines.backend import EngineBackend
 from rljob_workers.engines.base import Engine
+from rljob_workers.engines.identity import read_identity
 
 FOLDER = "RLJOB_TEST_LIES"
 DROPS = "drops"
-ALWAYS = 1 << 30
+OTHER = "other"
+ALWAYS = str(1 << 30)
+THIS_LIFE = "this life"
 
 
 class Proxy:
     """One server's, in an event loop and a thread of its own."""
 
-    def __init__(self, url: str, folder: Path) -> None:
+    def __init__(self, url: str, folder: Path, identity: Path) -> None:
         address = urlsplit(url)
         assert address.hostname is not None
         assert address.port is not None
         self._server = (address.hostname, address.port)
         self._folder = folder
+        self._identity = identity
         self._loop = asyncio.new_event_loop()
         listening = self._loop.run_until_complete(asyncio.start_server(self._talk, "127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
@@ -72,17 +76,28 @@ class Proxy:
 
     def _update(self, head: bytes, body: bytes) -> tuple[bytes, bytes]:
         asked = json.loads(body)
-        first, drops = self._folder / "first", self._folder / DROPS
-        left = int(drops.read_text()) if drops.exists() else 0
-        if not first.exists():
+        first, other = self._folder / "first", self._folder / OTHER
+        if other.exists():
+            asked["model_path"] = str(other)
+        elif not first.exists():
             shutil.copytree(asked["model_path"], first)
-        elif left:
-            drops.write_text(str(left - 1))
+        elif self._drops():
             with (self._folder / "dropped").open("a") as dropped:
                 dropped.write(f"{Path(asked['model_path']).name}\n")
             asked["model_path"] = str(first)
         changed = json.dumps(asked).encode()
         return re.sub(rb"(?i)(content-length: *)\d+", rb"\g<1>%d" % len(changed), head), changed
+
+    def _drops(self) -> bool:
+        """Whether this update is dropped. The first one tells which life `THIS_LIFE` is."""
+        drops, life = self._folder / DROPS, read_identity(self._identity).incarnation
+        left = drops.read_text() if drops.exists() else "0"
+        if left == THIS_LIFE:
+            drops.write_text(left := f"life {life}")
+        if left.startswith("life"):
+            return left == f"life {life}"
+        drops.write_text(str(max(0, int(left) - 1)))
+        return int(left) > 0
 
 
 def length_of(head: bytes) -> int:
@@ -94,8 +109,8 @@ def length_of(head: bytes) -> int:
 def lying(backend: EngineBackend) -> EngineBackend:
     """The backend whose clients talk to a proxy."""
 
-    def client(url: str, *rest: Any) -> Engine:
-        return backend.client(Proxy(url, Path(os.environ[FOLDER])).url, *rest)
+    def client(url: str, identity: Path) -> Engine:
+        return backend.client(Proxy(url, Path(os.environ[FOLDER]), identity).url, identity)
 
     return replace(backend, client=client)
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from rljob_cli.audit import read_lines
 from tests.integration.preloaded.client import fork_program
-from tests.integration.run.lying_engine import ALWAYS, DROPS, FOLDER
+from tests.integration.run.lying_engine import ALWAYS, DROPS, FOLDER, OTHER, THIS_LIFE
+from tests.integration.run.test_models import save_model
 
-from .job import Process, RunningJob, at_leisure, make_manifest
+from .job import Process, RunningJob, at_leisure, kill, make_manifest
 
 
 def behind_a_proxy(arguments: Sequence[str], environment: dict[str, str], output: IO[bytes]) -> Process:
@@ -40,8 +43,11 @@ def roles(kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["Torch", "SGLang"])
-def test_weights_that_an_engine_has_not_taken_are_loaded_anew(tmp_path: Path, kind: str) -> None:
-    manifest = at_leisure(make_manifest(tmp_path, rollout={"numRollouts": 20}, roles=roles(kind)), tmp_path)
+def test_weights_that_an_engine_has_not_taken_are_loaded_anew_and_one_that_lies_on_is_ended(
+    tmp_path: Path, kind: str
+) -> None:
+    """Also where its rank dies between finding it and ending it: the next rank finds it again."""
+    manifest = at_leisure(make_manifest(tmp_path, rollout={"numRollouts": 40}, roles=roles(kind)), tmp_path)
     with RunningJob(tmp_path, manifest, {FOLDER: str(tmp_path)}) as job:
         job.wait_for_step(3)
         (tmp_path / DROPS).write_text("1")
@@ -49,19 +55,28 @@ def test_weights_that_an_engine_has_not_taken_are_loaded_anew(tmp_path: Path, ki
         (version,) = dropped(tmp_path)
         assert f"says that it has v{version}@1 and has other weights: " in event["message"]
         assert "log-probs of the probe differ" in event["message"]
-        job.assert_succeeded()
+        job.wait_for_step(version + 1)
         job.assert_epoch(1)
+        liar = int(job.pod("rollout")["enginePid"])
+        (tmp_path / DROPS).write_text(THIS_LIFE)
+        job.wait_for("a lie", lambda: len(dropped(tmp_path)) > 1)
+        kill(job.rank_pid("rollout"))
+        ended = job.wait_for_event("EngineExited", role="rollout")
+        assert "was killed by SIGKILL" in ended["message"]
+        job.wait_for("another process", lambda: int(job.pod("rollout")["enginePid"] or liar) != liar)
+        assert liar not in job.processes()
+        lies = dropped(tmp_path)
+        job.assert_succeeded()
+        assert dropped(tmp_path) == lies, "only the process that was ended has lied"
+        assert job.epoch() <= 3, "a restart for the killed rank, and one for the engine that lied"
 
 
-@pytest.mark.parametrize("kind", ["Torch", "SGLang"])
-def test_a_job_whose_engine_takes_no_weights_ends_by_name_and_trains_nothing_from_them(
-    tmp_path: Path, kind: str
-) -> None:
+def test_a_job_whose_engines_take_no_weights_ends_by_name_and_trains_nothing_from_them(tmp_path: Path) -> None:
     patience = {"maxGlobalRestarts": 1}
-    manifest = make_manifest(tmp_path, rollout={"numRollouts": 20}, restartPolicy=patience, roles=roles(kind))
+    manifest = make_manifest(tmp_path, rollout={"numRollouts": 20}, restartPolicy=patience, roles=roles("Torch"))
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path), {FOLDER: str(tmp_path)}) as job:
         job.wait_for_step(3)
-        (tmp_path / DROPS).write_text(str(ALWAYS))
+        (tmp_path / DROPS).write_text(ALWAYS)
         assert job.finish() != 0
         first = min(dropped(tmp_path))
         ended = job.status()["restart"]["message"]
@@ -70,10 +85,30 @@ def test_a_job_whose_engine_takes_no_weights_ends_by_name_and_trains_nothing_fro
         assert max(trained_under(job)) < first
 
 
+def test_an_engine_that_computes_the_models_own_version_otherwise_fails_the_job_at_once(tmp_path: Path) -> None:
+    """As one does that lacks a part of the model: each of its processes says the same of version 0."""
+    model = save_model(tmp_path / "model", factor=1.0)
+    shutil.copytree(model, tmp_path / OTHER)
+    tensors = load_file(tmp_path / OTHER / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("input_layernorm.weight"))
+    save_file({**tensors, name: tensors[name] * 1.5}, tmp_path / OTHER / "model.safetensors", {"format": "pt"})
+    manifest = make_manifest(tmp_path, rollout={"numRollouts": 4}, model={"path": str(model)})
+    del manifest["spec"]["model"]["config"]
+    with RunningJob(tmp_path, manifest, {FOLDER: str(tmp_path)}) as job:
+        assert job.finish() == 64, job.said()
+        (event,) = [event for event in job.events() if event["reason"] == "EngineMismatch"]
+        parts = ("compute version 0 of the model differently: ", "log-probs of the probe differ, by up to ", "token ")
+        for part in parts:
+            assert part in event["message"]
+        assert "WrongWeights" not in {event["reason"] for event in job.events()}
+        assert job.status()["restart"]["globalRestarts"] == 0
+        job.assert_epoch(1)
+
+
 def test_what_the_engine_says_is_believed_where_the_job_says_so(tmp_path: Path) -> None:
     manifest = make_manifest(tmp_path, rollout={"numRollouts": 12}, weightSync={"verify": "None"})
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path), {FOLDER: str(tmp_path)}) as job:
         job.wait_for_step(3)
-        (tmp_path / DROPS).write_text(str(ALWAYS))
+        (tmp_path / DROPS).write_text(ALWAYS)
         job.assert_succeeded()
         assert max(trained_under(job)) >= min(dropped(tmp_path)), "what the test before would see"

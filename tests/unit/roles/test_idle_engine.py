@@ -69,6 +69,7 @@ def test_what_it_refuses_is_not_asked_again(events: EventLoopThread) -> None:
     engine = FailingEngine([EngineRefused("no such thing")])
     with pytest.raises(EngineRefused):
         find_idle_engine(engine, events, lambda: True, engine.end)
+    assert engine.ended == 1, "it outlives the rank, and would refuse the next one"
 
 
 def test_nobody_waits_any_more(events: EventLoopThread) -> None:

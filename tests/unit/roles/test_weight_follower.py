@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from rljob_workers.engines.errors import EngineError, EngineGone, EngineRefused,
 from rljob_workers.roles.event_loop import EventLoopThread
 from rljob_workers.roles.standstill import Standstill
 from rljob_workers.roles.weight_follower import WeightFollower
-from rljob_workers.roles.weight_proof import WeightProof
+from rljob_workers.roles.weight_proof import EngineMismatch, WeightProof, WrongWeights
 from rljob_workers.telemetry.timeline import Timeline
 from tests.unit.roles.engines import FakeEngine
 
@@ -33,10 +34,13 @@ PATIENCE_SECONDS = 60.0
 class OneWeight(WeightReceiver):
     """One weight, at once; never a newer one."""
 
+    def __init__(self, staged: StagedWeights) -> None:
+        self._staged: StagedWeights | None = staged
+
     def await_newer(self, *_: Any, deadline: float, **__: Any) -> StagedWeights | None:
-        if not hasattr(self, "_given"):
-            self._given = True
-            return STAGED
+        staged, self._staged = self._staged, None
+        if staged is not None:
+            return staged
         time.sleep(min(0.01, max(0.0, deadline - time.monotonic())))
         return None
 
@@ -54,6 +58,7 @@ class MovedEngine(FakeEngine):
         self._scores = list(scores)
         self._aborts = aborts
         self._held: WeightId | None = None
+        self._said: list[str] = []
         self.ended = 0
 
     async def update_weights(
@@ -77,17 +82,32 @@ class MovedEngine(FakeEngine):
         """As its launcher would."""
         self.ended += 1
 
+    @property
+    def scores(self) -> list[float]:
+        """Those that it has not told yet."""
+        return self._scores
+
+    def said(self, follower: WeightFollower) -> list[str]:
+        """All news of it until now."""
+        self._said += follower.news()
+        return self._said
+
 
 @contextmanager
 def following(
-    engine: MovedEngine, tmp_path: Path, *, timeout_seconds: float, await_up: Callable[[], bool] = lambda: True
+    engine: MovedEngine,
+    tmp_path: Path,
+    *,
+    timeout_seconds: float,
+    await_up: Callable[[], bool] = lambda: True,
+    staged: StagedWeights = STAGED,
 ) -> Iterator[WeightFollower]:
     with (
         closing(EventLoopThread("engine")) as events,
         closing(Timeline(tmp_path / "timeline.jsonl", "rollout-0.0")) as timeline,
     ):
         follower = WeightFollower(
-            OneWeight(),
+            OneWeight(staged),
             engine,
             events,
             Standstill(time.monotonic),
@@ -134,6 +154,7 @@ def test_an_engine_that_is_up_and_takes_no_weights_is_given_up_by_name(tmp_path:
     with following(engine, tmp_path, timeout_seconds=0.2) as follower:
         wait_for(lambda: follower.error)
         assert "the engine took no weights for 0 s (weightSync.timeoutSeconds)" in str(follower.error)
+        assert engine.ended == 1, "it outlives its rank, and would take none from the next one"
 
 
 def test_an_engine_that_does_not_come_up_ends_the_rank_with_its_sentence(tmp_path: Path) -> None:
@@ -154,3 +175,40 @@ def test_an_engine_that_does_not_drop_what_wrong_weights_have_made_is_ended(tmp_
         assert (follower.held, follower.error, engine.ended) == (STAGED.weight, None, 1)
         (said,) = follower.news()
         assert "has other weights" in said
+
+
+FIRST = replace(STAGED, weight=WeightId(lineage=Lineage(1), version=WeightVersion(0)))
+
+
+@pytest.mark.parametrize(
+    ("staged", "scores", "ended", "error", "news"),
+    [
+        pytest.param(STAGED, [-7.0, -7.0], 1, WrongWeights, 1, id="a server that lies twice is ended"),
+        pytest.param(STAGED, [-7.0], 0, None, 1, id="one that lies once is believed again"),
+        pytest.param(FIRST, [-7.0, -7.0], 1, EngineMismatch, 0, id="two processes compute version 0 otherwise"),
+        pytest.param(FIRST, [-7.0, -9.0], 2, WrongWeights, 0, id="two processes have dropped it"),
+        pytest.param(FIRST, [-7.0], 1, None, 1, id="the next process has taken it"),
+    ],
+)
+def test_an_engine_with_other_weights(
+    tmp_path: Path, staged: StagedWeights, scores: list[float], ended: int, error: type[Exception] | None, news: int
+) -> None:
+    engine = MovedEngine([], scores=scores)
+    with following(engine, tmp_path, timeout_seconds=60, staged=staged) as follower:
+        wait_for(lambda: follower.error or (follower.held and not engine.scores))
+        wait_for(lambda: follower.error or news == len(engine.said(follower)))
+        assert type(follower.error) is (type(None) if error is None else error)
+        assert (engine.ended, len(engine.said(follower))) == (ended, news)
+
+
+def test_a_mismatch_says_how_far_where_and_what_to_change(tmp_path: Path) -> None:
+    with following(MovedEngine([], scores=[-7.0] * 2), tmp_path, timeout_seconds=60, staged=FIRST) as follower:
+        wait_for(lambda: follower.error)
+        said = str(follower.error)
+    for part in (
+        "compute version 0 of the model differently: 1 of 1 log-probs of the probe differ, by up to 6; 0.1 is allowed",
+        "token 2 of 2 (id 2: the engine says -7.0000, the trainer -1.0000)",
+        "Set roles.rollout.engine.kind",
+        "weightSync.verify to None",
+    ):
+        assert part in said

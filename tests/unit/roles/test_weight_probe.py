@@ -15,7 +15,7 @@ from rljob_workers.dcs.weights.base import StagedWeights
 from rljob_workers.engines.base import EngineCapabilities
 from rljob_workers.roles.event_loop import EventLoopThread
 from rljob_workers.roles.weight_probe import NUM_TOKENS, TrainerProbe, bound_of, difference, probe_tokens
-from rljob_workers.roles.weight_proof import WeightProof
+from rljob_workers.roles.weight_proof import Answer, WeightProof, answer_to
 from rljob_workers.trainers.base import Trainer
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.types import GroupRows
@@ -49,7 +49,48 @@ def test_its_tokens_are_of_the_vocabulary_and_fit_the_model(vocabulary: int, pos
 )
 def test_a_difference_is_said_in_words(found: list[float], said: str | None) -> None:
     problem = difference(found, PROBE, 1e-4)
-    assert problem is None if said is None else problem is not None and problem.startswith(said)
+    assert problem is None if said is None else problem is not None and str(problem).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        pytest.param(
+            [-0.5, -20.5],
+            "the first that differs is token 3 of 3 (id 2: the engine says -20.5000, the trainer -20.0000)",
+            id="one token",
+        ),
+        pytest.param(
+            [-0.6, -20.5],
+            "the first that differs is token 2 of 3 (id 1: the engine says -0.6000, the trainer -0.5000), and the one "
+            "that differs most token 3 of 3 (id 2: the engine says -20.5000, the trainer -20.0000)",
+            id="several",
+        ),
+        pytest.param([-0.5], "it scored 1 tokens of 2", id="too few"),
+    ],
+)
+def test_a_difference_names_the_tokens(found: list[float], said: str) -> None:
+    problem = difference(found, PROBE, 1e-4)
+    assert problem is not None
+    assert problem.where == said
+
+
+@pytest.mark.parametrize(
+    ("version", "found", "answer"),
+    [
+        pytest.param(3, [[-0.7, -20.0]], Answer.LOAD_ANEW, id="a later version is loaded once more"),
+        pytest.param(3, [[-0.7, -20.0]] * 2, Answer.GIVE_UP, id="and then its process is ended"),
+        pytest.param(0, [[-0.7, -20.0]], Answer.START_ANEW, id="of version 0 another process is asked"),
+        pytest.param(0, [[-0.7, -20.0]] * 2, Answer.MISMATCH, id="which says the same"),
+        pytest.param(0, [[-0.7, -20.0], [-0.9, -20.0]], Answer.GIVE_UP, id="or something else: neither has taken it"),
+        pytest.param(0, [[NAN, NAN], [NAN, NAN]], Answer.GIVE_UP, id="or nothing that can be compared"),
+        pytest.param(0, [[-0.7], [-0.7]], Answer.MISMATCH, id="of fewer tokens, twice the same"),
+    ],
+)
+def test_what_follows_when_weights_are_refuted(version: int, found: list[list[float]], answer: Answer) -> None:
+    problems = [problem for one in found if (problem := difference(one, PROBE, 1e-4)) is not None]
+    assert len(problems) == len(found)
+    assert answer_to(weight(version), problems) is answer
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from rljob_api.wire.failures import Failure, FailureKind
+from rljob_api.wire.failures import Failure, FailureKind, Hopeless
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.ranks import (
     Beat,
@@ -185,8 +185,11 @@ class RankSession:
         notice = Notice(life=self.life, kind=kind, message=message[:4096])
         self._client.call("POST", "/v1/notices", notice, deadline=self._patience())
 
-    def report_failure(self, message: str) -> None:
-        """Tells of a failure that no process died of; durable when this returns. Same message, one failure."""
+    def report_failure(self, message: str, hopeless: Hopeless | None = None) -> None:
+        """Tells of a failure that no process died of; durable when this returns. Same message, one failure.
+
+        The job fails, by the name `hopeless` if there is one.
+        """
         digest = hashlib.blake2b(message.encode(), digest_size=8).hexdigest()
         key = self.life.key
         failure = Failure(
@@ -198,6 +201,7 @@ class RankSession:
             generation=self.life.generation,
             incarnation=self.life.incarnation,
             message=message,
+            hopeless=hopeless,
             at=time.time(),
         )
         self._client.call("POST", "/v1/failures", failure, deadline=self._patience())

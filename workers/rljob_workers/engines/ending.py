@@ -7,6 +7,7 @@ lives. Both are children of one launcher, which reports the death and starts the
 from __future__ import annotations
 
 import os
+import select
 import signal
 from pathlib import Path
 
@@ -14,9 +15,14 @@ from rljob_api.process_stat import PARENT, stat_of
 from rljob_workers.engines.errors import EngineGone
 from rljob_workers.engines.identity import read_identity
 
+GONE_SECONDS = 10.0
+"""A killed process is gone at once; one in the middle of device I/O takes longer, and is no longer waited for."""
+
 
 def end_engine(identity: Path) -> str | None:
-    """SIGKILL of the life that was started last; its incarnation, or None where that has ended by itself.
+    """SIGKILL of the life that was started last, and waits until its process has ended: it answers nobody any more.
+
+    Its incarnation, or None where that has ended by itself.
 
     Between its end and the next start the number of its process may be another's, which is no child of the launcher's:
     a process is held first, then looked at, then ended.
@@ -31,8 +37,16 @@ def end_engine(identity: Path) -> str | None:
         if stat is None or int(stat[PARENT]) != os.getppid():
             return None
         signal.pidfd_send_signal(held, signal.SIGKILL)
+        _wait(held)
     except ProcessLookupError:
         return None
     finally:
         os.close(held)
     return life.incarnation
+
+
+def _wait(held: int) -> None:
+    """Its launcher collects it; whether it has done so yet makes no difference here."""
+    ended = select.poll()
+    ended.register(held, select.POLLIN)
+    ended.poll(GONE_SECONDS * 1000)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from rljob_workers.engines.base import Engine
-from rljob_workers.engines.errors import EngineAway, EngineGone, EngineTimeout
+from rljob_workers.engines.errors import EngineAway, EngineGone, EngineRefused, EngineTimeout
 from rljob_workers.roles.event_loop import EventLoopThread
 
 LIVES = 5
@@ -33,7 +33,7 @@ def find_idle_engine(
     """Blocks until it is there; None where `await_up` says that nobody waits any more.
 
     An engine that dies or hangs meanwhile is no failure of the rank: its launcher starts the next life.
-    `end_engine` ends one that hangs. Raises what the last of LIVES of them raised.
+    `end_engine` ends one that hangs or refuses. Raises what the last of LIVES of them raised.
     """
     for life in count(1):
         if not await_up():
@@ -48,4 +48,7 @@ def find_idle_engine(
             end_engine()
             if life == LIVES:
                 raise
+        except EngineRefused:
+            end_engine()  # it outlives this rank, and would refuse the next one too
+            raise
     raise AssertionError("count has no end")

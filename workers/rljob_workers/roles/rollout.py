@@ -9,8 +9,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
+from rljob_api.wire.failures import Hopeless
 from rljob_api.wire.ranks import NoticeKind
 from rljob_workers.dcs.counters import WITHHELD_SECONDS
 from rljob_workers.dcs.session import RankSession
@@ -22,7 +23,7 @@ from rljob_workers.roles.lost_time import LostTime
 from rljob_workers.roles.rank import TURN_SECONDS
 from rljob_workers.roles.stages.score import Unscored
 from rljob_workers.roles.weight_follower import WeightFollower
-from rljob_workers.roles.weight_proof import WeightProof
+from rljob_workers.roles.weight_proof import EngineMismatch, WeightProof
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import AttemptsExhausted, TicketLost
@@ -101,20 +102,25 @@ class RolloutLoop:
     def run(self, follower: WeightFollower) -> None:
         """Works until the pod shall drain, then hands back what was not finished."""
         while not self._session.draining:
-            if follower.error is not None:
-                self._hand_back()  # no prompt is suspect for this
-                raise follower.error
             self._wake.clear()
-            self._withheld_time.count(self._idle_share)
             for sentence in follower.news():
                 _log.warning(sentence)
                 self._session.notify(NoticeKind.WRONG_WEIGHTS, sentence)
+            if follower.error is not None:
+                self._give_up(follower.error)
+            self._withheld_time.count(self._idle_share)
             progressed = self._collect() | self._put_proven() | self._claim(follower)
             self._beat(follower)
             if not progressed:
                 self._wake.wait(TURN_SECONDS)
         follower.stop()
         self._hand_back()
+
+    def _give_up(self, error: BaseException) -> NoReturn:
+        if isinstance(error, EngineMismatch):
+            self._session.report_failure(str(error), Hopeless.ENGINE_MISMATCH)
+        self._hand_back()  # no prompt is suspect for this
+        raise error
 
     def _beat(self, follower: WeightFollower) -> None:
         if follower.held is not None and not self._ready:
@@ -214,6 +220,7 @@ class RolloutLoop:
         if isinstance(error, EngineRefused):
             self._refused_since = self._refused_since or now
             if now - self._refused_since > REFUSAL_SECONDS:
+                self._end_engine()  # it outlives this rank, and would refuse the next one too
                 raise error
         self._claims_again_at = now + RETRY_SECONDS
         told, self._waiting = self._waiting, f"the engine ({type(error).__name__}: {error})"

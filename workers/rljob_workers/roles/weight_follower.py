@@ -3,6 +3,7 @@
 One thread beside the rollout loop, since a receiver blocks; the engine is asked in its event loop. A failed swap leaves
 the engine without weights; the follower loads them again. An engine that came back empty is noticed here too, and
 loaded from the blob at hand. What was loaded is proven (`weight_proof`): wrong weights are loaded once more, in full.
+An engine that is given up is ended first: it outlives its ranks, and would do the same to the next one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from rljob_workers.engines.base import Engine
 from rljob_workers.engines.errors import EngineError, EngineTimeout
 from rljob_workers.roles.event_loop import EventLoopThread, watched
 from rljob_workers.roles.standstill import Standstill
-from rljob_workers.roles.weight_proof import WeightProof, WrongWeights
+from rljob_workers.roles.weight_probe import Difference
+from rljob_workers.roles.weight_proof import Answer, EngineMismatch, WeightProof, WrongWeights, answer_to
 from rljob_workers.telemetry.timeline import Timeline
 
 LONGEST_DRAIN_SECONDS = 7 * 86400.0
@@ -51,7 +53,7 @@ class WeightFollower:
         """`on_change` is called from the follower's thread after every change of `held` and at its end.
 
         `await_up` blocks until the engine answers, with a deadline of its own; False where nobody waits any more.
-        `end_engine` ends the life of an engine that neither takes weights nor refuses them: its next one may.
+        `end_engine` ends the life of an engine, and returns when it has ended: its next one may take weights.
         """
         self._receiver = receiver
         self._engine = engine
@@ -67,8 +69,10 @@ class WeightFollower:
         self._staged: StagedWeights | None = None
         self._stop = threading.Event()
         self._empty_since: float | None = None
-        self._wrong = 0
-        """How often in a row the engine was found to have other weights than it said."""
+        self._refuted: list[Difference] = []
+        """What was found in a row when the engine had other weights than it said."""
+        self._unsaid: str | None = None
+        """What is told of it once it is known that another life of the engine does better."""
         self._said: SimpleQueue[str] = SimpleQueue()
         self.held: WeightId | None = None
         self.error: BaseException | None = None
@@ -127,7 +131,10 @@ class WeightFollower:
         if problem is not None:
             self._refute(staged, problem)
             return
-        self._wrong = 0
+        self._refuted.clear()
+        if self._unsaid is not None:
+            self._said.put(f"{self._unsaid} It was ended, and its next life has them.")
+            self._unsaid = None
         self._on_change()
 
     async def _update(self, staged: StagedWeights) -> None:
@@ -155,15 +162,35 @@ class WeightFollower:
         with self._standstill.excused():
             await watched(update, look, every=POLL_SECONDS)
 
-    def _refute(self, staged: StagedWeights, problem: str) -> None:
+    def _refute(self, staged: StagedWeights, problem: Difference) -> None:
         """Nothing that the engine has made under this version counts; the next turn loads it anew, once."""
-        self._wrong += 1
+        self._refuted.append(problem)
         self._change(None)
         sentence = f"The engine says that it has {staged.weight} and has other weights: {problem}."
-        if self._wrong > 1:
-            raise WrongWeights(f"{sentence} It was loaded anew in vain (weightSync.verify). Its log says what it took.")
-        self._said.put(f"{sentence} It is loaded anew, and what it made meanwhile is drawn again.")
-        self._on_change()
+        match answer_to(staged.weight, self._refuted):
+            case Answer.LOAD_ANEW:
+                self._said.put(f"{sentence} It is loaded anew, and what it made meanwhile is drawn again.")
+                self._on_change()
+                self._empty_engine()
+            case Answer.START_ANEW:
+                self._unsaid = sentence
+                self._end_engine()
+            case Answer.MISMATCH:
+                raise EngineMismatch(
+                    f"Engine and trainer compute version {staged.weight.version} of the model differently: {problem}; "
+                    f"{problem.where}. Two processes of the engine have said so: a restart does not help. Set "
+                    "roles.rollout.engine.kind to an engine that knows all that the model's config says (a sliding "
+                    "window, a rope scaling), change what the model's config or roles.rollout.engine.args ask for, or "
+                    "set weightSync.verify to None and train on samples of another distribution."
+                )
+            case Answer.GIVE_UP:
+                self._end_engine()
+                raise WrongWeights(
+                    f"{sentence} It was loaded anew in vain (weightSync.verify), and its process is ended. Its log "
+                    "says what it took."
+                )
+
+    def _empty_engine(self) -> None:
         try:
             self._events.call(self._engine.abort_all())
         except EngineError:
@@ -181,6 +208,7 @@ class WeightFollower:
         now = time.monotonic()
         self._empty_since = now if self._empty_since is None else self._empty_since + now - began
         if now - self._empty_since > self._timeout:
+            self._end_engine()
             raise TimeoutError(
                 f"rollout: the engine took no weights for {self._timeout:.0f} s (weightSync.timeoutSeconds); "
                 "its log says why."

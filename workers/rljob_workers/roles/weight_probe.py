@@ -10,6 +10,7 @@ step that was dropped does not; several do.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -74,13 +75,61 @@ class TrainerProbe:
         return Probe(tokens=self._tokens, log_probs=found.values.tolist())
 
 
-def difference(found: Sequence[float], probe: Probe, bound: float) -> str | None:
-    """How `found` differs from what the trainer says, in words; None where it does not. NaN differs."""
-    if len(found) != len(probe.log_probs):
-        return f"it scored {len(found)} tokens of {len(probe.log_probs)}"
-    pairs = list(zip(found, probe.log_probs, strict=True))
-    wrong = [abs(one - other) for one, other in pairs if not abs(one - other) <= bound * max(1.0, abs(other))]
-    if not wrong:
-        return None
-    largest = max(wrong, key=lambda value: float("inf") if value != value else value)
-    return f"{len(wrong)} of {len(pairs)} log-probs of the probe differ, by up to {largest:.2g}; {bound:g} is allowed"
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Log-probs that an engine told of a probe's tokens, and that are not the trainer's."""
+
+    found: tuple[float, ...]
+    probe: Probe
+    bound: float
+
+    def __str__(self) -> str:
+        """How far."""
+        if len(self.found) != len(self.probe.log_probs):
+            return f"it scored {len(self.found)} tokens of {len(self.probe.log_probs)}"
+        return (
+            f"{len(self._wrong)} of {len(self.found)} log-probs of the probe differ, by up to "
+            f"{self._far(self._worst):.2g}; {self.bound:g} is allowed"
+        )
+
+    @property
+    def where(self) -> str:
+        """On which tokens."""
+        if len(self.found) != len(self.probe.log_probs):
+            return str(self)
+        said = f"the first that differs is {self._token(self._wrong[0])}"
+        is_first = self._worst == self._wrong[0]
+        return said if is_first else f"{said}, and the one that differs most {self._token(self._worst)}"
+
+    def repeats(self, earlier: Difference) -> bool:
+        """Whether the engine has told the same log-probs before."""
+        return not _differing(self.found, earlier.found, self.bound) and len(self.found) == len(earlier.found)
+
+    @property
+    def _wrong(self) -> list[int]:
+        return _differing(self.found, self.probe.log_probs, self.bound)
+
+    @property
+    def _worst(self) -> int:
+        return max(self._wrong, key=lambda place: far if (far := self._far(place)) == far else float("inf"))
+
+    def _far(self, place: int) -> float:
+        return abs(self.found[place] - self.probe.log_probs[place])
+
+    def _token(self, place: int) -> str:
+        return (
+            f"token {place + 2} of {len(self.probe.tokens)} (id {self.probe.tokens[place + 1]}: the engine says "
+            f"{self.found[place]:.4f}, the trainer {self.probe.log_probs[place]:.4f})"
+        )
+
+
+def difference(found: Sequence[float], probe: Probe, bound: float) -> Difference | None:
+    """How `found` differs from what the trainer says; None where it does not. NaN differs."""
+    is_right = len(found) == len(probe.log_probs) and not _differing(found, probe.log_probs, bound)
+    return None if is_right else Difference(tuple(found), probe, bound)
+
+
+def _differing(found: Sequence[float], others: Sequence[float], bound: float) -> list[int]:
+    """Places of the log-probs that differ."""
+    pairs = enumerate(zip(found, others, strict=False))
+    return [place for place, (one, other) in pairs if not abs(one - other) <= bound * max(1.0, abs(other))]

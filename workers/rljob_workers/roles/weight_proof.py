@@ -6,17 +6,46 @@ The follower proves, in its thread; the rollout loop asks, in its own, before it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum, auto
 
 from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.weights.base import StagedWeights
 from rljob_workers.engines.base import Engine
 from rljob_workers.roles.event_loop import EventLoopThread
-from rljob_workers.roles.weight_probe import difference
+from rljob_workers.roles.weight_probe import Difference, difference
 from rljob_workers.transfer_queue.types import GroupRows
 
 
 class WrongWeights(Exception):
     """An engine said twice that it has a version, and has not: it would go on generating from something else."""
+
+
+class EngineMismatch(Exception):
+    """Engine and trainer compute the same weights differently, which no restart changes."""
+
+
+class Answer(Enum):
+    """What follows when weights that an engine says that it has were refuted."""
+
+    LOAD_ANEW = auto()
+    START_ANEW = auto()
+    """The engine is ended; its next life loads them."""
+    MISMATCH = auto()
+    GIVE_UP = auto()
+    """The engine is ended, and its rank leaves."""
+
+
+def answer_to(weight: WeightId, found: Sequence[Difference]) -> Answer:
+    """To what was `found` of an engine in a row, the last of it under `weight`.
+
+    Version 0 is what trainer and engine have from the model's folder. A server that has dropped it is told from one
+    that computes it differently by a second process: that says the same again.
+    """
+    if len(found) == 1:
+        return Answer.START_ANEW if weight.version == 0 else Answer.LOAD_ANEW
+    if weight.version == 0 and found[-1].repeats(found[-2]):
+        return Answer.MISMATCH
+    return Answer.GIVE_UP
 
 
 class WeightProof:
@@ -48,8 +77,8 @@ class WeightProof:
             self._voided.append(self._expected.weight)
         self._expected = None if self._bound is None or staged.probe is None else staged
 
-    def find(self, deadline: float) -> str | None:
-        """What is wrong with the weights that the engine has, in words. Raises what `Engine.score` raises."""
+    def find(self, deadline: float) -> Difference | None:
+        """What is wrong with the weights that the engine has. Raises what `Engine.score` raises."""
         expected = self._expected
         if expected is None:
             return None
