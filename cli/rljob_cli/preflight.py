@@ -1,6 +1,7 @@
 """What can be known about a job from this machine before anything starts, without torch.
 
-Called by the commands with a job whose paths are absolute. Reads the files that the manifest names, and starts nothing.
+Called by the commands with a job whose paths are absolute. Reads the files that the manifest names, and starts nothing
+of the job; a model of a family that is not known is tried by a process (`family_lookup`).
 """
 
 import difflib
@@ -13,7 +14,6 @@ from typing import Any
 import orjson
 
 from rljob_api.backends import TrainerBackend, trainer_backend
-from rljob_api.families import family_problem
 from rljob_api.spec import (
     DataSpec,
     ModelSpec,
@@ -24,6 +24,7 @@ from rljob_api.spec import (
     TokenizerKind,
 )
 from rljob_api.tokenizer_size import alphabet_of
+from rljob_cli.family_lookup import model_family_problem
 from rljob_cli.reward_lookup import reward_problem
 
 _SHOWN_LINES = 5
@@ -59,20 +60,11 @@ def _model_problems(spec: RLJobSpec) -> Iterator[str]:
         if not any((folder / name).is_file() for name in names):
             yield f"spec.model.path: {folder} has no {' or '.join(names)}. Give a checkpoint with {what}."
     if trainer_backend(spec) is TrainerBackend.FSDP:
-        problem = _family_problem(folder / "config.json", packing=spec.training.packing)
+        problem = model_family_problem(folder / "config.json", packing=spec.training.packing)
         if problem is not None:
-            yield f"spec.{problem}"
+            yield problem
     if model.tokenizer_path is None and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         yield f"spec.model.path: {folder} has no tokenizer. Give model.tokenizerPath."
-
-
-def _family_problem(file: Path, *, packing: bool) -> str | None:
-    """None, too, for a file that is not whole: whoever builds the model names what is wrong with it."""
-    try:
-        described = orjson.loads(file.read_bytes())
-    except (OSError, orjson.JSONDecodeError):
-        return None
-    return family_problem(described, packing=packing) if isinstance(described, dict) else None
 
 
 def _reward_problems(reward: RewardSpec) -> Iterator[str]:

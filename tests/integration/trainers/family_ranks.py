@@ -16,7 +16,7 @@ from rljob_workers.trainers.fsdp.building import ModelOptions, build_sharded, bu
 from rljob_workers.trainers.fsdp.inputs import ModelInputs, joined_inputs, padded_inputs
 from rljob_workers.trainers.fsdp.loading import load_folder, local_rows
 from rljob_workers.trainers.fsdp.scoring import score
-from rljob_workers.trainers.fsdp.stored_names import stored_parts
+from rljob_workers.trainers.fsdp.stored_names import layout_of
 from tests.integration.trainers.worlds import as_rank
 from tests.unit.trainers.fsdp.tiny import MODELS, OTHERS, described, make_tokens
 
@@ -46,7 +46,7 @@ def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh, precision: st
         gradients = {}
         for parameter_name, parameter in model.named_parameters():
             assert parameter.grad is not None, parameter_name
-            for part in stored_parts(parameter_name, parameter.shape, *local_rows(parameter.grad)):
+            for part in layout_of(model).parts(parameter_name, *local_rows(parameter.grad)):
                 gradients[f"{part.name}@{part.offset[0] if part.offset else 0}"] = part.values
         results = {"log_probs": log_probs.detach(), "entropy": entropy.detach(), "rows": torch.tensor(mine)}
         write_blob(folder / f"{name}-{group.rank}.safetensors", {**results, **gradients})

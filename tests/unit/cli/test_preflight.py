@@ -1,6 +1,7 @@
 """What a job names and this machine lacks: a sentence for each."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +95,7 @@ def test_a_checkpoint_must_be_there(tmp_path: Path) -> None:
 
 
 FAMILIES = [
-    pytest.param(
-        {"model_type": "olmo2"}, "has model_type 'olmo2', and packed rows are known to be right", id="unknown"
-    ),
-    pytest.param({}, "has model_type None, and packed rows are known to be right for", id="no type"),
+    pytest.param({}, "has model_type None, which is no name of a family", id="no type"),
     pytest.param(
         {"model_type": "llama", "rope_scaling": {"type": "dynamic", "factor": 2.0}},
         "has the rotary embedding 'dynamic', whose angles depend on the longest row of a batch",
@@ -122,6 +120,22 @@ def test_a_family_that_would_not_come_out_right_is_refused_before_anything_start
     assert problem.startswith(f"spec.model.path: its config.json {beginning}")
     flat = {"spec.model": {"path": "model"}, "spec.roles.actor": {"backend": "Flat"}}
     assert _problems(tmp_path, flat, GOOD_LINE) == []
+
+
+def test_a_family_that_is_not_in_the_table_is_tried_on_a_twin_by_a_process_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "model").mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (tmp_path / "model" / name).write_text(json.dumps({"model_type": "bloom", "hidden_size": 64, "n_head": 4}))
+    packed = {"spec.model": {"path": "model"}}
+    (problem,) = _problems(tmp_path, packed, GOOD_LINE)
+    assert problem.startswith("spec.model.path: its config.json has model_type 'bloom', whose packed rows are not comp")
+    assert problem.endswith("Set training.packing to false, which computes its rows padded instead, and right.")
+    monkeypatch.setattr(sys, "executable", "/there is no other process")
+    assert _problems(tmp_path, packed, GOOD_LINE) == [problem]
+    assert _problems(tmp_path, {**packed, "spec.training.packing": False}, GOOD_LINE) == []
 
 
 def test_a_tokenizer_must_be_there(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from rljob_workers.trainers.allocator import keep_freed_memory
 from rljob_workers.trainers.fsdp.building import ModelOptions, build_sharded, build_whole, model_config
 from rljob_workers.trainers.fsdp.forward_model import FsdpForwardModel
 from rljob_workers.trainers.fsdp.mesh import mesh_of
+from rljob_workers.trainers.fsdp.proof import require_right
 from rljob_workers.trainers.fsdp.trainer import FsdpTrainer, FsdpTrainerConfig
 from rljob_workers.trainers.learning_rate import LearningRate
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
@@ -94,14 +95,18 @@ def _build_sharded_trainer(
         activation_checkpointing=checkpointing is None or checkpointing,
         device=str(device),
     )
-    model = build_sharded(model_config(described_config(spec.model, tokenizer)), options, mesh_of(group, device))
+    described = described_config(spec.model, tokenizer)
+    require_right(described, packing=config.packing)
+    model = build_sharded(model_config(described), options, mesh_of(group, device))
     return FsdpTrainer(model, config, group)
 
 
 def _build_whole_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> FsdpForwardModel:
     dtype, packing = torch_dtype(spec.model.dtype), spec.training.packing
     options = ModelOptions(storage=dtype, compute=dtype, packing=packing, device=str(own_device()))
-    model = build_whole(model_config(described_config(spec.model, tokenizer)), options)
+    described = described_config(spec.model, tokenizer)
+    require_right(described, packing=packing)
+    model = build_whole(model_config(described), options)
     return FsdpForwardModel(model, limits=micro_batch_limits(spec.training), packing=packing)
 
 

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from rljob_api.families import FAMILIES, family_problem
 from rljob_workers.trainers.fsdp import attention
 from rljob_workers.trainers.fsdp.scoring import SCORE, bind_score
+from rljob_workers.trainers.fsdp.stored_names import bind_layout
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -84,7 +87,7 @@ def _made(config: PretrainedConfig, options: ModelOptions) -> PreTrainedModel:
     """A model on the meta device."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 
-    problem = family_problem(config.to_dict(), packing=options.packing)
+    problem = family_problem(config.to_dict())
     if problem is not None:
         raise ValueError(problem)
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
@@ -99,13 +102,12 @@ def _made(config: PretrainedConfig, options: ModelOptions) -> PreTrainedModel:
         )
     if not _experts_fit_kernel(model, options.compute):
         model.set_experts_implementation("eager")
-    _turn_dropout_off(model)
-    model.train()  # what checkpoints activations asks for it
+    # A log-prob is compared with that of another pass over the same row, and with the engine's: chance has no place in
+    # it, be it dropout by a module or by a config's rate, a skipped layer or a router's noise. All of them ask this.
+    model.eval()  # type: ignore[no-untyped-call]
     if options.activation_checkpointing:
-        # The newer name; the older one warns where there is a newer one. No chance is in a pass that would be replayed.
-        name = "activation_checkpointing_enable"
-        enable = getattr(model, name if hasattr(model, name) else "gradient_checkpointing_enable")
-        enable({"use_reentrant": False, "preserve_rng_state": False})
+        _checkpoint_activations(model)
+    bind_layout(model)
     bind_score(model, is_known_family=config.model_type in FAMILIES)
     return model
 
@@ -132,13 +134,15 @@ def _experts_fit_kernel(model: PreTrainedModel, compute: torch.dtype) -> bool:
     return all(compute != torch.float64 and width * compute.itemsize % _KERNEL_ROW_BYTES == 0 for width in widths)
 
 
-def _turn_dropout_off(model: PreTrainedModel) -> None:
-    """A log-prob is compared with that of another pass over the same row, so that chance has no place in it."""
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-        if hasattr(module, "attention_dropout"):
-            setattr(module, "attention_dropout", 0.0)  # noqa: B010 -- transformers' own, of which torch knows nothing
+def _checkpoint_activations(model: PreTrainedModel) -> None:
+    """Each layer's activations are computed again in the backward pass.
+
+    transformers' own checkpointing works in training mode only. Within the layer's call, so that FSDP's hooks, which
+    gather its weights, stay outside of what is computed again.
+    """
+    for layer in _layers(model):
+        again = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
+        setattr(layer, "forward", again)  # noqa: B010 -- a method, in the eyes of mypy
 
 
 def _layers(model: PreTrainedModel) -> list[torch.nn.Module]:

@@ -14,12 +14,12 @@ from torch import distributed
 
 from rljob_workers.models.share import WeightShare, layout_digest
 from rljob_workers.trainers.fsdp.loading import local_rows
-from rljob_workers.trainers.fsdp.stored_names import stored_parts, stored_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rljob_workers.trainers.data_parallel import DataParallelGroup
+    from rljob_workers.trainers.fsdp.stored_names import StoredLayout
 
 ROUND_BYTES = 1 << 30
 """Of the tensors that are gathered in one go: signs of life have a limit, which the size of a model must not exceed."""
@@ -55,9 +55,16 @@ def rounds(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
 class Export:
     """How the weights of one model leave it, on one rank."""
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype, group: DataParallelGroup) -> None:
+    def __init__(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        layout: StoredLayout,
+        dtype: torch.dtype,
+        group: DataParallelGroup,
+    ) -> None:
         """`tensors` are parameters and buffers by their names in memory, sharded or whole; `dtype` is published."""
         self._tensors = tensors
+        self._layout = layout
         self._dtype = dtype
         self._group = group
         sizes = {name: tensor.numel() * dtype.itemsize for name, tensor in tensors.items()}
@@ -68,8 +75,8 @@ class Export:
     def share(self) -> WeightShare | None:
         """This rank's part; None where it was assigned nothing."""
         parts: list[dict[str, Sequence[int]]] = [{} for _ in range(max(self._owners.values()) + 1)]
-        for name, tensor in self._tensors.items():
-            parts[self._owners[name]].update(stored_shapes(name, tensor.shape))
+        for name in self._tensors:
+            parts[self._owners[name]].update(self._layout.shapes(name))
         if self._group.rank >= len(parts):
             return None
         return WeightShare(self._group.rank, len(parts), layout_digest(parts))
@@ -84,7 +91,7 @@ class Export:
                     tensor = self._tensors[name]
                     whole = self._whole(tensor, self._owners[name], scratch)
                     if whole is not None:
-                        staged |= {part.name: part.values for part in stored_parts(name, tensor.shape, whole, 0)}
+                        staged |= {part.name: part.values for part in self._layout.parts(name, whole, 0)}
         return staged
 
     def _scratch(self) -> torch.Tensor:

@@ -14,7 +14,6 @@ from rljob_api.role_traits import LEADING_ROLE
 from rljob_workers.models.release_0_1_0 import OldState, is_of_release_0_1_0
 from rljob_workers.models.slices import EXP_AVG, EXP_AVG_SQ, PARAMETER, STEPS, SavedState, StateShare, StateSlice
 from rljob_workers.trainers.fsdp.loading import load_folder, local_rows
-from rljob_workers.trainers.fsdp.stored_names import StoredPart, stored_parts, stored_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,14 +22,18 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from rljob_workers.trainers.fsdp.optimizer import ShardedAdamW
+    from rljob_workers.trainers.fsdp.stored_names import StoredLayout, StoredPart
     from rljob_workers.trainers.host_staging import HostStaging
 
 
 class ShardedState:
     """The state of a model and its optimizer, on one rank."""
 
-    def __init__(self, parameters: Mapping[str, torch.nn.Parameter], optimizer: ShardedAdamW) -> None:
+    def __init__(
+        self, parameters: Mapping[str, torch.nn.Parameter], layout: StoredLayout, optimizer: ShardedAdamW
+    ) -> None:
         self._parameters = parameters
+        self._layout = layout
         self._optimizer = optimizer
 
     def stage(self, staging: HostStaging, *, weights_are_exact: bool) -> StateShare:
@@ -56,11 +59,7 @@ class ShardedState:
 
     def restore(self, folder: Path, model: PreTrainedModel, rank: int) -> None:
         """Weights, moments and random state of a folder; ValueError, and nothing changed, where they do not fit."""
-        shapes = {
-            stored: shape
-            for name, parameter in self._parameters.items()
-            for stored, shape in stored_shapes(name, parameter.shape).items()
-        }
+        shapes = {stored: shape for name in self._parameters for stored, shape in self._layout.shapes(name).items()}
         if is_of_release_0_1_0(folder):
             self._restore_old(OldState(folder), shapes, model, folder)
             return
@@ -99,4 +98,4 @@ class ShardedState:
     def _parts(self, shards: Mapping[str, torch.Tensor]) -> Iterator[StoredPart]:
         for name, parameter in self._parameters.items():
             _, first = local_rows(parameter)
-            yield from stored_parts(name, parameter.shape, shards[name], first)
+            yield from self._layout.parts(name, shards[name], first)

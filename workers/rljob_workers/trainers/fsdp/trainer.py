@@ -24,6 +24,7 @@ from rljob_workers.trainers.fsdp.loading import load_folder, stored_tensors
 from rljob_workers.trainers.fsdp.optimizer import ShardedAdamW
 from rljob_workers.trainers.fsdp.saved_state import ShardedState
 from rljob_workers.trainers.fsdp.scoring import score
+from rljob_workers.trainers.fsdp.stored_names import layout_of
 from rljob_workers.trainers.host_staging import HostStaging
 from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange, cut
 from rljob_workers.trainers.skipping import Skipping, Suspects
@@ -72,8 +73,9 @@ class FsdpTrainer(Trainer):
         self._group = group
         parameters = dict(model.named_parameters())
         self._optimizer = ShardedAdamW(parameters, config.optimizer)
-        self._state = ShardedState(parameters, self._optimizer)
-        self._export = Export(stored_tensors(model), config.dtype, group)
+        layout = layout_of(model)
+        self._state = ShardedState(parameters, layout, self._optimizer)
+        self._export = Export(stored_tensors(model), layout, config.dtype, group)
         self._statistics = ("loss", "normaliser", *config.loss.metric_names)
         self._totals = torch.zeros(len(self._statistics), dtype=torch.float64, device=config.device)
         self._staging = HostStaging(config.device)

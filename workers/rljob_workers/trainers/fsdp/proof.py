@@ -1,0 +1,53 @@
+"""Proof that a model is computed right, before it trains: known, kept from before, or made now on a small twin.
+
+    require_right(described, packing=True)                         # whoever builds the model, each rank for itself
+    python -m rljob_workers.trainers.fsdp.proof MODEL_CONFIG_JSON  # the command line, which has no torch
+
+Each rank comes to the same answer: a proof is a function of the config and of the versions that are installed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rljob_api.families import family_problem
+from rljob_api.family_proofs import FamilyProof, keep_proof, kept_proof, needs_proof
+
+
+def require_right(described: Mapping[str, Any], *, packing: bool) -> None:
+    """ValueError, with the field that can be changed, where the model is not computed right in this layout of rows."""
+    problem = family_problem(described)
+    if problem is None and needs_proof(described):
+        problem = proof_of(described).problem(described, packing=packing)
+    if problem is not None:
+        raise ValueError(problem)
+
+
+def proof_of(described: Mapping[str, Any]) -> FamilyProof:
+    """As kept, else made now, and kept."""
+    kept = kept_proof(described)
+    if kept is not None:
+        return kept
+    from rljob_workers.trainers.fsdp.twin import prove
+
+    proof = prove(described)
+    keep_proof(described, proof)
+    return proof
+
+
+def main(file: Path) -> None:
+    """Prints the proof of a config.json as JSON, and keeps it; a sentence on stderr where there can be none."""
+    try:
+        proof = proof_of(json.loads(file.read_bytes()))
+    except ValueError as error:
+        sys.exit(str(error))
+    print(json.dumps(asdict(proof)))  # noqa: T201 -- for who has started this
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
