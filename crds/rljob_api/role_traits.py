@@ -86,5 +86,7 @@ def _only(holds: Callable[[RoleTraits], bool]) -> Role:
 
 LEADING_ROLE = _only(lambda traits: traits.leads)
 TICKET_ROLE = _only(lambda traits: traits.draws_tickets)
+SAVING_ROLE = _only(lambda traits: traits.saves)
+"""Whose ranks write checkpoints, and verify the one that an epoch begins with."""
 SCALED_ROLE = _only(lambda traits: traits.is_scalable)
 """The resource has one scale subresource."""

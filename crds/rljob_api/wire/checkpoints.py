@@ -73,3 +73,14 @@ class CheckpointGiveUp(WireModel):
     life: Life
     folder: str
     waited_seconds: float
+
+
+class DamageRequest(WireModel):
+    """`POST /v1/checkpoints/damaged`: the folder that this epoch began with is not what was written."""
+
+    life: Life
+    folder: str
+    file: str
+    """Below the checkpoint path."""
+    message: str
+    """One sentence, which names the file."""

@@ -21,6 +21,8 @@ class FailureKind(StrEnum):
     """Infrastructure: reported and restarted in place by the launcher; has no row in the table."""
     ROWS_LOST = "RowsLost"
     """Rows that training had claimed are gone with their storage unit: only a global restart brings them back."""
+    CHECKPOINT_DAMAGED = "CheckpointDamaged"
+    """The checkpoint that the epoch began with is damaged: the next epoch begins with an older one, which is intact."""
     REPORTED = "Reported"
     """A role reports a failure of the job that no process died of (e.g. maxAttempts exceeded)."""
 

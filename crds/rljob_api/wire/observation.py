@@ -144,6 +144,8 @@ class EventKind(StrEnum):
     RECORDED = "CheckpointRecorded"
     CHECKPOINT_GIVEN_UP = "CheckpointGivenUp"
     """A rank's part of it did not come in time; the record before stands."""
+    CHECKPOINT_DAMAGED = "CheckpointDamaged"
+    """A checkpoint is not what was written: the epoch begins with an older one, and the damaged folder is kept."""
     WRONG_WEIGHTS = "WrongWeights"
     """An engine said that it had a version, and had other weights; nothing that it made of them is trained on."""
     ENGINE_STANDS_STILL = "EngineStandsStill"

@@ -22,8 +22,13 @@ _REASONS: dict[str, Reason] = {
     FailureKind.RANK_EXITED: Reason.RANK_EXITED,
     FailureKind.HANG: Reason.HANG,
     FailureKind.ROWS_LOST: Reason.ROWS_LOST,
+    FailureKind.CHECKPOINT_DAMAGED: Reason.CHECKPOINT_DAMAGED,
 }
 """Kinds that the restart table has to answer. Lost launchers are seen by the platform, engines by their launchers."""
+
+
+_OF_THE_JOB = (FailureKind.ROWS_LOST, FailureKind.CHECKPOINT_DAMAGED)
+"""Kinds that only a new epoch cures, whichever pod is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ def _current_failures(observed: Observed, status: RLJobStatus) -> tuple[Failure,
 
 def _generation_matters(failure: Failure, current: int | None) -> bool:
     """What is said of the whole job is not bound to the generation of the pod that said it."""
-    if failure.kind in (FailureKind.ROWS_LOST, FailureKind.REPORTED):
+    if failure.kind in (*_OF_THE_JOB, FailureKind.REPORTED):
         return True
     return current is not None and failure.generation == current
 
@@ -88,7 +93,8 @@ def _reported(status: RLJobStatus, failures: tuple[Failure, ...]) -> list[Cause]
             reason=_REASONS[failure.kind],
             pod=failure.pod,
             message=failure.message,
-            only_global=failure.kind is FailureKind.ROWS_LOST,
+            only_global=failure.kind in _OF_THE_JOB,
+            counts=failure.kind is not FailureKind.CHECKPOINT_DAMAGED,
             exit_code=failure.exit_code,
         )
         for failure in failures
@@ -99,7 +105,7 @@ def _reported(status: RLJobStatus, failures: tuple[Failure, ...]) -> list[Cause]
 def _is_news(status: RLJobStatus, failure: Failure) -> bool:
     """A replica that is told to leave may die: that is what it is told. What it says of the whole job stands."""
     leaving = failure.pod not in {key for key, _ in staying(status)}
-    return failure.kind is FailureKind.ROWS_LOST or not leaving
+    return failure.kind in _OF_THE_JOB or not leaving
 
 
 def _lost_unseen(observed: Observed, status: RLJobStatus) -> list[Cause]:

@@ -68,6 +68,8 @@ class Reason(StrEnum):
     """A prompt that kills its worker again and again is not tried any more."""
     CHECKPOINT_GIVEN_UP = "CheckpointGivenUp"
     """A rank's part of a checkpoint did not come in time; the record before stands."""
+    CHECKPOINT_DAMAGED = "CheckpointDamaged"
+    """A checkpoint is not what was written: the job goes on from the newest that is. Does not count."""
     WRONG_WEIGHTS = "WrongWeights"
     """An engine said that it had a version, and had other weights."""
     ENGINE_STANDS_STILL = "EngineStandsStill"

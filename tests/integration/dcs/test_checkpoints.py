@@ -18,8 +18,9 @@ from rljob_api.names import Role
 from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.observation import EventKind
 from rljob_workers.dcs import checkpoint_attempt
-from rljob_workers.dcs.checkpoint_attempt import read_record, settle
-from rljob_workers.dcs.checkpoints import CheckpointStore, build_checkpoint_store, share_of_files
+from rljob_workers.dcs.checkpoint_attempt import settle
+from rljob_workers.dcs.checkpoint_on_disk import read_record, share_of_files
+from rljob_workers.dcs.checkpoints import CheckpointStore, build_checkpoint_store
 from rljob_workers.dcs.errors import CheckpointDamaged, LifeOver
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.models.share import WHOLE, WeightShare
@@ -197,40 +198,10 @@ def _dies_at(place: str, world: World, folder: Path) -> int:
     return os.WTERMSIG(status)
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "actor-00000.json", "tickets.json", "checksums.json"])
-def test_a_damaged_file_is_named(world: World, actor: RankSession, root: Path, file: str) -> None:
-    store = build_checkpoint_store(actor.context, actor)
-    save(store, 0)
-    store.wait()
-    name = f"0-e1-{actor.life.incarnation}"
-    content = bytearray((root / name / file).read_bytes())
-    content[-1] ^= 1
-    (root / name / file).write_bytes(content)
-    with pytest.raises(CheckpointDamaged, match=f"{file} (has checksum|cannot be read).* Restore it from a copy"):
-        store.verified(name)
-    if file != "checksums.json":  # which each rank reads
-        assert sum(is_damaged(store, name, rank, 3) for rank in range(3)) == 1
-
-
-def is_damaged(store: CheckpointStore, folder: str, rank: int, world: int) -> bool:
-    """As one of several ranks finds, of which each reads its share of the files."""
-    try:
-        store.verified(folder, rank, world)
-    except CheckpointDamaged:
-        return True
-    return False
-
-
 def test_files_are_dealt_to_ranks_by_size() -> None:
-    sizes = {"a": 1, "b": 1, "model": 70, "state 0": 60, "state 1": 60}
-    shares = [share_of_files(sizes, rank, 2) for rank in range(2)]
+    sizes = {Path("a"): 1, Path("b"): 1, Path("model"): 70, Path("state 0"): 60, Path("state 1"): 60}
+    shares = [[path.name for path in share_of_files(sizes, rank, 2)] for rank in range(2)]
     assert shares == [["model", "state 1", "b"], ["state 0", "a"]]
-
-
-def test_a_missing_folder_is_named(actor: RankSession) -> None:
-    store = build_checkpoint_store(actor.context, actor)
-    with pytest.raises(CheckpointDamaged, match=r"9-e9-aaaaaaaaaaaa/checksums\.json cannot be read"):
-        store.verified("9-e9-aaaaaaaaaaaa")
 
 
 def test_the_reference_version_comes_back_with_the_checkpoint_that_used_it(
@@ -249,7 +220,7 @@ def test_the_reference_version_comes_back_with_the_checkpoint_that_used_it(
     later = world.rank(Role.ACTOR, epoch=2)
     resumed = build_checkpoint_store(later.context, later)
     assert torch.equal(resumed.restored_reference(0, {"w", "b"})["w"], model(0)["w"])
-    with pytest.raises(CheckpointDamaged, match="names no reference version 2"):
+    with pytest.raises(CheckpointDamaged, match=r"has no reference version 2 with .*names 0"):
         resumed.restored_reference(2, {"w", "b"})
     published(world, 2)
     save(resumed, 2, lineage=2)
@@ -436,7 +407,7 @@ def test_a_reference_that_other_ranks_have_cut_otherwise_is_put_together_and_kep
     assert {name: tensor.tolist() for name, tensor in found.items()} == {
         name: tensor.tolist() for name, tensor in whole.items()
     }
-    with pytest.raises(CheckpointDamaged, match="no reference version 0 with head "):
+    with pytest.raises(CheckpointDamaged, match="has no reference version 0 with head"):
         resumed.restored_reference(0, {*whole, "head"})
     published(world, 1)
     save(resumed, 1, lineage=2)

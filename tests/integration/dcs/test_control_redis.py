@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from rljob_api.names import Role
+from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.launchers import LauncherPoll
 from rljob_api.wire.observation import EventKind, ServerState
-from rljob_workers.dcs.errors import CoordinatorRefused, LifeOver
+from rljob_workers.dcs.errors import LifeOver
 from rljob_workers.dcs.launcher_client import LauncherClient
 from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually
 
@@ -145,6 +146,9 @@ def test_a_unit_that_comes_back_empty_is_told(world: World, launchers: list[Poll
     assert "Storage unit 1 came back without its rows" in event.message
 
 
+TABLE = {"cursor": 3, "front": [], "draws": [], "kills": {}}
+
+
 def write_record(world: World, tickets: str | None) -> Path:
     """A checkpoint of a job whose control state is gone; gives where its table of draws is, or would be."""
     folder = Path(world.endpoints.run_dir) / "checkpoints"
@@ -159,18 +163,21 @@ def write_record(world: World, tickets: str | None) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("tickets", "wrong"),
-    [(None, "is missing"), ('{"cursor": 3', "is not the table of draws of a checkpoint"), ("{}", "is not the table")],
-)
-def test_a_checkpoint_without_its_table_of_draws_is_refused(world: World, tickets: str | None, wrong: str) -> None:
-    path = write_record(world, tickets)
-    with pytest.raises(CoordinatorRefused, match=f"{path} {wrong}"):
-        world.raise_epoch(4)
+def test_a_job_without_an_intact_table_of_draws_fails_by_its_name(world: World) -> None:
+    """It begins with the record all the same: as a job of version 0 it would prune what its user may restore."""
+    path = write_record(world, '{"cursor": 3')
+    assert world.raise_epoch(4).version == 7
+    (failure,) = world.status().failures
+    assert failure.kind is FailureKind.REPORTED
+    assert f"{path} is not the table of draws of a checkpoint. Restore 7-e3-aaaaaaaaaaaa from a copy" in failure.message
+    path.write_text(json.dumps(TABLE))
+    world.acknowledge(failure.id)
+    assert world.raise_epoch(5).version == 7
+    assert world.status().failures == []
 
 
 def test_a_fresh_control_redis_takes_over_the_record_file(world: World) -> None:
-    write_record(world, '{"cursor": 3, "front": [], "draws": [], "kills": {}}')
+    write_record(world, json.dumps(TABLE))
     restore = world.raise_epoch(4)
     assert (restore.version, restore.folder) == (7, "7-e3-aaaaaaaaaaaa")
     assert world.status().recorded == 7
@@ -178,7 +185,7 @@ def test_a_fresh_control_redis_takes_over_the_record_file(world: World) -> None:
 
 def test_an_epoch_that_has_left_something_beside_the_checkpoints_is_not_begun_again(world: World) -> None:
     """A later job of the name begins with an empty control Redis: its folders and lines must not be the earlier's."""
-    write_record(world, '{"cursor": 3, "front": [], "draws": [], "kills": {}}')
+    write_record(world, json.dumps(TABLE))
     eventually(lambda: world.status().server is ServerState.OPEN, "the control Redis to be open")
     assert (world.status().epoch, world.status().earlier_epoch) == (0, 3)
     with pytest.raises(LifeOver, match="epoch: 3 is not above 3, in which the checkpoints here were last"):
@@ -199,7 +206,7 @@ def test_an_epoch_that_has_left_something_beside_the_checkpoints_is_not_begun_ag
 
 def test_an_epoch_that_was_noted_and_not_opened_is_no_earlier_jobs(world: World, tmp_path: Path) -> None:
     """The coordinator dies in between. The same decision opens that very epoch, over an earlier job's files."""
-    write_record(world, '{"cursor": 3, "front": [], "draws": [], "kills": {}}')
+    write_record(world, json.dumps(TABLE))
     world.kill()
     world.start(RLJOB_FAILPOINTS="coordinator.epoch_raised=1", RLJOB_FAILPOINTS_DIR=str(tmp_path))
     raising = threading.Thread(target=lambda: world.raise_epoch(4, "a"))

@@ -1,5 +1,6 @@
 """Interrupting, finishing and going on, also with a manifest that changed where it may."""
 
+import json
 import os
 import random
 import signal
@@ -32,7 +33,7 @@ def test_a_finished_run_goes_on_when_it_is_given_more_rollouts(tmp_path: Path) -
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"transferQueue": {"storageUnits": 1}}, id="a storage unit less"),
+        pytest.param({"transferQueue": {"storageUnits": 1}}, id="a storage unit less", marks=pytest.mark.long),
         pytest.param({"transferQueue": {"storageUnits": 3}}, id="a storage unit more", marks=pytest.mark.long),
         pytest.param({"rollout": {"maxStaleness": 3}}, id="more staleness", marks=pytest.mark.long),
         pytest.param({"training": {"globalBatchSize": 16}}, id="two optimizer steps", marks=pytest.mark.long),
@@ -44,6 +45,27 @@ def test_a_resumed_run_may_differ(tmp_path: Path, changes: dict[str, Any]) -> No
         job.rewrite(at_leisure(make_manifest(tmp_path, **changes), tmp_path))
         job.start()
         job.assert_succeeded()
+
+
+def test_a_run_whose_newest_checkpoint_was_damaged_goes_on_from_the_one_before(tmp_path: Path) -> None:
+    """Uncounted, with every sample trained once: the rows in between are gone, and their prompts are drawn again."""
+    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path, checkpoint={"keep": 3}), tmp_path)) as job:
+        stopped(job, 5)
+        checkpoints = job.out / "checkpoints"
+        record = json.loads((checkpoints / "record.json").read_bytes())
+        damaged = checkpoints / record["folder"] / "actor-00000.safetensors"
+        os.truncate(damaged, damaged.stat().st_size - 1)
+        changes = {"transferQueue": {"storageUnits": 1}, "restartPolicy": {"maxGlobalRestarts": 0}}
+        job.rewrite(at_leisure(make_manifest(tmp_path, checkpoint={"keep": 3}, **changes), tmp_path))
+        job.start()
+        report = job.assert_succeeded()
+        assert (report.epochs, report.voided > 0) == (2, True)  # of epoch 2 nothing was trained
+        told = [event["message"] for event in job.events() if event["reason"] == "CheckpointDamaged"]
+        assert all(f"{damaged} has checksum" in message for message in told)
+        assert len(told) == 2, told
+        assert (checkpoints / f"{record['folder']}.damaged" / damaged.name).exists()
+        (opened,) = [event["message"] for event in job.events() if event["message"].startswith("epoch 3 is open")]
+        assert f"from version {record['id']['version'] - 2}," in opened
 
 
 @pytest.mark.parametrize(

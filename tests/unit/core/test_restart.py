@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rljob_api.names import Role, Scope
+from rljob_api.names import EXIT_GROUP_BROKEN, Role, Scope
 from rljob_api.spec import RestartPolicySpec
 from rljob_api.status import Phase
 from rljob_api.wire.failures import FailureKind
@@ -131,6 +131,21 @@ def test_lost_rows_of_training_restart_the_job_whatever_the_table_says() -> None
     failure = make_failure(observed.status, key(Role.ROLLOUT), kind=FailureKind.ROWS_LOST, exit_code=None, generation=7)
     decision = decide(with_failures(observed, failure), NOW)
     assert [(event.reason, event.scope) for event in decision.events] == [(Reason.ROWS_LOST, Scope.GLOBAL)]
+
+
+def test_a_damaged_checkpoint_restarts_the_job_uncounted_and_explains_the_ranks_that_left_for_it() -> None:
+    observed = make_running(make_policy(maxGlobalRestarts=0))
+    where = {"id": "damaged/4-e1-aaaaaaaaaaaa/1", "rank": None, "exit_code": None, "generation": 0}
+    damaged = make_failure(
+        observed.status, key(Role.ACTOR), kind=FailureKind.CHECKPOINT_DAMAGED, message="model is cut", **where
+    )
+    left = make_failure(observed.status, key(Role.ACTOR), exit_code=EXIT_GROUP_BROKEN)
+    for failures in ([damaged], [left, damaged]):
+        decision = decide(with_failures(observed, *failures), NOW)
+        (event,) = decision.events
+        assert (event.reason, event.scope) == (Reason.CHECKPOINT_DAMAGED, Scope.GLOBAL)
+        assert event.message.startswith("model is cut (not counted); the job restarts in epoch 2")
+        assert decision.status.restart.counted_towards_max == 0
 
 
 def test_an_engine_that_dies_restarts_nothing_and_is_told() -> None:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rljob_api.cluster import LATEST
 from rljob_api.failpoints import failpoint
 from rljob_api.wire.checkpoints import (
     CheckpointAttempt,
@@ -30,15 +28,15 @@ from rljob_workers.dcs.blob import safetensors_pieces, tensor_names
 from rljob_workers.dcs.checkpoint_folders import folder_name, partial_name
 from rljob_workers.dcs.checkpoint_layout import (
     CHECKSUMS_FILE,
-    RECORD_FILE,
     RECORDED_MARK,
     TICKETS_FILE,
     DuePart,
     Gang,
     reference_file,
 )
+from rljob_workers.dcs.checkpoint_on_disk import read_record, write_record
 from rljob_workers.dcs.client import CoordinatorClient
-from rljob_workers.dcs.durable import replace_synced, sync_folder, write_synced
+from rljob_workers.dcs.durable import sync_folder, write_synced
 from rljob_workers.models.blob import INDEX_FILE, part_file
 from rljob_workers.models.slices import state_files
 
@@ -183,29 +181,8 @@ def settle(root: Path, record: CheckpointRecord) -> None:
     """What follows a record, before anything is deleted: its file and the folder's mark."""
     before = read_record(root)
     if before is None or before.epoch <= record.epoch:  # else this life was stopped, and others have gone on
-        replace_synced(root / RECORD_FILE, record.model_dump_json(indent=1).encode())
-        _link_latest(root, record.folder)
+        write_record(root, record)
     (root / record.folder / RECORDED_MARK).touch()
-
-
-def _link_latest(root: Path, folder: str) -> None:
-    """Not every kind of shared storage has links; without one nothing of the job is lost.
-
-    A file or folder of that name is not ours, and stays.
-    """
-    if (root / LATEST).exists() and not (root / LATEST).is_symlink():
-        return
-    beside = root / f".{LATEST}.{os.getpid()}"
-    with contextlib.suppress(OSError):
-        beside.unlink(missing_ok=True)
-        beside.symlink_to(folder, target_is_directory=True)
-        beside.replace(root / LATEST)
-
-
-def read_record(root: Path) -> CheckpointRecord | None:
-    """The record file; None before the first record."""
-    path = root / RECORD_FILE
-    return CheckpointRecord.model_validate_json(path.read_bytes()) if path.exists() else None
 
 
 def _soon() -> float:

@@ -10,8 +10,9 @@ Used by every rank of the actor. What one checkpoint takes is `checkpoint_attemp
 
 from __future__ import annotations
 
-import json
+import contextlib
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -22,25 +23,25 @@ from safetensors import SafetensorError, safe_open
 
 from rljob_api.failpoints import failpoint
 from rljob_api.timeouts import parts_seconds
-from rljob_api.wire.checkpoints import PartWriter
+from rljob_api.wire.checkpoints import DamageRequest, PartWriter
 from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.blob import safetensors_pieces
-from rljob_workers.dcs.checkpoint_attempt import Attempt, Place, read_record
+from rljob_workers.dcs.checkpoint_attempt import CALL_SECONDS, Attempt, Place
 from rljob_workers.dcs.checkpoint_folders import Retention
 from rljob_workers.dcs.checkpoint_layout import (
-    CHECKSUMS_FILE,
     RECORDED_MARK,
     REFERENCE_FOLDER,
-    REFERENCE_PATTERN,
     DuePart,
     Gang,
     Reference,
     reference_file,
 )
+from rljob_workers.dcs.checkpoint_on_disk import expected_checksums, named_references, share_of_files, size_of, verify
 from rljob_workers.dcs.checkpoint_pruning import prune
+from rljob_workers.dcs.client import CoordinatorClient
 from rljob_workers.dcs.context import RankContext
-from rljob_workers.dcs.durable import file_checksum, sync_folder, write_synced
-from rljob_workers.dcs.errors import CheckpointDamaged
+from rljob_workers.dcs.durable import sync_folder, write_synced
+from rljob_workers.dcs.errors import CheckpointDamaged, CheckpointUnreadable, CoordinatorRefused, DamageReported
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.models.share import WHOLE, WeightShare
 from rljob_workers.models.slices import StateShare
@@ -144,7 +145,6 @@ class CheckpointStore:
                 held = [name for name in blob.keys() if name in names]  # noqa: SIM118 - not a mapping
                 if not held:
                     continue
-                _verify(path, part.checksum)
                 found |= {name: blob.get_tensor(name) for name in held}
                 if len(held) == len(names) == len(blob.keys()):
                     self._reference = part
@@ -153,8 +153,9 @@ class CheckpointStore:
         if missing:
             kept = self.reference_version
             raise CheckpointDamaged(
-                f"{self._place.root}: the restored checkpoint names no reference version {version} with {missing[0]} "
-                f"(it has {'none' if kept is None else kept}). Restore the folder from a copy."
+                self._place.root,
+                f"has no reference version {version} with {missing[0]}, by the restored checkpoint"
+                f" (which names {'none' if kept is None else kept})",
             )
         self.keep_reference(version, found)
         return found
@@ -164,24 +165,43 @@ class CheckpointStore:
     def verified(self, folder: str, rank: int = 0, world: int = 1) -> Path:
         """The path of a recorded folder; of its files, those that fall to `rank` of `world` are what was written.
 
-        Raises CheckpointDamaged. Whoever reads waits until all ranks have verified their files.
+        The reference version that the folder names is one of them. Whoever reads waits until all ranks have verified
+        their files. Raises CheckpointUnreadable, and DamageReported: the coordinator knows of it when that is raised.
         """
-        path = self._place.root / folder
-        checksums = _read_json(path / CHECKSUMS_FILE)
-        record = read_record(self._place.root)
-        if record is not None and record.folder == folder:
-            checksums |= record.checksums
-        for name in share_of_files({name: _size(path / name) for name in checksums}, rank, world):
-            _verify(path / name, checksums[name])
-        return path
+        root = self._place.root
+        try:
+            expected = expected_checksums(root, folder)
+            for path in share_of_files({path: size_of(path) for path in expected}, rank, world):
+                verify(path, expected[path])
+        except CheckpointDamaged as damage:
+            self._report(folder, damage)
+            raise
+        return root / folder
+
+    def _report(self, folder: str, damage: CheckpointDamaged) -> None:
+        """Raises DamageReported; a coordinator of release 0.1.0 cannot be told, and the damage stays an error."""
+        request = DamageRequest(
+            life=self._place.life,
+            folder=folder,
+            file=str(damage.path.relative_to(self._place.root)),
+            message=str(damage),
+        )
+        try:
+            with contextlib.closing(CoordinatorClient(self._place.endpoints)) as client:
+                client.call("POST", "/v1/checkpoints/damaged", request, deadline=time.monotonic() + CALL_SECONDS)
+        except CoordinatorRefused:
+            return
+        raise DamageReported(damage.path, damage.what) from damage
 
     def _adopt(self, folder: str | None) -> None:
         """The restored folder is recorded, whatever its mark says, and knows the reference version."""
         if folder is None or not (self._place.root / folder).is_dir():
             return
         (self._place.root / folder / RECORDED_MARK).touch()
-        parts = sorted((self._place.root / folder).glob(REFERENCE_PATTERN))
-        restored = {part.name: Reference(**_read_json(part)) for part in parts}
+        try:
+            restored = named_references(self._place.root / folder)
+        except CheckpointDamaged:
+            return  # which `verified` finds, too, and tells
         self._restored = tuple(restored.values())
         if self._share is not None:
             self._reference = restored.get(reference_file(self._share))
@@ -227,38 +247,10 @@ class CheckpointStore:
         prune(self._place.root, recorded, self._place.life.epoch, self._retention, in_use)
 
 
-def share_of_files(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
-    """The files that one of `world` ranks reads whole: dealt by size, so that each has about as many bytes."""
-    return sorted(sizes, key=lambda name: (-sizes[name], name))[rank::world]
-
-
-def _size(path: Path) -> int:
-    """In bytes; 0 of a file that is not there, which whoever it falls to says."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _verify(path: Path, expected: str) -> None:
-    try:
-        found = file_checksum(path)
-    except OSError as error:
-        raise CheckpointDamaged(f"checkpoint: {path} cannot be read ({error}). Restore it from a copy.") from error
-    if found != expected:
-        raise CheckpointDamaged(f"checkpoint: {path} has checksum {found}, not {expected}. Restore it from a copy.")
-
-
 def _opened(path: Path) -> Any:  # noqa: ANN401 - safetensors has no name for it
     try:
         return safe_open(path, framework="pt", device="cpu")
-    except (OSError, SafetensorError) as error:
-        raise CheckpointDamaged(f"checkpoint: {path} cannot be read ({error}). Restore it from a copy.") from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise CheckpointDamaged(f"checkpoint: {path} cannot be read ({error}). Restore it from a copy.") from error
-    return content
+    except SafetensorError as error:
+        raise CheckpointDamaged(path, f"is no safetensors file ({error})") from error
+    except OSError as error:
+        raise CheckpointUnreadable(path, error) from error

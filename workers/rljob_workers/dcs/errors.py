@@ -8,8 +8,12 @@ DcsError
 ├── CoordinatorRefused       the coordinator refuses, with its sentence
 ├── WeightTimeout            no source gave the whole weight within the deadline
 ├── CorruptWeights           a chunk does not match its checksum, from every source
-└── CheckpointDamaged        a checkpoint folder is incomplete or does not match its checksums
+├── CheckpointDamaged        a checkpoint folder is incomplete or does not match its checksums
+│   └── DamageReported       the same, and the coordinator chooses the folder that the next epoch begins with
+└── CheckpointUnreadable     the storage of the checkpoints gives an error: nothing is known of the bytes
 """
+
+from pathlib import Path
 
 
 class DcsError(Exception):
@@ -45,4 +49,19 @@ class CorruptWeights(DcsError):
 
 
 class CheckpointDamaged(DcsError):
-    """A checkpoint folder is not what was recorded."""
+    """A checkpoint folder is not what was recorded: bytes that are not those that were written, or none."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(f"checkpoint: {path} {what}")
+        self.path, self.what = path, what
+
+
+class DamageReported(CheckpointDamaged):
+    """The coordinator knows of it: the epoch is over, and the next one begins with another folder."""
+
+
+class CheckpointUnreadable(DcsError):
+    """The storage gives an error, which says nothing of the bytes."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(f"checkpoint: {path} cannot be read ({error}). It is asked again; nothing is left for that.")

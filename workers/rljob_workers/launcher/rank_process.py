@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rljob_api.names import EXIT_FENCED, EXIT_GROUP_BROKEN
 from rljob_api.role_traits import TRAITS
-from rljob_workers.dcs.errors import LifeOver
+from rljob_workers.dcs.errors import DamageReported, LifeOver
 from rljob_workers.launcher.device_slices import require_cuda
 from rljob_workers.transfer_queue.errors import Fenced
 
@@ -37,12 +37,15 @@ def live(context: RankContext) -> int:
 
 
 def until_broken(main: Callable[[RankContext], int], context: RankContext) -> int:
-    """As `until_fenced`; a rank that lost another one of its gang leaves with a code of its own, too."""
+    """As `until_fenced`; a rank that lost another one of its gang leaves with a code of its own, too.
+
+    So does one that has reported a damaged checkpoint, which all of its gang leave for: that is reported already.
+    """
     from rljob_workers.trainers.errors import GroupBroken
 
     try:
         return until_fenced(main, context)
-    except GroupBroken as broken:
+    except (GroupBroken, DamageReported) as broken:
         sys.stderr.write(f"{context.life.key}: {broken}\n")
         return EXIT_GROUP_BROKEN
 

@@ -132,12 +132,14 @@ class QueueAdmin:
         record: CheckpointRecord | None,
         *,
         tickets: bytes | None = None,
+        left: Sequence[str] = (),
     ) -> RestorePoint:
         """Fences all lives, opens lineage `epoch` at the recorded version c and restores the queue to it.
 
         `record` is the record file and `tickets` the ticket table in its folder: used where the control Redis knows
-        less (its tail, or all of it, was lost). The same epoch and decision get the same answer again. Raises
-        WrongEpoch for an epoch that is not above the current one.
+        less (its tail, or all of it, was lost), and where it has recorded one of the folders in `left`, which are
+        damaged: its rows go then, and all that was drawn since `record` is drawn again by `tickets`. The same epoch and
+        decision get the same answer again. Raises WrongEpoch for an epoch that is not above the current one.
         """
         with self._by.access.lock:
             self.upkeep.renew_units()
@@ -149,6 +151,7 @@ class QueueAdmin:
                 self._by.run_id(f"epoch {epoch} ({reason})"),
                 record.model_dump_json() if record else "",
                 tickets or b"",
+                orjson.dumps(list(left)),
                 *missing,
                 "force" if self._by.lost else "open",
                 waiting=f"epoch {epoch} ({reason}) waits to be opened",

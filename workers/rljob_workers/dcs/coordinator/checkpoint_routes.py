@@ -6,7 +6,7 @@ from functools import partial
 
 from fastapi import FastAPI, Response
 
-from rljob_api.wire.checkpoints import CheckpointBegin, CheckpointGiveUp, CheckpointPartRequest
+from rljob_api.wire.checkpoints import CheckpointBegin, CheckpointGiveUp, CheckpointPartRequest, DamageRequest
 from rljob_api.wire.weights import CheckpointRequest
 from rljob_workers.dcs.coordinator.answers import Wait, as_json
 from rljob_workers.dcs.coordinator.notifier import Topic
@@ -34,6 +34,11 @@ def add_checkpoint_routes(app: FastAPI, executor: SerialExecutor) -> None:
     @app.post("/v1/checkpoints/give-up")
     async def give_up(request: CheckpointGiveUp) -> Response:
         await executor.do_when_open(partial(coordinator.checkpoints.give_up, request))
+        return as_json(None)
+
+    @app.post("/v1/checkpoints/damaged")
+    async def take_damage(request: DamageRequest) -> Response:
+        await executor.do_when_open(partial(coordinator.restoring.take_report, request))
         return as_json(None)
 
     @app.post("/v1/checkpoints")

@@ -32,7 +32,8 @@ from rljob_workers.dcs.coordinator.queue_room import QueueRoom
 from rljob_workers.dcs.coordinator.rank_lives import RankLives
 from rljob_workers.dcs.coordinator.refusals import Refused, not_open, wrong_epoch
 from rljob_workers.dcs.coordinator.rendezvous import RendezvousTable
-from rljob_workers.dcs.coordinator.saved_state import SavedFolder, SavedState
+from rljob_workers.dcs.coordinator.restoring import Restoring
+from rljob_workers.dcs.coordinator.saved_state import SavedFolder
 from rljob_workers.dcs.coordinator.server_state import ServerGate
 from rljob_workers.dcs.coordinator.storage_care import StorageCare
 from rljob_workers.dcs.coordinator.weights import Weights
@@ -61,6 +62,7 @@ class Coordinator:
         self.weights = Weights(context, self.epochs, self.ranks)
         self.progress = Progress(context, self.epochs, self.ranks)
         self.checkpoints = Checkpoints(context, self.ranks, self.progress)
+        self.restoring = Restoring(context, self.epochs, self.ranks, self.progress, self._saved)
         self.rendezvous = RendezvousTable(context, self.epochs, taken, self.ranks)
         self.gate = ServerGate(context, self.epochs, self.launchers, self.ranks, opening)
         self.queue = QueueRoom(context, self.epochs, self.gate, self._count_anew)
@@ -73,7 +75,7 @@ class Coordinator:
     # --- supervisor ------------------------------------------------------------------------------------------------
 
     def raise_epoch(self, request: EpochRequest) -> RestorePoint:
-        """Opens an epoch; the record file stands in where the control Redis knows less.
+        """Opens an epoch with what `restoring` chooses; the record file stands in where the control Redis knows less.
 
         Nobody need have seen the tail that it lost: with the launchers dead too, the file alone shows it.
         """
@@ -84,10 +86,12 @@ class Coordinator:
         self._require_later_epoch(request)
         self.epochs.note_to_come(request.epoch)
         self._saved.note_epoch(request.epoch)
-        restore = self.epochs.raise_to(request, self._newer_state())
+        choice = self.restoring.choose(control_state_is_whole=self.gate.state is not ServerState.LOST)
+        restore = self.epochs.raise_to(request, choice)
         self.ranks.epoch_opened()
         if self.gate.state is ServerState.LOST:
             self.gate.opened_by_epoch()
+        self.restoring.settle(choice, restore)
         return restore
 
     def _require_job(self, request: EpochRequest) -> None:
@@ -252,11 +256,3 @@ class Coordinator:
             self._counts = self._context.admin.stats()
             self._counted_at = now
         return self._counts.model_copy(update={"room": self.storage.room()})
-
-    def _newer_state(self) -> SavedState | None:
-        """The saved state where the control Redis may know less; None where it does not."""
-        saved, current = self._saved.state(), self.epochs.current.restore
-        if saved is None or self.gate.state is ServerState.LOST or current.epoch == 0:
-            return saved
-        recorded = self.progress.recorded(current)
-        return saved if recorded is None or saved.record.id.version > recorded else None

@@ -19,7 +19,7 @@ from rljob_workers.dcs.coordinator.jobs import job_changes
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.records import DESIRED, EPOCH, EPOCH_TO_COME, LAST_STEP, RANKS, RENDEZVOUS, OpenEpoch
 from rljob_workers.dcs.coordinator.refusals import wrong_epoch
-from rljob_workers.dcs.coordinator.saved_state import SavedState
+from rljob_workers.dcs.coordinator.saved_state import Choice
 from rljob_workers.dcs.coordinator.store import Derived
 from rljob_workers.dcs.coordinator.table import Change
 
@@ -94,12 +94,14 @@ class Epochs:
             f"(decision {current.decision_id}), which is open. Read /v1/status and decide anew."
         )
 
-    def raise_to(self, request: EpochRequest, saved: SavedState | None) -> RestorePoint:
-        """Fences the open epoch and opens a later one; `saved` where the control state was lost."""
+    def raise_to(self, request: EpochRequest, choice: Choice) -> RestorePoint:
+        """Fences the open epoch and opens a later one; the choice has a state where the control Redis has another."""
         context, before = self._context, self.current
-        record = None if saved is None else saved.record
-        tickets = None if saved is None else saved.tickets
-        restore = context.admin.raise_epoch(request.epoch, request.decision_id, request.reason, record, tickets=tickets)
+        record = None if choice.state is None else choice.state.record
+        tickets = None if choice.state is None else choice.state.tickets
+        restore = context.admin.raise_epoch(
+            request.epoch, request.decision_id, request.reason, record, tickets=tickets, left=choice.left
+        )
         failpoint("coordinator.epoch_raised")
         opened = OpenEpoch(
             decision_id=request.decision_id, restore=restore, alive=_alive_after(before, restore.version, record)

@@ -84,6 +84,8 @@ PARTS = Table("parts", Gathering)
 """Stream -> parts of the weight that is not whole yet."""
 ATTEMPTS = Table("checkpoint_attempts", CheckpointAttempt)
 """Folder -> checkpoint in work."""
+DAMAGED = Table("damaged_checkpoints", str)
+"""Folder -> what is wrong with it. A folder that could be renamed is not listed any more."""
 RENDEZVOUS = Table("rendezvous", Rendezvous)
 """Group -> address."""
 MARKS = Table("marks", str)
@@ -98,6 +100,7 @@ TABLES: tuple[Table[Any], ...] = (
     OFFERS,
     PARTS,
     ATTEMPTS,
+    DAMAGED,
     RENDEZVOUS,
     MARKS,
 )

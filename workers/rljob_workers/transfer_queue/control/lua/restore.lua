@@ -221,12 +221,16 @@ local function refuse_bad_table(text, epoch)
     .. ': epoch ' .. epoch .. ' cannot be restored from it. Put the tickets.json of its folder back')
 end
 
--- Takes over a record that is newer than what this server knows (its tail, or all of it, was lost).
-local function adopt_record(text, tickets)
-  local record = cjson.decode(text)
+-- Takes over a record that is newer than what this server knows (its tail, or all of it, was lost), or older where what
+-- it knows is one of the folders in `left` (a JSON list), which are damaged: rows of the partitions in between may be gone,
+-- so that all are drawn again by the older one's table.
+local function adopt_record(text, tickets, left)
+  local record, known, goes_back = cjson.decode(text), meta('record'), false
   local version, ahead = record.id.version, meta_number('published')
-  if meta('record') and meta_number('recorded') >= version then return nil end
-  if meta_number('epoch') < record.epoch or ahead < version then adopt_table(tickets, version) end
+  local folder = known and cjson.decode(known).folder
+  for _, one in ipairs(cjson.decode(left)) do goes_back = goes_back or one == folder end
+  if known and meta_number('recorded') >= version and not goes_back then return nil end
+  if goes_back or meta_number('epoch') < record.epoch or ahead < version then adopt_table(tickets, version) end
   redis.call('HSET', META, 'record', text, 'recorded', version)
   return record.ancestry
 end
@@ -258,7 +262,8 @@ local function reopen_places(version)
   if meta_number('next') < version * SHAPE.batch then redis.call('HSET', META, 'next', version * SHAPE.batch) end
 end
 
--- Epoch, decision id, run id, record ('' for none), ticket table ('' for none), then chunk ids whose bytes are gone.
+-- Epoch, decision id, run id, record ('' for none), ticket table ('' for none), folders that are damaged (a JSON list), then
+-- chunk ids whose bytes are gone.
 admin_call('raise_epoch', function(args, _, all)
   local epoch, decision, current = tonumber(args[1]), args[2], meta_number('epoch')
   if epoch == current and decision == meta('decision') then return {meta('restore')} end
@@ -270,9 +275,9 @@ admin_call('raise_epoch', function(args, _, all)
   end
   if args[4] ~= '' then refuse_bad_table(args[5], epoch) end
   local missing = {}
-  for i = 6, #args - 1 do missing[args[i]] = true end
+  for i = 7, #args - 1 do missing[args[i]] = true end
   fence()
-  local ancestry = args[4] ~= '' and adopt_record(args[4], args[5]) or nil
+  local ancestry = args[4] ~= '' and adopt_record(args[4], args[5], args[6]) or nil
   local version = meta_number('recorded')
   open_lineage(epoch, version, ancestry)
   redis.call('HSET', META, 'epoch', epoch, 'decision', decision, 'published', version, 'restored', version, 'run', args[3])

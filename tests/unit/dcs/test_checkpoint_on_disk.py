@@ -1,0 +1,121 @@
+"""Damage is told from storage that gives an error, for each kind of file of a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rljob_api.names import Lineage, WeightVersion
+from rljob_api.wire.identity import WeightId
+from rljob_api.wire.weights import CheckpointRecord
+from rljob_workers.dcs.checkpoint_on_disk import expected_checksums, read_record, verify, write_record
+from rljob_workers.dcs.durable import file_checksum, write_synced
+from rljob_workers.dcs.errors import CheckpointDamaged, CheckpointUnreadable
+
+FOLDER = "4-e1-aaaaaaaaaaaa"
+FILES = ("model.safetensors", "actor-00000.safetensors", "actor-00000.json", "config.json", "tickets.json")
+REFERENCE = "reference/0-e1-aaaaaaaaaaaa.safetensors"
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def take_away(path: Path) -> None:
+    path.unlink()
+
+
+def give_an_io_error(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/proc/self/mem")  # whose first page gives EIO to every reader
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A recorded checkpoint with a reference version."""
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / "reference").mkdir()
+    checksums = {name: write_synced(tmp_path / FOLDER / name, [f"bytes of {name}".encode()]) for name in FILES}
+    digest = write_synced(tmp_path / REFERENCE, [b"bytes of the reference"])
+    named = json.dumps({"version": 0, "file": Path(REFERENCE).name, "checksum": digest}).encode()
+    checksums["reference.json"] = write_synced(tmp_path / FOLDER / "reference.json", [named])
+    recorded = write_synced(tmp_path / FOLDER / "checksums.json", [json.dumps(checksums).encode()])
+    write_record(
+        tmp_path,
+        CheckpointRecord(
+            id=WeightId(lineage=Lineage(1), version=WeightVersion(4)),
+            epoch=1,
+            folder=FOLDER,
+            checksums={"checksums.json": recorded},
+            ancestry={"1": -1},
+        ),
+    )
+    return tmp_path
+
+
+def verify_all(root: Path) -> None:
+    for path, checksum in expected_checksums(root, FOLDER).items():
+        verify(path, checksum)
+
+
+@pytest.mark.parametrize("file", [*(f"{FOLDER}/{name}" for name in (*FILES, "reference.json")), REFERENCE])
+@pytest.mark.parametrize("harm", [truncate, flip, take_away])
+def test_a_damaged_file_is_named(root: Path, file: str, harm: Callable[[Path], None]) -> None:
+    verify_all(root)
+    harm(root / file)
+    with pytest.raises(CheckpointDamaged) as caught:
+        verify_all(root)
+    assert caught.value.path == root / file
+    assert str(caught.value).startswith(f"checkpoint: {root / file} ")
+
+
+@pytest.mark.parametrize("harm", [truncate, flip, take_away])
+def test_a_damaged_file_of_checksums_is_damage_whichever_file_it_is_blamed_on(
+    root: Path, harm: Callable[[Path], None]
+) -> None:
+    harm(root / FOLDER / "checksums.json")
+    with pytest.raises(CheckpointDamaged):
+        verify_all(root)
+
+
+@pytest.mark.parametrize("file", [*(f"{FOLDER}/{name}" for name in (*FILES, "checksums.json")), REFERENCE])
+def test_an_io_error_is_no_damage(root: Path, file: str) -> None:
+    give_an_io_error(root / file)
+    with pytest.raises(CheckpointUnreadable, match=r"cannot be read \(\[Errno 5\] Input/output error"):
+        verify_all(root)
+
+
+def change_its_version(path: Path) -> None:
+    path.write_text(path.read_text().replace('"version": 4', '"version": 5'))
+
+
+@pytest.mark.parametrize("harm", [truncate, take_away, change_its_version])
+def test_a_damaged_record_file_is_none_and_leaves_the_folder_as_good_as_it_is(
+    root: Path, harm: Callable[[Path], None]
+) -> None:
+    harm(root / "record.json")
+    assert read_record(root) is None
+    verify_all(root)
+
+
+def test_a_record_file_that_gives_an_io_error_is_not_taken_for_none(root: Path) -> None:
+    give_an_io_error(root / "record.json")
+    with pytest.raises(CheckpointUnreadable):
+        read_record(root)
+
+
+def test_a_folder_in_the_place_of_a_file_is_damage(root: Path) -> None:
+    checksum = file_checksum(root / FOLDER / "config.json")
+    take_away(root / FOLDER / "config.json")
+    (root / FOLDER / "config.json").mkdir()
+    with pytest.raises(CheckpointDamaged, match="is no file"):
+        verify(root / FOLDER / "config.json", checksum)
