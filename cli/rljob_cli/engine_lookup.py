@@ -22,7 +22,7 @@ def engine_problem(engine: EngineSpec) -> str | None:
             f"{FIELD}.python: {engine.python} is no program of this machine. Give the interpreter of an environment"
             " that has SGLang, or remove python."
         )
-    if engine.kind is EngineKind.TORCH or find_spec("sglang") is not None:
+    if engine.kind is not EngineKind.SGLANG or find_spec("sglang") is not None:
         return None
     return (
         f"{FIELD}.kind: SGLang is not installed here. Install it beside rljob, give the interpreter of an environment"

@@ -228,7 +228,7 @@ def _advantages(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) ->
 def _engine(job: _Job, role: RoleSpec) -> _Work:
     engine, dtype = job.spec.roles.rollout.engine, job.spec.model.dtype
     settings: dict[str, Any] = {"engine": engine.kind.value, "dtype": dtype.value, "threads": role.threads}
-    if engine.kind is not EngineKind.TORCH:
+    if engine.kind is EngineKind.SGLANG:
         settings |= {"tensorParallel": engine.tensor_parallel, "args": " ".join(engine.args)}
     return settings, engine_memory(job.shape, dtype, engine)
 

@@ -24,12 +24,15 @@ class TrainerBackend(StrEnum):
 
     FLAT = "Flat"
     FSDP = "Fsdp"
+    SIM = "Sim"
 
 
 def trainer_backend(spec: RLJobSpec) -> TrainerBackend:
     """The actor's backend, and that of every role that computes log-probs: as given, else as the model wants it."""
     if spec.roles.actor.backend is not None:
         return spec.roles.actor.backend
+    if spec.roles.rollout.engine.kind is EngineKind.SIM:
+        return TrainerBackend.SIM
     return TrainerBackend.FLAT if spec.model.path is None else TrainerBackend.FSDP
 
 

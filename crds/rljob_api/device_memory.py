@@ -91,6 +91,8 @@ class ProcessMemory:
 
 def trainer_memory(shape: ModelShape, backend: TrainerBackend, dtype: Dtype, world: int, work: Pass) -> ProcessMemory:
     """Of rank 0 of the actor, which holds as much as any other."""
+    if backend is TrainerBackend.SIM:
+        return ProcessMemory(weights=0)
     if backend is TrainerBackend.FSDP:
         return _sharded(shape, dtype, world, work)
     c, parameters = COMPUTED_BYTES[dtype], shape.parameters
@@ -105,6 +107,8 @@ def trainer_memory(shape: ModelShape, backend: TrainerBackend, dtype: Dtype, wor
 
 def forward_memory(shape: ModelShape, backend: TrainerBackend, dtype: Dtype, work: Pass) -> ProcessMemory:
     """Of a rank that computes log-probs under a whole model."""
+    if backend is TrainerBackend.SIM:
+        return ProcessMemory(weights=0)
     c = COMPUTED_BYTES[dtype]
     logits = _logits(shape, backend, work)
     passing = c * work.tokens * (4 * shape.inner + 3 * shape.hidden)
@@ -113,6 +117,8 @@ def forward_memory(shape: ModelShape, backend: TrainerBackend, dtype: Dtype, wor
 
 def engine_memory(shape: ModelShape, dtype: Dtype, engine: EngineSpec) -> ProcessMemory:
     """Of an engine on each of its devices, without a single sample: what is left may hold keys and values."""
+    if engine.kind is EngineKind.SIM:
+        return ProcessMemory(weights=0)
     if engine.kind is EngineKind.SGLANG:
         return ProcessMemory(weights=-(-COMPUTED_BYTES[dtype] * shape.parameters // engine.tensor_parallel))
     head = shape.vocabulary * shape.hidden

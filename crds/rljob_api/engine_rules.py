@@ -100,21 +100,21 @@ ENGINE: tuple[Rule, ...] = (
     Rule(
         field="args",
         holds=lambda engine: engine.kind == "SGLang" or not engine.args,
-        sentence="are flags of a server of kind SGLang, but kind is Torch, whose server has none. Remove args or set "
-        "kind to SGLang.",
+        sentence="are flags of a server of kind SGLang; those of other kinds have none. Remove args or set kind to "
+        "SGLang.",
         cel=f"{_IS_SGLANG} || {_ARGS}.size() == 0",
     ),
     Rule(
         field="python",
         holds=lambda engine: engine.kind == "SGLang" or engine.python is None,
-        sentence="{python} is for kind SGLang, but kind is Torch, whose server runs in the environment of the job. "
-        "Remove python or set kind to SGLang.",
+        sentence="{python} is for kind SGLang; servers of other kinds run in the environment of the job. Remove python "
+        "or set kind to SGLang.",
         cel=f"{_IS_SGLANG} || !has(self.python)",
     ),
     Rule(
         field="tensorParallel",
         holds=lambda engine: engine.kind == "SGLang" or engine.tensor_parallel == 1,
-        sentence="{tensorParallel} needs kind SGLang, but kind is Torch, which computes on one device. Set kind to "
+        sentence="{tensorParallel} needs kind SGLang; servers of other kinds have one device at most. Set kind to "
         "SGLang or leave tensorParallel out.",
         cel=f"{_IS_SGLANG} || !has(self.tensorParallel) || self.tensorParallel == 1",
     ),

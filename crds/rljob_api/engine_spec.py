@@ -20,9 +20,10 @@ class EngineKind(StrEnum):
 
     TORCH = "Torch"
     SGLANG = "SGLang"
+    SIM = "Sim"
 
 
-_STARTUP_SECONDS = {EngineKind.TORCH: 300, EngineKind.SGLANG: 1800}
+_STARTUP_SECONDS = {EngineKind.TORCH: 300, EngineKind.SGLANG: 1800, EngineKind.SIM: 300}
 
 EngineArgument = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 
@@ -34,7 +35,8 @@ class EngineSpec(RuledModel):
 
     kind: EngineKind = EngineKind.TORCH
     """Torch: a small server of our own, for small models and for machines without GPUs. SGLang: the one of that name,
-    which must be installed where the job runs."""
+    which must be installed where the job runs. Sim: computes nothing and spends the time that `simulation` says; the
+    roles that train and compute log-probs then do so, too."""
     args: list[EngineArgument] = Field(default=[], max_length=64)
     """Flags of the server's own, each name and each value an item, written in full: [--mem-fraction-static, "0.8"].
     Those that RLJob gives itself are refused. For kind SGLang."""
@@ -43,7 +45,7 @@ class EngineSpec(RuledModel):
     python: str | None = Field(default=None, min_length=1, max_length=4096)
     """The interpreter of another environment that has SGLang, for servers with GPUs; null: the worker's own."""
     startup_timeout_seconds: int | None = Field(default=None, ge=1, le=86400)
-    """For a server to answer after its start; later it is killed and started anew. Null: 300 for Torch, 1800 for
+    """For a server to answer after its start; later it is killed and started anew. Null: 300, and 1800 for
     SGLang, which may have to compile kernels."""
     tensor_parallel: int = Field(default=1, ge=1, le=64)
     """GPUs of each engine. A pod has gpus / tensorParallel engines, and a rank for each. For kind SGLang."""

@@ -128,7 +128,7 @@ TABLE: tuple[Row, ...] = (
     *_refused("checkpoint.volume.accessMode", "a volume keeps the access mode that it was made with."),
     *_restart("checkpoint.everySteps", "checkpoint.keep", "checkpoint.keepEvery"),
     *_live("restartPolicy"),
-    *_restart("telemetry", "image"),
+    *_restart("telemetry", "simulation", "image"),
     *_restart(
         "scheduling.schedulerName",
         "scheduling.priorityClassName",

@@ -50,6 +50,19 @@ _OF_TRAINERS = {
 
 
 _IS_FSDP = "(has(self.roles.actor.backend) ? self.roles.actor.backend == 'Fsdp' : has(self.model.path))"
+_ENGINE_IS_SIM = (
+    "(has(self.roles) && has(self.roles.rollout) && has(self.roles.rollout.engine) && "
+    "has(self.roles.rollout.engine.kind) && self.roles.rollout.engine.kind == 'Sim')"
+)
+
+
+def _is_simulated(job: spec.RLJobSpec) -> bool:
+    return job.roles.rollout.engine.kind == "Sim"
+
+
+def _is_simulated_by_both(job: spec.RLJobSpec) -> bool:
+    backend = job.roles.actor.backend
+    return backend is None or (backend is TrainerBackend.SIM) == _is_simulated(job)
 
 
 def _slices_reach_all_ranks(job: spec.RLJobSpec) -> bool:
@@ -321,7 +334,7 @@ SPEC: tuple[Rule, ...] = (
     Rule(
         field="rollout.sampling.stop",
         holds=lambda job: not job.rollout.sampling.stop or job.roles.rollout.engine.kind == "SGLang",
-        sentence="are texts, at which an engine of kind Torch cannot end a sample. Set roles.rollout.engine.kind to "
+        sentence="are texts, at which only engines of kind SGLang end a sample. Set roles.rollout.engine.kind to "
         "SGLang, or give tokens in stopTokenIds.",
         cel="!has(self.rollout.sampling) || !has(self.rollout.sampling.stop) || "
         "self.rollout.sampling.stop.size() == 0 || (has(self.roles) && has(self.roles.rollout) && "
@@ -329,16 +342,37 @@ SPEC: tuple[Rule, ...] = (
         "self.roles.rollout.engine.kind == 'SGLang')",
     ),
     Rule(
+        field="roles.actor.backend",
+        holds=_is_simulated_by_both,
+        sentence="{roles.actor.backend} does not go with the kind of roles.rollout.engine: a policy is simulated by "
+        "actor and engines, or by neither. Set backend and kind to Sim, or leave backend out.",
+        cel=f"!has({_ACTOR}.backend) || ({_ACTOR}.backend == 'Sim') == {_ENGINE_IS_SIM}",
+    ),
+    Rule(
+        field="model.path",
+        holds=lambda job: not _is_simulated(job) or job.model.path is None,
+        sentence="{model.path} is not read by a simulated job, which has no weights of a model. Give model.config, and "
+        "model.tokenizerPath for the tokenizer of a folder.",
+        cel=f"!{_ENGINE_IS_SIM} || !has(self.model.path)",
+    ),
+    Rule(
+        field="simulation",
+        holds=lambda job: job.simulation is None or _is_simulated(job),
+        sentence="is for engines of kind Sim, and this job computes. Remove simulation or set "
+        "roles.rollout.engine.kind to Sim.",
+        cel=f"!has(self.simulation) || {_ENGINE_IS_SIM}",
+    ),
+    Rule(
         field="training.packing",
         holds=lambda job: job.training.packing or trainer_backend(job) is TrainerBackend.FSDP,
-        sentence="false needs the backend Fsdp, but this job's is Flat, which always joins samples. Set "
+        sentence="false needs the backend Fsdp, and this job has another, which always joins samples. Set "
         "roles.actor.backend to Fsdp or leave packing out.",
         cel=f"!has(self.training.packing) || self.training.packing || {_IS_FSDP}",
     ),
     Rule(
         field="training.activationCheckpointing",
         holds=lambda job: not job.training.activation_checkpointing or trainer_backend(job) is TrainerBackend.FSDP,
-        sentence="true needs the backend Fsdp, but this job's is Flat, which keeps its activations. Set "
+        sentence="true needs the backend Fsdp, and this job has another, which keeps its activations. Set "
         "roles.actor.backend to Fsdp or leave activationCheckpointing out.",
         cel="!has(self.training.activationCheckpointing) || !self.training.activationCheckpointing || " + _IS_FSDP,
     ),

@@ -18,6 +18,7 @@ from rljob_api.names import Role, Scope
 from rljob_api.quantity import Quantity
 from rljob_api.rule import RuledModel
 from rljob_api.scheduling import SchedulingSpec
+from rljob_api.simulation import SimulationSpec
 
 MAX_SEED = (1 << 31) - 1
 
@@ -488,7 +489,8 @@ class ActorSpec(RoleSpec):
 
     backend: TrainerBackend | None = None
     """Fsdp: models of transformers, sharded over the actor's ranks. Flat: a decoder of our own (Qwen3 and Llama), whole
-    on every rank; the fastest for tiny models. Null: Fsdp for model.path, Flat for model.config. The roles that compute
+    on every rank; the fastest for tiny models. Sim: nothing is computed, as with engines of kind Sim, which it goes
+    with. Null: Sim beside such engines, else Fsdp for model.path and Flat for model.config. The roles that compute
     log-probs have the same."""
 
 
@@ -865,6 +867,8 @@ class RLJobSpec(RuledModel):
     """What is restarted when something fails."""
     telemetry: TelemetrySpec = TelemetrySpec()
     """What is written down beside metrics and events."""
+    simulation: SimulationSpec | None = None
+    """How long a job whose engines are of kind Sim takes for what it does not compute. Null: no time."""
     scheduling: SchedulingSpec = SchedulingSpec()
     """How the job's pods find their nodes."""
     infrastructure: InfrastructureSpec = InfrastructureSpec()

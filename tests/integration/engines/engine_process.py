@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,15 +13,15 @@ from rljob_api.spec import Architecture, ModelConfig, ModelSpec, TokenizerConfig
 from rljob_workers.engines.torch_engine import server
 from rljob_workers.engines.torch_engine.commands import EngineCommands
 from rljob_workers.engines.torch_engine.control_bodies import PauseMode
-from rljob_workers.engines.torch_engine.geometry import Geometry
 from rljob_workers.engines.torch_engine.requests import Batch
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
+from rljob_workers.engines.torch_engine.weights import DecoderWeights
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
 
 _SPAWNER = multiprocessing.get_context("forkserver")
-_SPAWNER.set_forkserver_preload(["rljob_workers.engines.torch_engine.server"])
+_SPAWNER.set_forkserver_preload(["rljob_workers.engines.torch_engine.server", "rljob_workers.engines.sim.server"])
 
 DIGITS = "0123456789=+"
 STEPS_AT_ONCE = 200
@@ -75,11 +75,11 @@ def url_of(listener: socket.socket) -> str:
     return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-class HaltingCommands(EngineCommands):
+class HaltingCommands(EngineCommands[DecoderWeights]):
     """A long generation halts on its way until it is interrupted: it cannot end before a slow test comes to that."""
 
-    def __init__(self, scheduler: Scheduler, geometry: Geometry) -> None:
-        super().__init__(scheduler, geometry)
+    def __init__(self, scheduler: Scheduler, read_weights: Callable[[Path], DecoderWeights]) -> None:
+        super().__init__(scheduler, read_weights)
         self._steps_left = STEPS_AT_ONCE
 
     @property
@@ -106,7 +106,7 @@ class HaltingCommands(EngineCommands):
 
 def serve_halting(listener: socket.socket, model: ModelSpec, incarnation: str, *, limits: Limits | None) -> None:
     """The engine's entry, in its process, with those commands."""
-    server.EngineCommands = HaltingCommands  # type: ignore[attr-defined]
+    server.EngineCommands = HaltingCommands  # type: ignore[attr-defined, assignment]
     server.serve(listener, model, incarnation, limits=limits)
 
 
@@ -121,9 +121,16 @@ def engine_process(
 ) -> Iterator[multiprocessing.process.BaseProcess]:
     """A server on `listener` that is killed at the end; `halting`: for generations that are to be interrupted."""
     target = serve_halting if halting else server.serve
-    process = _SPAWNER.Process(
-        target=target, args=(listener, model, incarnation), kwargs={"limits": limits}, daemon=True
-    )
+    with process_of(target, listener, model, incarnation=incarnation, limits=limits) as process:
+        yield process
+
+
+@contextmanager
+def process_of(
+    target: Callable[..., None], *arguments: object, **named: object
+) -> Iterator[multiprocessing.process.BaseProcess]:
+    """An entry of a server in a forked process that is killed at the end."""
+    process = _SPAWNER.Process(target=target, args=arguments, kwargs=named, daemon=True)
     process.start()
     try:
         yield process

@@ -19,6 +19,7 @@ def test_each_backend_is_found_by_its_kind() -> None:
     assert {kind: backend.kind for kind, backend in BACKENDS.items()} == {
         "Torch": "Torch",
         "SGLang": "SGLang",
+        "Sim": "Sim",
     }
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, PreTrainedModel, Qwen3Config
 
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.identity import WeightId
+from rljob_workers.engines.torch_engine.continuous_batching import ContinuousBatching
 from rljob_workers.engines.torch_engine.geometry import Geometry, geometry_of
 from rljob_workers.engines.torch_engine.requests import Batch, PromptGroup
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
@@ -81,7 +83,7 @@ def make_batch(*groups: PromptGroup) -> Batch:
     return Batch(groups, lambda _: None)
 
 
-def run(scheduler: Scheduler, *batches: Batch) -> None:
+def run(scheduler: ContinuousBatching[Any], *batches: Batch) -> None:
     """Submits together and steps until all is done."""
     with torch.inference_mode():
         for batch in batches:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from rljob_api.names import Role
+from rljob_api.simulation import SimulationSpec
 from rljob_api.spec import ModelSpec, RLJobSpec, RoleSpec
 from rljob_workers.engines.base import Engine
 
@@ -31,6 +32,8 @@ class EngineSettings:
     """The interpreter of another environment."""
     tensor_parallel: int = 1
     """Devices of one server."""
+    simulation: SimulationSpec | None = None
+    """What a server that computes nothing spends its time on."""
 
 
 def settings_of(spec: RLJobSpec, role: Role) -> EngineSettings:
@@ -43,6 +46,7 @@ def settings_of(spec: RLJobSpec, role: Role) -> EngineSettings:
         env=engine.env,
         python=engine.python,
         tensor_parallel=engine.tensor_parallel,
+        simulation=spec.simulation,
     )
 
 

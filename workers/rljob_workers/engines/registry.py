@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from rljob_api.spec import RLJobSpec
 from rljob_workers.engines.backend import EngineBackend
 from rljob_workers.engines.sglang.backend import SGLANG
+from rljob_workers.engines.sim.backend import SIM
 from rljob_workers.engines.torch_engine.backend import TORCH
 
-BACKENDS: Mapping[str, EngineBackend] = {backend.kind: backend for backend in (TORCH, SGLANG)}
+BACKENDS: Mapping[str, EngineBackend] = {backend.kind: backend for backend in (TORCH, SGLANG, SIM)}
 
 
 def backend_of(spec: RLJobSpec) -> EngineBackend:

@@ -44,6 +44,7 @@ MODULES = (
 
 OF_BACKEND = {
     TrainerBackend.FLAT: (),
+    TrainerBackend.SIM: (),
     TrainerBackend.FSDP: (
         "torch.distributed.device_mesh",
         "torch.distributed.fsdp",

@@ -28,7 +28,7 @@ from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.dcs.weights import build_publisher, build_receiver
 from rljob_workers.engines import Engine, EngineError, await_engine, build_engine, end_engine, startup_seconds
-from rljob_workers.models.building import described_config, initial_tensors, policy_files
+from rljob_workers.models.building import described_config, policy_files
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.rewards import Reward, build_reward
 from rljob_workers.rewards.failed_share import FailedShare
@@ -58,7 +58,7 @@ from rljob_workers.roles.weight_proof import WeightProof
 from rljob_workers.telemetry.generation_log import GenerationLog
 from rljob_workers.telemetry.sample_log import SampleLog
 from rljob_workers.telemetry.timeline import Timeline
-from rljob_workers.trainers import build_forward_model, build_trainer, load_version_0
+from rljob_workers.trainers import build_forward_model, build_trainer, load_version_0, tensors_of_version_0
 from rljob_workers.trainers.base import Trainer
 from rljob_workers.trainers.data_parallel import Word, agree
 from rljob_workers.transfer_queue.client import TransferQueueClient
@@ -317,7 +317,7 @@ def _run_actor(rank: _Rank) -> None:
         store,
         rank.queue.ticket_table if is_leader else None,
         rank.timeline,
-        lambda names: initial_tensors(spec.model, tokenizer, names),
+        lambda names: tensors_of_version_0(spec, tokenizer, names),
         _trainer_probe(spec, tokenizer, trainer),
     )
     slicing = Slicing(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rljob_api.backends import TrainerBackend, trainer_backend
+from rljob_api.simulation import SimulationSpec
 from rljob_api.spec import (
     AlgorithmSpec,
     Correction,
@@ -27,7 +28,16 @@ from rljob_workers.algorithms import aggregation, kl
 from rljob_workers.algorithms.policy_loss import PolicyLossConfig
 from rljob_workers.devices import own_device
 from rljob_workers.models.blob import write_blob
-from rljob_workers.models.building import build_config, described_config, initial_state, stored_weights, torch_dtype
+from rljob_workers.models.building import (
+    build_config,
+    described_config,
+    initial_state,
+    initial_tensors,
+    stored_weights,
+    torch_dtype,
+)
+from rljob_workers.simulation.pace import Pace
+from rljob_workers.simulation.weights import tensors_of, version_0
 from rljob_workers.trainers import learning_rate
 from rljob_workers.trainers.adamw import AdamWConfig
 from rljob_workers.trainers.allocator import keep_freed_memory
@@ -38,12 +48,17 @@ from rljob_workers.trainers.fsdp.proof import require_right
 from rljob_workers.trainers.fsdp.trainer import FsdpTrainer, FsdpTrainerConfig
 from rljob_workers.trainers.learning_rate import LearningRate
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
+from rljob_workers.trainers.sim.forward_model import SimForward, SimForwardModel
+from rljob_workers.trainers.sim.trainer import SimTrainer
 from rljob_workers.trainers.torch_forward import TorchForwardModel
 from rljob_workers.trainers.torch_trainer import TorchTrainer, TorchTrainerConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     from transformers import PreTrainedTokenizerBase
 
+    from rljob_workers.simulation.hashing import Words
     from rljob_workers.trainers.base import ForwardModel, Trainer
     from rljob_workers.trainers.data_parallel import DataParallelGroup
 
@@ -61,6 +76,8 @@ _FADES = {
 
 def build_trainer(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup) -> Trainer:
     """The actor's trainer; `group` is `data_parallel.SingleRank()` where the actor has one rank."""
+    if trainer_backend(spec) is TrainerBackend.SIM:
+        return _build_simulated_trainer(spec, tokenizer, group)
     keep_freed_memory()
     if trainer_backend(spec) is TrainerBackend.FSDP:
         return _build_sharded_trainer(spec, tokenizer, group)
@@ -78,8 +95,47 @@ def load_version_0(trainer: Trainer, spec: RLJobSpec, tokenizer: PreTrainedToken
         return
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         blob = Path(folder) / "version-0.safetensors"
-        write_blob(blob, initial_state(spec.model, tokenizer))
+        write_blob(blob, _version_0(spec, tokenizer))
         trainer.load(blob)
+
+
+def tensors_of_version_0(
+    spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, names: Collection[str]
+) -> Mapping[str, torch.Tensor]:
+    """Some tensors of version 0, made again."""
+    if trainer_backend(spec) is TrainerBackend.SIM:
+        state = _version_0(spec, tokenizer)
+        return {name: state[name] for name in names}
+    return initial_tensors(spec.model, tokenizer, names)
+
+
+def _version_0(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> Mapping[str, torch.Tensor]:
+    if trainer_backend(spec) is TrainerBackend.SIM:
+        return tensors_of(_simulated_weights(spec))
+    return initial_state(spec.model, tokenizer)
+
+
+def _simulated_weights(spec: RLJobSpec) -> Words:
+    return version_0(0 if spec.model.config is None else spec.model.config.seed)
+
+
+def _simulated_forward(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> SimForward:
+    settings = spec.simulation or SimulationSpec()
+    vocabulary = described_config(spec.model, tokenizer)["vocab_size"]
+    return SimForward(vocabulary, micro_batch_limits(spec.training), Pace(settings.log_probs, settings.speed))
+
+
+def _build_simulated_trainer(
+    spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup
+) -> SimTrainer:
+    settings = spec.simulation or SimulationSpec()
+    return SimTrainer(
+        _simulated_forward(spec, tokenizer),
+        Pace(settings.training, settings.speed),
+        group,
+        _simulated_weights(spec),
+        max_skipped_steps=spec.training.max_skipped_steps,
+    )
 
 
 def _build_sharded_trainer(
@@ -112,6 +168,8 @@ def _build_whole_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> F
 
 def build_forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> ForwardModel:
     """The model of actor_fwd or of the reference."""
+    if trainer_backend(spec) is TrainerBackend.SIM:
+        return SimForwardModel(_simulated_forward(spec, tokenizer), _simulated_weights(spec))
     keep_freed_memory()
     if trainer_backend(spec) is TrainerBackend.FSDP:
         return _build_whole_model(spec, tokenizer)

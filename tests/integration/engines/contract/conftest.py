@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from rljob_workers.engines.base import Engine
-from tests.integration.engines.contract.contenders import Contender, LiveContender, kinds, make
-from tests.integration.engines.contract.reference import Weights, vary_checkpoint, write_versions
+from tests.integration.engines.contract.contenders import Contender, LiveContender, SimContender, kinds, make
+from tests.integration.engines.contract.reference import Weights, vary_checkpoint, write_simulated, write_versions
 
 VERSIONS = 3
 
@@ -43,6 +43,8 @@ def versions(shared_server: Contender, tmp_path_factory: pytest.TempPathFactory)
     if isinstance(shared_server, LiveContender):
         info = httpx.get(f"{shared_server.url}/server_info", timeout=60).json()
         return vary_checkpoint(Path(info["model_path"]), folder, VERSIONS)
+    if isinstance(shared_server, SimContender):
+        return write_simulated(folder, VERSIONS)
     return write_versions(folder, VERSIONS)
 
 

@@ -1,12 +1,13 @@
 """The engines that the contract is for, each a real server that a test may pause, kill and start again.
 
-The torch engine, the real SGLang on this machine, and whatever serves at RLJOB_ENGINE_URL, which nobody here may kill:
-a real SGLang whose model folder (`--model-path`, with its weights) is on this machine.
+The torch engine, the simulated one, the real SGLang on this machine, and whatever serves at RLJOB_ENGINE_URL, which
+nobody here may kill: a real SGLang whose model folder (`--model-path`, with its weights) is on this machine.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 import shutil
@@ -18,12 +19,21 @@ from pathlib import Path
 
 import httpx
 import pytest
+from _pytest.mark import ParameterSet
 
+from rljob_api.simulation import SimulatedCost, SimulationSpec
 from rljob_workers.engines.backend import EngineSettings, EngineSite
 from rljob_workers.engines.base import Engine
 from rljob_workers.engines.sglang.client import SglangEngine
+from rljob_workers.engines.sim import server as simulated
 from rljob_workers.engines.torch_engine.client import TorchEngineClient
-from tests.integration.engines.engine_process import engine_process, open_listener, talkative_model, url_of
+from tests.integration.engines.engine_process import (
+    engine_process,
+    open_listener,
+    process_of,
+    talkative_model,
+    url_of,
+)
 from tests.integration.engines.sglang_forks import Start, sglang_forks
 
 LIVE_URL = "RLJOB_ENGINE_URL"
@@ -36,6 +46,8 @@ class Contender(ABC):
     url: str
     seeds: bool
     """Whether it is started so that a seed fixes a sample."""
+    caches: bool = True
+    """Whether what it cached under earlier weights changes what it draws."""
     crowd: int = 3
     """So many long samples keep it busy for seconds."""
 
@@ -122,6 +134,19 @@ class TorchContender(Contender):
     def close(self) -> None:
         self._lives.close()
         self._listener.close()
+
+
+class SimContender(TorchContender):
+    """Ours that computes nothing, at a pace at which a test can come between two tokens."""
+
+    caches = False
+
+    def start(self) -> None:
+        simulation = SimulationSpec(generation=SimulatedCost(seconds_per_token=0.004))
+        target = functools.partial(simulated.serve, simulation=simulation)
+        life = process_of(target, self._listener, talkative_model(), incarnation=secrets.token_hex(6))
+        self._process = self._lives.enter_context(life)
+        self.wait()
 
 
 class SglangContender(Contender):
@@ -213,12 +238,18 @@ def _load_of(url: str) -> int:
     return int(load["num_running_reqs"]) + int(load["num_waiting_reqs"])
 
 
-KINDS: dict[str, Callable[[Path], Contender]] = {"torch": TorchContender, "sglang": SglangContender}
+KINDS: dict[str, Callable[[Path], Contender]] = {
+    "torch": TorchContender,
+    "sim": SimContender,
+    "sglang": SglangContender,
+}
 
 
-def kinds() -> Iterator[str]:
-    """Those of this run: a live server is tested alone."""
-    yield from ["live"] if LIVE_URL in os.environ else KINDS
+def kinds() -> Iterator[ParameterSet]:
+    """Those of this run: a live server is tested alone. What the simulated one has beside the torch engine's code is
+    small: `tests/unit/simulation` has that, and jobs of `tests/integration/run` drive it."""
+    for kind in ["live"] if LIVE_URL in os.environ else KINDS:
+        yield pytest.param(kind, marks=pytest.mark.long if kind == "sim" else ())
 
 
 def make(kind: str, folder: Path) -> Contender:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
+from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import build_config, initial_state, save_folder
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.simulation.policy import places
+from rljob_workers.simulation.weights import fingerprint, read_simulated, tensors_of, version_0
 from tests.integration.engines.engine_process import talkative_model
 
 
@@ -29,7 +33,7 @@ class Weights:
 
     def nucleus(self, prompt: Sequence[int], output: Sequence[int], top_p: float, top_k: int) -> torch.Tensor:
         """[len(output)] bool: whether each token is one that top-k and top-p leave."""
-        probabilities, order = self._logits(prompt, output).softmax(-1).sort(descending=True)
+        probabilities, order = self._logits(prompt, output).softmax(-1).sort(descending=True, stable=True)
         before = probabilities.cumsum(-1) - probabilities
         rank = (order == torch.tensor(output)[:, None]).float().argmax(-1, keepdim=True)
         return (before.gather(1, rank)[:, 0] < top_p + 1e-4) & (rank[:, 0] < top_k)
@@ -42,6 +46,33 @@ class Weights:
         with torch.no_grad():
             logits: torch.Tensor = self.model(torch.tensor([[*prompt, *output]])).logits
         return logits[0, len(prompt) - 1 : -1].float()
+
+
+class SimulatedWeights(Weights):
+    """A version of a simulated policy, whose distributions are written out here in full."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._fingerprint = fingerprint(read_simulated(folder))
+        self._vocab_size = len(build_tokenizer(talkative_model()))
+
+    def _logits(self, prompt: Sequence[int], output: Sequence[int]) -> torch.Tensor:
+        row = np.array([*prompt, *output])
+        positions = np.arange(len(prompt), len(row))
+        at = places(self._fingerprint, row[positions - 1], positions - 1, self._vocab_size)
+        logits = torch.zeros(len(output), self._vocab_size, dtype=torch.float64)
+        logits[torch.arange(len(output)), torch.from_numpy(at.liked)] = torch.from_numpy(at.logits)
+        return logits
+
+
+def write_simulated(folder: Path, count: int) -> list[Weights]:
+    """Versions of a policy that the simulated engine takes."""
+    versions: list[Weights] = []
+    for seed in range(1, count + 1):
+        (folder / str(seed)).mkdir()
+        write_blob(folder / str(seed) / "model.safetensors", tensors_of(version_0(seed)))
+        versions.append(SimulatedWeights(folder / str(seed)))
+    return versions
 
 
 def log_probs_on_one_cache(

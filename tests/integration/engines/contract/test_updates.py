@@ -27,7 +27,7 @@ from tests.integration.engines.contract.calls import (
     until,
     version,
 )
-from tests.integration.engines.contract.contenders import Contender
+from tests.integration.engines.contract.contenders import Contender, SimContender
 from tests.integration.engines.contract.reference import Weights, log_probs_on_one_cache
 from tests.near import assert_log_probs_near
 
@@ -35,6 +35,12 @@ pytestmark = pytest.mark.anyio
 
 LONG = 700
 """Tokens: more than are made until an update has come."""
+
+
+def require_cache(server: Contender) -> None:
+    """Skips what is about keys and values for a server that has none."""
+    if not server.caches:
+        pytest.skip("it caches nothing: its log-probs are those of the weights of each token's span")
 
 
 async def interrupted(server: Contender, engine: Engine, versions: list[Weights], mode: Interruption) -> list[Sample]:
@@ -64,6 +70,7 @@ async def test_retract_computes_the_cache_anew_so_that_later_tokens_are_the_new_
 async def test_in_place_goes_on_with_the_new_weights_on_what_the_old_ones_cached(
     server: Contender, engine: Engine, versions: list[Weights]
 ) -> None:
+    require_cache(server)
     for sample in await interrupted(server, engine, versions, Interruption.IN_PLACE):
         old, new = sample.spans
         assert (old.weight, new.weight) == (version(1), version(2))
@@ -107,12 +114,15 @@ async def test_drain_gives_each_sample_one_version(server: Contender, engine: En
     ("mode", "updates"), [(Interruption.RETRACT, 20), (Interruption.IN_PLACE, 20), (Interruption.DRAIN, 4)]
 )
 async def test_under_16_clients_every_token_is_of_its_span_s_version(
+    server: Contender,
     engine: Engine,
     versions: list[Weights],
     mode: Interruption,
     updates: int,
     record_property: Callable[[str, object], None],
 ) -> None:
+    if mode is Interruption.IN_PLACE:
+        require_cache(server)
     await load(engine, versions[0].folder, 0)
     done: list[Sample] = []
     ended = asyncio.Event()
@@ -171,8 +181,14 @@ def misshapen(state: dict[str, torch.Tensor]) -> None:
 
 @pytest.mark.parametrize("spoil", [missing, unknown, misshapen])
 async def test_weights_of_another_model_are_refused_by_the_tensor_s_name_and_kill_nobody(
-    engine: Engine, versions: list[Weights], tmp_path: Path, spoil: Callable[[dict[str, torch.Tensor]], None]
+    server: Contender,
+    engine: Engine,
+    versions: list[Weights],
+    tmp_path: Path,
+    spoil: Callable[[dict[str, torch.Tensor]], None],
 ) -> None:
+    if isinstance(server, SimContender):
+        pytest.skip("it has other tensors: see tests/unit/simulation")
     await load(engine, versions[1].folder, 1)
     shutil.copytree(versions[2].folder, tmp_path / "spoiled")
     state = load_file(tmp_path / "spoiled" / "model.safetensors")

@@ -6,21 +6,20 @@ Runs in the model loop's thread. Holds the pause and the scheduler; knows no HTT
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
+from rljob_workers.engines.torch_engine.continuous_batching import Weights
 from rljob_workers.engines.torch_engine.control_bodies import PauseMode
 from rljob_workers.engines.torch_engine.errors import BadRequest, StepFailed
-from rljob_workers.engines.torch_engine.weights import read_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from rljob_api.wire.identity import WeightId
+    from rljob_workers.engines.torch_engine.continuous_batching import ContinuousBatching
     from rljob_workers.engines.torch_engine.errors import EngineFault
-    from rljob_workers.engines.torch_engine.geometry import Geometry
     from rljob_workers.engines.torch_engine.requests import Batch
-    from rljob_workers.engines.torch_engine.scheduler import Scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +36,13 @@ class EngineState:
     """Samples that may run at once."""
 
 
-class EngineCommands:
+class EngineCommands(Generic[Weights]):
     """The engine as its one thread sees it."""
 
-    def __init__(self, scheduler: Scheduler, geometry: Geometry) -> None:
-        """Starts unpaused and without weights."""
+    def __init__(self, scheduler: ContinuousBatching[Weights], read_weights: Callable[[Path], Weights]) -> None:
+        """Starts unpaused and without weights. `read_weights` raises ValueError for a folder that does not fit."""
         self._scheduler = scheduler
-        self._geometry = geometry
+        self._read_weights = read_weights
         self._pause: PauseMode | None = None
 
     @property
@@ -137,7 +136,7 @@ class EngineCommands:
         """Replaces the weights between two steps. On any error the engine is left without weights, and says so."""
         self._scheduler.held = None
         try:
-            weights = read_weights(path, self._geometry)
+            weights = self._read_weights(path)
         except ValueError as error:
             self._scheduler.drop_weights()
             raise BadRequest(str(error)) from error

@@ -24,7 +24,6 @@ from rljob_workers.engines.torch_engine.running_request import ProgressReply, Ru
 
 if TYPE_CHECKING:
     from rljob_workers.engines.torch_engine.commands import EngineCommands, EngineState
-    from rljob_workers.engines.torch_engine.geometry import Geometry
     from rljob_workers.engines.torch_engine.model_loop import ModelLoop
 
 _Handler = Callable[[Request], Awaitable[Response]]
@@ -39,7 +38,10 @@ class ServedModel:
 
     name: str
     """Path, or a word for a model made from a config."""
-    geometry: Geometry
+    vocab_size: int
+    max_positions: int
+    """Longest prompt + output, in tokens."""
+    dtype: str
     codec: TextCodec
     eos_token_ids: frozenset[int]
 
@@ -84,7 +86,7 @@ class HttpApi:
             await request.body(),
             codec=self._model.codec,
             eos_token_ids=self._model.eos_token_ids,
-            vocab_size=self._model.geometry.vocab_size,
+            vocab_size=self._model.vocab_size,
         )
         running = await RunningRequest.begin(request, parsed, self._loop)
         seconds = parsed.body.progress_seconds
@@ -125,7 +127,7 @@ class HttpApi:
     async def score_tokens(self, request: Request) -> Response:
         """Log-probs of given tokens."""
         body = parse_body(ScoreBody, await request.body())
-        check_tokens(body.input_ids, self._model.geometry.vocab_size, "input_ids")
+        check_tokens(body.input_ids, self._model.vocab_size, "input_ids")
         log_probs = await self._command(lambda engine: engine.score(body.input_ids))
         return self._json({"log_probs": log_probs})
 
@@ -188,8 +190,8 @@ class HttpApi:
         return self._json(
             {
                 "model_path": self._model.name,
-                "context_length": self._model.geometry.max_positions,
-                "dtype": str(self._model.geometry.dtype).removeprefix("torch."),
+                "context_length": self._model.max_positions,
+                "dtype": self._model.dtype,
                 "is_paused": state.is_paused,
                 "max_running_requests": state.capacity,
                 "num_running_reqs": state.num_running,
@@ -207,7 +209,7 @@ class HttpApi:
     async def _state(self) -> EngineState:
         return await asyncio.wrap_future(self._loop.call(lambda engine: engine.state()))
 
-    async def _command(self, command: Callable[[EngineCommands], Any]) -> Any:  # noqa: ANN401 (as the command)
+    async def _command(self, command: Callable[[EngineCommands[Any]], Any]) -> Any:  # noqa: ANN401 (as the command)
         return await asyncio.wrap_future(self._loop.call(command))
 
     def _guarded(self, handler: _Handler) -> _Handler:

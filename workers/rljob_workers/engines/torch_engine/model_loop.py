@@ -9,7 +9,7 @@ import logging
 import queue
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _Answer = TypeVar("_Answer")
-_Command = tuple["Callable[[EngineCommands], object]", "Future[object]"]
+_Command = tuple["Callable[[EngineCommands[Any]], object]", "Future[object]"]
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class ModelLoop:
     loop.stop()
     """
 
-    def __init__(self, commands: EngineCommands) -> None:
+    def __init__(self, commands: EngineCommands[Any]) -> None:
         """`commands` belongs to the loop's thread from `start` on."""
         self._commands = commands
         self._inbox: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
@@ -49,7 +49,7 @@ class ModelLoop:
         self._inbox.put(None)
         self._thread.join()
 
-    def call(self, command: Callable[[EngineCommands], _Answer]) -> Future[_Answer]:
+    def call(self, command: Callable[[EngineCommands[Any]], _Answer]) -> Future[_Answer]:
         """Runs `command` between two steps; what it raises is in the future."""
         future: Future[_Answer] = Future()
         self._inbox.put((command, future))  # type: ignore[arg-type]  # the pair belongs together, whatever the answer

@@ -1,15 +1,11 @@
-"""Continuous batching: which samples run, one token a step, and what happens to them when weights change.
+"""Continuous batching by torch: which forward passes are computed for the samples that run, on which cache.
 
-Used by the model loop's thread only. Computes and keeps books; knows neither HTTP nor threads. Life of a sample:
-
-    submit -> waiting -> admit (prompt computed once per group, KV copied to its samples) -> running
-           -> drawn a token per step -> stop | length | abort -> its batch's row
-    weights change while it runs: its tokens stay, its KV is computed anew (Retract), a weight mark is set
+Used by the model loop's thread only. The books are the base's; here prompts are computed once per group, KV is copied
+to its samples, a step is one pass over all slots, and after new weights (Retract) the KV is computed anew.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,8 +13,9 @@ import numpy as np
 import torch
 
 from rljob_workers.devices import moved
+from rljob_workers.engines.torch_engine.continuous_batching import ContinuousBatching, Room
 from rljob_workers.engines.torch_engine.decoder import Decoder
-from rljob_workers.engines.torch_engine.errors import BadRequest, EngineFault, NotServing, StepFailed
+from rljob_workers.engines.torch_engine.errors import StepFailed
 from rljob_workers.engines.torch_engine.kv_cache import KvCache, round_width
 from rljob_workers.engines.torch_engine.length_runs import (
     Moves,
@@ -30,19 +27,16 @@ from rljob_workers.engines.torch_engine.length_runs import (
     shrink_runs,
 )
 from rljob_workers.engines.torch_engine.prompts import PaddedPrompts, cut_chunks, pad_prompts
-from rljob_workers.engines.torch_engine.requests import Batch, FinishReason, IntArray, PromptGroup
 from rljob_workers.engines.torch_engine.sampling import draw_tokens
-from rljob_workers.engines.torch_engine.slots import Admission, SlotTable
-from rljob_workers.engines.torch_engine.stop_sets import StopSets
+from rljob_workers.engines.torch_engine.weights import DecoderWeights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from rljob_api.wire.identity import WeightId
     from rljob_workers.engines.torch_engine.geometry import Geometry
-    from rljob_workers.engines.torch_engine.weights import DecoderWeights
+    from rljob_workers.engines.torch_engine.slots import Admission
 
 
 _CACHE_SHARE = 8
@@ -69,224 +63,31 @@ class Limits:
         return cls(max_cache_bytes=memory // _CACHE_SHARE)
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """Samples of a group that do not run yet."""
-
-    batch: int
-    group_index: int
-    next_sample: int
-
-
-class Scheduler:
-    """All state of the engine but its threads.
-
-    scheduler.install(weights, weight_id)
-    scheduler.submit(batch)
-    while scheduler.has_work:
-        scheduler.step()
-    """
+class Scheduler(ContinuousBatching[DecoderWeights]):
+    """The state of the engine but its threads: weights, cache, and in which order its slots stand."""
 
     def __init__(self, geometry: Geometry, limits: Limits) -> None:
         """Starts without weights: submissions are refused."""
-        self.held: WeightId | None = None
+        max_cells = max(1, limits.max_cache_bytes // geometry.cell_bytes)
+        super().__init__(Room(geometry.vocab_size, geometry.max_positions, limits.max_running_samples, max_cells))
         self._geometry = geometry
         self._limits = limits
-        self._max_cells = max(1, limits.max_cache_bytes // geometry.cell_bytes)
-        self._weights: DecoderWeights | None = None
         self._decoder = Decoder(geometry)
-        self._cache = KvCache(geometry, self._max_cells)
-        self._slots = SlotTable()
-        self._stops = StopSets(geometry.vocab_size)
+        self._cache = KvCache(geometry, max_cells)
         self._runs: list[Run] = []
-        self._is_stale = False
-        """KV of running samples is missing or of older weights."""
-        self._batches: dict[int, Batch] = {}
-        self._next_batch = 0
-        self._waiting: deque[_Waiting] = deque()
-        self._admitting: list[Admission] = []
-
-    @property
-    def has_work(self) -> bool:
-        """Whether a step would do something."""
-        return self._slots.count > 0 or bool(self._waiting)
-
-    @property
-    def num_running(self) -> int:
-        """Samples with a slot."""
-        return self._slots.count
-
-    @property
-    def capacity(self) -> int:
-        """Samples that may run at once, if the cache has room for them."""
-        return self._limits.max_running_samples
-
-    @property
-    def num_waiting(self) -> int:
-        """Groups that have samples without a slot."""
-        return len(self._waiting)
-
-    def submit(self, batch: Batch) -> None:
-        """Queues a batch. Raises BadRequest or NotServing; then nothing of it is queued."""
-        if self.held is None:
-            raise NotServing(
-                "No weights are loaded yet: call /update_weights_from_disk with weight_version and lineage first."
-            )
-        for group in batch.groups:
-            self._check_fits(len(group.prompt), group.max_new_tokens)
-        key, self._next_batch = self._next_batch, self._next_batch + 1
-        self._batches[key] = batch
-        self._waiting.extend(_Waiting(key, index, 0) for index in range(len(batch.groups)))
-
-    def step(self) -> None:
-        """Admits what fits, draws one token for every running sample. A failure costs the batches that took part."""
-        self._guarded(self._admit_and_draw)
-
-    def step_running(self) -> None:
-        """As `step`, but whoever waits goes on waiting."""
-        self._guarded(self._draw_running)
-
-    def drawn(self, batch: Batch) -> int:
-        """Tokens that were drawn for a batch until now."""
-        running = sum(
-            int(self._slots.ints("num_drawn")[self._slots.ints("batch") == key].sum())
-            for key, one in self._batches.items()
-            if one is batch
-        )
-        return running + int(batch.lengths.sum())
-
-    def score(self, tokens: Sequence[int]) -> list[float]:
-        """Log-probs of tokens[1:] at temperature 1 under the weights that are held. Touches no running sample."""
-        if self._weights is None or self.held is None:
-            raise NotServing("No weights are loaded, so that nothing can be scored.")
-        self._check_fits(len(tokens), 0)
-        return self._decoder.score(self._weights, tokens).tolist()
-
-    def _guarded(self, step: Callable[[], None]) -> None:
-        try:
-            step()
-        except EngineFault as error:
-            self._fail_running(error)
-        except (RuntimeError, MemoryError) as error:  # torch reports lack of memory as RuntimeError
-            self._fail_running(StepFailed(f"The engine could not compute this request: {str(error).splitlines()[0]}"))
-
-    def abort(self, should_abort: Callable[[PromptGroup], bool]) -> int:
-        """Ends every group that is chosen; its samples keep the tokens drawn so far. Returns how many groups."""
-        chosen = {
-            (key, index)
-            for key, batch in self._batches.items()
-            for index, group in enumerate(batch.groups)
-            if should_abort(group)
-        }
-        for waiting in self._waiting:
-            if (waiting.batch, waiting.group_index) in chosen:
-                batch = self._batches[waiting.batch]
-                batch.abort_unstarted(batch.groups[waiting.group_index].num_samples - waiting.next_sample)
-        self._waiting = deque(one for one in self._waiting if (one.batch, one.group_index) not in chosen)
-        pairs = zip(self._slots.ints("batch").tolist(), self._slots.ints("group").tolist(), strict=True)
-        ended = np.array([pair in chosen for pair in pairs], dtype=np.bool_)
-        self._finish(ended, np.full(self._slots.count, FinishReason.ABORT, dtype=np.int64))
-        self._forget_done()
-        return len(chosen)
-
-    def install(self, weights: DecoderWeights, weight: WeightId) -> None:
-        """New weights from the next token on; running samples keep their tokens and get their KV computed anew."""
-        self.install_in_place(weights, weight)
-        self._is_stale = self._slots.count > 0
-
-    def install_in_place(self, weights: DecoderWeights, weight: WeightId) -> None:
-        """New weights from the next token on, over the KV that the old ones made."""
-        self._weights, self.held = weights, weight
-        self._mark_weight(0)
-
-    def drop_weights(self) -> None:
-        """Serves nothing until the next `install`; what runs or waits is refused."""
-        self._weights, self.held = None, None
-        self.fail_all(NotServing("The engine lost its weights in an update that failed; load a full weight first."))
-
-    def fail_all(self, error: EngineFault) -> None:
-        """Ends every batch with an error and drops the cache."""
-        for batch in list(self._batches.values()):
-            batch.fail(error)
-        self._waiting.clear()
-        self._batches.clear()
-        self._slots = SlotTable()
-        self._runs = []
-        self.drop_cache()
-
-    def retract(self) -> None:
-        """Drops the cache of running samples, which keep their tokens; the next step computes it anew."""
-        self.drop_cache()
-        self._is_stale = self._slots.count > 0
 
     def drop_cache(self) -> None:
-        """Frees all keys and values. Running samples must be retracted."""
+        """See the base."""
         self._cache.drop()
 
-    def _check_fits(self, prompt_tokens: int, new_tokens: int) -> None:
-        longest, bound = prompt_tokens + new_tokens, self._geometry.max_positions
-        if longest > bound:
-            raise BadRequest(
-                f"max_new_tokens: {prompt_tokens} prompt tokens and {new_tokens} new ones are {longest}, but the model "
-                f"has {bound} positions. Shorten the prompt or lower max_new_tokens."
-            )
-        if round_width(longest) > self._max_cells:
-            raise BadRequest(
-                f"max_new_tokens: a sample of {longest} tokens does not fit into the KV cache of {self._max_cells} "
-                "tokens. Lower max_new_tokens."
-            )
-
-    def _admit_and_draw(self) -> None:
-        if self._is_stale:
-            self._recompute()
-        self._admitting = self._take_waiting()
-        for chunk in cut_chunks(self._admitting, self._limits.max_prefill_tokens):
-            self._admit(chunk)
-        self._admitting = []
-        self._forget_done()
-        self._draw_running()
-
-    def _draw_running(self) -> None:
-        if self._is_stale:
-            self._recompute()
-        if self._slots.count:
-            self._decode()
-            self._forget_done()
-
-    def _take_waiting(self) -> list[Admission]:
-        """The oldest waiting samples that there is room for, in order; a group may be taken in parts."""
-        taken: list[Admission] = []
-        count = self._slots.count
-        if count == 0:
-            self._stops.forget_if_many()
-        width = round_width(int(self._slots.ints("reserved").max(initial=0)))
-        while self._waiting:
-            waiting = self._waiting[0]
-            batch = self._batches[waiting.batch]
-            group = batch.groups[waiting.group_index]
-            width = max(width, round_width(group.longest))
-            room = min(self._limits.max_running_samples, self._max_cells // width) - count
-            taking = min(room, group.num_samples - waiting.next_sample)
-            if taking <= 0:
-                break
-            taken.append(
-                Admission(
-                    batch=waiting.batch,
-                    group_index=waiting.group_index,
-                    group=group,
-                    first_sample=waiting.next_sample,
-                    first_row=int(batch.first_rows[waiting.group_index]),
-                    count=taking,
-                    stop_set=self._stops.index_of(group.stop_token_ids),
-                )
-            )
-            count += taking
-            waiting.next_sample += taking
-            if waiting.next_sample == group.num_samples:
-                self._waiting.popleft()
-        return taken
+    def _score(self, weights: DecoderWeights, tokens: Sequence[int]) -> list[float]:
+        return self._decoder.score(weights, tokens).tolist()
 
     def _admit(self, admitted: list[Admission]) -> None:
+        for chunk in cut_chunks(admitted, self._limits.max_prefill_tokens):
+            self._admit_chunk(chunk)
+
+    def _admit_chunk(self, admitted: list[Admission]) -> None:
         """Computes prompts once, copies their KV to their samples, draws the first tokens."""
         assert self._weights is not None, "samples are only admitted while weights are held"
         start = self._slots.count
@@ -319,35 +120,14 @@ class Scheduler:
             raise StepFailed(
                 f"The model's logits are not finite under weights {self.held}: training may have diverged."
             )
-        drawn = tokens.numpy()
-        self._slots.record(start, drawn, log_probs.numpy())
-        is_stop = self._stops.contains(self._slots.ints("stop_set")[start:], drawn)
-        is_full = self._slots.ints("num_drawn")[start:] >= self._slots.ints("limit")[start:]
-        ended = np.zeros(self._slots.count, dtype=np.bool_)
-        ended[start:] = is_stop | is_full
-        reasons = np.zeros(self._slots.count, dtype=np.int64)
-        reasons[start:] = np.where(is_stop, FinishReason.STOP, FinishReason.LENGTH)
-        self._finish(ended, reasons)
+        self._record(start, tokens.numpy(), log_probs.numpy())
 
-    def _finish(self, ended: npt.NDArray[np.bool_], reasons: IntArray) -> None:
-        """Hands ended samples to their batches and closes their gaps."""
-        slots = np.flatnonzero(ended)
-        if slots.size == 0:
-            return
-        width = int(self._slots.ints("num_drawn")[slots].max())
-        owners = self._slots.ints("batch")[slots]
-        for key in np.unique(owners).tolist():
-            own = slots[owners == key]
-            self._batches[key].finish_rows(
-                rows=self._slots.ints("row")[own],
-                tokens=self._slots.tokens[own, :width],
-                log_probs=self._slots.log_probs[own, :width],
-                lengths=self._slots.ints("num_drawn")[own],
-                reasons=reasons[own],
-            )
-        live = ~ended
+    def _compact(self, live: npt.NDArray[np.bool_]) -> None:
         self._move(plan_compaction(self._runs, live), int(np.count_nonzero(live)))
         self._runs = shrink_runs(self._runs, live, self._slots.ints("length"))
+
+    def _forget_slots(self) -> None:
+        self._runs = []
 
     def _move(self, moves: Moves, count: int) -> None:
         if moves.sources.size and not self._is_stale:
@@ -389,28 +169,6 @@ class Scheduler:
                 break
             sequences.append(tokens)
         return pad_prompts(sequences)
-
-    def _mark_weight(self, start: int) -> None:
-        assert self.held is not None, "a weight is marked when it is held"
-        owners = self._slots.ints("batch")[start:]
-        for key in np.unique(owners).tolist():
-            own = np.flatnonzero(owners == key) + start
-            self._batches[key].mark_weight(self.held, self._slots.ints("row")[own], self._slots.ints("num_drawn")[own])
-
-    def _fail_running(self, error: EngineFault) -> None:
-        """Fails the batches that have a slot or were about to; the others wait on."""
-        failed = set(self._slots.ints("batch").tolist()) | {one.batch for one in self._admitting}
-        self._admitting = []
-        for key in failed:
-            self._batches[key].fail(error)
-        self._waiting = deque(one for one in self._waiting if one.batch not in failed)
-        self._slots, self._runs, self._is_stale = SlotTable(), [], False
-        self._cache.drop()
-        self._forget_done()
-
-    def _forget_done(self) -> None:
-        for key in [key for key, batch in self._batches.items() if batch.is_done]:
-            del self._batches[key]
 
     def _longest(self) -> int:
         return int(self._slots.ints("length").max(initial=0))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import uvicorn
@@ -19,6 +19,7 @@ from rljob_workers.engines.torch_engine.geometry import geometry_of
 from rljob_workers.engines.torch_engine.http_api import HttpApi, ServedModel
 from rljob_workers.engines.torch_engine.model_loop import ModelLoop
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
+from rljob_workers.engines.torch_engine.weights import read_weights
 from rljob_workers.models.building import build_config, torch_dtype
 from rljob_workers.models.tokenizers import build_tokenizer, decode_tokens, encode_prompt
 
@@ -37,16 +38,18 @@ _GRACE_SECONDS = 1
 _log = logging.getLogger(__name__)
 
 
-class _TokenizerCodec:
+class TokenizerCodec:
     """The tokenizer as the dialect's codec."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
 
     def encode(self, text: str) -> list[int]:
+        """See `TextCodec`."""
         return encode_prompt(self._tokenizer, text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
+        """See `TextCodec`."""
         return decode_tokens(self._tokenizer, token_ids)
 
 
@@ -61,11 +64,22 @@ def serve(
     geometry = geometry_of(config, torch_dtype(model.dtype), device)
     served = ServedModel(
         name=model.path or "config",
-        geometry=geometry,
-        codec=_TokenizerCodec(tokenizer),
+        vocab_size=geometry.vocab_size,
+        max_positions=geometry.max_positions,
+        dtype=str(geometry.dtype).removeprefix("torch."),
+        codec=TokenizerCodec(tokenizer),
         eos_token_ids=config.eos_token_ids | {tokenizer.eos_token_id},
     )
-    loop = ModelLoop(EngineCommands(Scheduler(geometry, limits or Limits.on(device)), geometry))
+    scheduler = Scheduler(geometry, limits or Limits.on(device))
+    _log.info("engine %s computes on %s with %d threads", incarnation, device, threads)
+    serve_commands(listener, EngineCommands(scheduler, lambda path: read_weights(path, geometry)), served, incarnation)
+
+
+def serve_commands(
+    listener: socket.socket, commands: EngineCommands[Any], served: ServedModel, incarnation: str
+) -> None:
+    """Runs the model loop and the HTTP edge on the listening socket until SIGTERM."""
+    loop = ModelLoop(commands)
     loop.start()
     app = HttpApi(loop, served, incarnation).app()
     settings = uvicorn.Config(
@@ -76,7 +90,7 @@ def serve(
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
-    _log.info("engine %s serves on %s with %s, %d threads", incarnation, listener.getsockname(), device, threads)
+    _log.info("engine %s serves on %s", incarnation, listener.getsockname())
     try:
         uvicorn.Server(settings).run(sockets=[_naming_its_protocol(listener)])
     finally:

@@ -1,0 +1,79 @@
+"""Continuous batching without a model: a step spends its time and draws each token by hashing.
+
+Used by the model loop's thread only. The books are the base's, and so is what becomes of samples at an update.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from rljob_workers.engines.torch_engine.continuous_batching import ContinuousBatching, Room
+from rljob_workers.engines.torch_engine.length_runs import Moves
+from rljob_workers.simulation.hashing import Words
+from rljob_workers.simulation.policy import Choice, drawn, log_probs, places, seeded_chance
+from rljob_workers.simulation.weights import fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rljob_workers.engines.torch_engine.slots import Admission
+    from rljob_workers.simulation.pace import Pace
+
+
+class SimScheduler(ContinuousBatching[Words]):
+    """The samples that would run."""
+
+    def __init__(self, room: Room, pace: Pace) -> None:
+        """Starts without weights."""
+        super().__init__(room)
+        self._pace = pace
+
+    def drop_cache(self) -> None:
+        """There is none."""
+
+    def _score(self, weights: Words, tokens: Sequence[int]) -> list[float]:
+        row = np.array(tokens, dtype=np.int64)
+        at = places(fingerprint(weights), row[:-1], np.arange(len(row) - 1), self._room.vocab_size)
+        found: list[float] = log_probs(at, row[1:], np.ones(len(row) - 1)).tolist()
+        return found
+
+    def _admit(self, admitted: list[Admission]) -> None:
+        start = self._slots.count
+        self._slots.append(admitted)
+        self._pace.spend(rows=self._slots.count - start)
+        counts = [one.count for one in admitted]
+        self._slots.ints("last_token")[start:] = np.repeat([one.group.prompt[-1] for one in admitted], counts)
+        self._mark_weight(start)
+        self._draw(start)
+
+    def _decode(self) -> None:
+        self._pace.spend(tokens=1)
+        self._draw(0)
+
+    def _recompute(self) -> None:
+        self._pace.spend(rows=self._slots.count)
+        self._is_stale = False
+
+    def _draw(self, start: int) -> None:
+        assert self._weights is not None, "samples only run while weights are held"
+        columns = self._slots.sampling(start)
+        num_drawn = self._slots.ints("num_drawn")[start:]
+        # A slot's length is that of its prompt throughout: its last token stands behind what it drew.
+        positions = self._slots.ints("length")[start:] + num_drawn - 1
+        before = self._slots.ints("last_token")[start:]
+        at = places(fingerprint(self._weights), before, positions, self._room.vocab_size)
+        temperature, top_p = columns.temperature.astype(np.float64), columns.top_p.astype(np.float64)
+        chance = seeded_chance(columns.seed, num_drawn)
+        tokens = drawn(at, Choice(temperature, top_p, columns.top_k, chance))
+        found = log_probs(at, tokens, np.where(temperature == 0, 1.0, temperature))
+        self._record(start, tokens, found.astype(np.float32))
+
+    def _compact(self, live: npt.NDArray[np.bool_]) -> None:
+        kept = np.flatnonzero(live)
+        self._slots.move(Moves(sources=kept, targets=np.arange(kept.size)), kept.size)
+
+    def _forget_slots(self) -> None:
+        """The slots themselves are all that there is."""

@@ -1,0 +1,334 @@
+"""Which samples run at once: what every server of the dialect keeps books of, whatever makes its tokens.
+
+Base of the torch engine's scheduler and of the simulated one. Used by the model loop's thread only. Knows neither HTTP
+nor threads, nor how a token is computed. Life of a sample:
+
+    submit -> waiting -> admit -> running -> drawn a token per step -> stop | length | abort -> its batch's row
+    weights change while it runs: its tokens stay, and a weight mark is set
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import numpy as np
+
+from rljob_workers.engines.torch_engine.errors import BadRequest, EngineFault, NotServing, StepFailed
+from rljob_workers.engines.torch_engine.kv_cache import round_width
+from rljob_workers.engines.torch_engine.requests import Batch, FinishReason, IntArray, PromptGroup
+from rljob_workers.engines.torch_engine.slots import Admission, SlotTable
+from rljob_workers.engines.torch_engine.stop_sets import StopSets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    from rljob_api.wire.identity import WeightId
+
+Weights = TypeVar("Weights")
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a server has room for."""
+
+    vocab_size: int
+    max_positions: int
+    """Longest prompt + output, in tokens."""
+    max_running_samples: int
+    """Slots. More samples than this of one request run one after another."""
+    max_cells: int
+    """Tokens whose keys and values fit into the cache, counted as if every sample reached its longest output."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Samples of a group that do not run yet."""
+
+    batch: int
+    group_index: int
+    next_sample: int
+
+
+class ContinuousBatching(ABC, Generic[Weights]):
+    """The books.
+
+    scheduler.install(weights, weight_id)
+    scheduler.submit(batch)
+    while scheduler.has_work:
+        scheduler.step()
+    """
+
+    def __init__(self, room: Room) -> None:
+        """Starts without weights: submissions are refused."""
+        self.held: WeightId | None = None
+        self._room = room
+        self._weights: Weights | None = None
+        self._slots = SlotTable()
+        self._stops = StopSets(room.vocab_size)
+        self._is_stale = False
+        """What was computed of running samples is missing or of older weights."""
+        self._batches: dict[int, Batch] = {}
+        self._next_batch = 0
+        self._waiting: deque[_Waiting] = deque()
+        self._admitting: list[Admission] = []
+
+    @abstractmethod
+    def _admit(self, admitted: list[Admission]) -> None:
+        """Begins samples, in slots behind those that run, and draws their first tokens."""
+
+    @abstractmethod
+    def _decode(self) -> None:
+        """Draws a token for every running sample."""
+
+    @abstractmethod
+    def _recompute(self) -> None:
+        """Computes anew what belongs to the tokens of running samples, under the weights of now."""
+
+    @abstractmethod
+    def _score(self, weights: Weights, tokens: Sequence[int]) -> list[float]:
+        """Log-probs of tokens[1:] at temperature 1."""
+
+    @abstractmethod
+    def _compact(self, live: npt.NDArray[np.bool_]) -> None:
+        """Closes the gaps of slots that are not live."""
+
+    @abstractmethod
+    def _forget_slots(self) -> None:
+        """No sample runs any more."""
+
+    @abstractmethod
+    def drop_cache(self) -> None:
+        """Frees all keys and values. Running samples must be retracted."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do something."""
+        return self._slots.count > 0 or bool(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        """Samples with a slot."""
+        return self._slots.count
+
+    @property
+    def capacity(self) -> int:
+        """Samples that may run at once, if the cache has room for them."""
+        return self._room.max_running_samples
+
+    @property
+    def num_waiting(self) -> int:
+        """Groups that have samples without a slot."""
+        return len(self._waiting)
+
+    def submit(self, batch: Batch) -> None:
+        """Queues a batch. Raises BadRequest or NotServing; then nothing of it is queued."""
+        if self.held is None:
+            raise NotServing(
+                "No weights are loaded yet: call /update_weights_from_disk with weight_version and lineage first."
+            )
+        for group in batch.groups:
+            self._check_fits(len(group.prompt), group.max_new_tokens)
+        key, self._next_batch = self._next_batch, self._next_batch + 1
+        self._batches[key] = batch
+        self._waiting.extend(_Waiting(key, index, 0) for index in range(len(batch.groups)))
+
+    def step(self) -> None:
+        """Admits what fits, draws one token for every running sample. A failure costs the batches that took part."""
+        self._guarded(self._admit_and_draw)
+
+    def step_running(self) -> None:
+        """As `step`, but whoever waits goes on waiting."""
+        self._guarded(self._draw_running)
+
+    def drawn(self, batch: Batch) -> int:
+        """Tokens that were drawn for a batch until now."""
+        running = sum(
+            int(self._slots.ints("num_drawn")[self._slots.ints("batch") == key].sum())
+            for key, one in self._batches.items()
+            if one is batch
+        )
+        return running + int(batch.lengths.sum())
+
+    def score(self, tokens: Sequence[int]) -> list[float]:
+        """Log-probs of tokens[1:] at temperature 1 under the weights that are held. Touches no running sample."""
+        if self._weights is None or self.held is None:
+            raise NotServing("No weights are loaded, so that nothing can be scored.")
+        self._check_fits(len(tokens), 0)
+        return self._score(self._weights, tokens)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except EngineFault as error:
+            self._fail_running(error)
+        except (RuntimeError, MemoryError) as error:  # torch reports lack of memory as RuntimeError
+            self._fail_running(StepFailed(f"The engine could not compute this request: {str(error).splitlines()[0]}"))
+
+    def abort(self, should_abort: Callable[[PromptGroup], bool]) -> int:
+        """Ends every group that is chosen; its samples keep the tokens drawn so far. Returns how many groups."""
+        chosen = {
+            (key, index)
+            for key, batch in self._batches.items()
+            for index, group in enumerate(batch.groups)
+            if should_abort(group)
+        }
+        for waiting in self._waiting:
+            if (waiting.batch, waiting.group_index) in chosen:
+                batch = self._batches[waiting.batch]
+                batch.abort_unstarted(batch.groups[waiting.group_index].num_samples - waiting.next_sample)
+        self._waiting = deque(one for one in self._waiting if (one.batch, one.group_index) not in chosen)
+        pairs = zip(self._slots.ints("batch").tolist(), self._slots.ints("group").tolist(), strict=True)
+        ended = np.array([pair in chosen for pair in pairs], dtype=np.bool_)
+        self._finish(ended, np.full(self._slots.count, FinishReason.ABORT, dtype=np.int64))
+        self._forget_done()
+        return len(chosen)
+
+    def install(self, weights: Weights, weight: WeightId) -> None:
+        """New weights from the next token on; running samples keep their tokens and get their KV computed anew."""
+        self.install_in_place(weights, weight)
+        self._is_stale = self._slots.count > 0
+
+    def install_in_place(self, weights: Weights, weight: WeightId) -> None:
+        """New weights from the next token on, over the KV that the old ones made."""
+        self._weights, self.held = weights, weight
+        self._mark_weight(0)
+
+    def drop_weights(self) -> None:
+        """Serves nothing until the next `install`; what runs or waits is refused."""
+        self._weights, self.held = None, None
+        self.fail_all(NotServing("The engine lost its weights in an update that failed; load a full weight first."))
+
+    def fail_all(self, error: EngineFault) -> None:
+        """Ends every batch with an error and drops the cache."""
+        for batch in list(self._batches.values()):
+            batch.fail(error)
+        self._waiting.clear()
+        self._batches.clear()
+        self._slots = SlotTable()
+        self._forget_slots()
+        self.drop_cache()
+
+    def retract(self) -> None:
+        """Drops the cache of running samples, which keep their tokens; the next step computes it anew."""
+        self.drop_cache()
+        self._is_stale = self._slots.count > 0
+
+    def _check_fits(self, prompt_tokens: int, new_tokens: int) -> None:
+        longest, bound = prompt_tokens + new_tokens, self._room.max_positions
+        if longest > bound:
+            raise BadRequest(
+                f"max_new_tokens: {prompt_tokens} prompt tokens and {new_tokens} new ones are {longest}, but the model "
+                f"has {bound} positions. Shorten the prompt or lower max_new_tokens."
+            )
+        if round_width(longest) > self._room.max_cells:
+            raise BadRequest(
+                f"max_new_tokens: a sample of {longest} tokens does not fit into the KV cache of "
+                f"{self._room.max_cells} tokens. Lower max_new_tokens."
+            )
+
+    def _admit_and_draw(self) -> None:
+        if self._is_stale:
+            self._recompute()
+        self._admitting = self._take_waiting()
+        if self._admitting:
+            self._admit(self._admitting)
+        self._admitting = []
+        self._forget_done()
+        self._draw_running()
+
+    def _draw_running(self) -> None:
+        if self._is_stale:
+            self._recompute()
+        if self._slots.count:
+            self._decode()
+            self._forget_done()
+
+    def _take_waiting(self) -> list[Admission]:
+        """The oldest waiting samples that there is room for, in order; a group may be taken in parts."""
+        taken: list[Admission] = []
+        count = self._slots.count
+        if count == 0:
+            self._stops.forget_if_many()
+        width = round_width(int(self._slots.ints("reserved").max(initial=0)))
+        while self._waiting:
+            waiting = self._waiting[0]
+            batch = self._batches[waiting.batch]
+            group = batch.groups[waiting.group_index]
+            width = max(width, round_width(group.longest))
+            room = min(self._room.max_running_samples, self._room.max_cells // width) - count
+            taking = min(room, group.num_samples - waiting.next_sample)
+            if taking <= 0:
+                break
+            taken.append(
+                Admission(
+                    batch=waiting.batch,
+                    group_index=waiting.group_index,
+                    group=group,
+                    first_sample=waiting.next_sample,
+                    first_row=int(batch.first_rows[waiting.group_index]),
+                    count=taking,
+                    stop_set=self._stops.index_of(group.stop_token_ids),
+                )
+            )
+            count += taking
+            waiting.next_sample += taking
+            if waiting.next_sample == group.num_samples:
+                self._waiting.popleft()
+        return taken
+
+    def _record(self, start: int, tokens: IntArray, log_probs: npt.NDArray[np.float32]) -> None:
+        """Takes over a token for every slot from `start` on and ends what is complete."""
+        self._slots.record(start, tokens, log_probs)
+        is_stop = self._stops.contains(self._slots.ints("stop_set")[start:], tokens)
+        is_full = self._slots.ints("num_drawn")[start:] >= self._slots.ints("limit")[start:]
+        ended = np.zeros(self._slots.count, dtype=np.bool_)
+        ended[start:] = is_stop | is_full
+        reasons = np.zeros(self._slots.count, dtype=np.int64)
+        reasons[start:] = np.where(is_stop, FinishReason.STOP, FinishReason.LENGTH)
+        self._finish(ended, reasons)
+
+    def _finish(self, ended: npt.NDArray[np.bool_], reasons: IntArray) -> None:
+        """Hands ended samples to their batches and closes their gaps."""
+        slots = np.flatnonzero(ended)
+        if slots.size == 0:
+            return
+        width = int(self._slots.ints("num_drawn")[slots].max())
+        owners = self._slots.ints("batch")[slots]
+        for key in np.unique(owners).tolist():
+            own = slots[owners == key]
+            self._batches[key].finish_rows(
+                rows=self._slots.ints("row")[own],
+                tokens=self._slots.tokens[own, :width],
+                log_probs=self._slots.log_probs[own, :width],
+                lengths=self._slots.ints("num_drawn")[own],
+                reasons=reasons[own],
+            )
+        self._compact(~ended)
+
+    def _mark_weight(self, start: int) -> None:
+        assert self.held is not None, "a weight is marked when it is held"
+        owners = self._slots.ints("batch")[start:]
+        for key in np.unique(owners).tolist():
+            own = np.flatnonzero(owners == key) + start
+            self._batches[key].mark_weight(self.held, self._slots.ints("row")[own], self._slots.ints("num_drawn")[own])
+
+    def _fail_running(self, error: EngineFault) -> None:
+        """Fails the batches that have a slot or were about to; the others wait on."""
+        failed = set(self._slots.ints("batch").tolist()) | {one.batch for one in self._admitting}
+        self._admitting = []
+        for key in failed:
+            self._batches[key].fail(error)
+        self._waiting = deque(one for one in self._waiting if one.batch not in failed)
+        self._slots, self._is_stale = SlotTable(), False
+        self._forget_slots()
+        self.drop_cache()
+        self._forget_done()
+
+    def _forget_done(self) -> None:
+        for key in [key for key, batch in self._batches.items() if batch.is_done]:
+            del self._batches[key]
