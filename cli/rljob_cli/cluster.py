@@ -49,7 +49,8 @@ class Cluster:
             from kubernetes import client, config
         except ImportError:
             raise ClusterProblem(
-                "This command needs the package kubernetes, which is not installed. Install rljob[operator]."
+                "This command needs the package kubernetes, which is not installed: it comes with the extra operator."
+                " Install it: pip install 'rljob[operator]'."
             ) from None
         try:
             _, context = config.list_kube_config_contexts()  # type: ignore[no-untyped-call]

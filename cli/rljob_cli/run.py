@@ -10,6 +10,7 @@ import click
 
 from rljob_api.cluster_fields import given_cluster_fields
 from rljob_cli.engine_lookup import engine_problem
+from rljob_cli.extras import extra_problem
 from rljob_cli.manifests import checked_job_or_exit, refuse
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def run(
 
         print_plan(job, output)
         return
-    problem = engine_problem(job.spec.roles.rollout.engine)
+    problem = extra_problem("worker", "rljob run") or engine_problem(job.spec.roles.rollout.engine)
     if problem is not None:
         refuse([problem])
     if audit:

@@ -22,6 +22,7 @@ from rljob_operator.local.supervisor import Supervisor
 from rljob_operator.local.view import View, make_view
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_UNWRITABLE = (*_FULL, errno.EROFS, errno.EACCES, errno.EIO)
 
 
 def run_job(job: RLJob, out: Path, *, earlier: Earlier, output: str, resume: str) -> int:
@@ -68,22 +69,24 @@ def _supervise(job: RLJob, folder: RunFolder, devices: PodDevices, view: View, r
                     journal.note(time.time(), reason.value, message)
             outcome = asyncio.run(Supervisor(job, folder, devices, view).run())
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in _UNWRITABLE:
             raise
-        view.close(_full(folder, error, time.monotonic() - started, resume))
+        view.close(_unwritable(folder, error, time.monotonic() - started, resume))
         return EXIT_FAILED
     view.close(summary(folder.path, outcome.status, time.monotonic() - started, resume))
     return outcome.exit_code
 
 
-def _full(folder: RunFolder, error: OSError, seconds: float, resume: str) -> dict[str, object]:
+def _unwritable(folder: RunFolder, error: OSError, seconds: float, resume: str) -> dict[str, object]:
     """Every process is ended by now; the status on the disk is an older one."""
     line = summary(folder.path, folder.status(), seconds, resume)
+    is_full = error.errno in _FULL
     message = (
         f"{folder.path} cannot be written: {error.strerror}. Everything was stopped; the last recorded checkpoint"
-        " stands. Free some space and resume."
+        f" stands. {'Free some space' if is_full else 'Make it writable'} and resume."
     )
-    return {**line, "phase": Phase.FAILED.value, "reason": "DiskFull", "message": message}
+    reason = "DiskFull" if is_full else "NotWritable"
+    return {**line, "phase": Phase.FAILED.value, "reason": reason, "message": message}
 
 
 def _finished_already(job: RLJob, folder: RunFolder) -> dict[str, object]:

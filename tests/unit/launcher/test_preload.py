@@ -1,6 +1,7 @@
 """What is imported before the fork and what is not; a thread before the fork has a name and stops the start."""
 
 import json
+import socket
 import subprocess
 import sys
 import textwrap
@@ -9,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from rljob_api.names import EXIT_BAD_MANIFEST
 from rljob_api.spec import Architecture, ModelConfig, ModelSpec
+from rljob_workers.launcher.launcher import Bodies
+from rljob_workers.launcher.parent import serve
 from rljob_workers.launcher.preload import ThreadsBeforeForkError, require_single_thread, thread_names
 from rljob_workers.models.building import build_config, initial_state, save_folder
 from rljob_workers.models.tokenizers import build_tokenizer
@@ -107,3 +111,15 @@ def test_a_parent_of_sharded_models_has_their_code() -> None:
 def _scale_positions(file: Path) -> None:
     rope = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
     file.write_text(json.dumps({**json.loads(file.read_text()), "rope_parameters": rope}))
+
+
+def test_what_cannot_be_imported_ends_the_parent_for_good(capfd: pytest.CaptureFixture[str]) -> None:
+    def load() -> None:
+        raise ImportError("libcudart.so.13: cannot open shared object file")
+
+    ours, theirs = socket.socketpair()
+    assert serve(theirs.detach(), Bodies(), load) == EXIT_BAD_MANIFEST
+    ours.close()
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1
+    assert "cannot import what a job needs: libcudart.so.13: cannot open shared object file. Mend the install" in said

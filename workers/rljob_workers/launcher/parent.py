@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rljob_api.backends import Preloads, TrainerBackend
 from rljob_api.engine_spec import EngineKind
-from rljob_api.names import EXIT_SUCCEEDED
+from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_SUCCEEDED
 from rljob_api.wire.identity import Endpoints
 from rljob_api.wire.processes import LauncherExited, LauncherSpawned, ParentReady, SpawnLauncher
 from rljob_workers.launcher.preload import limit_thread_pools, preload, require_single_thread
@@ -130,11 +130,17 @@ class Parent:
 
 
 def serve(fd: int, bodies: Bodies, load: Callable[[], None] = preload) -> int:
-    """Loads, then serves the supervisor at the other end of `fd`."""
+    """Loads, then serves the supervisor at the other end of `fd`. What cannot be imported now never can: no restart."""
     control = socket.socket(fileno=fd)
     control.set_inheritable(False)
     control.settimeout(SEND_SECONDS)
-    load()
+    try:
+        load()
+    except ImportError as error:
+        sys.stderr.write(
+            f"{sys.executable} cannot import what a job needs: {error}. Mend the install of rljob[worker].\n"
+        )
+        return EXIT_BAD_MANIFEST
     Parent(control, SignalPipe(), bodies).run()
     return EXIT_SUCCEEDED
 

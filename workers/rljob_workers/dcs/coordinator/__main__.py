@@ -13,6 +13,7 @@ import socket
 import sys
 from pathlib import Path
 
+from rljob_api.names import EXIT_BAD_MANIFEST
 from rljob_workers.dcs.coordinator.listening import open_listener
 
 _PR_SET_PDEATHSIG = 1
@@ -23,7 +24,13 @@ def main() -> None:
     options = _parser().parse_args()
     if options.die_with_parent:
         _die_with_parent(options.die_with_parent)
-    from rljob_workers.dcs.coordinator.serving import serve
+    try:
+        from rljob_workers.dcs.coordinator.serving import serve
+    except ImportError as error:  # no restart would help
+        sys.stderr.write(
+            f"{sys.executable} cannot import what a job needs: {error}. Mend the install of rljob[worker].\n"
+        )
+        sys.exit(EXIT_BAD_MANIFEST)
 
     listener = _listener(options)
     serve(listener, Path(options.endpoints), Path(options.manifest))
