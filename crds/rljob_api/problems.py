@@ -5,6 +5,7 @@ Pure. Called by whoever reads what somebody else wrote.
 
 import difflib
 import json
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable
@@ -18,7 +19,7 @@ from pydantic_core import ErrorDetails
 from rljob_api.base import ApiModel
 from rljob_api.quantity import QUANTITY
 from rljob_api.rule import BROKEN_RULE
-from rljob_api.spec import FORM_OF_NAME, RLJob
+from rljob_api.spec import FORM_OF_NAME, JOB_NAME, LONGEST_JOB_NAME, RLJob
 
 _LONGEST_VALUE = 60
 _CLOSE_ENOUGH = 0.7
@@ -108,9 +109,18 @@ def _not_in_enum(details: ErrorDetails) -> str:
 def _wrong_form(details: ErrorDetails) -> str:
     pattern = details["ctx"].get("pattern")
     cure = _FORMS.get(str(details["loc"][-1]), f"It must match {pattern}.")
+    if pattern == JOB_NAME:
+        cure += _near_name(str(details["input"]))
     if pattern == QUANTITY:
         cure = 'Give an amount as Kubernetes writes it: "500m", 2, "8Gi".'
     return f"{_shown(details['input'])} is not of the right form. {cure}"
+
+
+def _near_name(given: str) -> str:
+    """A name that would do, for one that does not; empty where nothing of it would."""
+    words = re.sub("[^a-z0-9]+", "-", given.lower()).strip("-")
+    name = (words if words[:1].isalpha() else f"job-{words}")[:LONGEST_JOB_NAME].rstrip("-")
+    return f" {name} would do." if words else ""
 
 
 def _below(details: ErrorDetails) -> str:

@@ -896,6 +896,7 @@ class RLJobSpec(RuledModel):
 
 
 JOB_NAME = "^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"
+LONGEST_JOB_NAME = 40
 FORM_OF_NAME = "Give at most 40 lower-case letters, digits and '-', with a letter first and a letter or digit last."
 
 
