@@ -233,7 +233,9 @@ class Reconciler:
             await memory.actions.bury(scene.pods)
         finally:
             await self._emit(key, case.raw, case.job, decision)
-            await self._tell(case, [*(coordinator.take_told() if coordinator is not None else []), *told])
+            await self._tell(
+                case, [*(coordinator.take_told(decision.status) if coordinator is not None else []), *told]
+            )
         soonest = [decision.look_again_at]
         if outcome.refusals:
             await self._emit_refused(key, case.raw, outcome.refusals)

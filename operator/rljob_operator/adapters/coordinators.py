@@ -23,7 +23,7 @@ from rljob_operator.budget import Rate
 from rljob_operator.coordinator_follower import QUIET, CoordinatorFollower, Pace
 from rljob_operator.coordinator_link import MOST_BYTES, CoordinatorError, CoordinatorLink
 from rljob_operator.core import Event
-from rljob_operator.core.told import RETOLD_SECONDS, told
+from rljob_operator.core.told import RETOLD_SECONDS, TOLD, told
 
 PATIENCE_SECONDS = 1.0
 """A coordinator that takes longer to answer does not keep a turn from what can be decided without it. It is not waited
@@ -75,7 +75,7 @@ class Coordinator:
         self._contact = contact
         self._metrics = metrics
         self._follower = CoordinatorFollower(link, self, _pace(), clock)
-        self._told: deque[Event] = deque(maxlen=MOST_TOLD)
+        self._told: deque[CoordinatorEvent] = deque(maxlen=MOST_TOLD)
 
     @property
     def ask_again_seconds(self) -> float:
@@ -98,15 +98,14 @@ class Coordinator:
     def hear(self, events: Sequence[CoordinatorEvent]) -> None:
         """Wakes the job, whose turn takes from here what is to be told."""
         since = time.time() - RETOLD_SECONDS
-        ours = (told(event) for event in events if event.at >= since)
-        self._told.extend(event for event in ours if event is not None)
+        self._told.extend(event for event in events if event.at >= since and event.kind in TOLD)
         self._wake(urgency_of_events(events))
 
-    def take_told(self) -> list[Event]:
-        """What it has told since this was asked last, and the user should know."""
-        taken = list(self._told)
+    def take_told(self, status: RLJobStatus) -> list[Event]:
+        """What it has told since this was asked last, and the user of a job of this status should know."""
+        taken = [told(event, status) for event in self._told]
         self._told.clear()
-        return taken
+        return [event for event in taken if event is not None]
 
     def note_request(self, what: str, error: CoordinatorError | None) -> None:
         """Counts it. The status says whether it can be reached: where only events do not come, it is asked for that."""

@@ -14,6 +14,9 @@ from rljob_operator.core.decision import Event
 from rljob_operator.core.observed import Observed
 from rljob_operator.core.reasons import Reason
 
+_SAID_OTHERWISE = (FailureKind.LAUNCHER_LOST, FailureKind.ROWS_LOST)
+"""Of an earlier life these are no news: a pod's own end is, and the event of the storage unit that lost the rows."""
+
 
 def notices(observed: Observed, causes: Causes, now: float) -> tuple[Event, ...]:
     """Engines that their launchers restart, and failures of lives that are restarted already."""
@@ -25,7 +28,7 @@ def notices(observed: Observed, causes: Causes, now: float) -> tuple[Event, ...]
         role = failure.pod.role
         if failure.kind is FailureKind.ENGINE_EXITED:
             events.append(Event(now, Reason.ENGINE_EXITED, failure.message, role))
-        elif failure.kind is not FailureKind.LAUNCHER_LOST and failure.id not in current:
+        elif failure.kind not in _SAID_OTHERWISE and failure.id not in current:
             life = f"epoch {failure.epoch}, generation {failure.generation}"
             events.append(Event(now, Reason.EARLIER_LIFE, f"{failure.message} ({life}: restarted already)", role))
         elif failure.exit_code == EXIT_SUCCEEDED:

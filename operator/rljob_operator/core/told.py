@@ -30,10 +30,10 @@ RETOLD_SECONDS = 600.0
 """What is older is not told again: a supervisor that begins has no news of it, and its event may have expired."""
 
 
-def told(event: CoordinatorEvent) -> Event | None:
-    """An event of the coordinator as one of ours, if it is to be told."""
+def told(event: CoordinatorEvent, status: RLJobStatus) -> Event | None:
+    """An event of the coordinator as one of ours, if it is to be told to the user of a job of this status."""
     reason = TOLD.get(event.kind)
-    if reason is None:
+    if reason is None or _is_expected(event, status):
         return None
     role = event.pod.role if event.pod is not None else None
     return Event(event.at, reason, event.message, role, once=f"{event.epoch}/{event.id}/{event.at:.6f}")
@@ -69,6 +69,12 @@ def epoch_opened(point: RestorePoint, at: float) -> Event:
         f"{point.kept_groups} groups kept, {point.dropped_groups} generated again"
     )
     return Event(at, Reason.EPOCH_OPENED, message, once=f"open/{point.epoch}")
+
+
+def _is_expected(event: CoordinatorEvent, status: RLJobStatus) -> bool:
+    """Whether a storage unit came back empty since the whole job was begun or resumed: units keep nothing over that."""
+    was_begun = status.restart.scope is None
+    return event.kind == EventKind.UNIT_LOST and was_begun and event.epoch < status.restart.epoch
 
 
 def _is_recent(at: float | None, now: float) -> bool:

@@ -71,6 +71,6 @@ class Journal:
         line = step_line(event, queue) if event.kind is EventKind.STEP_TRAINED else None
         if line is not None and self._folder.append_step(line):
             self._view.step(line)
-        ours = told(event)
+        ours = told(event, self.status)
         if ours is not None and event.at >= self._started_at:
             self.emit(ours)

@@ -47,7 +47,7 @@ class RunFolder:
         self.path = path
         self._lock = lock
         self._checkpoints: TextIO | None = None
-        self._steps: set[tuple[int, int]] | None = None
+        self._steps: dict[int, list[int]] | None = None
 
     @classmethod
     def open(cls, path: Path, *, fresh: bool) -> "RunFolder":
@@ -193,14 +193,20 @@ class RunFolder:
         append_line(self.path / "events.jsonl", line)
 
     def append_step(self, line: Mapping[str, object]) -> bool:
-        """One trained step; False for one that is already there. After a restart a step trained again is a new line."""
-        key = (int(str(line["epoch"])), int(str(line["step"])))
+        """One trained step; False for one that is already there.
+
+        After a restart a step that is trained again is a new line; it names the epoch of the line whose place it takes.
+        """
+        epoch, step = int(str(line["epoch"])), int(str(line["step"]))
         if self._steps is None:
-            self._steps = {(line["epoch"], line["step"]) for line in read_lines(self.path / "metrics.jsonl")}
-        if key in self._steps:
+            self._steps = {}
+            for before in read_lines(self.path / "metrics.jsonl"):
+                self._steps.setdefault(before["step"], []).append(before["epoch"])
+        epochs = self._steps.setdefault(step, [])
+        if epoch in epochs:
             return False
-        self._steps.add(key)
-        append_line(self.path / "metrics.jsonl", line)
+        append_line(self.path / "metrics.jsonl", {**line, "restates": epochs[-1]} if epochs else line)
+        epochs.append(epoch)
         return True
 
     def tail(self, name: str, size: int = 4096) -> str:

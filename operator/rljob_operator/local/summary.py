@@ -37,9 +37,12 @@ def summary(run: Path, status: RLJobStatus, seconds: float, resume: str) -> dict
 
 
 def _steps(run: Path) -> list[dict[str, Any]]:
-    """By step: the last line of a step is the one that stands."""
-    by_step = {int(line["step"]): line for line in read_lines(run / "metrics.jsonl")}
-    return [line for _, line in sorted(by_step.items())]
+    """Those that stand: a line is void once a later one is of its step or of one before it."""
+    standing: list[dict[str, Any]] = []
+    for line in reversed(list(read_lines(run / "metrics.jsonl"))):
+        if not standing or line["step"] < standing[-1]["step"]:
+            standing.append(line)
+    return standing[::-1]
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from rljob_api.names import Epoch, Role, Scope
-from rljob_api.status import RLJobStatus
+from rljob_api.status import RestartStatus, RLJobStatus
 from rljob_api.wire.observation import CoordinatorEvent, EventKind
 from rljob_operator.adapters.api import Api
 from rljob_operator.adapters.errors import refusal
@@ -110,7 +110,7 @@ def test_both_sinks_tell_what_the_coordinator_tells(kind: str) -> None:
     folder, server = Heard(), Server()
     journal = Journal(cast(Any, folder), cast(Any, folder), RLJobStatus())
     journal.hear(event(kind, now + 1), None)
-    ours = told(event(kind, now + 1))
+    ours = told(event(kind, now + 1), RLJobStatus())
     assert ours is not None
     asyncio.run(Events(cast(Api, server), "o").emit(KEY, JOB, record_of(ours), ours.once))
 
@@ -123,7 +123,7 @@ def test_both_sinks_tell_what_the_coordinator_tells(kind: str) -> None:
 def test_what_an_operator_told_the_next_one_does_not_tell_again() -> None:
     server = Server()
     for number in (7, 7, 8):
-        ours = told(event(EventKind.UNIT_LOST, 1.0, number))
+        ours = told(event(EventKind.UNIT_LOST, 1.0, number), RLJobStatus())
         assert ours is not None
         asyncio.run(Events(cast(Api, server), "o").emit(KEY, JOB, record_of(ours), ours.once))
     assert len(server.events) == 2
@@ -149,3 +149,17 @@ def test_a_restart_and_an_end_are_told_again_under_the_same_name_as_long_as_they
     (again,) = retold(world.status, world.now + 1)
     assert (again.reason, again.message, again.once) == (Reason.SUCCEEDED, first.message, first.once)
     assert first.once == end_of(world.status)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "scope", "is_told"),
+    [
+        pytest.param(3, None, False, id="of the epochs before a resume: units keep nothing over that"),
+        pytest.param(4, None, True, id="in the epoch that was resumed"),
+        pytest.param(3, Scope.GLOBAL, True, id="before a restart that something made necessary"),
+    ],
+)
+def test_an_empty_storage_unit_is_no_alarm_of_a_resume(epoch: int, scope: Scope | None, is_told: bool) -> None:
+    status = RLJobStatus(restart=RestartStatus(epoch=Epoch(4), scope=scope))
+    lost = event(EventKind.UNIT_LOST, 1.0).model_copy(update={"epoch": Epoch(epoch)})
+    assert (told(lost, status) is not None) == is_told

@@ -1,6 +1,9 @@
 """What a run folder remembers of the run before."""
 
 import json
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,8 +12,11 @@ from rljob_api.spec import RLJob
 from rljob_api.status import RestartStatus, RLJobStatus
 from rljob_operator.local.errors import RunRefused
 from rljob_operator.local.run_folder import RunFolder
+from rljob_operator.local.summary import summary
 from tests.power_cuts import noted_syncs
 from tests.unit.api.manifests import changed
+
+OPERATIONS = Path(__file__).parents[3] / "docs/operations.md"
 
 
 def test_a_run_goes_on_under_another_name(tmp_path: Path) -> None:
@@ -49,3 +55,25 @@ def test_a_power_cut_takes_no_decision(tmp_path: Path) -> None:
         folder.write_status(RLJobStatus(), durable=True)
         assert disk.lost(tmp_path / "status.json") is None
     folder.close()
+
+
+def test_steps_that_were_taken_back_are_marked_and_can_be_left_out(tmp_path: Path) -> None:
+    """By the line of docs/operations.md, and in the summary."""
+    folder = RunFolder.open(tmp_path, fresh=False)
+    trained = [(1, 0), (1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 2), (3, 2)]
+    for epoch, step in trained:
+        folder.append_step({"epoch": epoch, "step": step, "reward": epoch, "seconds": 1.0, "samples": 1})
+    folder.close()
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    marked = {(line["epoch"], line["step"]): line.get("restates") for line in lines}
+    assert marked == {**dict.fromkeys(trained[:4]), (2, 1): 1, (2, 2): 1, (3, 2): 2}
+    assert summary(tmp_path, RLJobStatus(), 1.0, "")["steps"] == 3
+    (command,) = re.findall(r"^\$ (jq .* metrics\.jsonl)$", OPERATIONS.read_text(), re.MULTILINE)
+    if shutil.which("jq") is None:
+        pytest.skip("jq is not installed")
+    said = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert [tuple(map(json.loads(line).get, ("epoch", "step"))) for line in said.splitlines()] == [
+        (1, 0),
+        (2, 1),
+        (3, 2),
+    ]

@@ -151,7 +151,7 @@ def _live(body: Callable[[], int], log: Path, prepare: Callable[[], None], paren
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else EXIT_FAILED
     except BaseException as error:  # the edge of the process: whatever it was must become last words
-        code = _last_words_of(error)
+        code = _last_words_of(error, log)
     finally:
         with contextlib.suppress(BaseException):
             sys.stdout.flush()
@@ -159,9 +159,13 @@ def _live(body: Callable[[], int], log: Path, prepare: Callable[[], None], paren
         os._exit(code)  # not sys.exit: the parent's stack above us is not ours to unwind
 
 
-def _last_words_of(error: BaseException) -> int:
+def _last_words_of(error: BaseException, log: Path) -> int:
     if is_users_error(error):
-        sys.stderr.write(f"{error}\n")
+        notes = getattr(error, "__notes__", [])  # the traceback of a user's code, which the sentence leads to
+        for note in notes:
+            sys.stderr.write(f"{note}\n")
+        where = f" Its traceback is in logs/{log.name}." if notes else ""
+        sys.stderr.write(f"{error}{where}\n")
         return EXIT_BAD_MANIFEST
     traceback.print_exception(error)
     return EXIT_FAILED

@@ -137,6 +137,7 @@ def serve(fd: int, bodies: Bodies, load: Callable[[], None] = preload) -> int:
     try:
         load()
     except ImportError as error:
+        control.close()
         sys.stderr.write(
             f"{sys.executable} cannot import what a job needs: {error}. Mend the install of rljob[worker].\n"
         )

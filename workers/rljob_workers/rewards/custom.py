@@ -11,7 +11,14 @@ import time
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat, cast
 
 from rljob_workers.rewards.base import Answer, Reward, RewardFunction
-from rljob_workers.rewards.errors import RewardError, RewardFailed, RewardMissing, RewardRefused, RewardTimeout
+from rljob_workers.rewards.errors import (
+    RewardError,
+    RewardFailed,
+    RewardMissing,
+    RewardRefused,
+    RewardTimeout,
+    place_of,
+)
 from rljob_workers.rewards.loading import load_function
 from rljob_workers.rewards.runners import Call, Clock, LoopRunner, Runner, ThreadRunner
 
@@ -74,7 +81,8 @@ class CustomReward(Reward):
             # A subclass of it is mostly a text that could not be read, and so a matter of this answer alone.
             kind = RewardRefused if type(error) is ValueError else RewardFailed
             raise kind(
-                f"{_FIELD}.function: {self._name} raised {type(error).__name__} on {_prompt(call.group)}: {error}"
+                f"{_FIELD}.function: {self._name} raised {type(error).__name__} on {_prompt(call.group)}"
+                f"{place_of(error)}: {error}"
             ) from error
         return call.future.result()
 

@@ -12,6 +12,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rljob_workers.rewards.errors import place_of, traceback_of
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -57,9 +59,12 @@ def _load_module(name: str, spec: RewardFunctionSpec) -> ModuleType:
             ) from error
         raise ValueError(f"{_FIELD}.function: module {name} needs {error.name}, which is not installed.") from error
     except Exception as error:  # a user's module may raise anything while it is imported
-        raise ValueError(
-            f"{_FIELD}.function: module {name} failed while it was imported: {type(error).__name__}: {error}"
-        ) from error
+        failed = ValueError(
+            f"{_FIELD}.function: module {name} failed while it was imported{place_of(error)}: {type(error).__name__}:"
+            f" {error}"
+        )
+        failed.add_note(traceback_of(error))
+        raise failed from error
 
 
 def _search_first(folder: Path, module_name: str) -> None:

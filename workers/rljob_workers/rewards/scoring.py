@@ -14,10 +14,13 @@ from dataclasses import dataclass
 
 from rljob_api.spec import FailedReward, RewardSpec
 from rljob_workers.rewards.base import Answer, Reward, Score
-from rljob_workers.rewards.errors import RewardError, RewardRefused
+from rljob_workers.rewards.errors import RewardError, RewardRefused, place_of, traceback_of
 from rljob_workers.rewards.failed_share import FailedShare
 
 _LOG = logging.getLogger(__name__)
+
+_LOGGED_PLACES = 20
+"""Of which tracebacks are logged: one in each answer is no use to its reader."""
 
 RETRIES, UNSCORED = "reward_retries", "samples_unscored"
 
@@ -58,6 +61,7 @@ class Scoring:
         self._share = share
         self._sleep = sleep
         self._lock = threading.Lock()
+        self._logged: set[str] = set()
         self._counters = counters
         counters.update(dict.fromkeys((RETRIES, UNSCORED), 0.0))
 
@@ -83,7 +87,7 @@ class Scoring:
         try:
             return self._reward.score_groups(groups)
         except RewardRefused as error:
-            raise ValueError(str(error)) from error
+            raise _final(str(error), error) from error
 
     def _settled(self, outcome: float | RewardError) -> Score:
         failed = isinstance(outcome, RewardError)
@@ -95,7 +99,7 @@ class Scoring:
         if not isinstance(outcome, RewardError):
             return Score(outcome)
         if too_many:
-            raise ValueError(f"{sentence} The last: {outcome}") from outcome
+            raise _final(f"{sentence} The last: {outcome}", outcome) from outcome
         if number & (number - 1) == 0:  # the first, and then ever more rarely
             _LOG.warning(
                 "samples without a score so far: %d, after %d retries each; the last: %s",
@@ -103,7 +107,20 @@ class Scoring:
                 self._policy.retries,
                 outcome,
             )
+        self._log_new(outcome)
         return Score(0.0, str(outcome)) if self._policy.default is None else Score(self._policy.default)
+
+    def _log_new(self, failed: RewardError) -> None:
+        """The traceback of what a user's function raised, once for each place in its code."""
+        cause = failed.__cause__
+        if cause is None:
+            return
+        place = f"{type(cause).__name__}{place_of(cause)}"
+        with self._lock:
+            if place in self._logged or len(self._logged) >= _LOGGED_PLACES:
+                return
+            self._logged.add(place)
+        _LOG.warning("the reward's function raised:\n%s", traceback_of(cause))
 
     def _sentence(self) -> str:
         share = self._share
@@ -112,6 +129,14 @@ class Scoring:
             f"scored, after {self._policy.retries} retries, which is more than {share.limit:g} of {share.window}."
             " Mend the reward, or raise maxFailedShare."
         )
+
+
+def _final(sentence: str, error: RewardError) -> ValueError:
+    """Ends the job; what a user's function raised goes with it into the log of the process."""
+    final = ValueError(sentence)
+    if error.__cause__ is not None:
+        final.add_note(traceback_of(error.__cause__))
+    return final
 
 
 def _has_failed(group: Sequence[float | RewardError]) -> bool:
