@@ -9,7 +9,9 @@ import click
 
 from rljob_api.machine_devices import machine_devices
 from rljob_api.model_shape import model_shape
+from rljob_cli.findings import Level
 from rljob_cli.manifests import refuse
+from rljob_cli.reward_trial import trial_findings
 from rljob_cli.row_lengths import row_lengths
 from rljob_cli.run_plan import plan_json, run_plan
 from rljob_cli.run_plan_text import plan_text
@@ -27,5 +29,9 @@ def dry_run(job: RLJob, output: Literal["text", "json"]) -> None:
         shape = model_shape(job.spec.model)
     except ValueError as error:
         refuse([str(error)])
+    for finding in trial_findings(job.spec):
+        if finding.level is Level.PROBLEM:
+            refuse([finding.text])
+        click.echo(f"warning: {finding.text}", err=True)
     plan = run_plan(job, machine, placed, shape, row_lengths(job.spec, shape.max_positions))
     click.echo(json.dumps(plan_json(plan)) if output == "json" else plan_text(plan))

@@ -18,6 +18,7 @@ _EPILOG = """\b
 Try it:
   rljob validate examples/quickstart.yaml     is the manifest right?
   rljob render examples/quickstart.yaml       what do I get where I wrote nothing?
+  rljob reward examples/quickstart.yaml       what are answers worth to it?
   rljob run examples/quickstart.yaml          train it on this machine
   rljob run job.yaml --audit                  log every trained sample ...
   rljob audit rljob-out/job                   ... and prove that each was trained once, fresh enough
@@ -48,6 +49,7 @@ SUBCOMMANDS = {
     "run": Subcommand("rljob_cli.run:run", "Train a job on this machine: every role a process, a real Redis."),
     "validate": Subcommand("rljob_cli.validate:validate", "Check a manifest and what it names."),
     "render": Subcommand("rljob_cli.render:render", "Print a manifest with all defaults filled in."),
+    "reward": Subcommand("rljob_cli.reward_command:reward", "Try the reward of a manifest on its first rows."),
     "samples": Subcommand("rljob_cli.samples_command:samples", "Show what was generated: prompts, answers, rewards."),
     "audit": Subcommand("rljob_cli.audit_command:audit", "Prove that a run trained every sample exactly once."),
     "queue": Subcommand("rljob_cli.queue_command:queue", "Look at the queue of a running job, check it, drain it."),

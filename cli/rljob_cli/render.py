@@ -7,6 +7,7 @@ import click
 
 from rljob_api.checkpoint_interval import checkpoint_interval
 from rljob_api.manifest import ManifestError, load_manifest, render_manifest, resolve_paths
+from rljob_api.open_defaults import Place, resolve
 from rljob_api.spec import RLJob
 from rljob_cli.manifests import refuse
 
@@ -18,7 +19,7 @@ from rljob_cli.manifests import refuse
     "--config", type=click.Path(path_type=Path), help="The operator's options, for --kubernetes; default: its defaults."
 )
 def render(file: Path, *, kubernetes: bool, config: Path | None) -> None:
-    """Print the manifest FILE with all defaults filled in.
+    """Print the manifest FILE with all defaults filled in, those that depend on the job for a new run on this machine.
 
     Paths stay as they are written. Of what FILE names (data, model, reward) only the model's size is looked at, where
     its folder is on this machine: it decides how often the job saves.
@@ -27,7 +28,15 @@ def render(file: Path, *, kubernetes: bool, config: Path | None) -> None:
         raise click.UsageError("--config is for --kubernetes: give both or none.")
     try:
         job = load_manifest(file)
-        text = _objects(job, config) if kubernetes else _with_interval(render_manifest(job), job, file.resolve().parent)
+        resolution = resolve(job.spec, Place.CLUSTER if kubernetes else Place.MACHINE)
+        if resolution.problems:
+            refuse(resolution.problems)
+        job = job.model_copy(update={"spec": resolution.spec})
+        if kubernetes:
+            text = _objects(job, config)
+        else:
+            chosen = "".join(f"# by default: {choice}\n" for choice in resolution.choices)
+            text = chosen + _with_interval(render_manifest(job), job, file.resolve().parent)
     except ManifestError as error:
         refuse(error.problems)
     except ValueError as error:

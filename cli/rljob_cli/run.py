@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from rljob_api.cluster_fields import given_cluster_fields
-from rljob_cli.engine_lookup import engine_problem
+from rljob_api.engine_spec import EngineKind
 from rljob_cli.extras import extra_problem
+from rljob_cli.kept_defaults import EarlierRun, run_folder
+from rljob_cli.machine_checks import engine_problem
 from rljob_cli.manifests import checked_job_or_exit, refuse
+from rljob_cli.reward_trial import try_reward
 
 if TYPE_CHECKING:
     from rljob_api.spec import RLJob
@@ -85,14 +88,17 @@ def run(
     """Train the job of the manifest FILE on this machine, or go on where an earlier run of it stopped."""
     if delete_earlier and not fresh:
         raise click.UsageError("--delete-earlier deletes what --fresh keeps: give both.")
-    job = checked_job_or_exit(file)
+    job = checked_job_or_exit(file, None if fresh else EarlierRun(out))
     _mind_the_machine(job)
     if dry_run:
         from rljob_cli.dry_run import dry_run as print_plan
 
         print_plan(job, output)
         return
-    problem = extra_problem("worker", "rljob run") or engine_problem(job.spec.roles.rollout.engine)
+    engine = job.spec.roles.rollout.engine
+    problem = extra_problem("worker", "rljob run") or engine_problem(engine)
+    if problem is None and engine.kind is EngineKind.SGLANG:  # before a server takes minutes to start
+        problem = try_reward(job.spec, rows=0).problem if job.spec.rollout.reward.custom is not None else None
     if problem is not None:
         refuse([problem])
     if audit:
@@ -103,7 +109,7 @@ def run(
     from rljob_operator.local.start import run_job
 
     resume = f"rljob run {shlex.quote(str(file))}" + (f" --out {shlex.quote(str(out))}" if out is not None else "")
-    folder = out or Path("rljob-out") / job.metadata.name
+    folder = run_folder(out, job.metadata.name)
     earlier = (Earlier.DELETED if delete_earlier else Earlier.KEPT) if fresh else Earlier.GOES_ON
     try:
         code = run_job(job, folder, earlier=earlier, output=output, resume=resume)

@@ -6,11 +6,11 @@ Pure. Held by the API server, through the CRD (`crd.py`), and by the operator an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from rljob_api.names import Role
-from rljob_api.role_traits import LEADING_ROLE, SCALED_ROLE, field_name
+from rljob_api.role_traits import FORWARD_ROLES, LEADING_ROLE, SCALED_ROLE, TRAITS, field_name
 from rljob_api.rule import Derived, Rule
 
 if TYPE_CHECKING:
@@ -42,6 +42,39 @@ def _no_sharing(role: Role) -> Rule:
         holds=_has_devices_of_its_own(role),
         sentence=f"{{{field}}} is for rljob run on one machine: a cluster gives a device to one pod alone. Remove it.",
         cel=f"!has(self.{above}) || !has(self.{field})",
+    )
+
+
+def _takes_devices(role: Role) -> Iterator[Role]:
+    """Roles whose GPUs mean that `role` must say where it computes itself."""
+    if role in FORWARD_ROLES:
+        return iter((LEADING_ROLE,))
+    return (other for other in Role if TRAITS[other].loads_model and other is not role)
+
+
+def _says_where_it_computes(role: Role) -> Callable[[RLJobSpec], bool]:
+    def holds(spec: RLJobSpec) -> bool:
+        given = spec.roles.of(role)
+        is_left_open = role in FORWARD_ROLES and role.value not in spec.roles.model_fields_set
+        if given is None or is_left_open or "gpus" in given.model_fields_set:
+            return True
+        others = (spec.roles.of(other) for other in _takes_devices(role))
+        return not any(other is not None and other.gpus for other in others)
+
+    return holds
+
+
+def _where_it_computes(role: Role) -> Rule:
+    above = f"self.roles.{field_name(role)}"
+    names = [f"self.roles.{field_name(other)}" for other in _takes_devices(role)]
+    others = " || ".join(f"(has({name}) && has({name}.gpus) && {name}.gpus > 0)" for name in names)
+    who = "the actor has gpus" if role in FORWARD_ROLES else "another role has gpus"
+    return Rule(
+        field=f"roles.{field_name(role)}",
+        holds=_says_where_it_computes(role),
+        sentence=f"has no gpus, but {who}: its model would be computed on the CPU, and on a cluster a device belongs "
+        "to one pod alone. Give gpus, or gpus: 0 for the CPU.",
+        cel=f"!has({above}) || has({above}.gpus) || !({others})",
     )
 
 
@@ -79,7 +112,12 @@ _NO_ORDER = Rule(
     cel="!has(self.scheduling) || !has(self.scheduling.gang) || self.checkpoint.volume.accessMode == 'ReadWriteMany'",
 )
 
-ALWAYS: tuple[Rule, ...] = (*(_no_sharing(role) for role in Role), _ENOUGH_ROLLOUTS, _NO_ORDER)
+ALWAYS: tuple[Rule, ...] = (
+    *(_no_sharing(role) for role in Role),
+    *(_where_it_computes(role) for role in Role if TRAITS[role].loads_model),
+    _ENOUGH_ROLLOUTS,
+    _NO_ORDER,
+)
 
 UNTIL_BEGUN: tuple[Rule, ...] = (
     Rule(

@@ -47,6 +47,10 @@ _UNKNOWN_TO_0_1_0 = frozenset(
 """Fields whose defaults readers fill in, and the API server does not: it would write them into every job that it reads,
 and the operator of release 0.1.0, which refuses a field that it does not know, could not be gone back to."""
 
+LEFT_OPEN = frozenset({"gpus", "actorFwd"})
+"""Fields whose own default depends on the rest of the job (`open_defaults`): the API server fills in none, so that
+it can be told what was given. What is below them has its defaults."""
+
 _DROPPED = frozenset({"title", "$defs", "additionalProperties", "const", "default", "anyOf"})
 INT_OR_STRING = "x-kubernetes-int-or-string"
 """A node that has no type."""
@@ -205,7 +209,10 @@ def _structural(
     if "properties" in source:
         schema["properties"] = {
             name: _structural(
-                part, definitions, keeps_defaults=keeps_defaults and name not in undefaulted, undefaulted=undefaulted
+                part if name not in LEFT_OPEN else {key: value for key, value in part.items() if key != "default"},
+                definitions,
+                keeps_defaults=keeps_defaults and name not in undefaulted,
+                undefaulted=undefaulted,
             )
             for name, part in source["properties"].items()
         }
@@ -268,12 +275,13 @@ def _bound(schema: Schema) -> None:
 
 
 def _written(value: object, undefaulted: frozenset[str]) -> object:
-    """A default as the API server may write it: without what release 0.1.0 would refuse, and without nulls.
+    """A default as the API server may write it: without what release 0.1.0 would refuse, what is left open, and nulls.
 
     A field that is not nullable would refuse a null, and a nullable one does not need it.
     """
     if isinstance(value, dict):
-        kept = {key: inner for key, inner in value.items() if inner is not None and key not in undefaulted}
+        left_out = undefaulted | LEFT_OPEN
+        kept = {key: inner for key, inner in value.items() if inner is not None and key not in left_out}
         return {key: _written(inner, undefaulted) for key, inner in kept.items()}
     return value
 

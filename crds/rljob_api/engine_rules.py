@@ -1,7 +1,7 @@
 """The rules of `roles.rollout.engine`: which flags and variables of a server RLJob gives itself, what each kind needs.
 
 Only `engine_spec.py` and `spec.py` import this. The fields are younger than release 0.1.0, so that the API server fills
-in none of their defaults: CEL asks for each of them whether it is there.
+in none of their defaults: CEL asks for each of them whether it is there. Of `kind` that is what a default hangs on.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rljob_api.names import EngineKind
 from rljob_api.rule import Derived, Rule
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ _TAKEN_VARIABLES = {
 
 _ARGS = "(has(self.args) ? self.args : [])"
 _ROLES_ARGS = "(has(self.engine) && has(self.engine.args) ? self.engine.args : [])"
-_IS_SGLANG = "(has(self.kind) && self.kind == 'SGLang')"
+_GPUS = "(has(self.gpus) ? self.gpus : 0)"
+_IS_SGLANG = f"(has(self.engine) && has(self.engine.kind) ? self.engine.kind == 'SGLang' : {_GPUS} > 0)"
 _SHARE = "(has(self.engine) && has(self.engine.tensorParallel) ? self.engine.tensorParallel : 1)"
 
 
@@ -97,27 +99,6 @@ def _variable_is_ours(name: str, instead: str) -> Rule:
 
 
 ENGINE: tuple[Rule, ...] = (
-    Rule(
-        field="args",
-        holds=lambda engine: engine.kind == "SGLang" or not engine.args,
-        sentence="are flags of a server of kind SGLang; those of other kinds have none. Remove args or set kind to "
-        "SGLang.",
-        cel=f"{_IS_SGLANG} || {_ARGS}.size() == 0",
-    ),
-    Rule(
-        field="python",
-        holds=lambda engine: engine.kind == "SGLang" or engine.python is None,
-        sentence="{python} is for kind SGLang; servers of other kinds run in the environment of the job. Remove python "
-        "or set kind to SGLang.",
-        cel=f"{_IS_SGLANG} || !has(self.python)",
-    ),
-    Rule(
-        field="tensorParallel",
-        holds=lambda engine: engine.kind == "SGLang" or engine.tensor_parallel == 1,
-        sentence="{tensorParallel} needs kind SGLang; servers of other kinds have one device at most. Set kind to "
-        "SGLang or leave tensorParallel out.",
-        cel=f"{_IS_SGLANG} || !has(self.tensorParallel) || self.tensorParallel == 1",
-    ),
     *(_flags_are_ours(taken) for taken in _TAKEN),
     *(_variable_is_ours(name, instead) for name, instead in _TAKEN_VARIABLES.items()),
 )
@@ -138,20 +119,52 @@ def _first_of_the_cpu(role: spec.RolloutRoleSpec) -> str:
     return _given(role.engine.args, _OF_THE_CPU)[0]
 
 
+def engine_kind(role: spec.RolloutRoleSpec) -> EngineKind:
+    """The engine's kind: as given, else SGLang where it computes on GPUs.
+
+    For the manifest of a new job, and not for one that is resolved: there `engine.kind` says it.
+    """
+    if "kind" in role.engine.model_fields_set or not role.gpus:
+        return role.engine.kind
+    return EngineKind.SGLANG
+
+
 ROLLOUT_ROLE: tuple[Rule, ...] = (
+    Rule(
+        field="engine.args",
+        holds=lambda role: engine_kind(role) == "SGLang" or not role.engine.args,
+        sentence="are flags of a server of kind SGLang; those of other kinds have none. Remove args or set kind to "
+        "SGLang.",
+        cel=f"{_IS_SGLANG} || {_ROLES_ARGS}.size() == 0",
+    ),
+    Rule(
+        field="engine.python",
+        holds=lambda role: engine_kind(role) == "SGLang" or role.engine.python is None,
+        sentence="{engine.python} is for kind SGLang; servers of other kinds run in the environment of the job. Remove "
+        "python or set kind to SGLang.",
+        cel=f"{_IS_SGLANG} || !has(self.engine) || !has(self.engine.python)",
+    ),
+    Rule(
+        field="engine.tensorParallel",
+        holds=lambda role: engine_kind(role) == "SGLang" or role.engine.tensor_parallel == 1,
+        sentence="{engine.tensorParallel} needs kind SGLang; servers of other kinds have one device at most. Set kind "
+        "to SGLang or leave tensorParallel out.",
+        cel=f"{_IS_SGLANG} || {_SHARE} == 1",
+    ),
     Rule(
         field="engine.tensorParallel",
         holds=_has_whole_engines,
-        sentence="{engine.tensorParallel} GPUs for each engine do not divide the gpus of a pod, {gpus}. Give a divisor "
-        "of gpus, or change gpus.",
-        cel=f"{_SHARE} == 1 || (self.gpus > 0 && self.gpus % {_SHARE} == 0)",
+        sentence="{engine.tensorParallel} GPUs for each engine do not divide the gpus of a pod, {gpusOfPod}. Give a "
+        "divisor of gpus, or change gpus.",
+        cel=f"{_SHARE} == 1 || ({_GPUS} > 0 && {_GPUS} % {_SHARE} == 0)",
+        derived={"gpusOfPod": Derived(lambda role: role.gpus, _GPUS)},
     ),
     Rule(
         field="ranksPerPod",
         holds=_is_one_rank_for_each_engine,
         sentence="{ranksPerPod} is not the number of its engines, {gpus} gpus with {share} for each, and each engine "
         "has one rank. Leave ranksPerPod out, or set gpus to 0.",
-        cel=f"self.gpus == 0 || !has(self.ranksPerPod) || self.gpus % {_SHARE} != 0 || "
+        cel=f"{_GPUS} == 0 || !has(self.ranksPerPod) || self.gpus % {_SHARE} != 0 || "
         f"self.ranksPerPod * {_SHARE} == self.gpus",
         derived={"share": Derived(lambda role: role.engine.tensor_parallel, _SHARE)},
     ),
@@ -160,13 +173,13 @@ ROLLOUT_ROLE: tuple[Rule, ...] = (
         holds=lambda role: role.gpus > 0 or role.engine.python is None,
         sentence="{engine.python} needs gpus: without them an engine is forked from its launcher, and has the "
         "environment of the job. Remove python or give gpus.",
-        cel="self.gpus > 0 || !has(self.engine) || !has(self.engine.python)",
+        cel=f"{_GPUS} > 0 || !has(self.engine) || !has(self.engine.python)",
     ),
     Rule(
         field="engine.args",
         holds=lambda role: role.gpus > 0 or not _given(role.engine.args, _OF_THE_CPU),
         sentence=f"{{flag}} is not yours to give: {_OF_THE_CPU.instead} Remove it from args or give gpus.",
-        cel=f"self.gpus > 0 || !{_ROLES_ARGS}.exists(arg, arg.matches('{_pattern(_OF_THE_CPU)}'))",
+        cel=f"{_GPUS} > 0 || !{_ROLES_ARGS}.exists(arg, arg.matches('{_pattern(_OF_THE_CPU)}'))",
         derived={
             "flag": Derived(_first_of_the_cpu, f"{_ROLES_ARGS}.filter(arg, arg.matches('{_pattern(_OF_THE_CPU)}'))[0]")
         },

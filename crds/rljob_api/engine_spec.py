@@ -4,23 +4,15 @@ A part of `spec.py`, which alone has it as a field. Its rules stand in `engine_r
 """
 
 import re
-from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field, StringConstraints, field_validator
 
 from rljob_api import engine_rules
+from rljob_api.names import EngineKind as EngineKind
 from rljob_api.rule import RuledModel
 
 _VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
-
-
-class EngineKind(StrEnum):
-    """Inference servers that a rollout can have."""
-
-    TORCH = "Torch"
-    SGLANG = "SGLang"
-    SIM = "Sim"
 
 
 _STARTUP_SECONDS = {EngineKind.TORCH: 300, EngineKind.SGLANG: 1800, EngineKind.SIM: 300}
@@ -36,7 +28,8 @@ class EngineSpec(RuledModel):
     kind: EngineKind = EngineKind.TORCH
     """Torch: a small server of our own, for small models and for machines without GPUs. SGLang: the one of that name,
     which must be installed where the job runs. Sim: computes nothing and spends the time that `simulation` says; the
-    roles that train and compute log-probs then do so, too."""
+    roles that train and compute log-probs then do so, too. Not given: SGLang where the rollouts have gpus, else Torch;
+    what a job began with stays."""
     args: list[EngineArgument] = Field(default=[], max_length=64)
     """Flags of the server's own, each name and each value an item, written in full: [--mem-fraction-static, "0.8"].
     Those that RLJob gives itself are refused. For kind SGLang."""

@@ -28,18 +28,41 @@ class ManifestError(ValueError):
 
 def load_manifest(path: Path) -> RLJob:
     """The job in the file `path`; ManifestError if there is none."""
+    return parse_manifest(read_manifest(path), str(path))
+
+
+def read_manifest(path: Path) -> str:
+    """The text of the file `path`; ManifestError where there is none."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ManifestError([f"{path}: cannot be read ({reason}). Give the path of a manifest."]) from error
     except UnicodeDecodeError as error:
         raise ManifestError([f"{path}: byte {error.start} is not UTF-8. Save the manifest as UTF-8 text."]) from error
-    return parse_manifest(text, str(path))
 
 
 def parse_manifest(text: str, source: str) -> RLJob:
     """The job in `text`; `source` names it in sentences about its syntax."""
+    document = document_of(text, source)
+    try:
+        return job_of(document)
+    except ValidationError as error:
+        raise ManifestError(sentences(error)) from error
+
+
+def job_of(document: dict[str, Any], context: str | None = None) -> RLJob:
+    """The job that a document describes. Raises ValidationError.
+
+    Through JSON, so that types are as strict as the API server's: "5" is no integer, and names are camelCase.
+    """
+    return RLJob.model_validate_json(
+        json.dumps(admitted(document), default=str), strict=True, context=context, by_alias=True, by_name=False
+    )
+
+
+def document_of(text: str, source: str) -> dict[str, Any]:
+    """What stands in `text`, before anything is known of its fields."""
     try:
         document = yaml.load(text, Loader=_ManifestLoader)  # noqa: S506 - a SafeLoader with fewer surprises
     except yaml.MarkedYAMLError as error:
@@ -50,13 +73,7 @@ def parse_manifest(text: str, source: str) -> RLJob:
         raise ManifestError(
             [f"{source}: holds no object. Give one with apiVersion, kind, metadata and spec, as examples/ has them."]
         )
-    try:
-        # Through JSON, so that types are as strict as the API server's: "5" is no integer, and names are camelCase.
-        return RLJob.model_validate_json(
-            json.dumps(admitted(document), default=str), strict=True, by_alias=True, by_name=False
-        )
-    except ValidationError as error:
-        raise ManifestError(sentences(error)) from error
+    return document
 
 
 def render_manifest(job: RLJob) -> str:

@@ -16,6 +16,14 @@ Epoch = NewType("Epoch", int)
 """Incarnation of the whole job; a global restart makes it epoch + 1."""
 
 
+class EngineKind(StrEnum):
+    """Inference servers that a rollout can have."""
+
+    TORCH = "Torch"
+    SGLANG = "SGLang"
+    SIM = "Sim"
+
+
 class Role(StrEnum):
     """A kind of worker. The value is the word used in keys, logs and metrics."""
 

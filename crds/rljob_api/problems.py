@@ -95,6 +95,16 @@ def _wanted(loc: tuple[int | str, ...]) -> str:
     return f"an integer from {limits['ge']} to {limits['le']}" if {"ge", "le"} <= limits.keys() else "an integer"
 
 
+def least_value(loc: tuple[int | str, ...]) -> int | str | None:
+    """The least value of a required field; None where it is more than a number or the job's name."""
+    if loc == ("metadata", "name"):
+        return "job"
+    if _type_at(loc) is not int:
+        return None
+    bound = _limits(_fields(_type_at(loc[:-1]))[str(loc[-1])]).get("ge", 0)
+    return bound if isinstance(bound, int) else None
+
+
 def _unknown_field(details: ErrorDetails) -> str:
     name = str(details["loc"][-1])
     known = list(_fields(_type_at(details["loc"][:-1])))

@@ -5,7 +5,7 @@ Pure; `rljob docs` prints it and CI compares docs/spec.md.
 
 from collections.abc import Iterator
 
-from rljob_api.crd import GROUP, INT_OR_STRING, KIND, VERSION, Schema, spec_schema, words
+from rljob_api.crd import GROUP, INT_OR_STRING, KIND, LEFT_OPEN, VERSION, Schema, spec_schema, words
 from rljob_api.revision import REFUSED, Change, row_of
 from rljob_api.rule import VALIDATIONS
 
@@ -51,7 +51,8 @@ def _sections(path: str, node: Schema) -> Iterator[str]:
 
 def _row(path: str, field: Schema, *, is_required: bool) -> str:
     meaning = _one_line(field.get("description", "")).replace("|", "\\|")
-    name, default = path.rpartition(".")[2], _default(field, is_required=is_required)
+    name = path.rpartition(".")[2]
+    default = "by the job" if name in LEFT_OPEN else _default(field, is_required=is_required)
     return f"| `{name}` | {_type(field)} | {default} | {_change(path)} | {meaning} |"
 
 

@@ -90,3 +90,7 @@ SAVING_ROLE = _only(lambda traits: traits.saves)
 """Whose ranks write checkpoints, and verify the one that an epoch begins with."""
 SCALED_ROLE = _only(lambda traits: traits.is_scalable)
 """The resource has one scale subresource."""
+PROXIMAL_ROLE = _only(lambda traits: "actor_log_probs" in traits.tasks)
+"""Without it the actor makes those log-probs itself."""
+FORWARD_ROLES = frozenset(role for role, traits in TRAITS.items() if traits.stream and not traits.has_engines)
+"""They compute log-probs under weights that the actor publishes."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Self
 
-from pydantic import GetJsonSchemaHandler, model_validator
+from pydantic import GetJsonSchemaHandler, ValidationInfo, model_validator
 from pydantic.alias_generators import to_snake
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import PydanticCustomError
@@ -21,6 +21,9 @@ from rljob_api.base import ApiModel
 VALIDATIONS = "x-kubernetes-validations"
 BROKEN_RULE = "broken_rule"
 """Type of the pydantic error of broken rules; its context holds `broken`, a list of (field, sentence)."""
+
+WITHOUT_RULES = "without rules"
+"""Context of a validation that looks at single fields alone."""
 
 _PLACEHOLDER = re.compile(r"\{([\w.]+)\}")
 
@@ -81,7 +84,9 @@ class RuledModel(ApiModel):
     rules: ClassVar[tuple[Rule, ...]] = ()
 
     @model_validator(mode="after")
-    def _obey_rules(self) -> Self:
+    def _obey_rules(self, info: ValidationInfo) -> Self:
+        if info.context == WITHOUT_RULES:
+            return self
         broken = [(rule.field, rule.text(self)) for rule in type(self).rules if not rule.holds(self)]
         if broken:
             text = " ".join(f"{field}: {sentence}" for field, sentence in broken)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rljob_api.backends import TrainerBackend, trainer_backend
+from rljob_api.engine_rules import engine_kind
 from rljob_api.names import Role
 from rljob_api.role_traits import LEADING_ROLE, TRAITS, field_name
 from rljob_api.rule import Derived, Rule
@@ -28,8 +29,11 @@ def _vocabulary_covers_tokenizer(model: spec.ModelConfig) -> bool:
 
 
 _ACTOR = f"self.roles.{field_name(LEADING_ROLE)}"
+_NO_GPUS = "(has({0}.gpus) ? {0}.gpus : 0)"
+"""The API server fills in no `gpus`: what is not given is resolved (`open_defaults`)."""
+_ACTOR_GPUS = _NO_GPUS.format(_ACTOR)
 # As `topology` has it.
-_TRAINERS_PER_POD = f"(has({_ACTOR}.ranksPerPod) ? {_ACTOR}.ranksPerPod : ({_ACTOR}.gpus > 1 ? {_ACTOR}.gpus : 1))"
+_TRAINERS_PER_POD = f"(has({_ACTOR}.ranksPerPod) ? {_ACTOR}.ranksPerPod : ({_ACTOR_GPUS} > 1 ? {_ACTOR_GPUS} : 1))"
 _TRAINERS = f"({_ACTOR}.replicas * {_TRAINERS_PER_POD})"
 _TRAINERS_IN_WORDS = "{trainers} actor ranks ({roles.actor.replicas} replicas x {trainersPerPod} ranks per pod)"
 
@@ -231,7 +235,7 @@ ROLE: tuple[Rule, ...] = (
         holds=lambda role: role.gpus == 0 or role.ranks_per_pod in (None, role.gpus),
         sentence="{ranksPerPod} is not the number of its GPUs, {gpus}, and each GPU has one rank. Leave ranksPerPod "
         "out, or set gpus to 0.",
-        cel="self.gpus == 0 || !has(self.ranksPerPod) || self.ranksPerPod == self.gpus",
+        cel="!has(self.gpus) || self.gpus == 0 || !has(self.ranksPerPod) || self.ranksPerPod == self.gpus",
     ),
 )
 
@@ -300,14 +304,19 @@ def _sharing(role: Role) -> Rule:
     if TRAITS[role].is_scalable:
         most, count = f"self.{field}.autoscaling.maxReplicas", "replicas or autoscaling.maxReplicas"
         pods = f"(has(self.{field}.autoscaling) ? {most} : {pods})"
+    gpus = _NO_GPUS.format(f"self.{field}")
     return Rule(
         field=f"{field}.shareDevicesWith",
         holds=_shares_what_there_is(role),
         sentence=f"{{{field}.shareDevicesWith}} needs gpus of at least 1, and no more in all pods ({count} x gpus) "
-        f"than the actor has, but {field}.gpus is {{{field}.gpus}} and the actor has {{{actor}.replicas}} x "
-        f"{{{actor}.gpus}}. Change gpus or {count}, or remove shareDevicesWith.",
-        cel=f"!has(self.{field}) || !has(self.{field}.shareDevicesWith) || (self.{field}.gpus > 0 && "
-        f"{pods} * self.{field}.gpus <= self.{actor}.replicas * self.{actor}.gpus)",
+        f"than the actor has, but {field}.gpus is {{gpusOfRole}} and the actor has {{{actor}.replicas}} x "
+        f"{{gpusOfActor}}. Change gpus or {count}, or remove shareDevicesWith.",
+        cel=f"!has(self.{field}) || !has(self.{field}.shareDevicesWith) || ({gpus} > 0 && "
+        f"{pods} * {gpus} <= self.{actor}.replicas * {_ACTOR_GPUS})",
+        derived={
+            "gpusOfRole": Derived(lambda job: job.roles.of(role).gpus, gpus),
+            "gpusOfActor": Derived(lambda job: job.roles.of(LEADING_ROLE).gpus, _ACTOR_GPUS),
+        },
     )
 
 
@@ -333,13 +342,14 @@ SPEC: tuple[Rule, ...] = (
     ),
     Rule(
         field="rollout.sampling.stop",
-        holds=lambda job: not job.rollout.sampling.stop or job.roles.rollout.engine.kind == "SGLang",
+        holds=lambda job: not job.rollout.sampling.stop or engine_kind(job.roles.rollout) == "SGLang",
         sentence="are texts, at which only engines of kind SGLang end a sample. Set roles.rollout.engine.kind to "
         "SGLang, or give tokens in stopTokenIds.",
         cel="!has(self.rollout.sampling) || !has(self.rollout.sampling.stop) || "
         "self.rollout.sampling.stop.size() == 0 || (has(self.roles) && has(self.roles.rollout) && "
-        "has(self.roles.rollout.engine) && has(self.roles.rollout.engine.kind) && "
-        "self.roles.rollout.engine.kind == 'SGLang')",
+        "(has(self.roles.rollout.engine) && has(self.roles.rollout.engine.kind) ? "
+        "self.roles.rollout.engine.kind == 'SGLang' : "
+        f"{_NO_GPUS.format('self.roles.rollout')} > 0))",
     ),
     Rule(
         field="roles.actor.backend",

@@ -456,7 +456,9 @@ class RoleSpec(RuledModel):
     """CPU threads of tensor operations in each rank (for rollout: in each engine)."""
     gpus: int = Field(default=0, ge=0, le=64)
     """GPUs of each pod, one for each of its ranks (for rollout engine.tensorParallel for each); 0: it computes on the
-    CPU. `rljob run` deals this machine's, in a fixed order of roles."""
+    CPU. `rljob run` deals this machine's, in a fixed order of roles. Not given: 0 where no role that computes a model
+    has any. Else actorFwd and reference share all of the actor's on one machine; all others, and on a cluster all, have
+    to say it."""
     gpu_resource: ResourceName = "nvidia.com/gpu"
     """The resource that `gpus` counts, e.g. amd.com/gpu or nvidia.com/mig-1g.10gb. On a cluster only."""
     share_devices_with: DeviceOwner | None = None
@@ -530,8 +532,9 @@ class RolesSpec(ApiModel):
     """Generates samples and scores them; each rank has an engine of its own."""
     actor_fwd: RoleSpec | None = RoleSpec()
     """Log-probs under the policy just before training. Null: there is no such role, and the actor makes them itself.
-    With one optimizer step per rollout that costs nothing; with several the actor computes them before the first, so
-    that a rollout must be complete before it is trained on."""
+    With one optimizer step per rollout that costs nothing, and null is the default; with several the actor computes
+    them before the first, so that a rollout must be complete before it is trained on. So {} is the default then, but on
+    a cluster null where the actor has gpus. What a job began with stays."""
     reference: RoleSpec | None = None
     """Log-probs under the reference model; null means that there is no such role. With KL coefficient 0 it serves rows
     as it comes to them, and nobody waits for it."""

@@ -233,6 +233,15 @@ class ScalingStatus(StatusModel):
     """From where on it is judged whether fewer are wanted."""
 
 
+class DefaultsStatus(StatusModel):
+    """Defaults that depended on the rest of the spec when the job began (`open_defaults`)."""
+
+    actor_fwd: bool = True
+    """Whether there is that role."""
+    engine: str = ""
+    """roles.rollout.engine.kind."""
+
+
 class AcceptedStatus(StatusModel):
     """The spec that the operator goes by."""
 
@@ -240,6 +249,9 @@ class AcceptedStatus(StatusModel):
     """metadata.generation that it had."""
     digest: str = ""
     """Of the job's file in its ConfigMap, where the spec is read again when a later one is refused."""
+    defaults: DefaultsStatus | None = None
+    """What fields that are not given mean for this job, as long as it exists. None: what they meant in release 0.1.0,
+    for a job that has begun."""
 
 
 class RLJobStatus(StatusModel):

@@ -26,6 +26,7 @@ from transformers import GenerationConfig, Qwen3Config
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
+from rljob_api.decoder_config import read_config
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.spec import ModelConfig, ModelSpec, TokenizerConfig
 from rljob_api.wire.identity import WeightId
@@ -34,7 +35,6 @@ from rljob_workers.engines.torch_engine.geometry import geometry_of
 from rljob_workers.engines.torch_engine.requests import Batch, PromptGroup
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
 from rljob_workers.engines.torch_engine.weights import fuse_weights
-from rljob_workers.models.decoder_config import read_config
 from tests.integration.engines.driven import DrivenEngine, torch_engine
 from tests.integration.engines.engine_process import engine_process, open_listener, url_of, write_weights
 

@@ -18,7 +18,7 @@ def test_a_job_runs_on_one_device(tmp_path: Path, device: torch.device, backend:
     others = SHARING if has_gpu else {}
     roles = {
         "actor": {"backend": backend, "gpus": 1 if has_gpu else 0},
-        "rollout": others,
+        "rollout": {**others, "engine": {"kind": "Torch"}},
         "reference": others,
         "actorFwd": others,
     }

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import orjson
 from pydantic import ValidationError
 
+from rljob_api.engine_spec import EngineKind
+from rljob_api.open_defaults import Kept, Place, resolve
 from rljob_api.problems import first_problem, sentences
 from rljob_api.revision import revision
-from rljob_api.spec import RLJob
-from rljob_api.status import RLJobStatus
+from rljob_api.spec import RLJob, RLJobSpec
+from rljob_api.status import DefaultsStatus, RLJobStatus
 from rljob_operator.adapters.api import Json
 from rljob_operator.adapters.resources import RLJOBS
 from rljob_operator.adapters.views import JobKey
@@ -47,7 +49,8 @@ class Accepted:
         """The job, or what is wrong with it."""
         generation: int = raw["metadata"].get("generation", 0)
         if self._job is None or self._job[0] != generation:
-            self._job = (generation, _parsed(self._key, raw))
+            job = _parsed(self._key, raw)
+            self._job = (generation, job if isinstance(job, Refused) else _resolved(job, self.status(raw)))
         return self._job[1]
 
     def revision(self, job: RLJob) -> str:
@@ -81,6 +84,32 @@ def _parsed(key: JobKey, raw: Json) -> RLJob | Refused:
         return RLJob.model_validate_json(orjson.dumps(document), strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
         return Refused(tuple(sentences(error)))
+
+
+def as_stored(job: RLJob) -> RLJob:
+    """A job whose defaults were resolved before it was stored: what it does not say is what it means."""
+    resolution = resolve(job.spec, Place.CLUSTER, Kept.of(job.spec))
+    return job.model_copy(update={"spec": resolution.spec})
+
+
+def recorded_defaults(spec: RLJobSpec) -> DefaultsStatus:
+    """What the status keeps of a resolved spec."""
+    kept = Kept.of(spec)
+    return DefaultsStatus(actor_fwd=kept.has_proximal_role, engine=kept.engine.value)
+
+
+def _resolved(job: RLJob, status: RLJobStatus | Unreadable) -> RLJob:
+    """By what the status has kept, so that a job keeps its defaults over edits and other versions of the operator."""
+    if isinstance(status, Unreadable):
+        return job  # nothing is done with it
+    kept = status.accepted.defaults if status.accepted is not None else None
+    if kept is not None and kept.engine in tuple(EngineKind):
+        spec = resolve(job.spec, Place.CLUSTER, Kept(kept.actor_fwd, EngineKind(kept.engine))).spec
+    elif status.restart.epoch > 0:  # begun by an operator that kept none
+        return as_stored(job)
+    else:
+        spec = resolve(job.spec, Place.CLUSTER).spec
+    return job.model_copy(update={"spec": spec})
 
 
 def _status(raw: Json) -> RLJobStatus | Unreadable:

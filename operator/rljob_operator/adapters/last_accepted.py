@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from rljob_api.cluster import config_name
 from rljob_api.spec import RLJob
 from rljob_api.status import AcceptedStatus, RLJobStatus
+from rljob_operator.adapters.accept import as_stored, recorded_defaults
 from rljob_operator.adapters.api import Api, Json
 from rljob_operator.adapters.errors import ApiNotFound
 from rljob_operator.adapters.resources import CONFIG_MAPS
@@ -30,7 +31,8 @@ class LastAccepted:
     def note(self, job: RLJob, generation: int) -> AcceptedStatus:
         """This spec can work. What the status shall remember of it."""
         if self._known is None or self._known[0] is not job:
-            self._known = (job, AcceptedStatus(generation=generation, digest=_digest(self._file_of(job))))
+            digest, defaults = _digest(self._file_of(job)), recorded_defaults(job.spec)
+            self._known = (job, AcceptedStatus(generation=generation, digest=digest, defaults=defaults))
         return self._known[1]
 
     async def read(self, status: RLJobStatus) -> tuple[RLJob, AcceptedStatus] | None:
@@ -55,7 +57,8 @@ class LastAccepted:
 
 def _parsed(text: str, accepted: AcceptedStatus) -> tuple[RLJob, AcceptedStatus] | None:
     try:
-        return RLJob.model_validate_json(text, strict=True, by_alias=True, by_name=False), accepted
+        job = RLJob.model_validate_json(text, strict=True, by_alias=True, by_name=False)
+        return as_stored(job), accepted
     except ValidationError:  # rules of this version that it did not have to keep when it was accepted
         return None
 

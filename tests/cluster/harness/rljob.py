@@ -44,14 +44,25 @@ def make_job(name: str = "job", **changes: dict[str, Any]) -> Object:
             "reward": {"characterMatch": {}},
         },
         "training": {"globalBatchSize": 32, "microBatchSize": 32, "optimizer": {"learningRate": 1e-3}},
-        "roles": {"reference": {}},
+        "roles": {"reference": {}, "actorFwd": {}},
         "checkpoint": {"everySteps": 2, "volume": {"size": "1Gi"}},
         "restartPolicy": {"heartbeatTimeoutSeconds": 10, "stallTimeoutSeconds": 120},
         "telemetry": {"sampleLog": True},
     }
     for section, values in changes.items():
         spec[section] = {**spec[section], **values} if isinstance(values, dict) and section in spec else values
+    _say_who_computes_on_the_cpu(spec["roles"])
     return {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": name}, "spec": spec}
+
+
+def _say_who_computes_on_the_cpu(roles: dict[str, Any]) -> None:
+    """Where any role has GPUs each says it; no node of the tests has an engine that would use them."""
+    if not any(role and role.get("gpus") for role in roles.values()):
+        return
+    for name in ("actor", "rollout", "actorFwd", "reference"):
+        if roles.get(name, {}) is not None:
+            roles[name] = {"gpus": 0, **roles.get(name, {})}
+    roles["rollout"].setdefault("engine", {}).setdefault("kind", "Torch")
 
 
 _FEW_PODS: dict[str, dict[str, Any]] = {

@@ -67,7 +67,7 @@ def make_manifest(folder: Path, **changes: dict[str, Any]) -> dict[str, Any]:
             "sampling": {"maxNewTokens": 3},
         },
         "training": {"globalBatchSize": 32, "microBatchSize": 16, "optimizer": {"learningRate": 1e-3}},
-        "roles": {"reference": {}},
+        "roles": {"reference": {}, "actorFwd": {}},
         "checkpoint": {"everySteps": 2},
         "restartPolicy": {"stallTimeoutSeconds": 60},
         "telemetry": {"sampleLog": True},

@@ -11,7 +11,7 @@ from .job import RunningJob, at_leisure, kill, make_manifest
 SIX = {"RLJOB_DEVICES": "fake:6"}
 ROLES: dict[str, Any] = {
     "actor": {"gpus": 2},
-    "rollout": {"gpus": 2},
+    "rollout": {"gpus": 2, "engine": {"kind": "Torch"}},
     "actorFwd": {"gpus": 1},
     "reference": {"gpus": 1},
 }
@@ -54,7 +54,9 @@ def test_every_process_sees_its_own_devices_and_keeps_them_over_a_restart(tmp_pa
 
 
 def test_too_few_devices_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    manifest = make_manifest(tmp_path, roles={**ROLES, "actor": {"gpus": 4}, "rollout": {"gpus": 3}})
+    manifest = make_manifest(
+        tmp_path, roles={**ROLES, "actor": {"gpus": 4}, "rollout": {"gpus": 3, "engine": {"kind": "Torch"}}}
+    )
     manifest["spec"]["training"]["microBatchSize"] = 8
     with RunningJob(tmp_path, manifest, env={"RLJOB_DEVICES": "fake:8"}) as job:
         assert job.finish() == 64
@@ -68,7 +70,8 @@ def test_too_few_devices_are_refused_before_anything_starts(tmp_path: Path) -> N
 
 def test_a_whole_job_shares_one_device(tmp_path: Path) -> None:
     sharing = {"gpus": 1, "shareDevicesWith": "actor"}
-    roles = {"actor": {"gpus": 1}, "rollout": sharing, "actorFwd": sharing, "reference": sharing}
+    rollout = {**sharing, "engine": {"kind": "Torch"}}
+    roles = {"actor": {"gpus": 1}, "rollout": rollout, "actorFwd": {}, "reference": {}}  # those share by default
     manifest = make_manifest(tmp_path, roles=roles, rollout={"numRollouts": 3})
     with RunningJob(tmp_path, manifest, env={"RLJOB_DEVICES": "fake:1"}) as job:
         job.assert_succeeded()

@@ -108,12 +108,33 @@ SHARED = {"gpus": 1, "shareDevicesWith": "actor"}
             id="a gang on a volume of one node",
         ),
         pytest.param(
-            {"spec.roles.actor": {"gpus": 1}, "spec.roles.rollout": SHARED},
+            {"spec.roles.actor": {"gpus": 1}, "spec.roles.rollout": SHARED, "spec.roles.reference": {"gpus": 0}},
             [
                 "spec.roles.rollout.shareDevicesWith: actor is for rljob run on one machine: a cluster gives a device"
                 " to one pod alone. Remove it."
             ],
             id="devices that are shared",
+        ),
+        pytest.param(
+            {"spec.roles.actor": {"gpus": 1}, "spec.roles.rollout": {"gpus": 1}},
+            [
+                "spec.roles.reference: has no gpus, but the actor has gpus: its model would be computed on the CPU, and"
+                " on a cluster a device belongs to one pod alone. Give gpus, or gpus: 0 for the CPU."
+            ],
+            id="a reference on the CPU beside an actor on GPUs",
+        ),
+        pytest.param(
+            {"spec.roles.rollout": {"gpus": 1}},
+            [
+                "spec.roles.actor: has no gpus, but another role has gpus: its model would be computed on the CPU, and"
+                " on a cluster a device belongs to one pod alone. Give gpus, or gpus: 0 for the CPU."
+            ],
+            id="an actor on the CPU beside rollouts on GPUs",
+        ),
+        pytest.param(
+            {"spec.roles.actor": {"gpus": 1}, "spec.roles.rollout": {"gpus": 1}, "spec.roles.reference": {"gpus": 0}},
+            [],
+            id="a reference that is said to be on the CPU",
         ),
     ],
 )

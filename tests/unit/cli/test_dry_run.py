@@ -26,7 +26,12 @@ JOB = {
         "algorithm": {"kl": {"coefficient": 0.001}},
         "rollout": {"numRollouts": 9, "batchSize": 64, "samplesPerPrompt": 8, "sampling": {"maxNewTokens": 4096}},
         "training": {"globalBatchSize": 512, "maxTokensPerMicroBatch": 16384},
-        "roles": {"actor": {"gpus": 4}, "rollout": {"gpus": 2}, "actorFwd": {"gpus": 1}, "reference": {"gpus": 1}},
+        "roles": {
+            "actor": {"gpus": 4},
+            "rollout": {"gpus": 2, "engine": {"kind": "Torch"}},
+            "actorFwd": {"gpus": 1},
+            "reference": {"gpus": 1},
+        },
     },
 }
 SEEN = """\
@@ -81,7 +86,7 @@ def test_eight_devices_have_their_processes_and_their_memory(folder: Path) -> No
 
 
 def test_nine_devices_are_refused(folder: Path) -> None:
-    done = run_dry(folder, EIGHT, roles={"rollout": {"gpus": 3}})
+    done = run_dry(folder, EIGHT, roles={"rollout": {"gpus": 3, "engine": {"kind": "Torch"}}})
     assert done.exit_code == 64
     assert done.output == (
         "spec.roles: 9 devices are wanted (actor 4 + rollout 3 + actorFwd 1 + reference 1), but this machine has 8 by"
@@ -105,7 +110,8 @@ def test_programs_get_the_same_as_json(folder: Path) -> None:
 
 def test_what_does_not_fit_is_said(folder: Path) -> None:
     sharing = {"gpus": 1, "shareDevicesWith": "actor"}
-    roles = {"actor": {"gpus": 1}, "rollout": sharing, "actorFwd": sharing, "reference": sharing}
+    torch = {**sharing, "engine": {"kind": "Torch"}}
+    roles = {"actor": {"gpus": 1}, "rollout": torch, "actorFwd": sharing, "reference": sharing}
     done = run_dry(folder, {"RLJOB_DEVICES": "fake:1"}, roles=roles)
     assert done.exit_code == 0
     everyone = "actor-0.0, rollout-0.engine, actor_fwd-0.0, reference-0.0"
@@ -129,6 +135,19 @@ def test_engines_of_more_devices_than_there_are_for_them_are_refused(folder: Pat
     assert "spec.roles.rollout.engine.tensorParallel: 4 GPUs for each engine do not divide the gpus of a pod, 2." in (
         done.output
     )
+
+
+def test_roles_that_do_not_say_where_share_the_devices_of_the_actor(folder: Path) -> None:
+    roles = {"actor": {"gpus": 4}, "rollout": {"gpus": 4}, "reference": {}}
+    spec: dict[str, Any] = JOB["spec"]  # type: ignore[assignment] # a job's
+    (folder / "job.yaml").write_text(yaml.safe_dump({**JOB, "spec": {**spec, "roles": roles}}))
+    command = ["run", str(folder / "job.yaml"), "--dry-run", "--output", "json"]
+    done = CliRunner().invoke(cli, command, env={"CUDA_VISIBLE_DEVICES": None, **EIGHT})
+    assert done.exit_code == 0, done.output
+    processes = {one["name"]: one for one in json.loads(done.stdout)["processes"]}
+    assert [processes[f"reference-0.{rank}"]["devices"] for rank in range(4)] == [[f"fake-{rank}"] for rank in range(4)]
+    assert processes["rollout-0.engine.0"]["settings"]["engine"] == "SGLang"
+    assert not any(name.startswith("actor_fwd") for name in processes), "one optimizer step per rollout"
 
 
 def test_the_quickstart_is_shown_too() -> None:

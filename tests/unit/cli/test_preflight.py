@@ -20,7 +20,8 @@ def _problems(folder: Path, changes: dict[str, Any], prompts: str | None = None)
         (folder / "prompts.jsonl").write_text(prompts)
     job = parse_manifest(yaml.safe_dump(changed(changes)), "job.yaml")
     return [
-        problem.replace(f"{folder}/", "").replace(str(folder), ".") for problem in preflight(resolve_paths(job, folder))
+        problem.replace(f"{folder}/", "").replace(str(folder), ".")
+        for problem in preflight(resolve_paths(job, folder)).problems
     ]
 
 
@@ -70,7 +71,9 @@ def test_broken_json_is_named_by_line(tmp_path: Path) -> None:
 
 
 def test_a_file_with_the_wrong_key_everywhere_is_not_listed_to_its_end(tmp_path: Path) -> None:
-    assert len(_problems(tmp_path, {"spec.data.promptKey": "text"}, GOOD_LINE * 1000)) == 5
+    problems = _problems(tmp_path, {"spec.data.promptKey": "text"}, GOOD_LINE * 1000)
+    assert len(problems) == 6
+    assert problems[-1] == "spec.data.prompts: prompts.jsonl has 995 more such lines."
 
 
 def test_fewer_prompts_than_a_rollout_needs_are_fine(tmp_path: Path) -> None:
@@ -116,10 +119,9 @@ def test_a_family_that_would_not_come_out_right_is_refused_before_anything_start
     (tmp_path / "model").mkdir()
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         (tmp_path / "model" / name).write_text(json.dumps(described))
-    (problem,) = _problems(tmp_path, {"spec.model": {"path": "model"}}, GOOD_LINE)
+    served = {"spec.model": {"path": "model"}, "spec.roles.rollout": {"engine": {"kind": "SGLang"}}}
+    (problem,) = _problems(tmp_path, served, GOOD_LINE)
     assert problem.startswith(f"spec.model.path: its config.json {beginning}")
-    flat = {"spec.model": {"path": "model"}, "spec.roles.actor": {"backend": "Flat"}}
-    assert _problems(tmp_path, flat, GOOD_LINE) == []
 
 
 def test_a_family_that_is_not_in_the_table_is_tried_on_a_twin_by_a_process_and_once(
@@ -129,7 +131,7 @@ def test_a_family_that_is_not_in_the_table_is_tried_on_a_twin_by_a_process_and_o
     (tmp_path / "model").mkdir()
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         (tmp_path / "model" / name).write_text(json.dumps({"model_type": "bloom", "hidden_size": 64, "n_head": 4}))
-    packed = {"spec.model": {"path": "model"}}
+    packed = {"spec.model": {"path": "model"}, "spec.roles.rollout": {"engine": {"kind": "SGLang"}}}
     (problem,) = _problems(tmp_path, packed, GOOD_LINE)
     assert problem.startswith("spec.model.path: its config.json has model_type 'bloom', whose packed rows are not comp")
     assert problem.endswith("Set training.packing to false, which computes its rows padded instead, and right.")
@@ -250,7 +252,7 @@ def test_a_dataset_that_reasoning_gym_refuses_is_named(tmp_path: Path, gym: dict
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").rglob("*.yaml")), ids=lambda path: path.name)
 def test_every_example_names_only_what_is_there(path: Path) -> None:
     job = resolve_paths(parse_manifest(path.read_text(), path.name), path.parent)
-    problems = preflight(job)
+    problems = list(preflight(job).problems)
     if path.name.startswith("qwen3-4b-"):  # its model is fetched by whoever runs it; see test_gpu_examples
         problems = [problem for problem in problems if not problem.startswith("spec.model.path: ")]
     assert problems == []

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from rljob_api.decoder_config import DecoderConfig
 from rljob_api.spec import Architecture, Dtype, ModelConfig, ModelSpec, TokenizerConfig, TokenizerKind
 from rljob_workers.models.blob import blob_metadata, read_blob, write_blob
 from rljob_workers.models.building import (
@@ -20,7 +21,6 @@ from rljob_workers.models.building import (
     shapes_of,
     stored_weights,
 )
-from rljob_workers.models.decoder_config import DecoderConfig
 from rljob_workers.models.layout import tensor_shapes
 from rljob_workers.models.tokenizers import build_tokenizer, make_tokenizer
 from tests.near import FORWARD, assert_near

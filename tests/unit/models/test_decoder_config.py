@@ -9,9 +9,9 @@ import pytest
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
+from rljob_api.decoder_config import read_config
 from rljob_api.spec import Architecture, ModelConfig, ModelSpec
 from rljob_workers.models.building import build_config
-from rljob_workers.models.decoder_config import read_config
 from rljob_workers.models.tokenizers import build_tokenizer
 
 SMALL = {

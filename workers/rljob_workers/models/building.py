@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError
 
+from rljob_api.decoder_config import DecoderConfig, read_config
 from rljob_api.spec import Architecture, Dtype, ModelConfig, ModelSpec
 from rljob_workers.models.blob import INDEX_FILE, WEIGHTS_FILE, read_blob, write_blob
-from rljob_workers.models.decoder_config import DecoderConfig, read_config
 from rljob_workers.models.layout import EMBEDDING, HEAD, initial_weights, tensor_shapes
 
 if TYPE_CHECKING:

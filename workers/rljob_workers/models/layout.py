@@ -14,7 +14,7 @@ from rljob_api.spec import Architecture
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from rljob_workers.models.decoder_config import DecoderConfig
+    from rljob_api.decoder_config import DecoderConfig
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"

@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 if TYPE_CHECKING:
-    from rljob_workers.models.decoder_config import DecoderConfig
+    from rljob_api.decoder_config import DecoderConfig
 
 
 @dataclass(frozen=True, slots=True, eq=False)

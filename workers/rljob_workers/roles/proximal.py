@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from rljob_api.open_defaults import has_one_optimizer_step
 from rljob_api.spec import RLJobSpec
 from rljob_workers.roles import tasks
 
@@ -28,6 +29,4 @@ def proximal_of(spec: RLJobSpec) -> Proximal:
     """What a job does: actor_fwd where it has one, else what its optimizer steps allow."""
     if tasks.LOG_PROBS in tasks.fields_of(spec):
         return Proximal.QUEUE
-    rows = spec.rollout.batch_size * spec.rollout.samples_per_prompt
-    has_one_step = spec.training.global_batch_size == rows and spec.training.epochs_per_rollout == 1
-    return Proximal.STEP if has_one_step else Proximal.ROLLOUT
+    return Proximal.STEP if has_one_optimizer_step(spec) else Proximal.ROLLOUT

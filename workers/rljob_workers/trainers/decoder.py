@@ -24,7 +24,7 @@ from rljob_workers.models.rotary import rotary_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from rljob_workers.models.decoder_config import DecoderConfig
+    from rljob_api.decoder_config import DecoderConfig
     from rljob_workers.trainers.packing import AttentionBlock, PackedRows
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

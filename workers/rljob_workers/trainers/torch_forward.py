@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rljob_workers.models.decoder_config import DecoderConfig
+    from rljob_api.decoder_config import DecoderConfig
 
 
 class TorchForwardModel(ForwardModel):

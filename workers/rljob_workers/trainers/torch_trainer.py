@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from rljob_workers.models.decoder_config import DecoderConfig
+    from rljob_api.decoder_config import DecoderConfig
     from rljob_workers.models.slices import StateShare
     from rljob_workers.trainers.data_parallel import DataParallelGroup
     from rljob_workers.transfer_queue.jagged import Jagged

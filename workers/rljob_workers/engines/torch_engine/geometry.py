@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from rljob_workers.models.decoder_config import DecoderConfig
+    from rljob_api.decoder_config import DecoderConfig
 
 
 @dataclass(frozen=True, slots=True)

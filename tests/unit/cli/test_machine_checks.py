@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from rljob_api.engine_spec import EngineSpec
-from rljob_cli import engine_lookup
-from rljob_cli.engine_lookup import engine_problem
+from rljob_cli import machine_checks
+from rljob_cli.machine_checks import engine_problem, python_problem
 
 
 def test_what_is_there_is_no_problem() -> None:
@@ -15,7 +15,7 @@ def test_what_is_there_is_no_problem() -> None:
 
 
 def test_a_server_that_is_not_installed_is_named_with_the_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_lookup, "find_spec", lambda name: None)
+    monkeypatch.setattr(machine_checks, "find_spec", lambda name: None)
     assert engine_problem(EngineSpec.model_validate({"kind": "SGLang"})) == (
         "spec.roles.rollout.engine.kind: SGLang is not installed here. Install it beside rljob, give the interpreter of"
         " an environment that has it as engine.python, or set kind to Torch."
@@ -23,7 +23,7 @@ def test_a_server_that_is_not_installed_is_named_with_the_ways_out(monkeypatch: 
 
 
 def test_an_interpreter_that_is_not_there_is_named() -> None:
-    assert engine_problem(EngineSpec.model_validate({"kind": "SGLang", "python": "/nowhere/python"})) == (
+    assert python_problem(EngineSpec.model_validate({"kind": "SGLang", "python": "/nowhere/python"})) == (
         "spec.roles.rollout.engine.python: /nowhere/python is no program of this machine. Give the interpreter of an"
         " environment that has SGLang, or remove python."
     )

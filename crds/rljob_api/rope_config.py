@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rljob_workers.models.config_fields import flag, mapping, misfit, number
+from rljob_api.config_fields import flag, mapping, misfit, number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rljob_api.config_fields import flag, misfit, number, text, whole_number
+from rljob_api.rope_config import read_rope
 from rljob_api.spec import Architecture
-from rljob_workers.models.config_fields import flag, misfit, number, text, whole_number
-from rljob_workers.models.rope_config import read_rope
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,0 +1,97 @@
+"""Whether this machine has what a job needs of it: devices that nobody asked for, and the inference server.
+
+For `rljob validate` and `rljob run`, and not for a job of a cluster, whose nodes and images have it. Imports no server.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from rljob_api.cluster import PRETENDED_DEVICES as PRETENDED
+from rljob_api.engine_spec import EngineKind
+from rljob_api.machine_devices import machine_devices
+from rljob_api.role_traits import LEADING_ROLE
+from rljob_cli.findings import Finding, problem, unchecked, warning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rljob_api.engine_spec import EngineSpec
+    from rljob_api.spec import RLJobSpec
+
+FIELD = "spec.roles.rollout.engine"
+
+_LOOK_SECONDS = 30
+"""For an interpreter to say what it can import; on a network disk that takes a while."""
+_LOOK = "import importlib.util, sys; sys.exit(importlib.util.find_spec('sglang') is None)"
+
+
+def machine_findings(spec: RLJobSpec) -> Iterator[Finding]:
+    """Of a job whose defaults are resolved."""
+    yield from _device_findings(spec)
+    engine = spec.roles.rollout.engine
+    if engine.kind is not EngineKind.SGLANG:
+        return
+    if os.environ.get(PRETENDED):  # the plan of another machine
+        if engine.python is not None:
+            yield unchecked(f"{FIELD}.python: with {PRETENDED} it is another machine's, and was not looked for.")
+        return
+    wrong = python_problem(engine)
+    if wrong is not None:
+        yield problem(wrong)
+    elif engine.python is None and (lacking := engine_problem(engine)) is not None:
+        yield warning(lacking)  # `rljob run` refuses it; the plan of a job can be looked at without
+
+
+def _device_findings(spec: RLJobSpec) -> Iterator[Finding]:
+    actor = spec.roles.of(LEADING_ROLE)
+    assert actor is not None, "every job has a trainer"
+    if "gpus" in actor.model_fields_set or any(role.gpus for role in spec.roles.present().values()):
+        return
+    try:
+        found = machine_devices()
+    except ValueError as error:
+        yield problem(str(error))
+        return
+    if found.devices:
+        count = f"{len(found.devices)} device" + ("s" if len(found.devices) > 1 else "")
+        yield warning(
+            f"spec.roles: no role has gpus, so that everything is computed on the CPU beside {count} of this machine"
+            f" (by {found.source}). Give roles.actor.gpus and roles.rollout.gpus, or roles.actor.gpus: 0 where that is"
+            " meant."
+        )
+
+
+def python_problem(engine: EngineSpec) -> str | None:
+    """A sentence where `python` is given and is no interpreter with SGLang."""
+    if engine.python is None:
+        return None
+    if shutil.which(engine.python) is None:
+        return (
+            f"{FIELD}.python: {engine.python} is no program of this machine. Give the interpreter of an environment"
+            " that has SGLang, or remove python."
+        )
+    try:
+        done = subprocess.run([engine.python, "-c", _LOOK], capture_output=True, timeout=_LOOK_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{FIELD}.python: {engine.python} cannot be asked for SGLang ({error}). Give a Python that works."
+    if done.returncode:
+        return (
+            f"{FIELD}.python: {engine.python} has no SGLang. Install it there, or give the interpreter of an"
+            " environment that has it."
+        )
+    return None
+
+
+def engine_problem(engine: EngineSpec) -> str | None:
+    """A sentence where the server cannot be started here as far as can be seen, which a run needs."""
+    if engine.kind is not EngineKind.SGLANG or engine.python is not None or find_spec("sglang") is not None:
+        return None
+    return (
+        f"{FIELD}.kind: SGLang is not installed here. Install it beside rljob, give the interpreter of an environment"
+        " that has it as engine.python, or set kind to Torch."
+    )

@@ -1,0 +1,181 @@
+"""What can be known of a job's model without building it: by its folder's config.json and its tokenizer's files.
+
+For `preflight`. Whether trainer and engine compute it, whether rows fit, whether each token has a row of the embedding.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from rljob_api.backends import TrainerBackend, trainer_backend
+from rljob_api.decoder_config import read_config
+from rljob_api.engine_spec import EngineKind
+from rljob_cli.family_lookup import model_family_problem
+from rljob_cli.findings import Finding, problem, unchecked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rljob_api.spec import ModelSpec, RLJobSpec
+
+_CHECKPOINT_FILES = (
+    (("config.json",), "its config"),
+    (("model.safetensors", "model.safetensors.index.json"), "safetensors weights"),
+)
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+_POSITIONS = ("max_position_embeddings", "n_positions")
+"""The longest sequence, as families call it in config.json."""
+
+
+def model_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Finding]:
+    """Of a job with absolute paths. `is_elsewhere`: it is for a cluster, whose folders need not be here."""
+    model = spec.model
+    for field, path, what in (
+        ("tokenizerPath", model.tokenizer_path, "a tokenizer"),
+        ("path", model.path, "a Hugging Face checkpoint"),
+    ):
+        if path is not None and not Path(path).is_dir():
+            if is_elsewhere:
+                yield unchecked(
+                    f"spec.model.{field}: {path} is not on this machine, so that nothing of it was looked at."
+                )
+            else:
+                yield problem(f"spec.model.{field}: {path} is not a folder. Give the folder of {what}.")
+    if model.path is not None and Path(model.path).is_dir():
+        yield from _folder_findings(spec, Path(model.path))
+    yield from _tokenizer_findings(model)
+
+
+def _folder_findings(spec: RLJobSpec, folder: Path) -> Iterator[Finding]:
+    for names, what in _CHECKPOINT_FILES:
+        if not any((folder / name).is_file() for name in names):
+            yield problem(f"spec.model.path: {folder} has no {' or '.join(names)}. Give a checkpoint with {what}.")
+    if spec.model.tokenizer_path is None and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        yield problem(f"spec.model.path: {folder} has no tokenizer. Give model.tokenizerPath.")
+    described = json_object(folder / "config.json")
+    if described is None:
+        if (folder / "config.json").is_file():
+            yield problem(f"spec.model.path: {folder}/config.json is no whole JSON object. Copy it again.")
+        return
+    yield from _computing_findings(spec, folder, described)
+    yield from _position_findings(spec, described)
+
+
+def _computing_findings(spec: RLJobSpec, folder: Path, described: Mapping[str, Any]) -> Iterator[Finding]:
+    """Whether trainer and engine compute this family."""
+    backend = trainer_backend(spec)
+    if backend is TrainerBackend.FSDP:
+        told = model_family_problem(folder / "config.json", packing=spec.training.packing)
+        if told is not None:
+            yield problem(told)
+    reason = _decoder_problem(described)
+    if reason is None:
+        return
+    is_torch = spec.roles.rollout.engine.kind is EngineKind.TORCH
+    if backend is TrainerBackend.FLAT:
+        cure = "Set roles.actor.backend to Fsdp" + (" and engine.kind: SGLang" if is_torch else "")
+        yield problem(
+            f"spec.roles.actor.backend: Flat does not compute this model: {reason}. {cure}, or give another model."
+        )
+    elif is_torch:
+        yield problem(
+            f"spec.roles.rollout.engine.kind: Torch does not compute this model: {reason}. Set engine.kind: SGLang, or"
+            " give another model."
+        )
+
+
+def _decoder_problem(described: Mapping[str, Any]) -> str | None:
+    """Why neither the backend Flat nor the engine Torch computes it, as part of a sentence."""
+    try:
+        read_config(described)
+    except ValueError as error:
+        # Their sentence ends with a cure of its own, for whoever has no other engine.
+        return str(error).removeprefix("model.path: ").rsplit(". ", 1)[0].replace("the torch trainer and engine", "it")
+    return None
+
+
+def _position_findings(spec: RLJobSpec, described: Mapping[str, Any]) -> Iterator[Finding]:
+    positions = max_positions(described)
+    longest = spec.rollout.sampling.max_new_tokens
+    if positions is not None and longest >= positions:
+        yield problem(
+            f"spec.rollout.sampling.maxNewTokens: {longest} leaves no room for a prompt in the {positions} positions of"
+            f" the model in {spec.model.path}. Give less than {positions}, or another model."
+        )
+
+
+def max_positions(described: Mapping[str, Any]) -> int | None:
+    """Longest sequence of the model of a config.json; None where it does not say."""
+    inner = described.get("text_config")
+    for fields in (inner if isinstance(inner, dict) else {}, described):
+        for name in _POSITIONS:
+            if type(fields.get(name)) is int and fields[name] > 0:
+                return int(fields[name])
+    return None
+
+
+def _tokenizer_findings(model: ModelSpec) -> Iterator[Finding]:
+    """Whether each token has a row of the embedding: a server that is given one without dies of it."""
+    folder = model.tokenizer_path or model.path
+    if folder is None or not Path(folder).is_dir():
+        return
+    rows, told_by = _embedding_rows(model)
+    if rows is None:
+        return
+    field = "tokenizerPath" if model.tokenizer_path else "path"
+    size = num_tokens(Path(folder))
+    if size is None:
+        yield unchecked(
+            f"spec.model.{field}: {folder} has no tokenizer.json, so that it was not looked whether its tokenizer has"
+            " more tokens than the model."
+        )
+    elif size > rows:
+        yield problem(
+            f"spec.model.{field}: the tokenizer in {folder} has {size} tokens, but the model only {rows} ({told_by})."
+            " Give the model's own tokenizer, or weights that were made for this one."
+        )
+
+
+def _embedding_rows(model: ModelSpec) -> tuple[int | None, str]:
+    if model.config is not None:
+        return model.config.vocab_size, "model.config.vocabSize"
+    described = json_object(Path(model.path or "") / "config.json") or {}
+    inner = described.get("text_config")
+    size = (inner if isinstance(inner, dict) else described).get("vocab_size")
+    return (size if type(size) is int else None), "vocab_size in its config.json"
+
+
+def num_tokens(folder: Path) -> int | None:
+    """How many tokens the tokenizer of a folder has, those that were added included; None where it cannot be told."""
+    described = json_object(folder / "tokenizer.json")
+    inner = described.get("model") if described is not None else None
+    vocabulary = inner.get("vocab") if isinstance(inner, dict) else None
+    if not isinstance(vocabulary, dict | list) or described is None:
+        return None
+    known = set(vocabulary) if isinstance(vocabulary, dict) else {entry[0] for entry in vocabulary if entry}
+    added = {entry["content"] for entry in described.get("added_tokens") or () if "content" in entry}
+    own = json_object(folder / "tokenizer_config.json") or {}
+    more = own.get("added_tokens_decoder")
+    if isinstance(more, dict):
+        added |= {entry["content"] for entry in more.values() if isinstance(entry, dict) and "content" in entry}
+    return len(known | added)
+
+
+def has_chat_template(folder: Path) -> bool:
+    """Whether the tokenizer of a folder brings a template that tells roles apart."""
+    own = json_object(folder / "tokenizer_config.json") or {}
+    file = folder / "chat_template.jinja"
+    texts = [str(own.get("chat_template") or ""), file.read_text(errors="replace") if file.is_file() else ""]
+    return any("role" in text for text in texts)
+
+
+def json_object(file: Path) -> dict[str, Any] | None:
+    """The object in a file; None where there is none."""
+    try:
+        described = orjson.loads(file.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return None
+    return described if isinstance(described, dict) else None

@@ -1,0 +1,91 @@
+"""A job's reward, tried on its first rows in a process of its own, and what follows from that.
+
+For `rljob validate`, `rljob run` and `rljob reward`. The user's code runs with the user's rights, as it would in the
+job, and never in this process: it may import torch, hang or die.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rljob_cli.findings import Finding, problem, warning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rljob_api.spec import RLJobSpec
+
+FEW_ROWS = 2
+"""That a check tries: a reward may cost money."""
+IMPORT_SECONDS = 120
+"""For a module to be imported, torch included, on a busy machine."""
+_FIELD = "spec.rollout.reward.custom.function"
+_TAIL = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What came of it."""
+
+    problem: str | None
+    """A sentence: it cannot be loaded, or would end the job at once."""
+    rows: tuple[dict[str, Any], ...] = ()
+    """{"row", "prompt", "answers": [{"what", "response", "reward", "error"}]}"""
+
+    @property
+    def answers(self) -> list[dict[str, Any]]:
+        """Of all rows."""
+        return [answer for row in self.rows for answer in row["answers"]]
+
+
+def try_reward(spec: RLJobSpec, rows: int) -> Trial:
+    """Of a job with absolute paths. With 0 rows it is loaded and not called."""
+    custom = spec.rollout.reward.custom
+    calls = 0 if custom is None else rows * custom.timeout_seconds
+    limit = IMPORT_SECONDS + calls
+    asked = json.dumps({"spec": spec.model_dump(mode="json"), "rows": rows})
+    command = [sys.executable, "-m", "rljob_workers.rewards.trial"]
+    name = custom.function if custom is not None else "the reward"
+    try:
+        done = subprocess.run(command, input=asked.encode(), capture_output=True, timeout=limit, check=False)
+    except subprocess.TimeoutExpired:
+        return Trial(f"{_FIELD}: {name} was not loaded and tried within {limit} s. Find out what it waits for.")
+    if done.returncode or not done.stdout:
+        said = done.stderr.decode(errors="replace").strip()[-_TAIL:]
+        how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+        return Trial(f"{_FIELD}: {name} ended its process with {how}: {said}. It would end the rollout's, too.")
+    answer = json.loads(done.stdout)
+    told = answer["problem"]
+    return Trial(None if told is None else f"spec.{told}", tuple(answer["rows"]))
+
+
+def trial_findings(spec: RLJobSpec, rows: int = FEW_ROWS) -> Iterator[Finding]:
+    """Tries a reward of the user's; those that come with the product need no trial."""
+    if spec.rollout.reward.custom is None:
+        return
+    yield from findings_of(try_reward(spec, rows), spec.rollout.reward.custom.function)
+
+
+def findings_of(trial: Trial, name: str) -> Iterator[Finding]:
+    """A failure of every call is one of the reward; a single one may be one of an answer that no model gives."""
+    if trial.problem is not None:
+        yield problem(trial.problem)
+        return
+    answers = trial.answers
+    failed = [answer["error"] for answer in answers if answer["error"] is not None]
+    if failed and len(failed) == len(answers):
+        yield problem(
+            f"spec.{failed[0]} So it was with all {len(answers)} answers that were tried: see `rljob reward`."
+        )
+    elif failed:
+        yield warning(f"spec.{failed[0]} So it was with {len(failed)} of {len(answers)} answers that were tried.")
+    elif len(answers) > 1 and len({answer["reward"] for answer in answers}) == 1:
+        same = f"{answers[0]['reward']:g}"
+        yield warning(
+            f"{_FIELD}: {name} gives {same} to all {len(answers)} answers that were tried, right and wrong ones: where"
+            " all samples of a prompt are worth the same nothing is learnt. See `rljob reward`."
+        )

@@ -1,0 +1,202 @@
+"""Defaults that depend on the rest of the job: resolved once, when the job begins, and kept with it from then on.
+
+    resolution = resolve(spec, Place.MACHINE, kept)     kept: what an earlier start chose; None for a new job
+    resolution.spec, resolution.choices, resolution.problems
+
+A spec that says nothing means what it meant in release 0.1.0: an actorFwd, an engine of kind Torch, every role on the
+CPU. So what was stored without these fields keeps its meaning, for an older reader, too. Only fields that are not given
+are resolved: `rljob run` keeps the result in `job.json`, the operator in `status.accepted`. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from rljob_api.engine_rules import engine_kind
+from rljob_api.engine_spec import EngineKind
+from rljob_api.names import Role
+from rljob_api.role_traits import FORWARD_ROLES, LEADING_ROLE, PROXIMAL_ROLE, TRAITS, field_name
+from rljob_api.spec import DeviceOwner, RLJobSpec, RoleSpec, RolesSpec
+
+_MOST_GPUS = 64
+"""The bound of `gpus`."""
+
+
+class Place(Enum):
+    """Where the job is to run."""
+
+    MACHINE = "Machine"
+    """Roles may share devices."""
+    CLUSTER = "Cluster"
+    """A device belongs to one pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleDevices:
+    """What each pod of a role computes on."""
+
+    gpus: int = 0
+    shares: DeviceOwner | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What was chosen when the job began."""
+
+    has_proximal_role: bool
+    """Whether there is an actorFwd."""
+    engine: EngineKind
+    devices: Mapping[Role, RoleDevices] = field(default_factory=dict)
+    """Of roles that compute a model; those that are not in it are resolved."""
+
+    @classmethod
+    def of(cls, spec: RLJobSpec) -> Kept:
+        """Of a job as it was stored: its defaults are resolved, or it began before there were any."""
+        present = spec.roles.present()
+        devices = {role: RoleDevices(present[role].gpus, present[role].share_devices_with) for role in _computing(spec)}
+        return cls(PROXIMAL_ROLE in present, spec.roles.rollout.engine.kind, devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A default that was resolved."""
+
+    field: str
+    """Below `spec`, in the manifest's spelling."""
+    value: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"spec.{self.field}: {self.value}, {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """The job as it runs."""
+
+    spec: RLJobSpec
+    choices: tuple[Choice, ...] = ()
+    problems: tuple[str, ...] = ()
+    """A sentence for each field that has to be given. On a cluster its own rules say them."""
+
+
+def has_one_optimizer_step(spec: RLJobSpec) -> bool:
+    """Whether each rollout is trained on in one step: its own forward pass then has the proximal log-probs."""
+    rows = spec.rollout.batch_size * spec.rollout.samples_per_prompt
+    return spec.training.global_batch_size == rows and spec.training.epochs_per_rollout == 1
+
+
+def resolve(spec: RLJobSpec, place: Place, kept: Kept | None = None) -> Resolution:
+    """The spec with every default filled in that depends on the rest of it."""
+    choices: list[Choice] = []
+    problems: list[str] = []
+    for step in (_proximal_role, _engine):
+        spec, choice = step(spec, place, kept)
+        choices += [choice] if choice is not None else []
+    for role in _computing(spec):
+        given = spec.roles.of(role)
+        assert given is not None, "only roles that are there compute"
+        if "gpus" in given.model_fields_set:
+            continue
+        match _devices(spec, role, given, place, kept):
+            case str() as problem:
+                problems.append(problem)
+            case (RoleDevices() as devices, str() as reason):
+                spec = _with_role(spec, role, gpus=devices.gpus, share_devices_with=devices.shares)
+                value = f"{devices.gpus}" + (f" with shareDevicesWith {devices.shares}" if devices.shares else "")
+                choices.append(Choice(f"roles.{field_name(role)}.gpus", value, reason))
+    return Resolution(spec, tuple(choices), tuple(problems))
+
+
+def _computing(spec: RLJobSpec) -> Iterator[Role]:
+    """Roles of the job that compute a model, the leading one first."""
+    present = spec.roles.present()
+    return (
+        role
+        for role in sorted(TRAITS, key=lambda role: not TRAITS[role].leads)
+        if role in present and TRAITS[role].loads_model
+    )
+
+
+def _proximal_role(spec: RLJobSpec, place: Place, kept: Kept | None) -> tuple[RLJobSpec, Choice | None]:
+    name, actor = PROXIMAL_ROLE.value, spec.roles.of(LEADING_ROLE)
+    if name in spec.roles.model_fields_set:
+        return spec, None
+    if kept is not None:
+        is_there, reason = kept.has_proximal_role, "as the job began"
+    elif has_one_optimizer_step(spec):
+        is_there, reason = False, "since one optimizer step is made per rollout, which has the log-probs itself"
+    elif place is Place.CLUSTER and actor is not None and actor.gpus:
+        is_there, reason = False, "since it would need GPUs of its own"
+    else:
+        is_there, reason = True, "since several optimizer steps are made per rollout"
+    roles = spec.roles.model_copy(update={name: RoleSpec() if is_there else None})
+    return _with_roles(spec, roles), Choice(f"roles.{field_name(PROXIMAL_ROLE)}", "{}" if is_there else "null", reason)
+
+
+def _engine(spec: RLJobSpec, _: Place, kept: Kept | None) -> tuple[RLJobSpec, Choice | None]:
+    rollout = spec.roles.rollout
+    if "kind" in rollout.engine.model_fields_set:
+        return spec, None
+    kind = kept.engine if kept is not None else engine_kind(rollout)
+    engine = rollout.engine.model_copy(update={"kind": kind})
+    spec = _with_roles(spec, spec.roles.model_copy(update={"rollout": rollout.model_copy(update={"engine": engine})}))
+    if not rollout.gpus:
+        return spec, None
+    return spec, Choice(
+        "roles.rollout.engine.kind", kind.value, "as the job began" if kept else "the default with gpus"
+    )
+
+
+_Found = tuple[RoleDevices, str] | str | None
+"""Devices and why, or a problem, or nothing to say: the CPU, as all of the job."""
+
+
+def _devices(spec: RLJobSpec, role: Role, given: RoleSpec, place: Place, kept: Kept | None) -> _Found:
+    roles, actor = spec.roles, spec.roles.of(LEADING_ROLE)
+    assert actor is not None, "every job has a trainer"
+    users = [other for other, one in roles.present().items() if one.gpus and not one.share_devices_with]
+    if not users:
+        return None
+    if kept is not None and role in kept.devices and _fits(kept.devices[role], given, actor):
+        return kept.devices[role], "as the job began"
+    if place is Place.CLUSTER:
+        return None  # its rules refuse it (`cluster_rules`)
+    field = f"spec.roles.{field_name(role)}.gpus"
+    if role in FORWARD_ROLES:
+        return _shared(field, given, actor) if actor.gpus else None
+    share = "" if TRAITS[role].leads else " (with shareDevicesWith: actor, to use the actor's)"
+    return (
+        f"{field}: is not given, but {field_name(users[0])} has gpus, and its model would be computed on the CPU. Give"
+        f" a number of GPUs{share}, or 0 for the CPU."
+    )
+
+
+def _shared(field: str, given: RoleSpec, actor: RoleSpec) -> _Found:
+    """All of the actor's devices, as far as its pods come out even: a rank on each, with a whole model."""
+    there = actor.most_replicas * actor.gpus
+    gpus = given.ranks_per_pod or min(there // given.most_replicas, _MOST_GPUS)
+    if 0 < gpus * given.most_replicas <= there:
+        return RoleDevices(gpus, DeviceOwner.ACTOR), "since the actor has gpus"
+    wanted = f"{given.most_replicas} pods" + (f" x {given.ranks_per_pod} ranks" if given.ranks_per_pod else "")
+    return (
+        f"{field}: is not given, and {wanted} cannot share the actor's {there} devices. Give fewer, a number of GPUs"
+        " of its own, or 0 for the CPU."
+    )
+
+
+def _fits(devices: RoleDevices, given: RoleSpec, actor: RoleSpec) -> bool:
+    """A share of what the actor has no more is no share."""
+    return devices.shares is None or devices.gpus * given.most_replicas <= actor.most_replicas * actor.gpus
+
+
+def _with_role(spec: RLJobSpec, role: Role, **update: object) -> RLJobSpec:
+    given = spec.roles.of(role)
+    assert given is not None, "only roles that are there are resolved"
+    return _with_roles(spec, spec.roles.model_copy(update={role.value: given.model_copy(update=update)}))
+
+
+def _with_roles(spec: RLJobSpec, roles: RolesSpec) -> RLJobSpec:
+    return spec.model_copy(update={"roles": roles})

@@ -1,0 +1,155 @@
+"""Defaults that depend on the rest of the job: what a new job gets, and that one that has begun keeps what it had."""
+
+from typing import Any
+
+import pytest
+
+from rljob_api.crd import spec_schema
+from rljob_api.engine_spec import EngineKind
+from rljob_api.open_defaults import Kept, Place, Resolution, resolve
+from rljob_api.revision import revision
+from rljob_api.spec import RLJobSpec
+from tests.unit.api.api_server import defaulted
+from tests.unit.api.manifests import changed
+
+SEVERAL_STEPS = {"spec.training.globalBatchSize": 256, "spec.training.microBatchSize": 256}
+
+
+def spec_of(changes: dict[str, Any]) -> RLJobSpec:
+    return RLJobSpec.model_validate(changed(changes)["spec"])
+
+
+def roles_of(resolution: Resolution) -> dict[str, Any]:
+    """Role -> what it computes on; None for one that is not there."""
+    roles = resolution.spec.roles
+    devices = {role.value: (one.gpus, str(one.share_devices_with or "")) for role, one in roles.present().items()}
+    return {"actor_fwd": None, **devices, "engine": roles.rollout.engine.kind.value}
+
+
+CPU = (0, "")
+NEW = [
+    pytest.param({}, {"actor_fwd": None, "reference": CPU, "engine": "Torch"}, id="no GPUs, one optimizer step"),
+    pytest.param(SEVERAL_STEPS, {"actor_fwd": CPU, "engine": "Torch"}, id="several optimizer steps"),
+    pytest.param({"spec.training.epochsPerRollout": 2}, {"actor_fwd": CPU}, id="several passes over a rollout"),
+    pytest.param({"spec.roles.actorFwd": {}}, {"actor_fwd": CPU}, id="a role that is asked for"),
+    pytest.param({**SEVERAL_STEPS, "spec.roles.actorFwd": None}, {"actor_fwd": None}, id="one that is not wanted"),
+    pytest.param(
+        {"spec.roles.actor": {"gpus": 4}, "spec.roles.rollout": {"gpus": 4}},
+        {"actor_fwd": None, "reference": (4, "actor"), "engine": "SGLang"},
+        id="a reference shares all of the actor's devices",
+    ),
+    pytest.param(
+        {**SEVERAL_STEPS, "spec.roles.actor": {"gpus": 2}, "spec.roles.rollout": {"gpus": 1}},
+        {"actor_fwd": (2, "actor"), "reference": (2, "actor")},
+        id="so does an actorFwd that nobody gave",
+    ),
+    pytest.param(
+        {
+            "spec.roles.actor": {"gpus": 4},
+            "spec.roles.rollout": {"gpus": 1},
+            "spec.roles.reference": {"replicas": 2},
+        },
+        {"reference": (2, "actor")},
+        id="two pods have half of them each",
+    ),
+    pytest.param(
+        {"spec.roles.actor": {"gpus": 1}, "spec.roles.rollout": {"gpus": 1}, "spec.roles.reference": {"gpus": 0}},
+        {"reference": CPU},
+        id="the CPU, where that is said",
+    ),
+    pytest.param(
+        {"spec.roles.actor": {"gpus": 1}, "spec.roles.rollout": {"gpus": 1, "engine": {"kind": "Torch"}}},
+        {"engine": "Torch"},
+        id="an engine that is given",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "expected"), NEW)
+def test_a_new_job_gets(changes: dict[str, Any], expected: dict[str, Any]) -> None:
+    resolution = resolve(spec_of(changes), Place.MACHINE)
+    assert resolution.problems == ()
+    assert {name: roles_of(resolution)[name] for name in expected} == expected
+
+
+REFUSED = [
+    pytest.param(
+        {"spec.roles.actor": {"gpus": 1}},
+        "spec.roles.rollout.gpus: is not given, but actor has gpus, and its model would be computed on the CPU. Give a"
+        " number of GPUs (with shareDevicesWith: actor, to use the actor's), or 0 for the CPU.",
+        id="rollouts on the CPU beside an actor on GPUs",
+    ),
+    pytest.param(
+        {"spec.roles.rollout": {"gpus": 1}},
+        "spec.roles.actor.gpus: is not given, but rollout has gpus, and its model would be computed on the CPU. Give a"
+        " number of GPUs, or 0 for the CPU.",
+        id="an actor on the CPU beside rollouts on GPUs",
+    ),
+    pytest.param(
+        {"spec.roles.actor": {"gpus": 1}, "spec.roles.rollout": {"gpus": 1}, "spec.roles.reference": {"replicas": 2}},
+        "spec.roles.reference.gpus: is not given, and 2 pods cannot share the actor's 1 devices. Give fewer, a number"
+        " of GPUs of its own, or 0 for the CPU.",
+        id="more pods than devices",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "sentence"), REFUSED)
+def test_what_would_be_wrong_either_way_has_to_be_said(changes: dict[str, Any], sentence: str) -> None:
+    assert resolve(spec_of(changes), Place.MACHINE).problems == (sentence,)
+
+
+@pytest.mark.parametrize("changes", [case.values[0] for case in NEW], ids=[str(case.id) for case in NEW])
+def test_a_job_that_is_started_again_keeps_what_it_began_with(changes: dict[str, Any]) -> None:
+    first = resolve(spec_of(changes), Place.MACHINE).spec
+    stored = RLJobSpec.model_validate_json(first.model_dump_json())
+    edited = spec_of({**changes, "spec.training.globalBatchSize": 64, "spec.training.microBatchSize": 64})
+    again = resolve(edited, Place.MACHINE, Kept.of(stored))
+    assert again.problems == ()
+    assert roles_of(again) == roles_of(Resolution(stored))
+
+
+def test_a_job_of_release_0_1_0_keeps_its_roles_its_engine_and_its_revision() -> None:
+    """Its API server had written an actorFwd and every `gpus`; nobody had heard of engines."""
+    given = {"replicas": 1, "gpus": 0, "threads": 1}
+    old = spec_of({"spec.roles": dict.fromkeys(("actor", "actorFwd", "reference"), given) | {"rollout": {"gpus": 1}}})
+    kept = resolve(old, Place.CLUSTER, Kept.of(old))
+    assert roles_of(kept) == {
+        "actor": CPU,
+        "actor_fwd": CPU,
+        "reference": CPU,
+        "rollout": (1, ""),
+        "advantages": CPU,
+        "engine": "Torch",
+    }
+    assert revision(kept.spec) == revision(old)
+
+
+def test_a_share_that_the_actor_lacks_by_now_is_dealt_anew() -> None:
+    four = {"spec.roles.actor": {"gpus": 4}, "spec.roles.rollout": {"gpus": 1}}
+    kept = Kept.of(resolve(spec_of(four), Place.MACHINE).spec)
+    two = resolve(spec_of({**four, "spec.roles.actor": {"gpus": 2}}), Place.MACHINE, kept)
+    assert roles_of(two)["reference"] == (2, "actor")
+
+
+def test_on_a_cluster_no_device_is_shared() -> None:
+    gpus = {"spec.roles.actor": {"gpus": 2}, "spec.roles.rollout": {"gpus": 1}}
+    resolution = resolve(spec_of({**gpus, **SEVERAL_STEPS, "spec.roles.reference": {"gpus": 1}}), Place.CLUSTER)
+    found = roles_of(resolution)
+    assert (found["actor_fwd"], found["reference"], found["engine"]) == (None, (1, ""), "SGLang")
+
+
+def test_what_was_resolved_before_wins_on_a_cluster_too() -> None:
+    kept = Kept(has_proximal_role=True, engine=EngineKind.TORCH)
+    found = roles_of(
+        resolve(spec_of({"spec.roles.rollout": {"gpus": 1}, "spec.roles.actor": {"gpus": 1}}), Place.CLUSTER, kept)
+    )
+    assert (found["actor_fwd"], found["engine"]) == (CPU, "Torch")
+
+
+def test_the_api_server_fills_in_nothing_that_is_resolved() -> None:
+    """Else nobody could tell what was given; what is below a role that is given has its defaults."""
+    filled = defaulted(spec_schema(), changed({"spec.roles": {"actorFwd": {}}})["spec"])
+    assert filled["roles"]["actorFwd"]["replicas"] == 1
+    assert [name for name, role in filled["roles"].items() if "gpus" in role] == []
+    assert "actorFwd" not in defaulted(spec_schema(), changed({"spec.roles": {}})["spec"])["roles"]

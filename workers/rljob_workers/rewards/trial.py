@@ -1,0 +1,155 @@
+"""A reward is tried on the first rows of a job: `python -m rljob_workers.rewards.trial`, started by the command line.
+
+    stdin     {"spec": the job's spec with absolute paths, "rows": how many; 0: it is only loaded}
+    stdout    {"problem": sentence or null, "rows": [{"row", "prompt", "answers": [...]}]}
+
+There is no model yet. Each row gets answers whose worth its author knows: the label itself, an empty one, another row's
+label, and the prompt. What the reward prints goes to stderr. Imports no torch, unless the reward does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rljob_api.spec import RLJobSpec
+from rljob_workers.data.base import Prompt, PromptSource
+from rljob_workers.data.encoding import PromptEncoder
+from rljob_workers.data.procedural import build_dataset
+from rljob_workers.rewards import Answer, Reward, RewardError, build_reward
+
+MOST_ANSWERS = 4
+"""Of a row; and never more than samplesPerPrompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    number: int
+    """Of the line in its file, from 1; of a task from 0."""
+    text: str
+    label: Any
+
+    @property
+    def right(self) -> str | None:
+        """The label as an answer; None where it is none that could be given."""
+        label = self.label.get("answer") if isinstance(self.label, dict) else self.label
+        return str(label) if isinstance(label, str | int | float) else None
+
+
+class _Tasks(PromptSource):
+    """A data set of reasoning_gym that scores, without a tokenizer."""
+
+    def __init__(self, spec: RLJobSpec) -> None:
+        assert spec.data.reasoning_gym is not None
+        self.dataset = build_dataset(spec.data.reasoning_gym)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def at(self, index: int) -> Prompt:
+        """See the base; nothing is tokenised."""
+        entry: dict[str, Any] = self.dataset[index]
+        return Prompt(index, entry["question"], (), entry)
+
+    def score(self, answer: str, entry: dict[str, Any]) -> float:
+        """By its own scorer."""
+        return float(self.dataset.score_answer(answer, entry))
+
+
+class _Lines(PromptSource):
+    """The rows of a file, without a tokenizer and in their order."""
+
+    def __init__(self, spec: RLJobSpec) -> None:
+        assert spec.data.prompts is not None
+        self._data, self._path = spec.data, Path(spec.data.prompts)
+        self._encoder = PromptEncoder(spec.data, lambda _: (0,))
+
+    def __len__(self) -> int:
+        return 0
+
+    def at(self, index: int) -> Prompt:
+        """Nobody asks: rows are read in turn."""
+        raise NotImplementedError(f"row {index} of a trial")
+
+    def rows(self) -> Iterator[_Row]:
+        with self._path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    entry, where = json.loads(line), f"{self._path} line {number}"
+                    text, _ = self._encoder.encode(entry[self._data.prompt_key], where)
+                    yield _Row(number, text, entry.get(self._data.label_key))
+
+
+def try_reward(spec: RLJobSpec, count: int) -> dict[str, Any]:
+    """What came of it."""
+    tried: list[dict[str, Any]] = []
+    try:
+        source = _Lines(spec) if spec.data.reasoning_gym is None else _Tasks(spec)
+        reward = build_reward(spec.rollout.reward, spec.data, source)
+        rows = list(islice(_rows_of(source), count))
+        for row in rows:
+            answers = _answers(row, rows)[: min(MOST_ANSWERS, spec.rollout.samples_per_prompt)]
+            tried.append({"row": row.number, "prompt": row.text, "answers": _scored(reward, row, answers)})
+    except (RewardError, ValueError) as error:
+        return {"problem": f"{error}{_place(error)}", "rows": tried}
+    except KeyError as error:
+        return {"problem": f"data.promptKey: a row has no {error}. Correct data.promptKey.", "rows": tried}
+    return {"problem": None, "rows": tried}
+
+
+def _rows_of(source: _Lines | _Tasks) -> Iterator[_Row]:
+    if isinstance(source, _Lines):
+        return source.rows()
+    prompts = (source.at(index) for index in range(len(source)))
+    return (_Row(prompt.index, prompt.text, prompt.label) for prompt in prompts)
+
+
+def _answers(row: _Row, rows: Sequence[_Row]) -> list[tuple[str, str]]:
+    """What each is, and its text; the right one first."""
+    other = next((one.right for one in rows if one.right not in (None, row.right)), None)
+    parts = [("label", row.right), ("empty", ""), ("another row's label", other), ("prompt", row.text)]
+    return [(what, text) for what, text in parts if text is not None]
+
+
+def _scored(reward: Reward, row: _Row, answers: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    group = [Answer(row.text, text, row.label, row.number, index) for index, (_, text) in enumerate(answers)]
+    (scores,) = reward.score_groups([group])
+    return [
+        {
+            "what": what,
+            "response": text,
+            "reward": None if isinstance(score, RewardError) else score,
+            "error": f"{score}{_place(score)}" if isinstance(score, RewardError) else None,
+        }
+        for (what, text), score in zip(answers, scores, strict=True)
+    ]
+
+
+def _place(error: BaseException) -> str:
+    """Where in the user's code it was raised."""
+    if error.__cause__ is None or isinstance(error.__cause__, ImportError):
+        return ""
+    frames = traceback.extract_tb(error.__cause__.__traceback__)
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+
+
+def main() -> None:
+    """Reads what is asked, and answers."""
+    asked = json.loads(sys.stdin.buffer.read())
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what the user's code prints is no part of the answer
+    with answer:
+        json.dump(try_reward(RLJobSpec.model_validate(asked["spec"]), asked["rows"]), answer)
+        answer.flush()
+        os._exit(0)  # threads of calls that hang would keep the process
+
+
+if __name__ == "__main__":
+    main()
