@@ -167,6 +167,7 @@ def test_the_same_manifest_has_nothing_left_to_train_and_starts_nothing(stage: S
     stage.delete()
 
 
+@pytest.mark.long
 def test_more_rollouts_train_on_from_there(stage: Stage) -> None:
     before = stage.begun()
     stage.rollouts += 4

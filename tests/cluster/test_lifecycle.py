@@ -183,7 +183,7 @@ def test_a_job_made_anew_at_once_is_another_and_fails_at_a_bad_configuration_onc
     before, kubectl = stage.job.standing(), stage.kubectl
     kubectl.delete("rljob", "job-actor")
     kubectl.wait_gone("rljob", "job-actor")
-    manifest = leaves_nothing(make_job("job-actor", data={"prompts": "data/nothing.jsonl"}))
+    manifest = leaves_nothing(make_small_job("job-actor", data={"prompts": "data/nothing.jsonl"}))
     manifest["spec"] |= {"cleanPodPolicy": "None"}
     other = ClusterJob(kubectl, manifest).apply()  # what the first one was made of is still there
 

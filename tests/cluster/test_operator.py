@@ -33,9 +33,13 @@ def crd(cluster: Cluster) -> None:
     install_definition(cluster.kubeconfig)
 
 
-@pytest.fixture
-def operator(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[OperatorProcess]:
-    with OperatorProcess(cluster, namespace, tmp_path / "operator") as process:
+@pytest.fixture(scope="module")
+def operator(
+    cluster: Cluster, module_kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    """Of all tests that neither stop nor configure it; their jobs differ by name."""
+    install_definition(cluster.kubeconfig)
+    with OperatorProcess(cluster, module_kubectl.namespace, tmp_path_factory.mktemp("operator")) as process:
         yield process
 
 
@@ -64,13 +68,13 @@ def wait_condition(
 
 
 def test_a_job_becomes_objects_that_it_owns_and_its_deletion_leaves_nothing(
-    kubectl: Kubectl, operator: OperatorProcess
+    module_kubectl: Kubectl, operator: OperatorProcess
 ) -> None:
-    kubectl.apply(make_job("first"))
-    job = wait_condition(kubectl, "first", "Suspended")
-    made = kubectl.wait(
+    module_kubectl.apply(make_job("first"))
+    job = wait_condition(module_kubectl, "first", "Suspended")
+    made = module_kubectl.wait(
         "the job's last Deployment",
-        lambda: kubectl.all(KINDS, LABEL_JOB) if kubectl.get("deployment", "first-advantages") else None,
+        lambda: module_kubectl.all(KINDS, LABEL_JOB) if module_kubectl.get("deployment", "first-advantages") else None,
     )
 
     assert job["status"]["phase"] == "Suspended"
@@ -91,41 +95,47 @@ def test_a_job_becomes_objects_that_it_owns_and_its_deletion_leaves_nothing(
         assert [owner["uid"] for owner in owners] == [job["metadata"]["uid"]], each["metadata"]["name"]
     assert "finalizers" not in job["metadata"]
     assert not [name for name in job["metadata"].get("annotations", {}) if "kopf" in name]
-    kubectl.wait("an event", lambda: "Accepted" in reasons(kubectl))
+    module_kubectl.wait("an event", lambda: "Accepted" in reasons(module_kubectl))
 
-    kubectl.delete("rljob", "first")
-    kubectl.wait_gone("rljob", "first")
-    kubectl.wait("all of the job's objects to be gone", lambda: not kubectl.all(KINDS, LABEL_JOB), seconds=120)
+    module_kubectl.delete("rljob", "first")
+    module_kubectl.wait_gone("rljob", "first")
+    module_kubectl.wait(
+        "all of the job's objects to be gone", lambda: not module_kubectl.all(KINDS, LABEL_JOB), seconds=120
+    )
     assert operator.exit_code is None
 
 
 def test_what_somebody_deletes_comes_back_and_the_secret_stays_the_same(
-    kubectl: Kubectl, operator: OperatorProcess
+    module_kubectl: Kubectl, operator: OperatorProcess
 ) -> None:
-    kubectl.apply(make_job("kept"))
-    wait_condition(kubectl, "kept", "Suspended")
-    secret = kubectl.wait_for("secret", "kept-secret", "to be there", lambda found: found)
-    kubectl.wait_for("deployment", "kept-actor", "to be there", lambda found: found)
+    module_kubectl.apply(make_job("kept"))
+    wait_condition(module_kubectl, "kept", "Suspended")
+    secret = module_kubectl.wait_for("secret", "kept-secret", "to be there", lambda found: found)
+    module_kubectl.wait_for("deployment", "kept-actor", "to be there", lambda found: found)
     others = "configmap,service,deployment,statefulset,networkpolicy,poddisruptionbudget"
-    made = kubectl.wait(
+    made = module_kubectl.wait(
         "all kinds of its objects",
-        lambda: found if (found := kubectl.all(others, LABEL_JOB)) and len({e["kind"] for e in found}) == 6 else None,
+        lambda: (
+            found if (found := module_kubectl.all(others, LABEL_JOB)) and len({e["kind"] for e in found}) == 6 else None
+        ),
     )
     first = {each["kind"]: each["metadata"] for each in made if each["metadata"]["name"] != "kept-actor"}
 
     for kind, metadata in first.items():
-        kubectl.delete(kind.lower(), metadata["name"])
-    kubectl("scale", "deployment", "kept-actor", "--replicas=2")
+        module_kubectl.delete(kind.lower(), metadata["name"])
+    module_kubectl("scale", "deployment", "kept-actor", "--replicas=2")
 
     for kind, metadata in first.items():
-        kubectl.wait_for(
+        module_kubectl.wait_for(
             kind.lower(),
             metadata["name"],
             "to be another one",
             lambda found, uid=metadata["uid"]: found["metadata"]["uid"] != uid,  # type: ignore[misc]
         )
-    kubectl.wait_for("deployment", "kept-actor", "to be scaled back", lambda found: found["spec"]["replicas"] == 0)
-    now = kubectl.get("secret", "kept-secret")
+    module_kubectl.wait_for(
+        "deployment", "kept-actor", "to be scaled back", lambda found: found["spec"]["replicas"] == 0
+    )
+    now = module_kubectl.get("secret", "kept-secret")
     assert now is not None
     assert now["data"] == secret["data"]
     assert now["metadata"]["uid"] == secret["metadata"]["uid"]
@@ -168,20 +178,20 @@ def reasons(kubectl: Kubectl) -> set[str]:
 
 
 def test_a_spec_that_cannot_work_is_said_so_once_and_a_cure_is_taken_up(
-    kubectl: Kubectl, operator: OperatorProcess
+    module_kubectl: Kubectl, operator: OperatorProcess
 ) -> None:
     bad = {"spec": {"containers": [{"name": "worker", "command": ["sleep"]}]}}
-    kubectl.apply(make_job("bad", roles={"reference": {}, "actor": {"template": bad}}))
-    job = wait_condition(kubectl, "bad", "Accepted", "False")
+    module_kubectl.apply(make_job("bad", roles={"reference": {}, "actor": {"template": bad}}))
+    job = wait_condition(module_kubectl, "bad", "Accepted", "False")
 
     refused = condition(job, "Accepted")
     assert refused["reason"] == "InvalidSpec"
     assert "roles.actor.template" in refused["message"]
     assert job["status"]["phase"] == "Pending"
-    assert not kubectl.all("pod,deployment", LABEL_JOB)
+    assert not module_kubectl.all("pod,deployment", f"{LABEL_JOB}=bad")
 
-    kubectl.merge("rljob", "bad", {"spec": {"roles": {"actor": {"template": None}}}})
-    wait_condition(kubectl, "bad", "Accepted")
+    module_kubectl.merge("rljob", "bad", {"spec": {"roles": {"actor": {"template": None}}}})
+    wait_condition(module_kubectl, "bad", "Accepted")
 
 
 def test_a_status_of_another_version_begins_nothing_anew(
@@ -215,15 +225,15 @@ def test_a_status_of_another_version_begins_nothing_anew(
     assert not kubectl.all(KINDS, f"{LABEL_JOB}=unreadable")
 
 
-def test_a_job_of_another_controller_is_left_alone(kubectl: Kubectl, operator: OperatorProcess) -> None:
-    kubectl.apply(make_job("foreign", managedBy="example.com/other"))
-    kubectl.apply(make_job("ours", managedBy="rljob.dev/operator"))
-    wait_condition(kubectl, "ours", "Suspended")
+def test_a_job_of_another_controller_is_left_alone(module_kubectl: Kubectl, operator: OperatorProcess) -> None:
+    module_kubectl.apply(make_job("foreign", managedBy="example.com/other"))
+    module_kubectl.apply(make_job("ours", managedBy="rljob.dev/operator"))
+    wait_condition(module_kubectl, "ours", "Suspended")
 
-    foreign = kubectl.get("rljob", "foreign")
+    foreign = module_kubectl.get("rljob", "foreign")
     assert foreign is not None
     assert "status" not in foreign
-    assert not kubectl.all(KINDS, f"{LABEL_JOB}=foreign")
+    assert not module_kubectl.all(KINDS, f"{LABEL_JOB}=foreign")
 
 
 def test_an_operator_that_starts_again_writes_nothing_where_nothing_has_changed(

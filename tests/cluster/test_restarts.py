@@ -1,7 +1,8 @@
 """The restart table on a cluster: one job, on which everything is killed, deleted or frozen that can be, one by one.
 
 Each blow must lead to what the table says and to nothing else: one restart for one cause, nobody else's processes
-touched. At the end the job succeeds and has trained every sample exactly once.
+touched. At the end the job succeeds and has trained every sample exactly once. One blow of each cause that is the
+cluster's is in `make test`: every role with every cause is in tests/unit/core/test_restart.py.
 """
 
 import time
@@ -97,7 +98,14 @@ TABLE = {
 }
 
 BLOWS = [
-    *(pytest.param(Blow(rank_of(r), RANK_EXITED, TABLE[r], r), id=f"a rank of {r.value} is killed") for r in TABLE),
+    *(
+        pytest.param(
+            Blow(rank_of(r), RANK_EXITED, TABLE[r], r),
+            id=f"a rank of {r.value} is killed",
+            marks=() if r is Role.REFERENCE else pytest.mark.long,
+        )
+        for r in TABLE
+    ),
     *(
         pytest.param(
             Blow(container_of(r), LAUNCHER_LOST, TABLE[r], r, replaced=None),
@@ -108,12 +116,16 @@ BLOWS = [
     ),
     *(
         pytest.param(
-            Blow(pod_of(r), "PodDeleted", TABLE[r], r, counts=False, replaced=True), id=f"a pod of {r.value} is deleted"
+            Blow(pod_of(r), "PodDeleted", TABLE[r], r, counts=False, replaced=True),
+            id=f"a pod of {r.value} is deleted",
+            marks=() if r is Role.REFERENCE else pytest.mark.long,
         )
         for r in (Role.ACTOR, Role.REFERENCE)
     ),
     pytest.param(
-        Blow(frozen(Role.ACTOR_FWD, Kind.RANK), "Hang", GLOBAL, Role.ACTOR_FWD), id="a rank of actor_fwd is frozen"
+        Blow(frozen(Role.ACTOR_FWD, Kind.RANK), "Hang", GLOBAL, Role.ACTOR_FWD),
+        id="a rank of actor_fwd is frozen",
+        marks=pytest.mark.long,
     ),
     pytest.param(
         Blow(frozen(Role.ADVANTAGES, Kind.RANK), "Hang", IN_PLACE, Role.ADVANTAGES),
@@ -178,9 +190,9 @@ def engine(subject: Subject) -> None:
 @pytest.mark.parametrize(
     ("strike", "reason"),
     [
-        pytest.param(engine, "EngineExited", id="the engine is killed"),
+        pytest.param(engine, "EngineExited", id="the engine is killed", marks=pytest.mark.long),
         pytest.param(coordinator, "InfrastructureRestarted", id="the coordinator is killed"),
-        pytest.param(control, "InfrastructureRestarted", id="the control Redis is killed"),
+        pytest.param(control, "InfrastructureRestarted", id="the control Redis is killed", marks=pytest.mark.long),
     ],
 )
 def test_what_is_no_role_comes_back_alone_and_does_not_count(
@@ -260,6 +272,7 @@ def assert_no_restart(subject: Subject, before: Standing, after: Standing) -> No
     assert same[0] == same[1], subject.job.said()
 
 
+@pytest.mark.long
 def test_the_third_failure_of_reference_since_the_last_global_restart_is_global(subject: Subject) -> None:
     subject.job.change({"restartPolicy": {"threshold": 3}})
     before = subject.standing()

@@ -12,7 +12,7 @@ from rljob_api.names import Role
 from tests.cluster.chart.release import OPERATOR, Release
 from tests.cluster.harness.kubectl import Kubectl
 from tests.cluster.harness.machine import Node
-from tests.cluster.harness.rljob import ClusterJob, make_job, slowed
+from tests.cluster.harness.rljob import ClusterJob, make_small_job, slowed
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -59,10 +59,10 @@ def test_every_right_is_used_and_none_is_missed(kubectl: Kubectl, node: Node, re
 
 
 def _live_a_whole_life(kubectl: Kubectl) -> None:
-    manifest = make_job(
+    manifest = make_small_job(
         rollout={"numRollouts": 1_000_000},
-        algorithm={"kl": {"coefficient": 0.0}},
         roles={"reference": {}, "rollout": {"replicas": 2}},
+        transferQueue={"storageUnits": 2},
         restartPolicy={"mechanism": "Recreate", "heartbeatTimeoutSeconds": 60, "stallTimeoutSeconds": 600},
     )
     job = ClusterJob(kubectl, slowed(manifest)).apply()

@@ -141,6 +141,7 @@ def test_the_highest_replica_drains_and_its_pod_goes(job: ClusterJob) -> None:
     assert scale_of(job)["status"]["replicas"] == 1
 
 
+@pytest.mark.long
 def test_a_number_that_was_left_is_taken_by_another_pod(job: ClusterJob) -> None:
     before = job.standing()
 

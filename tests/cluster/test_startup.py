@@ -1,6 +1,7 @@
 """A job that does not start gives back what it holds: by its deadline, or since its infrastructure does not stay up."""
 
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,15 @@ import pytest
 from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.gpus import asks_for, pretended_gpus
 from tests.cluster.harness.kubectl import Kubectl, Object
-from tests.cluster.harness.machine import Cluster, workload_options
+from tests.cluster.harness.machine import Cluster, idle_workload_options, workload_options
 from tests.cluster.harness.operator import OperatorProcess
-from tests.cluster.harness.rljob import ClusterJob, make_job, make_small_job
+from tests.cluster.harness.rljob import ClusterJob, make_small_job
 
 RESOURCE = "rljob.example/startup-gpu"
 NOWHERE = {"spec": {"nodeSelector": {"example.org/none": "none"}}}
 PATIENCE_SECONDS = 180.0
+DEADLINE_SECONDS = 20
+"""The actor has its GPUs by then."""
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -58,13 +61,16 @@ def test_a_job_that_is_not_ready_in_time_gives_its_gpus_back(
     cluster: Cluster, kubectl: Kubectl, tmp_path: Path
 ) -> None:
     install_definition(cluster.kubeconfig)
-    manifest = make_job(
-        roles={"actor": asks_for(2, 2, RESOURCE), "reference": {"template": NOWHERE}},
+    manifest = make_small_job(
+        roles={"actor": asks_for(2, 2, RESOURCE), "rollout": {"template": NOWHERE}},
         training={"microBatchSize": 16},
     )
-    manifest["spec"]["startupDeadlineSeconds"] = 40
+    manifest["spec"]["startupDeadlineSeconds"] = DEADLINE_SECONDS
     job = ClusterJob(kubectl, manifest)
-    with OperatorProcess(cluster, kubectl.namespace, tmp_path, lease=None):
+    with (
+        tempfile.TemporaryDirectory(prefix="rljob-idle-") as idle,
+        OperatorProcess(cluster, kubectl.namespace, tmp_path, lease=None, workloads=idle_workload_options(Path(idle))),
+    ):
         job.apply()
         kubectl.wait(
             "the actor to have its GPUs",
@@ -74,8 +80,10 @@ def test_a_job_that_is_not_ready_in_time_gives_its_gpus_back(
         kubectl.apply(waits_for_gpus(kubectl))
         reason, said = wait_failed(job)
         assert reason == "StartupDeadlineExceeded", said
-        assert said.startswith("the job has not been Ready for startupDeadlineSeconds (40 s): Unschedulable: ")
-        assert "reference-0 (0/1 nodes are available" in said
+        assert said.startswith(
+            f"the job has not been Ready for startupDeadlineSeconds ({DEADLINE_SECONDS} s): Unschedulable: "
+        )
+        assert "rollout-0 (0/1 nodes are available" in said
         assert (job.status()["phase"], job.status()["reason"]) == ("Failed", "StartupDeadlineExceeded")
         (event,) = kubectl.wait("its event", lambda: job.events("StartupDeadlineExceeded"))
         assert event["type"] == "Warning"

@@ -1,8 +1,10 @@
 """Whoever waits says for what: what a real cluster refuses, does not have, or cannot start, is the reason of Ready.
 
-The jobs here never run: each is kept by something else, and nobody waits for a limit.
+The jobs here never run: each is kept by something else, and nobody waits for a limit. They are of one namespace and one
+operator, each of a name of its own; their workers sleep.
 """
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 
 from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.kubectl import Kubectl, Object
-from tests.cluster.harness.machine import Cluster
+from tests.cluster.harness.machine import Cluster, idle_workload_options
 from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.rljob import ClusterJob, make_small_job
 
@@ -21,11 +23,16 @@ NOWHERE = {"spec": {"nodeSelector": {"example.org/none": "none"}}}
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(autouse=True)
-def operator(cluster: Cluster, kubectl: Kubectl, tmp_path: Path) -> Iterator[OperatorProcess]:
+@pytest.fixture(scope="module")
+def kubectl(cluster: Cluster, module_kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
+    """Of the namespace that the operator serves."""
     install_definition(cluster.kubeconfig)
-    with OperatorProcess(cluster, kubectl.namespace, tmp_path / "operator") as process:
-        yield process
+    with tempfile.TemporaryDirectory(prefix="rljob-idle-") as idle:
+        workloads = idle_workload_options(Path(idle))
+        with OperatorProcess(
+            cluster, module_kubectl.namespace, tmp_path_factory.mktemp("operator"), workloads=workloads
+        ):
+            yield module_kubectl
 
 
 def ready(job: ClusterJob) -> tuple[str, str]:
@@ -46,8 +53,8 @@ def wait_for_reason(job: ClusterJob, reason: str, *words: str) -> str:
     return ready(job)[1]
 
 
-def with_template(role: str, template: Object, **spec: Any) -> Object:
-    return make_small_job(roles={role: {"template": template}}, **spec)
+def with_template(name: str, role: str, template: Object, **spec: Any) -> Object:
+    return make_small_job(name, roles={role: {"template": template}}, **spec)
 
 
 def quota(**hard: str) -> Object:
@@ -61,7 +68,7 @@ def wait_in_force(kubectl: Kubectl) -> None:
 def test_a_quota_of_pods_is_named_for_workers_and_for_redis(kubectl: Kubectl) -> None:
     kubectl.apply(quota(pods="0"))
     wait_in_force(kubectl)
-    job = ClusterJob(kubectl, make_small_job()).apply()
+    job = ClusterJob(kubectl, make_small_job("pods")).apply()
     refused = "is forbidden: exceeded quota: small"
     said = wait_for_reason(job, "FailedCreate", "actor-0 (", refused, "coordinator (", "control (", "storage-0 (")
     assert said.count(refused) >= 4, "Deployments say it in a condition, StatefulSets in an Event"
@@ -74,17 +81,18 @@ def test_a_quota_of_pods_is_named_for_workers_and_for_redis(kubectl: Kubectl) ->
 def test_objects_that_the_api_server_does_not_take_are_named(kubectl: Kubectl) -> None:
     kubectl.apply(quota(**{"count/deployments.apps": "2"}))
     wait_in_force(kubectl)
-    job = ClusterJob(kubectl, make_small_job()).apply()
-    wait_for_reason(job, "ObjectRefused", "Deployment job-", "was refused", "exceeded quota: small")
+    job = ClusterJob(kubectl, make_small_job("objects")).apply()
+    wait_for_reason(job, "ObjectRefused", "Deployment objects-", "was refused", "exceeded quota: small")
     assert job.wait_event("ObjectRefused")["type"] == "Warning"
+    kubectl.delete("resourcequota", "small")
     kubectl.delete("rljob", job.name)
 
 
 def test_a_secret_that_is_refused_keeps_the_whole_job_and_is_named(kubectl: Kubectl) -> None:
     kubectl.apply(quota(**{"count/secrets": "0"}))
     wait_in_force(kubectl)
-    job = ClusterJob(kubectl, make_small_job()).apply()
-    wait_for_reason(job, "ObjectRefused", "Secret job-secret was refused", "exceeded quota: small")
+    job = ClusterJob(kubectl, make_small_job("secrets")).apply()
+    wait_for_reason(job, "ObjectRefused", "Secret secrets-secret was refused", "exceeded quota: small")
     assert job.status()["phase"] == "Pending"
     assert job.wait_event("ObjectRefused")["type"] == "Warning"
     kubectl.delete("resourcequota", "small")
@@ -95,30 +103,30 @@ def test_a_secret_that_is_refused_keeps_the_whole_job_and_is_named(kubectl: Kube
 def test_an_image_that_does_not_exist_is_named_with_the_kubelets_words(kubectl: Kubectl) -> None:
     template = {"spec": {"containers": [{"name": "worker", "image": "none.invalid/no-such-image:1"}]}}
     template["spec"]["containers"][0]["imagePullPolicy"] = "Always"
-    job = ClusterJob(kubectl, with_template("actor", template)).apply()
+    job = ClusterJob(kubectl, with_template("image", "actor", template)).apply()
     wait_for_reason(job, "ImagePullBackOff", "actor-0 (", "none.invalid/no-such-image:1")
     kubectl.delete("rljob", job.name)
 
 
 def test_an_init_container_that_fails_is_named(kubectl: Kubectl) -> None:
     fetch = {"name": "fetch", "image": "none.invalid/no-such-image:1", "imagePullPolicy": "Always"}
-    job = ClusterJob(kubectl, with_template("actor", {"spec": {"initContainers": [fetch]}})).apply()
+    job = ClusterJob(kubectl, with_template("init", "actor", {"spec": {"initContainers": [fetch]}})).apply()
     wait_for_reason(job, "Init:ImagePullBackOff", "actor-0 (init container fetch: ")
     kubectl.delete("rljob", job.name)
 
 
 def test_no_node_is_named_with_the_schedulers_sentence(kubectl: Kubectl) -> None:
-    job = ClusterJob(kubectl, with_template("actor", NOWHERE)).apply()
+    job = ClusterJob(kubectl, with_template("nowhere", "actor", NOWHERE)).apply()
     wait_for_reason(job, "Unschedulable", "actor-0 (0/1 nodes are available", "node affinity/selector")
     kubectl.delete("rljob", job.name)
 
 
 def test_a_class_of_storage_that_does_not_exist_is_named(kubectl: Kubectl) -> None:
     job = ClusterJob(
-        kubectl, make_small_job(checkpoint={"volume": {"size": "1Gi", "storageClassName": "no-such"}})
+        kubectl, make_small_job("storage", checkpoint={"volume": {"size": "1Gi", "storageClassName": "no-such"}})
     ).apply()
     wait_for_reason(
-        job, "ProvisioningFailed", "actor-0 (", "PersistentVolumeClaim job-checkpoints", '"no-such" not found'
+        job, "ProvisioningFailed", "actor-0 (", "PersistentVolumeClaim storage-checkpoints", '"no-such" not found'
     )
     kubectl.delete("rljob", job.name)
 
@@ -130,7 +138,7 @@ def test_a_volume_that_cannot_be_mounted_is_named_by_the_event_alone(kubectl: Ku
             "volumes": [{"name": "x", "secret": {"secretName": "no-such"}}],
         }
     }
-    job = ClusterJob(kubectl, with_template("rollout", template)).apply()
+    job = ClusterJob(kubectl, with_template("mount", "rollout", template)).apply()
     wait_for_reason(job, "FailedMount", "rollout-0 (", 'secret "no-such" not found')
     kubectl.delete("rljob", job.name)
 
@@ -138,7 +146,7 @@ def test_a_volume_that_cannot_be_mounted_is_named_by_the_event_alone(kubectl: Ku
 def test_what_a_container_names_and_is_not_there_is_named(kubectl: Kubectl) -> None:
     reference = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "no-such", "key": "token"}}}
     template = {"spec": {"containers": [{"name": "worker", "env": [reference]}]}}
-    job = ClusterJob(kubectl, with_template("rollout", template)).apply()
+    job = ClusterJob(kubectl, with_template("names", "rollout", template)).apply()
     wait_for_reason(job, "CreateContainerConfigError", "rollout-0 (", 'secret "no-such" not found')
     kubectl.delete("rljob", job.name)
 
@@ -172,7 +180,7 @@ def test_a_policy_that_refuses_pods_is_named_with_its_sentence(kubectl: Kubectl)
     kubectl.apply(policy, binding)
     try:
         kubectl.wait("the policy to be in force", lambda: is_refused(kubectl, pod))
-        job = ClusterJob(kubectl, make_small_job()).apply()
+        job = ClusterJob(kubectl, make_small_job("policy")).apply()
         wait_for_reason(job, "FailedCreate", "actor-0 (", "nobody may have pods today")
     finally:
         kubectl.delete("validatingadmissionpolicybinding", name)
@@ -190,7 +198,7 @@ def is_refused(kubectl: Kubectl, manifest: Object) -> bool:
 def test_a_name_that_is_used_again_says_that_it_waits_for_the_earlier_jobs_pods(kubectl: Kubectl) -> None:
     # A finalizer stands for a pod that takes its time to end: nothing else holds it for longer than its grace period.
     keeps = {"metadata": {"finalizers": ["example.org/keeps"]}}
-    job = ClusterJob(kubectl, with_template("advantages", NOWHERE)).apply()
+    job = ClusterJob(kubectl, with_template("again", "advantages", NOWHERE)).apply()
     job.wait("its pods", lambda: job.pods(role="advantages"), seconds=PATIENCE_SECONDS)
     (pod,) = (each["metadata"]["name"] for each in job.pods(role="advantages"))
     kubectl.merge("pod", pod, keeps)

@@ -44,6 +44,24 @@ def workload_options(
     }
 
 
+def idle_options(options: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The same `workloads` for jobs whose epoch shall not begin: worker and coordinator sleep instead of computing.
+
+    An import of torch takes six seconds of a processor, in every pod. `folder` gets the program that sleeps.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o755)
+    program = folder / "idle"
+    program.write_text("#!/bin/sh\nexec sleep infinity\n")
+    program.chmod(0o755)
+    mount = {"name": "idle", "mountPath": str(folder), "readOnly": True}
+    spec = options["podTemplate"]["spec"]
+    containers = [{**each, "volumeMounts": [*each["volumeMounts"], mount]} for each in spec["containers"]]
+    sleeps = [*spec["volumes"], {"name": "idle", "hostPath": {"path": str(folder), "type": "Directory"}}]
+    template = {"spec": {**spec, "containers": containers, "volumes": sleeps}}
+    return {**options, "python": str(program), "podTemplate": template}
+
+
 def container(name: str, repository: Path, venv: Path, python_prefix: Path) -> dict[str, Any]:
     """A container's part of a patch. It works in `examples`, so that their paths to data hold."""
     return {

@@ -1,4 +1,4 @@
-"""kubectl as tests call it: objects in, objects out, in one namespace.
+"""kubectl as tests call it: objects in, objects out, in one namespace. What is only read is asked of the API server.
 
 A command that fails, and a wait that is over, raise with all that a reader needs: the pods' states and the last events.
 """
@@ -10,13 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from tests.cluster.harness.reader import Reader, ReadFailed, reader
+
 Object = dict[str, Any]
 Holds = Callable[[Object], Any]
 """Something true where it holds."""
 T = TypeVar("T")
 
 _LOOK_AGAIN_SECONDS = 0.2
-"""At least, and twice as long as a look took: a kubectl that starts is work for the machine that is waited for."""
+"""At least, and twice as long as a look took: it is work for the machine that is waited for."""
 _NUM_EVENTS = 25
 
 
@@ -59,14 +61,11 @@ class Kubectl:
 
     def get(self, kind: str, name: str) -> Object | None:
         """The object, or None if there is none."""
-        text = self("get", kind, name, "--ignore-not-found", "-o", "json")
-        found: Object | None = json.loads(text) if text else None
-        return found
+        return self._read(lambda cluster: cluster.get(kind, self.namespace, name))
 
     def all(self, kind: str, selector: str = "") -> list[Object]:
-        """The objects of a kind, those that a label selector picks."""
-        items: list[Object] = json.loads(self("get", kind, "-l", selector, "-o", "json"))["items"]
-        return items
+        """The objects of a kind, or of some that commas separate, those that a label selector picks."""
+        return self._read(lambda cluster: cluster.all(kind, self.namespace, selector))
 
     def merge(self, kind: str, name: str, patch: Object, *, subresource: str | None = None) -> None:
         """Merges a patch into an object, or into its status."""
@@ -111,6 +110,12 @@ class Kubectl:
         events = self._run(("get", "events", "--sort-by=.lastTimestamp", "--no-headers"), None, 60)
         last = "\n".join(events.stdout.splitlines()[-_NUM_EVENTS:])
         return f"Pods of {self.namespace}:\n{pods.stdout or pods.stderr}\nLast events:\n{last or events.stderr}"
+
+    def _read(self, question: Callable[[Reader], T]) -> T:
+        try:
+            return question(reader(self.kubeconfig))
+        except ReadFailed as error:
+            raise KubectlFailed(str(error)) from error
 
     def _run(self, arguments: tuple[str, ...], stdin: str | None, seconds: float) -> subprocess.CompletedProcess[str]:
         command = ["kubectl", "--kubeconfig", self.kubeconfig, "--namespace", self.namespace, *arguments]

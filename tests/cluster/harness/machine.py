@@ -92,6 +92,11 @@ def workload_options(sources: Path | None = None) -> dict[str, Any]:
     return hostpython.workload_options(REPOSITORY, Path(sys.prefix), Path(sys.base_prefix), find_server(), sources)
 
 
+def idle_workload_options(folder: Path) -> dict[str, Any]:
+    """The same for jobs whose epoch shall not begin; what their pods run instead lies in `folder`."""
+    return hostpython.idle_options(workload_options(), folder)
+
+
 def prometheus_programs() -> Path:
     """The folder with `prometheus` and `promtool`, fetched if need be; a RuntimeError with the script's words."""
     command = [str(NODE / "prometheus.sh")]

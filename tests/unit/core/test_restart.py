@@ -1,5 +1,6 @@
 """The restart table: which failures restart what, and how they are counted."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,17 @@ from rljob_api.names import EXIT_GROUP_BROKEN, Role, Scope
 from rljob_api.spec import RestartPolicySpec
 from rljob_api.status import Phase
 from rljob_api.wire.failures import FailureKind
-from rljob_operator.core import AcknowledgeFailures, RaiseEpoch, Reason, SetDesired, decide
+from rljob_api.wire.identity import PodKey
+from rljob_operator.core import (
+    AcknowledgeFailures,
+    Observed,
+    PodEnding,
+    PodState,
+    RaiseEpoch,
+    Reason,
+    SetDesired,
+    decide,
+)
 from tests.unit.core.worlds import (
     START,
     actions_of,
@@ -19,7 +30,9 @@ from tests.unit.core.worlds import (
     make_policy,
     make_running,
     settle,
+    with_fact,
     with_failures,
+    with_pod,
 )
 
 NOW = START + 10
@@ -50,6 +63,50 @@ def test_the_table(policy: RestartPolicySpec, role: Role, earlier: int, expected
     _, decision = fail(observed, key(role), NOW + earlier)
     assert [event.scope for event in decision.events if event.scope] == [expected]
     assert bool(actions_of(decision, RaiseEpoch)) == (expected is Scope.GLOBAL)
+
+
+def rank_ended(observed: Observed, pod: PodKey) -> Observed:
+    return with_failures(observed, make_failure(observed.status, pod))
+
+
+def container_ended(observed: Observed, pod: PodKey) -> Observed:
+    return with_fact(observed, pod, state=PodState.EXITED, exit_code=-9)
+
+
+def rank_silent(observed: Observed, pod: PodKey) -> Observed:
+    return with_pod(observed, pod, age=999)
+
+
+def launcher_silent(observed: Observed, pod: PodKey) -> Observed:
+    return with_pod(observed, pod, poll_age=999)
+
+
+def pod_deleted(observed: Observed, pod: PodKey) -> Observed:
+    return with_fact(observed, pod, state=PodState.EXITED, exit_code=None, ending=PodEnding.DELETED)
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize(
+    ("happens", "reason", "counts"),
+    [
+        pytest.param(rank_ended, Reason.RANK_EXITED, True, id="a rank ended"),
+        pytest.param(container_ended, Reason.LAUNCHER_LOST, True, id="a first process ended"),
+        pytest.param(rank_silent, Reason.HANG, True, id="a rank is silent"),
+        pytest.param(launcher_silent, Reason.LAUNCHER_LOST, True, id="a launcher is silent"),
+        pytest.param(pod_deleted, Reason.POD_DELETED, False, id="a pod was deleted"),
+    ],
+)
+def test_every_cause_has_the_scope_of_its_role(
+    happens: Callable[[Observed, PodKey], Observed], reason: Reason, counts: bool, role: Role
+) -> None:
+    in_place = role in (Role.REFERENCE, Role.ADVANTAGES)
+    decision = decide(happens(make_running(), key(role)), NOW)
+    scope = Scope.IN_PLACE if in_place else Scope.GLOBAL
+    assert [(event.reason, event.scope) for event in decision.events if event.scope] == [(reason, scope)]
+    restart = decision.status.restart
+    assert (restart.epoch, restart.counted_towards_max) == ((1, 0) if in_place else (2, int(counts)))
+    failures = {row.name: row.failures for row in decision.status.roles if row.failures}
+    assert failures == ({role: 1} if in_place and counts else {})
 
 
 def test_an_in_place_restart_starts_one_pod_anew_and_leaves_the_others_alone() -> None:
