@@ -92,7 +92,7 @@ def test_epochs_only_rise_counts_stay_bounded_and_ends_stay_ends(
         observed = carried_out(observed, decision) if is_carried_out else replace(observed, status=after)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(SCHEDULES, st.floats(0, 1))
 def test_a_decision_seen_again_restarts_nothing_again(
     schedule: list[tuple[tuple[str, object], bool, float]], later: float
@@ -111,7 +111,7 @@ def test_a_decision_seen_again_restarts_nothing_again(
         observed = carried_out(observed, first) if is_carried_out else replace(observed, status=first.status)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(PODS, min_size=1, max_size=12))
 def test_one_failure_counts_once_however_often_it_is_reported(dying: list[object]) -> None:
     observed, now = make_running(make_policy(maxGlobalRestarts=1000)), START + 10

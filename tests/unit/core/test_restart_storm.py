@@ -125,7 +125,7 @@ FAULTS = st.tuples(PODS, st.sampled_from(["launchers", "ranks"]))
 BACKOFFS = st.builds(BackoffSpec, initial_seconds=st.floats(0, 30), factor=st.floats(1, 10))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(BACKOFFS, st.lists(st.tuples(FAULTS, st.lists(st.floats(0.01, 5), min_size=1, max_size=4)), max_size=8))
 def test_restarts_are_never_more_than_faults_for_any_backoff(
     backoff: BackoffSpec, schedule: list[tuple[tuple[list[PodKey], str], list[float]]]

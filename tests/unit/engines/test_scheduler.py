@@ -278,7 +278,7 @@ arrivals = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(arrivals)
 def test_any_mixture_of_arrivals_aborts_and_retracts_keeps_log_probs_right(
     arriving: list[tuple[int, int, int, int, bool]],
