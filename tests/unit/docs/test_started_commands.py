@@ -41,6 +41,7 @@ STARTED_BY = {
     "scripts/gpu-wheels": "tests/integration/bench/test_gpu_without_gpu.py::test_every_package_has_its_version",
     "scripts/images": "tests/cluster/test_images.py::test_the_worker_image_runs_a_job_by_itself",
     "scripts/install": "Makefile::install",
+    "scripts/run_targets.py": "Makefile::test",
     "scripts/test-gpu": "tests/integration/bench/test_gpu_without_gpu.py::test_without_a_gpu_the_target_says_so",
     "tests.bench.cluster_restart": "tests/unit/bench/test_benches_start.py::test_a_bench_says_how_it_is_called",
     "tests.bench.coordinator": "tests/integration/bench/test_smallest_benches.py::test_the_coordinator",
@@ -51,12 +52,12 @@ STARTED_BY = {
         "tests/integration/bench/test_smallest_benches.py::test_samples_per_second_of_the_quickstart"
     ),
     "tests.bench.restart": "tests/integration/bench/test_smallest_benches.py::test_restarts",
-    "tests.peer.run": "Makefile::test-long",
+    "tests.peer.run": "Makefile::test-peer",
     "tests/cluster/node/build.sh": "Makefile::cluster-build",
     "tests/cluster/node/gang.sh": "tests/cluster/harness/gangs.py::add_scheduler",
     "tests/cluster/node/kwok.sh": "tests/cluster/harness/gangs.py::add_pretended_nodes",
     "tests/cluster/node/up.sh": "tests/cluster/harness/machine.py::bring_up",
-    "tests/cluster/node/down.sh": ".ci/run::end",
+    "tests/cluster/node/down.sh": "Makefile::cluster-down",
 }
 """Program: who starts it, a function or a target. Benchmarks with their smallest size; those of a cluster show their
 help in `make test`, and run in `make test-long`."""
@@ -94,6 +95,6 @@ def test_no_program_of_the_tests_is_started_by_its_path() -> None:
 @pytest.mark.parametrize("starter", sorted(set(STARTED_BY.values())))
 def test_who_starts_it_is_there(starter: str) -> None:
     file, name = starter.split("::")
-    definition = {".py": rf"def {name}\(", "Makefile": rf"{name}:", ".ci/run": rf"{name}\(\)"}
-    pattern = definition[file if file in definition else Path(file).suffix]
+    definition = {".py": rf"def {name}\(", "Makefile": rf"{name}:"}
+    pattern = definition[Path(file).suffix or file]
     assert re.search(rf"^\s*{pattern}", (ROOT / file).read_text(), re.MULTILINE), starter
