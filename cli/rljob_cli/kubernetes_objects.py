@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from rljob_api.status import RLJobStatus
-from rljob_operator.build import Owner, Platform, manifests, warnings
+from rljob_operator.build import Owner, Platform, manifests, overridden, warnings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,12 +37,13 @@ _Dumper.add_representer(str, _text)
 
 
 def kubernetes_objects(job: RLJob, options: OperatorOptions) -> str:
-    """The objects as YAML, and as comments what the operator would warn of. ValueError where a template is refused."""
+    """The objects as YAML, and as comments what the operator would say. ValueError where a template is refused."""
     owner = Owner(namespace=job.metadata.namespace or _NAMESPACE, uid="")
     objects = manifests(job, owner, RLJobStatus(), options, Platform(pod_groups=True))
     for found in objects:
         found["metadata"].pop("ownerReferences", None)
-    return "".join(f"# {sentence}\n" for sentence in warnings(job)) + as_yaml(objects)
+    said = [*warnings(job), *overridden(job, options, objects)]
+    return "".join(f"# {sentence}\n" for sentence in said) + as_yaml(objects)
 
 
 def as_yaml(objects: Sequence[Manifest]) -> str:

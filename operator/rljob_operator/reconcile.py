@@ -21,7 +21,7 @@ from rljob_operator.adapters.apply import Outcome, Refusal, carry_out, differenc
 from rljob_operator.adapters.claims import claim
 from rljob_operator.adapters.coordinators import Coordinator, num_processes
 from rljob_operator.adapters.errors import ApiRefused
-from rljob_operator.adapters.event_records import record_of, warning
+from rljob_operator.adapters.event_records import record_of, remark, warning
 from rljob_operator.adapters.events import Events
 from rljob_operator.adapters.job_memory import JobMemory, World
 from rljob_operator.adapters.job_secrets import Absent, Held
@@ -35,7 +35,7 @@ from rljob_operator.adapters.status_writer import Overtaken
 from rljob_operator.adapters.views import JobKey, PodView
 from rljob_operator.adapters.work_queue import Urgency
 from rljob_operator.adapters.workers import Look
-from rljob_operator.build import MissingApi, Owner, warnings
+from rljob_operator.build import MissingApi, Owner, overridden, warnings
 from rljob_operator.case import Case, generation_of
 from rljob_operator.coordinator_link import CoordinatorError, CoordinatorRefused
 from rljob_operator.core import Decision, DeleteJob, Event, RaiseEpoch, Reason, RefusedSpec, SetDesired, Stop, decide
@@ -232,7 +232,7 @@ class Reconciler:
             is_refused = await self._act(_kept(decision) if unnoted else decision, scene, memory)
             await memory.actions.bury(scene.pods)
         finally:
-            await self._emit(key, case.raw, case.job, decision)
+            await self._emit(case, current, decision)
             await self._tell(
                 case, [*(coordinator.take_told(decision.status) if coordinator is not None else []), *told]
             )
@@ -309,14 +309,18 @@ class Reconciler:
             await self._world.coordinators.close(scene.key)
         return False
 
-    async def _emit(self, key: JobKey, raw: Json, job: RLJob, decision: Decision) -> None:
+    async def _emit(self, case: Case, current: Sequence[Json], decision: Decision) -> None:
+        key, raw = case.key, case.raw
         for event in decision.events:
             scope = event.scope.value if event.scope is not None else ""
             _log.info("%s: %s: %s", key, " ".join(filter(None, (event.reason.value, scope))), event.message)
             self._world.metrics.decisions.labels(event.reason.value, scope).inc()
             await self._events.emit(key, raw, record_of(event), event.once)
+        if any(event.reason in (Reason.ACCEPTED, Reason.SPEC_CHANGED) for event in decision.events):
+            for sentence in overridden(case.job, self._world.options, current):
+                await self._events.emit(key, raw, remark(Reason.OVERRIDDEN.value, sentence))
         if any(event.reason is Reason.ACCEPTED for event in decision.events):
-            for sentence in warnings(job):
+            for sentence in warnings(case.job):
                 await self._events.emit(key, raw, warning(Reason.DURABILITY.value, sentence))
 
     async def _tell(self, case: Case, told: Sequence[Event]) -> None:

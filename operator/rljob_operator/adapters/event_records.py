@@ -32,6 +32,11 @@ def record_of(event: Event) -> EventRecord:
     return EventRecord(NORMAL if event.reason in _NORMAL else WARNING, event.reason.value, action, event.message)
 
 
+def remark(reason: str, message: str) -> EventRecord:
+    """Good to know of a job that is accepted; nothing is wrong."""
+    return EventRecord(NORMAL, reason, "Accept", message)
+
+
 def warning(reason: str, message: str) -> EventRecord:
     """A warning that is no decision of the core."""
     return EventRecord(WARNING, reason, "Accept", message)

@@ -8,6 +8,7 @@ from rljob_operator.build.checkpoint_claim import Found
 from rljob_operator.build.config import JOB_KEY, job_file
 from rljob_operator.build.digests import digest
 from rljob_operator.build.manifests import MissingApi, manifests
+from rljob_operator.build.overridden import overridden
 from rljob_operator.build.parts import Manifest, Owner, Platform
 from rljob_operator.build.secret import secret
 from rljob_operator.build.template_rules import options_problems, template_problems
@@ -24,6 +25,7 @@ __all__ = [
     "job_file",
     "manifests",
     "options_problems",
+    "overridden",
     "secret",
     "template_problems",
     "warnings",

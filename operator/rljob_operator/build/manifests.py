@@ -1,8 +1,12 @@
 """All objects of a job, in the order in which they are applied: what others refer to comes first."""
 
+from collections.abc import Callable
+from functools import partial
+
 from rljob_api.cluster_rules import cluster_problems
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
+from rljob_operator.build.brought import Trespass
 from rljob_operator.build.checkpoint_claim import Found, claim
 from rljob_operator.build.config import config
 from rljob_operator.build.coordinator import coordinator
@@ -42,12 +46,7 @@ def manifests(
     if job.spec.scheduling.gang is not None and not platform.pod_groups:
         raise MissingApi(MISSING_API)
     site = Site.of(job, owner, options)
-    with_pods = [
-        control(site, status),
-        storage(site, status),
-        coordinator(site, status),
-        *(role_deployment(site, status, role, spec) for role, spec in job.spec.roles.present().items()),
-    ]
+    with_pods = _with_pods(site, status)
     return [
         config(site),
         *([claim(site, found)] if makes_claim(site) else []),
@@ -58,3 +57,19 @@ def manifests(
         *with_pods,
         *([pod_monitor(site)] if platform.pod_monitors else []),
     ]
+
+
+def _with_pods(site: Site, status: RLJobStatus) -> list[Manifest]:
+    """ValueError with all sentences of all parts, not of the first alone."""
+    roles = site.job.spec.roles.present().items()
+    makers: list[Callable[[], Manifest]] = [partial(make, site, status) for make in (control, storage, coordinator)]
+    makers += [partial(role_deployment, site, status, role, spec) for role, spec in roles]
+    made, problems = [], dict[str, None]()
+    for make in makers:
+        try:
+            made.append(make())
+        except Trespass as refused:
+            problems |= dict.fromkeys(refused.sentences)
+    if problems:
+        raise ValueError("\n".join(problems))
+    return made

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from rljob_api import cluster
 from rljob_api.names import Role
 from rljob_api.revision import revision
 from rljob_api.spec import RLJob
@@ -55,11 +56,6 @@ class Site:
         """What pods are made of."""
         return self.options.workloads
 
-    @property
-    def worker_image(self) -> str:
-        """Image of workers and coordinator."""
-        return self.job.spec.image or self.workloads.worker_image
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -77,3 +73,10 @@ COORDINATOR_CONTAINER = "coordinator"
 REDIS_CONTAINER = "redis"
 CONTAINERS = (WORKER_CONTAINER, COORDINATOR_CONTAINER, REDIS_CONTAINER)
 """Every container that the operator makes has one of these names."""
+CONTAINER_OF = {
+    cluster.COMPONENT_WORKER: WORKER_CONTAINER,
+    cluster.COMPONENT_COORDINATOR: COORDINATOR_CONTAINER,
+    cluster.COMPONENT_CONTROL: REDIS_CONTAINER,
+    cluster.COMPONENT_STORAGE: REDIS_CONTAINER,
+}
+"""Component -> its container."""

@@ -7,16 +7,17 @@ always means the same unit. A Deployment may have an old and a new pod at a time
 from typing import Any
 
 from rljob_api import cluster
+from rljob_api.infrastructure_spec import ResourcesSpec
 from rljob_api.spec import PersistenceKind
 from rljob_api.status import RLJobStatus
 from rljob_operator.build.metadata import manifest, part_labels, selector
 from rljob_operator.build.parts import REDIS_CONTAINER, Manifest, Part, Site
 from rljob_operator.build.probes import LAST_WORDS, redis_probes
-from rljob_operator.build.resources import CONTROL, server_resources, storage_resources
+from rljob_operator.build.resources import CONTROL, storage_resources
 from rljob_operator.build.scale import infrastructure_replicas
 from rljob_operator.build.secret import PASSWORD_KEY
 from rljob_operator.build.security import container_security
-from rljob_operator.build.template import pod_template
+from rljob_operator.build.template import Given, pod_template
 
 CONTROL_PART = Part(cluster.COMPONENT_CONTROL, REDIS_CONTAINER)
 STORAGE_PART = Part(cluster.COMPONENT_STORAGE, REDIS_CONTAINER)
@@ -36,9 +37,10 @@ def control(site: Site, status: RLJobStatus) -> Manifest:
     """The control Redis: synced every second, a torn tail cut off at the start."""
     persistence = site.job.spec.transfer_queue.redis.persistence
     claimed = persistence.kind is PersistenceKind.CLAIM
-    resources = server_resources(CONTROL, site.job.spec.infrastructure.control.resources)
-    pod = _pod(site, _CONTROL_ARGUMENTS, [], resources, volumes=[] if claimed else [_scratch()])
-    body = _stateful(site, CONTROL_PART, infrastructure_replicas(site, status, 1), cluster.control_name(site.name), pod)
+    pod = _pod(site, _CONTROL_ARGUMENTS, [], CONTROL, volumes=[] if claimed else [_scratch()])
+    template = _template(site, CONTROL_PART, pod, site.job.spec.infrastructure.control.resources)
+    replicas = infrastructure_replicas(site, status, 1)
+    body = _stateful(site, CONTROL_PART, replicas, cluster.control_name(site.name), template)
     return _set(site, CONTROL_PART, {**body, **(_claims(site) if claimed else {})})
 
 
@@ -47,10 +49,10 @@ def storage(site: Site, status: RLJobStatus) -> Manifest:
     queue = site.job.spec.transfer_queue
     arguments = ("--appendonly", "no", "--maxmemory", str(queue.storage_bytes))
     malloc = [{"name": name, "value": _STORAGE_MALLOC} for name in _MALLOC_VARIABLES]
-    resources = storage_resources(queue.redis.resources, queue.storage_bytes)
-    pod = _pod(site, arguments, malloc, resources, volumes=[_scratch()])
+    pod = _pod(site, arguments, malloc, storage_resources(queue.storage_bytes), volumes=[_scratch()])
+    template = _template(site, STORAGE_PART, pod, queue.redis.resources)
     replicas = infrastructure_replicas(site, status, queue.storage_units)
-    body = _stateful(site, STORAGE_PART, replicas, cluster.storage_name(site.name), pod)
+    body = _stateful(site, STORAGE_PART, replicas, cluster.storage_name(site.name), template)
     return _set(site, STORAGE_PART, body)
 
 
@@ -58,7 +60,11 @@ def _set(site: Site, part: Part, spec: dict[str, Any]) -> Manifest:
     return manifest(site, ("apps/v1", "StatefulSet"), spec["serviceName"], {"spec": spec}, part)
 
 
-def _stateful(site: Site, part: Part, replicas: int, service: str, pod: dict[str, Any]) -> dict[str, Any]:
+def _template(site: Site, part: Part, pod: dict[str, Any], resources: ResourcesSpec) -> dict[str, Any]:
+    return pod_template(site, part, pod, Given(resources, site.job.spec.transfer_queue.redis.image))
+
+
+def _stateful(site: Site, part: Part, replicas: int, service: str, template: dict[str, Any]) -> dict[str, Any]:
     return {
         "replicas": replicas,
         "serviceName": service,
@@ -66,7 +72,7 @@ def _stateful(site: Site, part: Part, replicas: int, service: str, pod: dict[str
         # Not in order: the default would also wait for ever for a pod that a bad template keeps from being ready.
         "podManagementPolicy": "Parallel",
         "selector": {"matchLabels": selector(site, part)},
-        "template": pod_template(site, part, pod),
+        "template": template,
     }
 
 
@@ -101,7 +107,7 @@ def _pod(
     password = {"secretKeyRef": {"name": cluster.secret_name(site.name), "key": PASSWORD_KEY}}
     container = {
         "name": REDIS_CONTAINER,
-        "image": site.job.spec.transfer_queue.redis.image or site.workloads.redis_image,
+        "image": site.workloads.redis_image,
         "imagePullPolicy": site.workloads.pull_policy.value,
         "command": [site.workloads.redis_server],
         "args": [*_arguments(), *arguments],

@@ -5,6 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 from rljob_api.infrastructure_spec import ResourcesSpec
+from rljob_api.quantity import value
 from rljob_api.spec import RoleSpec
 
 _MIB = 1 << 20
@@ -26,29 +27,49 @@ _STORAGE_FRAGMENTATION = 4
 """One part in so many of storageBytes may be freed memory that jemalloc keeps."""
 
 
-def role_resources(spec: RoleSpec) -> dict[str, Any]:
-    """Of a worker: the spec's, its GPUs, and a little CPU. Memory is reserved by the user's word only."""
-    gpus = {spec.gpu_resource: str(spec.gpus)} if spec.gpus else {}
-    requests, limits = {**spec.resources.requests, **gpus}, {**spec.resources.limits, **gpus}
-    return _without_empty(_with_cpu(requests, limits), limits)
+ROLE: dict[str, Any] = {"requests": {"cpu": _CPU}}
+"""Memory is reserved by the user's word only."""
 
 
-def server_resources(usual: dict[str, Any], given: ResourcesSpec) -> dict[str, Any]:
-    """Of coordinator or control Redis: the spec's, and what is usual of which it says nothing."""
-    limits = {**usual["limits"], **given.limits}
-    unasked = given.limits.keys() - given.requests.keys()  # there Kubernetes takes the limit, which may be lower
-    requests = {name: amount for name, amount in usual["requests"].items() if name not in unasked}
-    return {"requests": {**requests, **given.requests}, "limits": limits}
-
-
-def storage_resources(spec: ResourcesSpec, storage_bytes: int) -> dict[str, Any]:
+def storage_resources(storage_bytes: int) -> dict[str, Any]:
     """Of a storage unit: memory for what it may hold, and above that what it needs to hold it."""
     limit = storage_bytes + storage_bytes // _STORAGE_FRAGMENTATION + _STORAGE_OVERHEAD_BYTES
-    requests, limits = dict(spec.requests), dict(spec.limits)
-    if "memory" not in limits:
-        limits["memory"] = _mebibytes(limit)
-        requests.setdefault("memory", _mebibytes(storage_bytes))
-    return _without_empty(_with_cpu(requests, limits), limits)
+    return {
+        "requests": {"cpu": _CPU, "memory": _mebibytes(storage_bytes)},
+        "limits": {"memory": _mebibytes(limit)},
+    }
+
+
+def role_given(spec: RoleSpec) -> ResourcesSpec:
+    """What a role asks for, its GPUs included."""
+    gpus = {spec.gpu_resource: str(spec.gpus)} if spec.gpus else {}
+    return ResourcesSpec(requests={**spec.resources.requests, **gpus}, limits={**spec.resources.limits, **gpus})
+
+
+def with_given(usual: dict[str, Any], given: ResourcesSpec) -> dict[str, Any]:
+    """`usual` resources of a container with those of the spec over them: an amount that the spec names is as it says.
+
+    Where it gives a limit and no request, Kubernetes takes the limit; so a usual request goes, which may be higher. A
+    usual limit goes where the spec asks for more.
+    """
+    unasked = given.limits.keys() - given.requests.keys()
+    requests = {name: amount for name, amount in usual.get("requests", {}).items() if name not in unasked}
+    limits = {
+        name: amount
+        for name, amount in usual.get("limits", {}).items()
+        if name not in given.requests or not _exceeds(given.requests[name], amount)
+    }
+    amounts = {"requests": {**requests, **given.requests}, "limits": {**limits, **given.limits}}
+    rest = {name: rest_of for name, rest_of in usual.items() if name not in amounts}
+    return {**rest, **{name: found for name, found in amounts.items() if found}}
+
+
+def _exceeds(amount: str, limit: object) -> bool:
+    """An administrator's limit is only judged by the API server."""
+    try:
+        return value(amount) > value(str(limit))
+    except ValueError:
+        return False
 
 
 def times(amount: str, factor: int) -> str:
@@ -58,14 +79,5 @@ def times(amount: str, factor: int) -> str:
     return f"{product.normalize():f}{amount[len(number) :]}" if factor > 1 else amount
 
 
-def _with_cpu(requests: dict[str, str], limits: dict[str, str]) -> dict[str, str]:
-    """Where a limit is given and no request, Kubernetes takes the limit."""
-    return requests if "cpu" in limits else {"cpu": _CPU, **requests}
-
-
 def _mebibytes(amount: int) -> str:
     return f"{-(-amount // _MIB)}Mi"
-
-
-def _without_empty(requests: dict[str, str], limits: dict[str, str]) -> dict[str, Any]:
-    return {name: amounts for name, amounts in (("requests", requests), ("limits", limits)) if amounts}

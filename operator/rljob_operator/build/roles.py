@@ -14,10 +14,10 @@ from rljob_operator.build.metadata import manifest, selector
 from rljob_operator.build.parts import WORKER_CONTAINER, Manifest, Part, Site
 from rljob_operator.build.placement import role_placement
 from rljob_operator.build.probes import LAST_WORDS, worker_probes
-from rljob_operator.build.resources import role_resources
+from rljob_operator.build.resources import ROLE, role_given
 from rljob_operator.build.scale import role_replicas
 from rljob_operator.build.security import container_security
-from rljob_operator.build.template import pod_template
+from rljob_operator.build.template import Given, pod_template
 from rljob_operator.build.volumes import (
     MEMORY,
     MEMORY_DIR,
@@ -47,7 +47,7 @@ def role_deployment(site: Site, status: RLJobStatus, role: Role, spec: RoleSpec)
         "progressDeadlineSeconds": NO_DEADLINE,
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "100%"}},
         "selector": {"matchLabels": selector(site, part)},
-        "template": pod_template(site, part, _pod(site, role, spec), spec.template),
+        "template": pod_template(site, part, _pod(site, role, spec), _given(site, spec), spec.template),
     }
     return manifest(site, ("apps/v1", "Deployment"), cluster.deployment_name(site.name, role), {"spec": body}, part)
 
@@ -58,21 +58,25 @@ def _pod(site: Site, role: Role, spec: RoleSpec) -> dict[str, Any]:
     return {
         # No preStop hook: SIGTERM goes to the launcher, which drains, and no Service has to forget the pod before.
         "terminationGracePeriodSeconds": site.workloads.termination_grace_seconds,
-        "containers": [_container(site, role, spec)],
+        "containers": [_container(site, role)],
         "volumes": [run, *common_volumes(site), memory_volume(site, role, spec)],
         **role_placement(site, role_part(role)),
     }
 
 
-def _container(site: Site, role: Role, spec: RoleSpec) -> dict[str, Any]:
+def _given(site: Site, spec: RoleSpec) -> Given:
+    return Given(role_given(spec), site.job.spec.image)
+
+
+def _container(site: Site, role: Role) -> dict[str, Any]:
     return {
         "name": WORKER_CONTAINER,
-        "image": site.worker_image,
+        "image": site.workloads.worker_image,
         "imagePullPolicy": site.workloads.pull_policy.value,
         "command": [site.workloads.python, "-m", "rljob_workers.launcher.pod"],
         "env": [*pod_identity(site), {"name": "RLJOB_ROLE", "value": role.value}],
         "ports": [{"name": "http", "containerPort": cluster.PROBE_PORT}],
-        "resources": role_resources(spec),
+        "resources": ROLE,
         "volumeMounts": [*common_mounts(), {"name": MEMORY, "mountPath": MEMORY_DIR}],
         "terminationMessagePolicy": LAST_WORDS,
         **worker_probes(),

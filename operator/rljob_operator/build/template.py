@@ -1,39 +1,83 @@
-"""A pod template: what all pods share, the part's own, the operator's patch, the job's patch, and a digest."""
+"""A pod template: what all pods share, the part's own, the administrator's patch, what the job says, and a digest."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from rljob_api import cluster
+from rljob_api.infrastructure_spec import ResourcesSpec
+from rljob_api.role_traits import field_name
+from rljob_operator.build.brought import Brought, Trespass, trespasses
 from rljob_operator.build.digests import digest
 from rljob_operator.build.lost_nodes import bounded
 from rljob_operator.build.metadata import part_labels
 from rljob_operator.build.parts import CONTAINERS, Part, Site
 from rljob_operator.build.placement import LABEL_RUN_VOLUME, has_run_volume
+from rljob_operator.build.resources import with_given
 from rljob_operator.build.scheduling import pod_annotations, pod_labels, pod_scheduling
 from rljob_operator.build.security import pod_security
 from rljob_operator.build.template_patch import patched
 
 
-def pod_template(site: Site, part: Part, spec: dict[str, Any], patch: dict[str, Any] | None = None) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the spec's own fields say of the operator's container in a pod."""
+
+    resources: ResourcesSpec
+    image: str | None
+
+
+def pod_template(
+    site: Site, part: Part, spec: dict[str, Any], given: Given, patch: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """The template of a part's pods, a role's with the role's patch.
 
-    Nothing in it changes while the job lives, unless its pods are to be replaced.
+    Nothing in it changes while the job lives, unless its pods are to be replaced. The more specific wins: what the
+    operator makes, the administrator's patch, the fields of the job's spec, the patch in it. Trespass: the job would
+    change what the administrator has brought.
     """
     volume = {LABEL_RUN_VOLUME: site.name} if has_run_volume(part) else {}
     annotated = pod_annotations(site)
-    template = {
+    made = {
         "metadata": {
             "labels": {**part_labels(site, part), **volume, **pod_labels(site)},
             **({"annotations": annotated} if annotated else {}),
         },
-        "spec": {**_shared(site), **pod_scheduling(site), **spec},
+        "spec": {**_shared(site), **spec},
     }
-    template = patched(template, _for_part(site.workloads.pod_template, part))
+    brought = brought_to(site, part)
+    before = patched(made, brought.patch)
     own = _for_part(site.job.spec.infrastructure.template, part) if part.role is None else patch
-    template = patched(template, own or {})
+    template = patched(_with_given(site, part, before, given), own or {})
+    if found := trespasses(brought, before, template, template_path(part)):
+        raise Trespass(found)
     template["spec"] = {**template["spec"], "tolerations": bounded(template["spec"].get("tolerations", []))}
     annotations = template["metadata"].get("annotations", {})
     named = {"annotations": {**annotations, cluster.ANNOTATION_TEMPLATE: digest(template)}}
     return {**template, "metadata": {**template["metadata"], **named}}
+
+
+def brought_to(site: Site, part: Part) -> Brought:
+    """What the administrator brings to a part's pods."""
+    patch = _for_part(site.workloads.pod_template, part)
+    return Brought(patch, part.container, tuple(site.workloads.pull_secrets))
+
+
+def _with_given(site: Site, part: Part, template: dict[str, Any], given: Given) -> dict[str, Any]:
+    """`template` with what fields of the job's spec say of such pods."""
+    (container,) = (each for each in template["spec"]["containers"] if each["name"] == part.container)
+    fields = {"name": part.container, **({"image": given.image} if given.image else {})}
+    stated = patched(template, {"spec": {**pod_scheduling(site), "containers": [fields]}})
+    resources = with_given(container.get("resources", {}), given.resources)
+    containers = [
+        {**each, "resources": resources} if each["name"] == part.container else each
+        for each in stated["spec"]["containers"]
+    ]
+    return {**stated, "spec": {**stated["spec"], "containers": containers}}
+
+
+def template_path(part: Part) -> str:
+    """The field of the spec by which a job patches these pods."""
+    return "infrastructure.template" if part.role is None else f"roles.{field_name(part.role)}.template"
 
 
 def _shared(site: Site) -> dict[str, Any]:

@@ -4,7 +4,6 @@ Pure. Called before anything is built, and by validation. Whatever is not named 
 """
 
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 from typing import Any
 
 from rljob_api import cluster
@@ -20,13 +19,13 @@ from rljob_operator.build.parts import (
 )
 from rljob_operator.build.placement import shares_node
 from rljob_operator.build.template_patch import DIRECTIVE, MERGE_KEYS
-from rljob_operator.build.volumes import JOB, JOB_DIR, RUN, SECRET, STATE
+from rljob_operator.build.volumes import JOB, JOB_DIR, RUN, SECRET, STATE, overlap
 from rljob_operator.options import OperatorOptions, WorkloadOptions
 
 _OWN_PREFIX = "rljob.dev/"
 _OWN_ENVIRONMENT = "RLJOB_"
 _OWN_VOLUMES = (SECRET, JOB, STATE)
-_OWN_PATHS = tuple(PurePosixPath(path) for path in (cluster.SECRET_DIR, JOB_DIR, cluster.STATE_DIR))
+_OWN_PATHS = (cluster.SECRET_DIR, JOB_DIR, cluster.STATE_DIR)
 _OWN_FIELDS = ("command", "args")
 _OBJECTS = ("metadata", "spec", "labels", "annotations")
 _INFRASTRUCTURE = "infrastructure.template"
@@ -104,6 +103,8 @@ def _shape(value: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - JSON
         where = f"{path}.{key}"
         if key == DIRECTIVE:
             yield f"{where}: belongs into an entry of a list. Give null to delete a field."
+        elif key.startswith(DIRECTIVE[0]):
+            yield f"{where}: is not known here. Give null to delete a field, and $patch: delete in an entry of a list."
         elif _wants_object(key, inner, path) and not isinstance(inner, dict):
             yield f"{where}: {_shown(inner)} is not an object. Give an object."
         elif key in MERGE_KEYS and "labels" not in path and "annotations" not in path:
@@ -181,8 +182,8 @@ def _own_container(container: dict[str, Any], path: str) -> Iterator[str]:
         if name.startswith(_OWN_ENVIRONMENT) and name != cluster.PRETENDED_DEVICES:
             yield f"{path}.env[{variable['name']}]: belongs to the operator. Choose a name without {_OWN_ENVIRONMENT}."
     for mount in container.get("volumeMounts", []):
-        place = PurePosixPath(str(mount["mountPath"]))
-        if any(place == taken or taken in place.parents or place in taken.parents for taken in _OWN_PATHS):
+        place = str(mount["mountPath"])
+        if any(overlap(place, taken) for taken in _OWN_PATHS):
             yield f"{path}.volumeMounts[{place}]: would hide what the operator mounts there. Choose another path."
 
 

@@ -1,6 +1,7 @@
 """Volumes of worker and coordinator pods."""
 
 from pathlib import PurePosixPath
+from posixpath import normpath
 from typing import Any
 
 from rljob_api import cluster
@@ -16,6 +17,17 @@ _GROUP_MAY_READ = 0o440
 MEMORY_DIR = str(PurePosixPath(cluster.WEIGHTS_DIR).parent)
 JOB_DIR = str(PurePosixPath(cluster.JOB_FILE).parent)
 TEMPORARY_DIR = "/tmp"  # noqa: S108 - a volume of the pod's own
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether one of two paths of a container lies in the other, however they are written."""
+    first, second = _place(one), _place(other)
+    return first == second or first in second.parents or second in first.parents
+
+
+def _place(path: str) -> PurePosixPath:
+    """As the kubelet reads a mountPath: a relative one begins at the root."""
+    return PurePosixPath("/" + normpath("/" + path).lstrip("/"))
 
 
 def common_volumes(site: Site) -> list[dict[str, Any]]:

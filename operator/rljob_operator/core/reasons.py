@@ -29,6 +29,8 @@ class Reason(StrEnum):
     """The job's Secret was deleted, and has been made again with the same content."""
     DURABILITY = "Durability"
     """What the loss of a node or a pod will cost the job."""
+    OVERRIDDEN = "PodTemplateOverridden"
+    """The job says something else than the pod template of the operator's options, and what the job says counts."""
     EPOCH_OPENED = "EpochOpened"
     """The coordinator has opened an epoch, and says what is restored and kept."""
     READY = "Ready"

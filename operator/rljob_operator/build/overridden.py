@@ -1,0 +1,73 @@
+"""Where a job has another word than the operator's `workloads.podTemplate`, and the job's counts.
+
+Sentences for Normal events, so that an administrator's default that does not hold is no riddle. What may not differ is
+refused before (`brought`).
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rljob_api import cluster
+from rljob_api.names import Role
+from rljob_api.role_traits import field_name
+from rljob_api.spec import RLJob
+from rljob_operator.build.parts import CONTAINER_OF, Manifest, Owner, Part, Site
+from rljob_operator.build.template import brought_to
+from rljob_operator.build.template_patch import DIRECTIVE, MERGE_KEYS
+from rljob_operator.options import OperatorOptions
+
+_LONGEST_VALUE = 80
+
+
+def overridden(job: RLJob, options: OperatorOptions, made: Iterable[Manifest]) -> list[str]:
+    """A sentence for each such field of the objects `made`, with all parts of the job that have it."""
+    if not options.workloads.pod_template:
+        return []
+    site = Site.of(job, Owner(namespace="", uid=""), options)
+    whose: dict[str, list[str]] = {}
+    for manifest in made:
+        if "template" not in manifest.get("spec", {}):
+            continue
+        part, where = _part(manifest["metadata"]["labels"])
+        for difference in _differences(brought_to(site, part).patch, manifest["spec"]["template"], ""):
+            whose.setdefault(difference, []).append(where)
+    return [f"{' and '.join(parts)}: {difference}" for difference, parts in whose.items()]
+
+
+def _part(labels: dict[str, str]) -> tuple[Part, str]:
+    component = labels[cluster.LABEL_COMPONENT]
+    role = labels.get(cluster.LABEL_ROLE)
+    where = component if role is None else f"roles.{field_name(Role(role))}"
+    return Part(component, CONTAINER_OF[component], None if role is None else Role(role)), where
+
+
+def _differences(brought: Any, found: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - JSON
+    key = path.rpartition(".")[2]
+    if isinstance(brought, dict):
+        for name, value in brought.items():
+            inner = found.get(name) if isinstance(found, dict) else None
+            yield from _differences(value, inner, f"{path}.{name}" if path else name)
+    elif isinstance(brought, list) and key in MERGE_KEYS and isinstance(found, list):
+        merged_by = MERGE_KEYS[key]
+        there = {entry[merged_by]: entry for entry in found}
+        for entry in brought:
+            if DIRECTIVE not in entry:
+                yield from _differences(entry, there.get(entry[merged_by]), f"{path}[{entry[merged_by]}]")
+    elif not _holds(brought, found):
+        has = "has none" if found is None else f"has {_shown(found)}"
+        yield (
+            f"{path}: the job {has}, where the operator's workloads.podTemplate has {_shown(brought)}."
+            " What the job says counts."
+        )
+
+
+def _holds(brought: Any, found: Any) -> bool:  # noqa: ANN401 - JSON
+    """The operator adds tolerations of its own; and what the administrator takes away (null) a job may give."""
+    if isinstance(brought, list) and isinstance(found, list):
+        return all(each in found for each in brought)
+    return brought is None or brought == found
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."

@@ -1,0 +1,116 @@
+"""No job changes what the administrator's template brings, by whatever field and whatever trick of merging."""
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from rljob_operator.options import OperatorOptions
+from tests.unit.build.attacks import ADMINISTRATORS, ATTACKS, Attack, administrators_part
+from tests.unit.build.jobs import build, changed, pod_templates, quickstart
+
+_OPTIONS = OperatorOptions.model_validate({"workloads": {"podTemplate": ADMINISTRATORS}})
+_WHOSE = "belongs to the administrator (the operator's workloads.podTemplate brings it), and no job changes it"
+
+
+def _own(name: str) -> str:
+    if name.startswith("StatefulSet"):
+        return "redis"
+    return "coordinator" if name.endswith("coordinator") else "worker"
+
+
+def _administrators(**fields: Any) -> dict[str, str]:
+    templates = pod_templates(build(changed(quickstart(), **fields), options=_OPTIONS))
+    return {name: administrators_part(template, _own(name)) for name, template in templates.items()}
+
+
+_UNTOUCHED = _administrators()
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_an_attack_is_refused_or_changes_nothing_of_the_administrators(attack: Attack) -> None:
+    if not attack.by_build:
+        assert _administrators(**attack.spec) == _UNTOUCHED
+        return
+    with pytest.raises(ValueError, match=r"^(roles|infrastructure|checkpoint|scheduling)\."):
+        _administrators(**attack.spec)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("the sidecar's command", f"roles.rollout.template.spec.containers[mesh]: {_WHOSE}."),
+        ("the sidecar in the coordinator's pod", f"infrastructure.template.spec.containers[mesh]: {_WHOSE}."),
+        (
+            "the mount made writable",
+            f"roles.rollout.template.spec.containers[worker].volumeMounts[/node/logs]: {_WHOSE}.",
+        ),
+        ("a mount below the administrator's", "volumeMounts[/models/base]: would hide /models, which belongs to"),
+        (
+            "the claim as the checkpoint volume",
+            "checkpoint.volume.claimName (or roles.actor.template.spec.volumes[run]):",
+        ),
+        ("the sidecar's processes", "spec.shareProcessNamespace: reaches into the container mesh, mesh-init, which"),
+        ("another team's folder by a variable of a variable", "FOLDER, TEAM says which folder is mounted, and belongs"),
+    ],
+)
+def test_what_is_refused_is_named(name: str, sentence: str) -> None:
+    (attack,) = (each for each in ATTACKS if each.name == name)
+    with pytest.raises(ValueError, match=r"no job changes it|workloads\.podTemplate names") as refused:
+        _administrators(**attack.spec)
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"securityContext": "x"},
+        {"containers": [{"name": "worker", "securityContext": ["x"]}]},
+        {"containers": [{"name": "worker", "env": [{"name": "A", "valueFrom": "x"}], "resources": {"claims": 5}}]},
+        {"containers": [{"name": "worker", "envFrom": "x", "volumeMounts": [{"mountPath": 5}]}]},
+        {"volumes": [{"name": "v", "projected": {"sources": [5, "x"]}}, {"name": "w", "secret": "x"}]},
+        {"volumes": [{"name": "v", "projected": "x", "persistentVolumeClaim": ["x"]}]},
+        {"initContainers": [{"name": "mine", "env": [{"name": "A", "valueFrom": {"fileKeyRef": 5}}]}]},
+    ],
+    ids=str,
+)
+def test_what_only_the_api_server_can_judge_is_left_to_it(fields: dict[str, Any]) -> None:
+    """Nothing but a sentence comes of it."""
+    job = changed(quickstart(), roles={"rollout": {"template": {"spec": fields}}})
+    with suppress(ValueError):
+        build(job, options=_OPTIONS)
+
+
+def test_what_a_tenant_wants_beside_the_administrators_part_is_built() -> None:
+    template = {
+        "metadata": {"labels": {"mine": "a"}, "annotations": {"mine": "b"}},
+        "spec": {
+            "nodeSelector": {"pool": "gpu"},
+            "tolerations": [{"key": "gpu", "operator": "Exists"}],
+            "terminationGracePeriodSeconds": 90,
+            "imagePullSecrets": [{"name": "mine"}],
+            "volumes": [{"name": "scratch", "emptyDir": {}}, {"name": "shm", "emptyDir": {"sizeLimit": "1Gi"}}],
+            "initContainers": [{"name": "mine", "image": "i"}],
+            "containers": [
+                {
+                    "name": "worker",
+                    "image": "mine",
+                    "env": [{"name": "LOG_LEVEL", "value": "debug"}],
+                    "resources": {"limits": {"memory": "1Gi"}},
+                    "volumeMounts": [{"name": "scratch", "mountPath": "/models-of-mine"}],
+                },
+                {"name": "mine", "image": "i", "volumeMounts": [{"name": "scratch", "mountPath": "/models"}]},
+            ],
+        },
+    }
+    assert _administrators(roles={"rollout": {"template": template}}) == _UNTOUCHED
+
+
+def test_a_volume_of_the_operators_that_the_sidecar_shares_stays_what_it_is() -> None:
+    sidecar = {"name": "mesh", "image": "mesh:1", "volumeMounts": [{"name": "tmp", "mountPath": "/shared"}]}
+    options = OperatorOptions.model_validate({"workloads": {"podTemplate": {"spec": {"containers": [sidecar]}}}})
+    mine = {"spec": {"volumes": [{"name": "tmp", "persistentVolumeClaim": {"claimName": "mine"}}]}}
+    with pytest.raises(
+        ValueError, match=r"roles\.rollout\.template\.spec\.volumes\[tmp\]: belongs to the administrator"
+    ):
+        build(changed(quickstart(), roles={"rollout": {"template": mine}}), options=options)
