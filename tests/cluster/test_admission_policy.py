@@ -1,17 +1,27 @@
-"""The administrator's switch: what a job's templates may ask for, judged by the real API server, one rule at a time."""
+"""The administrator's switch: what a job's templates may ask for, judged by the real API server, one rule at a time.
+
+And all that a tenant tries who may only make RLJobs: each try is refused at apply, or by the operator before anything
+is made of it.
+"""
 
 import json
+import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.cluster.chart.helm import CHART, Object, objects, refusal, render
 from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.kubectl import Kubectl
-from tests.cluster.harness.machine import Cluster
+from tests.cluster.harness.machine import Cluster, workload_options
+from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.rljob import make_job
+from tests.unit.build.attacks import ADMINISTRATORS, ATTACKS, OWN, administrators_part
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -29,19 +39,54 @@ def policy(release: str, *arguments: str) -> list[Object]:
     return found
 
 
+@contextmanager
+def in_force(kubectl: Kubectl, *arguments: str) -> Iterator[None]:
+    """The policy, in this namespace alone."""
+    release = f"-{uuid.uuid4().hex[:6]}"
+    kubectl.merge("namespace", kubectl.namespace, {"metadata": {"labels": {LABEL: release[1:]}}})
+    selector = f"admissionPolicy.namespaceSelector.matchLabels.{LABEL.replace('.', chr(92) + '.')}={release[1:]}"
+    made = policy(release, *arguments, "--set-string", selector)
+    kubectl.apply(*made)
+    kubectl.wait("the policy to be in force", lambda: said_of(kubectl, with_pod({"hostNetwork": True})))
+    yield
+    for each in made:
+        kubectl.delete(each["kind"], each["metadata"]["name"])
+
+
 @pytest.fixture(scope="module")
 def judged(cluster: Cluster, module_kubectl: Kubectl) -> Iterator[Kubectl]:
     """kubectl in a namespace where the policy is in force."""
     install_definition(cluster.kubeconfig)
-    kubectl, release = module_kubectl, f"-{uuid.uuid4().hex[:6]}"
-    kubectl.merge("namespace", kubectl.namespace, {"metadata": {"labels": {LABEL: release[1:]}}})
-    selector = f"admissionPolicy.namespaceSelector.matchLabels.{LABEL.replace('.', chr(92) + '.')}={release[1:]}"
-    made = policy(release, "--set", "admissionPolicy.serviceAccounts={trainer}", "--set-string", selector)
-    kubectl.apply(*made)
-    kubectl.wait("the policy to be in force", lambda: said_of(kubectl, with_pod({"hostNetwork": True})))
-    yield kubectl
-    for each in made:
-        kubectl.delete(each["kind"], each["metadata"]["name"])
+    allowed = ("admissionPolicy.serviceAccounts={trainer}", "admissionPolicy.priorityClasses={patient}")
+    with in_force(module_kubectl, *(part for each in allowed for part in ("--set", each))):
+        yield module_kubectl
+
+
+@pytest.fixture(scope="module")
+def verdicts(judged: Kubectl) -> Mapping[str, str]:
+    """What the API server says against each row, asked in one go: a kubectl for each would take a minute."""
+    rows = {**numbered("refused", REFUSED), **numbered("taken", TAKEN)}
+    return refusals(judged, rows, "--dry-run=server")
+
+
+def numbered(prefix: str, rows: list[Any]) -> dict[str, Object]:
+    return {f"{prefix}-{index}": row.values[0] for index, row in enumerate(rows)}
+
+
+def refusals(kubectl: Kubectl, manifests: Mapping[str, Object], *arguments: str) -> Mapping[str, str]:
+    """Name -> what is said against the manifest, of those that are not taken."""
+    # Not by `apply`, which leaves null out before it sends anything.
+    items = [{**each, "metadata": {"name": name}} for name, each in manifests.items()]
+    sent = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    said = kubectl._run(("create", *arguments, "-f", "-"), sent, 120).stderr
+    found: dict[str, str] = {}
+    name = ""
+    for line in said.splitlines():
+        named = re.search(r'"([a-z]+-\d+)"', line)
+        name = named[1] if named else name
+        found[name] = found.get(name, "") + line + "\n"
+    assert found.keys() <= manifests.keys(), said
+    return found
 
 
 def with_pod(spec: Object, role: str = "rollout") -> Object:
@@ -63,9 +108,7 @@ def with_context(**context: Any) -> Object:
 
 def said_of(kubectl: Kubectl, manifest: Object) -> str:
     """What the API server says against it; "" if it takes it."""
-    # Not by `apply`, which leaves null out before it sends anything.
-    done = kubectl._run(("create", "--dry-run=server", "-f", "-"), json.dumps(manifest), 60)
-    return "" if done.returncode == 0 else done.stderr
+    return refusals(kubectl, {"job-0": manifest}, "--dry-run=server").get("job-0", "")
 
 
 TOKEN = {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
@@ -79,6 +122,20 @@ TOKENS = "tokens of service accounts are not mounted here"
 ADDED = "a container that a template adds has to give up what it could become"
 HOST = "hostNetwork, hostPID and hostIPC"
 param = pytest.param
+
+PRIORITY = "priorityClassName (that of scheduling, too) may only be patient here"
+PATH = 'a mountPath has to be absolute, without "." and ".."'
+PROBE = "probes and hooks that ask another host"
+AT_NODE = {"httpGet": {"host": "127.0.0.1", "port": 10250}}
+
+
+def with_mount(path: str, **fields: Any) -> Object:
+    return with_container({"volumeMounts": [{"name": "tmp", "mountPath": path, **fields}]})
+
+
+def with_annotation(key: str) -> Object:
+    return make_job(roles={"rollout": {"template": {"metadata": {"annotations": {key: "unconfined"}}}}})
+
 
 REFUSED = [
     param(with_pod(HOST_PATH), "hostPath", id="hostPath"),
@@ -131,18 +188,76 @@ REFUSED = [
     param(with_pod({"automountServiceAccountToken": True}), TOKENS, id="a token"),
     param(with_pod({"automountServiceAccountToken": None}), TOKENS, id="a token by taking the operator's no away"),
     param(with_pod({"volumes": [TOKEN]}), TOKENS, id="a projected token"),
+    param(with_pod({"nodeName": "n"}), "nodeName and ephemeralContainers", id="a node by its name"),
+    param(with_pod({"priorityClassName": "system-node-critical"}), PRIORITY, id="another priority class"),
+    param(with_pod({"priority": 1000}), PRIORITY, id="a priority in figures"),
+    param(make_job(scheduling={"priorityClassName": "system-node-critical"}), PRIORITY, id="that of scheduling"),
+    param(with_mount("/x", mountPropagation="Bidirectional"), "mountPropagation", id="a mount that the node sees"),
+    param(with_mount("/proc/self"), PATH, id="a mount over /proc"),
+    param(with_mount("/x/../proc"), PATH, id="a mount over /proc by a way back"),
+    param(with_mount("proc"), PATH, id="a mount over /proc without a slash"),
+    param(with_mount("//sys"), PATH, id="a mount over /sys with one too many"),
+    param(with_container({"livenessProbe": AT_NODE}), PROBE, id="a probe of the node"),
+    param(with_container({"lifecycle": {"preStop": {"tcpSocket": {"host": "h", "port": 1}}}}), PROBE, id="a hook"),
+    param(
+        with_annotation("container.apparmor.security.beta.kubernetes.io/worker"),
+        "annotations that begin with container.apparmor",
+        id="the AppArmor annotation",
+    ),
+]
+
+TENANT: list[Object] = [
+    {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "tenant"}},
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": "tenant"},
+        "rules": [{"apiGroups": ["rljob.dev"], "resources": ["rljobs"], "verbs": ["create"]}],
+    },
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "tenant"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tenant"},
+        "subjects": [{"kind": "ServiceAccount", "name": "tenant"}],
+    },
 ]
 
 GIVEN_UP = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-OWN = [{"name": name, "resources": {"limits": {"memory": "1Gi"}}} for name in ("coordinator", "redis")]
+ITS_OWN = [{"name": name, "resources": {"limits": {"memory": "1Gi"}}} for name in ("coordinator", "redis")]
+
+PEACEFUL = with_pod(
+    {
+        "nodeSelector": {"pool": "gpu"},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "volumes": [{"name": "scratch", "emptyDir": {}}],
+        "containers": [
+            {
+                "name": "worker",
+                "env": [{"name": "LOG_LEVEL", "value": "debug"}],
+                "resources": {"limits": {"memory": "1Gi"}},
+                "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+            },
+            {"name": "mine", "image": "i", "securityContext": GIVEN_UP},
+        ],
+    }
+)
+"""What a tenant may want beside the administrator's sidecar."""
 
 TAKEN = [
     param(with_added(securityContext=GIVEN_UP), id="a sidecar that gives up what it could become"),
     param(with_added("initContainers", securityContext=GIVEN_UP), id="such an init container"),
-    param(with_pod({"containers": [{"name": "mesh", "$patch": "delete"}]}), id="a sidecar of the options taken away"),
+    param(with_pod({"containers": [{"name": "mesh", "$patch": "delete"}]}), id="a container taken away"),
     param(
-        make_job(infrastructure={"template": {"spec": {"containers": OWN}}}), id="the infrastructure's own containers"
+        make_job(infrastructure={"template": {"spec": {"containers": ITS_OWN}}}),
+        id="the infrastructure's own containers",
     ),
+    param(with_pod({"priorityClassName": "patient"}), id="an allowed priority class"),
+    param(make_job(scheduling={"priorityClassName": "patient"}), id="an allowed priority class of scheduling"),
+    param(with_mount("/dev/shm/mine"), id="shared memory"),
+    param(with_mount("/data/..mine/"), id="a path with dots in a name"),
+    param(with_container({"livenessProbe": {"httpGet": {"port": 1}}, "lifecycle": None}), id="a probe of the pod"),
+    param(with_annotation("example.org/note"), id="an annotation"),
     param(make_job(), id="no template"),
     param(make_job(roles={"reference": None}, algorithm={"kl": {"coefficient": 0.0}}), id="a role that is not there"),
     param(
@@ -172,16 +287,64 @@ TAKEN = [
 ]
 
 
-@pytest.mark.parametrize(("manifest", "words"), REFUSED)
-def test_what_is_refused_with_its_sentence(judged: Kubectl, manifest: Object, words: str) -> None:
-    said = said_of(judged, manifest)
+@pytest.mark.parametrize(("number", "words"), [param(n, row.values[1], id=row.id) for n, row in enumerate(REFUSED)])
+def test_what_is_refused_with_its_sentence(verdicts: Mapping[str, str], number: int, words: str) -> None:
+    said = verdicts.get(f"refused-{number}", "")
     assert "roles.*.template and infrastructure.template: " in said
     assert words in said
 
 
-@pytest.mark.parametrize("manifest", TAKEN)
-def test_what_is_taken(judged: Kubectl, manifest: Object) -> None:
-    assert said_of(judged, manifest) == ""
+@pytest.mark.parametrize("number", [param(n, id=row.id) for n, row in enumerate(TAKEN)])
+def test_what_is_taken(verdicts: Mapping[str, str], number: int) -> None:
+    assert verdicts.get(f"taken-{number}", "") == ""
+
+
+def test_a_tenant_gains_nothing_from_what_the_administrator_brought(
+    cluster: Cluster, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    install_definition(cluster.kubeconfig)
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"workloads": {"podTemplate": ADMINISTRATORS}}))
+    kubectl.apply(*TENANT)
+    tenant = f"--as=system:serviceaccount:{kubectl.namespace}:tenant"
+    for verb, what, answer in (("create", "rljobs", "yes"), ("create", "pods", "no"), ("get", "secrets", "no")):
+        assert kubectl._run(("auth", "can-i", verb, what, tenant), None, 60).stdout.strip() == answer
+    jobs = {f"attack-{number}": make_job(**attack.spec) for number, attack in enumerate(ATTACKS)}
+    workloads = {**workload_options(), "podTemplate": ADMINISTRATORS}
+
+    with (
+        in_force(kubectl, "--values", str(values)),
+        OperatorProcess(cluster, kubectl.namespace, tmp_path / "operator", workloads=workloads),
+    ):
+        at_apply = refusals(kubectl, {**jobs, "peaceful-0": PEACEFUL}, tenant)
+        assert "peaceful-0" not in at_apply, at_apply["peaceful-0"]
+        by_error = [said for said in at_apply.values() if "template: " not in said or "resulted in error" in said]
+        assert by_error == [], "a rule refuses it, and not an expression that cannot be evaluated"
+        taken = [name for name in (*jobs, "peaceful-0") if name not in at_apply]
+        accepted = kubectl.wait("the operator to judge all jobs", lambda: judged_by_operator(kubectl, taken))
+        gained = [ATTACKS[int(name.split("-")[1])].name for name in taken if accepted[name] == "True" and name in jobs]
+        assert gained == [], "neither policy nor operator refuses it"
+        owners = kubectl.all("deployments,statefulsets")
+        assert {each["metadata"]["labels"]["rljob.dev/job"] for each in owners} == {"peaceful-0"}
+        for each in owners:
+            template = each["spec"]["template"]
+            own = next(c["name"] for c in template["spec"]["containers"] if c["name"] in OWN)
+            sidecar = next(c for c in template["spec"]["containers"] if c["name"] == "mesh")
+            assert sidecar["command"] == ["mesh"]
+            assert json.loads(administrators_part(template, own))["pod"]["runtimeClassName"] == "sandboxed"
+        at_build = [name for name in taken if name in jobs]
+        assert 0 < len(at_build) < len(at_apply), "both of them are tried"
+
+
+def judged_by_operator(kubectl: Kubectl, names: list[str]) -> dict[str, str] | None:
+    """Accepted of each job, once all have it."""
+    found = {
+        each["metadata"]["name"]: condition["status"]
+        for each in kubectl.all("rljobs")
+        for condition in each.get("status", {}).get("conditions", [])
+        if condition["type"] == "Accepted"
+    }
+    return found if found.keys() >= set(names) else None
 
 
 def test_a_job_that_was_there_before_can_be_let_go_and_not_be_given_more(judged: Kubectl) -> None:

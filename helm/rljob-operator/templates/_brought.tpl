@@ -1,0 +1,154 @@
+{{/*
+What workloads.podTemplate brings, for the admission policy: a policy sees an RLJob and not the pods that it is merged into.
+The same rules as the operator's (build/brought.py), which has the last word; here the mention of a thing is enough.
+*/}}
+{{- define "rljob.brought" -}}
+{{- $own := list "worker" "coordinator" "redis" -}}
+{{- $podsOwn := list "name" "emptyDir" "configMap" "secret" "downwardAPI" "projected" "ephemeral" -}}
+{{- $judgedByEntry := list "containers" "initContainers" "volumes" "imagePullSecrets" "resourceClaims" -}}
+{{- $defaults := list "nodeSelector" "affinity" "tolerations" "topologySpreadConstraints" "schedulerName" "schedulingGates" "terminationGracePeriodSeconds" -}}
+{{- $template := .Values.workloads.podTemplate | default dict -}}
+{{- $metadata := $template.metadata | default dict -}}
+{{- $spec := $template.spec | default dict -}}
+{{- $containers := list -}}
+{{- $contexts := list -}}
+{{- $paths := list -}}
+{{- $mounted := list -}}
+{{- range $spec.containers -}}
+  {{- if not (has .name $own) -}}
+    {{- $containers = append $containers .name -}}
+  {{- else -}}
+    {{- if hasKey . "securityContext" -}}{{- $contexts = append $contexts .name -}}{{- end -}}
+    {{- range .volumeMounts -}}
+      {{- $paths = append $paths (printf "%s/" (clean .mountPath)) -}}
+      {{- $mounted = append $mounted .name -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- range $spec.initContainers -}}{{- $containers = append $containers .name -}}{{- end -}}
+{{- $volumes := list -}}
+{{- $claims := list -}}
+{{- $secrets := list -}}
+{{- $usersFiles := false -}}
+{{- range $spec.volumes -}}
+  {{- if not (and (has .name (list "tmp" "shm")) (hasKey . "emptyDir")) -}}{{- $volumes = append $volumes .name -}}{{- end -}}
+  {{- with .persistentVolumeClaim -}}{{- $claims = append $claims .claimName -}}{{- end -}}
+  {{- with .secret -}}{{- $secrets = append $secrets .secretName -}}{{- end -}}
+  {{- with .projected -}}{{- range .sources -}}{{- with .secret -}}{{- $secrets = append $secrets .name -}}{{- end -}}{{- end -}}{{- end -}}
+  {{- with .csi -}}{{- with .nodePublishSecretRef -}}{{- $secrets = append $secrets .name -}}{{- end -}}{{- end -}}
+  {{- if has .name $mounted -}}
+    {{- range (keys .) -}}{{- if not (has . $podsOwn) -}}{{- $usersFiles = true -}}{{- end -}}{{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- range concat ($spec.containers | default list) ($spec.initContainers | default list) -}}
+  {{- range .env -}}{{- with .valueFrom -}}{{- with .secretKeyRef -}}{{- $secrets = append $secrets .name -}}{{- end -}}{{- end -}}{{- end -}}
+  {{- range .envFrom -}}{{- with .secretRef -}}{{- $secrets = append $secrets .name -}}{{- end -}}{{- end -}}
+{{- end -}}
+{{- range $spec.imagePullSecrets -}}{{- $secrets = append $secrets .name -}}{{- end -}}
+{{- $secrets = concat $secrets .Values.workloads.pullSecrets -}}
+{{- $fields := list -}}
+{{- range (keys $spec | sortAlpha) -}}
+  {{- if not (has . (concat $judgedByEntry $defaults)) -}}{{- $fields = append $fields . -}}{{- end -}}
+{{- end -}}
+{{- if or $contexts $usersFiles -}}{{- $fields = append $fields "securityContext" -}}{{- end -}}
+{{- toJson (dict
+  "containers" (uniq $containers) "contexts" (uniq $contexts) "paths" (uniq $paths) "volumes" (uniq $volumes)
+  "claims" (uniq $claims) "secrets" (uniq $secrets) "fields" (uniq $fields) "usersFiles" $usersFiles
+  "labels" (keys ($metadata.labels | default dict) | sortAlpha)
+  "annotations" (keys ($metadata.annotations | default dict) | sortAlpha)) -}}
+{{- end -}}
+
+{{- define "rljob.broughtVariables" -}}
+{{- $brought := include "rljob.brought" . | fromJson -}}
+{{- if $brought.secrets }}
+# Containers without the pods that they are of.
+- name: containers
+  expression: variables.pods.map(p, p.?containers.orValue([]) + p.?initContainers.orValue([]))
+{{- end -}}
+{{- end -}}
+
+{{- define "rljob.broughtValidations" -}}
+{{- $brought := include "rljob.brought" . | fromJson -}}
+{{- $whose := "belongs to the administrator (workloads.podTemplate brings it), and no job changes it" -}}
+{{- $templates := "roles.*.template and infrastructure.template" -}}
+{{- with $brought.containers }}
+- expression: >-
+    variables.members.all(m, m.all(x, !(x.?name.orValue("") in {{ toJson . }})))
+  message: >-
+    {{ $templates }}: a container named {{ join " or " . }} {{ $whose }}. Give a container of yours another name.
+- expression: >-
+    variables.pods.all(p, p.all(k, k in ["containers", "initContainers", "volumes", "nodeSelector", "affinity",
+    "tolerations", "topologySpreadConstraints", "schedulerName", "schedulingGates", "terminationGracePeriodSeconds",
+    "nodeName", "priorityClassName", "priority", "preemptionPolicy", "imagePullSecrets", "resourceClaims",
+    "ephemeralContainers"]))
+  message: >-
+    {{ $templates }}: every field of a pod but where it runs reaches into the container {{ join " and " . }}, which
+    {{ $whose }}. Leave it out.
+{{- end }}
+{{- with $brought.volumes }}
+- expression: >-
+    variables.pods.all(p, p.?volumes.orValue([]).all(v, !(v.?name.orValue("") in {{ toJson . }}))) &&
+    variables.members.all(m, m.all(x, (x.?volumeMounts.orValue([]) + x.?volumeDevices.orValue([])).all(v,
+    !(v.?name.orValue("") in {{ toJson . }}))))
+  message: >-
+    {{ $templates }}: a volume named {{ join " or " . }} {{ $whose }}, nor mounts it. Give a volume of yours another name.
+{{- end }}
+{{- with $brought.paths }}
+- expression: >-
+    variables.members.all(m, m.all(x, !(x.?name.orValue("") in ["worker", "coordinator", "redis"]) ||
+    x.?volumeMounts.orValue([]).all(v, {{ toJson . }}.all(taken, !(v.mountPath + "/").replace("//", "/").startsWith(taken)
+    && !taken.startsWith((v.mountPath + "/").replace("//", "/"))))))
+  message: >-
+    {{ $templates }}: what is mounted at {{ join " or " . }} {{ $whose }}. Choose another path.
+{{- end }}
+{{- with $brought.fields }}
+- expression: >-
+    variables.pods.all(p, {{ toJson . }}.all(k, !(k in p))){{ if has "priorityClassName" . }} &&
+    dyn(object.spec).?scheduling.?priorityClassName.orValue(null) == null{{ end }}
+  message: >-
+    {{ $templates }}: {{ join " and " . }} {{ $whose }}. Leave it out.
+{{- end }}
+{{- with $brought.contexts }}
+- expression: >-
+    variables.members.all(m, m.all(x, !(x.?name.orValue("") in {{ toJson . }}) || !("securityContext" in x)))
+  message: >-
+    {{ $templates }}: the securityContext of {{ join " and " . }} {{ $whose }}. Leave it out.
+{{- end }}
+{{- if $brought.usersFiles }}
+- expression: >-
+    variables.members.all(m, m.all(x, !(x.?name.orValue("") in ["worker", "coordinator", "redis"]) ||
+    !("securityContext" in x) || x.securityContext == null || ["runAsUser", "runAsGroup"].all(k, !(k in
+    x.securityContext))))
+  message: >-
+    {{ $templates }}: another user would read other files of the administrator's volumes (workloads.podTemplate). Leave
+    runAsUser and runAsGroup out.
+{{- end }}
+{{- range $kind := list "labels" "annotations" }}
+{{- with index $brought $kind }}
+- expression: >-
+    variables.templates.all(t, t.?metadata.orValue({}).?{{ $kind }}.orValue({}).all(k, !(k in {{ toJson . }})))
+  message: >-
+    {{ $templates }}: metadata.{{ $kind }} {{ join " and " . }} {{ $whose }}. Leave it out.
+{{- end }}
+{{- end }}
+{{- with $brought.claims }}
+- expression: >-
+    variables.pods.all(p, p.?volumes.orValue([]).all(v, !(v.?persistentVolumeClaim.?claimName.orValue("") in
+    {{ toJson . }}) && ["dataSource", "dataSourceRef"].all(k,
+    !(v.?ephemeral.?volumeClaimTemplate.?spec[?k].?name.orValue("") in {{ toJson . }})))) &&
+    !(dyn(object.spec).?checkpoint.?volume.?claimName.orValue("") in {{ toJson . }})
+  message: >-
+    {{ $templates }}: the PersistentVolumeClaim {{ join " or " . }} (of checkpoint.volume.claimName, too) is one that
+    workloads.podTemplate names. Name another one.
+{{- end }}
+{{- with $brought.secrets }}
+- expression: >-
+    variables.pods.all(p, p.?volumes.orValue([]).all(v, !(v.?secret.?secretName.orValue("") in {{ toJson . }}) &&
+    v.?projected.?sources.orValue([]).all(s, !(s.?secret.?name.orValue("") in {{ toJson . }})))) &&
+    variables.containers.all(m, m.all(x, x.?env.orValue([]).all(e, !(e.?valueFrom.?secretKeyRef.?name.orValue("") in
+    {{ toJson . }})) && x.?envFrom.orValue([]).all(e, !(e.?secretRef.?name.orValue("") in {{ toJson . }}))))
+  message: >-
+    {{ $templates }}: the Secret {{ join " or " . }} is one that workloads.podTemplate or workloads.pullSecrets names.
+    Name another one.
+{{- end }}
+{{- end -}}
