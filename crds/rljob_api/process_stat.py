@@ -15,3 +15,9 @@ def stat_of(pid: int) -> list[str] | None:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether it was stopped by a signal, and does nothing until it is continued. Not: whether a debugger holds it."""
+    stat = stat_of(pid)
+    return stat is not None and stat[STATE] == "T"

@@ -13,7 +13,7 @@ from rljob_api.wire.failures import Failure, FailureKind
 from rljob_operator.core.collectives import explained
 from rljob_operator.core.hang import hanging
 from rljob_operator.core.observed import Observed
-from rljob_operator.core.pods import lost_before, lost_pods, never_ran
+from rljob_operator.core.pods import is_silent, lost_before, lost_pods, never_ran
 from rljob_operator.core.reasons import Reason
 from rljob_operator.core.roster import pods, staying
 from rljob_operator.core.verdicts import Cause
@@ -41,6 +41,8 @@ class Causes:
     """Pods whose accepted life is over."""
     unbegun: tuple[Cause, ...]
     """Those of the lost that had not run: they are replaced, and nothing restarts for them."""
+    silenced: tuple[Cause, ...]
+    """Those of the lost whose launchers fell silent in an epoch that was left: they are replaced, and count no more."""
     hanging: tuple[Cause, ...]
     """Ranks that hang, and pods that do not begin what they were ordered."""
     restarting: tuple[Cause, ...]
@@ -59,12 +61,14 @@ def causes_of(observed: Observed, status: RLJobStatus, now: float) -> Causes:
     lost = tuple(lost_pods(observed, status, now))
     unbegun = tuple(cause for cause in lost if never_ran(observed, status, cause))
     silent = tuple(hanging(observed, status, now))
-    begun = [cause for cause in lost if cause not in unbegun and not lost_before(observed, status, cause)]
+    before = [cause for cause in lost if cause not in unbegun and lost_before(observed, status, cause)]
+    begun = [cause for cause in lost if cause not in unbegun and cause not in before]
+    silenced = tuple(cause for cause in before if is_silent(observed, cause))
     first: dict[str, Cause] = {}
     found = [*begun, *_lost_unseen(observed, status), *_reported(status, failures), *silent]
     for cause in explained(observed, status, found):
         first.setdefault(str(cause.pod), cause)
-    return Causes(failures, lost, unbegun, silent, tuple(first.values()))
+    return Causes(failures, lost, unbegun, silenced, silent, tuple(first.values()))
 
 
 def _current_failures(observed: Observed, status: RLJobStatus) -> tuple[Failure, ...]:

@@ -37,15 +37,13 @@ def notices(observed: Observed, causes: Causes, now: float) -> tuple[Event, ...]
 
 
 def replacements(causes: Causes, now: float) -> tuple[Event, ...]:
-    """Of the pods whose lives are given up now: those that had not run."""
+    """Of the pods whose lives are given up now: those for which nothing is restarted."""
+    told = [
+        *((cause, "it had not run yet, and another one takes its place") for cause in causes.unbegun),
+        *((cause, "it is replaced, and does not count: its job was restarted already") for cause in causes.silenced),
+    ]
     return tuple(
-        Event(
-            now,
-            cause.reason,
-            f"{cause.message.rstrip('.')}; it had not run yet, and another one takes its place",
-            cause.pod.role,
-        )
-        for cause in causes.unbegun
+        Event(now, cause.reason, f"{cause.message.rstrip('.')}; {what}", cause.pod.role) for cause, what in told
     )
 
 

@@ -78,6 +78,8 @@ class PodFact:
     """It has a node."""
     leaves_by: float | None = None
     """Unix time by which a pod that is taken away has to have ended; None: it stays, or nothing of it runs."""
+    stopped: bool = False
+    """Its first process is stopped (SIGSTOP): it takes no order and ends at no wish. Only one machine sees that."""
     marked: bool = False
     """It has a deletion cost: its Deployment takes it first when it shrinks."""
 
@@ -93,6 +95,8 @@ class ProcessFact:
     exits: tuple[float, ...] = ()
     """Unix times of its unplanned ends, oldest first (a bounded number of the newest)."""
     num_restarts: int = 0
+    stopped: bool = False
+    """It is there and does nothing (SIGSTOP). Only one machine sees that."""
     exit_code: int | None = None
     last_words: str = ""
     down_since: float | None = None

@@ -84,9 +84,15 @@ def is_over(observed: Observed, status: RLJobStatus, now: float) -> bool:
     at = over_at(status)
     if at is None:
         return False
-    running = any(fact.state is not PodState.EXITED and not _is_idle(observed, fact) for fact in observed.pods)
+    running = any(_is_awaited(observed, fact) for fact in observed.pods)
     nobody_listens = status.restart.opened < status.restart.epoch
-    return not running or nobody_listens or now >= at
+    nobody_tells = any(process.stopped for process in observed.infrastructure)
+    return not running or nobody_listens or nobody_tells or now >= at
+
+
+def _is_awaited(observed: Observed, fact: PodFact) -> bool:
+    """What is stopped never leaves: it is killed with what is left."""
+    return fact.state is not PodState.EXITED and not fact.stopped and not _is_idle(observed, fact)
 
 
 def _is_idle(observed: Observed, fact: PodFact) -> bool:

@@ -51,10 +51,16 @@ def lost_before(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
     fact, decided_at = observed.fact(cause.pod), status.restart.decided_at or 0.0
     if status.restart.opened < status.restart.epoch:
         return fact is None or not cause.counts or fact.started_at < decided_at
-    if fact is None or fact.state is not PodState.RUNNING or cause.reason is not Reason.LAUNCHER_LOST:
+    if fact is None or not is_silent(observed, cause):
         return False
     seen = observed.seen(cause.pod, fact.life)
     return seen is not None and seen.carried is not None and seen.carried.epoch < status.restart.epoch
+
+
+def is_silent(observed: Observed, cause: Cause) -> bool:
+    """Whether the pod of a lost launcher runs: it does not answer, and nothing else would say that it is lost."""
+    fact = observed.fact(cause.pod)
+    return fact is not None and fact.state is PodState.RUNNING and cause.reason is Reason.LAUNCHER_LOST
 
 
 def never_ran(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
@@ -136,9 +142,13 @@ def _silent(observed: Observed, status: RLJobStatus, key: PodKey, fact: PodFact,
     if seen is None:
         # Nobody can register before the epoch is open: the coordinator may be the last to start.
         waited = now - max(fact.up_at or fact.started_at, status.restart.opened_at or 0.0, heard_since(status))
-        late = status.restart.opened == status.restart.epoch and waited > REGISTER_LIMIT_SECONDS
+        limit = observed.policy.heartbeat_timeout_seconds if fact.stopped else REGISTER_LIMIT_SECONDS
+        late = status.restart.opened == status.restart.epoch and waited > limit
         return f"the launcher of {key} has not registered with the coordinator in {waited:.0f} s" if late else None
     age = seen_seconds(status, seen.poll_age_seconds, now)
-    if age <= observed.policy.heartbeat_timeout_seconds + POLL_SLACK_SECONDS:
+    if fact.stopped and seen.carried is not None and seen.carried.epoch < status.restart.opened:
+        return f"the launcher of {key} is stopped (SIGSTOP) and does not take the order of epoch {status.restart.epoch}"
+    slack = 0.0 if fact.stopped else POLL_SLACK_SECONDS
+    if age <= observed.policy.heartbeat_timeout_seconds + slack:
         return None
     return f"the launcher of {key} has not asked the coordinator for orders in {age:.0f} s"

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from rljob_api.process_stat import is_stopped
 from rljob_operator.core import ProcessFact
 from rljob_operator.core.wording import last_line
 from rljob_operator.local.processes import stop
@@ -62,6 +63,10 @@ class Infrastructure:
         member = self._members.get(name)
         return member is not None and member.process.returncode is None
 
+    def is_stopped(self, name: str) -> bool:
+        """Whether it is there and does nothing (SIGSTOP)."""
+        return self.is_alive(name) and is_stopped(self.process(name).pid)
+
     def facts(self) -> tuple[ProcessFact, ...]:
         """What the core may know of them."""
         return tuple(self._fact(name, member) for name, member in self._members.items())
@@ -90,6 +95,7 @@ class Infrastructure:
             alive=code is None,
             exits=tuple(member.ends),
             num_restarts=member.num_restarts,
+            stopped=code is None and is_stopped(member.process.pid),
             exit_code=code,
             last_words="" if code is None else last_line(self._last_words(name)),
         )

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from rljob_api.backends import Preloads
+from rljob_api.process_stat import is_stopped
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.processes import PARENT_MESSAGE, LauncherExited, LauncherSpawned, ParentReady, SpawnLauncher
 from rljob_operator.core import PodFact, PodState
@@ -117,7 +118,7 @@ class Pods:
 
     def facts(self) -> tuple[PodFact, ...]:
         """What the core may know of them."""
-        return tuple(self._facts.values())
+        return tuple(replace(fact, stopped=_is_stopped(fact)) for fact in self._facts.values())
 
     def oldest_pending(self) -> float | None:
         """Since when a pod waits for the parent."""
@@ -166,6 +167,10 @@ class Pods:
     def _of(self, uid: str) -> tuple[PodKey | None, PodFact | None]:
         """The pod whose newest life has this uid; an older life is of no interest any more."""
         return next(((key, fact) for key, fact in self._facts.items() if fact.life == f"{uid}/0"), (None, None))
+
+
+def _is_stopped(fact: PodFact) -> bool:
+    return fact.state is PodState.RUNNING and fact.launcher_pid is not None and is_stopped(fact.launcher_pid)
 
 
 def _ended(fact: PodFact, exit_code: int | None, last_words: str) -> PodFact:

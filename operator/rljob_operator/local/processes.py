@@ -7,11 +7,15 @@ import asyncio
 import ctypes
 import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from rljob_api.process_stat import STATE, stat_of
+from rljob_api.process_stat import STATE, is_stopped, stat_of
+
+LOOK_SECONDS = 0.2
+"""How soon it is noticed that a process which shall end was stopped."""
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -43,15 +47,17 @@ async def start(
 
 
 async def stop(process: asyncio.subprocess.Process, *, patience: float) -> None:
-    """SIGTERM, then after `patience` seconds SIGKILL."""
+    """SIGTERM, then after `patience` seconds SIGKILL; at once to one that is stopped, which ends at no wish."""
     if process.returncode is not None:
         return
     with suppress(ProcessLookupError):
         process.terminate()
-    try:
-        async with asyncio.timeout(patience):
-            await process.wait()
-    except TimeoutError:
+    deadline = time.monotonic() + patience
+    while process.returncode is None and time.monotonic() < deadline and not is_stopped(process.pid):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(LOOK_SECONDS, patience)):
+                await process.wait()
+    if process.returncode is None:
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()

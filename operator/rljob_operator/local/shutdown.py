@@ -27,7 +27,8 @@ async def shut_down(
     services: Services, infrastructure: Infrastructure, pods: Pods, follower: CoordinatorFollower, *, killed: bool
 ) -> None:
     """In the order in which nothing is missed: events, pods, coordinator, storage, control state."""
-    if infrastructure.is_alive(COORDINATOR) and not killed:
+    is_held_up = infrastructure.is_stopped(COORDINATOR) or infrastructure.is_stopped(CONTROL)
+    if infrastructure.is_alive(COORDINATOR) and not is_held_up and not killed:
         await _hear_the_rest(follower)
     launchers = [fact.launcher_pid for fact in pods.facts() if fact.state is PodState.RUNNING and fact.launcher_pid]
     for pid in launchers:

@@ -89,7 +89,13 @@ class Supervisor:
         self._journal = Journal(folder, view, status)
         self._journal.begin(status, event)
         self._listener = Listener(self._journal, self._wake.set, self._coordinator_answered)
-        self._watchdog = Watchdog(self._infrastructure, self._pods, self._services.probes(), self._emit_watchdog)
+        self._watchdog = Watchdog(
+            self._infrastructure,
+            self._pods,
+            self._services.probes(),
+            self._emit_watchdog,
+            stopped_limit_seconds=float(job.spec.restart_policy.heartbeat_timeout_seconds),
+        )
         self._interrupted_at: float | None = None
         self._killed = False
         self._last_refusal = ""

@@ -51,8 +51,11 @@ class Watchdog:
         pods: Pods,
         probes: tuple[RedisProbe, ...],
         emit: Callable[[str], None],
+        stopped_limit_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`stopped_limit_seconds` (heartbeatTimeoutSeconds) is for one that is stopped: that is no slow answer."""
+        self._stopped_limit = stopped_limit_seconds
         self._infrastructure = infrastructure
         self._pods = pods
         self._probes = probes
@@ -93,7 +96,7 @@ class Watchdog:
         pid = self._infrastructure.process(name).pid
         limit = START_LIMIT_SECONDS if name == "coordinator" else SILENCE_LIMIT_SECONDS
         if silence := self._silence(name, pid, limit, passed):
-            self._kill(name, f"{name} (process {pid}) has not answered in {silence:.0f} s; it is killed")
+            self._kill(name, f"{name} (process {pid}) has not answered in {silence}; it is killed")
 
     def _judge_parent(self, passed: float) -> None:
         """It owes its start, and then whatever pod it was told to begin."""
@@ -106,16 +109,20 @@ class Watchdog:
         question = (self._infrastructure.process("parent").pid, started, pending if started else None)
         limit = START_LIMIT_SECONDS if started is None else SILENCE_LIMIT_SECONDS
         if silence := self._silence("parent", question, limit, passed):
-            self._kill("parent", f"the preloaded parent has not answered in {silence:.0f} s; it is killed")
+            self._kill("parent", f"the preloaded parent has not answered in {silence}; it is killed")
 
-    def _silence(self, name: str, question: Hashable, limit: float, passed: float) -> float | None:
-        """The limit, where it is over. A new question has its whole limit."""
+    def _silence(self, name: str, question: Hashable, limit: float, passed: float) -> str | None:
+        """The limit in words, where it is over. A new question has its whole limit."""
         silence = self._known.get(name)
         if silence is None or silence.question != question:
             self._known[name] = _Silence(question, limit)
             return None
         silence.seconds += passed
-        return silence.limit_seconds if silence.seconds > silence.limit_seconds else None
+        if silence.seconds > silence.limit_seconds:
+            return f"{silence.limit_seconds:.0f} s"
+        if silence.seconds > self._stopped_limit and self._infrastructure.is_stopped(name):
+            return f"{silence.seconds:.0f} s and is stopped (SIGSTOP)"
+        return None
 
     def _kill(self, name: str, message: str) -> None:
         self._emit(message)

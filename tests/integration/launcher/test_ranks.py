@@ -50,8 +50,20 @@ def test_a_stopped_rank_is_replaced_too(machine: Machine) -> None:
     first = machine.rank(ACTOR)
     os.kill(first.pid, signal.SIGSTOP)
     machine.coordinator.order(ACTOR, generation=1)
-    machine.rank(ACTOR, generation=1)
+    second = machine.rank(ACTOR, generation=1)
     assert not is_running(first.pid)
+    os.kill(second.pid, signal.SIGSTOP)
+    assert machine.finish(ACTOR, generation=1).exit_code == 0
+    assert "actor-0.0: killed, since it is stopped (SIGSTOP), and the job is done" in machine.log("actor-0")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("machine", [1], indirect=True)
+def test_a_rank_that_is_stopped_before_it_has_beaten_is_named_by_its_launcher(machine: Machine) -> None:
+    machine.spawn(ACTOR)
+    machine.coordinator.order(ACTOR)
+    os.kill(machine.rank(ACTOR).pid, signal.SIGSTOP)
+    assert machine.failure().message == "actor-0.0 was killed by SIGKILL: it was stopped (SIGSTOP) for 6 s"
 
 
 @pytest.mark.parametrize(

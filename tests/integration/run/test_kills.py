@@ -23,8 +23,27 @@ def test_every_death_in_a_role_of_the_gradients_path_restarts_the_job(tmp_path: 
         job.wait_for_step(job.step() + 2)
         kill(int(job.pod("rollout")["launcherPid"]))  # takes its rank along
         job.wait_for_event("LauncherLost", role="rollout", scope="Global")
+        epoch = len(GLOBAL_ROLES) + 2
+        job.wait_for("the next epoch", lambda: job.epoch() == epoch and job.ready())
+        _stop_what_the_next_epoch_needs(job, epoch + 1)
+        stop(job.infrastructure_pid("parent"))  # nobody needs it any more, and the end does not wait for it
         report = job.assert_succeeded()
-        assert job.epoch() == report.epochs == len(GLOBAL_ROLES) + 2
+        assert job.epoch() == report.epochs == epoch + 1
+
+
+def _stop_what_the_next_epoch_needs(job: RunningJob, epoch: int) -> None:
+    """A launcher that would take no order, and an engine that would answer no rank: both are replaced at once."""
+    job.wait_for_step(job.step() + 2)
+    stop(int(job.pod("advantages")["launcherPid"]))
+    stop(int(job.pod("rollout")["enginePid"]))
+    kill(job.rank_pid("actor_fwd"))
+    job.wait_for("the next epoch", lambda: job.epoch() == epoch and job.ready())
+    said = {event["reason"]: event for event in job.events()}
+    words = f"the launcher of advantages-0 is stopped (SIGSTOP) and does not take the order of epoch {epoch}; "
+    assert said["LauncherLost"]["message"].startswith(words)
+    assert said["LauncherLost"]["scope"] is None
+    assert said["EngineExited"]["message"].endswith("it is stopped (SIGSTOP)")
+    job.wait_for_step(job.step() + 2)
 
 
 def test_what_may_die_alone_comes_back_alone(tmp_path: Path) -> None:

@@ -9,22 +9,35 @@ from rljob_operator.local.infrastructure import Infrastructure
 from rljob_operator.local.pods import Pods
 from rljob_operator.local.watchdog import LONGEST_PAUSE_SECONDS, SILENCE_LIMIT_SECONDS, START_LIMIT_SECONDS, Watchdog
 
+from .job import stop
 
+STOPPED_LIMIT_SECONDS = 5.0
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
 @pytest.mark.parametrize("has_answered", [False, True])
-def test_a_process_that_still_starts_is_given_the_time_of_a_start(has_answered: bool) -> None:
-    asyncio.run(watch_a_silent_coordinator(has_answered))
+def test_a_process_that_still_starts_is_given_the_time_of_a_start_unless_it_is_stopped(
+    has_answered: bool, is_stopped: bool
+) -> None:
+    asyncio.run(watch_a_silent_coordinator(has_answered, is_stopped))
 
 
-async def watch_a_silent_coordinator(has_answered: bool) -> None:
+async def watch_a_silent_coordinator(has_answered: bool, is_stopped: bool) -> None:
     now, told = [0.0], list[str]()
     infrastructure = Infrastructure(ended=lambda _: None, last_words=lambda _: "")
     await infrastructure.start({"coordinator": lambda: asyncio.create_subprocess_exec("sleep", "300")})
     no_parent = cast(Pods, None)
-    watchdog = Watchdog(infrastructure, no_parent, (), told.append, clock=lambda: now[0])
+    watchdog = Watchdog(
+        infrastructure, no_parent, (), told.append, stopped_limit_seconds=STOPPED_LIMIT_SECONDS, clock=lambda: now[0]
+    )
     await watchdog.look()
     if has_answered:
         watchdog.heard("coordinator")
     limit = SILENCE_LIMIT_SECONDS if has_answered else START_LIMIT_SECONDS
+    process = infrastructure.process("coordinator")
+    if is_stopped:
+        stop(process.pid)
+        limit = STOPPED_LIMIT_SECONDS
     now[0] = 10 * limit  # this process was stopped, and could hear nobody
     await watchdog.look()
     for _ in range(round(limit) - round(LONGEST_PAUSE_SECONDS)):
@@ -33,6 +46,6 @@ async def watch_a_silent_coordinator(has_answered: bool) -> None:
     assert told == []
     now[0] += 1
     await watchdog.look()
-    process = infrastructure.process("coordinator")
-    assert told == [f"coordinator (process {process.pid}) has not answered in {limit:.0f} s; it is killed"]
+    how = f"{limit + 1:.0f} s and is stopped (SIGSTOP)" if is_stopped else f"{limit:.0f} s"
+    assert told == [f"coordinator (process {process.pid}) has not answered in {how}; it is killed"]
     await asyncio.wait_for(process.wait(), 60)

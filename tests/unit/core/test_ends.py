@@ -86,6 +86,29 @@ def test_an_ended_job_does_not_wait_for_ever_for_its_launchers() -> None:
     assert actions_of(decide(observed, NOW + DONE_LIMIT_SECONDS), Stop) == [Stop(Phase.SUCCEEDED)]
 
 
+def stopped(observed: Observed, name: str) -> Observed:
+    """Where this process is stopped by a signal."""
+    if name.startswith("the launcher"):
+        facts = tuple(replace(fact, stopped=fact.pod == key(Role.ADVANTAGES)) for fact in observed.pods)
+        return replace(observed, pods=facts)
+    return replace(observed, infrastructure=(ProcessFact(name, 5, alive=True, stopped=True),))
+
+
+@pytest.mark.parametrize("name", ["coordinator", "control", "parent"])
+def test_an_ended_job_does_not_wait_for_a_server_that_is_stopped(name: str) -> None:
+    observed = with_coordinator(make_running(), recorded=100, step=99)
+    assert actions_of(decide(stopped(observed, name), NOW), Stop) == [Stop(Phase.SUCCEEDED)]
+    assert decide(stopped(make_running(), name), NOW).status.phase is Phase.RUNNING
+
+
+def test_an_ended_job_waits_for_its_launchers_but_not_for_one_that_is_stopped() -> None:
+    observed = stopped(with_coordinator(make_running(), recorded=100, step=99), "the launcher of advantages-0")
+    observed = replace(observed, status=decide(observed, NOW).status)
+    assert not actions_of(decide(observed, NOW + 1), Stop)
+    ended = tuple(fact if fact.stopped else replace(fact, state=PodState.EXITED) for fact in observed.pods)
+    assert actions_of(decide(replace(observed, pods=ended), NOW + 1), Stop) == [Stop(Phase.SUCCEEDED)]
+
+
 def test_exit_code_64_fails_the_job_at_once_with_the_sentence_of_the_rank() -> None:
     observed = make_running()
     words = "Traceback (most recent call last):\n  ...\nspec.model.path: /m has no config.json.\n\n"

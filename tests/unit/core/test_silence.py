@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from rljob_api.names import Role, Scope
+from rljob_api.names import Epoch, Role, Scope
 from rljob_api.status import ConditionType, Phase
+from rljob_api.wire.epochs import PodOrder
 from rljob_api.wire.ranks import Busy
 from rljob_operator.core import KillPod, PodState, RaiseEpoch, Reason, SetDesired, decide
 from rljob_operator.core.conditions import is_true
@@ -15,6 +16,7 @@ from tests.unit.core.worlds import (
     START,
     actions_of,
     carried_out,
+    fail,
     key,
     make_fact,
     make_policy,
@@ -81,6 +83,53 @@ def test_a_silent_launcher_is_killed_and_replaced() -> None:
     assert [action.pod for action in actions_of(decision, KillPod)] == [REFERENCE]
     assert [action.pod for action in actions_of(decision, CreatePod)] == [REFERENCE]
     assert decision.events[-1].reason is Reason.LAUNCHER_LOST
+
+
+@pytest.mark.parametrize(
+    ("stopped", "age", "lost"),
+    [
+        pytest.param(False, 31, False, id="a poll that is held open for a second is no silence"),
+        pytest.param(True, 31, True, id="one that is stopped holds none open"),
+        pytest.param(True, 29, False, id="and may be continued until the time-out"),
+    ],
+)
+def test_how_long_a_launcher_that_is_stopped_may_be_silent(stopped: bool, age: float, lost: bool) -> None:
+    observed = with_fact(make_running(), REFERENCE, stopped=stopped)
+    decision = decide(with_pod(observed, REFERENCE, poll_age=age), NOW)
+    assert [action.pod for action in actions_of(decision, KillPod)] == ([REFERENCE] if lost else [])
+
+
+def test_a_launcher_that_is_stopped_before_it_registers_has_no_more_time_than_others() -> None:
+    observed = with_fact(make_running(), REFERENCE, stopped=True)
+    assert observed.coordinator is not None
+    others = [pod for pod in observed.coordinator.pods if pod.pod != REFERENCE]
+    decision = decide(with_coordinator(observed, pods=others), START + 35)
+    assert [action.pod for action in actions_of(decision, KillPod)] == [REFERENCE]
+
+
+def test_an_epoch_does_not_wait_for_a_launcher_that_is_stopped() -> None:
+    """It is replaced at once and named; what it costs is the restart that was decided before."""
+    observed, first = fail(make_running(), key(Role.ACTOR), NOW)
+    assert observed.coordinator is not None
+    behind = [
+        pod.model_copy(update={"carried": PodOrder(pod=REFERENCE, epoch=Epoch(1)), "poll_age_seconds": 3.0})
+        if pod.pod == REFERENCE
+        else pod
+        for pod in observed.coordinator.pods
+    ]
+    late = with_coordinator(observed, pods=behind)
+    assert not actions_of(decide(late, NOW + 1), KillPod), "it may be on its way"
+    decision = decide(with_fact(late, REFERENCE, stopped=True), NOW + 1)
+    assert [action.pod for action in actions_of(decision, KillPod)] == [REFERENCE]
+    assert decision.status.restart == first.status.restart.model_copy(
+        update={"opened": Epoch(2), "opened_at": decision.status.restart.opened_at}
+    )
+    told = [event for event in decision.events if event.reason is Reason.LAUNCHER_LOST]
+    assert [event.message for event in told] == [
+        "the launcher of reference-0 is stopped (SIGSTOP) and does not take the order of epoch 2; it is replaced, and "
+        "does not count: its job was restarted already"
+    ]
+    assert [event.scope for event in told] == [None]
 
 
 def test_a_launcher_that_never_registers_is_replaced() -> None:

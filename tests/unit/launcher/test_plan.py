@@ -54,6 +54,11 @@ def dead(epoch: int = 3, generation: int = 0, rank: int = 0) -> RankView:
     return RankView(rank, epoch, generation, alive=False)
 
 
+def stopped(seconds: float) -> RankView:
+    return replace(alive(), stopped_seconds=seconds)
+
+
+KILLED_FOR_EPOCH_4 = [KillRank(0, "it is of epoch 3, generation 0; the order is epoch 4, generation 0")]
 RUNS, IS_DEAD = EngineView(0, alive=True), EngineView(0, alive=False)
 DRAIN = make_order(phase=PodPhase.DRAIN)
 DONE = make_order(phase=PodPhase.DONE)
@@ -78,6 +83,28 @@ WHY_GENERATION = "it is of epoch 3, generation 0; the order is epoch 3, generati
         ),
         pytest.param(make_order(), make_pod(alive()), [], id="what runs as ordered is left alone"),
         pytest.param(make_order(), make_pod(dead()), [], id="a rank that died waits to be told"),
+        pytest.param(make_order(), make_pod(stopped(14.9)), [], id="a rank that is stopped may be continued"),
+        pytest.param(
+            make_order(),
+            make_pod(stopped(15.0)),
+            [KillRank(0, "it was stopped (SIGSTOP) for 15 s")],
+            id="but not for ever",
+        ),
+        pytest.param(make_order(epoch=4), make_pod(stopped(0.0)), KILLED_FOR_EPOCH_4, id="an epoch waits for none"),
+        pytest.param(make_order(epoch=4), make_pod(stopped(99.0)), KILLED_FOR_EPOCH_4, id="and kills it once"),
+        pytest.param(DRAIN, make_pod(stopped(99.0)), [DrainRank(0)], id="one that drains has its time"),
+        pytest.param(
+            DONE,
+            make_pod(stopped(0.0)),
+            [KillRank(0, "it is stopped (SIGSTOP), and the job is done"), DrainRank(0)],
+            id="of a job that is done it is killed at once",
+        ),
+        pytest.param(
+            DONE,
+            make_pod(replace(stopped(1.0), killed=True, drain_asked_at=NOW - 1)),
+            [],
+            id="and once",
+        ),
         pytest.param(
             make_order(),
             make_pod(alive(2)),

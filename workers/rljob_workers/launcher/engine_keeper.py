@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_api.names import EXIT_BAD_MANIFEST
+from rljob_api.process_stat import is_stopped
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure, FailureKind, Hopeless
 from rljob_api.wire.launchers import EngineProcess, EngineState
@@ -218,6 +219,13 @@ class EngineKeeper:
             self._killed_since = why
             self._life.child.kill()
             _log.info("engine %s is killed, since %s", self._life.incarnation, why)
+
+    def kill_stopped(self) -> None:
+        """Kills a life that is stopped (SIGSTOP), or one of the processes that it cannot do without."""
+        server = self.pid
+        stopped = None if server is None else next(filter(is_stopped, (server, *self._parts.seen)), None)
+        if stopped is not None:
+            self.kill("it is stopped (SIGSTOP)" if stopped == server else f"its process {stopped} is stopped (SIGSTOP)")
 
     def end(self, why: str) -> None:
         """As `kill`, of an engine that is not wanted any more: its death is no failure."""

@@ -24,6 +24,11 @@ class EngineParts:
         self._pattern = None if pattern is None else re.compile(pattern)
         self._seen: dict[int, str] = {}
 
+    @property
+    def seen(self) -> tuple[int, ...]:
+        """Those that were there at the last look."""
+        return tuple(self._seen)
+
     def forget(self) -> None:
         """A new life begins."""
         self._seen.clear()

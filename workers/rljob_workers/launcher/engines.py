@@ -127,6 +127,11 @@ class Engines:
 
         self._keepers[index].start(release_all)
 
+    def kill_stopped(self, rank: int) -> None:
+        """Before rank `rank` begins: it would wait for an engine that is stopped, and all others with it."""
+        if rank < len(self._keepers):
+            self._keepers[rank].kill_stopped()
+
     def end(self, index: int, why: str) -> None:
         """SIGKILL of an engine that is not wanted any more."""
         self._keepers[index].end(why)

@@ -188,6 +188,7 @@ class Launcher:
             engines=self._engines.views(),
             terminating=self._signals.terminated,
             saves=TRAITS[self._identity.pod.role].saves,
+            silence_seconds=float(self._job.spec.restart_policy.heartbeat_timeout_seconds),
         )
 
     def _reap(self) -> None:
@@ -278,6 +279,7 @@ class Launcher:
         answer = self._answer
         if answer.order is None:
             raise AssertionError("a rank was to be started without an order")
+        self._engines.kill_stopped(rank)
         context = RankContext(
             life=self._ranks.new_life(rank, answer.order),
             endpoints=self._endpoints,

@@ -19,6 +19,11 @@ TERMINATION_GRACE_SECONDS = 25.0
 save may take what the pod is given (terminationGracePeriodSeconds): to be ended here would lose what they save."""
 
 
+STOPPED_SLACK_SECONDS = 5.0
+"""Beyond heartbeatTimeoutSeconds, so that a rank which has beaten before is named by its silence. This is for the
+others, that have not registered, or are busy by their own word."""
+
+
 @dataclass(frozen=True, slots=True)
 class RankView:
     """The latest life in one process slot."""
@@ -31,6 +36,8 @@ class RankView:
     """When SIGTERM was sent, in seconds of the launcher's clock."""
     killed: bool = False
     """SIGKILL was sent; the life is not collected yet."""
+    stopped_seconds: float | None = None
+    """For which it was seen to be stopped (SIGSTOP); None: it is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,8 @@ class PodView:
     """The launcher got SIGTERM."""
     saves: bool = False
     """Its ranks write checkpoints when they drain."""
+    silence_seconds: float = 10.0
+    """heartbeatTimeoutSeconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +120,28 @@ def plan(order: PodOrder | None, pod: PodView, now: float) -> list[Step]:
     if order is None:
         return []
     if order.phase is PodPhase.DONE:
-        return _end(pod, DONE_GRACE_SECONDS, now)
+        return [*_kill_stopped(pod), *_end(pod, DONE_GRACE_SECONDS, now)]
     old = [view for view in _alive(pod) if _is_older(view, order)]
     outdated = [KillRank(view.rank, _outdated(view, order)) for view in old if not view.killed]
     if order.phase is PodPhase.DRAIN:
         current = [view for view in _alive(pod) if not _is_older(view, order)]
         return [*outdated, *_drain(current, pod.drain_seconds, now)]
-    return [*outdated, *_start_engines(order, pod, now), *_start_ranks(order, pod)]
+    return [*outdated, *_kill_silent(order, pod), *_start_engines(order, pod, now), *_start_ranks(order, pod)]
+
+
+def _kill_silent(order: PodOrder, pod: PodView) -> list[Step]:
+    limit = pod.silence_seconds + STOPPED_SLACK_SECONDS
+    return [
+        KillRank(view.rank, f"it was stopped (SIGSTOP) for {view.stopped_seconds:.0f} s")
+        for view in _alive(pod)
+        if (view.stopped_seconds or 0.0) >= limit and not view.killed and not _is_older(view, order)
+    ]
+
+
+def _kill_stopped(pod: PodView) -> list[Step]:
+    """Of a job that is done: they would not leave in any time."""
+    stopped = [view for view in _alive(pod) if view.stopped_seconds is not None and not view.killed]
+    return [KillRank(view.rank, "it is stopped (SIGSTOP), and the job is done") for view in stopped]
 
 
 def _start_ranks(order: PodOrder, pod: PodView) -> list[Step]:

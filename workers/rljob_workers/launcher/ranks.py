@@ -13,7 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rljob_api.attended import AttendedTime
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FENCED, EXIT_GROUP_BROKEN
+from rljob_api.process_stat import is_stopped
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.identity import Life, PodKey, RankKey
@@ -27,6 +29,9 @@ from rljob_workers.launcher.plan import RankView
 PATIENCE_SECONDS = {EXIT_FENCED: 10.0, EXIT_GROUP_BROKEN: 10.0}
 """By exit code. A fenced rank has died of a decision whose order is on its way; one whose group broke has died of
 another rank's death, which somebody else reports. Only if no order comes in time are such ends failures."""
+
+LONGEST_TURN_SECONDS = 1.0
+"""More of the time between two looks does not count for a rank that is stopped: its launcher was, too."""
 
 RANK_OOM_SCORE = 300
 """Points by which a rank goes before launcher, coordinator and Redis when memory runs out."""
@@ -42,7 +47,8 @@ class _RankLife:
     child: Child
     exit_code: int | None = None
     drain_asked_at: float | None = None
-    killed: bool = False
+    killed_since: str | None = None
+    """Why SIGKILL was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,9 @@ class Ranks:
         self._clock = clock
         self._lives: dict[int, _RankLife] = {}
         self._held_back: list[tuple[_RankLife, float, Failure]] = []
+        self._attended = AttendedTime(LONGEST_TURN_SECONDS, clock)
+        self._stopped: dict[int, float] = {}
+        """Pid -> attended seconds for which it was seen to be stopped."""
         self._sinks: defaultdict[int, SeqSink] = defaultdict(SeqSink)
         self._ready_marks: defaultdict[int, ReadyMark] = defaultdict(ReadyMark)
         self._collective_marks: defaultdict[int, CollectiveMark] = defaultdict(CollectiveMark)
@@ -109,9 +118,22 @@ class Ranks:
 
     def views(self) -> tuple[RankView, ...]:
         """As `plan` sees them."""
-        return tuple(
-            RankView(rank, row.life.epoch, row.life.generation, row.exit_code is None, row.drain_asked_at, row.killed)
-            for rank, row in sorted(self._lives.items())
+        passed = self._attended.look()
+        return tuple(self._view(rank, row, passed) for rank, row in sorted(self._lives.items()))
+
+    def _view(self, rank: int, row: _RankLife, passed: float) -> RankView:
+        is_alive = row.exit_code is None
+        before = self._stopped.pop(row.child.pid, None)
+        if is_alive and is_stopped(row.child.pid):
+            self._stopped[row.child.pid] = 0.0 if before is None else before + passed
+        return RankView(
+            rank,
+            row.life.epoch,
+            row.life.generation,
+            is_alive,
+            row.drain_asked_at,
+            row.killed_since is not None,
+            self._stopped.get(row.child.pid),
         )
 
     def processes(self) -> list[RankProcess]:
@@ -169,7 +191,7 @@ class Ranks:
         """SIGKILL; `exited` collects it."""
         row = self._lives[rank]
         row.child.kill()
-        self._lives[rank] = replace(row, killed=True)
+        self._lives[rank] = replace(row, killed_since=why)
         _log.info("%s: killed, since %s", row.life.key, why)
 
     def exited(self, ended: Exit, order: PodOrder | None, now: float) -> Failure | None:
@@ -199,7 +221,7 @@ class Ranks:
 
     def _failure(self, row: _RankLife, code: int, now: float) -> Failure:
         words = row.child.last_words()
-        sentence = words.splitlines()[-1] if words else "it left no words"
+        sentence = row.killed_since or (words.splitlines()[-1] if words else "it left no words")
         verb = "refuses its configuration" if code == EXIT_BAD_MANIFEST else how_it_ended(code)
         return Failure(
             id=self._identity.failure_id(row.life.incarnation),
