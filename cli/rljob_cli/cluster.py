@@ -79,7 +79,7 @@ class Cluster:
         from kubernetes import client
 
         core = client.CoreV1Api(self._api.api_client)
-        found = self._called(f"the Secret {name}", lambda: core.read_namespaced_secret(name, self.namespace))
+        found = self.called(f"the Secret {name}", lambda: core.read_namespaced_secret(name, self.namespace))
         try:
             return base64.b64decode((found.data or {})[key]).decode()
         except (KeyError, ValueError):
@@ -104,7 +104,7 @@ class Cluster:
             found: dict[str, Any] = json.loads(answer.data)  # type: ignore[attr-defined]
             return found
 
-        found: dict[str, Any] | None = self._called(f"the claim {name}", read)
+        found: dict[str, Any] | None = self.called(f"the claim {name}", read)
         return found
 
     def proxy(
@@ -127,10 +127,16 @@ class Cluster:
             body=body,
             auth_settings=["BearerToken"],
         )
-        answer = self._called(f"the Service {service}", lambda: api.call_api(*request, _request_timeout=_SECONDS))
+        answer = self.called(f"the Service {service}", lambda: api.call_api(*request, _request_timeout=_SECONDS))
         return answer.status, answer.read()
 
-    def _called(self, what: str, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - a client without types
+    @property
+    def client(self) -> Any:  # noqa: ANN401 - a client without types
+        """What makes the other APIs of the client; their calls go through `called`."""
+        return self._api.api_client
+
+    def called(self, what: str, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - a client without types
+        """The answer of a call about `what`; raises ClusterProblem with a sentence."""
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
 

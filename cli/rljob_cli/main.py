@@ -22,6 +22,7 @@ Try it:
   rljob run examples/quickstart.yaml          train it on this machine
   rljob run job.yaml --audit                  log every trained sample ...
   rljob audit rljob-out/job                   ... and prove that each was trained once, fresh enough
+  rljob logs rljob-out/job --role actor       what did its processes write? --previous: before they died
   rljob samples rljob-out/job                 what was generated, and what was it worth?
   rljob queue stats rljob-out/job             what waits for whom while it runs?
 
@@ -29,6 +30,7 @@ Try it:
 On a cluster (by your kubeconfig):
   kubectl apply --server-side -f job.yaml     the same manifest
   rljob restart job --reason "..." --wait     all of it from its checkpoint, or --role reference alone
+  rljob logs job                              also when it has ended
   rljob clone job --from-checkpoint           a new manifest that goes on from its weights
 
 \b
@@ -50,6 +52,9 @@ SUBCOMMANDS = {
     "validate": Subcommand("rljob_cli.validate:validate", "Check a manifest and what it names."),
     "render": Subcommand("rljob_cli.render:render", "Print a manifest with all defaults filled in."),
     "reward": Subcommand("rljob_cli.reward_command:reward", "Try the reward of a manifest on its first rows."),
+    "logs": Subcommand(
+        "rljob_cli.logs_command:logs", "Show what a job's processes have written, also when it has ended."
+    ),
     "samples": Subcommand("rljob_cli.samples_command:samples", "Show what was generated: prompts, answers, rewards."),
     "audit": Subcommand("rljob_cli.audit_command:audit", "Prove that a run trained every sample exactly once."),
     "queue": Subcommand("rljob_cli.queue_command:queue", "Look at the queue of a running job, check it, drain it."),

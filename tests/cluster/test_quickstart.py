@@ -68,6 +68,32 @@ def test_the_quickstart_succeeds_by_the_commands_of_its_page(
     reasons = re.findall(r"^  \w+ +(Accepted|Ready|Succeeded) ", told, re.MULTILINE)
     # It is Ready more than once where a busy machine lets a probe of its infrastructure wait.
     assert list(dict.fromkeys(reasons)) == ["Accepted", "Ready", "Succeeded"]
+    _shows_its_logs_after_its_end(kubectl)
+
+
+def _shows_its_logs_after_its_end(kubectl: Kubectl) -> None:
+    """Nothing of it runs any more; a pod that lives for seconds reads its volume, and is gone then."""
+    kubectl.wait("its pods to go", lambda: not kubectl.all("pods", f"{LABEL_JOB}=quickstart"))
+
+    def is_empty() -> bool:
+        job = kubectl.get("rlj", "quickstart")
+        assert job is not None
+        roles = [(role["replicas"], role["ready"], role.get("pods", [])) for role in job["status"]["roles"]]
+        return roles == [(0, 0, [])] * len(roles) and job["status"]["scaling"]["replicas"] == 0
+
+    kubectl.wait("the status to list no pods", is_empty)
+    command = [sys.executable, "-m", "rljob_cli", "logs", "quickstart", "--role", "actor", "-n", kubectl.namespace]
+    ended = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "KUBECONFIG": kubectl.kubeconfig},
+        timeout=SECONDS,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("==> actor-0.0 <==\n")
+    assert not kubectl.all("pods", "rljob.dev/logs-of=quickstart")
 
 
 @pytest.mark.long

@@ -5,6 +5,9 @@ touched. At the end the job succeeds and has trained every sample exactly once. 
 cluster's is in `make test`: every role with every cause is in tests/unit/core/test_restart.py.
 """
 
+import os
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -289,6 +292,18 @@ def test_the_third_failure_of_reference_since_the_last_global_restart_is_global(
     after = subject.since(before)
     assert after.restarts - before.restarts == after.counted - before.counted == 1, subject.job.said()
     assert not after.failures.total(), subject.job.said()
+    # A job that runs is asked for what a rank wrote that is dead by now.
+    assert "==> reference-0.0 <==\n" in _logs(subject, "--role", "reference", "--previous")
+    assert "[reference-0.0] " in _logs(subject, "--role", "reference")
+
+
+def _logs(subject: Subject, *options: str) -> str:
+    kubectl = subject.job.kubectl
+    command = [sys.executable, "-m", "rljob_cli", "logs", subject.job.name, "-n", kubectl.namespace, *options]
+    environment = {**os.environ, "KUBECONFIG": kubectl.kubeconfig}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
 
 
 def test_after_all_this_the_job_succeeds_and_has_trained_every_sample_exactly_once(subject: Subject) -> None:

@@ -5,6 +5,7 @@ from rljob_api.status import ConditionType, RLJobStatus, ScalingStatus
 from rljob_operator.core.conditions import find, is_true, terminal, with_condition
 from rljob_operator.core.observed import Observed
 from rljob_operator.core.orders import is_over
+from rljob_operator.core.roster import counted, with_pods
 
 
 def with_cluster_status(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
@@ -12,6 +13,8 @@ def with_cluster_status(observed: Observed, status: RLJobStatus, now: float) -> 
 
     A local run shows of these the scale alone, if it scales itself: its spec does not change.
     """
+    if observed.on_cluster:
+        status = _ended(observed, status, now)
     status = status.model_copy(update={"scaling": _scaling(observed, status)}) if observed.scales else status
     if not observed.on_cluster:
         return status
@@ -44,6 +47,16 @@ def _progressing(observed: Observed, status: RLJobStatus, now: float) -> RLJobSt
         return with_condition(status, kind, now, true=False, reason=why.reason, message=why.message)
     message = f"the job is in epoch {epoch}" if ended is None else "ranks and engines are stopped"
     return with_condition(status, kind, now, true=True, reason=kind.value, message=message)
+
+
+def _ended(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
+    """`status` of a job that is over without what runs no more: pods that `cleanPodPolicy` leaves are listed still."""
+    if terminal(status) is None or not is_over(observed, status, now):
+        return status
+    there = {fact.pod.role for fact in observed.pods}
+    idle = with_pods(status, lambda _, pod: pod.model_copy(update={"ready": False}))
+    roles = [role if role.name in there else counted(role, []) for role in idle.roles]
+    return status.model_copy(update={"roles": roles})
 
 
 def _scaling(observed: Observed, status: RLJobStatus) -> ScalingStatus:

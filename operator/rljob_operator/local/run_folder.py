@@ -22,6 +22,7 @@ from rljob_api.problems import first_problem
 from rljob_api.revision import changes, refused_changes
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.status import Phase, RLJobStatus
+from rljob_api.wire.logs import last_lives
 from rljob_operator.local.checkpoint_place import take_checkpoints
 from rljob_operator.local.earlier_run import Earlier, start_over
 from rljob_operator.local.errors import RunRefused
@@ -210,13 +211,13 @@ class RunFolder:
         return True
 
     def tail(self, name: str, size: int = 4096) -> str:
-        """The last words in the log of a process."""
+        """The last words of the newest life in the log of a process."""
         file = self.log(name)
         if not file.exists():
             return ""
         with file.open("rb") as log:
             log.seek(max(0, file.stat().st_size - size))
-            return log.read().decode(errors="replace")
+            return last_lives(log.read().decode(errors="replace"))[0]
 
 
 def _refuse_strangers(path: Path, *, fresh: bool) -> None:

@@ -12,6 +12,7 @@ from rljob_api.names import Role
 from rljob_api.spec import RLJob
 from rljob_api.wire.epochs import PodPhase
 from rljob_api.wire.identity import PodKey
+from rljob_workers.kept_logs import KeptLogs
 from tests.integration.launcher.conftest import IMPORT_SECONDS, eventually
 from tests.integration.launcher.pods import Container, Pods
 from tests.integration.run.job import make_manifest
@@ -105,12 +106,21 @@ def test_a_job_of_containers_grows_shrinks_loses_a_rank_and_ends(pods: Pods) -> 
     assert failure.pod == ADVANTAGES
     pods.order(1, uids, generations={ADVANTAGES: 1})
     trains_on(pods)
+    # What the dead one wrote is on the volume, and that of its next life; so it is of pods that have gone.
+    eventually("the logs of both lives", lambda: {*kept(pods, previous=True)} >= {"advantages-0.0"})
+    assert {"actor-0.0", "rollout-0.0", "rollout-0.engine", "rollout-1.0"} <= {*kept(pods, previous=False)}
 
     pods.order(1, uids, PodPhase.DONE, generations={ADVANTAGES: 1})
     for pod, container in containers.items():
         has_ended(pods, pod)
         container.signal(signal.SIGTERM)
         assert container.wait() == 0, container.output()[-2000:]
+
+
+def kept(pods: Pods, *, previous: bool) -> dict[str, str]:
+    """What the coordinator keeps of logs, by name."""
+    run_dir = pods.folder / "coordinator/var/lib/rljob"
+    return {tail.name: tail.text for tail in KeptLogs(run_dir).read(None, previous=previous).logs}
 
 
 def has_ended(pods: Pods, pod: PodKey) -> None:

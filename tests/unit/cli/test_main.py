@@ -59,6 +59,7 @@ def test_the_commands_are_these() -> None:
         "validate",
         "render",
         "reward",
+        "logs",
         "samples",
         "audit",
         "queue",

@@ -412,8 +412,14 @@ def test_an_ended_job_stops_once_nothing_runs_in_its_pods_and_is_deleted_after_i
     decision = world.turn()
     assert actions_of(decision, Stop)
     assert not is_true(decision.status, ConditionType.PROGRESSING)
+    assert {role.ready for role in decision.status.roles} == {0}
+    assert all(role.replicas == len(role.pods) > 0 for role in decision.status.roles), "pods that are there are listed"
     assert decision.look_again_at == pytest.approx(ended + 30)
-    assert actions_of(world.turn(30), DeleteJob)
+    world.pods.clear()
+    gone = world.turn(1).status
+    assert [(role.replicas, role.ready, role.pods) for role in gone.roles] == [(0, 0, [])] * len(gone.roles)
+    assert gone.training.checkpoint == 100
+    assert actions_of(world.turn(29), DeleteJob)
 
 
 def test_mechanism_recreate_replaces_every_pod() -> None:

@@ -21,6 +21,7 @@ STARTED_BY = {
     ),
     "rljob restart": "tests/cluster/test_commands.py::test_rljob_restart_waits_until_it_is_carried_out",
     "rljob clone": "tests/cluster/test_commands.py::test_a_clone_can_be_applied",
+    "rljob logs": "tests/unit/cli/test_logs.py::test_the_ends_of_a_runs_logs",
     "rljob samples": "tests/unit/cli/test_samples.py::test_a_page_shows_the_text_and_what_became_of_it",
     "rljob crd": "Makefile::lint",
     "rljob docs": "Makefile::lint",
@@ -63,7 +64,7 @@ STARTED_BY = {
 help in `make test`, and run in `make test-long`."""
 
 _OURS = re.compile(
-    r"\brljob (?:run|validate|render|audit|queue \w+|restart|clone|samples|crd|docs)\b"
+    r"\brljob (?:run|validate|render|audit|queue \w+|restart|clone|logs|samples|crd|docs)\b"
     r"|(?<=-m )(?:tests|rljob_\w+)[\w.]*\w"
     r"|(?<![\w/])(?:scripts|tests/cluster/node)/[\w.-]*\w"
 )

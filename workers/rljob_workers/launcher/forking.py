@@ -11,6 +11,7 @@ import faulthandler
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from types import TracebackType
 from typing import NoReturn
 
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED
+from rljob_api.times import timestamp
+from rljob_api.wire.logs import begins_line
 from rljob_workers.launcher.signals import release_signals, reset_signals, signals_held
 
 LAST_WORDS_BYTES = 4096
@@ -76,7 +79,7 @@ def fork_child(body: Callable[[], int], log: Path, prepare: Callable[[], None], 
     the leader of a process group, and of a session: no terminal's Ctrl-C reaches it.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    offset = log.stat().st_size if log.exists() else 0
+    offset = _begin_life(log)
     parent = os.getpid()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -85,6 +88,13 @@ def fork_child(body: Callable[[], int], log: Path, prepare: Callable[[], None], 
         if pid == 0:
             _live(body, log, prepare, parent, oom_score)
     return Child(pid, log, offset)
+
+
+def _begin_life(log: Path) -> int:
+    """Marks where this life begins in a log that all lives share (`rljob logs --previous`); its size then."""
+    with log.open("ab") as out:
+        out.write(begins_line(timestamp(time.time())).encode())
+        return out.tell()
 
 
 def exec_program(arguments: Sequence[str], environment: Mapping[str, str]) -> NoReturn:

@@ -33,6 +33,7 @@ from rljob_workers.launcher.echo import LogEcho  # noqa: E402 -- see above
 from rljob_workers.launcher.forking import is_users_error  # noqa: E402 -- see above
 from rljob_workers.launcher.launcher import Bodies, Launcher  # noqa: E402 -- see above
 from rljob_workers.launcher.launcher_environment import LauncherEnvironment, WhenDone  # noqa: E402 -- see above
+from rljob_workers.launcher.log_tails import LogTails  # noqa: E402 -- see above
 from rljob_workers.launcher.loop_plugins import LauncherState  # noqa: E402 -- see above
 from rljob_workers.launcher.pod_metrics import exposition  # noqa: E402 -- see above
 from rljob_workers.launcher.probes import ProbeServer  # noqa: E402 -- see above
@@ -71,11 +72,14 @@ class Pod:
         if pod is None:
             return EXIT_TERMINATED
         identity = PodIdentity(pod, self._pod_uid, restart_count)
-        plugins = (probes, LogEcho(logs, sys.stdout.fileno()))
+        tails = LogTails(logs, self._endpoints, f"{self._pod_uid}/{restart_count}")
+        plugins = (probes, LogEcho(logs, sys.stdout.fileno()), tails)
         environment = LauncherEnvironment(
             self._environment.endpoints, logs, WhenDone.STAYS, plugins, self._container_devices
         )
-        return Launcher(identity, self._job, environment, signals, self._bodies).run()
+        code = Launcher(identity, self._job, environment, signals, self._bodies).run()
+        tails.finish()
+        return code
 
     def _container_devices(self, job: RLJob) -> tuple[str, ...]:
         spec = job.spec.roles.of(self._role)

@@ -22,18 +22,20 @@ from rljob_api.wire.weights import PartRequest, SourceRequest
 from rljob_workers.dcs.coordinator.answers import Wait, as_json
 from rljob_workers.dcs.coordinator.checkpoint_routes import add_checkpoint_routes
 from rljob_workers.dcs.coordinator.hot_routes import HotRoutes
+from rljob_workers.dcs.coordinator.log_routes import add_log_routes
 from rljob_workers.dcs.coordinator.metrics import exposition
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.queue_routes import add_queue_routes
 from rljob_workers.dcs.coordinator.refusals import Refused, bad_request, invalid, not_found, not_open
 from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
 from rljob_workers.dcs.coordinator.token_guard import TokenGuard
+from rljob_workers.kept_logs import KeptLogs
 
 MAX_TOLD_FAILURES = 100
 """At a time, oldest first: the supervisor acknowledges them, and asks again. It does not take an endless answer."""
 
 
-def build_app(executor: SerialExecutor, token: str) -> ASGIApp:
+def build_app(executor: SerialExecutor, token: str, logs: KeptLogs) -> ASGIApp:
     """The application."""
     app = FastAPI(title="RLJob coordinator", openapi_url=None)
     _answer_refusals(app)
@@ -43,6 +45,7 @@ def build_app(executor: SerialExecutor, token: str) -> ASGIApp:
     _weight_routes(app, executor)
     add_checkpoint_routes(app, executor)
     add_queue_routes(app, executor)
+    add_log_routes(app, logs)
     _probe_routes(app, executor)
     return TokenGuard(HotRoutes(app, executor), token)
 

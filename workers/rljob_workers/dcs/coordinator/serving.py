@@ -32,6 +32,7 @@ from rljob_workers.dcs.coordinator.refusals import Refused
 from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
 from rljob_workers.dcs.coordinator.store import Store
 from rljob_workers.keepalive import redis_options
+from rljob_workers.kept_logs import KeptLogs
 from rljob_workers.roles.tasks import queue_shape
 from rljob_workers.transfer_queue.queue_admin import QueueAdmin, QueueAdminTiming
 
@@ -98,7 +99,7 @@ async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob, open
     )
     executor = SerialExecutor(Coordinator(context, checkpoint_dir(job, endpoints), opening), notifier)
     config = uvicorn.Config(
-        build_app(executor, endpoints.token),
+        build_app(executor, endpoints.token, KeptLogs(Path(endpoints.run_dir))),
         log_level="warning",
         access_log=False,
         lifespan="off",
