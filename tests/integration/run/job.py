@@ -77,6 +77,17 @@ def make_manifest(folder: Path, **changes: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "test"}, "spec": spec}
 
 
+def make_simulated(folder: Path, **changes: dict[str, Any]) -> dict[str, Any]:
+    """A job that computes nothing, of 20 rollouts: for tests of what becomes of processes, rows and files.
+
+    All that `audit` proves holds for it, and every row that is trained on changes its weights.
+    """
+    manifest = make_manifest(folder, **{**changes, "rollout": {"numRollouts": 20, **changes.get("rollout", {})}})
+    rollout = manifest["spec"]["roles"].setdefault("rollout", {})
+    manifest["spec"]["roles"]["rollout"] = {**rollout, "engine": {"kind": "Sim"}}
+    return manifest
+
+
 def at_leisure(manifest: dict[str, Any], folder: Path, seconds: float = 0.5) -> dict[str, Any]:
     """The same job at one rollout in `seconds`, until the test waits for its end.
 

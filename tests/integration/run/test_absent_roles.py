@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .job import RunningJob, at_leisure, kill, make_manifest, stop
+from .job import RunningJob, at_leisure, kill, make_manifest, make_simulated, stop
 
 STEPS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "one optimizer step a rollout": ({"itersPerTrainUpdate": 2}, {"replicas": 2}),
@@ -36,7 +36,7 @@ def test_a_job_without_actor_fwd_loses_and_repeats_nothing(
 def test_nobody_waits_for_a_reference_that_no_kl_term_reads(tmp_path: Path) -> None:
     """It is stopped for as long as it takes to train and record many rollouts; their rows go all the same."""
     patience = {"heartbeatTimeoutSeconds": 300, "stallTimeoutSeconds": 600}
-    manifest = make_manifest(tmp_path, algorithm={"kl": {"coefficient": 0}}, restartPolicy=patience)
+    manifest = make_simulated(tmp_path, algorithm={"kl": {"coefficient": 0}}, restartPolicy=patience)
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path, seconds=0.1)) as job:
         job.wait_for("all roles", job.ready)
         stopped = job.rank_pid("reference")

@@ -1,12 +1,13 @@
 """Rewards that fail or hang, now and then or always: no role is restarted, nothing is learnt from what has no score."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .job import RunningJob, make_manifest
+from .job import RunningJob, make_manifest, make_simulated
 
 CALLS = """
 import threading, time
@@ -29,11 +30,17 @@ BODY
 """
 
 
-def with_reward(folder: Path, body: str, reward: dict[str, Any], rollouts: int = 12) -> dict[str, Any]:
+def with_reward(
+    folder: Path,
+    body: str,
+    reward: dict[str, Any],
+    rollouts: int = 12,
+    make: Callable[..., dict[str, Any]] = make_simulated,
+) -> dict[str, Any]:
     """A manifest whose reward runs `body` (with `answers` and `number`, that of the call, at hand) before it scores."""
     (folder / "flaky.py").write_text(CALLS.replace("BODY", "\n".join(f"    {line}" for line in body.splitlines())))
     custom = {"function": "flaky:score", "path": str(folder), "timeoutSeconds": 1}
-    return make_manifest(folder, rollout={"numRollouts": rollouts, "reward": {"custom": custom, **reward}})
+    return make(folder, rollout={"numRollouts": rollouts, "reward": {"custom": custom, **reward}})
 
 
 def counted(job: RunningJob, name: str) -> float:
@@ -81,7 +88,7 @@ def test_the_reward_of_a_step_is_that_of_the_samples_that_have_one_and_theirs_is
     found: list[dict[tuple[int, int, int], float]] = []
     for name, body in (("whole", "pass"), ("holed", NONE_FOR_ONE)):
         (tmp_path / name).mkdir()
-        manifest = with_reward(tmp_path / name, body, rules, 4)
+        manifest = with_reward(tmp_path / name, body, rules, 4, make_manifest)
         manifest["spec"]["training"]["optimizer"]["learningRate"] = 1e-30
         with RunningJob(tmp_path / name, manifest) as job:
             job.assert_succeeded()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from .job import RunningJob, at_leisure, kill, make_manifest
+from .job import RunningJob, at_leisure, kill, make_simulated
 
 WINDOWS = {
     "publish.before": 3,  # trained and not yet published
@@ -26,7 +26,7 @@ def test_a_rank_that_dies_in_a_window_costs_nothing_in_any_of_them(tmp_path: Pat
     marks.mkdir()
     armed = ",".join(f"{name}={count}" for name, count in WINDOWS.items())
     env = {"RLJOB_FAILPOINTS": armed, "RLJOB_FAILPOINTS_DIR": str(marks)}
-    manifest = make_manifest(
+    manifest = make_simulated(
         tmp_path, rollout={"numRollouts": 40}, restartPolicy={"maxGlobalRestarts": 100, "threshold": 100}
     )
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path, seconds=0.1), env) as job:
@@ -39,7 +39,7 @@ def test_a_rank_that_dies_within_a_collective_costs_nothing(tmp_path: Path) -> N
     marks = tmp_path / "failpoints"
     marks.mkdir()
     env = {"RLJOB_FAILPOINTS": "collective.entered=25", "RLJOB_FAILPOINTS_DIR": str(marks)}
-    with RunningJob(tmp_path, make_manifest(tmp_path, roles={"actor": {"replicas": 2}}), env) as job:
+    with RunningJob(tmp_path, make_simulated(tmp_path, roles={"actor": {"replicas": 2}}), env) as job:
         job.assert_succeeded()
     assert (marks / "collective.entered.fired").exists(), "nothing died: the window was never passed"
 
@@ -52,7 +52,7 @@ def test_a_supervisor_that_dies_in_the_window_goes_on_when_started_again(tmp_pat
     marks = tmp_path / "failpoints"
     marks.mkdir()
     env = {"RLJOB_FAILPOINTS": f"{name}={count}", "RLJOB_FAILPOINTS_DIR": str(marks)}
-    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path), tmp_path), env) as job:
+    with RunningJob(tmp_path, at_leisure(make_simulated(tmp_path), tmp_path), env) as job:
         if count == 2:
             job.wait_for_step(1)
             kill(job.rank_pid("actor"))
@@ -71,7 +71,7 @@ def test_a_coordinator_that_dies_with_an_epoch_half_raised_is_asked_again(tmp_pa
     marks = tmp_path / "failpoints"
     marks.mkdir()
     env = {"RLJOB_FAILPOINTS": f"coordinator.epoch_raised={count}", "RLJOB_FAILPOINTS_DIR": str(marks)}
-    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path), tmp_path), env) as job:
+    with RunningJob(tmp_path, at_leisure(make_simulated(tmp_path), tmp_path), env) as job:
         if count == 2:
             job.wait_for_step(1)
             kill(job.rank_pid("actor"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rljob_operator.local.run_folder import memory_path
 
-from .job import RunningJob, at_leisure, kill, make_manifest
+from .job import RunningJob, at_leisure, kill, make_manifest, make_simulated
 
 DRAW = Path(__file__).parents[3] / "scripts/draw_timeline.py"
 
@@ -36,7 +36,7 @@ def test_a_job_trains_to_its_end_and_is_then_finished(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_stops_the_run_with_a_sentence_and_it_goes_on_when_there_is_space(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path), tmp_path)) as job:
+    with RunningJob(tmp_path, at_leisure(make_simulated(tmp_path), tmp_path)) as job:
         job.wait_for_step(3)
         beside = job.out / ".status.json.new"
         job.wait_for("a full disk", lambda: _is_full(beside))
@@ -50,7 +50,7 @@ def test_a_full_disk_stops_the_run_with_a_sentence_and_it_goes_on_when_there_is_
 
 
 def test_a_folder_that_is_in_use_or_of_another_job_is_refused(tmp_path: Path) -> None:
-    endless = make_manifest(tmp_path, rollout={"numRollouts": 10000})
+    endless = make_simulated(tmp_path, rollout={"numRollouts": 10000})
     with RunningJob(tmp_path, endless) as job:
         job.wait_for_step(0)
         first = job.process
@@ -61,14 +61,14 @@ def test_a_folder_that_is_in_use_or_of_another_job_is_refused(tmp_path: Path) ->
         kill(first.pid)
         first.wait(60)
         job.wait_gone()
-        job.rewrite(make_manifest(tmp_path, rollout={"samplesPerPrompt": 8}, training={"globalBatchSize": 64}))
+        job.rewrite(make_simulated(tmp_path, rollout={"samplesPerPrompt": 8}, training={"globalBatchSize": 64}))
         job.start()
         assert job.finish() == 64
         assert "spec.rollout.samplesPerPrompt: 8 differs from 4" in job.output()
 
 
 def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, make_manifest(tmp_path, rollout={"numRollouts": 10000})) as job:
+    with RunningJob(tmp_path, make_simulated(tmp_path, rollout={"numRollouts": 10000})) as job:
         job.wait_for_step(2)
         epoch = job.epoch()
         job.process.send_signal(signal.SIGINT)
@@ -79,7 +79,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> Non
         assert not memory_path(job.out).exists()
 
         done = job.status()["training"]["checkpoint"]
-        job.rewrite(make_manifest(tmp_path, rollout={"numRollouts": done + 3}))
+        job.rewrite(make_simulated(tmp_path, rollout={"numRollouts": done + 3}))
         job.start()
         job.assert_succeeded()
         job.assert_epoch(epoch + 1)

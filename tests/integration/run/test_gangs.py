@@ -3,13 +3,13 @@
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from .job import RunningJob, at_leisure, kill, make_manifest, stop
+from .job import RunningJob, at_leisure, kill, make_manifest, make_simulated, stop
 
 
 class Rank(NamedTuple):
@@ -24,12 +24,14 @@ FOUR = tuple(Rank(replica, rank) for replica in (0, 1) for rank in (0, 1))
 Fault = tuple[Callable[[int], None], Rank]
 
 
-def make_gang(folder: Path, **roles: dict[str, Any]) -> dict[str, Any]:
-    manifest = make_manifest(
+def make_gang(
+    folder: Path, *, make: Callable[..., dict[str, Any]] = make_simulated, roles: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    manifest = make(
         folder,
-        rollout={"numRollouts": 60},
+        rollout={"numRollouts": 40},
         training={"microBatchSize": 4},
-        roles={"actor": {"replicas": 2, "ranksPerPod": 2}, **roles},
+        roles={"actor": {"replicas": 2, "ranksPerPod": 2}, **(roles or {})},
         restartPolicy={"heartbeatTimeoutSeconds": 5, "stallTimeoutSeconds": 120},
     )
     return at_leisure(manifest, folder)
@@ -66,7 +68,7 @@ def test_every_kind_of_fault_in_pods_of_two_ranks(tmp_path: Path) -> None:
     marks.mkdir()
     armed = {"RLJOB_FAILPOINTS": "collective.entered=60", "RLJOB_FAILPOINTS_DIR": str(marks)}
     roles = {name: {"ranksPerPod": 2} for name in ("rollout", "reference", "advantages")}
-    with RunningJob(tmp_path, make_gang(tmp_path, **roles), armed) as job:
+    with RunningJob(tmp_path, make_gang(tmp_path, roles=roles), armed) as job:
         job.wait_for("a death within a collective", lambda: len(restarts(job)) > 0)
         assert any(restarts(job)[0].startswith(f"{rank} was killed by SIGKILL") for rank in FOUR), job.said()
         suffer(job, [(stop, FOUR[0])])
@@ -136,7 +138,7 @@ def test_a_sharded_rank_that_hangs_among_others_that_beat_is_named(tmp_path: Pat
     marks = tmp_path / "failpoints"
     marks.mkdir()
     armed = {"RLJOB_FAILPOINTS": "collective.section=hang:30", "RLJOB_FAILPOINTS_DIR": str(marks)}
-    manifest = make_gang(tmp_path)
+    manifest = make_gang(tmp_path, make=make_manifest)
     manifest["spec"]["roles"]["actor"]["backend"] = "Fsdp"
     manifest["spec"]["rollout"]["numRollouts"] = 20
     manifest["spec"]["restartPolicy"] |= {"heartbeatTimeoutSeconds": 15, "collectiveTimeoutSeconds": 16}
@@ -160,7 +162,7 @@ def test_each_of_the_four(tmp_path: Path, backend: str, do: Callable[[int], None
     marks = tmp_path / "failpoints"
     marks.mkdir()
     armed = {"RLJOB_FAILPOINTS": "collective.section=50", "RLJOB_FAILPOINTS_DIR": str(marks)}
-    manifest = make_gang(tmp_path)
+    manifest = make_gang(tmp_path, make=make_manifest)
     manifest["spec"]["roles"]["actor"]["backend"] = backend
     with RunningJob(tmp_path, manifest, armed) as job:
         if backend == "Fsdp":

@@ -6,14 +6,14 @@ import os
 import signal
 from pathlib import Path
 
-from .job import RunningJob, at_leisure, make_manifest, stop
+from .job import RunningJob, at_leisure, make_simulated, stop
 
 PATIENT = {"heartbeatTimeoutSeconds": 300, "stallTimeoutSeconds": 600, "table": {"rollout": "InPlace"}}
 """Nobody is given up in the time of the test."""
 
 
 def test_a_job_goes_on_without_a_replica_that_is_stopped_and_with_it_when_it_comes_back(tmp_path: Path) -> None:
-    manifest = make_manifest(tmp_path, restartPolicy=PATIENT, roles={"reference": {}, "rollout": {"replicas": 2}})
+    manifest = make_simulated(tmp_path, restartPolicy=PATIENT, roles={"reference": {}, "rollout": {"replicas": 2}})
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
         job.wait_for_step(2)
         victim = job.rank_pid("rollout")

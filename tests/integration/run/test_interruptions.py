@@ -7,13 +7,13 @@ import pytest
 
 from rljob_api.generations import FILE
 
-from .job import RunningJob, make_manifest
+from .job import RunningJob, make_simulated
 
 
 @pytest.mark.parametrize("mode", ["Retract", "InPlace", "Drain"])
 def test_answers_of_two_versions_are_as_the_mode_says(tmp_path: Path, mode: str) -> None:
     """Fewer answers run at once than two rollouts have, so that some always run when a version comes."""
-    manifest = make_manifest(
+    manifest = make_simulated(
         tmp_path,
         rollout={
             "numRollouts": 8,
@@ -28,6 +28,7 @@ def test_answers_of_two_versions_are_as_the_mode_says(tmp_path: Path, mode: str)
     )
     # So many tokens that the one that ends an answer seldom comes.
     manifest["spec"]["model"]["config"] |= {"maxPositionEmbeddings": 256, "vocabSize": 4000}
+    manifest["spec"]["simulation"] = {"generation": {"secondsPerToken": 0.002}}
     with RunningJob(tmp_path, manifest) as job:
         job.assert_succeeded()
         generations = [json.loads(line) for line in (job.out / FILE).read_text().splitlines()]

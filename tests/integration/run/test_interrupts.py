@@ -1,12 +1,12 @@
 """Ctrl-C at any moment: the command ends by itself, says how to resume, and leaves no process behind."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from .job import RunningJob, at_leisure, kill, make_manifest
+from .job import RunningJob, at_leisure, kill, make_simulated
 
 
 def _the_folder_is_told(job: RunningJob) -> None:
@@ -30,18 +30,18 @@ def _epoch_opens(job: RunningJob) -> None:
 
 
 def _job_restarts(job: RunningJob) -> None:
-    job.wait_for_step(2)
+    job.wait_for_step(job.step() + 2)
     kill(job.rank_pid("actor"))
     job.wait_for_event("RankExited", role="actor")
 
 
 def _control_redis_is_gone(job: RunningJob) -> None:
-    job.wait_for_step(2)
+    job.wait_for_step(job.step() + 2)
     kill(job.infrastructure_pid("control"))
 
 
 def _coordinator_is_gone(job: RunningJob) -> None:
-    job.wait_for_step(2)
+    job.wait_for_step(job.step() + 2)
     kill(job.infrastructure_pid("coordinator"))
 
 
@@ -49,18 +49,26 @@ MOMENTS = (_pods_start, _job_restarts, _coordinator_is_gone)
 MORE_MOMENTS = (_the_folder_is_told, _endpoints_are_written, _coordinator_runs, _epoch_opens, _control_redis_is_gone)
 
 
+def interrupt(job: RunningJob) -> None:
+    """Ctrl-C, and the job is started again."""
+    job.process.send_signal(signal.SIGINT)
+    assert job.process.wait(240) == 130, job.said()
+    job.wait_gone()
+    assert "resume with: rljob run" in job.output()
+    assert job.status()["phase"] == "Interrupted"
+    job.start()
+
+
 @pytest.mark.parametrize(
-    "moment",
-    [*MOMENTS, *(pytest.param(moment, marks=pytest.mark.long) for moment in MORE_MOMENTS)],
-    ids=lambda moment: moment.__name__.strip("_").replace("_", " "),
+    "moments",
+    [
+        pytest.param(MOMENTS, id="one after the other"),
+        *(pytest.param([moment], id=moment.__name__.strip("_"), marks=pytest.mark.long) for moment in MORE_MOMENTS),
+    ],
 )
-def test_an_interrupted_run_ends_and_goes_on(tmp_path: Path, moment: Callable[[RunningJob], None]) -> None:
-    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path), tmp_path)) as job:
-        moment(job)
-        job.process.send_signal(signal.SIGINT)
-        assert job.finish() == 130
-        job.wait_gone()
-        assert "resume with: rljob run" in job.output()
-        assert job.status()["phase"] == "Interrupted"
-        job.start()
+def test_an_interrupted_run_ends_and_goes_on(tmp_path: Path, moments: Sequence[Callable[[RunningJob], None]]) -> None:
+    with RunningJob(tmp_path, at_leisure(make_simulated(tmp_path), tmp_path)) as job:
+        for moment in moments:
+            moment(job)
+            interrupt(job)
         job.assert_succeeded()

@@ -9,10 +9,10 @@ import pytest
 from rljob_workers.roles import tasks
 from rljob_workers.transfer_queue.types import Task
 
-from .job import RunningJob, at_leisure, kill, make_manifest, stop
+from .job import RunningJob, at_leisure, kill, make_simulated, stop
 
 ROWS = 32
-"""Of a partition, by `make_manifest`."""
+"""Of a partition, by `make_simulated`."""
 
 
 def rows_done(job: RunningJob, rollout_id: int, task: Task) -> int:
@@ -49,7 +49,7 @@ def stop_between_partitions(job: RunningJob) -> int:
 def test_rows_lost_after_their_log_probs_were_made_are_made_again(tmp_path: Path, last: bool) -> None:
     # At the end of the job the second partition of two: before its rows come, somebody must have stopped advantages.
     num_rollouts, seconds = (2, 5.0) if last else (200, 0.5)
-    manifest = make_manifest(
+    manifest = make_simulated(
         tmp_path,
         rollout={"numRollouts": num_rollouts, "maxStaleness": 0},
         restartPolicy={"heartbeatTimeoutSeconds": 120, "stallTimeoutSeconds": 600},

@@ -8,14 +8,14 @@ import pytest
 
 from rljob_cli.generations import read_generations
 
-from .job import RunningJob, at_leisure, kill, make_manifest
+from .job import RunningJob, at_leisure, kill, make_simulated
 
 LONG = "0123456789" * 4
 
 
 def with_long_prompts(folder: Path, *, every: int, **rollout: Any) -> dict[str, Any]:
     """Every so many-th prompt has 41 tokens, the others have 3."""
-    manifest = make_manifest(folder, rollout={"numRollouts": 12, **rollout})
+    manifest = make_simulated(folder, rollout={"numRollouts": 12, **rollout})
     prompts = [f"{LONG}=" if number % every == 0 else f"{number:02d}=" for number in range(100)]
     path = Path(manifest["spec"]["data"]["prompts"])
     path.write_text("".join(json.dumps({"prompt": prompt, "label": "00"}) + "\n" for prompt in prompts))

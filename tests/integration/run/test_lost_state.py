@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .job import RunningJob, at_leisure, kill, make_manifest, stop
+from .job import RunningJob, at_leisure, kill, make_manifest, make_simulated, stop
 
 CUT_BYTES = 20_000
 """Some dozens of calls: more than what nobody may have seen yet, less than a step."""
@@ -35,7 +35,7 @@ def drawn_prompts(job: RunningJob) -> int:
 
 
 def test_a_tail_that_launchers_saw_is_named_and_restarts_the_job_from_its_record(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path), tmp_path)) as job:
+    with RunningJob(tmp_path, at_leisure(make_simulated(tmp_path), tmp_path)) as job:
         job.wait_for_step(4)
         epoch, control = job.epoch(), job.infrastructure_pid("control")
         stop(job.process.pid)  # so that nothing starts it again before its file is cut
@@ -56,7 +56,7 @@ def test_a_tail_that_launchers_saw_is_named_and_restarts_the_job_from_its_record
 )
 def test_a_run_goes_on_from_its_record_file_after_a_crash_cut_the_log(tmp_path: Path, share: float) -> None:
     # Long until the next record: a kill between the queue's word and the file would leave two of them.
-    manifest = make_manifest(tmp_path, checkpoint={"everySteps": 8})
+    manifest = make_simulated(tmp_path, checkpoint={"everySteps": 8})
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
         job.wait_for_step(8)
         job.wait_for("its record", lambda: _recorded(job) >= 8)
@@ -79,7 +79,7 @@ def test_a_run_whose_control_state_is_all_gone_goes_on_with_the_checkpoints_draw
     tmp_path: Path, is_known: bool
 ) -> None:
     """Without its status it is a new run that meets the checkpoints of an earlier one, as a job on a cluster may."""
-    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path), tmp_path)) as job:
+    with RunningJob(tmp_path, at_leisure(make_simulated(tmp_path), tmp_path)) as job:
         job.wait_for_step(6)
         _kill_run(job)
         shutil.rmtree(job.out / "redis")
@@ -95,7 +95,7 @@ def test_a_run_whose_control_state_is_all_gone_goes_on_with_the_checkpoints_draw
 
 @pytest.mark.long
 def test_storage_units_that_die_again_and_again_cost_only_their_rows(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path, rollout={"numRollouts": 50}), tmp_path)) as job:
+    with RunningJob(tmp_path, at_leisure(make_simulated(tmp_path, rollout={"numRollouts": 50}), tmp_path)) as job:
         job.wait_for_step(2)
         for turn in range(6):
             name = f"storage-{turn % 2}"

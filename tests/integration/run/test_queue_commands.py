@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from rljob_api.names import EXIT_BAD_MANIFEST
 from rljob_cli.main import cli
 
-from .job import RunningJob, at_leisure, kill, make_manifest
+from .job import RunningJob, at_leisure, kill, make_simulated
 
 PAGE = Path(__file__).parents[3] / "docs/queue.md"
 SHOWN_RUN = "rljob-out/quickstart"
@@ -92,7 +92,7 @@ def the_drain_outlives_restarts(job: RunningJob) -> None:
 
 def test_the_queue_of_a_run_is_looked_at_proven_and_drained(tmp_path: Path) -> None:
     """Two rollouts a second, and no checkpoint: what the page looks at stays in the queue."""
-    manifest = make_manifest(tmp_path, rollout={"numRollouts": 60}, checkpoint={"everySteps": 1000})
+    manifest = make_simulated(tmp_path, rollout={"numRollouts": 60}, checkpoint={"everySteps": 1000})
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
         job.wait_for_step(3)
         look_at_rows(job)

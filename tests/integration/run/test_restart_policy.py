@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from .job import RunningJob, at_leisure, kill, make_manifest
+from .job import RunningJob, at_leisure, kill, make_manifest, make_simulated
 
 
 def test_the_third_failure_of_reference_is_global(tmp_path: Path) -> None:
-    manifest = at_leisure(make_manifest(tmp_path, rollout={"numRollouts": 50}), tmp_path)
+    manifest = at_leisure(make_simulated(tmp_path, rollout={"numRollouts": 30}), tmp_path)
     with RunningJob(tmp_path, manifest) as job:
         job.wait_for_step(1)
         epoch = job.epoch()
@@ -26,7 +26,7 @@ def test_the_third_failure_of_reference_is_global(tmp_path: Path) -> None:
 
 
 def test_more_global_restarts_than_allowed_fail_the_job_with_the_reason(tmp_path: Path) -> None:
-    manifest = at_leisure(make_manifest(tmp_path, restartPolicy={"maxGlobalRestarts": 1}), tmp_path)
+    manifest = at_leisure(make_simulated(tmp_path, restartPolicy={"maxGlobalRestarts": 1}), tmp_path)
     with RunningJob(tmp_path, manifest) as job:
         job.wait_for_step(1)
         epoch = job.epoch()
@@ -41,7 +41,7 @@ def test_more_global_restarts_than_allowed_fail_the_job_with_the_reason(tmp_path
 
 
 def test_a_rollout_in_place_restarts_alone_while_the_others_never_stop(tmp_path: Path) -> None:
-    manifest = make_manifest(
+    manifest = make_simulated(
         tmp_path,
         restartPolicy={"table": {"rollout": "InPlace"}},
         roles={"rollout": {"replicas": 2}},
@@ -59,7 +59,7 @@ def test_a_rollout_in_place_restarts_alone_while_the_others_never_stop(tmp_path:
 
 
 def test_two_data_parallel_ranks_train_the_same_job(tmp_path: Path) -> None:
-    manifest = make_manifest(tmp_path, roles={"actor": {"replicas": 2}})
+    manifest = make_manifest(tmp_path, roles={"actor": {"replicas": 2}}, rollout={"numRollouts": 20})
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
         job.wait_for_step(2)
         kill(job.rank_pid("actor", 1))
@@ -71,7 +71,7 @@ def test_two_data_parallel_ranks_train_the_same_job(tmp_path: Path) -> None:
 def test_what_dies_again_and_again_is_restarted_each_time(tmp_path: Path, role: str) -> None:
     """Restarts do not disturb the ones after them: ranks and launchers of one role in turn."""
     scope = "Global" if role == "actor" else "InPlace"
-    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path, rollout={"numRollouts": 50}), tmp_path)) as job:
+    with RunningJob(tmp_path, at_leisure(make_simulated(tmp_path, rollout={"numRollouts": 30}), tmp_path)) as job:
         job.wait_for_step(1)
         kill(job.rank_pid(role))
         job.wait_for_event("RankExited", role=role, scope=scope)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .job import RunningJob, at_leisure, kill, make_manifest, stop
+from .job import RunningJob, at_leisure, kill, make_simulated, stop
 
 
 def stopped(job: RunningJob, step: int) -> None:
@@ -22,9 +22,9 @@ def stopped(job: RunningJob, step: int) -> None:
 
 
 def test_a_finished_run_goes_on_when_it_is_given_more_rollouts(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, make_manifest(tmp_path, rollout={"numRollouts": 10})) as job:
+    with RunningJob(tmp_path, make_simulated(tmp_path, rollout={"numRollouts": 10})) as job:
         job.assert_succeeded()
-        job.rewrite(make_manifest(tmp_path, rollout={"numRollouts": 16}))
+        job.rewrite(make_simulated(tmp_path, rollout={"numRollouts": 16}))
         job.start()
         job.assert_succeeded()
         assert sorted(line["step"] for line in job.metrics()) == list(range(16))
@@ -40,23 +40,23 @@ def test_a_finished_run_goes_on_when_it_is_given_more_rollouts(tmp_path: Path) -
     ],
 )
 def test_a_resumed_run_may_differ(tmp_path: Path, changes: dict[str, Any]) -> None:
-    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path), tmp_path)) as job:
+    with RunningJob(tmp_path, at_leisure(make_simulated(tmp_path), tmp_path)) as job:
         stopped(job, 5)
-        job.rewrite(at_leisure(make_manifest(tmp_path, **changes), tmp_path))
+        job.rewrite(at_leisure(make_simulated(tmp_path, **changes), tmp_path))
         job.start()
         job.assert_succeeded()
 
 
 def test_a_run_whose_newest_checkpoint_was_damaged_goes_on_from_the_one_before(tmp_path: Path) -> None:
     """Uncounted, with every sample trained once: the rows in between are gone, and their prompts are drawn again."""
-    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path, checkpoint={"keep": 3}), tmp_path)) as job:
+    with RunningJob(tmp_path, at_leisure(make_simulated(tmp_path, checkpoint={"keep": 3}), tmp_path)) as job:
         stopped(job, 5)
         checkpoints = job.out / "checkpoints"
         record = json.loads((checkpoints / "record.json").read_bytes())
         damaged = checkpoints / record["folder"] / "actor-00000.safetensors"
         os.truncate(damaged, damaged.stat().st_size - 1)
         changes = {"transferQueue": {"storageUnits": 1}, "restartPolicy": {"maxGlobalRestarts": 0}}
-        job.rewrite(at_leisure(make_manifest(tmp_path, checkpoint={"keep": 3}, **changes), tmp_path))
+        job.rewrite(at_leisure(make_simulated(tmp_path, checkpoint={"keep": 3}, **changes), tmp_path))
         job.start()
         report = job.assert_succeeded()
         assert (report.epochs, report.voided > 0) == (2, True)  # of epoch 2 nothing was trained
@@ -73,9 +73,9 @@ def test_a_run_whose_newest_checkpoint_was_damaged_goes_on_from_the_one_before(t
 )
 def test_a_resumed_run_may_have_a_reference_and_actor_fwd_or_not(tmp_path: Path, first: bool) -> None:
     def manifest(*, has_them: bool) -> dict[str, Any]:
-        made = at_leisure(make_manifest(tmp_path), tmp_path)
+        made = at_leisure(make_simulated(tmp_path), tmp_path)
         if not has_them:
-            made["spec"]["roles"] = {"reference": None, "actorFwd": None}
+            made["spec"]["roles"] |= {"reference": None, "actorFwd": None}
             made["spec"]["algorithm"] = {}
         return made
 
@@ -87,9 +87,9 @@ def test_a_resumed_run_may_have_a_reference_and_actor_fwd_or_not(tmp_path: Path,
 
 
 def test_another_interval_of_the_reference_is_refused_with_a_sentence(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path), tmp_path)) as job:
+    with RunningJob(tmp_path, at_leisure(make_simulated(tmp_path), tmp_path)) as job:
         stopped(job, 3)
-        job.rewrite(at_leisure(make_manifest(tmp_path, training={"refUpdateInterval": 4}), tmp_path))
+        job.rewrite(at_leisure(make_simulated(tmp_path, training={"refUpdateInterval": 4}), tmp_path))
         job.start()
         assert job.finish() == 64
         assert "spec.training.refUpdateInterval: 4 differs from None" in job.output()
@@ -99,7 +99,7 @@ def test_another_interval_of_the_reference_is_refused_with_a_sentence(tmp_path: 
 @pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_an_interrupted_actor_saves_what_it_has_published(tmp_path: Path, replicas: int) -> None:
     """Also where one of two ranks hears of the interruption much later than the other: together they go or stay."""
-    manifest = make_manifest(
+    manifest = make_simulated(
         tmp_path,
         rollout={"numRollouts": 2000, "batchSize": 32, "maxStaleness": 0, "sampling": {"maxNewTokens": 60}},
         roles={"reference": {}, "actor": {"replicas": replicas}},
@@ -121,7 +121,7 @@ def test_an_interrupted_actor_saves_what_it_has_published(tmp_path: Path, replic
 @pytest.mark.long
 def test_two_ranks_that_are_interrupted_again_and_again_leave_together_and_save(tmp_path: Path) -> None:
     """At moments that have nothing to do with their steps: each time what was published last is what is saved."""
-    manifest = make_manifest(
+    manifest = make_simulated(
         tmp_path,
         rollout={"numRollouts": 2000, "batchSize": 16},
         roles={"reference": {}, "actor": {"replicas": 2}},

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from .job import RunningJob, make_manifest
+from .job import RunningJob, make_manifest, make_simulated
 
 ALL_PROMPTS = {"numRollouts": 13}
 """13 x 8 draws from 100 prompts: every prompt comes at least once."""
@@ -24,7 +24,7 @@ def with_reward(
         "    return [float(answer.response == answer.label) for answer in answers]\n"
     )
     custom = {"function": "graders:score", "path": str(folder), "timeoutSeconds": 600}
-    return make_manifest(folder, rollout={**ALL_PROMPTS, "reward": {"custom": custom}, **(rollout or {})}, **changes)
+    return make_simulated(folder, rollout={**ALL_PROMPTS, "reward": {"custom": custom}, **(rollout or {})}, **changes)
 
 
 SLEEPS_ONCE = """

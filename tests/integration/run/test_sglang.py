@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -107,12 +107,21 @@ KILLS: tuple[Callable[[RunningJob, int], None], ...] = (
 )
 
 
-def test_engines_die_in_every_way_and_the_job_restarts_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "strikes",
+    [
+        pytest.param((kill_scheduler, kill_in_an_update), id="two ways"),
+        pytest.param(KILLS, id="all ways", marks=pytest.mark.long),
+    ],
+)
+def test_engines_die_in_every_way_and_the_job_restarts_nothing_else(
+    tmp_path: Path, strikes: Sequence[Callable[[RunningJob, int], None]]
+) -> None:
     before = shared_memory()
     seen: set[int] = set()
     with RunningJob(tmp_path, manifest(tmp_path)) as job:
         job.wait_for_step(1)
-        for turn, strike in enumerate(KILLS):
+        for turn, strike in enumerate(strikes):
             replica = turn % 2
             job.wait_for("both engines", lambda: job.ready() and all(engine_pid(job, one) for one in (0, 1)))
             victim = engine_pid(job, replica)

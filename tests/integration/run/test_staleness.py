@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
-from .job import RunningJob, make_manifest
+from .job import RunningJob, make_simulated
 
 Span = tuple[float, float]
+STEPS = 24
+PACE = {"generation": {"secondsPerToken": 0.01}, "training": {"secondsPerRow": 0.001}}
+"""Neither takes nothing beside the other."""
 
 
 def spans(timeline: list[dict[str, Any]], name: str, rollout_id: int) -> list[Span]:
@@ -24,14 +27,17 @@ def overlaps(left: list[Span], right: list[Span]) -> bool:
 
 @pytest.mark.parametrize("bound", [0, 1, pytest.param(2, marks=pytest.mark.long), 4])
 def test_no_trained_sample_is_staler_than_the_bound(tmp_path: Path, bound: int) -> None:
-    manifest = make_manifest(tmp_path, rollout={"maxStaleness": bound, "numRollouts": 40})
+    manifest = make_simulated(tmp_path, rollout={"maxStaleness": bound, "numRollouts": STEPS})
+    manifest["spec"]["simulation"] = PACE
     with RunningJob(tmp_path, manifest) as job:
         report = job.assert_succeeded()
         timeline = json.loads((job.out / "timeline.json").read_text())
     assert report.max_staleness <= bound
     # With a larger bound the rollout in generation is mostly further ahead than the next one.
-    later = {r: [span for ahead in range(1, 5) for span in spans(timeline, "generate", r + ahead)] for r in range(40)}
-    overlapped = [r for r in range(40) if overlaps(later[r], spans(timeline, "train", r))]
+    later = {
+        r: [span for ahead in range(1, 5) for span in spans(timeline, "generate", r + ahead)] for r in range(STEPS)
+    }
+    overlapped = [r for r in range(STEPS) if overlaps(later[r], spans(timeline, "train", r))]
     if bound == 0:
         assert report.max_staleness == 0
         assert overlapped == []

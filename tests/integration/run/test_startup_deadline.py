@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from .job import RunningJob, make_manifest
+from .job import RunningJob, make_simulated
 
 REWARD = """
 import time
@@ -20,7 +20,7 @@ def made(folder: Path, seconds: float, limit: int) -> dict[str, Any]:
     """A job whose rollout takes so long to load its reward."""
     (folder / "late.py").write_text(REWARD.replace("SECONDS", str(seconds)))
     reward = {"custom": {"function": "late:character_match", "path": str(folder)}}
-    manifest = make_manifest(folder, rollout={"reward": reward, "numRollouts": 4})
+    manifest = make_simulated(folder, rollout={"reward": reward, "numRollouts": 4})
     return {**manifest, "spec": {**manifest["spec"], "startupDeadlineSeconds": limit}}
 
 

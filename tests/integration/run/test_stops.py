@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from .job import RunningJob, at_leisure, make_manifest, stop
+from .job import RunningJob, at_leisure, make_simulated, stop
 
 SHORT_PATIENCE = {"heartbeatTimeoutSeconds": 5}
 """Shorter than that of the supervisor with what serves the ranks."""
@@ -16,8 +16,8 @@ SHORT_PATIENCE = {"heartbeatTimeoutSeconds": 5}
 )
 def test_stopped_infrastructure_alone_is_named_and_started_again(tmp_path: Path, name: str) -> None:
     # A job goes on without one storage unit: it must not be over before the silence is long enough.
-    manifest = make_manifest(tmp_path, rollout={"numRollouts": 75}, restartPolicy=SHORT_PATIENCE)
-    with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
+    manifest = make_simulated(tmp_path, rollout={"numRollouts": 40}, restartPolicy=SHORT_PATIENCE)
+    with RunningJob(tmp_path, at_leisure(manifest, tmp_path, seconds=1.0)) as job:
         job.wait_for_step(2)
         job.write_at_once()
         pid = job.infrastructure_pid(name)
@@ -34,8 +34,8 @@ def test_stopped_infrastructure_alone_is_named_and_started_again(tmp_path: Path,
 
 def test_a_stopped_launcher_is_replaced_with_its_rank(tmp_path: Path) -> None:
     # Its rank goes on working: the job must not be over before the silence is long enough.
-    manifest = make_manifest(tmp_path, rollout={"numRollouts": 75}, restartPolicy=SHORT_PATIENCE)
-    with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
+    manifest = make_simulated(tmp_path, rollout={"numRollouts": 40}, restartPolicy=SHORT_PATIENCE)
+    with RunningJob(tmp_path, at_leisure(manifest, tmp_path, seconds=1.0)) as job:
         job.wait_for_step(2)
         launcher, rank = int(job.pod("reference")["launcherPid"]), job.rank_pid("reference")
         stop(launcher)
@@ -48,7 +48,7 @@ def test_a_stopped_launcher_is_replaced_with_its_rank(tmp_path: Path) -> None:
 
 
 def test_a_stopped_engine_is_found_by_its_launcher_and_does_not_count(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, at_leisure(make_manifest(tmp_path, restartPolicy=SHORT_PATIENCE), tmp_path)) as job:
+    with RunningJob(tmp_path, at_leisure(make_simulated(tmp_path, restartPolicy=SHORT_PATIENCE), tmp_path)) as job:
         job.wait_for_step(2)
         engine = int(job.pod("rollout")["enginePid"])
         stop(engine)

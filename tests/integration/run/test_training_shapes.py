@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from .job import RunningJob, at_leisure, kill, make_manifest
+from .job import RunningJob, at_leisure, kill, make_manifest, make_simulated
 
 ALL_AT_ONCE = {"epochsPerRollout": 2, "globalBatchSize": 16, "itersPerTrainUpdate": 2, "microBatchSize": 3}
 """3 divides none of the others: it only bounds."""
@@ -19,7 +19,7 @@ SHAPES = (
 
 @pytest.mark.parametrize("training", SHAPES)
 def test_a_kill_loses_and_repeats_nothing(tmp_path: Path, training: dict[str, Any]) -> None:
-    manifest = make_manifest(tmp_path, rollout={"numRollouts": 40}, training=training)
+    manifest = make_simulated(tmp_path, rollout={"numRollouts": 30}, training=training)
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
         job.wait_for_step(3)
         kill(job.rank_pid("actor"))
@@ -29,12 +29,12 @@ def test_a_kill_loses_and_repeats_nothing(tmp_path: Path, training: dict[str, An
         job.assert_succeeded()
         keys = [(line["epoch"], line["step"]) for line in job.metrics()]
         assert len(keys) == len(set(keys)), "a step was reported twice in one epoch"
-        assert {step for _, step in keys} == set(range(40))
+        assert {step for _, step in keys} == set(range(30))
 
 
 def test_rows_are_measured_against_the_last_multiple_of_the_interval(tmp_path: Path) -> None:
     """KL is 0 exactly where reference and policy are the same version: at every third rollout."""
-    manifest = make_manifest(tmp_path, rollout={"numRollouts": 40}, training={"refUpdateInterval": 3})
+    manifest = make_manifest(tmp_path, rollout={"numRollouts": 30}, training={"refUpdateInterval": 3})
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
         job.wait_for_step(4)
         kill(job.rank_pid("reference"))

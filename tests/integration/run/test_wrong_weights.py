@@ -16,7 +16,7 @@ from tests.integration.preloaded.client import fork_program
 from tests.integration.run.lying_engine import ALWAYS, DROPS, FOLDER, OTHER, THIS_LIFE
 from tests.integration.run.test_models import save_model
 
-from .job import Process, RunningJob, at_leisure, kill, make_manifest
+from .job import Process, RunningJob, at_leisure, kill, make_manifest, make_simulated
 
 
 def behind_a_proxy(arguments: Sequence[str], environment: dict[str, str], output: IO[bytes]) -> Process:
@@ -42,7 +42,7 @@ def roles(kind: str) -> dict[str, Any]:
     return {"reference": {}, "rollout": {"engine": {"kind": kind}}}
 
 
-@pytest.mark.parametrize("kind", ["Torch", "SGLang"])
+@pytest.mark.parametrize("kind", ["Torch", pytest.param("SGLang", marks=pytest.mark.long)])
 def test_weights_that_an_engine_has_not_taken_are_loaded_anew_and_one_that_lies_on_is_ended(
     tmp_path: Path, kind: str
 ) -> None:
@@ -73,7 +73,7 @@ def test_weights_that_an_engine_has_not_taken_are_loaded_anew_and_one_that_lies_
 
 def test_a_job_whose_engines_take_no_weights_ends_by_name_and_trains_nothing_from_them(tmp_path: Path) -> None:
     patience = {"maxGlobalRestarts": 1}
-    manifest = make_manifest(tmp_path, rollout={"numRollouts": 20}, restartPolicy=patience, roles=roles("Torch"))
+    manifest = make_manifest(tmp_path, rollout={"numRollouts": 20}, restartPolicy=patience, roles=roles("Sim"))
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path), {FOLDER: str(tmp_path)}) as job:
         job.wait_for_step(3)
         (tmp_path / DROPS).write_text(ALWAYS)
@@ -106,7 +106,7 @@ def test_an_engine_that_computes_the_models_own_version_otherwise_fails_the_job_
 
 
 def test_what_the_engine_says_is_believed_where_the_job_says_so(tmp_path: Path) -> None:
-    manifest = make_manifest(tmp_path, rollout={"numRollouts": 12}, weightSync={"verify": "None"})
+    manifest = make_simulated(tmp_path, rollout={"numRollouts": 12}, weightSync={"verify": "None"})
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path), {FOLDER: str(tmp_path)}) as job:
         job.wait_for_step(3)
         (tmp_path / DROPS).write_text(ALWAYS)
