@@ -53,7 +53,7 @@ def test_the_comparisons_run() -> None:
     assert " skipped" not in done.stdout
 
 
-@pytest.mark.parametrize("backend", ["Flat", "Fsdp"])
+@pytest.mark.parametrize("backend", [pytest.param("Flat", marks=pytest.mark.long), "Fsdp"])
 def test_the_figures_are_measured(backend: str, tmp_path: Path) -> None:
     options = ("--size", "smallest", "--length", "128", "--backend", backend, "--steps", "1")
     with (tmp_path / "said").open("wb") as output:  # forked after the imports, which take as long as the rest

@@ -9,17 +9,16 @@ import pytest
 
 from .job import RunningJob, at_leisure, kill, make_manifest, make_simulated, stop
 
-STEPS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "one optimizer step a rollout": ({"itersPerTrainUpdate": 2}, {"replicas": 2}),
-    "two passes of two optimizer steps, sharded": (
-        {"epochsPerRollout": 2, "globalBatchSize": 16, "microBatchSize": 4},
-        {"backend": "Fsdp", "ranksPerPod": 2},
-    ),
-}
+SEVERAL_STEPS = {"epochsPerRollout": 2, "globalBatchSize": 16, "microBatchSize": 4}
+STEPS = (
+    pytest.param({"itersPerTrainUpdate": 2}, {"replicas": 2}, id="one optimizer step a rollout"),
+    pytest.param(SEVERAL_STEPS, {"ranksPerPod": 2}, id="two passes of two optimizer steps"),
+    pytest.param(SEVERAL_STEPS, {"backend": "Fsdp", "ranksPerPod": 2}, id="the same, sharded", marks=pytest.mark.long),
+)
 """What training is, and the actor that trains."""
 
 
-@pytest.mark.parametrize(("training", "actor"), STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize(("training", "actor"), STEPS)
 def test_a_job_without_actor_fwd_loses_and_repeats_nothing(
     tmp_path: Path, training: dict[str, Any], actor: dict[str, Any]
 ) -> None:
@@ -36,7 +35,9 @@ def test_a_job_without_actor_fwd_loses_and_repeats_nothing(
 def test_nobody_waits_for_a_reference_that_no_kl_term_reads(tmp_path: Path) -> None:
     """It is stopped for as long as it takes to train and record many rollouts; their rows go all the same."""
     patience = {"heartbeatTimeoutSeconds": 300, "stallTimeoutSeconds": 600}
-    manifest = make_simulated(tmp_path, algorithm={"kl": {"coefficient": 0}}, restartPolicy=patience)
+    manifest = make_simulated(
+        tmp_path, rollout={"numRollouts": 40}, algorithm={"kl": {"coefficient": 0}}, restartPolicy=patience
+    )
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path, seconds=0.1)) as job:
         job.wait_for("all roles", job.ready)
         stopped = job.rank_pid("reference")
