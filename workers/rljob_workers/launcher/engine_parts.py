@@ -35,8 +35,8 @@ class EngineParts:
 
     def lost(self, server: int) -> str | None:
         """Which part has died since the last look, in words; None: all that were seen are there. Never waits."""
-        if self._pattern is None:
-            return None
+        if self._pattern is None or not _lives(stat_of(server)):
+            return None  # with the server all of them go: its own end is what is told
         gone = next((pid for pid in self._seen if not _is_living_child(pid, server)), None)
         if gone is not None:
             return f"its process {gone} ({self._seen[gone]}) has ended"
@@ -47,7 +47,11 @@ class EngineParts:
 def _is_living_child(pid: int, server: int) -> bool:
     """By its own word. A list of children may lack one that lives, while another or a thread of the server ends."""
     stat = stat_of(pid)
-    return stat is not None and stat[STATE] not in _ENDED and int(stat[PARENT]) == server
+    return stat is not None and _lives(stat) and int(stat[PARENT]) == server
+
+
+def _lives(stat: list[str] | None) -> bool:
+    return stat is not None and stat[STATE] not in _ENDED
 
 
 def _children(server: int) -> Iterator[tuple[int, str]]:
