@@ -17,6 +17,9 @@ import httpx
 import pytest
 import yaml
 
+from rljob_api.spec import ModelConfig, ModelSpec, TokenizerConfig
+from rljob_workers.models.tokenizers import build_tokenizer
+
 from .job import RunningJob, at_leisure, kill, make_manifest
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -255,3 +258,54 @@ def test_the_example_learns(tmp_path: Path) -> None:
         assert job.finish(1500) == 0
         rewards = [line["reward"] for line in job.metrics()]
         assert sum(rewards[-10:]) / 10 > sum(rewards[:10]) / 10 + 0.3
+
+
+def a_folder(folder: Path, config: Any) -> str:
+    """Of a random model of this config, and the tokenizer of these tests' jobs."""
+    from transformers import AutoModelForCausalLM
+
+    spec = ModelSpec(config=ModelConfig(tokenizer=TokenizerConfig(alphabet="0123456789=")))
+    tokenizer = build_tokenizer(spec)
+    config.vocab_size = len(tokenizer)
+    auto: Any = AutoModelForCausalLM
+    auto.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+SHAPE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8}
+SMALL: dict[str, Any] = {**SHAPE, "num_key_value_heads": 2, "max_position_embeddings": 512}
+
+
+def job_of(folder: Path, model: str) -> dict[str, Any]:
+    made = make_manifest(folder, roles={"rollout": {"engine": {"kind": "SGLang"}}})
+    made["spec"]["model"] = {"path": model}
+    return made
+
+
+@pytest.mark.long
+def test_a_model_that_sglang_cannot_build_fails_the_job_by_the_schedulers_exception(tmp_path: Path) -> None:
+    """It reads a word of the config that transformers no longer writes."""
+    from transformers import Gemma2Config
+
+    model = a_folder(tmp_path / "model", Gemma2Config(**SMALL))
+    with RunningJob(tmp_path, job_of(tmp_path, model)) as job:
+        assert job.finish() == 1
+        last = job.events()[-1]
+        assert last["reason"] == "EngineCannotStart"
+        assert "AttributeError: 'Gemma2Config' object has no attribute 'hidden_act' (sglang/" in last["message"]
+        assert job.status()["restart"]["globalRestarts"] == 0
+
+
+@pytest.mark.long
+def test_a_sliding_window_that_sglang_lacks_fails_the_job_before_it_trains(tmp_path: Path) -> None:
+    from transformers import MistralConfig
+
+    model = a_folder(tmp_path / "model", MistralConfig(**SMALL, sliding_window=8, initializer_range=0.3))
+    with RunningJob(tmp_path, job_of(tmp_path, model)) as job:
+        assert job.finish() == 64
+        last = job.events()[-1]
+        assert last["reason"] == "EngineMismatch"
+        assert "the first that differs is token 10 of 64" in last["message"], "the first that the window hides one from"
+        assert job.metrics() == []
+        job.assert_epoch(1)
