@@ -86,7 +86,7 @@ def leaves_nothing(job: Object) -> Object:
 
 
 def slowed(job: Object, reward: str = "slow", folder: Path = REWARDS) -> Object:
-    """The same job at a few steps a second (`slower`: one or two), by a reward of the tests that takes its time.
+    """The same job at one or two steps a second (`slower`: less), by a reward of the tests that takes its time.
 
     `folder` has `slow.py`: a copy of it, where a test opens the gate of `gated`.
     """

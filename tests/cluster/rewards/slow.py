@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rljob_workers.rewards.base import Answer
 
-SECONDS = 0.15
+SECONDS = 0.6
 LONG_SECONDS = 1.0
 
 
