@@ -9,9 +9,10 @@ RATE = Rate(burst=5, every_seconds=2.0)
 
 
 def spent(budget: Budget, until: float, start: float = 0.0) -> list[float]:
-    """When somebody who always wants to may."""
-    now, times = start, []
-    while (now := budget.free_at(now)) <= until:
+    """When somebody who always wants to may; a budget without an end would never come to `until`."""
+    now = start
+    times: list[float] = []
+    while (now := budget.free_at(now)) <= until and len(times) < 100:
         budget.spend(now)
         times.append(now)
     return times

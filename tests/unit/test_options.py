@@ -112,7 +112,11 @@ def test_an_empty_file_and_none_at_all_are_the_defaults(tmp_path: Path) -> None:
     assert load_options(tmp_path / "empty.yaml") == load_options(None)
 
 
-@pytest.mark.parametrize("arguments", [["--config", "{folder}/operator.yaml"], ["--log-level", "loud"]], ids=str)
+@pytest.mark.parametrize(
+    "arguments",
+    [["--config", "{folder}/operator.yaml"], pytest.param(["--log-level", "loud"], marks=pytest.mark.long)],
+    ids=str,
+)
 def test_the_process_ends_with_the_exit_code_of_wrong_options(tmp_path: Path, arguments: list[str]) -> None:
     (tmp_path / "operator.yaml").write_text(yaml.safe_dump({"workloads": {"podTemplate": COMMAND}}))
     command = [sys.executable, "-m", "rljob_operator", *(word.format(folder=tmp_path) for word in arguments)]

@@ -163,3 +163,17 @@ def test_a_record_that_cannot_be_noted_is_told_and_keeps_the_job() -> None:
     turns.turn()
     assert ("delete", JOB) in server.written
     assert server.objects[CLAIM]["metadata"]["annotations"]["rljob.dev/recorded"] == "7 7-e1-a"
+
+
+def test_a_job_whose_objects_name_is_taken_says_so_and_makes_no_pods() -> None:
+    """Whoever has the name of the coordinator's Service would be told the job's token."""
+    name = "quickstart-coordinator"
+    theirs = {"kind": "Service", "metadata": {"name": name, "uid": "theirs", "resourceVersion": "1"}}
+    server = Server(lambda verb, path: 409 if (verb, path) == ("apply", path_of("Service", name)) else 0)
+    server.put(path_of("Service", name), theirs)
+    turns = Turns(server, RLJobStatus(), has_objects=False)
+    turns.turn()
+    (accepted,) = [each for each in server.objects[JOB]["status"]["conditions"] if each["type"] == "Accepted"]
+    assert (accepted["status"], accepted["reason"]) == ("False", "NameTaken")
+    assert f"Service {name}" in accepted["message"]
+    assert not [path for _, path in server.written if "/deployments/" in path or "/statefulsets/" in path]

@@ -137,7 +137,7 @@ def _refused_by_cel(manifest: dict[str, Any]) -> set[str]:
     return {f"{broken.field}: {broken.sentence}" for broken in broken_rules(SCHEMA, spec, "spec")}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(manifests())
 def test_python_and_cel_accept_the_same_manifests(manifest: dict[str, Any]) -> None:
     by_python, by_cel = _refused_by_python(manifest), _refused_by_cel(manifest)

@@ -94,7 +94,7 @@ def check_step(world: Cluster, before: RLJobStatus, observed: Observed, decision
 EVICTION = ("is taken away", PodEnding.EVICTED), 0, 1.0
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=20)
 @given(SCHEDULES, POLICIES)
 @example([(("suspends", True), 0, 1.0), (("suspends", False), 0, 1.0)], make_policy())
 @example([EVICTION, (("scales", 1), 0, 1.0), EVICTION], make_policy())
@@ -115,7 +115,7 @@ def test_every_decision_is_bounded_and_says_nothing_new_when_asked_again(
         check_step(world, before, observed, decision)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(SCHEDULES, POLICIES)
 def test_whatever_happened_the_job_is_well_again_or_at_rest(
     schedule: list[tuple[tuple[str, object], int, float]], policy: object
@@ -144,7 +144,7 @@ def test_whatever_happened_the_job_is_well_again_or_at_rest(
         assert world.status.conditions == settled.conditions
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(SCHEDULES, POLICIES)
 def test_no_two_actors_take_orders_of_one_epoch(
     schedule: list[tuple[tuple[str, object], int, float]], policy: object
@@ -161,7 +161,7 @@ def test_no_two_actors_take_orders_of_one_epoch(
     assert len(epochs) == len(set(epochs)), f"(epoch, pod): {sorted(taken)}"
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(st.lists(st.tuples(st.sampled_from(PodEnding), st.integers(0, 20)), min_size=1, max_size=10))
 def test_what_the_cluster_takes_away_never_counts(taken: list[tuple[PodEnding, int]]) -> None:
     world = make_cluster(policy=make_policy(maxGlobalRestarts=0, threshold=1))

@@ -66,7 +66,7 @@ def generations(status: RLJobStatus) -> list[int]:
     return [pod.generation for role in status.roles for pod in role.pods]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(SCHEDULES)
 def test_epochs_only_rise_counts_stay_bounded_and_ends_stay_ends(
     schedule: list[tuple[tuple[str, object], bool, float]],
@@ -92,7 +92,7 @@ def test_epochs_only_rise_counts_stay_bounded_and_ends_stay_ends(
         observed = carried_out(observed, decision) if is_carried_out else replace(observed, status=after)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(SCHEDULES, st.floats(0, 1))
 def test_a_decision_seen_again_restarts_nothing_again(
     schedule: list[tuple[tuple[str, object], bool, float]], later: float

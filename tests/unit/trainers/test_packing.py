@@ -51,7 +51,7 @@ def visible_tokens(plan: PackedRows, tokens: torch.Tensor) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("longest", [8, 60])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_each_response_token_is_predicted_from_exactly_what_precedes_it_in_its_row(
     longest: int, data: st.DataObject
@@ -76,7 +76,7 @@ def rows_of_long_prompts(draw: st.DrawFn) -> list[Row]:
     return [(prompts[pick], draw(st.lists(st.integers(0, 3), max_size=12))) for pick in picks]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(batch=rows_of_long_prompts())
 def test_rows_that_share_a_long_prompt_see_it_and_their_own_tokens_alone(batch: list[Row]) -> None:
     tokens, plan = plan_of(batch)
@@ -85,7 +85,7 @@ def test_rows_that_share_a_long_prompt_see_it_and_their_own_tokens_alone(batch: 
     assert [seen[token] for token in plan.predicting[plan.predictor].tolist()] == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(batch=rows())
 def test_a_prompt_is_computed_once_and_last_tokens_never(batch: list[Row]) -> None:
     _, plan = plan_of(batch)
@@ -94,7 +94,7 @@ def test_a_prompt_is_computed_once_and_last_tokens_never(batch: list[Row]) -> No
     assert plan.token_index.numel() == sum(len(prompt) for prompt in distinct) + own
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(batch=rows())
 def test_the_same_rows_give_the_same_plan(batch: list[Row]) -> None:
     first, second = plan_of(batch)[1], plan_of(batch)[1]
@@ -104,7 +104,7 @@ def test_the_same_rows_give_the_same_plan(batch: list[Row]) -> None:
         assert torch.equal(one.slots, other.slots)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(lengths=st.lists(st.integers(1, 400), min_size=1, max_size=120))
 def test_padding_of_long_rows_stays_small(lengths: list[int]) -> None:
     _, plan = plan_of([([1], [2] * length) for length in lengths])
