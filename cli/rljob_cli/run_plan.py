@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rljob_api.backends import TrainerBackend, trainer_backend
+from rljob_api.backends import TrainerBackend, head_dtype, trainer_backend
 from rljob_api.checkpoint_interval import fitting_interval
 from rljob_api.device_memory import (
     Pass,
@@ -178,6 +178,7 @@ def _training(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _
     settings = {
         "backend": job.backend.value,
         "dtype": job.spec.model.dtype.value,
+        "headDtype": head_dtype(job.spec).value,
         "rank": rank,
         "world": topology.num_ranks,
         "rowsOfSlice": share,
@@ -198,6 +199,7 @@ def _log_probs(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> 
     settings = {
         "backend": job.backend.value,
         "dtype": job.spec.model.dtype.value,
+        "headDtype": head_dtype(job.spec).value,
         "rank": rank,
         "world": topology.num_ranks,
         "rowsOfMicroBatch": rows,
@@ -227,10 +229,15 @@ def _advantages(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) ->
 
 def _engine(job: _Job, role: RoleSpec) -> _Work:
     engine, dtype = job.spec.roles.rollout.engine, job.spec.model.dtype
-    settings: dict[str, Any] = {"engine": engine.kind.value, "dtype": dtype.value, "threads": role.threads}
+    settings: dict[str, Any] = {
+        "engine": engine.kind.value,
+        "dtype": dtype.value,
+        "headDtype": head_dtype(job.spec).value,
+        "threads": role.threads,
+    }
     if engine.kind is EngineKind.SGLANG:
         settings |= {"tensorParallel": engine.tensor_parallel, "args": " ".join(engine.args)}
-    return settings, engine_memory(job.shape, dtype, engine)
+    return settings, engine_memory(job.shape, dtype, head_dtype(job.spec), engine)
 
 
 def _work_of(role: Role) -> Callable[[_Job, RoleSpec, RoleTopology, int], _Work]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rljob_api.names import Role
-    from rljob_api.spec import RLJobSpec
+    from rljob_api.spec import Dtype, RLJobSpec
 
 
 class TrainerBackend(StrEnum):
@@ -34,6 +34,18 @@ def trainer_backend(spec: RLJobSpec) -> TrainerBackend:
     if spec.roles.rollout.engine.kind is EngineKind.SIM:
         return TrainerBackend.SIM
     return TrainerBackend.FLAT if spec.model.path is None else TrainerBackend.FSDP
+
+
+def head_dtype(spec: RLJobSpec) -> Dtype:
+    """In which logits are computed, in training, by roles that compute log-probs, and by engines alike.
+
+    As given; else float32 where the actor or the engines have GPUs, whose kernels sum up in it anyhow. On a CPU, where
+    it costs tokens per second, it is the model's own.
+    """
+    if spec.model.head_dtype is not None:
+        return spec.model.head_dtype
+    has_gpus = spec.roles.actor.gpus > 0 or spec.roles.rollout.gpus > 0
+    return type(spec.model.dtype).FLOAT32 if has_gpus else spec.model.dtype
 
 
 @dataclass(frozen=True, slots=True)

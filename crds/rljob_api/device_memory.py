@@ -10,7 +10,8 @@ What is there all the time, exact but for the rounding of shards:
     Flat             4 P           4 P           8 P             float32 on every rank
     Fsdp             4 P / W       4 P / W       8 P / W         float32, each rank its rows of every tensor
     forward roles    c P           -             -               a whole model
-    torch engine     c P           -             -               and a tied head once more, turned round
+    torch engine     c P           -             -               and a tied head once more, turned round; a head
+                                                                 of its own type (model.headDtype) in that
     SGLang           c P / T       -             -               on each of the T devices of an engine
 
 What a pass takes on top, as counted at the peak of a forward and backward pass:
@@ -18,7 +19,8 @@ What a pass takes on top, as counted at the peak of a forward and backward pass:
 - *copies* of weights. Flat computes on weights in c bytes: c P, where c is not 4. Fsdp gathers what is in no layer for
   the whole pass, and two layers at a time; gradients come out in c bytes and are summed over the ranks in float32:
   (2 c + 4) R + (3 c + 4) L. The torch engine holds two versions while it goes from one to the next; SGLang writes the
-  next into the last.
+  next into the last. What a float32 head widens of bfloat16 weights is a block of 2^25 elements at a time, in the place
+  of logits that are rounded first.
 - *activations*. A layer keeps, for its backward pass, e elements of each token: 4 of the feed-forward width (gate, up,
   activation, product), 7 of the hidden width (the residual stream, twice normed), 4 of queries, keys and values.
   Without checkpointing of activations all layers keep theirs; with it each keeps its input alone, and one at a time
@@ -115,7 +117,7 @@ def forward_memory(shape: ModelShape, backend: TrainerBackend, dtype: Dtype, wor
     return ProcessMemory(weights=c * shape.parameters, activations=max(passing, _LOGIT_BYTES * _LOGIT_COPIES * logits))
 
 
-def engine_memory(shape: ModelShape, dtype: Dtype, engine: EngineSpec) -> ProcessMemory:
+def engine_memory(shape: ModelShape, dtype: Dtype, head_dtype: Dtype, engine: EngineSpec) -> ProcessMemory:
     """Of an engine on each of its devices, without a single sample: what is left may hold keys and values."""
     if engine.kind is EngineKind.SIM:
         return ProcessMemory(weights=0)
@@ -123,7 +125,8 @@ def engine_memory(shape: ModelShape, dtype: Dtype, engine: EngineSpec) -> Proces
         return ProcessMemory(weights=-(-COMPUTED_BYTES[dtype] * shape.parameters // engine.tensor_parallel))
     head = shape.vocabulary * shape.hidden
     is_tied = shape.outside < 2 * head
-    weights = COMPUTED_BYTES[dtype] * (shape.parameters + (head if is_tied else 0))
+    rest = shape.parameters - (0 if is_tied else head)
+    weights = COMPUTED_BYTES[dtype] * rest + COMPUTED_BYTES[head_dtype] * head
     return ProcessMemory(weights=weights, copies=weights)
 
 

@@ -31,6 +31,7 @@ _TAKEN = (
     _Taken("model-path model", "model.path or model.config says it."),
     _Taken("tokenizer-path skip-tokenizer-init", "model.tokenizerPath says it."),
     _Taken("dtype", "model.dtype says it."),
+    _Taken("enable-fp32-lm-head no-enable-fp32-lm-head", "model.headDtype says it, for the trainer as well."),
     _Taken("tensor-parallel-size tp-size tp", "tensorParallel says it."),
     _Taken(
         "device base-gpu-id gpu-id-step data-parallel-size dp-size dp pipeline-parallel-size pp-size nnodes node-rank "

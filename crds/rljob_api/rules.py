@@ -128,6 +128,13 @@ MODEL: tuple[Rule, ...] = (
         "random weights.",
         cel="has(self.path) != has(self.config)",
     ),
+    Rule(
+        field="headDtype",
+        holds=lambda model: model.head_dtype != "bfloat16" or model.dtype == "bfloat16",
+        sentence="bfloat16 is narrower than dtype float32, so that logits would be rounded for nothing. Leave "
+        "headDtype out.",
+        cel="!has(self.headDtype) || self.headDtype != 'bfloat16' || self.dtype == 'bfloat16'",
+    ),
 )
 
 DATA: tuple[Rule, ...] = (

@@ -56,24 +56,31 @@ def test_tensors_of_two_devices_are_refused_here(fake: FakeTensorMode) -> None:
         torch.zeros(3, device=CUDA) + torch.zeros(3)
 
 
+HEADS = pytest.mark.parametrize("head_dtype", [None, torch.float32], ids=["logits as the model", "float32 logits"])
+
+
+@HEADS
 @pytest.mark.parametrize("longest", [12, 60])
-def test_a_forward_pass_stays_on_its_device(fake: FakeTensorMode, longest: int) -> None:
+def test_a_forward_pass_stays_on_its_device(fake: FakeTensorMode, longest: int, head_dtype: torch.dtype | None) -> None:
     rows = make_rows(0, longest=longest)
     tokens, lengths = rows.tokens, rows.response_lengths
     plan = pack(tokens.values, tokens.offsets, lengths)
     part = RowRange(0, len(lengths), 0, int(lengths.sum()))
     with fake:
-        decoder = Decoder(CONFIG, storage=torch.float32, compute=torch.bfloat16, device=CUDA)
+        decoder = Decoder(CONFIG, storage=torch.float32, compute=torch.bfloat16, head_dtype=head_dtype, device=CUDA)
         new_log_probs = decoder.log_probs(tokens.values, plan, 1.3)
         assert (new_log_probs.device, new_log_probs.shape) == (CUDA, (part.last_token,))
         sums = policy_loss(new_log_probs, _token_inputs(rows, part, new_log_probs), loss_config(SPEC.algorithm))
         assert {tensor.device for tensor in (sums.loss, sums.normaliser, *sums.metrics.values())} == {CUDA}
 
 
-def test_a_forward_pass_of_a_transformers_model_stays_on_its_device(fake: FakeTensorMode) -> None:
+@HEADS
+def test_a_forward_pass_of_a_transformers_model_stays_on_its_device(
+    fake: FakeTensorMode, head_dtype: torch.dtype | None
+) -> None:
     rows = make_rows(0, longest=60)
     inputs, num_responses = joined_inputs(rows.tokens, rows.response_lengths, HOST), int(rows.response_lengths.sum())
-    options = ModelOptions(storage=torch.float32, compute=torch.bfloat16, packing=True, device="cpu")
+    options = ModelOptions(storage=torch.float32, compute=torch.bfloat16, head_dtype=head_dtype)
     model = build_whole(model_config(described_config(SPEC.model, TOKENIZER)), options)
     with fake, torch.no_grad():
         for module in model.modules():
@@ -96,8 +103,9 @@ def _moved(inputs: Any) -> Any:
     return replace(inputs, **{field.name: _moved(getattr(inputs, field.name)) for field in fields(inputs)})
 
 
-def test_the_engine_stays_on_its_device(fake: FakeTensorMode) -> None:
-    geometry = geometry_of(CONFIG, torch.bfloat16, CUDA)
+@HEADS
+def test_the_engine_stays_on_its_device(fake: FakeTensorMode, head_dtype: torch.dtype | None) -> None:
+    geometry = geometry_of(CONFIG, torch.bfloat16, CUDA, head_dtype)
     padded = pad_prompts([[1, 2, 3], [4, 5]])
     lengths = np.array([3, 2])
     columns = SamplingColumns(

@@ -107,7 +107,7 @@ class HaltingCommands(EngineCommands[DecoderWeights]):
 def serve_halting(listener: socket.socket, model: ModelSpec, incarnation: str, *, limits: Limits | None) -> None:
     """The engine's entry, in its process, with those commands."""
     server.EngineCommands = HaltingCommands  # type: ignore[attr-defined, assignment]
-    server.serve(listener, model, incarnation, limits=limits)
+    server.serve(listener, model, model.dtype, incarnation, limits=limits)
 
 
 @contextmanager

@@ -27,7 +27,9 @@ STORAGE = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch
 
 def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh, precision: str, layout: str) -> None:
     packing = layout == "packed"
-    options = ModelOptions(STORAGE[precision], getattr(torch, precision), packing, activation_checkpointing=True)
+    options = ModelOptions(
+        STORAGE[precision], getattr(torch, precision), packing, torch.float32, activation_checkpointing=True
+    )
     tokens, responses = make_tokens(rows=ROWS)
     idle = int(group.world > 2)  # ranks that have no rows: they take part all the same
     mine = list(range(group.rank - idle, ROWS, group.world - idle)) if group.rank >= idle else []
@@ -54,7 +56,9 @@ def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh, precision: st
 
 def _assert_a_whole_model_scores_alike(name: str, folder: Path, inputs: ModelInputs, log_probs: torch.Tensor) -> None:
     """As actor_fwd holds it: weights that were rounded before and not for the pass; the same numbers, to the bit."""
-    whole = build_whole(model_config(described(name)), ModelOptions(torch.bfloat16, torch.bfloat16))
+    whole = build_whole(
+        model_config(described(name)), ModelOptions(torch.bfloat16, torch.bfloat16, head_dtype=torch.float32)
+    )
     load_folder(whole, folder)
     with torch.no_grad():
         assert torch.equal(score(whole, inputs, TEMPERATURE)[0], log_probs), name

@@ -8,7 +8,9 @@ from functools import partial
 import pytest
 import torch
 
+from rljob_workers.algorithms import wide_products
 from rljob_workers.algorithms.chunked_log_probs import chunked_log_probs
+from rljob_workers.algorithms.wide_products import wide_linear
 from tests.memory_meter import MemoryMeter
 from tests.near import assert_near
 
@@ -43,15 +45,39 @@ def weighted(log_probs: torch.Tensor, entropy: torch.Tensor, *, with_entropy: bo
 @pytest.mark.parametrize("with_entropy", [True, False])
 @pytest.mark.parametrize(("temperature", "softcap"), [(1.0, None), (0.7, None), (1.3, 5.0)])
 @pytest.mark.parametrize(
-    ("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 5e-6), (torch.bfloat16, 3e-2)], ids=str
+    ("dtype", "head_dtype", "bound", "gradient_bound"),
+    [
+        (torch.float64, torch.float32, 1e-12, 1e-12),
+        (torch.float32, None, 5e-6, 5e-6),
+        (torch.bfloat16, None, 3e-2, 3e-2),
+        (torch.bfloat16, torch.float32, 5e-6, 2.0**-8),
+    ],
+    ids=str,
 )
 def test_values_and_gradients_are_those_of_all_logits(
-    dtype: torch.dtype, bound: float, temperature: float, softcap: float | None, with_entropy: bool
+    dtype: torch.dtype,
+    head_dtype: torch.dtype | None,
+    bound: float,
+    gradient_bound: float,
+    temperature: float,
+    softcap: float | None,
+    with_entropy: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """bfloat16 products have 8 bits: an error of up to 0.8 % of the largest logit, in the gradients' factors, too."""
+    """bfloat16 products have 8 bits: an error of up to 0.8 % of the largest logit, in the gradients' factors, too.
+
+    With float32 products only the gradients themselves are rounded.
+    """
+    monkeypatch.setattr(wide_products, "BLOCK_ELEMENTS", 30 * WIDTH)  # several blocks, the last one not full
     hidden, head, targets = inputs(dtype)
     found = chunked_log_probs(
-        hidden, head, targets, temperature=temperature, softcap=softcap, chunk_elements=CHUNK_ELEMENTS
+        hidden,
+        head,
+        targets,
+        temperature=temperature,
+        softcap=softcap,
+        head_dtype=head_dtype,
+        chunk_elements=CHUNK_ELEMENTS,
     )
     weighted(*found, with_entropy=with_entropy).backward()  # type: ignore[no-untyped-call]
     exact_hidden, exact_head = (tensor.detach().double().requires_grad_() for tensor in (hidden, head))
@@ -64,8 +90,23 @@ def test_values_and_gradients_are_those_of_all_logits(
     assert head.grad is not None
     assert exact_head.grad is not None
     assert hidden.grad.dtype == head.grad.dtype == dtype
-    assert_near(hidden.grad, exact_hidden.grad, bound, "gradient of the hidden states")
-    assert_near(head.grad, exact_head.grad, bound, "gradient of the head")
+    assert_near(hidden.grad, exact_hidden.grad, gradient_bound, "gradient of the hidden states")
+    assert_near(head.grad, exact_head.grad, gradient_bound, "gradient of the head")
+
+
+def test_a_head_that_makes_all_logits_does_not_round_them_either() -> None:
+    hidden, head, _ = inputs(torch.bfloat16)
+    logits = wide_linear(hidden[None], head, torch.float32)
+    exact_hidden, exact_head = (tensor.detach().double().requires_grad_() for tensor in (hidden, head))
+    exact = exact_hidden[None] @ exact_head.t()
+    assert logits.dtype == torch.float32
+    assert_near(logits, exact, 1e-6, "logits")
+    weights = torch.linspace(-1.0, 1.0, logits.numel()).view_as(logits)
+    torch.autograd.backward([(logits * weights).sum(), (exact * weights).sum()])
+    for name, one, other in (("hidden states", hidden, exact_hidden), ("head", head, exact_head)):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert_near(one.grad, other.grad, 2.0**-8, f"gradient of the {name}")
 
 
 def test_the_entropy_of_a_peaked_distribution_keeps_its_digits() -> None:

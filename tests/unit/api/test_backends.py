@@ -1,10 +1,10 @@
-"""What is imported before the forks of a job: SGLang only where its servers are forks, and only for their pods."""
+"""What computes a job's model: what is imported before the forks, and in which type logits are."""
 
 from typing import Any
 
 import pytest
 
-from rljob_api.backends import Preloads, TrainerBackend, preloads_of
+from rljob_api.backends import Preloads, TrainerBackend, head_dtype, preloads_of
 from rljob_api.engine_spec import EngineKind
 from rljob_api.names import Role
 from rljob_api.spec import RLJobSpec
@@ -26,3 +26,28 @@ SGLANG = {"kind": "SGLang"}
 def test_sglang_is_imported_where_it_is_forked(rollout: dict[str, Any], roles: list[Role], engine: EngineKind) -> None:
     spec = RLJobSpec.model_validate(changed({"spec.roles.rollout": rollout})["spec"])
     assert preloads_of(spec, roles) == Preloads(TrainerBackend.FLAT, engine)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({"spec.model.dtype": "bfloat16"}, "bfloat16", id="the model's own on a CPU"),
+        pytest.param({}, "float32", id="a model in float32"),
+        pytest.param(
+            {"spec.model.dtype": "bfloat16", "spec.roles.actor": {"gpus": 1}}, "float32", id="a trainer on a GPU"
+        ),
+        pytest.param(
+            {"spec.model.dtype": "bfloat16", "spec.roles.rollout": {"gpus": 1}}, "float32", id="engines on GPUs"
+        ),
+        pytest.param(
+            {"spec.model.dtype": "bfloat16", "spec.model.headDtype": "float32"}, "float32", id="as given on a CPU"
+        ),
+        pytest.param(
+            {"spec.model.dtype": "bfloat16", "spec.model.headDtype": "bfloat16", "spec.roles.actor": {"gpus": 1}},
+            "bfloat16",
+            id="as given on GPUs",
+        ),
+    ],
+)
+def test_trainer_and_engine_make_logits_in_one_type(changes: dict[str, Any], expected: str) -> None:
+    assert head_dtype(RLJobSpec.model_validate(changed(changes)["spec"])) == expected

@@ -71,7 +71,7 @@ def test_eight_ranks_share_what_they_train(shape: ModelShape) -> None:
     assert alone.state == 16 * shape.parameters
     assert eighth.state == 16 * shape.parameters // 8
     assert (eighth.copies, eighth.activations) == (alone.copies, alone.activations)
-    assert engine_memory(shape, Dtype.BFLOAT16, EngineSpec()).weights == 2 * (
+    assert engine_memory(shape, Dtype.BFLOAT16, Dtype.BFLOAT16, EngineSpec()).weights == 2 * (
         shape.parameters + 151936 * 2560
     )  # its head is tied
 

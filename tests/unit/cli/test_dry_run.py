@@ -43,9 +43,9 @@ actor-0.1           fake-1    1/4  3.7 GiB    3.7 GiB    7.5 GiB  3.8 GiB      6
 actor-0.2           fake-2    2/4  3.7 GiB    3.7 GiB    7.5 GiB  3.8 GiB      6.0 GiB  24.9 GiB
 actor-0.3           fake-3    3/4  3.7 GiB    3.7 GiB    7.5 GiB  3.8 GiB      6.0 GiB  24.9 GiB
 rollout-0.0         CPU       0/2
-rollout-0.engine.0  fake-4         8.2 GiB          -          -  8.2 GiB            -  16.4 GiB
+rollout-0.engine.0  fake-4         8.9 GiB          -          -  8.9 GiB            -  17.9 GiB
 rollout-0.1         CPU       1/2
-rollout-0.engine.1  fake-5         8.2 GiB          -          -  8.2 GiB            -  16.4 GiB
+rollout-0.engine.1  fake-5         8.9 GiB          -          -  8.9 GiB            -  17.9 GiB
 actor_fwd-0.0       fake-6    0/1  7.5 GiB          -          -        -      1.4 GiB   8.9 GiB
 reference-0.0       fake-7    0/1  7.5 GiB          -          -        -      1.4 GiB   8.9 GiB
 advantages-0.0      CPU       0/1
@@ -79,7 +79,7 @@ def test_eight_devices_have_their_processes_and_their_memory(folder: Path) -> No
     done = run_dry(folder, EIGHT)
     assert done.exit_code == 0, done.output
     assert done.output.startswith(SEEN)
-    assert "fake-4  80.0 GiB  16.4 GiB  63.6 GiB  463k tokens  rollout-0.engine.0\n" in done.output
+    assert "fake-4  80.0 GiB  17.9 GiB  62.1 GiB  452k tokens  rollout-0.engine.0\n" in done.output
     assert "rowsOfMicroBatch 3, tokensOfMicroBatch 16384, activationCheckpointing on" in done.output
     assert "checkpointEverySteps 10, " in done.output
     assert not (folder / "rljob-out").exists()
@@ -115,8 +115,8 @@ def test_what_does_not_fit_is_said(folder: Path) -> None:
     done = run_dry(folder, {"RLJOB_DEVICES": "fake:1"}, roles=roles)
     assert done.exit_code == 0
     everyone = "actor-0.0, rollout-0.engine, actor_fwd-0.0, reference-0.0"
-    assert f"fake-0  80.0 GiB  104.1 GiB  -24.1 GiB  0 tokens  {everyone}" in done.output
-    assert "fake-0: 104.1 GiB are needed and it has 80.0 GiB. Give the actor more gpus" in done.output
+    assert f"fake-0  80.0 GiB  105.5 GiB  -25.5 GiB  0 tokens  {everyone}" in done.output
+    assert "fake-0: 105.5 GiB are needed and it has 80.0 GiB. Give the actor more gpus" in done.output
 
 
 def test_an_engine_of_two_devices_has_half_of_the_model_on_each(folder: Path) -> None:
@@ -125,7 +125,10 @@ def test_an_engine_of_two_devices_has_half_of_the_model_on_each(folder: Path) ->
     assert done.exit_code == 0, done.output
     assert "rollout-0.engine fake-4,fake-5 3.7 GiB - - - - 3.7 GiB" in " ".join(done.output.split())
     assert "fake-5 80.0 GiB 3.7 GiB 76.3 GiB 1111k tokens rollout-0.engine" in " ".join(done.output.split())
-    assert "engine SGLang, dtype bfloat16, threads 1, tensorParallel 2, args --mem-fraction-static 0.8" in done.output
+    assert (
+        "engine SGLang, dtype bfloat16, headDtype float32, threads 1, tensorParallel 2, args --mem-fraction-static 0.8"
+        in done.output
+    )
 
 
 def test_engines_of_more_devices_than_there_are_for_them_are_refused(folder: Path) -> None:

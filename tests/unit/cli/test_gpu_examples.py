@@ -66,7 +66,10 @@ def test_on_one_machine_four_gpus_train_and_four_generate(folder: Path) -> None:
     for index in range(4):
         assert [f"actor-0.{index}", f"fake-{index}"] in rows
         assert [f"rollout-0.engine.{index}", f"fake-{4 + index}"] in rows
-    assert "engine SGLang, dtype bfloat16, threads 1, tensorParallel 1, args --mem-fraction-static=0.85" in done.output
+    assert (
+        "engine SGLang, dtype bfloat16, headDtype float32, threads 1, tensorParallel 1, args --mem-fraction-static=0.85"
+        in done.output
+    )
     assert " are needed and it has " not in done.output
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rljob_api.names import Role
-from rljob_api.spec import RLJobSpec
+from rljob_api.spec import Dtype, RLJobSpec
 from rljob_workers.engines.backend import EngineSettings, EngineSite, Fork, settings_of
 from rljob_workers.engines.registry import BACKENDS, backend_of
 from rljob_workers.engines.torch_engine.client import TorchEngineClient
@@ -24,10 +24,10 @@ def test_each_backend_is_found_by_its_kind() -> None:
 
 
 def test_an_engine_is_started_with_what_the_spec_says_of_its_role() -> None:
-    assert settings_of(SPEC, Role.ROLLOUT) == EngineSettings(SPEC.model, threads=3)
+    assert settings_of(SPEC, Role.ROLLOUT) == EngineSettings(SPEC.model, Dtype.FLOAT32, threads=3)
     engine = {"kind": "SGLang", "args": ["--a"], "env": {"B": "c"}, "python": "/p", "tensorParallel": 2}
     spec = RLJobSpec.model_validate(changed({"spec.roles.rollout": {"gpus": 4, "engine": engine}})["spec"])
-    wanted = EngineSettings(spec.model, 1, ("--a",), {"B": "c"}, "/p", 2)
+    wanted = EngineSettings(spec.model, Dtype.FLOAT32, 1, ("--a",), {"B": "c"}, "/p", 2)
     assert settings_of(spec, Role.ROLLOUT) == wanted
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from rljob_workers.algorithms.wide_products import add_gradient_of_head, gradient_of_hidden, wide_logits
+
 CHUNK_ELEMENTS = 1 << 25
 """Logits of a chunk: 128 MiB in float32, of which two or three exist at a time. Larger chunks gain little time."""
 
@@ -22,6 +24,7 @@ def chunked_log_probs(
     *,
     temperature: float = 1.0,
     softcap: float | None = None,
+    head_dtype: torch.dtype | None = None,
     chunk_elements: int = CHUNK_ELEMENTS,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log pi(target) and the entropy of pi, the distribution that the target was drawn from.
@@ -29,12 +32,14 @@ def chunked_log_probs(
     Formula: z = hidden head^T; z = softcap tanh(z / softcap) where there is one; log pi = log_softmax(z / temperature);
     entropy = -sum pi log pi. (logsumexp(z) - sum pi z is the same, but a small difference of large numbers.)
     Shapes: hidden [tokens, width], head [vocabulary, width], targets [tokens] int64 -> two of [tokens], float32, or
-    float64 where `hidden` is. Products are computed in the type of `hidden`, everything after them in the result's.
+    float64 where `hidden` is. Everything after the products is computed in the result's type.
+    `head_dtype`: in which products with the head are summed and given, in the backward pass, too (`wide_products`).
+    None, or what is no wider: they are rounded to the type of `hidden`.
     Gradients: to hidden and head, of both results. The head's is added up in float32 at least, in one buffer.
     """
     chunk = max(1, chunk_elements // head.shape[0])
     scored: tuple[torch.Tensor, torch.Tensor] = _ChunkedLogProbs.apply(
-        hidden, head, targets, float(temperature), softcap, chunk
+        hidden, head, targets, float(temperature), softcap, chunk, _products_dtype(hidden.dtype, head_dtype)
     )
     return scored
 
@@ -49,17 +54,18 @@ class _ChunkedLogProbs(torch.autograd.Function):
         temperature: float,
         softcap: float | None,
         chunk: int,
+        products: torch.dtype,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         dtype = _statistics_dtype(hidden.dtype)
         log_probs, entropy, log_sum = (torch.empty(len(hidden), dtype=dtype, device=hidden.device) for _ in range(3))
         for part in _chunks(len(hidden), chunk):
-            logits = _scaled(_capped(_products(hidden[part], head, dtype), softcap), temperature)
+            logits = _scaled(_capped(_products(hidden[part], head, products, dtype), softcap), temperature)
             log_sum[part] = logits.logsumexp(-1)
             all_log_probs = logits.sub_(log_sum[part, None])
             log_probs[part] = all_log_probs.gather(1, targets[part, None]).squeeze(1)
             entropy[part] = all_log_probs.exp().mul_(all_log_probs).sum(-1).neg_()
         ctx.save_for_backward(hidden, head, targets, log_sum, entropy)
-        ctx.settings = (temperature, softcap, chunk)
+        ctx.settings = (temperature, softcap, chunk, products)
         return log_probs, entropy
 
     @staticmethod
@@ -70,13 +76,13 @@ class _ChunkedLogProbs(torch.autograd.Function):
         entropy_gradient: torch.Tensor,
     ) -> tuple[torch.Tensor | None, ...]:
         hidden, head, targets, log_sum, entropy = ctx.saved_tensors
-        temperature, softcap, chunk = ctx.settings
+        temperature, softcap, chunk, products = ctx.settings
         dtype = _statistics_dtype(hidden.dtype)
         to_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         to_head = torch.zeros_like(head, dtype=dtype) if ctx.needs_input_grad[1] else None
         entropy_matters = bool(entropy_gradient.any())  # mostly it is a metric: then a pass over the logits is saved
         for part in _chunks(len(hidden), chunk):
-            capped = _capped(_products(hidden[part], head, dtype), softcap)
+            capped = _capped(_products(hidden[part], head, products, dtype), softcap)
             slope = None if softcap is None else (capped / softcap).square_().neg_().add_(1.0)  # 1 - tanh^2
             all_log_probs = _scaled(capped, temperature).sub_(log_sum[part, None])
             # d log pi(t) / dz = [t] - pi, and d entropy / dz = -pi (log pi + entropy)
@@ -90,12 +96,12 @@ class _ChunkedLogProbs(torch.autograd.Function):
             gradient.scatter_add_(1, targets[part, None], log_probs_gradient[part, None])
             if slope is not None:
                 gradient.mul_(slope)
-            products_gradient = _scaled(gradient, temperature).to(hidden.dtype)
+            products_gradient = _scaled(gradient, temperature).to(products)
             if to_hidden is not None:
-                to_hidden[part] = products_gradient @ head
+                to_hidden[part] = gradient_of_hidden(products_gradient, head)
             if to_head is not None:
                 _add_product(to_head, products_gradient, hidden[part])
-        return to_hidden, None if to_head is None else to_head.to(head.dtype), None, None, None, None
+        return to_hidden, None if to_head is None else to_head.to(head.dtype), None, None, None, None, None
 
 
 def _chunks(num_tokens: int, chunk: int) -> list[slice]:
@@ -106,9 +112,13 @@ def _statistics_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _products(hidden: torch.Tensor, head: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _products_dtype(dtype: torch.dtype, head_dtype: torch.dtype | None) -> torch.dtype:
+    return dtype if head_dtype is None else torch.promote_types(dtype, head_dtype)
+
+
+def _products(hidden: torch.Tensor, head: torch.Tensor, products: torch.dtype, dtype: torch.dtype) -> torch.Tensor:
     """[chunk, vocabulary], a tensor of its own: what follows works in place."""
-    return (hidden @ head.t()).to(dtype)
+    return wide_logits(hidden, head, products).to(dtype)
 
 
 def _capped(products: torch.Tensor, softcap: float | None) -> torch.Tensor:
@@ -121,7 +131,7 @@ def _scaled(values: torch.Tensor, temperature: float) -> torch.Tensor:
 
 def _add_product(total: torch.Tensor, gradient: torch.Tensor, hidden: torch.Tensor) -> None:
     """Adds gradient^T hidden to [vocabulary, width], without rounding the total to the type of the factors."""
-    if total.dtype == hidden.dtype:
-        total.addmm_(gradient.t(), hidden)
+    if total.dtype == gradient.dtype:
+        add_gradient_of_head(total, gradient, hidden)
     else:
         total.add_(gradient.t() @ hidden)

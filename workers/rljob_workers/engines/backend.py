@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+from rljob_api.backends import head_dtype
 from rljob_api.names import Role
 from rljob_api.simulation import SimulationSpec
-from rljob_api.spec import ModelSpec, RLJobSpec, RoleSpec
+from rljob_api.spec import Dtype, ModelSpec, RLJobSpec, RoleSpec
 from rljob_workers.engines.base import Engine
 
 
@@ -23,6 +24,8 @@ class EngineSettings:
     """What of a job an engine is started with; where it differs in a later epoch, the engine is replaced."""
 
     model: ModelSpec
+    head_dtype: Dtype
+    """Of logits."""
     threads: int
     args: tuple[str, ...] = ()
     """Flags of the server's own, as the job gives them."""
@@ -41,6 +44,7 @@ def settings_of(spec: RLJobSpec, role: Role) -> EngineSettings:
     engine = spec.roles.rollout.engine
     return EngineSettings(
         model=spec.model,
+        head_dtype=head_dtype(spec),
         threads=(spec.roles.of(role) or RoleSpec()).threads,
         args=tuple(engine.args),
         env=engine.env,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rljob_api.backends import TrainerBackend, trainer_backend
+from rljob_api.backends import TrainerBackend, head_dtype, trainer_backend
 from rljob_api.simulation import SimulationSpec
 from rljob_api.spec import (
     AlgorithmSpec,
@@ -148,6 +148,7 @@ def _build_sharded_trainer(
         storage=torch.float32,
         compute=config.dtype,
         packing=config.packing,
+        head_dtype=_wide_head_dtype(spec),
         activation_checkpointing=checkpointing is None or checkpointing,
         device=str(device),
     )
@@ -159,7 +160,9 @@ def _build_sharded_trainer(
 
 def _build_whole_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> FsdpForwardModel:
     dtype, packing = torch_dtype(spec.model.dtype), spec.training.packing
-    options = ModelOptions(storage=dtype, compute=dtype, packing=packing, device=str(own_device()))
+    options = ModelOptions(
+        storage=dtype, compute=dtype, packing=packing, head_dtype=_wide_head_dtype(spec), device=str(own_device())
+    )
     described = described_config(spec.model, tokenizer)
     require_right(described, packing=packing)
     model = build_whole(model_config(described), options)
@@ -176,15 +179,23 @@ def build_forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> 
     return TorchForwardModel(
         build_config(spec.model, tokenizer),
         dtype=torch_dtype(spec.model.dtype),
+        head_dtype=_wide_head_dtype(spec),
         limits=micro_batch_limits(spec.training),
         device=own_device(),
     )
+
+
+def _wide_head_dtype(spec: RLJobSpec) -> torch.dtype | None:
+    """Of logits, where it is another one than that of the model."""
+    wanted = head_dtype(spec)
+    return None if wanted is spec.model.dtype else torch_dtype(wanted)
 
 
 def trainer_config(spec: RLJobSpec) -> TorchTrainerConfig:
     """The trainer's slice of the job."""
     return TorchTrainerConfig(
         dtype=torch_dtype(spec.model.dtype),
+        head_dtype=_wide_head_dtype(spec),
         limits=micro_batch_limits(spec.training),
         temperature=spec.rollout.sampling.temperature,
         loss=loss_config(spec.algorithm),

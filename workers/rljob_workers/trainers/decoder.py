@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
+from rljob_workers.algorithms.wide_products import wide_linear
 from rljob_workers.devices import HOST, moved
 from rljob_workers.models.building import check_fit, shapes_of
 from rljob_workers.models.layout import EMBEDDING, HEAD, tensor_shapes
@@ -58,6 +59,7 @@ class Decoder:
 
     `flat` holds every weight in `storage` dtype, matrices first (`num_decayed` elements: weight decay is for those).
     The forward pass runs in `compute` dtype; where that differs the weights are rounded on the way, with a gradient.
+    Logits are in `head_dtype`, where that is given.
     Until `load` the weights are not set.
     """
 
@@ -67,9 +69,11 @@ class Decoder:
         *,
         storage: torch.dtype,
         compute: torch.dtype,
+        head_dtype: torch.dtype | None = None,
         device: torch.device = HOST,
     ) -> None:
         self.config = config
+        self._head_dtype = head_dtype
         self.device = device
         self.compute = compute
         self._num_heads = config.num_attention_heads
@@ -129,11 +133,15 @@ class Decoder:
             x_nh = x_nh + functional.linear(context.index_select(0, slots), layer.out, layer.out_bias)
             x_nh = x_nh + self._mlp(x_nh, layer)
         x_sh = self._norm(x_nh, cast["model.norm.weight"])
-        head = cast.get(HEAD, cast[EMBEDDING])
-        logits_sv = functional.linear(x_sh, head).to(torch.promote_types(self.compute, torch.float32))
+        logits_sv = self._logits(x_sh, cast.get(HEAD, cast[EMBEDDING]))
         if temperature != 1.0:
             logits_sv = logits_sv / temperature
         return torch.log_softmax(logits_sv, -1)[plan.predictor, targets]
+
+    def _logits(self, x_sh: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
+        if self._head_dtype is not None:
+            return wide_linear(x_sh, head, self._head_dtype)
+        return functional.linear(x_sh, head).to(torch.promote_types(self.compute, torch.float32))
 
     def _attention(
         self,

@@ -28,9 +28,16 @@ class TorchForwardModel(ForwardModel):
     """A decoder that only computes log-probs."""
 
     def __init__(
-        self, model: DecoderConfig, *, dtype: torch.dtype, limits: MicroBatchLimits, device: torch.device = HOST
+        self,
+        model: DecoderConfig,
+        *,
+        dtype: torch.dtype,
+        limits: MicroBatchLimits,
+        head_dtype: torch.dtype | None = None,
+        device: torch.device = HOST,
     ) -> None:
-        self._decoder = Decoder(model, storage=dtype, compute=dtype, device=device)
+        """`head_dtype` is that of logits, where it is wider than `dtype`."""
+        self._decoder = Decoder(model, storage=dtype, compute=dtype, head_dtype=head_dtype, device=device)
         self._limits = limits
 
     def load(self, blob: Path) -> None:

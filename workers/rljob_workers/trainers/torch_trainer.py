@@ -38,6 +38,8 @@ class TorchTrainerConfig:
 
     dtype: torch.dtype
     """Of the forward pass and of published weights. The weights that are trained are float32 always."""
+    head_dtype: torch.dtype | None
+    """Of logits, where it is wider than `dtype`."""
     limits: MicroBatchLimits
     temperature: float
     """Of the sampling: logits are divided by it before log-probs are taken."""
@@ -62,7 +64,9 @@ class TorchTrainer(Trainer):
     ) -> None:
         self._config = config
         self._group = group
-        self._decoder = Decoder(model, storage=torch.float32, compute=config.dtype, device=device)
+        self._decoder = Decoder(
+            model, storage=torch.float32, compute=config.dtype, head_dtype=config.head_dtype, device=device
+        )
         self._staging = HostStaging(device)
         self._statistics = ("loss", "normaliser", *config.loss.metric_names)
         num_weights = self._decoder.flat.numel()

@@ -22,6 +22,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from rljob_api.simulation import SimulatedCost, SimulationSpec
+from rljob_api.spec import Dtype
 from rljob_workers.engines.backend import EngineSettings, EngineSite
 from rljob_workers.engines.base import Engine
 from rljob_workers.engines.sglang.client import SglangEngine
@@ -175,7 +176,8 @@ class SglangContender(Contender):
     def begin(self) -> None:
         """A life, from its fork on."""
         site = EngineSite(self._listener.getsockname()[1], (), self._own)
-        life = Start(EngineSettings(talkative_model(), threads=1), site, secrets.token_hex(6), self._identity, self.log)
+        settings = EngineSettings(talkative_model(), Dtype.FLOAT32, threads=1)
+        life = Start(settings, site, secrets.token_hex(6), self._identity, self.log)
         self.pid = sglang_forks().start(life, self._listener)
 
     @property

@@ -4,12 +4,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from rljob_api.spec import Dtype
 from rljob_workers.engines.backend import EngineSettings, EngineSite, Exec, Fork
 from rljob_workers.engines.sglang.backend import SGLANG
 from tests.integration.engines.engine_process import tiny_model
 
 SITE = EngineSite(port=30001, devices=(), folder=Path("/dev/shm/engine"))
-SETTINGS = EngineSettings(tiny_model(), threads=1, args=("--mem-fraction-static", "0.8"))
+SETTINGS = EngineSettings(tiny_model(), Dtype.FLOAT32, threads=1, args=("--mem-fraction-static", "0.8"))
 
 
 def test_without_devices_it_is_forked() -> None:

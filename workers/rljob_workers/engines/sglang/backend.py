@@ -25,7 +25,9 @@ _MODEL = "model"
 def _command(settings: EngineSettings, site: EngineSite) -> Command:
     folder, has_devices = site.folder / _MODEL, are_real(site.devices)
     share = settings.tensor_parallel if has_devices else 1  # devices that are not there compute on the CPU, as one
-    flags = server_flags(settings.model, folder, site.port, tensor_parallel=share, own=settings.args)
+    flags = server_flags(
+        settings.model, settings.head_dtype, folder, site.port, tensor_parallel=share, own=settings.args
+    )
     describe = functools.partial(_describe, settings, folder)
     if not has_devices:
         return Fork(functools.partial(_serve, settings, describe, flags, site.folder))

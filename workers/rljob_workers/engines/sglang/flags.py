@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rljob_api.spec import ModelSpec
+from rljob_api.spec import Dtype, ModelSpec
 
 _OURS = (
     "--host=127.0.0.1",
@@ -23,7 +23,7 @@ _OURS = (
 
 
 def server_flags(
-    model: ModelSpec, folder: Path, port: int, *, tensor_parallel: int, own: Sequence[str]
+    model: ModelSpec, head_dtype: Dtype, folder: Path, port: int, *, tensor_parallel: int, own: Sequence[str]
 ) -> tuple[str, ...]:
     """Flags of a server of the model that `folder` describes; those of the job (`own`) come last."""
     return (
@@ -32,5 +32,6 @@ def server_flags(
         f"--port={port}",
         f"--dtype={model.dtype.value.lower()}",
         f"--tensor-parallel-size={tensor_parallel}",
+        *(("--enable-fp32-lm-head",) if head_dtype is not model.dtype else ()),
         *own,
     )

@@ -17,7 +17,7 @@ from rljob_workers.engines.torch_engine.client import TorchEngineClient
 def _serve(settings: EngineSettings, listener: socket.socket, incarnation: str) -> int:
     from rljob_workers.engines.torch_engine.server import serve
 
-    serve(listener, settings.model, incarnation, threads=settings.threads)
+    serve(listener, settings.model, settings.head_dtype, incarnation, threads=settings.threads)
     return 0
 
 

@@ -132,7 +132,7 @@ class Decoder:
     def _logits(self, weights: DecoderWeights, x: torch.Tensor) -> torch.Tensor:
         g = self._geometry
         hidden = functional.rms_norm(x, (g.hidden_size,), weights.final_norm, g.norm_eps)
-        return (hidden @ weights.head).float()
+        return (hidden.to(g.head_dtype) @ weights.head).float()
 
     def _rotate(self, heads: torch.Tensor, rotations: torch.Tensor) -> torch.Tensor:
         """Rotary embedding of [..., heads, head_dim] whose pairs are adjacent, in float32."""

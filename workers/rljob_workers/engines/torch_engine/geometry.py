@@ -39,6 +39,8 @@ class Geometry:
     rope_theta: float
     tied_embeddings: bool
     dtype: torch.dtype
+    head_dtype: torch.dtype
+    """Of logits, and of the head that makes them, which is held in it."""
     device: torch.device
     """Where weights and cache are and the passes run. Prompts and parameters come from the host, tokens go to it."""
     tensors: Mapping[str, tuple[int, ...]]
@@ -55,8 +57,13 @@ class Geometry:
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
 
 
-def geometry_of(config: DecoderConfig, dtype: torch.dtype, device: torch.device = HOST) -> Geometry:
-    """Reads the geometry; a config that the kernels would compute wrongly is refused with a sentence."""
+def geometry_of(
+    config: DecoderConfig, dtype: torch.dtype, device: torch.device = HOST, head_dtype: torch.dtype | None = None
+) -> Geometry:
+    """Reads the geometry; a config that the kernels would compute wrongly is refused with a sentence.
+
+    Logits are in `dtype` where there is no `head_dtype`.
+    """
     _refuse_unsupported(config)
     return Geometry(
         has_qk_norm=config.architecture is Architecture.QWEN3,
@@ -72,6 +79,7 @@ def geometry_of(config: DecoderConfig, dtype: torch.dtype, device: torch.device 
         rope_theta=float(config.rope_parameters["rope_theta"]),
         tied_embeddings=config.tie_word_embeddings,
         dtype=dtype,
+        head_dtype=head_dtype or dtype,
         device=device,
         tensors=tensor_shapes(config),
     )

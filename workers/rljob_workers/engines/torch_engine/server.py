@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
-    from rljob_api.spec import ModelSpec
+    from rljob_api.spec import Dtype, ModelSpec
 
 _KEEP_ALIVE_SECONDS = 24 * 3600
 """Clients keep their connection between rollouts; one that the server closed first would look like a dead server."""
@@ -54,14 +54,20 @@ class TokenizerCodec:
 
 
 def serve(
-    listener: socket.socket, model: ModelSpec, incarnation: str, *, threads: int = 1, limits: Limits | None = None
+    listener: socket.socket,
+    model: ModelSpec,
+    head_dtype: Dtype,
+    incarnation: str,
+    *,
+    threads: int = 1,
+    limits: Limits | None = None,
 ) -> None:
     """Serves on the listening socket until SIGTERM. ValueError where the model is none that the engine computes."""
     torch.set_num_threads(threads)
     tokenizer = build_tokenizer(model)
     config = build_config(model, tokenizer)
     device = own_device()
-    geometry = geometry_of(config, torch_dtype(model.dtype), device)
+    geometry = geometry_of(config, torch_dtype(model.dtype), device, torch_dtype(head_dtype))
     served = ServedModel(
         name=model.path or "config",
         vocab_size=geometry.vocab_size,

@@ -68,7 +68,7 @@ def fuse_weights(tensors: Mapping[str, torch.Tensor], geometry: Geometry) -> Dec
         embedding=embedding,
         layers=tuple(_fuse_layer(tensors, layer, geometry) for layer in range(geometry.num_layers)),
         final_norm=_own(tensors["model.norm.weight"], geometry),
-        head=head.t().contiguous(),
+        head=head.to(geometry.head_dtype).t().contiguous(),
     )
 
 

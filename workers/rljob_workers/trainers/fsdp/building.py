@@ -39,6 +39,8 @@ class ModelOptions:
     type that it is stored in."""
     packing: bool = True
     """Whether rows are joined into one sequence, or padded."""
+    head_dtype: torch.dtype | None = None
+    """Of logits, where it is wider than `compute`; None: as that."""
     activation_checkpointing: bool = False
     """Whether a layer's activations are computed again in the backward pass instead of being kept."""
     device: str = "cpu"
@@ -108,7 +110,7 @@ def _made(config: PretrainedConfig, options: ModelOptions) -> PreTrainedModel:
     if options.activation_checkpointing:
         _checkpoint_activations(model)
     bind_layout(model)
-    bind_score(model, is_known_family=config.model_type in FAMILIES)
+    bind_score(model, options.head_dtype, is_known_family=config.model_type in FAMILIES)
     return model
 
 

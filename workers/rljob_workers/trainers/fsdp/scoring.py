@@ -6,12 +6,14 @@ log-probs are computed with. It is bound before the model is sharded and registe
 
 from __future__ import annotations
 
+from functools import partial
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rljob_workers.algorithms.chunked_log_probs import chunked_log_probs
+from rljob_workers.algorithms.wide_products import wide_linear
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -31,17 +33,37 @@ def score(model: PreTrainedModel, inputs: ModelInputs, temperature: float) -> tu
     return scored
 
 
-def bind_score(model: PreTrainedModel, *, is_known_family: bool) -> None:
-    """Gives the model its method `score`.
+def bind_score(model: PreTrainedModel, head_dtype: torch.dtype | None, *, is_known_family: bool) -> None:
+    """Gives the model its method `score`, whose logits are in `head_dtype`; None: in the type that it computes in.
 
     What a model of a family that is not known does with its hidden states only its own forward pass knows: it makes
     the logits of all tokens, which takes the memory for them.
     """
-    setattr(model, SCORE, MethodType(_score_hidden_states if is_known_family else _score_logits, model))
+    if is_known_family:
+        setattr(model, SCORE, MethodType(partial(_score_hidden_states, head_dtype=head_dtype), model))
+        return
+    if head_dtype is not None:
+        _widen_head(model, head_dtype)
+    setattr(model, SCORE, MethodType(_score_logits, model))
+
+
+def _widen_head(model: PreTrainedModel, head_dtype: torch.dtype) -> None:
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    if not isinstance(head, torch.nn.Linear):
+        raise ValueError(
+            f"model.headDtype: {str(head_dtype).removeprefix('torch.')} needs a head that is one matrix, which a"
+            f" {model.config.model_type} model does not have. Set model.headDtype to what model.dtype is."
+        )
+    setattr(head, "forward", partial(_wide_head, head, head_dtype))  # noqa: B010 -- a method, in the eyes of mypy
+
+
+def _wide_head(head: torch.nn.Linear, dtype: torch.dtype, hidden: torch.Tensor) -> torch.Tensor:
+    logits = wide_linear(hidden, head.weight, dtype)
+    return logits if head.bias is None else logits + head.bias.to(dtype)
 
 
 def _score_hidden_states(
-    model: PreTrainedModel, inputs: ModelInputs, temperature: float
+    model: PreTrainedModel, inputs: ModelInputs, temperature: float, *, head_dtype: torch.dtype | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     hidden = model.base_model(**_arguments(inputs)).last_hidden_state.flatten(0, 1)
     return chunked_log_probs(
@@ -50,6 +72,7 @@ def _score_hidden_states(
         inputs.targets,
         temperature=temperature,
         softcap=getattr(model.config, "final_logit_softcapping", None),
+        head_dtype=head_dtype,
     )
 
 
