@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rljob_workers.engines.ending import end_engine
-from rljob_workers.engines.identity import EngineIdentity, write_identity
+from rljob_workers.engines.identity import EngineIdentity, read_reason, write_identity
 
 END_IT = """
 import sys
@@ -21,7 +21,7 @@ from rljob_workers.engines.ending import end_engine
 from rljob_workers.engines.identity import read_identity
 
 file = Path(sys.argv[1])
-ended = end_engine(file)
+ended = end_engine(file, 'it lies')
 print(ended, stat_of(read_identity(file).pid)[STATE])
 """
 
@@ -48,19 +48,21 @@ def test_a_sibling_ends_the_life_that_was_started_last(tmp_path: Path, server: s
     write_identity(file, EngineIdentity("0123456789ab", server.pid, "http://127.0.0.1:1"))
     assert ended_by_a_sibling(file) == "0123456789ab Z", "it waits until the process has ended"
     assert server.wait(60) == -9
+    assert read_reason(file, "0123456789ab") == "it lies"
+    assert read_reason(file, "another life") is None
 
 
 def test_a_number_that_is_another_process_by_now_is_left_alone(tmp_path: Path, server: subprocess.Popen[bytes]) -> None:
     file = tmp_path / "engine-0.json"
     write_identity(file, EngineIdentity("0123456789ab", server.pid, "http://127.0.0.1:1"))
-    assert end_engine(file) is None, "it is this process's child, and not that of its parent"
+    assert end_engine(file, "it lies") is None, "it is this process's child, and not that of its parent"
     assert server.poll() is None
 
 
 def test_an_engine_that_was_not_started_or_has_ended_is_nothing_to_end(tmp_path: Path) -> None:
     file = tmp_path / "engine-0.json"
-    assert end_engine(file) is None
+    assert end_engine(file, "it lies") is None
     gone = subprocess.Popen(["true"])
     gone.wait(60)
     write_identity(file, EngineIdentity("0123456789ab", gone.pid, "http://127.0.0.1:1"))
-    assert end_engine(file) is None
+    assert end_engine(file, "it lies") is None

@@ -62,7 +62,7 @@ def test_weights_that_an_engine_has_not_taken_are_loaded_anew_and_one_that_lies_
         job.wait_for("a lie", lambda: len(dropped(tmp_path)) > 1)
         kill(job.rank_pid("rollout"))
         ended = job.wait_for_event("EngineExited", role="rollout")
-        assert "was killed by SIGKILL" in ended["message"]
+        assert "was killed by SIGKILL: its rank has ended it: The engine says that it has v" in ended["message"]
         job.wait_for("another process", lambda: int(job.pod("rollout")["enginePid"] or liar) != liar)
         assert liar not in job.processes()
         lies = dropped(tmp_path)

@@ -32,8 +32,9 @@ class FailingEngine(FakeEngine):
     async def close(self) -> None:
         return
 
-    def end(self) -> None:
+    def end(self, why: str) -> None:
         """As its launcher would."""
+        assert why
         self.ended += 1
 
 

@@ -78,8 +78,9 @@ class MovedEngine(FakeEngine):
         if self._aborts is not None:
             raise self._aborts
 
-    def end(self) -> None:
+    def end(self, why: str) -> None:
         """As its launcher would."""
+        assert why
         self.ended += 1
 
     @property

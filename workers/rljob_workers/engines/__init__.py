@@ -65,10 +65,10 @@ def build_engine(context: RankContext) -> Engine:
     return backend_of(context.job.spec).client(*_whereabouts(context))
 
 
-def end_engine(context: RankContext) -> str | None:
+def end_engine(context: RankContext, why: str) -> str | None:
     """Ends the life of this rank's engine, whose launcher starts the next; its incarnation, None where it has ended."""
     _, identity = _whereabouts(context)
-    return ending.end_engine(identity)
+    return ending.end_engine(identity, why)
 
 
 def _whereabouts(context: RankContext) -> tuple[str, Path]:

@@ -38,3 +38,21 @@ def read_identity(file: Path) -> EngineIdentity:
         return EngineIdentity(**json.loads(file.read_text()))
     except FileNotFoundError as error:
         raise EngineGone(f"{file} is not there: the engine was not started yet.") from error
+
+
+def write_reason(file: Path, incarnation: str, why: str) -> None:
+    """Beside the identity in `file`, by whoever is about to end that life."""
+    _reason_file(file).write_text(json.dumps({"incarnation": incarnation, "why": why}))
+
+
+def read_reason(file: Path, incarnation: str) -> str | None:
+    """Why that life was ended; None where nobody has said so. Read once it has ended."""
+    try:
+        said = json.loads(_reason_file(file).read_text())
+    except (FileNotFoundError, ValueError):  # cut off, since its writer died
+        return None
+    return str(said["why"]) if said.get("incarnation") == incarnation else None
+
+
+def _reason_file(file: Path) -> Path:
+    return file.with_suffix(".ended")

@@ -20,6 +20,7 @@ from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure, FailureKind, Hopeless
 from rljob_api.wire.launchers import EngineProcess, EngineState
 from rljob_workers.engines.backend import EngineBackend, EngineSettings, EngineSite, Fork
+from rljob_workers.engines.identity import read_reason
 from rljob_workers.launcher.device_slices import require_no_cuda, see_only
 from rljob_workers.launcher.device_tenants import take_over
 from rljob_workers.launcher.engine_parts import EngineParts
@@ -266,11 +267,13 @@ class EngineKeeper:
     def _failure(self, life: _EngineLife, code: int, order: PodOrder, now: float) -> Failure:
         last_lines = LAST_LINES if self._probe.answered else None
         words, raised = life.child.last_words(), died_of(life.child.tail(LOG_BYTES), last_lines)
-        cause = self._killed_since if raised is None else raised.sentence
+        ended = read_reason(self._place.identity_file, life.incarnation)
+        killed_since = self._killed_since if ended is None else f"its rank has ended it: {ended}"
+        cause = killed_since if raised is None else raised.sentence
         is_in_vain = self._vain_starts.ended(cause)
         sentence = cause or (words.splitlines()[-1] if words else "it left no words")
-        if self._killed_since is not None and raised is not None:
-            sentence = f"{self._killed_since}; the last exception in its log is {sentence}"
+        if killed_since is not None and raised is not None:
+            sentence = f"{killed_since.rstrip('.')}; the last exception in its log is {sentence}"
         if is_in_vain:
             sentence += f" ({self._vain_starts.words})"
         return Failure(

@@ -28,7 +28,7 @@ class IdleEngine:
 
 
 def find_idle_engine(
-    engine: Engine, events: EventLoopThread, await_up: Callable[[], bool], end_engine: Callable[[], object]
+    engine: Engine, events: EventLoopThread, await_up: Callable[[], bool], end_engine: Callable[[str], object]
 ) -> IdleEngine | None:
     """Blocks until it is there; None where `await_up` says that nobody waits any more.
 
@@ -44,11 +44,11 @@ def find_idle_engine(
         except (EngineAway, EngineGone):
             if life == LIVES:
                 raise
-        except EngineTimeout:
-            end_engine()
+        except EngineTimeout as error:
+            end_engine(str(error))
             if life == LIVES:
                 raise
-        except EngineRefused:
-            end_engine()  # it outlives this rank, and would refuse the next one too
+        except EngineRefused as error:
+            end_engine(str(error))  # it outlives this rank, and would refuse the next one too
             raise
     raise AssertionError("count has no end")

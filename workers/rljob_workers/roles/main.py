@@ -187,8 +187,8 @@ def _serve_tickets(rank: _Rank, engine: Engine, events: EventLoopThread) -> None
     def await_up() -> bool:
         return await_engine(rank.context, lambda: not rank.session.draining)
 
-    def end() -> object:
-        return end_engine(rank.context)
+    def end(why: str) -> object:
+        return end_engine(rank.context, why)
 
     # Each of its lives is waited for with a deadline of its own.
     with rank.session.busy("waiting for its engine", LIVES * startup_seconds(rank.context)):

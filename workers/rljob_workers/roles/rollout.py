@@ -64,13 +64,13 @@ class RolloutLoop:
         timeline: Timeline,
         wake: threading.Event,
         proof: WeightProof,
-        end_engine: Callable[[], object],
+        end_engine: Callable[[str], object],
     ) -> None:
         """`limits_of` gives the limits for a number of ranks of this role; for None, as many as the job may have.
 
         `wake` is set by whoever has news for the loop: the groups in work, the follower.
 
-        `end_engine` ends the engine's life; its launcher starts the next.
+        `end_engine` ends the engine's life for a reason; its launcher starts the next.
         """
         self._limits_of = limits_of
         self._limits = limits_of(session.role_ranks)
@@ -187,7 +187,7 @@ class RolloutLoop:
         stuck = next((error for error in found if error.found_at > self._engine_ended_at), None)
         if stuck is None:
             return
-        self._end_engine()
+        self._end_engine(str(stuck))
         self._work.engine_was_ended()
         self._engine_ended_at = time.monotonic()
         sentence = f"{stuck}. It is ended, and started anew."
@@ -220,7 +220,7 @@ class RolloutLoop:
         if isinstance(error, EngineRefused):
             self._refused_since = self._refused_since or now
             if now - self._refused_since > REFUSAL_SECONDS:
-                self._end_engine()  # it outlives this rank, and would refuse the next one too
+                self._end_engine(str(error))  # it outlives this rank, and would refuse the next one too
                 raise error
         self._claims_again_at = now + RETRY_SECONDS
         told, self._waiting = self._waiting, f"the engine ({type(error).__name__}: {error})"

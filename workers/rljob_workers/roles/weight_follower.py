@@ -47,13 +47,13 @@ class WeightFollower:
         interruption: Interruption,
         on_change: Callable[[], None],
         await_up: Callable[[], bool],
-        end_engine: Callable[[], object],
+        end_engine: Callable[[str], object],
         timeout_seconds: float,
     ) -> None:
         """`on_change` is called from the follower's thread after every change of `held` and at its end.
 
         `await_up` blocks until the engine answers, with a deadline of its own; False where nobody waits any more.
-        `end_engine` ends the life of an engine, and returns when it has ended: its next one may take weights.
+        `end_engine` ends an engine's life for a reason, and returns when it has ended: its next one may take weights.
         """
         self._receiver = receiver
         self._engine = engine
@@ -124,7 +124,7 @@ class WeightFollower:
             problem = self._proof.find(time.monotonic() + self._timeout)
         except EngineError as error:
             if isinstance(error, EngineTimeout):
-                self._end_engine()
+                self._end_engine(str(error))
             self._wait_for_engine()
             return
         self._empty_since = None
@@ -174,7 +174,7 @@ class WeightFollower:
                 self._empty_engine()
             case Answer.START_ANEW:
                 self._unsaid = sentence
-                self._end_engine()
+                self._end_engine(sentence)
             case Answer.MISMATCH:
                 raise EngineMismatch(
                     f"Engine and trainer compute version {staged.weight.version} of the model differently: {problem}; "
@@ -184,7 +184,7 @@ class WeightFollower:
                     "set weightSync.verify to None and train on samples of another distribution."
                 )
             case Answer.GIVE_UP:
-                self._end_engine()
+                self._end_engine(sentence)
                 raise WrongWeights(
                     f"{sentence} It was loaded anew in vain (weightSync.verify), and its process is ended. Its log "
                     "says what it took."
@@ -193,8 +193,8 @@ class WeightFollower:
     def _empty_engine(self) -> None:
         try:
             self._events.call(self._engine.abort_all())
-        except EngineError:
-            self._end_engine()  # its next life has nothing of what the wrong weights have made
+        except EngineError as error:
+            self._end_engine(str(error))  # its next life has nothing of what the wrong weights have made
 
     def _wait_for_engine(self) -> None:
         """Nothing is held meanwhile. One that is up and takes no weights is given up, by name, after the timeout.
@@ -208,11 +208,9 @@ class WeightFollower:
         now = time.monotonic()
         self._empty_since = now if self._empty_since is None else self._empty_since + now - began
         if now - self._empty_since > self._timeout:
-            self._end_engine()
-            raise TimeoutError(
-                f"rollout: the engine took no weights for {self._timeout:.0f} s (weightSync.timeoutSeconds); "
-                "its log says why."
-            )
+            why = f"the engine took no weights for {self._timeout:.0f} s (weightSync.timeoutSeconds)"
+            self._end_engine(why)
+            raise TimeoutError(f"rollout: {why}; its log says why.")
         self._stop.wait(0.05)
 
     def _change(self, weight: WeightId | None) -> None:
