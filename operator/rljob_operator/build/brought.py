@@ -196,7 +196,7 @@ def _own_mounts(brought: Brought, before: Json, after: Json, path: str) -> Itera
         for mount in before.get(key, []):
             if mount[place] in places and here.pop(mount[place], None) != mount:
                 yield f"{path}.{key}[{mount[place]}]: {_WHOSE}. Remove it; mount a volume of yours elsewhere."
-        for other in here:
+        for other in (place_of for place_of, mount in here.items() if mount not in before.get(key, [])):
             hidden = next((each for each in places if overlap(str(each), str(other))), None)
             if hidden is not None:
                 yield f"{path}.{key}[{other}]: would hide {hidden}, which {_WHOSE}. Choose another path."

@@ -106,6 +106,15 @@ def test_what_a_tenant_wants_beside_the_administrators_part_is_built() -> None:
     assert _administrators(roles={"rollout": {"template": template}}) == _UNTOUCHED
 
 
+def test_what_the_administrator_mounts_below_a_mount_of_the_operators_is_no_fault_of_the_job() -> None:
+    mount = {"name": "node", "mountPath": "/tmp/node", "readOnly": True}
+    brought = {
+        "containers": [{"name": "worker", "volumeMounts": [mount]}],
+        "volumes": [{"name": "node", "emptyDir": {}}],
+    }
+    build(quickstart(), options=OperatorOptions.model_validate({"workloads": {"podTemplate": {"spec": brought}}}))
+
+
 def test_a_volume_of_the_operators_that_the_sidecar_shares_stays_what_it_is() -> None:
     sidecar = {"name": "mesh", "image": "mesh:1", "volumeMounts": [{"name": "tmp", "mountPath": "/shared"}]}
     options = OperatorOptions.model_validate({"workloads": {"podTemplate": {"spec": {"containers": [sidecar]}}}})
