@@ -53,19 +53,22 @@ def kept_proof(described: Mapping[str, Any]) -> FamilyProof | None:
     """What was found before, of this config with these versions."""
     try:
         return FamilyProof(**json.loads(_file(described).read_bytes()))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RuntimeError):
         return None
 
 
 def keep_proof(described: Mapping[str, Any], proof: FamilyProof) -> None:
-    """Writes it, whole or not at all. A folder that cannot be written costs the seconds again, and nothing else."""
-    file = _file(described)
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    """Writes it, whole or not at all. A folder that cannot be written costs the seconds again, and nothing else.
+
+    Nor does a user without a home, as in a pod of an arbitrary uid.
+    """
     try:
+        file = _file(described)
+        beside = file.with_name(f".{file.name}.{os.getpid()}")
         file.parent.mkdir(parents=True, exist_ok=True)
         beside.write_text(json.dumps(asdict(proof)))
         beside.replace(file)
-    except OSError:
+    except (OSError, RuntimeError):
         return
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.family_proofs import FamilyProof, kept_proof
+from rljob_api.family_proofs import FamilyProof, keep_proof, kept_proof
 from rljob_workers.trainers.fsdp import proof, twin
 from rljob_workers.trainers.fsdp.building import build_whole, model_config
 from rljob_workers.trainers.fsdp.proof import require_right
@@ -91,6 +91,14 @@ def test_a_proof_is_made_once_and_its_sentence_names_the_cure(tmp_path: Path, mo
     assert len(made) == 2
     (tmp_path / "rljob" / "families" / next((tmp_path / "rljob" / "families").iterdir()).name).write_text("{}")
     assert [kept_proof({**described, "n_layer": layers}) for layers in (30, 24)].count(None) == 1
+
+
+def test_a_user_without_a_home_has_it_made_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 1_234_567)
+    keep_proof({"model_type": "opt"}, FamilyProof(packed=None, padded=None))
+    assert kept_proof({"model_type": "opt"}) is None
 
 
 def test_the_proof_of_a_process_is_printed_for_who_started_it(
