@@ -25,7 +25,7 @@ from rljob_api.cluster import (
 from rljob_api.names import Role
 from rljob_api.wire.logs import LogTail, LogTails
 from rljob_cli.cluster import Cluster, ClusterProblem
-from rljob_cli.kept_log_pod import CONTAINER, reader_pod, volume_problem
+from rljob_cli.kept_log_pod import CONTAINER, claim_of, reader_pod, rest_problem, volume_problem
 from rljob_cli.queue_access import ClusterCoordinator, QueueProblem
 
 if TYPE_CHECKING:
@@ -113,7 +113,9 @@ class ClusterLogs:
                 _request_timeout=_SECONDS,
             ),
         )
-        problem = volume_problem(self._name, deployment)
+        claim = claim_of(deployment)
+        found = None if claim is None else self._cluster.claim(claim)
+        problem = volume_problem(self._name, deployment) or rest_problem(self._job, found)
         if problem is not None:
             raise ClusterProblem(problem)
         arguments = [*(() if role is None else ("--role", role.value)), *(("--previous",) if previous else ())]

@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rljob_api.cluster import API_GROUP, RUN_DIR, coordinator_name
+from rljob_api.status import Phase
 
 CONTAINER = "logs"
 LABEL = f"{API_GROUP}/logs-of"
 LIVES_SECONDS = 300
 """A pod whose maker is gone ends by itself after so long, and goes with its job."""
+_AT_REST = (Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED)
 _COPIED = (
     "volumes",
     "securityContext",
@@ -57,6 +59,22 @@ def reader_pod(
     }
 
 
+def rest_problem(job: Mapping[str, Any], claim: Mapping[str, Any] | None) -> str | None:
+    """A sentence where no pod of ours may touch the volume.
+
+    One that is the first to want it would bind it to a node that the job's pods may be unable to run on.
+    """
+    name, phase = job["metadata"]["name"], job.get("status", {}).get("phase", "Pending")
+    if phase not in _AT_REST:
+        return (
+            f"The RLJob {name} is {phase} and no pod of it runs that could be asked. See what it waits for: kubectl"
+            f" describe rlj {name}"
+        )
+    if claim is not None and claim.get("status", {}).get("phase") != "Bound":
+        return f"The RLJob {name} has ended before its volume was there (the claim is not bound): it has no logs."
+    return None
+
+
 def volume_problem(job: str, deployment: Mapping[str, Any]) -> str | None:
     """A sentence where nothing of the job's run folder outlives its pods."""
     template = deployment["spec"]["template"]["spec"]
@@ -69,6 +87,15 @@ def volume_problem(job: str, deployment: Mapping[str, Any]) -> str | None:
         f" {coordinator_name(job)} an {'emptyDir' if 'emptyDir' in volume else 'ephemeral volume'}, and its logs went"
         " with it. Leave that out of roles.actor.template, or collect the logs of pods."
     )
+
+
+def claim_of(deployment: Mapping[str, Any]) -> str | None:
+    """The claim that the coordinator mounts as its run folder; None where it is another kind of volume."""
+    template = deployment["spec"]["template"]["spec"]
+    coordinator = next(one for one in template["containers"] if one["name"] == "coordinator")
+    volume = next(one for one in template["volumes"] if one["name"] == _run_volume(coordinator))
+    name: str | None = volume.get("persistentVolumeClaim", {}).get("claimName")
+    return name
 
 
 def _run_volume(coordinator: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from rljob_api.run_identity import run_digest
 from rljob_api.spec import RLJobSpec
 from rljob_operator.local.errors import RunRefused
 from rljob_operator.local.run_files import replace_file
-from rljob_operator.local.run_record import FILE, LOCK, CheckpointOwner, checkpoint_folder
+from rljob_operator.local.run_record import FILE, LOCK, CheckpointOwner, RunRecord, checkpoint_folder
 
 
 def take_checkpoints(path: Path, spec: RLJobSpec, run: str) -> TextIO | None:
@@ -44,7 +44,9 @@ def _taken(folder: Path, path: Path, spec: RLJobSpec, run: str) -> TextIO:
         ) from None
     owner, digest = CheckpointOwner.of(folder), run_digest(spec)
     has_begun = (path / "status.json").exists()
-    if owner is not None and owner.run != run and (has_begun or owner.digest != digest):
+    if owner is not None and (
+        _is_copy(path, owner, run) or (owner.run != run and (has_begun or owner.digest != digest))
+    ):
         lock.close()
         raise RunRefused(
             f"spec.checkpoint.path: {folder} has the checkpoints of another run, whose folder is {owner.out}. Give"
@@ -53,3 +55,11 @@ def _taken(folder: Path, path: Path, spec: RLJobSpec, run: str) -> TextIO:
     owned = CheckpointOwner(run=run, out=str(path), digest=digest)
     replace_file(folder / FILE, owned.model_dump_json(indent=1).encode(), durable=True)
     return lock
+
+
+def _is_copy(path: Path, owner: CheckpointOwner, run: str) -> bool:
+    """Whether the run folder `path` was copied from one that is still there: both would write these checkpoints."""
+    if owner.run != run or Path(owner.out).resolve() == path.resolve():
+        return False
+    original = RunRecord.read(Path(owner.out))
+    return original is not None and original.run == run

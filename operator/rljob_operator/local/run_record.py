@@ -67,18 +67,18 @@ class RunRecord(BaseModel):
     def entries(self, path: Path) -> Iterator[tuple[Place, Path]]:
         """What the run in the folder `path` has written, the record itself last."""
         for place in self.places:
-            if not self._is_lost(place):
+            if not self._is_lost(path, place):
                 for entry in matching(path / place.folder, place.names):
                     yield place, entry
         if (path / FILE).exists():
             yield Place(folder=".", names=[]), path / FILE
 
-    def _is_lost(self, place: Place) -> bool:
-        """Whether this is a place outside of the run folder that a later run has taken over."""
+    def _is_lost(self, path: Path, place: Place) -> bool:
+        """Whether this is a place outside of the run folder that is another run's, or that of which this is a copy."""
         if not Path(place.folder).is_absolute():
             return False
         owner = CheckpointOwner.of(base_of(place))
-        return owner is not None and owner.run != self.run
+        return owner is not None and (owner.run, Path(owner.out).resolve()) != (self.run, path.resolve())
 
 
 class CheckpointOwner(BaseModel):

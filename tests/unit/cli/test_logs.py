@@ -10,7 +10,7 @@ from rljob_api.cluster import LABEL_JOB, RUN_DIR, coordinator_name
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
 from rljob_api.wire.logs import begins_line
-from rljob_cli.kept_log_pod import reader_pod, volume_problem
+from rljob_cli.kept_log_pod import claim_of, reader_pod, rest_problem, volume_problem
 from rljob_cli.main import cli
 from rljob_operator.build import Owner, Platform, manifests
 from rljob_operator.options import OperatorOptions
@@ -96,3 +96,22 @@ def test_a_job_whose_run_folder_goes_with_its_pods_says_so() -> None:
     said = volume_problem("demo", deployment)
     assert said is not None
     assert said.startswith("The RLJob demo has no volume that outlives its pods: its template gives the run folder")
+
+
+@pytest.mark.parametrize(
+    ("phase", "bound", "sentence"),
+    [
+        ("Succeeded", "Bound", None),
+        ("Failed", "Bound", None),
+        ("Suspended", "Bound", None),
+        ("Failed", "Pending", "has ended before its volume was there (the claim is not bound)"),
+        ("Starting", "Pending", "The RLJob demo is Starting and no pod of it runs that could be asked."),
+        ("Running", "Bound", "The RLJob demo is Running and no pod of it runs that could be asked."),
+    ],
+)
+def test_no_volume_is_mounted_before_its_job_has_come_to_rest(phase: str, bound: str, sentence: str | None) -> None:
+    """One that is bound to the node of its first pod must not be bound by ours."""
+    claim = {"status": {"phase": bound}}
+    assert claim_of(coordinator_of()) == "demo-checkpoints"
+    said = rest_problem({**JOB, "status": {"phase": phase}}, claim)
+    assert (said is None) if sentence is None else (said is not None and sentence in said)

@@ -208,6 +208,26 @@ def test_checkpoints_elsewhere_go_with_their_run(tmp_path: Path) -> None:
     assert (tmp_path / "saved.1" / CHECKPOINT / "model.safetensors").exists()
 
 
+def test_a_copy_of_a_run_has_no_say_over_checkpoints_elsewhere(tmp_path: Path) -> None:
+    run, saved, copied = tmp_path / "run", tmp_path / "saved", tmp_path / "copied"
+    manifest = job(path=str(saved))
+    a_run(run, manifest)
+    shutil.copytree(run, copied)
+    before = files(saved)
+    with pytest.raises(RunRefused, match=rf"^spec\.checkpoint\.path: {saved} has checkpoints that are not of"):
+        start_over(copied, manifest, Earlier.DELETED)
+    folder = RunFolder.open(copied, fresh=False)
+    with pytest.raises(RunRefused, match=rf"^spec\.checkpoint\.path: {saved} has the checkpoints of another run"):
+        folder.begin(manifest)
+    folder.close()
+    assert files(saved) == before
+    shutil.rmtree(copied)
+    run.rename(copied)  # what was moved is no copy
+    folder = RunFolder.open(copied, fresh=False)
+    folder.begin(manifest)
+    folder.close()
+
+
 def test_two_runs_do_not_share_a_folder_of_checkpoints(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     first = RunFolder.open(tmp_path / "first", fresh=False)
