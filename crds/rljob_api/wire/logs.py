@@ -17,7 +17,7 @@ KEPT_CHARACTERS = 1 << 16
 """Of each log, the newest so many are kept on a cluster."""
 LOG_NAME = r"^(actor|rollout|actor_fwd|reference|advantages)-\d{1,6}\.(\d{1,4}|engine(\.\d{1,4})?)$"
 """Of a rank or an engine, without the suffix."""
-BEGINS = re.compile(r"^=== begins at .* ===$", re.MULTILINE)
+BEGINS = re.compile(r"^=== new life at .* ===$", re.MULTILINE)
 """The line before the first of each life of a rank or engine."""
 
 
@@ -38,7 +38,7 @@ class LogTails(WireModel):
 
 def begins_line(at: str) -> str:
     """The mark of a life that begins."""
-    return f"=== begins at {at} ===\n"
+    return f"=== new life at {at} ===\n"
 
 
 def pod_of(name: str) -> PodKey:
