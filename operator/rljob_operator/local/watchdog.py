@@ -39,6 +39,8 @@ class _Silence:
     question: Hashable
     """A server's pid: it is asked again and again. Of the parent also what it has to do."""
     limit_seconds: float
+    since: float
+    """By the watchdog's clock."""
     seconds: float = 0.0
 
 
@@ -56,6 +58,7 @@ class Watchdog:
     ) -> None:
         """`stopped_limit_seconds` (heartbeatTimeoutSeconds) is for one that is stopped: that is no slow answer."""
         self._stopped_limit = stopped_limit_seconds
+        self._clock = clock
         self._infrastructure = infrastructure
         self._pods = pods
         self._probes = probes
@@ -65,7 +68,7 @@ class Watchdog:
 
     def heard(self, name: str) -> None:
         """This process has answered just now."""
-        self._known[name] = _Silence(self._infrastructure.process(name).pid, SILENCE_LIMIT_SECONDS)
+        self._known[name] = _Silence(self._infrastructure.process(name).pid, SILENCE_LIMIT_SECONDS, self._clock())
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -115,9 +118,9 @@ class Watchdog:
         """The limit in words, where it is over. A new question has its whole limit."""
         silence = self._known.get(name)
         if silence is None or silence.question != question:
-            self._known[name] = _Silence(question, limit)
+            self._known[name] = _Silence(question, limit, self._clock())
             return None
-        silence.seconds += passed
+        silence.seconds += min(passed, self._clock() - silence.since)  # it may have answered in this very look
         if silence.seconds > silence.limit_seconds:
             return f"{silence.limit_seconds:.0f} s"
         if silence.seconds > self._stopped_limit and self._infrastructure.is_stopped(name):

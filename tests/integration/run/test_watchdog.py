@@ -49,3 +49,30 @@ async def watch_a_silent_coordinator(has_answered: bool, is_stopped: bool) -> No
     how = f"{limit + 1:.0f} s and is stopped (SIGSTOP)" if is_stopped else f"{limit:.0f} s"
     assert told == [f"coordinator (process {process.pid}) has not answered in {how}; it is killed"]
     await asyncio.wait_for(process.wait(), 60)
+
+
+def test_the_time_before_an_answer_is_no_silence() -> None:
+    asyncio.run(watch_a_coordinator_that_is_stopped_after_it_has_answered())
+
+
+async def watch_a_coordinator_that_is_stopped_after_it_has_answered() -> None:
+    now, told = [0.0], list[str]()
+    infrastructure = Infrastructure(ended=lambda _: None, last_words=lambda _: "")
+    await infrastructure.start({"coordinator": lambda: asyncio.create_subprocess_exec("sleep", "300")})
+    watchdog = Watchdog(
+        infrastructure, cast(Pods, None), (), told.append, stopped_limit_seconds=5, clock=lambda: now[0]
+    )
+    process = infrastructure.process("coordinator")
+    stop(process.pid)
+    await watchdog.look()
+    now[0] += 2
+    watchdog.heard("coordinator")  # what it had sent before it was stopped
+    for _ in range(3):
+        await watchdog.look()
+        now[0] += 2
+    assert told == [], "it was silent for 4 s at the last look"
+    await watchdog.look()
+    assert told == [
+        f"coordinator (process {process.pid}) has not answered in 6 s and is stopped (SIGSTOP); it is killed"
+    ]
+    await asyncio.wait_for(process.wait(), 60)
