@@ -36,7 +36,7 @@ def test_nobody_waits_for_a_reference_that_no_kl_term_reads(tmp_path: Path) -> N
     """It is stopped for as long as it takes to train and record many rollouts; their rows go all the same."""
     patience = {"heartbeatTimeoutSeconds": 300, "stallTimeoutSeconds": 600}
     manifest = make_simulated(
-        tmp_path, rollout={"numRollouts": 40}, algorithm={"kl": {"coefficient": 0}}, restartPolicy=patience
+        tmp_path, rollout={"numRollouts": 30}, algorithm={"kl": {"coefficient": 0}}, restartPolicy=patience
     )
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path, seconds=0.1)) as job:
         job.wait_for("all roles", job.ready)
