@@ -19,7 +19,13 @@ from rljob_workers.trainers.fsdp.twin_config import twin_configs
 NOT_ALONE = r"log-probs of its twin are off by \d"
 
 FAMILIES = [
-    pytest.param("opt", {"layerdrop": 0.5, "dropout": 0.5}, None, None, id="opt: skipped layers, calls of dropout"),
+    pytest.param(
+        "opt",
+        {"layerdrop": 0.5, "dropout": 0.5, "vocab_size": 61},
+        None,
+        None,
+        id="opt: skipped layers, calls of dropout",
+    ),
     pytest.param("biogpt", {"activation_dropout": 0.5}, None, None, id="biogpt: dropout of activations"),
     pytest.param("gpt_bigcode", {"attn_pdrop": 0.5}, None, None, id="gpt_bigcode: dropout by a rate of the module"),
     pytest.param("gpt_neox", {}, None, None, id="gpt_neox: another name for the head"),

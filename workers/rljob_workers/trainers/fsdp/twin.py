@@ -51,13 +51,16 @@ def prove(described: Mapping[str, Any]) -> FamilyProof:
             torch.manual_seed(_SEED)
             try:
                 twin = _made(small)
-                expected = _by_itself(twin)
+                tokens = _tokens_of(twin)
+                expected = _by_itself(twin, tokens)
                 twin.save_pretrained(folder)
             except Exception as error:
                 problem = problem or f"a small twin of it cannot be made ({_first_line(error)})"
                 continue
             gradients = {name: tensor.grad for name, tensor in twin.named_parameters()}
-            layouts = {packing: _difference(Path(folder), packing, expected, gradients) for packing in (True, False)}
+            layouts = {
+                packing: _difference(Path(folder), packing, tokens, expected, gradients) for packing in (True, False)
+            }
             return FamilyProof(packed=layouts[True], padded=layouts[False])
     return FamilyProof(packed=problem, padded=problem)
 
@@ -88,10 +91,10 @@ def _made(described: Mapping[str, Any]) -> PreTrainedModel:
     return model
 
 
-def _by_itself(model: PreTrainedModel) -> torch.Tensor:
+def _by_itself(model: PreTrainedModel, tokens: Jagged) -> torch.Tensor:
     """Log-probs, each row in a pass of its own, all its logits at once; leaves the gradients."""
     parts = []
-    for row, response in zip(_tokens().rows(), _RESPONSES, strict=True):
+    for row, response in zip(tokens.rows(), _RESPONSES, strict=True):
         logits = model(input_ids=row[None].long(), use_cache=False).logits[0, :-1].float()
         log_probs = torch.log_softmax(logits / _TEMPERATURE, -1)
         parts.append(log_probs.gather(1, row[1:, None].long())[-response:, 0])
@@ -103,14 +106,14 @@ def _by_itself(model: PreTrainedModel) -> torch.Tensor:
 
 
 def _difference(
-    folder: Path, packing: bool, expected: torch.Tensor, gradients: Mapping[str, torch.Tensor | None]
+    folder: Path, packing: bool, tokens: Jagged, expected: torch.Tensor, gradients: Mapping[str, torch.Tensor | None]
 ) -> str | None:
     """Why rows in this layout are not computed as by transformers; None where they are."""
     try:
         options = ModelOptions(torch.float32, torch.float32, packing=packing, activation_checkpointing=True)
         own = build_whole(_saved_config(folder), options)
         load_folder(own, folder)
-        inputs = (joined_inputs if packing else padded_inputs)(_tokens(), torch.tensor(_RESPONSES), torch.device("cpu"))
+        inputs = (joined_inputs if packing else padded_inputs)(tokens, torch.tensor(_RESPONSES), torch.device("cpu"))
         found, _ = score(own, inputs, _TEMPERATURE)
         torch.autograd.backward(found @ _weights())
         with torch.no_grad():
@@ -143,10 +146,11 @@ def _saved_config(folder: Path) -> Any:  # noqa: ANN401 -- transformers' config,
     return AutoConfig.from_pretrained(folder)
 
 
-def _tokens() -> Jagged:
+def _tokens_of(model: PreTrainedModel) -> Jagged:
+    words = min([VOCABULARY, *(len(table) for table in model.get_input_embeddings().parameters())])
     chance = torch.Generator().manual_seed(_SEED)
     return Jagged.from_rows(
-        [torch.randint(0, VOCABULARY, (length,), generator=chance, dtype=torch.int32) for length in _LENGTHS]
+        [torch.randint(0, words, (length,), generator=chance, dtype=torch.int32) for length in _LENGTHS]
     )
 
 
