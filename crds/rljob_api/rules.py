@@ -275,6 +275,29 @@ RESTART_POLICY: tuple[Rule, ...] = (
         "that does not come would be called a stalled job. Give less than stallTimeoutSeconds, or leave it out.",
         cel="!has(self.collectiveTimeoutSeconds) || self.collectiveTimeoutSeconds < self.stallTimeoutSeconds",
     ),
+    Rule(
+        field="coordinatorAbsenceSeconds",
+        holds=lambda policy: (
+            policy.coordinator_absence_seconds is None
+            or policy.coordinator_absence_seconds < policy.stall_timeout_seconds
+        ),
+        sentence="{coordinatorAbsenceSeconds} is not below stallTimeoutSeconds {stallTimeoutSeconds}, so that a rank "
+        "that waits for its coordinator would be called a stalled job. Give less than stallTimeoutSeconds, or leave it "
+        "out.",
+        cel="!has(self.coordinatorAbsenceSeconds) || self.coordinatorAbsenceSeconds < self.stallTimeoutSeconds",
+    ),
+    Rule(
+        field="coordinatorAbsenceSeconds",
+        holds=lambda policy: (
+            None in (policy.coordinator_absence_seconds, policy.collective_timeout_seconds)
+            or policy.coordinator_absence_seconds < policy.collective_timeout_seconds
+        ),
+        sentence="{coordinatorAbsenceSeconds} is not below collectiveTimeoutSeconds {collectiveTimeoutSeconds}, so "
+        "that a rank that waits for its coordinator would be called one that hangs. Give less than "
+        "collectiveTimeoutSeconds, or leave it out.",
+        cel="!has(self.coordinatorAbsenceSeconds) || !has(self.collectiveTimeoutSeconds) || "
+        "self.coordinatorAbsenceSeconds < self.collectiveTimeoutSeconds",
+    ),
 )
 
 FAILURE_RULE: tuple[Rule, ...] = (

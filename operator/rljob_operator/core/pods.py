@@ -95,7 +95,11 @@ def _lost(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus, 
         return _taken_away(key, pod, fact.ending, quoted(fact.last_words), fact)
     if fact.life == pod.life and fact.state is not PodState.EXITED:
         silent = _silent(observed, status, key, fact, now)
-        return None if silent is None else Cause(f"pod/{pod.life}", Reason.LAUNCHER_LOST, key, silent, lost=True)
+        if silent is None:
+            return None
+        counts = not _hears_nobody(observed, status, now)
+        message = silent if counts else f"{silent}, nor has any other: the coordinator is cut off from all of them"
+        return Cause(f"pod/{pod.life}", Reason.LAUNCHER_LOST, key, message, lost=True, counts=counts)
     return Cause(
         id=f"pod/{pod.life}",
         reason=Reason.LAUNCHER_LOST,
@@ -133,6 +137,16 @@ def _how_ended(key: PodKey, pod: PodStatus, fact: PodFact) -> str:
     # Whoever is killed says nothing about it: its last line would be of something else.
     said = "" if fact.exit_code is not None and fact.exit_code < 0 else quoted(fact.last_words)
     return f"the launcher of {key} {how_ended(fact.exit_code)}{because}{said}"
+
+
+def _hears_nobody(observed: Observed, status: RLJobStatus, now: float) -> bool:
+    """Whether no launcher of the job, of two or more, has asked for so long that one alone would be half silent.
+
+    They do not die all at once, each on its own machine: then it is the coordinator that cannot be reached.
+    """
+    limit = max(POLL_SLACK_SECONDS, observed.policy.heartbeat_timeout_seconds / 2)
+    seen = [found for key, pod in staying(status) if (found := observed.seen(key, pod.life)) is not None]
+    return len(seen) > 1 and all(seen_seconds(status, one.poll_age_seconds, now) > limit for one in seen)
 
 
 def _silent(observed: Observed, status: RLJobStatus, key: PodKey, fact: PodFact, now: float) -> str | None:

@@ -37,7 +37,9 @@ PATIENCE_SECONDS = 120.0
 ROLES = {Role.ROLLOUT: 2, Role.ACTOR: 2, Role.ACTOR_FWD: 1, Role.ADVANTAGES: 1}
 
 
-def job(chunk_bytes: int = 1 << 16, keep: int = 2, heartbeat_seconds: int = 30) -> RLJob:
+def job(
+    chunk_bytes: int = 1 << 16, keep: int = 2, heartbeat_seconds: int = 30, absence_seconds: int | None = None
+) -> RLJob:
     return RLJob.model_validate(
         {
             "metadata": {"name": "test"},
@@ -49,7 +51,10 @@ def job(chunk_bytes: int = 1 << 16, keep: int = 2, heartbeat_seconds: int = 30) 
                 "roles": {"rollout": {"replicas": 2}},
                 "weightSync": {"chunkBytes": chunk_bytes, "timeoutSeconds": 120},
                 "checkpoint": {"keep": keep},
-                "restartPolicy": {"heartbeatTimeoutSeconds": heartbeat_seconds},
+                "restartPolicy": {
+                    "heartbeatTimeoutSeconds": heartbeat_seconds,
+                    "coordinatorAbsenceSeconds": absence_seconds,
+                },
             },
         }
     )

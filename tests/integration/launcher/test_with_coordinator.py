@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rljob_api.names import EXIT_CUT_OFF
 from rljob_api.wire.epochs import PodPhase
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import RankObservation
@@ -19,12 +20,15 @@ from tests.integration.transfer_queue.servers import Servers
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    """A running coordinator over empty servers, in a folder whose path is short enough for sockets."""
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """A running coordinator over empty servers, in a folder whose path is short enough for sockets.
+
+    A parameter is for how long ranks do without it.
+    """
     with tempfile.TemporaryDirectory(prefix="rlj-pod-") as folder:
         servers = Servers(Path(folder))
         servers.start()
-        world = World(servers, Path(folder), job())
+        world = World(servers, Path(folder), job(absence_seconds=getattr(request, "param", None)))
         world.start()
         yield world
         world.stop()
@@ -74,18 +78,27 @@ def test_a_death_in_place_then_a_new_epoch_then_the_end(world: World, parent: Pa
     assert not any(is_running(row.pid) for row in second)
 
 
-def test_a_death_while_the_coordinator_is_dead_is_reported_when_it_is_back(world: World, parent: ParentProcess) -> None:
+@pytest.mark.parametrize("world", [2], indirect=True, ids=["ranks leave after 2 s"])
+def test_a_death_while_the_coordinator_is_dead_is_reported_before_those_that_left_for_want_of_it(
+    world: World, parent: ParentProcess
+) -> None:
+    """So that it counts, once: a rank that left by itself is held back until an order for it could have come."""
     world.begin()
     launcher = parent.spawn(ACTOR)
-    rank = ready(world, ACTOR, 1)
+    parent.spawn(ROLLOUT)
+    rank, other = ready(world, ACTOR, 1), ready(world, ROLLOUT, 1)
     world.kill()
     os.kill(rank.pid, signal.SIGKILL)
     eventually("the launcher to have seen it", lambda: "was killed by SIGKILL" in parent.log("actor-0"))
+    eventually("the other one to leave", lambda: f"exited with code {EXIT_CUT_OFF}" in parent.log("rollout-0"))
+    assert "rollout-0.0: the coordinator at " in parent.log("rollout-0.0")
     world.start()
     failure = eventually("the report", lambda: next(iter(world.status().failures), None))
     assert failure.incarnation == rank.incarnation
-    world.order(1, {"actor-0": 1})
+    world.order(1, {"actor-0": 1, "rollout-0": 1})
     ready(world, ACTOR, 1, 1)
+    assert ready(world, ROLLOUT, 1, 1).incarnation != other.incarnation
+    assert [report.id for report in world.status().failures] == [failure.id]
     assert is_running(launcher)
 
 

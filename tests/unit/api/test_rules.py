@@ -111,6 +111,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     ),
     "spec.restartPolicy.stallTimeoutSeconds": st.sampled_from([2, 30, 31]),
     "spec.restartPolicy.collectiveTimeoutSeconds": st.sampled_from([1, 30, 31, 600, None]),
+    "spec.restartPolicy.coordinatorAbsenceSeconds": st.sampled_from([1, 30, 31, 600, None]),
     "spec.restartPolicy.heartbeatTimeoutSeconds": st.sampled_from([1, 30, 600]),
 }
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.spec import RestartPolicySpec
-from rljob_api.timeouts import collective_seconds, parts_seconds
+from rljob_api.timeouts import absence_seconds, collective_seconds, parts_seconds
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,19 @@ def test_how_long_a_collective_may_take(given_seconds: int | None, expected: flo
     policy = RestartPolicySpec(collective_timeout_seconds=given_seconds)
     assert collective_seconds(policy) == expected
     assert parts_seconds(policy) == max(300.0, expected)
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        pytest.param({}, 157.5, id="half of what others wait"),
+        pytest.param({"collective_timeout_seconds": 100}, 60.0, id="a minute"),
+        pytest.param({"collective_timeout_seconds": 40}, 40.0, id="others do not wait for a minute"),
+        pytest.param({"coordinator_absence_seconds": 5}, 5.0, id="as it is given"),
+    ],
+)
+def test_how_long_a_rank_does_without_its_coordinator(policy: dict[str, int], expected: float) -> None:
+    assert absence_seconds(RestartPolicySpec.model_validate(policy)) == expected
 
 
 @given(st.integers(1, 86400), st.integers(1, 604800 - 86400))

@@ -95,6 +95,16 @@ def test_workers_that_were_cut_off_too_get_their_time_once_more() -> None:
     (event,) = world.turn(4).events
     assert (event.reason, world.status.restart.epoch) == (Reason.LAUNCHER_LOST, 2)
     assert "has not asked the coordinator for orders in 3" in event.message, "what nobody could see is not told either"
+    assert "the coordinator is cut off from all of them (not counted)" in event.message
+    assert world.status.restart.counted_towards_max == 0
+
+
+def test_one_launcher_that_is_silent_among_others_counts() -> None:
+    world = make_cluster()
+    world.pod(Role.ACTOR).silent = LIMIT + 3.0
+    (event,) = (event for event in world.turn().events if event.reason is Reason.LAUNCHER_LOST)
+    assert "not counted" not in event.message
+    assert world.status.restart.counted_towards_max == 1
 
 
 def test_a_pod_that_its_platform_ends_meanwhile_is_restarted_all_the_same() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from rljob_api.names import EXIT_GROUP_BROKEN, Role, Scope
+from rljob_api.names import EXIT_CUT_OFF, EXIT_GROUP_BROKEN, Role, Scope
 from rljob_api.spec import RestartPolicySpec
 from rljob_api.status import Phase
 from rljob_api.wire.failures import FailureKind
@@ -203,6 +203,24 @@ def test_a_damaged_checkpoint_restarts_the_job_uncounted_and_explains_the_ranks_
         assert (event.reason, event.scope) == (Reason.CHECKPOINT_DAMAGED, Scope.GLOBAL)
         assert event.message.startswith("model is cut (not counted); the job restarts in epoch 2")
         assert decision.status.restart.counted_towards_max == 0
+
+
+@pytest.mark.parametrize(
+    ("codes", "counted"),
+    [
+        pytest.param({Role.ACTOR: EXIT_CUT_OFF, Role.ROLLOUT: EXIT_CUT_OFF}, 0, id="nobody died"),
+        pytest.param({Role.ACTOR: EXIT_CUT_OFF, Role.ROLLOUT: -9}, 1, id="one died meanwhile"),
+        pytest.param({Role.ACTOR: -9, Role.ROLLOUT: -9}, 1, id="two died meanwhile"),
+    ],
+)
+def test_ranks_that_could_not_reach_the_coordinator_are_not_counted(codes: dict[Role, int], counted: int) -> None:
+    observed = make_running(make_policy())
+    failures = [make_failure(observed.status, key(role), exit_code=code) for role, code in codes.items()]
+    decision = decide(with_failures(observed, *failures), NOW)
+    (event,) = decision.events
+    assert (event.reason, event.scope) == (Reason.RANK_EXITED, Scope.GLOBAL)
+    assert ("(not counted)" in event.message) == (counted == 0)
+    assert decision.status.restart.counted_towards_max == counted
 
 
 def test_an_engine_that_dies_restarts_nothing_and_is_told() -> None:

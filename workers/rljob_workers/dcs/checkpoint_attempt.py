@@ -43,8 +43,6 @@ from rljob_workers.models.slices import state_files
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-CALL_SECONDS = 120.0
-"""How long the coordinator may be away while a checkpoint waits for it."""
 POLL_SECONDS = 5.0
 
 
@@ -60,6 +58,12 @@ class Place:
     """Small files that the leader puts into every folder as they are."""
     parts_seconds: float
     """How long the leader waits, its own part written, for those of the others."""
+    absence_seconds: float
+    """How long the coordinator may be away while a checkpoint waits for it."""
+
+    def deadline(self) -> float:
+        """Of a call that begins now."""
+        return time.monotonic() + self.absence_seconds
 
 
 class Attempt:
@@ -93,7 +97,7 @@ class Attempt:
     def _begin(self, client: CoordinatorClient) -> None:
         place = self._place
         request = CheckpointBegin(life=place.life, id=self._due.weight, folder=self._name, parts=list(place.gang.parts))
-        client.call("POST", "/v1/checkpoints/begin", request, deadline=_soon())
+        client.call("POST", "/v1/checkpoints/begin", request, deadline=self._place.deadline())
         failpoint("checkpoint.begun")
 
     def _write_part(self) -> dict[str, str]:
@@ -121,7 +125,7 @@ class Attempt:
         place = self._place
         part = CheckpointPart(writer=place.gang.own, files=files)
         request = CheckpointPartRequest(life=place.life, id=self._due.weight, folder=self._name, part=part)
-        return client.ask("POST", "/v1/checkpoints/parts", request, CheckpointAttempt, deadline=_soon())
+        return client.ask("POST", "/v1/checkpoints/parts", request, CheckpointAttempt, deadline=self._place.deadline())
 
     def _await_parts(self, client: CoordinatorClient, attempt: CheckpointAttempt) -> CheckpointAttempt | None:
         """The attempt once every part is there; None, and the attempt is given up by name, at the deadline."""
@@ -132,10 +136,10 @@ class Attempt:
                 request = CheckpointGiveUp(
                     life=self._place.life, folder=self._name, waited_seconds=self._place.parts_seconds
                 )
-                client.call("POST", "/v1/checkpoints/give-up", request, deadline=_soon())
+                client.call("POST", "/v1/checkpoints/give-up", request, deadline=self._place.deadline())
                 return None
             wait = min(POLL_SECONDS, left)
-            body = client.call("GET", f"{path}{wait:.3f}", None, deadline=_soon(), wait=wait)
+            body = client.call("GET", f"{path}{wait:.3f}", None, deadline=self._place.deadline(), wait=wait)
             attempt = attempt if body == b"null" else CheckpointAttempt.model_validate_json(body)
         return attempt
 
@@ -171,7 +175,7 @@ class Attempt:
             checksums={CHECKSUMS_FILE: digest},
             call_id=f"{self._place.life.incarnation}/record/{self._due.weight}",
         )
-        return client.ask("POST", "/v1/checkpoints", request, CheckpointRecord, deadline=_soon())
+        return client.ask("POST", "/v1/checkpoints", request, CheckpointRecord, deadline=self._place.deadline())
 
     def _settle(self, record: CheckpointRecord) -> None:
         settle(self._place.root, record)
@@ -183,7 +187,3 @@ def settle(root: Path, record: CheckpointRecord) -> None:
     if before is None or before.epoch <= record.epoch:  # else this life was stopped, and others have gone on
         write_record(root, record)
     (root / record.folder / RECORDED_MARK).touch()
-
-
-def _soon() -> float:
-    return time.monotonic() + CALL_SECONDS

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -22,11 +21,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from rljob_api.failpoints import failpoint
-from rljob_api.timeouts import parts_seconds
+from rljob_api.timeouts import absence_seconds, parts_seconds
 from rljob_api.wire.checkpoints import DamageRequest, PartWriter
 from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.blob import safetensors_pieces
-from rljob_workers.dcs.checkpoint_attempt import CALL_SECONDS, Attempt, Place
+from rljob_workers.dcs.checkpoint_attempt import Attempt, Place
 from rljob_workers.dcs.checkpoint_folders import Retention
 from rljob_workers.dcs.checkpoint_layout import (
     RECORDED_MARK,
@@ -65,8 +64,9 @@ def build_checkpoint_store(
     role = context.life.key.role
     writers = tuple(PartWriter(role=role, rank=rank) for rank in range(context.world_size))
     gang = Gang(leader or context.life.incarnation, writers, writers[context.global_rank])
-    patience = parts_seconds(context.job.spec.restart_policy)
-    place = Place(context.checkpoint_dir, context.life, context.endpoints, gang, describing, patience)
+    policy = context.job.spec.restart_policy
+    waits = parts_seconds(policy), absence_seconds(policy)
+    place = Place(context.checkpoint_dir, context.life, context.endpoints, gang, describing, *waits)
     checkpoint = context.job.spec.checkpoint
     return CheckpointStore(place, session, share, Retention(checkpoint.keep, checkpoint.keep_every))
 
@@ -188,7 +188,7 @@ class CheckpointStore:
         )
         try:
             with contextlib.closing(CoordinatorClient(self._place.endpoints)) as client:
-                client.call("POST", "/v1/checkpoints/damaged", request, deadline=time.monotonic() + CALL_SECONDS)
+                client.call("POST", "/v1/checkpoints/damaged", request, deadline=self._place.deadline())
         except CoordinatorRefused:
             return
         raise DamageReported(damage.path, damage.what) from damage

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from rljob_api.timeouts import absence_seconds
 from rljob_api.wire.failures import Failure, FailureKind, Hopeless
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.ranks import (
@@ -42,8 +43,6 @@ from rljob_workers.dcs.errors import CoordinatorUnreachable, DcsError
 
 AGAIN_SECONDS = 0.5
 """After a beat without answer: a coordinator that began anew knows neither what a rank waits for nor what it does."""
-ABSENCE_SECONDS = 60.0
-"""A coordinator that is away for longer ends the rank; a restart of it takes one or two seconds."""
 
 
 class Keep(Enum):
@@ -80,6 +79,7 @@ class RankSession:
         self._progress = 0
         self._clock = clock
         self._client = CoordinatorClient(context.endpoints, clock)
+        self._absence_seconds = absence_seconds(context.job.spec.restart_policy)
         self._state = RankState.STARTING
         self._work = _Work()
         self._busy: _BusyUntil | None = None
@@ -212,7 +212,7 @@ class RankSession:
 
     def _patience(self) -> float:
         self._in_flight = None
-        return self._clock() + ABSENCE_SECONDS
+        return self._clock() + self._absence_seconds
 
     def _register(self) -> RankWelcome:
         hello = RankHello(life=self.life, pid=os.getpid(), launcher=self.context.launcher)
@@ -283,7 +283,7 @@ class RankSession:
         """A beat got no answer: the next is due soon; the rank gives up only after a long absence."""
         self._due = self._clock() + again_in
         silent = self._clock() - self._heard
-        if silent > ABSENCE_SECONDS:
+        if silent > self._absence_seconds:
             raise CoordinatorUnreachable(
                 f"{self.life.key}: the coordinator at {self._client.url} has not answered a beat for {silent:.0f} s "
                 f"({why})."

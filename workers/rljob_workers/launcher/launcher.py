@@ -212,6 +212,8 @@ class Launcher:
             return
         pending, self._pending = self._pending, None
         answer = pending.result()
+        if answer is not None:
+            self._ranks.answered()
         if answer is None or answer.order is None:
             self._poll_not_before = self._clock() + ASK_AGAIN_SECONDS
             self._log_wait()

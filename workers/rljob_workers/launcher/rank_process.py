@@ -10,11 +10,11 @@ import random
 import sys
 from typing import TYPE_CHECKING
 
-from rljob_api.names import EXIT_FENCED, EXIT_GROUP_BROKEN
+from rljob_api.names import EXIT_CUT_OFF, EXIT_FENCED, EXIT_GROUP_BROKEN
 from rljob_api.role_traits import TRAITS
-from rljob_workers.dcs.errors import DamageReported, LifeOver
+from rljob_workers.dcs.errors import CoordinatorUnreachable, DamageReported, LifeOver
 from rljob_workers.launcher.device_slices import require_cuda
-from rljob_workers.transfer_queue.errors import Fenced
+from rljob_workers.transfer_queue.errors import ControlUnreachable, Fenced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,12 +51,18 @@ def until_broken(main: Callable[[RankContext], int], context: RankContext) -> in
 
 
 def until_fenced(main: Callable[[RankContext], int], context: RankContext) -> int:
-    """Runs `main`; a life that is over by the word of coordinator or queue leaves with a code of its own."""
+    """Runs `main`; a life that is over by the word of coordinator or queue leaves with a code of its own.
+
+    So does one that could reach them no more: it is begun anew once its launcher can.
+    """
     try:
         return main(context)
     except (LifeOver, Fenced) as over:
         sys.stderr.write(f"{context.life.key}: this life is over: {over}\n")
         return EXIT_FENCED
+    except (CoordinatorUnreachable, ControlUnreachable) as absent:
+        sys.stderr.write(f"{absent}\n")
+        return EXIT_CUT_OFF
 
 
 def rank_threads(spec: RLJobSpec, role: Role) -> int:

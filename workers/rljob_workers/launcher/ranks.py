@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rljob_api.attended import AttendedTime
-from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FENCED, EXIT_GROUP_BROKEN
+from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_CUT_OFF, EXIT_FENCED, EXIT_GROUP_BROKEN
 from rljob_api.process_stat import is_stopped
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure, FailureKind
@@ -26,9 +26,13 @@ from rljob_workers.launcher.device_tenants import take_over
 from rljob_workers.launcher.forking import Child, Exit, fork_child
 from rljob_workers.launcher.plan import RankView
 
-PATIENCE_SECONDS = {EXIT_FENCED: 10.0, EXIT_GROUP_BROKEN: 10.0}
-"""By exit code. A fenced rank has died of a decision whose order is on its way; one whose group broke has died of
-another rank's death, which somebody else reports. Only if no order comes in time are such ends failures."""
+PATIENCE_SECONDS = {EXIT_FENCED: 10.0, EXIT_GROUP_BROKEN: 10.0, EXIT_CUT_OFF: 10.0}
+"""By exit code, from when the coordinator answers this launcher.
+
+A fenced rank has died of a decision whose order is on its way; one whose group broke has died of another rank's death,
+which somebody else reports; one that was cut off may not have been alone, and deaths of that time, which count, are to
+be known first. Only if no order comes in time are such ends failures.
+"""
 
 LONGEST_TURN_SECONDS = 1.0
 """More of the time between two looks does not count for a rank that is stopped: its launcher was, too."""
@@ -49,6 +53,16 @@ class _RankLife:
     drain_asked_at: float | None = None
     killed_since: str | None = None
     """Why SIGKILL was sent."""
+
+
+@dataclass(slots=True)
+class _HeldBack:
+    """A failure that others may explain."""
+
+    row: _RankLife
+    failure: Failure
+    due: float | None = None
+    """None: the coordinator has not answered since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +89,7 @@ class Ranks:
         self._logs = logs
         self._clock = clock
         self._lives: dict[int, _RankLife] = {}
-        self._held_back: list[tuple[_RankLife, float, Failure]] = []
+        self._held_back: list[_HeldBack] = []
         self._attended = AttendedTime(LONGEST_TURN_SECONDS, clock)
         self._stopped: dict[int, float] = {}
         """Pid -> attended seconds for which it was seen to be stopped."""
@@ -208,16 +222,22 @@ class Ranks:
             return None
         failure = self._failure(row, ended.code, now)
         if ended.code in PATIENCE_SECONDS:
-            self._held_back.append((row, self._clock() + PATIENCE_SECONDS[ended.code], failure))
+            self._held_back.append(_HeldBack(row, failure))
             return None
         return failure
 
     def overdue(self, order: PodOrder | None) -> list[Failure]:
         """Failures that were held back, and for which no later order has come in time."""
-        self._held_back = [held for held in self._held_back if not _is_wanted(held[0], order)]
-        due = [held for held in self._held_back if self._clock() >= held[1]]
+        self._held_back = [held for held in self._held_back if not _is_wanted(held.row, order)]
+        due = [held for held in self._held_back if held.due is not None and self._clock() >= held.due]
         self._held_back = [held for held in self._held_back if held not in due]
-        return [failure for _, _, failure in due]
+        return [held.failure for held in due]
+
+    def answered(self) -> None:
+        """The coordinator has answered this launcher: an order for what is held back could come from here on."""
+        for held in self._held_back:
+            if held.due is None:
+                held.due = self._clock() + PATIENCE_SECONDS[held.row.exit_code or 0]
 
     def _failure(self, row: _RankLife, code: int, now: float) -> Failure:
         words = row.child.last_words()

@@ -9,7 +9,7 @@ import time
 
 import torch
 
-from rljob_api.timeouts import collective_seconds
+from rljob_api.timeouts import absence_seconds, collective_seconds
 from rljob_api.wire.identity import Life
 from rljob_api.wire.ranks import Rendezvous
 from rljob_workers.dcs.client import CoordinatorClient
@@ -23,8 +23,6 @@ POLL_SECONDS = 5.0
 BUSY_SECONDS = 60.0
 """Announced at every turn of the wait, so that nobody is called silent in it."""
 REFUSED_PAUSE_SECONDS = 0.5
-ABSENCE_SECONDS = 60.0
-"""A coordinator that is away for longer ends the rank, as in its session."""
 
 
 def form_group(context: RankContext, session: RankSession) -> DataParallelGroup:
@@ -92,7 +90,7 @@ class _Meeting:
             f"/v1/rendezvous/{_group_name(self._context)}?epoch={life.epoch}&generation={life.generation}"
             f"&wait={wait}&incarnation={life.incarnation}"
         )
-        deadline = time.monotonic() + ABSENCE_SECONDS
+        deadline = time.monotonic() + absence_seconds(self._context.job.spec.restart_policy)
         try:
             answer = self._client.call("GET", path, None, deadline=deadline, wait=wait)
         except CoordinatorRefused:
@@ -140,5 +138,6 @@ def _host(context: RankContext, client: CoordinatorClient, timeout_seconds: floa
         address=hosted.address,
         incarnation=life.incarnation,
     )
-    client.call("PUT", f"/v1/rendezvous/{name}", offer, deadline=time.monotonic() + ABSENCE_SECONDS)
+    deadline = time.monotonic() + absence_seconds(context.job.spec.restart_policy)
+    client.call("PUT", f"/v1/rendezvous/{name}", offer, deadline=deadline)
     return hosted
