@@ -83,7 +83,8 @@ class Reconciler:
                 await self._stop(key, raw, memory, status)
                 return None
             case = await self._case(key, raw, memory, status)
-            return None if case is None else await self._bring_on(case)
+            look = None if case is None else await self._bring_on(case)
+            return _sooner(look, memory.rehearsal.look_again_at, memory.waits.look_again_at)
         except Overtaken:
             return Look(time.time(), Urgency.ALARM)
 
@@ -107,13 +108,17 @@ class Reconciler:
         generation = generation_of(raw)
         job = memory.accepted.job(raw)
         problems = job.problems if isinstance(job, Refused) else self._problems(key, raw, job, status)
+        reason = Reason.INVALID_SPEC
         if not isinstance(job, Refused) and not problems:
-            return Case(key, raw, job, memory.last_accepted.note(job, generation), None, status, memory)
+            wanted = self._wanted(key, job, raw, status)
+            problems, reason = await memory.rehearsal.refused(generation, wanted, status), Reason.OBJECT_REFUSED
+            if not problems:
+                return Case(key, raw, job, memory.last_accepted.note(job, generation), None, status, memory)
         message, before = "\n".join(problems), await memory.last_accepted.read(status)
         if before is None or self._problems(key, raw, before[0], status):
-            await self._refuse(key, raw, memory, status, Reason.INVALID_SPEC.value, message)
+            await self._refuse(key, raw, memory, status, reason.value, message)
             return None
-        return Case(key, raw, *before, RefusedSpec(generation, message), status, memory)
+        return Case(key, raw, *before, RefusedSpec(generation, message, reason), status, memory)
 
     def _problems(self, key: JobKey, raw: Json, job: RLJob, status: RLJobStatus) -> tuple[str, ...]:
         """What a cluster cannot do of it."""
@@ -233,6 +238,7 @@ class Reconciler:
             await memory.actions.bury(scene.pods)
         finally:
             await self._emit(case, current, decision)
+            await self._emit_wait(case, decision.status)
             await self._tell(
                 case, [*(coordinator.take_told(decision.status) if coordinator is not None else []), *told]
             )
@@ -332,6 +338,11 @@ class Reconciler:
             _log.info("%s: %s: %s", case.key, event.reason.value, event.message)
             await self._events.emit(case.key, case.raw, record_of(event), event.once)
 
+    async def _emit_wait(self, case: Case, status: RLJobStatus) -> None:
+        record = case.memory.waits.of(status)
+        if record is not None:
+            await self._events.emit(case.key, case.raw, record)
+
     async def _emit_refused(self, key: JobKey, raw: Json, refusals: Sequence[Refusal]) -> None:
         """Those that somebody has to do something about. Raises where the next turn may fare better all the same."""
         for refusal in refusals:
@@ -379,6 +390,7 @@ class Reconciler:
         new = status.model_copy(update={"observed_generation": generation_of(case.raw), "reason": reason.value})
         if new != case.status:
             await case.memory.status.write(case.raw, case.status, new)
+        await self._emit_wait(case, new)
 
     async def _stop(self, key: JobKey, raw: Json, memory: JobMemory, status: Unreadable) -> None:
         """Says that nothing is done for a job whose status cannot be read. What runs already is left as it is."""
@@ -403,6 +415,14 @@ class Reconciler:
         _log.warning("%s: %s: %s", key, reason, message)
         self._world.metrics.decisions.labels(reason, "").inc()
         await self._events.emit(key, raw, warning(reason, message))
+
+
+def _sooner(look: Look | None, *times: float | None) -> Look | None:
+    """The same look, or an earlier one."""
+    due = min((each for each in times if each is not None), default=None)
+    if due is None or (look is not None and look.at <= due):
+        return look
+    return Look(due)
 
 
 def _stops(decision: Decision) -> bool:

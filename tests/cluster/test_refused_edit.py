@@ -55,9 +55,14 @@ def test_a_job_whose_edit_is_refused_is_supervised_by_the_last_spec(
         assert kubectl.get("configmap", config_name(job.name)) == before
         assert len(job.events("InvalidSpec")) == 1
 
+        job.change({"roles": {"actor": {"template": {"spec": {"containers": None, "hostNetwork": "true"}}}}})
+        job.wait("the API server's words", lambda: job.condition("Accepted").get("reason") == "ObjectRefused")
+        assert "hostNetwork" in job.condition("Accepted")["message"]
+        assert job.is_true("Ready"), "what it would never take does not take the pods away"
+
         job.change({"roles": {"actor": {"template": None}}, "activeDeadlineSeconds": 100_000})
         job.wait_true("Accepted")
-        assert job.status()["observedGeneration"] == good + 2
+        assert job.status()["observedGeneration"] == good + 3
         step = job.step()
         job.wait_step(step + 1)
         assert job.epoch() == 3, job.said()

@@ -115,10 +115,42 @@ def test_an_init_container_that_fails_is_named(kubectl: Kubectl) -> None:
     kubectl.delete("rljob", job.name)
 
 
-def test_no_node_is_named_with_the_schedulers_sentence(kubectl: Kubectl) -> None:
-    job = ClusterJob(kubectl, with_template("nowhere", "actor", NOWHERE)).apply()
-    wait_for_reason(job, "Unschedulable", "actor-0 (0/1 nodes are available", "node affinity/selector")
+def test_what_nodes_lack_comes_before_who_waits_to_be_beside_it_and_is_an_event(kubectl: Kubectl) -> None:
+    far_too_much = {"actor": {"resources": {"requests": {"cpu": "8000"}}}}
+    job = ClusterJob(kubectl, make_small_job("nowhere", roles=far_too_much)).apply()
+    beside = "didn't match pod affinity rules"
+    said = wait_for_reason(job, "Unschedulable", "actor-0 (0/1 nodes are available: 1 Insufficient cpu", beside)
+    assert said.index("Insufficient cpu") < said.index(beside), said
+    told = job.wait_event("Unschedulable")
+    assert (told["type"], "Insufficient cpu" in told["note"]) == ("Warning", True)
+    assert "Insufficient cpu" in kubectl("describe", "rljob", job.name).rpartition("Events:")[2]
     kubectl.delete("rljob", job.name)
+
+
+def test_a_scheduler_that_does_not_exist_is_named(kubectl: Kubectl) -> None:
+    job = ClusterJob(kubectl, make_small_job("unseen", scheduling={"schedulerName": "no-such"})).apply()
+    wait_for_reason(job, "NoScheduler", "actor-0", "no scheduler named no-such has looked at it")
+    kubectl.delete("rljob", job.name)
+
+
+def test_a_template_that_the_api_server_never_takes_is_refused_with_its_sentence(kubectl: Kubectl) -> None:
+    tries: list[tuple[str, Object, str]] = [
+        ("never-a", {"hostNetwork": "true"}, "hostNetwork"),
+        ("never-b", {"ephemeralContainers": [{"name": "d", "image": "i"}]}, "ephemeral containers not allowed"),
+        ("never-c", {"noSuchField": 1}, "unknown field"),
+    ]
+    jobs = [ClusterJob(kubectl, with_template(name, "actor", {"spec": spec})).apply() for name, spec, _ in tries]
+    for job, (name, _, words) in zip(jobs, tries, strict=True):
+        refused = job.wait_event("ObjectRefused")
+        accepted = job.condition("Accepted")
+        assert (accepted["status"], accepted["reason"]) == ("False", "ObjectRefused")
+        assert accepted["message"].startswith(f"Deployment {name}-actor was refused: ")
+        assert words in accepted["message"]
+        assert (job.status()["reason"], refused["type"]) == ("ObjectRefused", "Warning")
+        assert kubectl.all("deployments,statefulsets,secrets,configmaps", f"rljob.dev/job={name}") == []
+    jobs[0].change({"roles": {"actor": {"template": None}}})
+    jobs[0].wait("the job to begin", lambda: jobs[0].epoch() == 1, seconds=PATIENCE_SECONDS)
+    kubectl("delete", "rljob", *(job.name for job in jobs), "--wait=false")
 
 
 def test_a_class_of_storage_that_does_not_exist_is_named(kubectl: Kubectl) -> None:

@@ -33,6 +33,9 @@ class Server:
         self.objects: dict[str, Json] = {}
         self.written: list[tuple[str, str]] = []
         self.events: list[Json] = []
+        self.words = "hostNetwork: expected a truth value."
+        """What a rehearsal is refused with."""
+        self.rehearsed = 0
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
         path = resource.path(namespace, name)
@@ -47,6 +50,11 @@ class Server:
         if body["kind"] == "Event":
             self.events.append(body)
         return self._write("create", resource.path(namespace, body["metadata"]["name"]), body)
+
+    async def rehearse(self, resource: Resource, namespace: str, body: Json) -> None:
+        self.rehearsed += 1
+        if status := self.refuses("rehearse", resource.path(namespace, body["metadata"]["name"])):
+            raise refusal("rehearse", status, "Invalid", self.words)
 
     async def apply_new(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
         return self._write("apply", resource.path(namespace, name), body)
@@ -177,3 +185,50 @@ def test_a_job_whose_objects_name_is_taken_says_so_and_makes_no_pods() -> None:
     assert (accepted["status"], accepted["reason"]) == ("False", "NameTaken")
     assert f"Service {name}" in accepted["message"]
     assert not [path for _, path in server.written if "/deployments/" in path or "/statefulsets/" in path]
+
+
+ACTOR = path_of("Deployment", "quickstart-actor")
+
+
+def refuses_actor(verb: str, path: str) -> int:
+    return 422 if (verb, path) == ("rehearse", ACTOR) else 0
+
+
+def accepted_of(server: Server) -> tuple[str, str, str]:
+    conditions = server.objects[JOB]["status"]["conditions"]
+    found = next(each for each in conditions if each["type"] == "Accepted")
+    return found["status"], found["reason"], found["message"]
+
+
+def test_of_a_spec_that_the_api_server_never_takes_nothing_is_made() -> None:
+    server = Server(refuses_actor)
+    turns = Turns(server, RLJobStatus(), has_objects=False)
+    for _ in range(2):
+        look = turns.turn()
+    assert look is not None
+    assert time.time() < look.at <= time.time() + 10.0
+    said = "Deployment quickstart-actor was refused: hostNetwork: expected a truth value. Mend the template"
+    assert accepted_of(server)[:2] == ("False", "ObjectRefused")
+    assert accepted_of(server)[2].startswith(said)
+    assert [each["reason"] for each in server.events] == ["ObjectRefused"]
+    assert {path for verb, path in server.written if verb == "apply"} == set()
+    assert server.rehearsed == len(server_sets()), "it is not asked in every turn"
+
+
+def server_sets() -> list[str]:
+    made = manifests(quickstart(), Owner(KEY.namespace, UID), RLJobStatus(), OperatorOptions(), Platform())
+    return [each["metadata"]["name"] for each in made if each["kind"] in ("Deployment", "StatefulSet")]
+
+
+def test_what_a_policy_refuses_may_be_taken_later_and_is_no_fault_of_the_spec() -> None:
+    server = Server(refuses_actor)
+    server.words = "ValidatingAdmissionPolicy 'x' with binding 'y' denied request: not today"
+    Turns(server, RLJobStatus(), has_objects=False).turn()
+    assert any(verb == "apply" for verb, _ in server.written)
+
+
+def test_a_job_that_runs_is_not_asked_for_again() -> None:
+    begun = RLJobStatus(restart=RestartStatus.model_validate({"epoch": 1, "opened": 1}))
+    server = Server(refuses_actor)
+    Turns(server, begun, has_objects=True).turn()
+    assert server.rehearsed == 0

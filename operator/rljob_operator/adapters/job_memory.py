@@ -24,9 +24,11 @@ from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.refused_before import RefusedBefore
 from rljob_operator.adapters.remains import Remains
 from rljob_operator.adapters.restart_clock import RestartClock
+from rljob_operator.adapters.spec_rehearsal import SpecRehearsal
 from rljob_operator.adapters.startups import Startups
 from rljob_operator.adapters.status_writer import StatusWriter
 from rljob_operator.adapters.views import JobKey
+from rljob_operator.adapters.wait_events import WaitEvents
 from rljob_operator.build import Platform
 from rljob_operator.options import OperatorOptions
 
@@ -66,6 +68,8 @@ class JobMemory:
     status: StatusWriter
     actions: Actions
     restart_clock: RestartClock
+    rehearsal: SpecRehearsal
+    waits: WaitEvents
 
     @classmethod
     def of_new(cls, key: JobKey, uid: str, world: World) -> "JobMemory":
@@ -87,4 +91,6 @@ class JobMemory:
             status=StatusWriter(world.api, world.cache, key),
             actions=Actions(world.api, key),
             restart_clock=RestartClock(world.metrics),
+            rehearsal=SpecRehearsal(world.api, key),
+            waits=WaitEvents(),
         )

@@ -69,8 +69,9 @@ def observe(
     """What the core may know, and which pod each replica is."""
     members = replicas_of(sight)
     up_at = startups.of(members.values())
+    now = clock()
     facts = tuple(
-        _told(fact_of(key, pod, _template(sight, key.role), up_at.get(life_of(pod))), pod, sight.heard)
+        _told(fact_of(key, pod, _template(sight, key.role), up_at.get(life_of(pod))), pod, sight.heard, now)
         for key, pod in members.items()
     )
     spec = sight.job.spec
@@ -82,7 +83,7 @@ def observe(
         coordinator=sight.coordinator,
         silence=None if sight.coordinator is not None else sight.silence,
         pods=facts,
-        infrastructure=_infrastructure(sight, ends, clock()),
+        infrastructure=_infrastructure(sight, ends, now),
         processes=frozenset(process_names(spec.transfer_queue.storage_units)),
         unmade=unmade_roles(sight.key, sight.heard.owned),
         obstacles=sight.obstacles,
@@ -109,15 +110,15 @@ def replicas_of(sight: Sight) -> Mapping[PodKey, PodView]:
     return {key: workers[uid] for uid, key in assign(sight.status, candidates).items()}
 
 
-def _told(fact: PodFact, pod: PodView, heard: Heard) -> PodFact:
+def _told(fact: PodFact, pod: PodView, heard: Heard, now: float) -> PodFact:
     """With what Events say of a pod that is kept from running."""
-    why = of_pod(pod, heard) if fact.state is PodState.PENDING else None
+    why = of_pod(pod, heard, now) if fact.state is PodState.PENDING else None
     return fact if why is None else replace(fact, reason=why.reason, last_words=why.sentence)
 
 
 def _infrastructure(sight: Sight, ends: Ends, now: float) -> tuple[ProcessFact, ...]:
     there = infrastructure_pods(sight.key, sight.pods)
-    told = {name: why for name, pod in there.items() if (why := of_pod(pod, sight.heard)) is not None}
+    told = {name: why for name, pod in there.items() if (why := of_pod(pod, sight.heard, now)) is not None}
     present = infrastructure_facts(there, sight.status, ends, told)
     status = sight.status
     if status.restart.epoch == 0 or is_true(status, ConditionType.SUSPENDED) or terminal(status) is not None:

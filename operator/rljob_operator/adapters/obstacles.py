@@ -28,6 +28,9 @@ from rljob_operator.core.reasons import Reason
 FAILED_CREATE = "FailedCreate"
 """The word of the controllers whose pods the API server refuses."""
 
+UNTRIED_SECONDS = 10.0
+"""A scheduler looks at a new pod at once, and a busy one within seconds."""
+
 Owned = Mapping[tuple[str, str], OwnedView]
 
 
@@ -54,9 +57,19 @@ def suspects(pods: Sequence[PodView], owned: Owned) -> list[Suspect]:
     return found
 
 
-def of_pod(pod: PodView, heard: Heard) -> Obstacle | None:
-    """What Events say of a pod whose status says nothing, or nothing but that its volume is not there."""
+def of_pod(pod: PodView, heard: Heard, now: float) -> Obstacle | None:
+    """What Events say of a pod whose status says nothing, or nothing but that its volume is not there.
+
+    Of one that no scheduler looks at there are not even Events.
+    """
     own = heard.events.get(Suspect(PODS.kind, pod.name, pod.uid))
+    if own is None and not pod.is_tried and is_on_its_way(pod) and now - pod.created_at >= UNTRIED_SECONDS:
+        name = pod.scheduler or "default-scheduler"
+        return Obstacle(
+            Reason.NO_SCHEDULER.value,
+            f"no scheduler named {name} has looked at it. Run one in this cluster, or give the name of one that runs"
+            " (scheduling.schedulerName, or schedulerName in a template)",
+        )
     if own is not None or not _may_wait_for_a_claim(pod):
         return own
     for suspect, told in heard.events.items():

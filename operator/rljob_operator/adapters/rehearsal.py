@@ -21,6 +21,7 @@ _NAME = "rljob-options-rehearsal"
 _MADE_OF_OPTIONS = ("Deployment", "StatefulSet", "NetworkPolicy", "PodMonitor")
 _WRONG = (400, 422)
 """It is not understood, or is not valid."""
+_OF_OTHERS = ("admission webhook", "ValidatingAdmissionPolicy", "MutatingAdmissionPolicy")
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +35,11 @@ async def rehearse(api: Api, options: OperatorOptions, platform: Platform, names
         raise OptionsRefused("\n".join(dict.fromkeys(refused)))
 
 
+def is_never_taken(error: ApiRefused) -> bool:
+    """Whether the API server itself says no, and not a webhook or policy of somebody's, which may come and go."""
+    return error.status in _WRONG and not any(each in error.message for each in _OF_OTHERS)
+
+
 async def _asked(api: Api, manifest: Json) -> str | None:
     """What is wrong with an object, in the API server's words."""
     kind, namespace = manifest["kind"], manifest["metadata"]["namespace"]
@@ -45,7 +51,7 @@ async def _asked(api: Api, manifest: Json) -> str | None:
             await asyncio.sleep(ASK_AGAIN_SECONDS)
             continue
         except ApiRefused as error:
-            if error.status not in _WRONG or "admission webhook" in error.message:
+            if not is_never_taken(error):
                 return None
             part = manifest["metadata"]["name"].removeprefix(f"{_NAME}-")
             words = " ".join(error.message.split()).rstrip(".")

@@ -93,6 +93,10 @@ class PodView:
     """Why no node was found, in the scheduler's words."""
     unscheduled_reason: str
     """Its word for that: Unschedulable, SchedulingGated."""
+    scheduler: str
+    """Whose turn it is to find a node, by schedulerName."""
+    is_tried: bool
+    """A scheduler has looked at it, or it has a node."""
     restarts: int
     running_since: float | None
     started: bool
@@ -189,6 +193,8 @@ def view_pod(raw: Raw) -> PodView:
         disruption_message=disruption.get("message", ""),
         unscheduled=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
         unscheduled_reason=scheduled.get("reason", "") if scheduled.get("status") == "False" else "",
+        scheduler=spec.get("schedulerName", ""),
+        is_tried=bool(scheduled) or bool(spec.get("nodeName")),
         restarts=container.get("restartCount", 0),
         running_since=_time((state.get("running") or {}).get("startedAt")),
         started="running" in state and container.get("started") is not False,

@@ -129,6 +129,8 @@ class RefusedSpec:
     """metadata.generation of it."""
     message: str
     """What is wrong with it and the cure."""
+    reason: Reason = Reason.INVALID_SPEC
+    """Or ObjectRefused: the API server would not take what it is made of."""
 
 
 @dataclass(frozen=True, slots=True)

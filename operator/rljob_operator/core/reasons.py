@@ -138,6 +138,8 @@ class Reason(StrEnum):
     """The coordinator reads the control state, which takes no orders before."""
     EARLIER_JOB = "EarlierJob"
     """What is left of an earlier job of this name is still being deleted: this one begins when it is gone."""
+    NO_SCHEDULER = "NoScheduler"
+    """No scheduler looks at a pod: there is none of the name that the pod gives."""
     OBJECT_REFUSED = "ObjectRefused"
     """The API server does not take an object of the job: a quota, an admission webhook."""
     DRAINING = "Draining"

@@ -98,7 +98,7 @@ def _accepted(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJo
         event = Event(now, Reason.SECRET_LOST, LOCKED_OUT)
     elif refusal is not None:
         goes_on = f"The job goes on by the spec of generation {wishes.generation}, which was accepted last"
-        event = Event(now, Reason.INVALID_SPEC, f"{refusal.message.rstrip('.')}. {goes_on}")
+        event = Event(now, refusal.reason, f"{refusal.message.rstrip('.')}. {goes_on}")
     else:
         event = Event(now, Reason.ACCEPTED, "the operator takes care of this job")
     if condition is not None and (condition.reason, condition.message) == (event.reason.value, event.message):

@@ -17,20 +17,34 @@ from rljob_operator.core.reasons import Reason
 from rljob_operator.core.roster import staying
 from rljob_operator.core.wording import last_line
 
+_BESIDE_ANOTHER = "didn't match pod affinity rules"
+_SHORTAGE = "Insufficient "
+"""In the words of Kubernetes' scheduler."""
+
 
 def waited_for(observed: Observed, status: RLJobStatus, now: float) -> Obstacle:
     """The first word that anybody has for it ("": only time is waited for), and all that is waited for."""
     if status.restart.opened < status.restart.epoch:
         why = _why_not_open(observed, status, now)
         sentence = "the epoch is not open yet" + (f": {why.sentence}" if why else "")
-        named = [*_down(observed), *_named(observed, status, only_told=True)]
+        named = _causes_first([*_down(observed), *_named(observed, status, only_told=True)])
         sentence += f"; waiting for {', '.join(named)}" if named else ""
     else:
         why = None
-        sentence = "waiting for " + ", ".join([*_down(observed), *_named(observed, status)])
-    said = [*observed.obstacles, *_obstacles(observed, status), *([why] if why else [])]
+        sentence = "waiting for " + ", ".join(_causes_first([*_down(observed), *_named(observed, status)]))
+    found = sorted(_obstacles(observed, status), key=lambda each: _follows(each.sentence))
+    said = [*observed.obstacles, *found, *([why] if why else [])]
     sentence = "; ".join([sentence, *(each.sentence for each in observed.obstacles)])
     return Obstacle(next((each.reason for each in said if each.reason), ""), sentence)
+
+
+def _causes_first(named: list[str]) -> list[str]:
+    return sorted(named, key=_follows)
+
+
+def _follows(sentence: str) -> bool:
+    """Whether a pod waits only until another has a node: what keeps the other one is the cause of both."""
+    return _BESIDE_ANOTHER in sentence and _SHORTAGE not in sentence
 
 
 def _down(observed: Observed) -> list[str]:

@@ -13,6 +13,7 @@ from rljob_operator.adapters.errors import refusal
 from rljob_operator.adapters.hindrances import PATIENCE_SECONDS, Hindrances
 from rljob_operator.adapters.infrastructure_facts import ABSENT_SECONDS, NO_POD, Ends, absent_facts
 from rljob_operator.adapters.obstacles import (
+    UNTRIED_SECONDS,
     Heard,
     of_pod,
     process_names,
@@ -75,6 +76,29 @@ def test_whose_events_are_asked_for(pods: list[PodView], objects: Any, expected:
 MOUNT, PROVISION = Obstacle("FailedMount", "no such secret"), Obstacle("ProvisioningFailed", "no such class")
 
 
+UNTRIED = view_pod(make_pod(phase="Pending", node=""))
+NO_SCHEDULER = Obstacle(
+    "NoScheduler",
+    "no scheduler named mine has looked at it. Run one in this cluster, or give the name of one that runs"
+    " (scheduling.schedulerName, or schedulerName in a template)",
+)
+TRIED = view_pod(make_pod(phase="Pending", node="", conditions={"PodScheduled": ("False", "SchedulingGated", "gated")}))
+
+
+@pytest.mark.parametrize(
+    ("pod", "seconds", "expected"),
+    [
+        param(replace(UNTRIED, scheduler="mine"), UNTRIED_SECONDS - 1, None, id="it was made just now"),
+        param(replace(UNTRIED, scheduler="mine"), UNTRIED_SECONDS, NO_SCHEDULER, id="nobody looks at it"),
+        param(TRIED, 1000.0, None, id="a scheduler has said something"),
+        param(ON_ITS_WAY, 1000.0, None, id="it has a node"),
+        param(replace(UNTRIED, deleting=True), 1000.0, None, id="it is being deleted"),
+    ],
+)
+def test_a_pod_that_no_scheduler_looks_at(pod: PodView, seconds: float, expected: Obstacle | None) -> None:
+    assert of_pod(pod, Heard(), pod.created_at + seconds) == expected
+
+
 @pytest.mark.parametrize(
     ("pod", "events", "expected"),
     [
@@ -93,7 +117,7 @@ MOUNT, PROVISION = Obstacle("FailedMount", "no such secret"), Obstacle("Provisio
     ],
 )
 def test_what_is_said_of_a_pod(pod: PodView, events: Any, expected: Obstacle | None) -> None:
-    assert of_pod(pod, Heard({}, events)) == expected
+    assert of_pod(pod, Heard({}, events), pod.created_at) == expected
 
 
 def deployment(kind: str, status: str, reason: str) -> OwnedView:

@@ -37,6 +37,25 @@ def opening(observed: Observed) -> Observed:
     return replace(observed, coordinator=make_coordinator(observed.status, [], server=ServerState.OPENING))
 
 
+SHORT = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+BESIDE = "0/2 nodes are available: 2 node(s) didn't match pod affinity rules."
+
+
+def kept_from_nodes() -> Observed:
+    """The rollouts' nodes have no GPUs left; coordinator and actor wait to be beside them."""
+    observed = starting().observe()
+    words = {Role.ROLLOUT: SHORT, Role.ACTOR: BESIDE}
+    pods = tuple(
+        replace(
+            fact, reason="Unschedulable" if fact.pod.role is Role.ROLLOUT else "Other", last_words=words[fact.pod.role]
+        )
+        for fact in observed.pods
+        if fact.pod.role in words
+    )
+    beside = ProcessFact("coordinator", None, alive=True, down_since=1.0, reason="Other", waits_for=BESIDE)
+    return replace(observed, pods=pods, infrastructure=(beside,))
+
+
 AWAY = ProcessFact("control", None, alive=True, down_since=1.0, reason="FailedMount", waits_for="FailedMount: no disk")
 NOT_OPEN = "the epoch is not open yet"
 ROWS: list[Any] = [
@@ -64,6 +83,12 @@ ROWS: list[Any] = [
         "FailedMount",
         f"{NOT_OPEN}; waiting for control (FailedMount: no disk)",
         id="a volume of the infrastructure",
+    ),
+    param(
+        lambda: kept_from_nodes(),
+        "Unschedulable",
+        f"{NOT_OPEN}; waiting for rollout-0 and rollout-1 ({SHORT}), coordinator ({BESIDE}), actor-0 ({BESIDE})",
+        id="what is missing comes before who waits to be beside it",
     ),
     param(
         lambda: replace(starting().observe(), wishes=Wishes(revision="r1", generation=1, outdated=True)),
