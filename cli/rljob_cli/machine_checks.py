@@ -27,6 +27,7 @@ FIELD = "spec.roles.rollout.engine"
 
 _LOOK_SECONDS = 30
 """For an interpreter to say what it can import; on a network disk that takes a while."""
+_MEMORY_FLAG = "mem-fraction-static"
 _LOOK = "import importlib.util, sys; sys.exit(importlib.util.find_spec('sglang') is None)"
 
 
@@ -36,6 +37,11 @@ def machine_findings(spec: RLJobSpec) -> Iterator[Finding]:
     engine = spec.roles.rollout.engine
     if engine.kind is not EngineKind.SGLANG:
         return
+    if spec.roles.rollout.share_devices_with is not None and not any(_MEMORY_FLAG in arg for arg in engine.args):
+        yield warning(
+            "spec.roles.rollout.shareDevicesWith: actor, but SGLang takes nearly all memory of its devices, unless its"
+            f' flags say how much. Give engine.args: [--{_MEMORY_FLAG}, "0.4"], or engine.kind: Torch.'
+        )
     if os.environ.get(PRETENDED):  # the plan of another machine
         if engine.python is not None:
             yield unchecked(f"{FIELD}.python: with {PRETENDED} it is another machine's, and was not looked for.")

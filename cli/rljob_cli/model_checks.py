@@ -93,7 +93,8 @@ def _decoder_problem(described: Mapping[str, Any]) -> str | None:
         read_config(described)
     except ValueError as error:
         # Their sentence ends with a cure of its own, for whoever has no other engine.
-        return str(error).removeprefix("model.path: ").rsplit(". ", 1)[0].replace("the torch trainer and engine", "it")
+        reason = str(error).removeprefix("model.path: ").rsplit(". ", 1)[0]
+        return reason.replace("the torch trainer and engine know", "it knows").replace("the torch trainer", "it")
     return None
 
 

@@ -54,6 +54,8 @@ def reward(file: Path, rows: int, output: Literal["text", "json"]) -> None:
     if output == "json":
         click.echo(json.dumps({"rows": trial.rows, "problems": problems, "warnings": warnings}, ensure_ascii=False))
     else:
+        if trial.said:
+            click.echo(trial.said, err=True)
         if trial.rows:
             click.echo(_table(trial))
         for text in warnings:

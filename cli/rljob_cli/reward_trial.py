@@ -35,6 +35,8 @@ class Trial:
     """A sentence: it cannot be loaded, or would end the job at once."""
     rows: tuple[dict[str, Any], ...] = ()
     """{"row", "prompt", "answers": [{"what", "response", "reward", "error"}]}"""
+    said: str = ""
+    """What the user's code printed."""
 
     @property
     def answers(self) -> list[dict[str, Any]]:
@@ -60,7 +62,8 @@ def try_reward(spec: RLJobSpec, rows: int) -> Trial:
         return Trial(f"{_FIELD}: {name} ended its process with {how}: {said}. It would end the rollout's, too.")
     answer = json.loads(done.stdout)
     told = answer["problem"]
-    return Trial(None if told is None else f"spec.{told}", tuple(answer["rows"]))
+    said = done.stderr.decode(errors="replace").strip()
+    return Trial(None if told is None else f"spec.{told}", tuple(answer["rows"]), said)
 
 
 def trial_findings(spec: RLJobSpec, rows: int = FEW_ROWS) -> Iterator[Finding]:
@@ -79,13 +82,19 @@ def findings_of(trial: Trial, name: str) -> Iterator[Finding]:
     failed = [answer["error"] for answer in answers if answer["error"] is not None]
     if failed and len(failed) == len(answers):
         yield problem(
-            f"spec.{failed[0]} So it was with all {len(answers)} answers that were tried: see `rljob reward`."
+            f"spec.{_ended(failed[0])} So it was with all {len(answers)} answers that were tried: see `rljob reward`."
         )
     elif failed:
-        yield warning(f"spec.{failed[0]} So it was with {len(failed)} of {len(answers)} answers that were tried.")
+        told = f"So it was with {len(failed)} of {len(answers)} answers that were tried."
+        yield warning(f"spec.{_ended(failed[0])} {told}")
     elif len(answers) > 1 and len({answer["reward"] for answer in answers}) == 1:
         same = f"{answers[0]['reward']:g}"
         yield warning(
             f"{_FIELD}: {name} gives {same} to all {len(answers)} answers that were tried, right and wrong ones: where"
             " all samples of a prompt are worth the same nothing is learnt. See `rljob reward`."
         )
+
+
+def _ended(text: str) -> str:
+    """An exception's own text may lack the full stop."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -33,16 +33,34 @@ def salvaged(document: dict[str, Any], error: ValidationError) -> tuple[RLJob | 
             return job_of(document, WITHOUT_RULES), frozenset(map(_path, bad))
         except ValidationError as again:
             places = set(_places(again))
-            for details in again.errors(include_url=False):
-                place = details["loc"]
-                if details["type"] != "missing":
-                    _leave_out(document, place)
-                elif (least := least_value(place)) is not None:
-                    _put(document, place, least)
+            _mend(document, again)
             bad |= places
         except (KeyError, TypeError, IndexError):
             break
     return None, frozenset(map(_path, bad))
+
+
+def _mend(document: dict[str, Any], error: ValidationError) -> None:
+    """Leaves out what is refused; where that must be there, its least value stands, or its list goes without it."""
+    gone: set[Place] = set()
+    for details in error.errors(include_url=False):
+        place = details["loc"]
+        if details["type"] != "missing":
+            gone.add(place)
+        elif (least := least_value(place)) is not None:
+            _put(document, place, least)
+        else:
+            gone.add(_of_a_list(place))
+    for place in sorted(gone, key=lambda place: [str(part).rjust(8) for part in place], reverse=True):
+        _leave_out(document, place)
+
+
+def _of_a_list(place: Place) -> Place:
+    """The innermost item of a list that the place is in; KeyError where it is in none, and nothing can be done."""
+    last = max((index for index, part in enumerate(place) if isinstance(part, int)), default=None)
+    if last is None:
+        raise KeyError(place[-1])
+    return place[: last + 1]
 
 
 def other_problems(job: RLJob, bad: frozenset[str]) -> Iterator[str]:

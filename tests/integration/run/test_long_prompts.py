@@ -33,6 +33,8 @@ def test_they_are_passed_over_and_nothing_is_trained_on_them(tmp_path: Path) -> 
         kept = read_generations(job.out)
         assert len(kept) == 12 * 32
         assert {sample["promptTokens"] for sample in kept} == {3}
+        counted = [line["prompts_passed_over"] for line in job.metrics()]
+        assert counted[-1] >= max(counted) > 0
         assert (
             ", since they have more than 40 tokens (rollout.maxPromptTokens)"
             in (job.out / "logs" / "rollout-0.0.log").read_text()

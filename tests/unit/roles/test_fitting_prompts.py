@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from rljob_api.names import RolloutId
 from rljob_workers.data.base import Prompt, PromptSource
-from rljob_workers.roles.fitting_prompts import COUNTER, MAX_IN_A_ROW, FittingPrompts, PromptLimit
+from rljob_workers.dcs.counters import PASSED_OVER
+from rljob_workers.roles.fitting_prompts import MAX_IN_A_ROW, FittingPrompts, PromptLimit
 from rljob_workers.transfer_queue.errors import TicketLost
 from rljob_workers.transfer_queue.types import Ticket
 
@@ -60,7 +61,7 @@ def test_every_prompt_fits_and_none_that_does_is_left_out(lengths: list[int], co
     assert [(ticket.group, ticket.attempt) for ticket in fitting] == [(group, 2) for group in range(count)]
     kept = {ticket.prompt_index for ticket in fitting}
     assert kept == {index for index in range(queue.next) if len(source.at(index).token_ids) <= 5}
-    assert counters.get(COUNTER, 0) == queue.next - count
+    assert counters.get(PASSED_OVER, 0) == queue.next - count
 
 
 def test_a_ticket_that_came_back_is_left_out() -> None:

@@ -8,6 +8,7 @@ from rljob_workers.transfer_queue.types import Withheld
 LOOP_SECONDS = "loop_seconds"
 STARVED_SECONDS = "starved_seconds"
 WITHHELD_SECONDS = "withheld_seconds"
+PASSED_OVER = "prompts_passed_over"
 
 RANK_LABELS = ("role", "replica", "rank")
 
@@ -18,7 +19,7 @@ COUNTERS: dict[str, str] = {
     "groups_put": "Groups of samples that a rollout rank has put into the queue.",
     "groups_lost": "Groups that were refused since their ticket had been given to another.",
     "groups_redrawn": "Groups with fewer than two scored samples, drawn again.",
-    "prompts_passed_over": "Prompts that were too long.",
+    PASSED_OVER: "Prompts that were too long.",
     "queue_claims": "Claims that brought rows.",
     "queue_rows": "Rows that a rank has claimed.",
     "queue_got_bytes": "Bytes of values read from the queue.",
@@ -35,7 +36,7 @@ _OF_TICKETS = (
     "groups_put",
     "groups_lost",
     "groups_redrawn",
-    "prompts_passed_over",
+    PASSED_OVER,
     "reward_retries",
     "samples_unscored",
 )

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -22,7 +21,6 @@ from typing import Any
 from rljob_api.spec import RLJobSpec
 from rljob_workers.data.base import Prompt, PromptSource
 from rljob_workers.data.encoding import PromptEncoder
-from rljob_workers.data.procedural import build_dataset
 from rljob_workers.rewards import Answer, Reward, RewardError, build_reward
 
 MOST_ANSWERS = 4
@@ -47,6 +45,8 @@ class _Tasks(PromptSource):
     """A data set of reasoning_gym that scores, without a tokenizer."""
 
     def __init__(self, spec: RLJobSpec) -> None:
+        from rljob_workers.data.procedural import build_dataset  # needs more than a plain install has
+
         assert spec.data.reasoning_gym is not None
         self.dataset = build_dataset(spec.data.reasoning_gym)
 
@@ -98,7 +98,7 @@ def try_reward(spec: RLJobSpec, count: int) -> dict[str, Any]:
             answers = _answers(row, rows)[: min(MOST_ANSWERS, spec.rollout.samples_per_prompt)]
             tried.append({"row": row.number, "prompt": row.text, "answers": _scored(reward, row, answers)})
     except (RewardError, ValueError) as error:
-        return {"problem": f"{error}{_place(error)}", "rows": tried}
+        return {"problem": str(error), "rows": tried}
     except KeyError as error:
         return {"problem": f"data.promptKey: a row has no {error}. Correct data.promptKey.", "rows": tried}
     return {"problem": None, "rows": tried}
@@ -126,18 +126,10 @@ def _scored(reward: Reward, row: _Row, answers: Sequence[tuple[str, str]]) -> li
             "what": what,
             "response": text,
             "reward": None if isinstance(score, RewardError) else score,
-            "error": f"{score}{_place(score)}" if isinstance(score, RewardError) else None,
+            "error": str(score) if isinstance(score, RewardError) else None,
         }
         for (what, text), score in zip(answers, scores, strict=True)
     ]
-
-
-def _place(error: BaseException) -> str:
-    """Where in the user's code it was raised."""
-    if error.__cause__ is None or isinstance(error.__cause__, ImportError):
-        return ""
-    frames = traceback.extract_tb(error.__cause__.__traceback__)
-    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 
 def main() -> None:

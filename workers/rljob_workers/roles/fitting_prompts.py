@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rljob_workers.data.base import Prompt, PromptSource
+from rljob_workers.dcs.counters import PASSED_OVER
 from rljob_workers.transfer_queue.errors import TicketLost
 from rljob_workers.transfer_queue.types import Ticket
 
 _LOG = logging.getLogger(__name__)
-
-COUNTER = "prompts_passed_over"
 
 MAX_IN_A_ROW = 1000
 """A data set with fewer than one prompt in a hundred that fits would have to be bad luck indeed to get here."""
@@ -87,8 +86,8 @@ class FittingPrompts:
                 f"{limit.field}: {MAX_IN_A_ROW} prompts in a row have more than {limit.tokens} tokens, the last"
                 f" {length}. {limit.cure}"
             )
-        passed = int(self._counters.get(COUNTER, 0)) + 1
-        self._counters[COUNTER] = passed
+        passed = int(self._counters.get(PASSED_OVER, 0)) + 1
+        self._counters[PASSED_OVER] = passed
         if passed & (passed - 1) == 0:  # the first, and then ever more rarely
             _LOG.warning(
                 "prompts passed over so far: %d, since they have more than %d tokens (%s); the last, prompt %d, has %d",

@@ -1,4 +1,4 @@
-"""How long the actor was starved of rows and rollouts stood idle, by the word of their ranks' beats.
+"""How long the actor was starved of rows, rollouts stood idle, and how many prompts they passed over, by their beats.
 
 Used by the coordinator in its thread, told to the supervisor with the status and to scrapers live. In memory alone: a
 coordinator that began anew counts anew, and says since when, so that nobody compares the one count with the other.
@@ -13,7 +13,7 @@ from rljob_api.names import Role
 from rljob_api.role_traits import LEADING_ROLE, TICKET_ROLE
 from rljob_api.wire.observation import DemandObservation
 from rljob_api.wire.ranks import Beat
-from rljob_workers.dcs.counters import LOOP_SECONDS, STARVED_SECONDS, WITHHELD_SECONDS
+from rljob_workers.dcs.counters import LOOP_SECONDS, PASSED_OVER, STARVED_SECONDS, WITHHELD_SECONDS
 from rljob_workers.telemetry.exposition import Family, Sample
 
 _SUMMED: dict[tuple[Role, str], str] = {
@@ -21,6 +21,7 @@ _SUMMED: dict[tuple[Role, str], str] = {
     (LEADING_ROLE, STARVED_SECONDS): "starved_seconds",
     (TICKET_ROLE, LOOP_SECONDS): "rollout_seconds",
     (TICKET_ROLE, WITHHELD_SECONDS): "withheld_seconds",
+    (TICKET_ROLE, PASSED_OVER): PASSED_OVER,
 }
 """Role and counter of its ranks -> the sum over all lives."""
 
@@ -48,7 +49,7 @@ class Demand:
         """`wall` gives Unix seconds."""
         self._wall = wall
         self._since = wall()
-        self._sums = dict.fromkeys(_EXPORTED, 0.0)
+        self._sums = dict.fromkeys(_SUMMED.values(), 0.0)
         self._told: defaultdict[str, dict[str, float]] = defaultdict(dict)
         """Incarnation -> what it told last; counters only grow within a life."""
         self.at_step: DemandObservation | None = None
@@ -69,7 +70,13 @@ class Demand:
 
     def step_ended(self, step: int) -> None:
         """A step was reported."""
-        self.at_step = DemandObservation(since=self._since, at=self._wall(), step=step, **self._sums)
+        sums = {name: self._sums[name] for name in _EXPORTED}
+        self.at_step = DemandObservation(since=self._since, at=self._wall(), step=step, **sums)
+
+    @property
+    def prompts_passed_over(self) -> float:
+        """Prompts that were too long, over all rollouts and their lives."""
+        return self._sums[PASSED_OVER]
 
     def epoch_opened(self) -> None:
         """Steps are counted from the restored one on, by new lives."""

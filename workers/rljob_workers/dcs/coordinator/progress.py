@@ -19,6 +19,7 @@ from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.rank_lives import RankLives
 from rljob_workers.dcs.coordinator.records import ACKNOWLEDGED, ATTEMPTS, FAILURES, GIVEN_UP, RECORD
+from rljob_workers.dcs.counters import PASSED_OVER
 
 NOTICED = {
     NoticeKind.WRONG_WEIGHTS: EventKind.WRONG_WEIGHTS,
@@ -47,6 +48,8 @@ class Progress:
         last = self._epochs.last_step
         if last is not None and last.step > report.step and last.life.epoch == report.life.epoch:
             return
+        passed_over = {PASSED_OVER: self._ranks.demand.prompts_passed_over}
+        report = report.model_copy(update={"metrics": {**report.metrics, **passed_over}})
         message = f"Step {report.step} was trained: reward {report.reward:.4f}, loss {report.loss:.4f}."
         event = self._context.event(EventKind.STEP_TRAINED, report.life.epoch, message)
         change = self._epochs.note_step(report)
