@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from .job import RunningJob, make_manifest, make_simulated
+from .job import RunningJob, make_simulated
 
 ALL_PROMPTS = {"numRollouts": 13}
 """13 x 8 draws from 100 prompts: every prompt comes at least once."""
@@ -104,18 +104,14 @@ def test_a_reward_that_cannot_work_fails_the_job_at_once_with_its_sentence(
         job.wait_gone()
 
 
-def test_a_checkpoint_of_another_model_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_checkpoints_of_another_run_are_refused_with_a_sentence(tmp_path: Path) -> None:
     checkpoints = {"path": str(tmp_path / "kept"), "everySteps": 2}
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second):
         folder.mkdir()
-    with RunningJob(first, make_manifest(first, rollout={"numRollouts": 4}, checkpoint=checkpoints)) as job:
+    with RunningJob(first, make_simulated(first, rollout={"numRollouts": 4}, checkpoint=checkpoints)) as job:
         job.assert_succeeded()
-    manifest = make_manifest(second, checkpoint=checkpoints)
-    manifest["spec"]["model"]["config"]["hiddenSize"] = 48
-    with RunningJob(second, manifest) as job:
+    with RunningJob(second, make_simulated(second, checkpoint=checkpoints)) as job:
         assert job.finish() == 64
-        (event,) = [event for event in job.events() if event["reason"] == "ConfigurationError"]
-        assert event["message"].startswith("actor-0: ")
-        assert str(tmp_path / "kept") in event["message"]
+        assert f"spec.checkpoint.path: {tmp_path / 'kept'} has the checkpoints of another run" in job.output()
         job.wait_gone()
