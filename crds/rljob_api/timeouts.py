@@ -1,4 +1,4 @@
-"""Times that follow from others where the spec says nothing: derived here once.
+"""Times that follow from others, or from bytes, where the spec says nothing: derived here once.
 
 Pure. Read by roles and checkpoints.
 """
@@ -9,7 +9,13 @@ LEAST_ABSENCE_SECONDS = 60.0
 """A restart of the coordinator takes a second or two, on another node some tens."""
 
 LEAST_PARTS_SECONDS = 300.0
-"""A slow disk may take minutes for a part of a checkpoint, however short the policy's times are."""
+"""A disk that stalls may take minutes for a part of a checkpoint, however short the policy's times are."""
+
+LEAST_LOADING_SECONDS = 300.0
+"""For what a start does beside reading: imports of a reward, memory of a model, compilation."""
+
+LEAST_BYTES_PER_SECOND = 20e6
+"""A rank's share of a network disk that the ranks of a large job read or write at once."""
 
 
 def collective_seconds(policy: RestartPolicySpec) -> float:
@@ -36,8 +42,21 @@ def absence_seconds(policy: RestartPolicySpec) -> float:
 
 
 def parts_seconds(policy: RestartPolicySpec) -> float:
-    """How long a checkpoint whose leader has written its part waits for those of the other ranks."""
+    """How long a checkpoint whose leader has written its part waits for those of the others, beside `transfer_seconds`.
+
+    Parts are dealt by size, so that the others' have about as many bytes as the leader's.
+    """
     return max(LEAST_PARTS_SECONDS, collective_seconds(policy))
+
+
+def transfer_seconds(num_bytes: int) -> float:
+    """What reading or writing so many bytes may take on the slowest storage that a job is run on."""
+    return num_bytes / LEAST_BYTES_PER_SECOND
+
+
+def loading_seconds(num_bytes: int) -> float:
+    """How long a rank may take to load what it reads so many bytes of, by its own announcement."""
+    return LEAST_LOADING_SECONDS + transfer_seconds(num_bytes)
 
 
 def standstill_seconds(policy: RestartPolicySpec) -> float:

@@ -8,7 +8,7 @@ from rljob_operator.core import PodEnding, PodFact, PodState
 
 CRASH_LOOP = "CrashLoopBackOff"
 
-STARTING = "its first process starts"
+STARTING = "its first process imports its libraries"
 """Said of a container that runs and has not passed its start-up probe: it imports."""
 
 _DISRUPTIONS = {

@@ -9,10 +9,17 @@ _STOPPED_GRACE_SECONDS = 5
 """A container that fails its liveness probe does not handle SIGTERM either: it is not given its drain."""
 
 
-def worker_probes() -> dict[str, Any]:
-    """Of a launcher. Startup is its imports: seconds with byte code, minutes on a machine that swaps."""
+_START_SECONDS = 900
+
+
+def worker_probes(startup_seconds: int) -> dict[str, Any]:
+    """Of a launcher. Startup is its imports: seconds with byte code, minutes on a machine that swaps.
+
+    `startup_seconds` (engine.startupTimeoutSeconds) is for a machine or a disk that needs longer.
+    """
+    start = {"periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": max(_START_SECONDS, startup_seconds)}
     return {
-        "startupProbe": {**_http("/startupz"), "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 900},
+        "startupProbe": {**_http("/startupz"), **start},
         # Within a second of the coordinator's word, so that `kubectl rollout status` and the budget see a restart.
         "readinessProbe": {**_http("/readyz"), "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 1},
         # About the heartbeat's time: the launcher's loop never computes, so half a minute of silence is the end of it.

@@ -79,7 +79,7 @@ def _container(site: Site, role: Role) -> dict[str, Any]:
         "resources": ROLE,
         "volumeMounts": [*common_mounts(), {"name": MEMORY, "mountPath": MEMORY_DIR}],
         "terminationMessagePolicy": LAST_WORDS,
-        **worker_probes(),
+        **worker_probes(site.job.spec.roles.rollout.engine.startup_seconds),
         **container_security(),
     }
 

@@ -22,6 +22,9 @@ from rljob_operator.local import processes
 from rljob_operator.local.device_placement import PodDevices
 from rljob_operator.local.run_folder import RunFolder
 
+IMPORTS = "the preloaded parent imports the workers' libraries"
+"""What a pod waits for that no parent can fork yet."""
+
 LEAVING_SECONDS = 10.0
 """A launcher that is told to go has ended by then, or is killed."""
 
@@ -118,7 +121,12 @@ class Pods:
 
     def facts(self) -> tuple[PodFact, ...]:
         """What the core may know of them."""
-        return tuple(replace(fact, stopped=_is_stopped(fact)) for fact in self._facts.values())
+        return tuple(
+            replace(fact, stopped=_is_stopped(fact), last_words=self._words(fact)) for fact in self._facts.values()
+        )
+
+    def _words(self, fact: PodFact) -> str:
+        return IMPORTS if fact.state is PodState.PENDING and self.parent_ready_at is None else fact.last_words
 
     def oldest_pending(self) -> float | None:
         """Since when a pod waits for the parent."""

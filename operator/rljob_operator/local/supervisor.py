@@ -95,6 +95,7 @@ class Supervisor:
             self._services.probes(),
             self._emit_watchdog,
             stopped_limit_seconds=float(job.spec.restart_policy.heartbeat_timeout_seconds),
+            start_limit_seconds=float(job.spec.roles.rollout.engine.startup_seconds),
         )
         self._interrupted_at: float | None = None
         self._killed = False

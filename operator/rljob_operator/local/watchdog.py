@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_api.attended import AttendedTime
+from rljob_api.process_stat import progress_of
 from rljob_operator.local.infrastructure import Infrastructure
 from rljob_operator.local.pods import Pods
 
@@ -20,7 +21,8 @@ SILENCE_LIMIT_SECONDS = 15.0
 LONGEST_PAUSE_SECONDS = 2 * PROBE_INTERVAL_SECONDS
 """More of the time between two looks is nobody's silence: this process was held up itself, as by Ctrl-Z."""
 START_LIMIT_SECONDS = 120.0
-"""To the first answer, for imports: the parent's take 4 s with byte code, 12 s without, more where memory is short."""
+"""Least time for a start without an answer and without progress. Imports take seconds, or many minutes from a network
+disk or where memory is short: as long as they read or compute, the start goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class _Silence:
     since: float
     """By the watchdog's clock."""
     seconds: float = 0.0
+    progress: tuple[int, ...] | None = None
+    """Of a start: how far the process had come; None where only an answer counts."""
 
 
 class Watchdog:
@@ -54,10 +58,15 @@ class Watchdog:
         probes: tuple[RedisProbe, ...],
         emit: Callable[[str], None],
         stopped_limit_seconds: float,
+        start_limit_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`stopped_limit_seconds` (heartbeatTimeoutSeconds) is for one that is stopped: that is no slow answer."""
+        """`stopped_limit_seconds` (heartbeatTimeoutSeconds) is for one that is stopped: that is no slow answer.
+
+        `start_limit_seconds` (engine.startupTimeoutSeconds) is for starts, where it is longer than their own.
+        """
         self._stopped_limit = stopped_limit_seconds
+        self._start_limit = max(START_LIMIT_SECONDS, start_limit_seconds)
         self._clock = clock
         self._infrastructure = infrastructure
         self._pods = pods
@@ -97,8 +106,7 @@ class Watchdog:
         if not self._infrastructure.is_alive(name):
             return
         pid = self._infrastructure.process(name).pid
-        limit = START_LIMIT_SECONDS if name == "coordinator" else SILENCE_LIMIT_SECONDS
-        if silence := self._silence(name, pid, limit, passed):
+        if silence := self._silence(name, pid, passed, starts=name == "coordinator"):
             self._kill(name, f"{name} (process {pid}) has not answered in {silence}; it is killed")
 
     def _judge_parent(self, passed: float) -> None:
@@ -110,22 +118,28 @@ class Watchdog:
             self._known.pop("parent", None)
             return
         question = (self._infrastructure.process("parent").pid, started, pending if started else None)
-        limit = START_LIMIT_SECONDS if started is None else SILENCE_LIMIT_SECONDS
-        if silence := self._silence("parent", question, limit, passed):
+        if silence := self._silence("parent", question, passed, starts=started is None):
             self._kill("parent", f"the preloaded parent has not answered in {silence}; it is killed")
 
-    def _silence(self, name: str, question: Hashable, limit: float, passed: float) -> str | None:
-        """The limit in words, where it is over. A new question has its whole limit."""
+    def _silence(self, name: str, question: Hashable, passed: float, *, starts: bool) -> str | None:
+        """The limit in words, where it is over. A new question has its whole limit, and so has a start that goes on."""
         silence = self._known.get(name)
         if silence is None or silence.question != question:
-            self._known[name] = _Silence(question, limit, self._clock())
+            limit = self._start_limit if starts else SILENCE_LIMIT_SECONDS
+            progress = self._progress(name) if starts else None
+            self._known[name] = _Silence(question, limit, self._clock(), progress=progress)
             return None
         silence.seconds += min(passed, self._clock() - silence.since)  # it may have answered in this very look
+        if silence.progress is not None and silence.progress != (progress := self._progress(name)):
+            silence.progress, silence.seconds = progress, 0.0
         if silence.seconds > silence.limit_seconds:
-            return f"{silence.limit_seconds:.0f} s"
+            return f"{silence.limit_seconds:.0f} s" + (" and makes no progress" if silence.progress is not None else "")
         if silence.seconds > self._stopped_limit and self._infrastructure.is_stopped(name):
             return f"{silence.seconds:.0f} s and is stopped (SIGSTOP)"
         return None
+
+    def _progress(self, name: str) -> tuple[int, ...]:
+        return progress_of(self._infrastructure.process(name).pid) or ()
 
     def _kill(self, name: str, message: str) -> None:
         self._emit(message)

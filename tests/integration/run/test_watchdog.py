@@ -1,10 +1,12 @@
 """How long what serves the ranks may be silent: longest until its first answer, since its imports take long."""
 
 import asyncio
+import sys
 from typing import cast
 
 import pytest
 
+from rljob_api.process_stat import progress_of
 from rljob_operator.local.infrastructure import Infrastructure
 from rljob_operator.local.pods import Pods
 from rljob_operator.local.watchdog import LONGEST_PAUSE_SECONDS, SILENCE_LIMIT_SECONDS, START_LIMIT_SECONDS, Watchdog
@@ -12,6 +14,8 @@ from rljob_operator.local.watchdog import LONGEST_PAUSE_SECONDS, SILENCE_LIMIT_S
 from .job import stop
 
 STOPPED_LIMIT_SECONDS = 5.0
+START_SECONDS = 200.0
+assert START_SECONDS > START_LIMIT_SECONDS
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
@@ -28,12 +32,18 @@ async def watch_a_silent_coordinator(has_answered: bool, is_stopped: bool) -> No
     await infrastructure.start({"coordinator": lambda: asyncio.create_subprocess_exec("sleep", "300")})
     no_parent = cast(Pods, None)
     watchdog = Watchdog(
-        infrastructure, no_parent, (), told.append, stopped_limit_seconds=STOPPED_LIMIT_SECONDS, clock=lambda: now[0]
+        infrastructure,
+        no_parent,
+        (),
+        told.append,
+        stopped_limit_seconds=STOPPED_LIMIT_SECONDS,
+        start_limit_seconds=START_SECONDS,
+        clock=lambda: now[0],
     )
     await watchdog.look()
     if has_answered:
         watchdog.heard("coordinator")
-    limit = SILENCE_LIMIT_SECONDS if has_answered else START_LIMIT_SECONDS
+    limit = SILENCE_LIMIT_SECONDS if has_answered else START_SECONDS
     process = infrastructure.process("coordinator")
     if is_stopped:
         stop(process.pid)
@@ -46,9 +56,49 @@ async def watch_a_silent_coordinator(has_answered: bool, is_stopped: bool) -> No
     assert told == []
     now[0] += 1
     await watchdog.look()
-    how = f"{limit + 1:.0f} s and is stopped (SIGSTOP)" if is_stopped else f"{limit:.0f} s"
+    idle = "" if has_answered else " and makes no progress"
+    how = f"{limit + 1:.0f} s and is stopped (SIGSTOP)" if is_stopped else f"{limit:.0f} s{idle}"
     assert told == [f"coordinator (process {process.pid}) has not answered in {how}; it is killed"]
     await asyncio.wait_for(process.wait(), 60)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        pytest.param("while True: pass", id="computes"),
+        pytest.param("while True: open('/dev/zero', 'rb').read(1 << 20); time.sleep(0.01)", id="reads"),
+    ],
+)
+def test_a_start_goes_on_as_long_as_it_reads_or_computes(work: str) -> None:
+    asyncio.run(watch_a_slow_start(work))
+
+
+async def watch_a_slow_start(work: str) -> None:
+    now, told = [0.0], list[str]()
+    infrastructure = Infrastructure(ended=lambda _: None, last_words=lambda _: "")
+    program = (sys.executable, "-c", f"import time\n{work}")
+    await infrastructure.start({"coordinator": lambda: asyncio.create_subprocess_exec(*program)})
+    watchdog = Watchdog(
+        infrastructure,
+        cast(Pods, None),
+        (),
+        told.append,
+        stopped_limit_seconds=5,
+        start_limit_seconds=0,
+        clock=lambda: now[0],
+    )
+    pid = infrastructure.process("coordinator").pid
+    for _ in range(3):
+        before = progress_of(pid)
+        await watchdog.look()
+        while progress_of(pid) == before:  # a second of its CPU, or a mebibyte
+            await asyncio.sleep(0.05)
+        for _ in range(round(START_LIMIT_SECONDS / LONGEST_PAUSE_SECONDS)):
+            now[0] += LONGEST_PAUSE_SECONDS
+            await watchdog.look()
+    assert told == []
+    infrastructure.process("coordinator").kill()
+    await infrastructure.process("coordinator").wait()
 
 
 def test_the_time_before_an_answer_is_no_silence() -> None:
@@ -60,7 +110,13 @@ async def watch_a_coordinator_that_is_stopped_after_it_has_answered() -> None:
     infrastructure = Infrastructure(ended=lambda _: None, last_words=lambda _: "")
     await infrastructure.start({"coordinator": lambda: asyncio.create_subprocess_exec("sleep", "300")})
     watchdog = Watchdog(
-        infrastructure, cast(Pods, None), (), told.append, stopped_limit_seconds=5, clock=lambda: now[0]
+        infrastructure,
+        cast(Pods, None),
+        (),
+        told.append,
+        stopped_limit_seconds=5,
+        start_limit_seconds=START_SECONDS,
+        clock=lambda: now[0],
     )
     process = infrastructure.process("coordinator")
     stop(process.pid)

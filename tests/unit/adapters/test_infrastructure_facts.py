@@ -58,7 +58,13 @@ def test_ends_are_remembered_over_the_lives_that_the_api_server_forgets() -> Non
     ("pod", "is_down", "reason", "said"),
     [
         param(make(running()), False, "", "", id="it runs"),
-        param(make(running(), started=False), True, "", "its first process starts", id="it starts"),
+        param(
+            make(running(), started=False),
+            True,
+            "",
+            "its first process imports its libraries",
+            id="it starts",
+        ),
         param(
             make(None, phase="Pending", conditions={"PodScheduled": ("False", "Unschedulable", "unbound claims")}),
             True,

@@ -103,7 +103,7 @@ ROWS = [
     param(make_pod(running()), Want(PodState.RUNNING), id="running"),
     param(
         make_pod(running(), started=False),
-        Want(PodState.PENDING, last_words="its first process starts"),
+        Want(PodState.PENDING, last_words="its first process imports its libraries"),
         id="a launcher that imports has not begun",
     ),
     param(

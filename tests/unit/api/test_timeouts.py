@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.spec import RestartPolicySpec
-from rljob_api.timeouts import absence_seconds, collective_seconds, parts_seconds
+from rljob_api.timeouts import absence_seconds, collective_seconds, loading_seconds, parts_seconds, transfer_seconds
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,11 @@ def test_how_long_a_collective_may_take(given_seconds: int | None, expected: flo
 )
 def test_how_long_a_rank_does_without_its_coordinator(policy: dict[str, int], expected: float) -> None:
     assert absence_seconds(RestartPolicySpec.model_validate(policy)) == expected
+
+
+def test_loading_and_saving_have_longer_for_more_bytes() -> None:
+    assert loading_seconds(0) == 300
+    assert loading_seconds(140_000_000_000) == 300 + transfer_seconds(140_000_000_000) == 7300  # 70B in bfloat16
 
 
 @given(st.integers(1, 86400), st.integers(1, 604800 - 86400))

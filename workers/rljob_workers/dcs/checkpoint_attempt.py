@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljob_api.failpoints import failpoint
+from rljob_api.timeouts import transfer_seconds
 from rljob_api.wire.checkpoints import (
     CheckpointAttempt,
     CheckpointBegin,
@@ -57,7 +58,7 @@ class Place:
     describing: Mapping[str, bytes]
     """Small files that the leader puts into every folder as they are."""
     parts_seconds: float
-    """How long the leader waits, its own part written, for those of the others."""
+    """How long the leader waits, its own part written, for those of the others, beside what as many bytes take."""
     absence_seconds: float
     """How long the coordinator may be away while a checkpoint waits for it."""
 
@@ -85,10 +86,12 @@ class Attempt:
             self._beside.mkdir(exist_ok=True)
             if self._place.gang.is_leader:
                 self._begin(client)
-            attempt = self._report(client, self._write_part())
+            files = self._write_part()
+            attempt = self._report(client, files)
             if not self._place.gang.is_leader:
                 return None
-            whole = self._await_parts(client, attempt)
+            written = sum((self._beside / file).stat().st_size for file in files)
+            whole = self._await_parts(client, attempt, self._place.parts_seconds + transfer_seconds(written))
             if whole is None:
                 return None
             self._settle(self._record(client, self._complete(whole)))
@@ -127,15 +130,15 @@ class Attempt:
         request = CheckpointPartRequest(life=place.life, id=self._due.weight, folder=self._name, part=part)
         return client.ask("POST", "/v1/checkpoints/parts", request, CheckpointAttempt, deadline=self._place.deadline())
 
-    def _await_parts(self, client: CoordinatorClient, attempt: CheckpointAttempt) -> CheckpointAttempt | None:
-        """The attempt once every part is there; None, and the attempt is given up by name, at the deadline."""
+    def _await_parts(
+        self, client: CoordinatorClient, attempt: CheckpointAttempt, seconds: float
+    ) -> CheckpointAttempt | None:
+        """The attempt once every part is there; None, and the attempt is given up by name, after `seconds`."""
         began, path = time.monotonic(), f"/v1/checkpoints/attempts/{self._name}?wait="
         while not attempt.is_whole:
-            left = began + self._place.parts_seconds - time.monotonic()
+            left = began + seconds - time.monotonic()
             if left <= 0:
-                request = CheckpointGiveUp(
-                    life=self._place.life, folder=self._name, waited_seconds=self._place.parts_seconds
-                )
+                request = CheckpointGiveUp(life=self._place.life, folder=self._name, waited_seconds=seconds)
                 client.call("POST", "/v1/checkpoints/give-up", request, deadline=self._place.deadline())
                 return None
             wait = min(POLL_SECONDS, left)

@@ -9,6 +9,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from rljob_api.timeouts import loading_seconds
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Stream
 from rljob_workers.dcs.session import RankSession
@@ -22,7 +23,6 @@ from rljob_workers.transfer_queue.types import Batch
 
 LARGE_BYTES = 256 << 20
 """Less is loaded in less than a second."""
-LOADING_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class ForwardLoop:
         """Announced where it may take longer than a beat: the announcement itself costs a request."""
         if staged.num_bytes < LARGE_BYTES:
             return nullcontext()
-        return self._session.busy(f"loading {staged.weight}", LOADING_SECONDS)
+        return self._session.busy(f"loading {staged.weight}", loading_seconds(staged.num_bytes))
 
     def _work(self, batch: Batch) -> None:
         """Beats after every micro-batch: that keeps the lease, however long the whole batch takes."""

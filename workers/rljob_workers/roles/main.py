@@ -19,7 +19,7 @@ from rljob_api.checkpoint_interval import checkpoint_interval
 from rljob_api.names import EXIT_SUCCEEDED, Role
 from rljob_api.role_traits import TRAITS
 from rljob_api.spec import RLJobSpec
-from rljob_api.timeouts import standstill_seconds
+from rljob_api.timeouts import loading_seconds, standstill_seconds
 from rljob_api.topology import RoleTopology, topology_of
 from rljob_workers.data import build_prompt_source
 from rljob_workers.data.recent_prompts import RecentPrompts
@@ -64,9 +64,6 @@ from rljob_workers.trainers.data_parallel import Word, agree
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.dataset import Slicing
 from rljob_workers.transfer_queue.types import Task
-
-LOADING_SECONDS = 300.0
-"""How long a rank may take to build its model, by its own word."""
 
 
 def main(context: RankContext) -> int:
@@ -164,7 +161,7 @@ def _run_forward(rank: _Rank, task: Task, field: str, *, interval: int | None) -
         max_rows=rank.share,
         interval=interval,
     )
-    with rank.session.busy("building the model", LOADING_SECONDS):
+    with rank.session.busy("building the model", _loading_seconds(rank.spec.model.path)):
         tokenizer = build_tokenizer(rank.spec.model)
         model = build_forward_model(rank.spec, tokenizer)
     stage = LogProbsStage(model, field, rank.spec.rollout.sampling.temperature)
@@ -195,7 +192,7 @@ def _serve_tickets(rank: _Rank, engine: Engine, events: EventLoopThread) -> None
         found = find_idle_engine(engine, events, await_up, end)
     if found is None:
         return
-    with rank.session.busy("opening data and reward", LOADING_SECONDS):
+    with rank.session.busy("opening data and reward", _loading_seconds(spec.data.prompts)):
         tokenizer = build_tokenizer(spec.model)
         source = build_prompt_source(spec.data, tokenizer)
         reward = build_reward(spec.rollout.reward, spec.data, source)
@@ -257,6 +254,18 @@ def _serve_tickets(rank: _Rank, engine: Engine, events: EventLoopThread) -> None
         events.call(engine.abort_all())
 
 
+def _loading_seconds(*read: str | Path | None) -> float:
+    """For reading these files and folders; one that is not there is named by who opens it."""
+    return loading_seconds(sum(_bytes_of(Path(path)) for path in read if path is not None))
+
+
+def _bytes_of(path: Path) -> int:
+    try:
+        return sum(entry.stat().st_size for entry in path.iterdir()) if path.is_dir() else path.stat().st_size
+    except OSError:
+        return 0
+
+
 def _scoring(rank: _Rank, reward: Reward) -> Scoring:
     rollout = rank.spec.rollout
     window = FailedShare.over(rollout.batch_size * rollout.samples_per_prompt, rollout.reward.max_failed_share)
@@ -281,7 +290,9 @@ def _generate_config(spec: RLJobSpec, max_tokens: int) -> GenerateConfig:
 def _run_actor(rank: _Rank) -> None:
     spec, context = rank.spec, rank.context
     restore = rank.session.welcome.restore
-    with rank.session.busy("building the model", LOADING_SECONDS):
+    restored = None if restore.folder is None else context.checkpoint_dir / restore.folder
+    # A restore reads its folder twice: to verify it, and to load it.
+    with rank.session.busy("building the model", _loading_seconds(spec.model.path, restored, restored)):
         tokenizer = build_tokenizer(spec.model)
         group = form_group(context, rank.session)
         trainer = build_trainer(spec, tokenizer, group)
