@@ -157,9 +157,9 @@ def test_nobody_joins_during_a_restart_and_then_it_is_done(job: ClusterJob) -> N
     scale(job, 1)
     wait_rollouts(job, 1)
     epoch = job.epoch()
-    engine = job.process(ROLLOUT, Kind.ENGINE)
+    launcher = job.process(ROLLOUT, Kind.FIRST)
 
-    engine.pause()  # it takes no weights, so that the restart lasts
+    launcher.pause()  # it takes no order, so that the restart lasts
     try:
         job.restart_request()
         job.wait("the next epoch", lambda: job.epoch() == epoch + 1, seconds=PATIENCE_SECONDS)
@@ -168,7 +168,7 @@ def test_nobody_joins_during_a_restart_and_then_it_is_done(job: ClusterJob) -> N
         assert len(rollouts(job.status())) == 1, job.said()
         assert job.is_true("Restarting"), job.said()
     finally:
-        engine.resume()
+        launcher.resume()
     wait_rollouts(job, 2)
 
     assert job.epoch() == epoch + 1, job.said()

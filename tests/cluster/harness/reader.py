@@ -69,6 +69,7 @@ class Reader:
             yield {"apiVersion": resource.api_version, "kind": resource.kind, **item}
 
     def _resource(self, kind: str) -> _Resource:
+        kind = kind.lower()
         if kind not in self._kinds:
             self._kinds = self._discovered()  # perhaps a definition has come since
         if kind not in self._kinds:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rljob_api.spec import Architecture, ModelConfig, ModelSpec, TokenizerConfig
+from rljob_api.spec import Architecture, Dtype, ModelConfig, ModelSpec, TokenizerConfig
 from rljob_workers.engines.torch_engine import server
 from rljob_workers.engines.torch_engine.commands import EngineCommands
 from rljob_workers.engines.torch_engine.control_bodies import PauseMode
@@ -104,10 +104,12 @@ class HaltingCommands(EngineCommands[DecoderWeights]):
         super().resume()
 
 
-def serve_halting(listener: socket.socket, model: ModelSpec, incarnation: str, *, limits: Limits | None) -> None:
+def serve_halting(
+    listener: socket.socket, model: ModelSpec, head_dtype: Dtype, incarnation: str, *, limits: Limits | None
+) -> None:
     """The engine's entry, in its process, with those commands."""
     server.EngineCommands = HaltingCommands  # type: ignore[attr-defined, assignment]
-    server.serve(listener, model, model.dtype, incarnation, limits=limits)
+    server.serve(listener, model, head_dtype, incarnation, limits=limits)
 
 
 @contextmanager
@@ -121,7 +123,7 @@ def engine_process(
 ) -> Iterator[multiprocessing.process.BaseProcess]:
     """A server on `listener` that is killed at the end; `halting`: for generations that are to be interrupted."""
     target = serve_halting if halting else server.serve
-    with process_of(target, listener, model, incarnation=incarnation, limits=limits) as process:
+    with process_of(target, listener, model, model.dtype, incarnation=incarnation, limits=limits) as process:
         yield process
 
 
