@@ -324,6 +324,8 @@ def test_a_tenant_gains_nothing_from_what_the_administrator_brought(
         accepted = kubectl.wait("the operator to judge all jobs", lambda: judged_by_operator(kubectl, taken))
         gained = [ATTACKS[int(name.split("-")[1])].name for name in taken if accepted[name] == "True" and name in jobs]
         assert gained == [], "neither policy nor operator refuses it"
+        # Its status is written before its objects are.
+        kubectl.wait("its last Deployment", lambda: kubectl.get("deployment", "peaceful-0-advantages"))
         owners = kubectl.all("deployments,statefulsets")
         assert {each["metadata"]["labels"]["rljob.dev/job"] for each in owners} == {"peaceful-0"}
         for each in owners:
