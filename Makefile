@@ -44,8 +44,9 @@ test: install ## Lint, types, contracts and all tests; the cluster's beside the 
 	@echo "All passed. make test-long has the rest: $(LONG)."
 
 test-long: install ## What make test leaves out, since it takes long: a lost node, random schedules, benchmarks, the peer
-	@$(BIN)/python scripts/run_targets.py "test-long-local,test-long-bench,test-schedule,test-peer,test-long-cluster,\
-	bench-cluster-restart ARGS='--kills 1 --roles reference',bench-operator ARGS='--jobs 2'"
+	@scripts/install bench # before anything runs from .venv
+	@$(BIN)/python scripts/run_targets.py "test-long-local,test-long-bench,test-schedule,test-peer" \
+		"test-long-cluster,bench-cluster-restart ARGS='--kills 1 --roles reference',bench-operator ARGS='--jobs 2'"
 
 test-local: install ## Tests that need no cluster
 	$(PYTEST) $(SIDE_BY_SIDE) -n 3 tests/unit tests/integration # beside the cluster's
