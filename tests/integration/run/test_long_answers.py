@@ -1,7 +1,8 @@
 """Answers that take several times `stallTimeoutSeconds`: each is made once, and nothing takes it for a standstill."""
 
 import json
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ STALL_SECONDS = 8
 RUNS_SECONDS, STOPS_SECONDS = 0.06, 1.0
 """Of a throttled engine, in turns."""
 THROTTLED_SECONDS = 3 * STALL_SECONDS
-"""Then it runs freely: an answer that is still being made has lasted long enough, however fast the machine is."""
+"""Then it runs freely: it makes so few of 8000 tokens until then that the first answers last longer on any machine."""
+SIMULATED_TOKENS = 500
+SIMULATED_SECONDS = 2.5 * STALL_SECONDS
+"""Of an answer of a simulated engine, at least: it sleeps between two tokens, however fast the machine is."""
 
 
 def throttled_engine(job: RunningJob) -> Brake:
@@ -29,6 +33,18 @@ def throttled_engine(job: RunningJob) -> Brake:
     return Brake(pids, run_seconds=RUNS_SECONDS, stop_seconds=STOPS_SECONDS, at_most_seconds=THROTTLED_SECONDS)
 
 
+def slow_by_itself(job: RunningJob) -> AbstractContextManager[object]:
+    """Nothing is done to a simulated engine, which takes its time."""
+    return nullcontext(job)
+
+
+def simulated(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The same job with engines that compute nothing, and take their time for each token."""
+    roles = {**manifest["spec"]["roles"], "rollout": {"engine": {"kind": "Sim"}}}
+    pace = {"generation": {"secondsPerToken": SIMULATED_SECONDS / SIMULATED_TOKENS}}
+    return {**manifest, "spec": {**manifest["spec"], "roles": roles, "simulation": pace}}
+
+
 def generations(job: RunningJob) -> list[dict[str, Any]]:
     """What was asked of the engine until it was answered, in order: `{r, groups, seconds}`."""
     files = sorted((job.out / "timeline").glob("rollout-*"))
@@ -37,12 +53,24 @@ def generations(job: RunningJob) -> list[dict[str, Any]]:
     return [{**span["args"], "seconds": span["dur"] / 1e6} for span in spans]
 
 
-@pytest.mark.parametrize("num_tokens", [500, pytest.param(8000, marks=pytest.mark.long)])
-def test_no_answer_is_begun_twice_however_long_it_takes(tmp_path: Path, num_tokens: int) -> None:
+@pytest.mark.parametrize(
+    ("num_rollouts", "num_tokens", "made", "engine"),
+    [
+        pytest.param(1, SIMULATED_TOKENS, simulated, slow_by_itself, id="a simulated engine"),
+        pytest.param(2, 8000, dict, throttled_engine, id="a throttled engine", marks=pytest.mark.long),
+    ],
+)
+def test_no_answer_is_begun_twice_however_long_it_takes(
+    tmp_path: Path,
+    num_rollouts: int,
+    num_tokens: int,
+    made: Callable[[dict[str, Any]], dict[str, Any]],
+    engine: Callable[[RunningJob], AbstractContextManager[object]],
+) -> None:
     manifest = make_manifest(
         tmp_path,
         rollout={
-            "numRollouts": 2,
+            "numRollouts": num_rollouts,
             "batchSize": 1,
             "samplesPerPrompt": 4,
             "maxStaleness": 0,
@@ -53,11 +81,11 @@ def test_no_answer_is_begun_twice_however_long_it_takes(tmp_path: Path, num_toke
     )
     # So many tokens that the one that ends an answer seldom comes.
     manifest["spec"]["model"]["config"] |= {"maxPositionEmbeddings": num_tokens + 48, "vocabSize": 4000}
-    with RunningJob(tmp_path, manifest) as job:
+    with RunningJob(tmp_path, made(manifest)) as job:
         job.wait_for("the first weights", lambda: job.status().get("phase") == "Running")
-        with throttled_engine(job):
+        with engine(job):
             job.assert_succeeded()
         found = generations(job)
-        assert [one["r"] for one in found] == [0, 1], "an answer was begun twice"
+        assert [one["r"] for one in found] == list(range(num_rollouts)), "an answer was begun twice"
         assert max(one["seconds"] for one in found) > 2 * STALL_SECONDS, "the answers were not long enough to tell"
         job.assert_epoch(1)
