@@ -113,7 +113,7 @@ def _problems(manifest: dict[str, Any]) -> tuple[str, ...]:
 def _refusal(api: client.CustomObjectsApi, namespace: str, manifest: dict[str, Any]) -> str:
     try:
         api.create_namespaced_custom_object(
-            GROUP, VERSION, namespace, PLURAL, manifest, dry_run="All", field_validation="Strict", _request_timeout=30
+            GROUP, VERSION, namespace, PLURAL, manifest, dry_run="All", field_validation="Strict", _request_timeout=120
         )
     except client.ApiException as error:
         if error.status not in (400, 422):

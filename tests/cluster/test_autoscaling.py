@@ -19,7 +19,6 @@ from tests.cluster.harness.rljob import ClusterJob, make_job
 
 ROLLOUT = Role.ROLLOUT.value
 SOON = {"minReplicas": 1, "maxReplicas": 2, "scaleUpAfterSeconds": 10, "scaleDownAfterSeconds": 10}
-PATIENCE_SECONDS = 300.0
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
@@ -37,7 +36,7 @@ def job(cluster: Cluster, module_kubectl: Kubectl, tmp_path_factory: pytest.Temp
     folder = tmp_path_factory.mktemp("operator")
     with OperatorProcess(cluster, module_kubectl.namespace, folder, lease=None):
         job = ClusterJob(module_kubectl, manifest).apply()
-        job.wait_true("Ready", seconds=PATIENCE_SECONDS)
+        job.wait_true("Ready")
         yield job
 
 
@@ -52,7 +51,7 @@ def wait_rollouts(job: ClusterJob, count: int) -> None:
         ready = [pod["ready"] and not pod["draining"] for pod in rollouts(job.status())]
         return ready == [True] * count and [is_ready(pod) for pod in job.pods(role=ROLLOUT)] == ready
 
-    job.wait(f"{count} rollout replicas", settled, seconds=PATIENCE_SECONDS)
+    job.wait(f"{count} rollout replicas", settled)
 
 
 def refused(job: ClusterJob, *command: str) -> str:
@@ -67,7 +66,7 @@ def test_a_starved_actor_gets_another_replica_and_nothing_is_restarted(job: Clus
     engine = job.process(ROLLOUT, Kind.ENGINE)
 
     with Brake(lambda: [engine.pid]):
-        told = job.wait_event("ScaledUp", seconds=PATIENCE_SECONDS)
+        told = job.wait_event("ScaledUp")
         wait_rollouts(job, 2)
 
     assert told["note"].startswith("rollout scales from 1 to 2 replicas (in the last "), told
@@ -89,7 +88,7 @@ def test_rollouts_that_are_ahead_drain_and_go(job: ClusterJob) -> None:
     stays, actor = job.pod_of(ROLLOUT, 0), job.process(Role.ACTOR.value, Kind.RANK)
 
     with Brake(lambda: [actor.pid]):
-        job.wait_event("ScaledDown", seconds=PATIENCE_SECONDS)
+        job.wait_event("ScaledDown")
         wait_rollouts(job, 1)
         # Without the brake it would soon be starved again.
         assert [pod["metadata"]["name"] for pod in job.pods(role=ROLLOUT)] == [stays]

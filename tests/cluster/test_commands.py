@@ -32,7 +32,7 @@ def _start(cluster: Cluster, *arguments: str) -> subprocess.Popen[str]:
 
 def _rljob(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
     process = _start(cluster, *arguments)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
@@ -65,7 +65,7 @@ def test_rljob_restart_waits_until_it_is_carried_out(cluster: Cluster, kubectl: 
     request = asked["spec"]["restartRequest"]["id"]
     done = {"epoch": 4, "handledRequest": request}
     kubectl.merge("rlj", "demo", {"status": {"restart": done}}, subresource="status")
-    out, err = waits.communicate(timeout=60)
+    out, err = waits.communicate(timeout=240)
     assert (waits.returncode, err) == (0, "")
     first, *_, last = map(json.loads, out.splitlines())
     assert first == {"kind": "request", "namespace": kubectl.namespace, "name": "demo", "id": request}

@@ -13,7 +13,6 @@ from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.processes import Kind, Process
 from tests.cluster.harness.rljob import ClusterJob, make_small_job
 
-PATIENCE_SECONDS = 300.0
 ROLLOUT = Role.ROLLOUT.value
 
 pytestmark = pytest.mark.timeout(1200)
@@ -30,7 +29,7 @@ def test_a_job_of_two_servers_of_sglang_bears_the_death_of_one(
     job = ClusterJob(kubectl, manifest)
     with OperatorProcess(cluster, kubectl.namespace, tmp_path, lease=None):
         job.apply()
-        job.wait_true("Ready", seconds=PATIENCE_SECONDS)
+        job.wait_true("Ready")
         engines: list[Process] = []
 
         def find() -> bool:
@@ -40,7 +39,7 @@ def test_a_job_of_two_servers_of_sglang_bears_the_death_of_one(
 
         job.wait("two servers of three processes each", find)
         engines[0].kill()  # the first of its group: the server
-        told = job.wait_event("EngineExited", seconds=PATIENCE_SECONDS)
+        told = job.wait_event("EngineExited")
         assert "of rollout-0" in told["note"]
-        job.assert_succeeded(seconds=PATIENCE_SECONDS)
+        job.assert_succeeded()
         assert job.epoch() == 1

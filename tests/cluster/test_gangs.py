@@ -19,7 +19,7 @@ from tests.cluster.harness.machine import Cluster
 from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.processes import Kind, Process
 from tests.cluster.harness.rljob import ClusterJob, make_job, slowed
-from tests.cluster.harness.subject import PATIENCE_SECONDS, Subject
+from tests.cluster.harness.subject import Subject
 
 pytestmark = pytest.mark.timeout(1200)
 ACTOR = Role.ACTOR.value
@@ -114,4 +114,4 @@ def test_each_fault_of_a_gang_is_one_restart_that_names_it(subject: Subject, bac
 
     last = subject.job.step()
     subject.job.change({"rollout": {"numRollouts": last + 40}})
-    assert subject.job.assert_succeeded(seconds=PATIENCE_SECONDS).problems == []
+    assert subject.job.assert_succeeded().problems == []

@@ -18,7 +18,6 @@ from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.rljob import ClusterJob, make_job, slowed
 
 RESOURCE = "rljob.example/gpu"
-PATIENCE_SECONDS = 240.0
 PATIENT = {"heartbeatTimeoutSeconds": 60}
 
 pytestmark = pytest.mark.timeout(900)
@@ -47,14 +46,14 @@ def test_each_rank_of_a_pod_has_its_own_of_the_pods_devices(cluster: Cluster, ku
     job = ClusterJob(kubectl, slowed(manifest))
     with OperatorProcess(cluster, kubectl.namespace, tmp_path, lease=None):
         job.apply()
-        job.wait_true("Ready", seconds=PATIENCE_SECONDS)
+        job.wait_true("Ready")
         found = {name: devices_of(kubectl, job, "actor", name) for name in ("actor-0.0", "actor-0.1")}
         assert found == {"actor-0.0": "fake-0", "actor-0.1": "fake-1"}
         assert devices_of(kubectl, job, "actor_fwd", "actor_fwd-0.0") == "fake-0"
         assert devices_of(kubectl, job, "reference", "reference-0.0") == ""
         (pod,) = job.pods(role="actor")
         assert pod["spec"]["containers"][0]["resources"]["limits"] == {RESOURCE: "2"}
-        job.wait_step(2, seconds=PATIENCE_SECONDS)
+        job.wait_step(2)
         kubectl.delete("rljob", "job")
 
 

@@ -59,7 +59,7 @@ def test_options_that_cannot_work_stop_their_rollout_and_the_operator_before_goe
 ) -> None:
     """By a rule of the operator's own, and by what the API server says of its pods."""
     pods = release.install()
-    leader = release.wait_for_leader(pods)
+    release.wait_for_leader(pods)
     for template, words in (
         (COMMAND, "workloads.podTemplate.spec.containers[worker].command: cannot be patched"),
         (PERHAPS, "workloads: the API server refuses the "),
@@ -68,13 +68,13 @@ def test_options_that_cannot_work_stop_their_rollout_and_the_operator_before_goe
         kubectl.wait(
             f"a new pod to end with {words}",
             lambda words=words: any(code == 64 and words in said for code, said in release.ended().values()),  # type: ignore[misc]
-            seconds=180,
         )
-        assert not release.ended().keys() & pods
+        # One of the replicas before may have lost the lease meanwhile, and be begun anew.
+        assert not {name for name, (code, _) in release.ended().items() if code == 64} & pods
         assert pods <= {
             pod["metadata"]["name"] for pod in kubectl.all("pods") if "deletionTimestamp" not in pod["metadata"]
         }
-    assert release.wait_for_leader(pods) == leader
+    release.wait_for_leader(pods)
 
 
 def _check_rights(kubectl: Kubectl) -> None:

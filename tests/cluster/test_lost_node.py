@@ -18,7 +18,7 @@ from tests.cluster.harness.kubectl import Kubectl, Object
 from tests.cluster.harness.machine import FIRST, SECOND, Cluster, Node, workload_options
 from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.rljob import ClusterJob, gated_rewards, make_job, slowed
-from tests.cluster.harness.subject import GLOBAL, PATIENCE_SECONDS, Standing, Subject
+from tests.cluster.harness.subject import GLOBAL, Standing, Subject
 
 AWAY = (Role.ACTOR, Role.ROLLOUT, Role.REFERENCE)
 """Roles of the one job that run on the second node; its infrastructure does not."""
@@ -182,4 +182,4 @@ def test_a_job_that_was_on_the_lost_node_as_a_whole_goes_on_elsewhere(loss: Loss
 def test_both_jobs_have_trained_every_sample_exactly_once(loss: Loss, gate: Path) -> None:
     (gate / "go").touch()
     for loser in (loss.some, loss.whole):
-        assert loser.subject.job.assert_succeeded(seconds=PATIENCE_SECONDS).problems == []
+        assert loser.subject.job.assert_succeeded().problems == []

@@ -85,7 +85,7 @@ def test_applying_again_changes_nothing_and_deletion_leaves_the_checkpoints_alon
     kinds = sorted({found["kind"] for found in objects})
     # The garbage collector looks for new kinds, such as RLJob may be, every 30 s.
     kept = [f"persistentvolumeclaim/{checkpoint_claim_name('quickstart')}"]
-    kubectl.wait("no more than its checkpoints to be left", lambda: _left(kubectl, kinds) == kept, seconds=180)
+    kubectl.wait("no more than its checkpoints to be left", lambda: _left(kubectl, kinds) == kept)
 
 
 def _versions(kubectl: Kubectl, objects: list[Manifest]) -> dict[str, int]:

@@ -32,7 +32,6 @@ from tests.unit.helm.test_dashboards import BOARDS, expressions
 
 INTERVAL, WINDOW, WHOLE = "5s", "1m", "15m"
 """Between two scrapes here; Grafana's `$__rate_interval` in a picture; and where what was minutes ago counts, too."""
-PATIENCE_SECONDS = 240.0
 PICTURE_MINUTES = 4
 STRIKES = 4
 """More than three starts of an engine within an hour are an alert."""
@@ -102,7 +101,7 @@ def stage(cluster: Cluster, module_kubectl: Kubectl, tmp_path_factory: pytest.Te
         monitors = [each for kind in ("servicemonitors", "podmonitors") for each in module_kubectl.all(kind)]
         (rules,) = module_kubectl.all("prometheusrules")
         prometheus.start(scrape_configs(monitors, INTERVAL), rules["spec"], INTERVAL)
-        stage.steady.wait_true("Ready", seconds=PATIENCE_SECONDS)
+        stage.steady.wait_true("Ready")
         yield stage
     finally:
         release.gone()
@@ -118,7 +117,7 @@ def test_everybody_whom_a_monitor_means_is_reached(stage: Stage) -> None:
         of_steady = [target for target in told if target["labels"]["job"].endswith("/steady")]
         return names.count(("operator", "up")) == 1 and [one["health"] for one in of_steady] == ["up"] * 6
 
-    stage.kubectl.wait("all targets to be up", reached, seconds=PATIENCE_SECONDS)
+    stage.kubectl.wait("all targets to be up", reached)
 
 
 def test_series_of_a_job_have_its_name_and_namespace(stage: Stage) -> None:
@@ -135,10 +134,10 @@ def test_every_panel_has_a_series(stage: Stage) -> None:
     kubectl.apply({**quota, "spec": {"hard": {"count/poddisruptionbudgets.policy": "0"}}})
     kubectl.delete("poddisruptionbudget", "steady")
     job.process("actor").kill()
-    job.wait_epoch_ready(2, seconds=PATIENCE_SECONDS)
+    job.wait_epoch_ready(2)
     for number in range(STRIKES):
         job.process("rollout", Kind.ENGINE).kill()
-        job.wait_event("EngineExited", number + 1, seconds=PATIENCE_SECONDS)
+        job.wait_event("EngineExited", number + 1)
     asked = {stage.in_words(expression) for board in BOARDS.values() for expression in expressions(board)}
 
     def empty() -> list[str]:
@@ -149,7 +148,7 @@ def test_every_panel_has_a_series(stage: Stage) -> None:
         return not asked
 
     try:
-        kubectl.wait("a series for every panel", all_there, seconds=120)
+        kubectl.wait("a series for every panel", all_there)
     except AssertionError as error:
         raise AssertionError(f"without a series: {json.dumps(sorted(asked), indent=1)}\n{error}") from None
 
@@ -171,13 +170,13 @@ def test_every_metric_of_a_job_is_told(stage: Stage) -> None:
 )
 def test_an_alert_comes_by_the_name_of_its_job(stage: Stage, alert: str, job: str, state: str) -> None:
     what = f"{alert} of {job or 'the operator'} to be {state}"
-    stage.kubectl.wait(what, lambda: stage.states(alert).get(job) == state, seconds=PATIENCE_SECONDS)
+    stage.kubectl.wait(what, lambda: stage.states(alert).get(job) == state)
 
 
 def test_a_job_that_fails_is_an_alert_at_once_and_no_other_alert_comes(stage: Stage) -> None:
     stage.waiting.change({"activeDeadlineSeconds": 1})
     failed = {"waiting": "firing"}
-    stage.kubectl.wait("the alert", lambda: stage.states("RLJobFailed") == failed, seconds=PATIENCE_SECONDS)
+    stage.kubectl.wait("the alert", lambda: stage.states("RLJobFailed") == failed)
     firing = {name for name, rule in stage.alerts().items() if rule["state"] == "firing"}
     assert firing == {"RLJobFailed", "RLJobEngineRestarts"}
 

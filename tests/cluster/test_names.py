@@ -20,8 +20,6 @@ from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.rljob import leaves_nothing
 from tests.cluster.harness.volumes import folder_of_claim
 
-PATIENCE = 90
-"""Seconds for an operator's start and its first look at a job, on a busy machine."""
 NOWHERE = {"podTemplate": {"spec": {"nodeSelector": {"example.org/none": "none"}}}}
 SELECTOR = {"app": "theirs"}
 POD = {"metadata": {"labels": SELECTOR}, "spec": {"containers": [{"name": "c", "image": "none"}]}}
@@ -103,10 +101,14 @@ def is_accepted(job: Object) -> bool:
     return any((each["type"], each["status"]) == ("Accepted", "True") for each in conditions)
 
 
-def without_status(found: Object) -> Object:
+def without_controllers(found: Object) -> Object:
+    """What its maker wrote: controllers bind a claim, number a Deployment's revision, and write each status, later."""
     metadata = {key: value for key, value in found["metadata"].items() if key != "resourceVersion"}
     assert "rljob-operator" not in {each["manager"] for each in metadata.pop("managedFields")}
-    return {key: value for key, value in found.items() if key != "status"} | {"metadata": metadata}
+    notes = {key: value for key, value in metadata.pop("annotations", {}).items() if "kubernetes.io/" not in key}
+    spec = {key: value for key, value in found.get("spec", {}).items() if key != "volumeName"}
+    rest = {key: value for key, value in found.items() if key not in ("status", "spec")}
+    return {**rest, "spec": spec, "metadata": {**metadata, "annotations": notes}}
 
 
 def test_whatever_somebody_else_has_made_is_named_and_left_as_it_is(
@@ -128,13 +130,13 @@ def test_whatever_somebody_else_has_made_is_named_and_left_as_it_is(
         said = {each["metadata"]["name"]: taken(each) for each in found}
         return all(f"{each['kind']} {each['metadata']['name']}" in said[job] for job, each in rows.items())
 
-    kubectl.wait("all jobs to say what is taken", all_are_refused, seconds=PATIENCE)
+    kubectl.wait("all jobs to say what is taken", all_are_refused)
     mine = {each["metadata"]["name"] for each in rows.values()} | {"owner", "kube-root-ca.crt"}
     assert {each["metadata"]["name"] for each in kubectl.all("deployment,statefulset,pod")} <= mine
     assert there(kubectl, rows.values()) == before
 
     kubectl("delete", "rljob", "--all")
-    kubectl.wait("the jobs' own objects to be gone", lambda: set(left(kubectl)) <= mine, seconds=180)
+    kubectl.wait("the jobs' own objects to be gone", lambda: set(left(kubectl)) <= mine)
     assert there(kubectl, rows.values()) == before
     assert operator.exit_code is None
 
@@ -145,7 +147,7 @@ def there(kubectl: Kubectl, manifests: Collection[Object]) -> dict[tuple[str, st
     items = json.loads(kubectl("get", MADE, "-o", "json", "--show-managed-fields"))["items"]
     found = {name: each for each in items if (name := (each["kind"], each["metadata"]["name"])) in names}
     assert set(found) == names
-    return {name: without_status(each) for name, each in found.items()}
+    return {name: without_controllers(each) for name, each in found.items()}
 
 
 def made(kubectl: Kubectl) -> str:
@@ -164,14 +166,14 @@ def test_a_volume_with_data_survives_and_can_be_used(kubectl: Kubectl, node: Nod
     file = folder_of_claim(kubectl, claim) / "precious"
     file.write_text("theirs")
     kubectl.apply(make_job("kept"))
-    refused = kubectl.wait_for("rljob", "kept", "to be refused", taken, seconds=PATIENCE)
+    refused = kubectl.wait_for("rljob", "kept", "to be refused", taken)
     assert f"set spec.checkpoint.volume.claimName to {claim}" in taken(refused)
     kubectl("delete", "rljob", "kept")
     kubectl.wait("the job's own objects to be gone", lambda: set(left(kubectl)) <= {claim, "kube-root-ca.crt"})
 
     kubectl.apply(make_job("kept", checkpoint={"volume": {"claimName": claim}}))
-    kubectl.wait_for("rljob", "kept", "to be accepted", is_accepted, seconds=PATIENCE)
-    kubectl.wait("its pods", lambda: len(kubectl.all("pod", f"{LABEL_JOB}=kept")) > 5, seconds=PATIENCE)
+    kubectl.wait_for("rljob", "kept", "to be accepted", is_accepted)
+    kubectl.wait("its pods", lambda: len(kubectl.all("pod", f"{LABEL_JOB}=kept")) > 5)
     kubectl("delete", "rljob", "kept")
     kubectl.wait("the job's own objects to be gone", lambda: set(left(kubectl)) <= {claim, "kube-root-ca.crt"})
     assert file.read_text() == "theirs"
@@ -182,10 +184,10 @@ def test_what_is_left_of_a_job_without_its_objects_is_named_until_it_is_gone(
 ) -> None:
     kubectl.apply(make_job("cut"))
     pods = f"{LABEL_JOB}=cut"
-    kubectl.wait("its pods", lambda: len(kubectl.all("pod", pods)) > 5, seconds=PATIENCE)
+    kubectl.wait("its pods", lambda: len(kubectl.all("pod", pods)) > 5)
     kubectl("delete", "rljob", "cut", "--cascade=orphan")
     kubectl.apply(make_job("cut"))
-    refused = kubectl.wait_for("rljob", "cut", "to be refused", taken, seconds=PATIENCE)
+    refused = kubectl.wait_for("rljob", "cut", "to be refused", taken)
     assert "Secret cut-secret" in taken(refused) or " more" in taken(refused)
 
     kubectl("delete", "deployment,statefulset", "-l", pods, "--cascade=orphan")
@@ -201,19 +203,21 @@ def test_what_is_left_of_a_job_without_its_objects_is_named_until_it_is_gone(
     assert not kubectl.all(made(kubectl), pods)
 
     kubectl("delete", "pod", "-l", pods)
-    kubectl.wait_for("rljob", "cut", "to be accepted", is_accepted, seconds=PATIENCE)
-    kubectl.wait("its own pods", lambda: len(kubectl.all("pod", pods)) > 5, seconds=PATIENCE)
+    kubectl.wait_for("rljob", "cut", "to be accepted", is_accepted)
+    kubectl.wait("its own pods", lambda: len(kubectl.all("pod", pods)) > 5)
 
 
 def test_a_name_that_is_taken_later_is_not_taken_back(kubectl: Kubectl, operator: OperatorProcess) -> None:
     parts = {"control": "bare", "job": "labelled", "advantages": "bare"}
     kubectl.apply(make_job("late"))
     pods = f"{LABEL_JOB}=late"
-    kubectl.wait("its pods", lambda: len(kubectl.all("pod", pods)) > 5, seconds=PATIENCE)
+    kubectl.wait("its pods", lambda: len(kubectl.all("pod", pods)) > 5)
     uids = {
         each["metadata"]["uid"] for each in kubectl.all("pod", pods) if "advantages" not in each["metadata"]["name"]
     }
     new = [theirs(part, "late", how, "") for part, how in parts.items()]
+    for each in new:  # the last of the job's objects has pods, and others of it have theirs earlier
+        kubectl.wait_for(each["kind"], each["metadata"]["name"], "to be there", lambda found: found)
     operator.pause()
     for each in new:
         kubectl("delete", each["kind"], each["metadata"]["name"])
@@ -235,7 +239,7 @@ def test_a_name_that_is_taken_later_is_not_taken_back(kubectl: Kubectl, operator
 
     for each in new:
         kubectl("delete", each["kind"], each["metadata"]["name"])
-    kubectl.wait_for("rljob", "late", "to be accepted again", is_accepted, seconds=PATIENCE)
+    kubectl.wait_for("rljob", "late", "to be accepted again", is_accepted)
     for each in new:
         kubectl.wait_for(
             each["kind"].lower(),

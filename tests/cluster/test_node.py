@@ -60,7 +60,7 @@ def test_a_pod_reaches_another_by_the_name_of_its_service_and_so_does_this_machi
         return subprocess.run(asked, capture_output=True, text=True, timeout=60).stdout
 
     assert kubectl.wait("an answer to this machine", of_this_machine).startswith("web")
-    asked = f"import urllib.request; print(urllib.request.urlopen('http://{name}', timeout=20).read().decode())"
+    asked = f"import urllib.request; print(urllib.request.urlopen('http://{name}', timeout=60).read().decode())"
     kubectl.apply(pod("client", sys.executable, "-c", asked, restartPolicy="Never"))
     kubectl.wait_for("pod", "client", "to end", ended)
     assert kubectl("logs", "client").startswith("web")

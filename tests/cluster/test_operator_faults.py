@@ -65,7 +65,7 @@ def test_an_operator_that_dies_after_every_write_comes_to_the_same_end(
     job = ClusterJob(kubectl, made_patient("mortal")).apply()
     lives = Lives(cluster.kubeconfig, namespace, job.name)
 
-    deaths = lives.die_at_every_write(lambda raw: is_ready_in(1, raw), seconds=400)
+    deaths = lives.die_at_every_write(lambda raw: is_ready_in(1, raw), seconds=600)
     kinds = {"Service", "ConfigMap", "PersistentVolumeClaim", "Deployment", "StatefulSet", "NetworkPolicy"}
     assert {f"apply {kind}" for kind in kinds} <= set(deaths)
     assert {"patch RLJob status", "create Secret", "POST /v1/epoch", "PUT /v1/desired"} <= set(deaths)
@@ -73,24 +73,24 @@ def test_an_operator_that_dies_after_every_write_comes_to_the_same_end(
     pods = worker_uids(job)
 
     job.process("actor").kill()
-    deaths = lives.die_at_every_write(lambda raw: is_ready_in(2, raw), seconds=200)
+    deaths = lives.die_at_every_write(lambda raw: is_ready_in(2, raw), seconds=400)
     assert {"patch RLJob status", "POST /v1/epoch", "PUT /v1/desired"} <= set(deaths)
     assert_came_once(job, epoch=2, restarts=1)
 
     job.change({"training": {"optimizer": {"learningRate": 5e-4}}})
-    deaths = lives.die_at_every_write(lambda raw: is_ready_in(3, raw), seconds=200)
+    deaths = lives.die_at_every_write(lambda raw: is_ready_in(3, raw), seconds=400)
     assert {"patch RLJob status", "apply ConfigMap", "POST /v1/epoch", "PUT /v1/desired"} <= set(deaths)
     assert_came_once(job, epoch=3, restarts=2)
     assert worker_uids(job) == pods, "neither a dead rank nor a learning rate replaces a pod"
 
     step = job.step()
-    writes = lives.live(lambda raw: step_of(raw) > step, seconds=120)
+    writes = lives.live(lambda raw: step_of(raw) > step, seconds=240)
     rest = {"patch RLJob status", "create Event", "POST /v1/failures/acknowledge"}
     assert set(writes) <= rest, "an operator that lives on has nothing left to do"
 
     kubectl.delete("rljob", job.name)
-    assert lives.live(lambda raw: raw is None, seconds=60) == []
-    kubectl.wait("all of the job's objects to be gone", lambda: not kubectl.all(MADE, LABEL_JOB), seconds=300)
+    assert lives.live(lambda raw: raw is None, seconds=240) == []
+    kubectl.wait("all of the job's objects to be gone", lambda: not kubectl.all(MADE, LABEL_JOB))
 
 
 def test_a_process_that_is_killed_in_the_middle_of_a_turn_is_gone_on_from(
@@ -100,7 +100,7 @@ def test_a_process_that_is_killed_in_the_middle_of_a_turn_is_gone_on_from(
     monkeypatch.setenv("RLJOB_FAILPOINTS_DIR", str(tmp_path))
     apply_suspended(kubectl, "cut")
     with OperatorProcess(cluster, namespace, tmp_path / "operator", lease=None) as operator:
-        kubectl.wait("the operator to be killed", lambda: operator.exit_code is not None, seconds=120)
+        kubectl.wait("the operator to be killed", lambda: operator.exit_code is not None)
         assert operator.exit_code == -signal.SIGKILL, operator.tail()
         assert 0 < len(kubectl.all(MADE, LABEL_JOB)) < 8
 
@@ -139,14 +139,14 @@ def test_a_leader_that_dies_or_sleeps_is_followed_and_can_do_no_harm(
         OperatorProcess(cluster, namespace, tmp_path / "a", lease=lease) as first,
         OperatorProcess(cluster, namespace, tmp_path / "b", lease=lease) as second,
     ):
-        job.apply().wait_epoch_ready(1, seconds=240)
+        job.apply().wait_epoch_ready(1)
         leader, other = (first, second) if "is held by" in first.log.read_text() else (second, first)
         holder = holder_of(kubectl)
 
         # While nobody leads, a rank dies. Who takes over restarts the job once, for that.
         leader.kill()
         job.process("actor").kill()
-        job.wait_epoch_ready(2, seconds=180)
+        job.wait_epoch_ready(2)
         assert holder_of(kubectl) != holder
         assert job.status()["restart"]["globalRestarts"] == 1, job.said()
 
@@ -156,7 +156,7 @@ def test_a_leader_that_dies_or_sleeps_is_followed_and_can_do_no_harm(
         holder = holder_of(kubectl)
         other.pause()
         job.restart_request()
-        job.wait_epoch_ready(3, seconds=180)
+        job.wait_epoch_ready(3)
         assert holder_of(kubectl) != holder
         refuse_what_is_late(cluster, kubectl, namespace, job, before)
         correct_what_was_under_way(kubectl, job, stale)
@@ -172,7 +172,7 @@ def test_a_leader_that_dies_or_sleeps_is_followed_and_can_do_no_harm(
         )
         assert leader.exit_code is None
         step = job.step()
-        job.wait_step(step + 1, seconds=180)
+        job.wait_step(step + 1)
 
 
 def refuse_what_is_late(cluster: Cluster, kubectl: Kubectl, namespace: str, job: ClusterJob, before: Object) -> None:
@@ -211,10 +211,8 @@ def correct_what_was_under_way(kubectl: Kubectl, job: ClusterJob, stale: Object)
     apply_as_operator(kubectl, deployment)
     name = deployment["metadata"]["name"]
     kubectl.wait_for("deployment", name, "to have its pod again", lambda it: it["spec"]["replicas"] == 1)
-    kubectl.wait_for(
-        "deployment", name, "to be Ready again", lambda it: it["status"].get("readyReplicas") == 1, seconds=120
-    )
-    job.wait_true("Ready", seconds=180)
+    kubectl.wait_for("deployment", name, "to be Ready again", lambda it: it["status"].get("readyReplicas") == 1)
+    job.wait_true("Ready")
 
 
 def applied_now(kubectl: Kubectl, kind: str, name: str) -> Object:
@@ -257,20 +255,18 @@ def test_connections_that_break_or_go_silent_lose_nothing(
             apply_suspended(kubectl, "meanwhile")
             kubectl.delete("rljob", "doomed")
             kubectl.delete("service", "early-control")
-            kubectl.wait(
-                "the operator to notice", lambda: "did not answer" in operator.log.read_text()[said:], seconds=120
-            )
+            kubectl.wait("the operator to notice", lambda: "did not answer" in operator.log.read_text()[said:])
             door.open()
             wait_suspended(kubectl, "meanwhile")
             kubectl.wait_for("service", "early-control", "to be there again", lambda found: found)
             doomed = f"{LABEL_JOB}=doomed"  # no watch tells of its end: the next count of the jobs does, in a minute
-            kubectl.wait("nothing to be left of the deleted job", lambda: not kubectl.all(MADE, doomed), seconds=180)
+            kubectl.wait("nothing to be left of the deleted job", lambda: not kubectl.all(MADE, doomed))
 
             door.silence()
             apply_suspended(kubectl, "late")
             kubectl.delete("service", "early-control")
-            wait_suspended(kubectl, "late", seconds=240)
-            kubectl.wait_for("service", "early-control", "to be there again", lambda found: found, seconds=240)
+            wait_suspended(kubectl, "late")
+            kubectl.wait_for("service", "early-control", "to be there again", lambda found: found)
             assert health(port) == "ok"
             assert operator.stop() == 0
 
@@ -280,7 +276,7 @@ def test_connections_that_break_or_go_silent_lose_nothing(
             apply_suspended(kubectl, "led")
             wait_suspended(kubectl, "led")  # it leads, and is at work
             door.shut()
-            kubectl.wait("the operator to end", lambda: operator.exit_code is not None, seconds=120)
+            kubectl.wait("the operator to end", lambda: operator.exit_code is not None)
             assert operator.exit_code == 1
             assert LOST in operator.log.read_text()
 
@@ -290,13 +286,13 @@ def apply_suspended(kubectl: Kubectl, *names: str) -> None:
     kubectl.apply(*({**job, "spec": {**job["spec"], "suspend": True}} for job in jobs))
 
 
-def wait_suspended(kubectl: Kubectl, name: str, *, seconds: float = 120) -> None:
+def wait_suspended(kubectl: Kubectl, name: str) -> None:
     def holds(raw: Object) -> bool:
         conditions = raw.get("status", {}).get("conditions", [])
         return any(each["type"] == "Suspended" and each["status"] == "True" for each in conditions)
 
-    kubectl.wait_for("rljob", name, "to be Suspended", holds, seconds=seconds)
-    kubectl.wait_for("deployment", f"{name}-rollout", "to be there", lambda found: found, seconds=seconds)
+    kubectl.wait_for("rljob", name, "to be Suspended", holds)
+    kubectl.wait_for("deployment", f"{name}-rollout", "to be there", lambda found: found)
 
 
 def health(port: int) -> str:

@@ -150,7 +150,7 @@ class Watching:
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
-        self._process.wait(30)
+        self._process.wait(120)
 
     def _start(self) -> None:
         with self._output.open("ab") as output:

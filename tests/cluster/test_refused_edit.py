@@ -27,7 +27,8 @@ def test_a_job_whose_edit_is_refused_is_supervised_by_the_last_spec(
     cluster: Cluster, node: Node, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
     install_definition(cluster.kubeconfig)
-    job = ClusterJob(kubectl, slowed(make_small_job(rollout={"numRollouts": 5000}))).apply()
+    patient = {"heartbeatTimeoutSeconds": 60}
+    job = ClusterJob(kubectl, slowed(make_small_job(rollout={"numRollouts": 5000}, restartPolicy=patient))).apply()
     with OperatorProcess(cluster, namespace, tmp_path) as operator:
         job.wait_epoch_ready(1)
         good = job.object()["metadata"]["generation"]

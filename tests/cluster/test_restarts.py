@@ -28,7 +28,7 @@ from tests.cluster.harness.machine import Cluster
 from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.processes import Kind
 from tests.cluster.harness.rljob import ClusterJob, make_job, slowed
-from tests.cluster.harness.subject import GLOBAL, IN_PLACE, PATIENCE_SECONDS, Standing, Subject
+from tests.cluster.harness.subject import GLOBAL, IN_PLACE, Standing, Subject
 
 LAUNCHER_LOST, RANK_EXITED = "LauncherLost", "RankExited"
 HEARTBEAT_SECONDS = 20
@@ -239,7 +239,6 @@ def test_the_control_redis_keeps_its_state_when_its_pod_is_deleted(subject: Subj
         old["metadata"]["name"],
         "to be another one, and Ready",
         lambda pod: pod["metadata"]["uid"] != old["metadata"]["uid"] and is_ready(pod),
-        seconds=PATIENCE_SECONDS,
     )
     subject.train_on()
 
@@ -254,7 +253,7 @@ def test_an_object_that_the_cluster_refuses_keeps_nothing_else_from_being_done(s
     kubectl.apply({**quota, "spec": {"hard": {"count/poddisruptionbudgets.policy": "0"}}})
     kubectl.wait_for("resourcequota", "none", "to be in force", lambda found: found.get("status", {}).get("hard"))
     kubectl.delete("poddisruptionbudget", name)
-    told = subject.job.wait_event("ObjectRefused", seconds=PATIENCE_SECONDS)
+    told = subject.job.wait_event("ObjectRefused")
     assert f"PodDisruptionBudget {name} was refused" in told["note"]
     assert "exceeded quota: none" in told["note"]
     before = subject.standing()
@@ -266,7 +265,7 @@ def test_an_object_that_the_cluster_refuses_keeps_nothing_else_from_being_done(s
     after = subject.since(before)
     assert after.restarts - before.restarts == 1, subject.job.said()
     kubectl.delete("resourcequota", "none")
-    kubectl.wait_for("poddisruptionbudget", name, "to be back", bool, seconds=PATIENCE_SECONDS)
+    kubectl.wait_for("poddisruptionbudget", name, "to be back", bool)
 
 
 def assert_no_restart(subject: Subject, before: Standing, after: Standing) -> None:
@@ -313,5 +312,5 @@ def test_after_all_this_the_job_succeeds_and_has_trained_every_sample_exactly_on
     subject.job.change({"rollout": {"numRollouts": last + 40}})  # it trains on until the operator has seen this
     subject.await_told("SpecChanged", GLOBAL, before)
 
-    report = subject.job.assert_succeeded(seconds=PATIENCE_SECONDS)
+    report = subject.job.assert_succeeded()
     assert report.problems == []

@@ -66,18 +66,18 @@ def _live_a_whole_life(kubectl: Kubectl) -> None:
         restartPolicy={"mechanism": "Recreate", "heartbeatTimeoutSeconds": 60, "stallTimeoutSeconds": 600},
     )
     job = ClusterJob(kubectl, slowed(manifest)).apply()
-    job.wait_true("Ready", seconds=240)
+    job.wait_true("Ready")
     job.change({"roles": {"rollout": {"replicas": 1}}})  # the pod that goes is marked
-    job.wait("one rollout", lambda: len(job.pods(role="rollout")) == 1, seconds=240)
+    job.wait("one rollout", lambda: len(job.pods(role="rollout")) == 1)
     job.restart_request("advantages")  # Recreate: the pod is deleted
-    job.wait_event("RestartRequested", seconds=120)
+    job.wait_event("RestartRequested")
     job.change({"roles": {"reference": None}, "transferQueue": {"storageUnits": 1}})  # a Deployment and a Service go
     gone = (("deployment", deployment_name(job.name, Role.REFERENCE)), ("service", storage_unit_name(job.name, 1)))
     for kind, name in gone:
-        kubectl.wait_gone(kind, name, seconds=240)
-    job.wait_epoch_ready(2, seconds=240)
+        kubectl.wait_gone(kind, name)
+    job.wait_epoch_ready(2)
     job.change({"rollout": {"numRollouts": 1}, "ttlSecondsAfterFinished": 0})
-    kubectl.wait_gone("rljob", job.name, seconds=240)
+    kubectl.wait_gone("rljob", job.name)
 
 
 def _asked(node: Node, who: str) -> tuple[set[Right], list[str]]:

@@ -17,9 +17,8 @@ from tests.cluster.harness.rljob import ClusterJob, make_small_job
 
 RESOURCE = "rljob.example/startup-gpu"
 NOWHERE = {"spec": {"nodeSelector": {"example.org/none": "none"}}}
-PATIENCE_SECONDS = 180.0
-DEADLINE_SECONDS = 20
-"""The actor has its GPUs by then."""
+DEADLINE_SECONDS = 5
+"""Given once the actor has its GPUs, however long that takes: it may be over by then."""
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -33,7 +32,7 @@ def four_gpus(kubectl: Kubectl) -> Iterator[None]:
 
 def wait_failed(job: ClusterJob) -> tuple[str, str]:
     """Reason and sentence of the condition Failed."""
-    job.kubectl.wait(f"{job.name} to fail", lambda: job.condition("Failed"), seconds=PATIENCE_SECONDS)
+    job.kubectl.wait(f"{job.name} to fail", lambda: job.condition("Failed"))
     failed = job.condition("Failed")
     return str(failed["reason"]), str(failed["message"])
 
@@ -65,7 +64,6 @@ def test_a_job_that_is_not_ready_in_time_gives_its_gpus_back(
         roles={"actor": asks_for(2, 2, RESOURCE), "rollout": {"template": NOWHERE}},
         training={"microBatchSize": 16},
     )
-    manifest["spec"]["startupDeadlineSeconds"] = DEADLINE_SECONDS
     job = ClusterJob(kubectl, manifest)
     with (
         tempfile.TemporaryDirectory(prefix="rljob-idle-") as idle,
@@ -75,20 +73,22 @@ def test_a_job_that_is_not_ready_in_time_gives_its_gpus_back(
         kubectl.wait(
             "the actor to have its GPUs",
             lambda: any(pod["spec"].get("nodeName") for pod in job.pods(role="actor")),
-            seconds=PATIENCE_SECONDS,
         )
         kubectl.apply(waits_for_gpus(kubectl))
+        nowhere = "rollout-0 (0/1 nodes are available"
+        kubectl.wait("the rollout's wait to be named", lambda: nowhere in job.condition("Ready").get("message", ""))
+        job.change({"startupDeadlineSeconds": DEADLINE_SECONDS})
         reason, said = wait_failed(job)
         assert reason == "StartupDeadlineExceeded", said
         assert said.startswith(
             f"the job has not been Ready for startupDeadlineSeconds ({DEADLINE_SECONDS} s): Unschedulable: "
         )
-        assert "rollout-0 (0/1 nodes are available" in said
+        assert nowhere in said
         assert (job.status()["phase"], job.status()["reason"]) == ("Failed", "StartupDeadlineExceeded")
         (event,) = kubectl.wait("its event", lambda: job.events("StartupDeadlineExceeded"))
         assert event["type"] == "Warning"
-        kubectl.wait("its pods to go", lambda: not job.pods(), seconds=PATIENCE_SECONDS)
-        kubectl.wait("who waits for the GPUs to get them", lambda: scheduled(kubectl, "waits"), seconds=60)
+        kubectl.wait("its pods to go", lambda: not job.pods())
+        kubectl.wait("who waits for the GPUs to get them", lambda: scheduled(kubectl, "waits"))
         kubectl.delete("rljob", job.name)
 
 
@@ -102,16 +102,17 @@ def test_infrastructure_that_is_restarted_in_vain_fails_the_job_with_its_last_wo
     job = ClusterJob(kubectl, make_small_job())
     with OperatorProcess(cluster, kubectl.namespace, tmp_path, lease=None, workloads=workloads):
         job.apply()
-        kubectl.wait("the restarts to be counted", lambda: in_vain(job, "control") >= 1, seconds=PATIENCE_SECONDS)
-        assert "control (" in job.condition("Ready")["message"]
+        kubectl.wait("the restarts to be counted", lambda: in_vain(job, "control") >= 1)
+        # Between two of its ends it runs, and nobody waits for it.
+        kubectl.wait("it to be named", lambda: "control (" in job.condition("Ready").get("message", ""))
         counted = [{**each, "restartsInVain": 8} for each in job.status()["infrastructure"]]
         kubectl.merge("rljob", job.name, {"status": {"infrastructure": counted}}, subresource="status")
         reason, said = wait_failed(job)
         assert reason == "InfrastructureFailing"
-        assert re.search("has ended (9|10) times since the job was last Ready or trained a step", said), said
+        assert re.search("has ended (9|[1-9][0-9]) times since the job was last Ready or trained a step", said), said
         assert "the last time it exited with code 2" in said
         assert "option" in said.rpartition(": ")[2], "the shell's own words"
-        kubectl.wait("its pods to go", lambda: not job.pods(), seconds=PATIENCE_SECONDS)
+        kubectl.wait("its pods to go", lambda: not job.pods())
         kubectl.delete("rljob", job.name)
 
 

@@ -16,8 +16,6 @@ from tests.cluster.harness.machine import Cluster, Node
 from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.rljob import ClusterJob, make_small_job, slowed
 
-TOLD_SECONDS = 60
-"""From the first packet that is lost, or the coordinator's readiness, to the condition."""
 LIMIT_SECONDS = 30
 
 pytestmark = pytest.mark.timeout(900)
@@ -35,8 +33,8 @@ def job(cluster: Cluster, module_kubectl: Kubectl, tmp_path_factory: pytest.Temp
     with Cut(cluster.node) as cut, operator.in_group(GROUP):
         job = ClusterJob(module_kubectl, manifest).apply()
         job.wait("a coordinator that its kubelet calls ready", lambda: any(map(is_ready, job.pods("coordinator"))))
-        assert_told(job)
-        job.wait("Ready to say why", lambda: job.condition("Ready")["reason"] == "CoordinatorUnreachable")
+        assert_told(job, 1)
+        job.wait("Ready to say why", lambda: job.condition("Ready").get("reason") == "CoordinatorUnreachable")
         ready = job.condition("Ready")
         assert ready["status"] == "False"
         assert "the epoch is not open yet" in ready["message"]
@@ -46,22 +44,25 @@ def job(cluster: Cluster, module_kubectl: Kubectl, tmp_path_factory: pytest.Temp
         yield job
 
 
-def assert_told(job: ClusterJob) -> None:
-    """Within a minute; when and what is in the test's output."""
+def assert_told(job: ClusterJob, times: int) -> None:
+    """It is told once more, for the so many-th time; when and what is in the test's output.
+
+    Not by another reason: a pod that took long to start is told of as one that is down, until a moment after it is up.
+    """
     began = time.monotonic()
-    job.wait("CoordinatorReachable to be False", lambda: is_cut_off(job), seconds=TOLD_SECONDS)
+    job.wait("CoordinatorReachable to be False", lambda: is_cut_off(job))
     row = job.condition("CoordinatorReachable")
     sys.stdout.write(f"told after {time.monotonic() - began:.1f} s: {row['message']}\n")
-    assert row["reason"] == "CoordinatorUnreachable"
     assert f"asks the coordinator: GET http://{job.name}-coordinator.{job.kubectl.namespace}.svc" in row["message"]
     assert "/v1/status: no " in row["message"]
-    [event] = job.events("CoordinatorUnreachable")[-1:]
+    event = job.wait_event("CoordinatorUnreachable", times)
     assert event["type"] == "Warning"
     assert event["note"].partition(": no ")[0] == row["message"].partition(": no ")[0]
 
 
 def is_cut_off(job: ClusterJob) -> bool:
-    return job.condition("CoordinatorReachable").get("status") == "False"
+    row = job.condition("CoordinatorReachable")
+    return (row.get("status"), row.get("reason")) == ("False", "CoordinatorUnreachable")
 
 
 def test_a_job_that_was_never_reached_starts_by_itself_when_it_is(job: ClusterJob) -> None:
@@ -75,7 +76,7 @@ def test_a_job_that_is_lost_in_the_middle_is_unknown_goes_on_and_is_well_again(j
     pods = {pod["metadata"]["uid"] for pod in job.pods()}
     told = {event["reason"] for event in job.events()}
     with Cut(node):
-        assert_told(job)
+        assert_told(job, 2)
         job.wait("phase Unknown", lambda: job.status()["phase"] == "Unknown", seconds=LIMIT_SECONDS + 15)
         assert (job.condition("Ready")["status"], job.status()["reason"]) == ("Unknown", "CoordinatorUnreachable")
         # Everybody has been silent for longer than the limit. One more turn, to which a live field is the occasion: the

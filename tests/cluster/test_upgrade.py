@@ -22,7 +22,6 @@ from tests.cluster.harness.rljob import ClusterJob, gated_rewards, make_job, slo
 RELEASE = "0.1.0"
 PATIENT = {"heartbeatTimeoutSeconds": 60}
 COMPONENTS = ("worker", "coordinator", "control", "storage")
-PATIENCE_SECONDS = 180.0
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -46,7 +45,7 @@ def test_an_upgrade_and_a_rollback_touch_no_pod_whatever_has_become_of_its_job(
         job = ClusterJob(kubectl, slowed(make_job(rollout={"numRollouts": 120}, restartPolicy=PATIENT), "gated", gate))
         with OperatorProcess(cluster, namespace, tmp_path / "first", sources=release):
             ended = [succeeded(kubectl), failed(kubectl)]
-            job.apply().wait_epoch_ready(1, seconds=PATIENCE_SECONDS)
+            job.apply().wait_epoch_ready(1)
             began = [standing(each) for each in (job, *ended)]
             assert all(str(release / "workers") in json.dumps(pod["spec"]) for pod in job.pods())
         with OperatorProcess(cluster, namespace, tmp_path / "upgraded"):
@@ -56,7 +55,7 @@ def test_an_upgrade_and_a_rollback_touch_no_pod_whatever_has_become_of_its_job(
             restart_a_rank(job, 2)
             assert [standing(each) for each in (job, *ended)] == began
             (gate / "go").touch()
-            report = job.assert_succeeded(seconds=PATIENCE_SECONDS)
+            report = job.assert_succeeded()
     assert report.problems == []
     assert job.status()["restart"]["globalRestarts"] == 0
 
@@ -75,25 +74,25 @@ def test_a_claim_that_stays_is_left_alone_by_the_release_before(
         other = failed(kubectl, "other")  # it works
         assert claims(job) == kept
         kubectl("delete", "rljob", job.name)
-        kubectl.wait_gone("deployment", f"{job.name}-coordinator", seconds=PATIENCE_SECONDS)
+        kubectl.wait_gone("deployment", f"{job.name}-coordinator")
     assert claims(job) == kept
     promised = claims(other)
     assert promised[checkpoint_claim_name("other")][0] == [other.object()["metadata"]["uid"]]
     with OperatorProcess(cluster, namespace, tmp_path / "upgraded"):
         manifest = make_job(job.name, rollout={"numRollouts": 4}, restartPolicy=PATIENT)
         again = ClusterJob(kubectl, manifest).apply()
-        report = again.assert_succeeded(seconds=PATIENCE_SECONDS)
+        report = again.assert_succeeded()
         assert (report.steps, report.epochs) == (4, 2)
         assert claims(other) == promised
         kubectl("delete", "rljob", "other")
-        kubectl.wait_gone("persistentvolumeclaim", checkpoint_claim_name("other"), seconds=PATIENCE_SECONDS)
+        kubectl.wait_gone("persistentvolumeclaim", checkpoint_claim_name("other"))
     assert kubectl.get("persistentvolumeclaim", claim) is not None
 
 
 def succeeded(kubectl: Kubectl, name: str = "succeeded") -> ClusterJob:
     """A job that is done."""
     job = ClusterJob(kubectl, make_job(name, rollout={"numRollouts": 2}, restartPolicy=PATIENT)).apply()
-    job.wait_true("Succeeded", seconds=PATIENCE_SECONDS)
+    job.wait_true("Succeeded")
     return job
 
 
@@ -102,11 +101,11 @@ def failed(kubectl: Kubectl, name: str = "failed") -> ClusterJob:
     manifest = make_job(name, restartPolicy=PATIENT)
     manifest["spec"] |= {"activeDeadlineSeconds": 1, "cleanPodPolicy": "Workers"}
     job = ClusterJob(kubectl, manifest).apply()
-    job.wait_true("Failed", seconds=PATIENCE_SECONDS)
-    kubectl.wait("its workers to go", lambda: not job.pods("worker"), seconds=PATIENCE_SECONDS)
+    job.wait_true("Failed")
+    kubectl.wait("its workers to go", lambda: not job.pods("worker"))
     names = [pod["metadata"]["name"] for component in COMPONENTS for pod in job.pods(component)]
     for each in names:
-        kubectl.wait_ready(each, seconds=PATIENCE_SECONDS)
+        kubectl.wait_ready(each)
     return job
 
 
@@ -141,4 +140,4 @@ def restart_a_rank(job: ClusterJob, failures: int) -> None:
         row = next(row for row in job.status()["roles"] if row["name"] == "advantages")
         return bool(row["failures"] == failures and job.is_true("Ready"))
 
-    job.wait(f"failure {failures} of advantages to be made good", is_back, seconds=PATIENCE_SECONDS)
+    job.wait(f"failure {failures} of advantages to be made good", is_back)

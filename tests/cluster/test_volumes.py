@@ -16,7 +16,6 @@ from tests.cluster.harness.machine import Cluster
 from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.rljob import ClusterJob, make_small_job
 
-PATIENCE = 120.0
 NOWHERE = {"podTemplate": {"spec": {"nodeSelector": {"example.org/none": "none"}}}}
 
 
@@ -56,7 +55,7 @@ def resize(job: ClusterJob, size: str) -> None:
 
 def claim(job: ClusterJob, what: str, holds: Any) -> Object:
     """The job's, once something holds of it."""
-    return job.kubectl.wait_for("persistentvolumeclaim", checkpoint_claim_name(job.name), what, holds, seconds=PATIENCE)
+    return job.kubectl.wait_for("persistentvolumeclaim", checkpoint_claim_name(job.name), what, holds)
 
 
 def said(job: ClusterJob) -> str:
@@ -79,13 +78,13 @@ def test_a_larger_size_expands_the_claim(kubectl: Kubectl, classes: dict[bool, s
     resize(job, "2Gi")
     claim(job, "to ask for more", lambda found: found["spec"]["resources"]["requests"]["storage"] == "2Gi")
     wanted = "False Expanding: the volume of the claim larger-checkpoints has 1Gi, and is to have 2Gi"
-    job.wait("that it is expanding", lambda: said(job).startswith(wanted), seconds=PATIENCE)
+    job.wait("that it is expanding", lambda: said(job).startswith(wanted))
 
     kubectl.merge("persistentvolume", volume, {"spec": {"capacity": {"storage": "2Gi"}}})
     grown = {"status": {"capacity": {"storage": "2Gi"}, "conditions": None}}
     kubectl.merge("persistentvolumeclaim", "larger-checkpoints", grown, subresource="status")
     wanted = "True Expanded: the volume of the claim larger-checkpoints has 2Gi"
-    job.wait("that it is expanded", lambda: said(job) == wanted, seconds=PATIENCE)
+    job.wait("that it is expanded", lambda: said(job) == wanted)
 
     with pytest.raises(KubectlFailed, match=r"checkpoint.volume.size: .*no volume can be made smaller.*Set it back"):
         resize(job, "1.5Gi")
@@ -100,7 +99,7 @@ def test_a_class_that_does_not_grow_is_told_and_keeps_nothing_else_from_going_on
     wanted = (
         "False ExpansionRefused: checkpoint.volume.size: the claim refused-checkpoints stays at 1Gi, since the API "
     )
-    job.wait("the refusal", lambda: said(job).startswith(wanted), seconds=PATIENCE)
+    job.wait("the refusal", lambda: said(job).startswith(wanted))
     assert "allowVolumeExpansion" in said(job)
 
     job.change({"rollout": {"numRollouts": 77}})
@@ -120,4 +119,4 @@ def test_what_becomes_of_the_claim_may_change_while_the_job_lives(kubectl: Kubec
     job.change({"checkpoint": {"volume": {"onDelete": "Delete"}}})
     claim(job, "to go with its job", lambda found: "ownerReferences" in found["metadata"])
     kubectl("delete", "rljob", "goes")
-    kubectl.wait_gone("persistentvolumeclaim", "goes-checkpoints", seconds=PATIENCE)
+    kubectl.wait_gone("persistentvolumeclaim", "goes-checkpoints")

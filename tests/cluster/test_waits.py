@@ -17,7 +17,6 @@ from tests.cluster.harness.machine import Cluster, idle_workload_options
 from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.rljob import ClusterJob, make_small_job
 
-PATIENCE_SECONDS = 120.0
 NOWHERE = {"spec": {"nodeSelector": {"example.org/none": "none"}}}
 
 pytestmark = pytest.mark.timeout(600)
@@ -35,22 +34,23 @@ def kubectl(cluster: Cluster, module_kubectl: Kubectl, tmp_path_factory: pytest.
             yield module_kubectl
 
 
-def ready(job: ClusterJob) -> tuple[str, str]:
-    """Reason and sentence of Ready."""
-    found = job.condition("Ready")
-    return str(found.get("reason", "")), str(found.get("message", ""))
+def wait_for_reason(job: ClusterJob, reason: str, *words: str, times: int = 1) -> str:
+    """Until Ready says it, with these words, the last of them so many times; its sentence.
 
+    All of one status: a kubelet has other words a moment later, and the operator says those.
+    """
 
-def wait_for_reason(job: ClusterJob, reason: str, *words: str) -> str:
-    """Until Ready says it, and with these words; its sentence."""
+    def sentence() -> str | None:
+        status = job.status()
+        ready: Object = next((each for each in status.get("conditions", []) if each["type"] == "Ready"), {})
+        said = str(ready.get("message", ""))
+        is_said = ready.get("reason") == reason and all(word in said for word in words)
+        if not is_said or said.count(words[-1]) < times:
+            return None
+        assert status["reason"] == reason, status
+        return said
 
-    def says_so() -> bool:
-        said = ready(job)
-        return said[0] == reason and all(word in said[1] for word in words)
-
-    job.wait(f"Ready to be False for {reason} with {words}", says_so, seconds=PATIENCE_SECONDS)
-    assert job.status()["reason"] == reason
-    return ready(job)[1]
+    return job.kubectl.wait(f"Ready of {job.name} to be False for {reason} with {words}", sentence)
 
 
 def with_template(name: str, role: str, template: Object, **spec: Any) -> Object:
@@ -70,11 +70,12 @@ def test_a_quota_of_pods_is_named_for_workers_and_for_redis(kubectl: Kubectl) ->
     wait_in_force(kubectl)
     job = ClusterJob(kubectl, make_small_job("pods")).apply()
     refused = "is forbidden: exceeded quota: small"
-    said = wait_for_reason(job, "FailedCreate", "actor-0 (", refused, "coordinator (", "control (", "storage-0 (")
-    assert said.count(refused) >= 4, "Deployments say it in a condition, StatefulSets in an Event"
+    # Deployments say it in a condition, StatefulSets in an Event.
+    words = ("actor-0 (", "coordinator (", "control (", "storage-0 (", refused)
+    wait_for_reason(job, "FailedCreate", *words, times=4)
 
     kubectl.delete("resourcequota", "small")
-    job.wait("its pods", lambda: len(job.pods()) == len(job.status()["roles"]), seconds=PATIENCE_SECONDS)
+    job.wait("its pods", lambda: len(job.pods()) == len(job.status()["roles"]))
     kubectl.delete("rljob", job.name)
 
 
@@ -96,7 +97,7 @@ def test_a_secret_that_is_refused_keeps_the_whole_job_and_is_named(kubectl: Kube
     assert job.status()["phase"] == "Pending"
     assert job.wait_event("ObjectRefused")["type"] == "Warning"
     kubectl.delete("resourcequota", "small")
-    job.wait("the job to begin", lambda: job.epoch() == 1, seconds=PATIENCE_SECONDS)
+    job.wait("the job to begin", lambda: job.epoch() == 1)
     kubectl.delete("rljob", job.name)
 
 
@@ -149,7 +150,7 @@ def test_a_template_that_the_api_server_never_takes_is_refused_with_its_sentence
         assert (job.status()["reason"], refused["type"]) == ("ObjectRefused", "Warning")
         assert kubectl.all("deployments,statefulsets,secrets,configmaps", f"rljob.dev/job={name}") == []
     jobs[0].change({"roles": {"actor": {"template": None}}})
-    jobs[0].wait("the job to begin", lambda: jobs[0].epoch() == 1, seconds=PATIENCE_SECONDS)
+    jobs[0].wait("the job to begin", lambda: jobs[0].epoch() == 1)
     kubectl("delete", "rljob", *(job.name for job in jobs), "--wait=false")
 
 
@@ -231,7 +232,7 @@ def test_a_name_that_is_used_again_says_that_it_waits_for_the_earlier_jobs_pods(
     # A finalizer stands for a pod that takes its time to end: nothing else holds it for longer than its grace period.
     keeps = {"metadata": {"finalizers": ["example.org/keeps"]}}
     job = ClusterJob(kubectl, with_template("again", "advantages", NOWHERE)).apply()
-    job.wait("its pods", lambda: job.pods(role="advantages"), seconds=PATIENCE_SECONDS)
+    job.wait("its pods", lambda: job.pods(role="advantages"))
     (pod,) = (each["metadata"]["name"] for each in job.pods(role="advantages"))
     kubectl.merge("pod", pod, keeps)
     kubectl.delete("rljob", job.name)
@@ -239,5 +240,5 @@ def test_a_name_that_is_used_again_says_that_it_waits_for_the_earlier_jobs_pods(
     job.apply()
     wait_for_reason(job, "EarlierJob", "pods of an earlier job of this name are still there", pod)
     kubectl.merge("pod", pod, {"metadata": {"finalizers": None}})
-    job.wait("the job to begin", lambda: job.epoch() >= 1, seconds=PATIENCE_SECONDS)
+    job.wait("the job to begin", lambda: job.epoch() >= 1)
     kubectl.delete("rljob", job.name)

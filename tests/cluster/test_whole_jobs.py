@@ -41,7 +41,6 @@ IN_PART_SECONDS = 5.0
 WAIT_SECONDS = 330.0
 STAYS_AWAY_SECONDS = 15.0
 """The scheduler looks again at what has no place after 10 s (tests/cluster/node/gang.sh)."""
-PATIENCE_SECONDS = 240.0
 SHARED = {"volume": {"size": "1Gi", "accessMode": "ReadWriteMany"}}
 GROUP = "podgroups.scheduling.x-k8s.io"
 
@@ -101,16 +100,16 @@ def test_a_gang_is_refused_with_a_sentence_until_the_cluster_has_groups(
     job = ClusterJob(kubectl, pretended_job("job", GANG))
     with OperatorProcess(cluster, kubectl.namespace, tmp_path) as operator:
         job.apply()
-        job.wait("a refusal", lambda: job.status().get("reason") == "InvalidSpec", seconds=60)
+        job.wait("a refusal", lambda: job.status().get("reason") == "InvalidSpec")
         accepted = job.condition("Accepted")
         assert (accepted["status"], accepted["message"]) == ("False", MISSING_API)
         assert kubectl.all("pods") == []
         add_groups()
-        kubectl.wait("the operator to begin anew", lambda: operator.exit_code is not None, seconds=60)
+        kubectl.wait("the operator to begin anew", lambda: operator.exit_code is not None)
         assert operator.exit_code == 1
         operator.start()  # as its kubelet does
-        job.wait("a group", lambda: kubectl.get(GROUP, "job"), seconds=60)
-        job.wait_true("Accepted", seconds=60)
+        job.wait("a group", lambda: kubectl.get(GROUP, "job"))
+        job.wait_true("Accepted")
 
 
 @pytest.mark.long
@@ -158,7 +157,7 @@ def test_without_gangs_the_same_jobs_hold_parts_of_what_they_need(
         def in_part() -> bool:
             return max(watched.longest_in_part().values()) > IN_PART_SECONDS
 
-        kubectl.wait("a job to be placed in part", in_part, seconds=120)
+        kubectl.wait("a job to be placed in part", in_part)
         kubectl("delete", "rljob", *names, "--wait=false")
 
 
@@ -251,28 +250,28 @@ def test_a_preempted_gang_saves_waits_as_a_whole_and_resumes(
     job = ClusterJob(kubectl, gang_job(low))
     with OperatorProcess(cluster, kubectl.namespace, tmp_path, lease=None):
         job.apply()
-        job.wait_true("Ready", seconds=PATIENCE_SECONDS)
+        job.wait_true("Ready")
         group = kubectl.get(GROUP, job.name)
         assert group is not None
         assert group["spec"] == {"minMember": 9}
-        job.wait_step(2, seconds=PATIENCE_SECONDS)
+        job.wait_step(2)
 
         evict(kubectl, job.pod_of("rollout"))
-        job.wait_event("PodEvicted", seconds=PATIENCE_SECONDS)
-        job.wait("the rollout's successor", lambda: job.is_true("Ready"), seconds=PATIENCE_SECONDS)
-        job.wait_step(job.step() + 3, seconds=PATIENCE_SECONDS)
+        job.wait_event("PodEvicted")
+        job.wait("the rollout's successor", lambda: job.is_true("Ready"))
+        job.wait_step(job.step() + 3)
         assert job.epoch() == 1, job.said()
         assert checkpoint(job) == 0
 
         before = job.step()
         kubectl.apply(intruder(high))
-        job.wait_event("PodPreempted", seconds=PATIENCE_SECONDS)
-        job.wait_event("GangReleased", seconds=PATIENCE_SECONDS)
-        job.wait("no worker to have a place", lambda: not placed_workers(job), seconds=PATIENCE_SECONDS)
+        job.wait_event("PodPreempted")
+        job.wait_event("GangReleased")
+        job.wait("no worker to have a place", lambda: not placed_workers(job))
         saved = checkpoint(job)
         assert saved > before, f"it had trained rollout {before}: {job.said()}"
         assert len(job.pods("control")) == 1
-        kubectl.wait_ready("intruder", seconds=PATIENCE_SECONDS)
+        kubectl.wait_ready("intruder")
         # Rounds of the scheduler in which one GPU is free, enough for the rollout alone.
         until = time.monotonic() + STAYS_AWAY_SECONDS
         while time.monotonic() < until:
@@ -281,8 +280,8 @@ def test_a_preempted_gang_saves_waits_as_a_whole_and_resumes(
         assert job.status()["restart"]["countedTowardsMax"] == 0
 
         kubectl.delete("pod", "intruder", force=True)
-        job.wait_true("Ready", seconds=PATIENCE_SECONDS)
-        job.wait_step(saved + 2, seconds=PATIENCE_SECONDS)
+        job.wait_true("Ready")
+        job.wait_step(saved + 2)
         job.change({"rollout": {"numRollouts": job.step() + 10}})
-        report = job.assert_succeeded(seconds=PATIENCE_SECONDS)
+        report = job.assert_succeeded()
     assert report.problems == []

@@ -53,4 +53,4 @@ def only(manifests: list[Object], kind: str, name_ends: str = "") -> Object:
 
 
 def _run(program: str, arguments: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=540, check=False)

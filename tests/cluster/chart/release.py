@@ -15,7 +15,7 @@ RELEASE = "rl"
 OPERATOR = f"{RELEASE}-rljob-operator"
 """Name of the Deployment, the Lease and the ServiceAccount."""
 _PODS = "app.kubernetes.io/name=rljob-operator"
-_IN_TIME = ("--wait", "--timeout", "240s")
+_IN_TIME = ("--wait", "--timeout", "480s")
 
 
 class Release:
@@ -74,7 +74,7 @@ class Release:
     def pods(self) -> set[str]:
         """Names of the operator's pods, those that are to stay, once the others are told to go."""
         # Helm waits for new ones and not for that.
-        self.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=240s", seconds=300)
+        self.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=480s", seconds=500)
         found = self.kubectl.all("pods", _PODS)
         return {pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]}
 

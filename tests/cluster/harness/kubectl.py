@@ -21,6 +21,10 @@ _LOOK_AGAIN_SECONDS = 0.2
 """At least, and twice as long as a look took: it is work for the machine that is waited for."""
 _NUM_EVENTS = 25
 
+PATIENCE_SECONDS = 240.0
+"""Of a wait, unless it says something else: a wait that succeeds costs nothing, on a machine that is busy too."""
+_COMMAND_SECONDS = 120.0
+
 
 class KubectlFailed(AssertionError):
     """kubectl said no; its message is the API server's."""
@@ -41,7 +45,7 @@ class Kubectl:
         """The same for another namespace."""
         return replace(self, namespace=namespace)
 
-    def __call__(self, *arguments: str, stdin: str | None = None, seconds: float = 60) -> str:
+    def __call__(self, *arguments: str, stdin: str | None = None, seconds: float = _COMMAND_SECONDS) -> str:
         """What kubectl prints."""
         done = self._run(arguments, stdin, seconds)
         if done.returncode != 0:
@@ -50,7 +54,7 @@ class Kubectl:
 
     def refusal(self, *manifests: Object) -> str:
         """What the API server says against these manifests, which it must not take."""
-        done = self._run(("apply", "--dry-run=server", "-f", "-"), _as_list(manifests), 60)
+        done = self._run(("apply", "--dry-run=server", "-f", "-"), _as_list(manifests), _COMMAND_SECONDS)
         if done.returncode == 0:
             raise AssertionError(f"the API server took what it must refuse: {done.stdout.strip()}")
         return done.stderr
@@ -76,7 +80,7 @@ class Kubectl:
         """Asks for an object's end and does not wait for it. By force, a pod's kubelet is not asked either."""
         self("delete", kind, name, "--wait=false", *(["--grace-period=0", "--force"] if force else []))
 
-    def wait(self, what: str, look: Callable[[], T | None], *, seconds: float = 60) -> T:
+    def wait(self, what: str, look: Callable[[], T | None], *, seconds: float = PATIENCE_SECONDS) -> T:
         """Looks until there is something (neither None nor false); `what` completes "waited for ..."."""
         deadline = time.monotonic() + seconds
         while True:
@@ -87,7 +91,7 @@ class Kubectl:
                 raise NotInTime(f"the test waited {seconds:.0f} s for {what}.\n{self.describe()}")
             time.sleep(max(_LOOK_AGAIN_SECONDS, 2 * (time.monotonic() - begin)))
 
-    def wait_for(self, kind: str, name: str, what: str, holds: Holds, *, seconds: float = 60) -> Object:
+    def wait_for(self, kind: str, name: str, what: str, holds: Holds, *, seconds: float = PATIENCE_SECONDS) -> Object:
         """The object, once something holds of it."""
 
         def look() -> Object | None:
@@ -96,18 +100,18 @@ class Kubectl:
 
         return self.wait(f"{kind} {name} {what}", look, seconds=seconds)
 
-    def wait_ready(self, pod: str, *, seconds: float = 60) -> Object:
+    def wait_ready(self, pod: str, *, seconds: float = PATIENCE_SECONDS) -> Object:
         """The pod, once it is Ready."""
         return self.wait_for("pod", pod, "to be Ready", is_ready, seconds=seconds)
 
-    def wait_gone(self, kind: str, name: str, *, seconds: float = 60) -> None:
+    def wait_gone(self, kind: str, name: str, *, seconds: float = PATIENCE_SECONDS) -> None:
         """Returns once there is no such object."""
         self.wait(f"{kind} {name} to be gone", lambda: self.get(kind, name) is None, seconds=seconds)
 
     def describe(self) -> str:
         """The pods and the last events of the namespace, for an error."""
-        pods = self._run(("get", "pods", "-o", "wide"), None, 60)
-        events = self._run(("get", "events", "--sort-by=.lastTimestamp", "--no-headers"), None, 60)
+        pods = self._run(("get", "pods", "-o", "wide"), None, _COMMAND_SECONDS)
+        events = self._run(("get", "events", "--sort-by=.lastTimestamp", "--no-headers"), None, _COMMAND_SECONDS)
         last = "\n".join(events.stdout.splitlines()[-_NUM_EVENTS:])
         return f"Pods of {self.namespace}:\n{pods.stdout or pods.stderr}\nLast events:\n{last or events.stderr}"
 

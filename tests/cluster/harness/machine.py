@@ -54,7 +54,7 @@ class Node:
 
     def daemon(self, action: str, name: str) -> None:
         """Does to a program of the cluster what `daemon.sh` can: start, stop, kill."""
-        subprocess.run([str(NODE / "daemon.sh"), action, name], check=True, timeout=60)
+        subprocess.run([str(NODE / "daemon.sh"), action, name], check=True, timeout=120)
 
     def second(self, action: str) -> None:
         """Does to a second node what `node.sh` can: add, lose, remove."""

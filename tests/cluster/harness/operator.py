@@ -16,7 +16,7 @@ from rljob_operator.options import OperatorOptions
 from tests.cluster.harness.machine import REPOSITORY, Cluster, workload_options
 from tests.integration.children import die_with_tests
 
-_STOP_SECONDS = 30
+_STOP_SECONDS = 120
 
 
 class OperatorProcess:
@@ -70,11 +70,11 @@ class OperatorProcess:
         running.terminate()
         try:
             return running.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired as late:
             self.kill()
             raise AssertionError(
                 f"the test waited {_STOP_SECONDS} s for the operator to end after SIGTERM. It said last:\n{self.tail()}"
-            ) from None
+            ) from late
 
     def kill(self) -> None:
         """SIGKILL; returns when it is dead."""

@@ -18,7 +18,6 @@ from tests.cluster.monitoring.discovered import of_pods, of_slices
 from tests.cluster.monitoring.scrape_configs import TARGETS
 
 NAME = "prometheus"
-PATIENCE_SECONDS = 240.0
 _PORT = 9090
 _USER = 65534
 
@@ -46,7 +45,7 @@ class Prometheus:
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME}, "data": files},
             _pod(prometheus_programs(), self._folder),
         )
-        pod = self._own.wait_ready(NAME, seconds=PATIENCE_SECONDS)
+        pod = self._own.wait_ready(NAME)
         self._address = f"http://{pod['status']['podIP']}:{_PORT}"
 
     def discover(self, kubectl: Kubectl) -> None:

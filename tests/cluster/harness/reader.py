@@ -14,7 +14,7 @@ from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
 Object = dict[str, Any]
-_SECONDS = 60
+_SECONDS = 120
 _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 

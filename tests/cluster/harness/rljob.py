@@ -15,7 +15,7 @@ from typing import Any
 from rljob_api.cluster import LABEL_COMPONENT, LABEL_JOB, LABEL_ROLE
 from rljob_cli.audit import AuditReport
 from tests.cluster.harness import processes
-from tests.cluster.harness.kubectl import Kubectl, Object
+from tests.cluster.harness.kubectl import PATIENCE_SECONDS, Kubectl, Object
 from tests.cluster.harness.processes import Kind, Process
 from tests.cluster.harness.volumes import audit_job
 
@@ -160,7 +160,7 @@ class ClusterJob:
         step = self.status().get("training", {}).get("step")
         return -1 if step is None else int(step)
 
-    def wait(self, what: str, look: Callable[[], Any], *, seconds: float = 90) -> None:
+    def wait(self, what: str, look: Callable[[], Any], *, seconds: float = PATIENCE_SECONDS) -> None:
         """Waits until `look` says so; the error also has the status."""
 
         def checked() -> bool:
@@ -175,15 +175,15 @@ class ClusterJob:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.said()}") from None
 
-    def wait_true(self, condition: str, *, seconds: float = 90) -> None:
+    def wait_true(self, condition: str, *, seconds: float = PATIENCE_SECONDS) -> None:
         """Waits for a condition."""
         self.wait(f"condition {condition}", lambda: self.is_true(condition), seconds=seconds)
 
-    def wait_step(self, step: int, *, seconds: float = 90) -> None:
+    def wait_step(self, step: int, *, seconds: float = PATIENCE_SECONDS) -> None:
         """Waits until the status says that rollout `step` is trained."""
         self.wait(f"step {step}", lambda: self.step() >= step, seconds=seconds)
 
-    def wait_seen(self, *, seconds: float = 90) -> None:
+    def wait_seen(self, *, seconds: float = PATIENCE_SECONDS) -> None:
         """Waits until the operator has looked at the newest spec, and said so."""
         generation = self.object()["metadata"]["generation"]
         self.wait(
@@ -192,7 +192,7 @@ class ClusterJob:
             seconds=seconds,
         )
 
-    def wait_epoch_ready(self, epoch: int, *, seconds: float = 90) -> None:
+    def wait_epoch_ready(self, epoch: int, *, seconds: float = PATIENCE_SECONDS) -> None:
         """Waits until all roles are ready in this epoch or a later one."""
         self.wait(f"Ready in epoch {epoch}", lambda: self.epoch() >= epoch and self.is_true("Ready"), seconds=seconds)
 
@@ -205,7 +205,7 @@ class ClusterJob:
         picked = [event for event in ours if reason is None or event["reason"] == reason]
         return sorted(picked, key=lambda event: event.get("eventTime") or "")
 
-    def wait_event(self, reason: str, count: int = 1, *, seconds: float = 90) -> Object:
+    def wait_event(self, reason: str, count: int = 1, *, seconds: float = PATIENCE_SECONDS) -> Object:
         """Waits for the count-th event with this reason; returns the newest."""
 
         def told() -> bool:
@@ -228,9 +228,13 @@ class ClusterJob:
         return str(names[0])
 
     def process(self, role: str, kind: Kind = Kind.RANK, replica: int = 0) -> Process:
-        """A process of a replica, as this machine sees it."""
-        found = processes.of_container(self.kubectl, self.pod_of(role, replica), "worker")
-        return processes.the(found, kind)
+        """A process of a replica, as this machine sees it, once it is there: its launcher may be about to begin it."""
+
+        def found() -> Process | None:
+            running = processes.of_container(self.kubectl, self.pod_of(role, replica), "worker")
+            return next((one for one in running if one.kind is kind and one.number == 0), None)
+
+        return self.kubectl.wait(f"the {kind} of {role}-{replica}", found)
 
     def standing(self, *, without: str = "") -> dict[str, Any]:
         """The epoch, and of every replica (but one) its pod's life, its order and its rank, as this machine sees it."""
@@ -259,7 +263,7 @@ class ClusterJob:
         """What the sample log proves."""
         return audit_job(self.kubectl, self.name)
 
-    def assert_succeeded(self, *, seconds: float = 180) -> AuditReport:
+    def assert_succeeded(self, *, seconds: float = PATIENCE_SECONDS) -> AuditReport:
         """Waits for success and proves that every sample was trained exactly once."""
         self.wait_true("Succeeded", seconds=seconds)
         report = self.audit()

@@ -19,8 +19,6 @@ from tests.cluster.harness.volumes import folder_of_claim
 GLOBAL, IN_PLACE = "RestartGlobal", "RestartInPlace"
 """What an event of a restart says was done."""
 ROWS_PER_STEP = 32
-PATIENCE_SECONDS = 240.0
-"""A global restart takes seconds; on a machine that runs other tests too, the start of a pod takes a minute."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ class Subject:
     def wait(self, what: str, look: Callable[[], bool]) -> None:
         """Waits for the job; the error also has the operator's last words."""
         try:
-            self.job.wait(what, look, seconds=PATIENCE_SECONDS)
+            self.job.wait(what, look)
         except AssertionError as error:
             ended = self.operator.exit_code
             state = "runs" if ended is None else f"has ended with {ended}"
