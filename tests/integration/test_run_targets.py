@@ -54,7 +54,7 @@ def test_each_lane_stands_in_one_piece_and_all_go_on_after_a_red_target(tmp_path
     running = start(tmp_path, "early,red,late WORDS='one two'", "red,early")
     time.sleep(1)  # by now the second lane has ended, if it has not waited for the first
     (tmp_path / "go").touch()
-    printed = running.communicate(timeout=60)[0]
+    printed = running.communicate(timeout=240)[0]
     said = [line for line in printed.splitlines() if line.startswith(("early", "late", "red"))]
     first = ["early begins", "early ends", "red begins", "late says one two"]
     assert said == [*first, "red begins", "early begins", "early ends"]
@@ -71,7 +71,7 @@ def test_each_lane_stands_in_one_piece_and_all_go_on_after_a_red_target(tmp_path
 
 def test_all_green_ends_with_zero(tmp_path: Path) -> None:
     running = start(tmp_path, "early", "early,early")
-    assert ends(running.communicate(timeout=60)[0]) == [["early", "green"]] * 3
+    assert ends(running.communicate(timeout=240)[0]) == [["early", "green"]] * 3
     assert running.returncode == 0
 
 
@@ -82,7 +82,7 @@ def test_an_interrupt_ends_all_and_leaves_nothing_running(tmp_path: Path, number
             assert running.poll() is None
             time.sleep(0.05)
         running.send_signal(number)
-        printed = running.communicate(timeout=60)[0]
+        printed = running.communicate(timeout=240)[0]
     assert running.returncode == 128 + number
     assert ends(printed) == [["waits N=1", "cut off"], ["waits N=2", "cut off"]]
     assert "early" not in printed

@@ -74,7 +74,7 @@ def connect() -> Iterator[Callable[..., StorageUnits]]:
 def soon() -> Callable[..., float]:
     """A deadline so many seconds from now."""
 
-    def after(seconds: float = 30.0) -> float:
+    def after(seconds: float = 120.0) -> float:
         return time.monotonic() + seconds
 
     return after

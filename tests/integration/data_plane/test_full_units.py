@@ -36,8 +36,8 @@ class Clock:
 
 
 def ask(server: UnitServer, *words: bytes) -> bytes:
-    until = time.monotonic() + 30
-    connection = RespConnection(ServerAddress.parse(server.url), deadline=until, silence_seconds=30)
+    until = time.monotonic() + 120
+    connection = RespConnection(ServerAddress.parse(server.url), deadline=until, silence_seconds=120)
     try:
         reply = connection.call(*words, deadline=until)
         assert isinstance(reply, bytes)

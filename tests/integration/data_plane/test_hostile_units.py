@@ -35,7 +35,7 @@ from tests.unit.transfer_queue.mutations import mutated
 
 EXAMPLES = int(os.environ.get("RLJOB_FUZZ_EXAMPLES", "60"))
 FUZZ = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-SOON_SECONDS = 30.0
+SOON_SECONDS = 120.0
 REFUSALS = (BrokenReply, ErrorReply, OSError)
 """What a connection may say: OSError where the listener has gone."""
 COLUMN = Jagged.from_lengths(torch.arange(60, dtype=torch.int32), torch.tensor([10, 0, 30, 20]))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rljob_workers.transfer_queue.address import ServerAddress
 from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection
 
-SOON_SECONDS = 30.0
+SOON_SECONDS = 120.0
 
 
 @contextmanager

@@ -19,7 +19,7 @@ def test_an_exception_of_one_unit_waits_for_the_others(
     ended_late: list[bool] = []
 
     def work(unit: StorageUnit, share: list[str]) -> list[str]:
-        both_work.wait(60)
+        both_work.wait(240)
         if unit.index == 0:
             raise MemoryError(share[0])
         ended_late.append(was_raised.wait(0.5))

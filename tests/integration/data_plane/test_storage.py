@@ -67,7 +67,7 @@ def _keys(server: UnitServer, deadline: float) -> set[str]:
 
 
 def raw(server: UnitServer) -> RespConnection:
-    return RespConnection(ServerAddress.parse(server.url), deadline=time.monotonic() + 30, silence_seconds=30)
+    return RespConnection(ServerAddress.parse(server.url), deadline=time.monotonic() + 120, silence_seconds=120)
 
 
 @pytest.mark.parametrize(

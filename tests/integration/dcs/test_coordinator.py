@@ -294,7 +294,7 @@ def test_a_rendezvous_is_found_by_those_of_the_same_epoch_and_generation(world: 
     time.sleep(0.05)
     rendezvous = Rendezvous(group="actor", epoch=1, generation=0, address="127.0.0.1:99")
     world.call("PUT", "/v1/rendezvous/actor", rendezvous)
-    waiting.join(60)
+    waiting.join(240)
     assert Rendezvous.model_validate_json(found[0]) == rendezvous
     answer = httpx.get(
         f"{world.endpoints.coordinator}/v1/rendezvous/actor?epoch=1&generation=1",
@@ -314,7 +314,7 @@ def _reading(world: World, path: str) -> Iterator[list[CoordinatorEvent]]:
     reader = threading.Thread(target=lambda: heard.extend(EventPage.model_validate_json(_get(world, path)).events))
     reader.start()
     yield heard
-    reader.join(60)
+    reader.join(240)
 
 
 def _get(world: World, path: str) -> bytes:

@@ -32,7 +32,7 @@ from rljob_workers.transfer_queue.queue_admin import QueueAdmin, QueueAdminTimin
 from tests.integration.preloaded.client import Forked, fork_program
 from tests.integration.transfer_queue.servers import Servers
 
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 240.0
 """Never measured: a coordinator imports everything before it answers, which takes long on a busy machine."""
 ROLES = {Role.ROLLOUT: 2, Role.ACTOR: 2, Role.ACTOR_FWD: 1, Role.ADVANTAGES: 1}
 

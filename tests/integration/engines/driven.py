@@ -16,7 +16,7 @@ from rljob_workers.engines.base import Engine, Generation, SamplingParams
 from rljob_workers.engines.torch_engine.client import TorchEngineClient
 from rljob_workers.roles.event_loop import EventLoopThread
 
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 240.0
 
 
 class DrivenEngine:

@@ -191,7 +191,7 @@ class Background:
         body = {"input_ids": [1], "rid": rid, "sampling_params": sampling}
         self._thread = threading.Thread(target=lambda: self._reply.append(http.post("/generate", json=body)))
         self._thread.start()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while http.get("/get_load").json()[0]["num_reqs"] == 0:
             assert time.monotonic() < deadline, "waited for the generation to run"
 

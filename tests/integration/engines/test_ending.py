@@ -47,7 +47,7 @@ def test_a_sibling_ends_the_life_that_was_started_last(tmp_path: Path, server: s
     file = tmp_path / "engine-0.json"
     write_identity(file, EngineIdentity("0123456789ab", server.pid, "http://127.0.0.1:1"))
     assert ended_by_a_sibling(file) == "0123456789ab Z", "it waits until the process has ended"
-    assert server.wait(60) == -9
+    assert server.wait(240) == -9
     assert read_reason(file, "0123456789ab") == "it lies"
     assert read_reason(file, "another life") is None
 
@@ -63,6 +63,6 @@ def test_an_engine_that_was_not_started_or_has_ended_is_nothing_to_end(tmp_path:
     file = tmp_path / "engine-0.json"
     assert end_engine(file, "it lies") is None
     gone = subprocess.Popen(["true"])
-    gone.wait(60)
+    gone.wait(240)
     write_identity(file, EngineIdentity("0123456789ab", gone.pid, "http://127.0.0.1:1"))
     assert end_engine(file, "it lies") is None

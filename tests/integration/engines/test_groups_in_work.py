@@ -34,7 +34,7 @@ from tests.integration.engines.driven import wait_until, waiting_prompts
 WEIGHT = WeightId(lineage=Lineage(1), version=WeightVersion(0))
 SLOW_PROMPT = 7
 """Its score is waited for until the test lets it go."""
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 240.0
 
 
 class OneByOne(TorchEngineClient):

@@ -29,7 +29,7 @@ from rljob_api.wire.processes import (
 from tests.integration.launcher.coordinator_double import TOKEN, CoordinatorDouble
 from tests.integration.preloaded.client import Forked, fork_program
 
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 240.0
 """Never measured: how long a condition may take before the test says which one did not come."""
 
 IMPORT_SECONDS = 300.0

@@ -32,7 +32,7 @@ from tests.integration.preloaded.client import Forked, fork_program
 BODIES = str(Path(__file__).with_name("pod_bodies.py"))
 PASSWORD = "a secret"
 TOKEN = "token"
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 240.0
 
 
 def hold_port() -> socket.socket:
@@ -73,7 +73,7 @@ class Container:
 
     def probe(self, path: str) -> tuple[int, str]:
         """Status and body; status 0 where nothing listens."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()

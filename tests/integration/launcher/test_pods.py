@@ -201,7 +201,7 @@ def test_the_coordinator_leaves_at_sigterm(pods: Pods) -> None:
     pods.raise_epoch(1)
     assert pods.coordinator is not None
     pods.coordinator.send_signal(signal.SIGTERM)
-    assert pods.coordinator.wait(60) == 0
+    assert pods.coordinator.wait(240) == 0
 
 
 def engine(pods: Pods) -> str:

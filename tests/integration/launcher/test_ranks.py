@@ -219,7 +219,7 @@ def test_the_end_of_the_supervisors_socket_ends_everything_even_what_is_stopped(
     for pid in all_pids:
         os.kill(pid, signal.SIGSTOP)
     machine.control.close()
-    assert machine.process.wait(60) == 0
+    assert machine.process.wait(240) == 0
     eventually("everything to be gone", lambda: not any(is_running(pid) for pid in all_pids))
 
 

@@ -142,7 +142,7 @@ class RunningJob:
     def __exit__(self, *_: object) -> None:
         for pid in self.processes():
             _kill(pid, signal.SIGKILL)
-        self.process.wait(60)
+        self.process.wait(240)
         self._output.close()
         shutil.rmtree(memory_path(self.out), ignore_errors=True)
 
@@ -257,14 +257,14 @@ class RunningJob:
         self.wait_for(f"event {reason} {fields}", lambda: any(True for _ in found()), seconds)
         return next(found())
 
-    def wait_gone(self, seconds: float = 60) -> None:
+    def wait_gone(self, seconds: float = 240) -> None:
         """Waits until no process of the job is left."""
         deadline = time.monotonic() + seconds
         while left := self.processes():
             assert time.monotonic() < deadline, f"processes {left} outlive their supervisor"
             time.sleep(POLL_SECONDS)
 
-    def finish(self, seconds: float = 300) -> int:
+    def finish(self, seconds: float = 480) -> int:
         """Waits for the end, to which the job may hurry from now on; returns the exit code."""
         (self._file.parent / HURRY).touch()
         try:
@@ -277,7 +277,7 @@ class RunningJob:
         spec = self.manifest.spec
         return audit(read_lines(self.out / "samples.jsonl"), spec, steps=spec.rollout.num_rollouts)
 
-    def assert_succeeded(self, seconds: float = 300) -> AuditReport:
+    def assert_succeeded(self, seconds: float = 480) -> AuditReport:
         """Ends well, and soon: exit code 0, everything trained exactly once, nothing left over."""
         code = self.finish(seconds)
         assert code == 0, f"exit code {code}\n{self.said()}"

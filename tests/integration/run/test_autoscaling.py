@@ -57,5 +57,5 @@ def test_rollouts_follow_the_actor_up_and_down_without_a_restart(tmp_path: Path)
         job.assert_epoch(1)
 
         job.process.send_signal(signal.SIGINT)
-        assert job.process.wait(120) == 130, job.said()
+        assert job.process.wait(240) == 130, job.said()
         job.wait_gone()

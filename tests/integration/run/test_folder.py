@@ -59,7 +59,7 @@ def test_a_folder_that_is_in_use_or_of_another_job_is_refused(tmp_path: Path) ->
         assert f"is in use by `rljob run` (process {first.pid})" in job.output()
 
         kill(first.pid)
-        first.wait(60)
+        first.wait(240)
         job.wait_gone()
         job.rewrite(make_simulated(tmp_path, rollout={"samplesPerPrompt": 8}, training={"globalBatchSize": 64}))
         job.start()

@@ -32,7 +32,7 @@ def make_gang(
         rollout={"numRollouts": 40},
         training={"microBatchSize": 4},
         roles={"actor": {"replicas": 2, "ranksPerPod": 2}, **(roles or {})},
-        restartPolicy={"heartbeatTimeoutSeconds": 5, "stallTimeoutSeconds": 120},
+        restartPolicy={"heartbeatTimeoutSeconds": 10, "stallTimeoutSeconds": 120},
     )
     return at_leisure(manifest, folder)
 
@@ -90,7 +90,7 @@ def interrupt(job: RunningJob, seconds: float) -> None:
     job.wait_for_step(job.step() + 1)
     time.sleep(seconds)
     job.process.send_signal(signal.SIGINT)
-    assert job.process.wait(120) == 130, job.said()
+    assert job.process.wait(240) == 130, job.said()
     job.wait_gone()
     training = job.status()["training"]
     assert training["checkpoint"] == training["step"] + 1, job.said()

@@ -76,7 +76,7 @@ def test_rows_of_a_killed_storage_unit_are_made_again_and_a_killed_run_leaves_no
         job.wait_for_step(job.step() + 2)
         epoch = job.epoch()
         kill(job.process.pid)
-        job.process.wait(60)
+        job.process.wait(240)
         job.wait_gone()
         job.start()
         job.assert_succeeded()

@@ -140,7 +140,7 @@ def _is_dead(pid: int) -> bool:
 
 def _kill_run(job: RunningJob) -> None:
     kill(job.process.pid)
-    job.process.wait(60)
+    job.process.wait(240)
     job.wait_gone()
 
 

@@ -17,7 +17,7 @@ def stopped(job: RunningJob, step: int) -> None:
     """Trains up to `step`, then SIGKILLs the run, so that rows stay in the queue."""
     job.wait_for_step(step)
     kill(job.process.pid)
-    job.process.wait(60)
+    job.process.wait(240)
     job.wait_gone()
 
 

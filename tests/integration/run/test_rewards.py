@@ -75,7 +75,7 @@ def test_a_reward_that_sleeps_for_ever_stalls_the_job_which_says_who_waits(tmp_p
 
         job.wait_for("the reward to sleep", (tmp_path / "slept").exists)
         before = len(stalls())  # a machine that is slow enough stalls a job
-        job.wait_for("the stall", lambda: len(stalls()) > before, seconds=300)
+        job.wait_for("the stall", lambda: len(stalls()) > before)
         event = stalls()[before]
         assert "stallTimeoutSeconds 15" in event["message"]
         assert "actor-0.0 waits for batch 0 (32 rows) of train_" in event["message"]

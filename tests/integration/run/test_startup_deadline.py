@@ -29,8 +29,10 @@ def test_a_job_that_is_not_ready_in_time_ends_and_the_same_folder_goes_on_with_m
         assert job.finish() == 1, job.said()
         event = job.events()[-1]
         assert event["reason"] == "StartupDeadlineExceeded", job.said()
-        assert event["message"].startswith("the job has not been Ready for startupDeadlineSeconds (6 s): waiting for ")
-        assert "rollout-0" in event["message"]
+        why = event["message"].removeprefix("the job has not been Ready for startupDeadlineSeconds (6 s): ")
+        # On a slow machine the coordinator has not opened the epoch by then: all ranks are waited for.
+        is_named = why.startswith("waiting for ") and "rollout-0" in why
+        assert is_named or why.startswith("the epoch is not open yet"), why
         assert (job.status()["phase"], job.status()["reason"]) == ("Failed", "StartupDeadlineExceeded")
         job.wait_gone()
 

@@ -43,7 +43,7 @@ def test_rows_are_measured_against_the_last_multiple_of_the_interval(tmp_path: P
         job.wait_for_event("RankExited", role="actor", scope="Global")
         job.wait_for("the second epoch to train", lambda: any(line["epoch"] == 2 for line in job.metrics()))
         kill(job.process.pid)
-        job.process.wait(60)
+        job.process.wait(240)
         job.wait_gone()
         job.start()
         job.assert_succeeded()

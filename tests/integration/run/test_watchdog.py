@@ -59,7 +59,7 @@ async def watch_a_silent_coordinator(has_answered: bool, is_stopped: bool) -> No
     idle = "" if has_answered else " and makes no progress"
     how = f"{limit + 1:.0f} s and is stopped (SIGSTOP)" if is_stopped else f"{limit:.0f} s{idle}"
     assert told == [f"coordinator (process {process.pid}) has not answered in {how}; it is killed"]
-    await asyncio.wait_for(process.wait(), 60)
+    await asyncio.wait_for(process.wait(), 240)
 
 
 @pytest.mark.parametrize(
@@ -131,4 +131,4 @@ async def watch_a_coordinator_that_is_stopped_after_it_has_answered() -> None:
     assert told == [
         f"coordinator (process {process.pid}) has not answered in 6 s and is stopped (SIGSTOP); it is killed"
     ]
-    await asyncio.wait_for(process.wait(), 60)
+    await asyncio.wait_for(process.wait(), 240)

@@ -19,7 +19,7 @@ from rljob_operator.local.embedded_redis import control_command, find_server, st
 from tests.integration.children import die_with_tests
 
 PASSWORD = "secret"
-STARTS_WITHIN_SECONDS = 20.0
+STARTS_WITHIN_SECONDS = 120.0
 
 
 class Server:

@@ -171,7 +171,7 @@ def test_a_change_that_comes_after_its_admin_has_opened_again_is_refused(make_jo
     job.admin.open_server(0)
     with pytest.raises(Fenced, match=f"call {calls} of {name} comes after its call {calls + 1}"):
         job.admin._control.change(
-            "end_life", name, calls, job.lives[job.actor].incarnation, deadline=time.monotonic() + 5, waiting="a test"
+            "end_life", name, calls, job.lives[job.actor].incarnation, deadline=time.monotonic() + 120, waiting="a test"
         )
     job.put(job.tickets(1))
     job.derive(0)

@@ -24,7 +24,7 @@ from tests.integration.transfer_queue.world import ADVANTAGES, LOG_PROBS, REFERE
 from tests.weights import weight
 
 MakeJob = Callable[..., Job]
-LONG_SECONDS = 10.0
+LONG_SECONDS = 60.0
 
 
 @contextmanager

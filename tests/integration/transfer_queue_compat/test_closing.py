@@ -70,7 +70,7 @@ def test_closing_ends_claims_that_wait(make_client: MakeClient, monkeypatch: pyt
     thread = threading.Thread(target=wait)
     thread.start()
     asyncio.run(waits_and_closes())
-    thread.join(60)
+    thread.join(240)
     assert [" is closed. " in one for one in ended] == [True]
     assert other.get_meta(["x"], 2, "p", task_name="t").size == 2
 
@@ -84,20 +84,20 @@ def test_closing_lets_a_put_end(make_client: MakeClient) -> None:
 
     def slow(name: str, *arguments: Any, what: str) -> list[Any]:
         stored.set()
-        assert closing.wait(60)
+        assert closing.wait(240)
         return change(name, *arguments, what=what)
 
     control.change = slow  # type: ignore[method-assign]
     put = threading.Thread(target=lambda: client.put(rows(2), partition_id="p"))
     put.start()
-    assert stored.wait(60)
+    assert stored.wait(240)
     close = threading.Thread(target=client.close)
     close.start()
     while not control._is_closed:
         closing.wait(0.001)
     closing.set()
     for thread in (put, close):
-        thread.join(60)
+        thread.join(240)
         assert not thread.is_alive()
     assert other.get_data(other.get_meta(["x"], 2, "p", task_name="t"))["x"].tolist() == [0, 1]
 
@@ -123,7 +123,7 @@ def test_closing_ends_a_call_that_no_server_answers(
             thread.start()
         client.close()
         for thread in threads:
-            thread.join(60)
+            thread.join(240)
         assert len(found) == len(threads)
     finally:
         servers.control.start()
@@ -164,7 +164,7 @@ def test_a_fork_of_a_client_is_refused(make_client: MakeClient) -> None:
     child = context.Process(target=_use, args=(client, found))
     child.start()
     sentence = found.get(timeout=60)
-    child.join(60)
+    child.join(240)
     assert child.exitcode == 0
     with pytest.raises(RuntimeError, match=FORKED):
         raise RuntimeError(sentence)

@@ -26,7 +26,7 @@ import json, sys, time
 import rljob_workers.transfer_queue_compat as tq
 
 tq.init()
-client, seen, deadline = tq.get_client(), [], time.monotonic() + 60
+client, seen, deadline = tq.get_client(), [], time.monotonic() + 240
 while not client.check_consumption_status("train", "p"):
     meta = client.get_meta(["x"], 8, "p", task_name="train")
     if meta.size:
@@ -221,7 +221,7 @@ def test_waits_for_rows_that_come(make_client: MakeClient, monkeypatch: pytest.M
     thread.start()
     for _ in range(2):
         putting.put(numbers(2), partition_id="p")
-    thread.join(60)
+    thread.join(240)
     assert found == [[0, 1, 2, 3]]
 
 

@@ -142,7 +142,7 @@ def test_a_forked_child_has_a_client_of_its_own(config: dict[str, Any]) -> None:
     child = context.Process(target=_put_in_child, args=(found,))
     child.start()
     meta = found.get(timeout=60)
-    child.join(60)
+    child.join(240)
     assert child.exitcode == 0
     # A batch goes from process to process with all that it knows.
     assert [int(row) for row in mine.get_data(meta)["x"].unbind()] == [0, 1]

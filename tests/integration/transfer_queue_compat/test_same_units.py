@@ -149,7 +149,7 @@ def put_at_once(clients: list[TransferQueueClient]) -> list[Any]:
     outcomes: dict[int, Any] = {}
 
     def put(number: int) -> None:
-        begin.wait(60)
+        begin.wait(240)
         try:
             outcomes[number] = clients[number].put(rows(4, 4 * number), partition_id="p")
         except QueueError as error:
@@ -159,7 +159,7 @@ def put_at_once(clients: list[TransferQueueClient]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(240)
     return [outcomes[number] for number in range(len(clients))]
 
 

@@ -38,7 +38,7 @@ from tests.integration.engines.engine_process import (
 from tests.integration.engines.sglang_forks import Start, sglang_forks
 
 LIVE_URL = "RLJOB_ENGINE_URL"
-_PATIENCE = 120
+_PATIENCE = 240
 
 
 class Contender(ABC):
