@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -238,7 +239,7 @@ def test_an_operator_that_starts_again_writes_nothing_where_nothing_has_changed(
     with OperatorProcess(cluster, namespace, tmp_path / "first", **options):
         wait_condition(kubectl, "calm", "Suspended")
         kubectl.wait_for("deployment", "calm-advantages", "to be there", lambda found: found)
-        kubectl.wait("the end of the first turn", lambda: turns(cluster, port) > 0)
+        kubectl.wait("the operator to have no more to write", lambda: is_calm(cluster, port))
     before = kubectl.get("rljob", "calm")
     with OperatorProcess(cluster, namespace, tmp_path / "second", **options) as second:
         kubectl.wait("the second operator's turn", lambda: turns(cluster, port) > 0)
@@ -302,6 +303,15 @@ def metrics(cluster: Cluster, port: int) -> str:
 def turns(cluster: Cluster, port: int) -> float:
     found = re.findall(r'^rljob_operator_reconcile_seconds_count\{result="ok"\} (\S+)$', metrics(cluster, port), re.M)
     return float(found[0]) if found else 0.0
+
+
+def is_calm(cluster: Cluster, port: int) -> bool:
+    """Whether a turn has ended, and none writes anything for a while: what was made is news for some turns more."""
+    if turns(cluster, port) == 0:
+        return False
+    before = writes(cluster, port)
+    time.sleep(2)
+    return writes(cluster, port) == before
 
 
 def writes(cluster: Cluster, port: int) -> dict[str, float]:
