@@ -138,7 +138,7 @@ def test_one_that_has_lost_a_part_is_replaced_although_it_answers(machine: Machi
     machine.coordinator.order(ROLLOUT)
     engine = machine.engine(ROLLOUT)
     child = int(ask(f"{engine.url}/child"))
-    eventually("its launcher to have looked twice", Stopwatch(2.5))
+    eventually("its launcher to have looked twice", Stopwatch(5))
     assert machine.coordinator.failures == []
     os.kill(child, signal.SIGKILL)
     assert machine.failure().message == (
