@@ -114,7 +114,7 @@ class Watched:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
-        self._thread.join(10)
+        self._thread.join(60)
         assert self._process.stdout is not None
         self._process.stdout.close()
 

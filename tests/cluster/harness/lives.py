@@ -44,7 +44,7 @@ Holds = Callable[[Object | None], Any]
 
 _LOOK_SECONDS = 0.3
 
-_ASK_SECONDS = 30
+_ASK_SECONDS = 120
 
 
 class Killed(BaseException):
