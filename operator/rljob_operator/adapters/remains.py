@@ -14,7 +14,7 @@ from rljob_operator.adapters.resources import REPLICA_SETS
 from rljob_operator.adapters.views import Controller, JobKey, PodView, controller_of
 
 PATIENCE_SECONDS = 60.0
-"""For the garbage collector. What is there for longer is named, whatever may take it away: nobody waits in silence."""
+"""For the garbage collector. What it has not begun to delete by then is named, whatever may take it away."""
 
 
 MOST_NAMED = 8
@@ -50,9 +50,10 @@ class Remains:
         """Pods, or what makes them, that nobody takes away."""
         if self._since is None:
             self._since = self._clock()
-        if self._clock() - self._since > PATIENCE_SECONDS:
-            return [Foreign("Pod", pod.name, named(pod.controller)) for pod in pods]
+        # One that is being deleted ends by itself, however long its grace is, or is let go when its node is lost.
         staying = [pod for pod in pods if not pod.deleting]
+        if self._clock() - self._since > PATIENCE_SECONDS:
+            return [Foreign("Pod", pod.name, named(pod.controller)) for pod in staying]
         found = [Foreign("Pod", pod.name) for pod in staying if pod.controller is None]
         for controller in {pod.controller for pod in staying if pod.controller is not None}:
             if controller.kind == REPLICA_SET_KIND and await self._is_cut_off(controller):
