@@ -21,7 +21,7 @@ _LOOK_AGAIN_SECONDS = 0.2
 """At least, and twice as long as a look took: it is work for the machine that is waited for."""
 _NUM_EVENTS = 25
 
-PATIENCE_SECONDS = 240.0
+PATIENCE_SECONDS = 420.0
 """Of a wait, unless it says something else: a wait that succeeds costs nothing, on a machine that is busy too."""
 _COMMAND_SECONDS = 120.0
 
