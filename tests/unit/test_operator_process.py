@@ -4,14 +4,17 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import Any, cast
 
+import aiohttp
 import pytest
 
 from rljob_operator import operator_process
 from rljob_operator.adapters.api import Api
+from rljob_operator.adapters.errors import LeaseLost
 from rljob_operator.adapters.side_loop import SideLoop
 from rljob_operator.build import Platform
 from rljob_operator.operator_process import OperatorProcess
 from rljob_operator.options import OperatorOptions
+from tests.unit.adapters.fake_api import ApiOfAnswers
 
 GROUPS = Platform(pod_groups=True)
 
@@ -41,6 +44,9 @@ class Replica:
 
             async def release(self) -> None:
                 replica.steps.append("release")
+
+            def check(self) -> None:
+                raise LeaseLost("not renewed")
 
         async def rehearse(api: Api, options: OperatorOptions, platform: Platform, namespace: str) -> None:
             self.steps.append(f"rehearse in {namespace}; unready: {len(self.process._checks.unready())}")
@@ -87,3 +93,23 @@ def test_a_replica_that_loses_the_lease_before_the_cluster_answers_ends(monkeypa
     replica = Replica(monkeypatch, keeps_the_lease=False, answers=False)
     assert not replica.leads()
     assert replica.worked_on == []
+
+
+def test_a_replica_asks_its_lease_before_every_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = Replica(monkeypatch)
+    replica.process._may_write()  # without a lease, as one that is alone
+    assert replica.leads()
+    with pytest.raises(LeaseLost):
+        replica.process._may_write()
+
+
+def test_a_replica_that_loses_the_lease_at_work_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POD_NAMESPACE", "rljob")
+
+    async def work() -> bool:
+        kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        kept.set_result(None)  # `Lease.keep` has returned
+        api, session = cast(Api, ApiOfAnswers({})), cast(aiohttp.ClientSession, None)
+        return await OperatorProcess(OperatorOptions())._work(api, GROUPS, session, [kept], asyncio.Event())
+
+    assert not asyncio.run(asyncio.wait_for(work(), 30))

@@ -1,4 +1,4 @@
-"""The door to the API server, asked of a server of our own: what never answers, and what answers and goes silent."""
+"""The door to the API server: what never answers, what goes silent, and what is written without the lease."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,6 +10,7 @@ from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 
 from rljob_operator.adapters.api import Api
+from rljob_operator.adapters.errors import ApiUnreachable, LeaseLost
 from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.resources import PODS
 
@@ -55,3 +56,35 @@ def test_a_watch_on_a_dead_connection_ends(
     with pytest.raises(TimeoutError):
         asyncio.run(asyncio.wait_for(watch(), 60))
     assert said == heard
+
+
+Ask = Callable[[Api], Awaitable[object]]
+BODY = {"metadata": {"name": "pod"}}
+WRITES: dict[str, Ask] = {
+    "create": lambda api: api.create(PODS, "ns", BODY),
+    "apply what is new": lambda api: api.apply_new(PODS, "ns", "pod", BODY),
+    "apply": lambda api: api.apply(PODS, "ns", "pod", BODY, "uid"),
+    "patch": lambda api: api.merge(PODS, "ns", "pod", BODY),
+    "delete": lambda api: api.delete(PODS, "ns", "pod", {}),
+    "tell a coordinator": lambda api: api.proxy("POST", "/", {}, {}, 1.0, 1),
+}
+NO_WRITES: dict[str, Ask] = {
+    "get": lambda api: api.get(PODS, "ns", "pod"),
+    "ask a coordinator": lambda api: api.proxy("GET", "/", None, {}, 1.0, 1),
+    "take the lease": lambda api: api.claim("PUT", PODS, "/", BODY),
+}
+
+
+def test_without_the_lease_nothing_is_sent_that_writes() -> None:
+    def lost() -> None:
+        raise LeaseLost("not renewed")
+
+    async def ask_nobody() -> dict[str, type[BaseException]]:
+        async with ApiClient(Configuration(host="http://127.0.0.1:9")) as client:
+            api = Api(client, Metrics(), lost)
+            asks = {**WRITES, **NO_WRITES}
+            ends = await asyncio.gather(*(ask(api) for ask in asks.values()), return_exceptions=True)
+            return {name: type(end) for name, end in zip(asks, ends, strict=True)}
+
+    ends = asyncio.run(asyncio.wait_for(ask_nobody(), 60))
+    assert ends == {**dict.fromkeys(WRITES, LeaseLost), **dict.fromkeys(NO_WRITES, ApiUnreachable)}

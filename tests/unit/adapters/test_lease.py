@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -24,6 +25,7 @@ class LeaseServer:
         self.lease: dict[str, Any] | None = None
         self.trouble: Exception | None = None
         self.delay = 0.0
+        self.on_write: Callable[[], None] = lambda: None
         if spec is not None:
             self.lease = {"metadata": {"name": "rljob-operator", "resourceVersion": "1"}, "spec": spec}
 
@@ -36,6 +38,7 @@ class LeaseServer:
         return {"metadata": dict(self.lease["metadata"]), "spec": dict(self.lease["spec"])}
 
     async def claim(self, method: str, resource: Resource, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.on_write()
         if self.lease is not None:
             version = self.lease["metadata"]["resourceVersion"]
             if method == "POST" or body["metadata"]["resourceVersion"] != version:
@@ -98,6 +101,42 @@ def test_another_one_takes_over_only_after_it_has_watched_for_the_whole_duration
     assert server.lease["spec"]["leaseTransitions"] == 2
 
 
+@pytest.mark.parametrize("renew_time", ["2000-01-01T00:00:00.000000Z", "2100-01-01T00:00:00.000000Z"])
+def test_what_the_clock_of_the_leader_says_moves_no_takeover(renew_time: str) -> None:
+    spec = {"holderIdentity": "leader", "leaseDurationSeconds": 15, "renewTime": renew_time, "leaseTransitions": 1}
+    clock, server = Clock(), LeaseServer(spec)
+    other = make_lease(server, clock)
+    assert not take(other)
+    clock.now += 14
+    assert not take(other)
+    clock.now += 2
+    assert take(other)
+
+
+def test_a_slow_answer_makes_no_lease_longer() -> None:
+    clock, server = Clock(), LeaseServer()
+
+    def answer_late() -> None:
+        clock.now += 4
+
+    server.on_write = answer_late
+    lease = make_lease(server, clock)
+    assert take(lease)
+    assert lease.age() == 4
+
+
+def test_a_lease_that_is_not_renewed_in_time_is_kept_no_longer() -> None:
+    server = LeaseServer()
+    brief = LeaseOptions(duration_seconds=0.4, renew_seconds=0.2, retry_seconds=0.1)
+    lease = Lease(cast(Api, server), brief, "ns", "me", never)
+    assert take(lease)
+    assert server.lease is not None
+    assert server.lease["spec"]["leaseDurationSeconds"] == 1, "whole seconds, and never less than it lasts"
+    server.trouble = ApiUnreachable("no answer")
+    asyncio.run(asyncio.wait_for(lease.keep(), 10))
+    assert not may_write(lease)
+
+
 def test_of_two_that_take_it_at_once_one_is_refused() -> None:
     clock, server = Clock(), LeaseServer({"holderIdentity": "", "leaseDurationSeconds": 1})
     first, second = make_lease(server, clock), make_lease(server, clock, "other")
@@ -116,6 +155,16 @@ def test_what_is_released_is_taken_at_once() -> None:
     asyncio.run(leader.release())
     assert not may_write(leader)
     assert take(other)
+
+
+def test_what_another_one_has_taken_is_not_released() -> None:
+    clock, server = Clock(), LeaseServer()
+    leader = make_lease(server, clock)
+    assert take(leader)
+    assert server.lease is not None
+    server.lease["spec"]["holderIdentity"] = "other"
+    asyncio.run(leader.release())
+    assert server.lease["spec"]["holderIdentity"] == "other"
 
 
 def test_no_answer_is_no_lease() -> None:
@@ -140,6 +189,7 @@ def test_a_busy_main_loop_delays_no_renewal() -> None:
             lease.check()
             assert not keeping.done()
             keeping.cancel()
+            await asyncio.wait([keeping])  # it is cancelled there only once this loop has turned
             await side.run(lease.release())
         assert not may_write(lease)
 

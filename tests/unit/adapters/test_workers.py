@@ -133,6 +133,7 @@ def test_only_a_defect_is_logged_with_where_it_happened(
         turns.errors["a"] = error
         workers.wake("a", Urgency.ALARM)
         await until(lambda: turns.begun == ["a", "a"])
+        assert workers.lease_lost.is_set() == isinstance(error, LeaseLost)
 
     with_workers(test)
     [record] = caplog.records
