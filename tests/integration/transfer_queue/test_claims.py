@@ -166,6 +166,17 @@ def test_nothing_is_published_before_every_row_is_trained(make_job: MakeJob) -> 
         job.publish(3)
 
 
+def test_a_batch_that_is_committed_twice_counts_once(make_job: MakeJob) -> None:
+    job = make_job()
+    job.put(job.tickets(2))
+    job.derive(0)
+    assert isinstance(job.actor.claim_training(TRAIN.name, RolloutId(0), 0, 2, 0, 1, timeout=0), Batch)
+    for _ in range(2):
+        job.actor.commit_training(TRAIN.name, RolloutId(0), [0])
+    with pytest.raises(Incomplete, match="2 of 4 rows are consumed by actor_train"):
+        job.publish(1)
+
+
 def test_records_only_grow_and_make_garbage_of_what_is_before_them(make_job: MakeJob) -> None:
     job = make_job()
     job.publish(0)

@@ -15,6 +15,8 @@ class ApiOfAnswers:
     def __init__(self, answers: Mapping[str, Json | int], on_ask: Callable[[str], None] = lambda path: None) -> None:
         self.answers = dict(answers)
         self.asked: list[str] = []
+        self.sent: list[Json] = []
+        """Bodies of patches, and options of deletions."""
         self._on_ask = on_ask
 
     async def list(self, resource: Resource, namespace: str | None, query: Mapping[str, str], accept: str = "") -> Json:
@@ -24,9 +26,11 @@ class ApiOfAnswers:
         return self._answer(resource.path(namespace, name))
 
     async def merge(self, resource: Resource, namespace: str, name: str, body: Json, subresource: str = "") -> Json:
+        self.sent.append(body)
         return self._answer("PATCH " + resource.path(namespace, name, subresource))
 
     async def delete(self, resource: Resource, namespace: str, name: str, options: Json) -> Json:
+        self.sent.append(options)
         return self._answer(f"DELETE {options['gracePeriodSeconds']} " + resource.path(namespace, name))
 
     def _answer(self, path: str) -> Json:

@@ -88,3 +88,24 @@ def test_without_the_lease_nothing_is_sent_that_writes() -> None:
 
     ends = asyncio.run(asyncio.wait_for(ask_nobody(), 60))
     assert ends == {**dict.fromkeys(WRITES, LeaseLost), **dict.fromkeys(NO_WRITES, ApiUnreachable)}
+
+
+def test_an_apply_names_the_object_that_it_is_for() -> None:
+    """By its uid, or by a version that none has: else it would take over what somebody else has made meanwhile."""
+    heard: list[tuple[str, str, dict[str, str]]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        heard.append((request.query["fieldManager"], request.content_type, (await request.json())["metadata"]))
+        return web.json_response({})
+
+    async def apply() -> None:
+        app = web.Application()
+        app.router.add_patch(PODS.path("ns", "pod"), answer)
+        async with TestServer(app) as server, ApiClient(Configuration(host=str(server.make_url("")))) as client:
+            api = Api(client, Metrics(), lambda: None)
+            await api.apply_new(PODS, "ns", "pod", BODY)
+            await api.apply(PODS, "ns", "pod", BODY, "its uid")
+
+    asyncio.run(asyncio.wait_for(apply(), 60))
+    asked = ("rljob-operator", "application/apply-patch+yaml")
+    assert heard == [(*asked, {"name": "pod", "resourceVersion": "1"}), (*asked, {"name": "pod", "uid": "its uid"})]

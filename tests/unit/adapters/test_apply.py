@@ -159,6 +159,10 @@ class Server:
             raise refusal("PATCH", 422, "Invalid", "metadata.uid: field is immutable")
         return self._written(body, uid)
 
+    async def delete(self, resource: Resource, namespace: str, name: str, options: Json) -> Json:
+        self.asked.append(f"delete {resource.kind} {name} {options['preconditions']['uid']}")
+        return {}
+
     async def get(self, resource: Resource, namespace: str, name: str) -> Json:
         self.asked.append(f"get {resource.kind} {name}")
         if (resource.kind, name) not in self.stored:
@@ -207,6 +211,12 @@ def test_an_object_that_is_refused_keeps_no_other_from_being_written() -> None:
 
     assert refused(outcome) == ["PodDisruptionBudget a was refused: exceeded quota: q"]
     assert server.asked == ["create Service a", "create PodDisruptionBudget a", "create Deployment a"]
+
+
+def test_what_is_deleted_is_the_object_that_was_seen_and_not_another_one_of_its_name() -> None:
+    server, cache, delta = Server(), Cache(lambda key, cause: None), Delta(delete=(there("Service"),))
+    asyncio.run(carry_out(cast(Api, server), cache, KEY, ME.uid, delta, RefusedBefore()))
+    assert server.asked == [f"delete Service a {there('Service').uid}"]
 
 
 class Turns:

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any, cast
 
 from rljob_operator.adapters.api import Api
+from rljob_operator.adapters.errors import refusal
 from rljob_operator.adapters.event_records import warning
 from rljob_operator.adapters.events import REPEAT_SECONDS, TOLD, Events
 from rljob_operator.adapters.resources import Resource
@@ -20,8 +21,12 @@ class Server:
     def __init__(self) -> None:
         self.messages: list[str] = []
         self.counts: list[int] = []
+        self._names: set[str] = set()
 
     async def create(self, resource: Resource, namespace: str, body: Json) -> Json:
+        if (name := body["metadata"]["name"]) in self._names:
+            raise refusal("create", 409, "AlreadyExists", name)
+        self._names.add(name)
         self.messages.append(body["message"])
         return body
 
@@ -31,15 +36,17 @@ class Server:
 
 
 class Told:
-    def __init__(self) -> None:
+    """By one life of the operator."""
+
+    def __init__(self, server: Server | None = None) -> None:
         self.now = 1000.0
-        self.server = Server()
+        self.server = server or Server()
         self._events = Events(cast(Api, self.server), "me", lambda: self.now)
 
-    def say(self, message: str, times: int = 1) -> None:
+    def say(self, message: str, times: int = 1, once: str = "") -> None:
         async def all_of_them() -> None:
             for _ in range(times):
-                await self._events.emit(KEY, RAW, warning("ObjectRefused", message))
+                await self._events.emit(KEY, RAW, warning("ObjectRefused", message), once)
 
         asyncio.run(all_of_them())
 
@@ -60,3 +67,14 @@ def test_a_job_that_says_ever_more_is_cut_short() -> None:
     for number in range(TOLD.burst + 10):
         told.say(f"{number}")
     assert len(told.server.messages) == TOLD.burst
+
+
+def test_what_happened_once_is_told_once_by_all_lives_of_the_operator_together() -> None:
+    first = Told()
+    first.say("epoch 2", once="e2")
+    for life in (first, Told(first.server)):
+        life.say("epoch 2, in other words", once="e2")
+    first.say("epoch 3", once="e3")
+    first.say("whatever repeats")
+    Told(first.server).say("whatever repeats")
+    assert first.server.messages == ["epoch 2", "epoch 3", "whatever repeats", "whatever repeats"]

@@ -71,6 +71,7 @@ def test_how_a_pod_is_deleted(pod: dict[str, Any], node: dict[str, Any] | int, g
     asyncio.run(PodActions(cast(Api, api), KEY).delete(view_pod(pod)))
 
     assert api.asked == [NODE, f"DELETE {grace} {POD}"]
+    assert api.sent[0]["preconditions"] == {"uid": pod["metadata"]["uid"]}, "and not another one of its name"
 
 
 def _waiting(uid: str) -> dict[str, Any]:

@@ -122,10 +122,12 @@ def test_a_write_that_is_overtaken_leaves_the_newest_state_in_the_cache(
     cache = Cache(lambda key, cause: None)
     raw = make_job(5)
     cache.put_job(raw)
-    writer = StatusWriter(cast(Api, ApiOfAnswers(answers)), cache, KEY)
+    api = ApiOfAnswers(answers)
+    writer = StatusWriter(cast(Api, api), cache, KEY)
     with pytest.raises(Overtaken):
         asyncio.run(writer.write(raw, RLJobStatus(), RLJobStatus(observed_generation=1)))
 
+    assert [patch["metadata"] for patch in api.sent] == [{"uid": "j1", "resourceVersion": "5"}]
     found = cache.job(KEY)
     assert (found and int(found["metadata"]["resourceVersion"])) == left
 

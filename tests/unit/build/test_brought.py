@@ -123,3 +123,24 @@ def test_a_volume_of_the_operators_that_the_sidecar_shares_stays_what_it_is() ->
         ValueError, match=r"roles\.rollout\.template\.spec\.volumes\[tmp\]: belongs to the administrator"
     ):
         build(changed(quickstart(), roles={"rollout": {"template": mine}}), options=options)
+
+
+@pytest.mark.parametrize(
+    ("mine", "field"),
+    [
+        ({"volumes": [{"name": "node", "hostPath": {"path": "/"}}]}, r"volumes\[node\]: belongs to the administrator"),
+        ({"volumes": [{"name": "node", "hostPath": None, "emptyDir": {}}]}, r"volumes\[node\]: belongs to the"),
+        ({"securityContext": {"runAsUser": 5000}}, "securityContext: decides what the administrator's volumes"),
+    ],
+    ids=["another path", "another kind", "another user, who may read other files"],
+)
+def test_a_volume_that_the_worker_alone_mounts_stays_what_it_is_and_for_whom_it_is(
+    mine: dict[str, Any], field: str
+) -> None:
+    brought = {
+        "containers": [{"name": "worker", "volumeMounts": [{"name": "node", "mountPath": "/node", "readOnly": True}]}],
+        "volumes": [{"name": "node", "hostPath": {"path": "/srv/models"}}],
+    }
+    options = OperatorOptions.model_validate({"workloads": {"podTemplate": {"spec": brought}}})
+    with pytest.raises(ValueError, match=rf"roles\.rollout\.template\.spec\.{field}"):
+        build(changed(quickstart(), roles={"rollout": {"template": {"spec": mine}}}), options=options)

@@ -156,6 +156,7 @@ def test_evictions_in_place_never_reach_the_threshold() -> None:
             id="by its word",
         ),
         pytest.param({"exitCodes": [-9], "action": "Ignore"}, {"exit_code": 137}, 0, None, id="a signal"),
+        pytest.param({"exitCodes": [137], "action": "Ignore"}, {"exit_code": -9}, 0, None, id="a signal of a process"),
         pytest.param(
             {"exitCodes": [3], "action": "FailJob"}, {"exit_code": 3}, 0, Phase.FAILED, id="an exit code fails the job"
         ),
@@ -387,6 +388,7 @@ def test_a_job_created_suspended_starts_nothing() -> None:
 
 def test_the_deadline_counts_run_time_only() -> None:
     world = make_cluster(wishes=Wishes(revision="r1", generation=1, active_deadline_seconds=100))
+    world.turn(40)
     world.wish(suspend=True)
     world.turn()
     world.turn()
@@ -394,8 +396,8 @@ def test_the_deadline_counts_run_time_only() -> None:
     world.wish(suspend=False)
     assert world.turn().status.phase is not Phase.FAILED
     world.settle()
-    assert world.turn(90).status.phase is Phase.RUNNING
-    decision = world.turn(20)
+    assert world.turn(40).status.phase is Phase.RUNNING
+    decision = world.turn(30)
     assert decision.status.phase is Phase.FAILED
     assert decision.events[-1].reason is Reason.DEADLINE_EXCEEDED
     assert decision.events[-1].message.startswith("the job has run for activeDeadlineSeconds (100 s)")

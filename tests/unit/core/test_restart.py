@@ -109,6 +109,25 @@ def test_every_cause_has_the_scope_of_its_role(
     assert failures == ({role: 1} if in_place and counts else {})
 
 
+@pytest.mark.parametrize(
+    ("signs", "failures"),
+    [
+        pytest.param((rank_ended, container_ended), 1, id="its rank ended and its first process"),
+        pytest.param((rank_ended, launcher_silent), 1, id="its rank ended and its launcher is silent"),
+        pytest.param((rank_ended, pod_deleted), 0, id="it was deleted, and so its rank ended"),
+    ],
+)
+def test_all_signs_of_one_pods_death_are_one_failure(
+    signs: tuple[Callable[[Observed, PodKey], Observed], ...], failures: int
+) -> None:
+    observed = make_running()
+    for sign in signs:
+        observed = sign(observed, key(Role.REFERENCE))
+    decision = decide(observed, NOW)
+    assert len([event for event in decision.events if event.scope]) == 1, decision.events
+    assert [row.failures for row in decision.status.roles if row.name is Role.REFERENCE] == [failures]
+
+
 def test_an_in_place_restart_starts_one_pod_anew_and_leaves_the_others_alone() -> None:
     observed = make_running(IN_PLACE_ROLLOUT)
     _, decision = fail(observed, key(Role.ROLLOUT, 1), NOW)

@@ -49,6 +49,10 @@ THEIRS = (
     "logs/mine.log",
     "redis/dump.rdb",
     "timeline/mine.jsonl",
+    "metrics.jsonl.bak",
+    "my-samples.jsonl",
+    "logs/actor-0.0.log.gz",
+    f"checkpoints/{CHECKPOINT}.tar",
 )
 
 

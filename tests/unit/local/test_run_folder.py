@@ -11,7 +11,7 @@ import pytest
 from rljob_api.spec import RLJob
 from rljob_api.status import RestartStatus, RLJobStatus
 from rljob_operator.local.errors import RunRefused
-from rljob_operator.local.run_folder import RunFolder
+from rljob_operator.local.run_folder import RunFolder, memory_folder, memory_path
 from rljob_operator.local.summary import summary
 from tests.power_cuts import noted_syncs
 from tests.unit.api.manifests import changed
@@ -77,3 +77,18 @@ def test_steps_that_were_taken_back_are_marked_and_can_be_left_out(tmp_path: Pat
         (2, 1),
         (3, 2),
     ]
+
+
+def test_a_link_in_the_place_of_the_folder_in_memory_is_not_swept(tmp_path: Path) -> None:
+    """In `/dev/shm` everybody may make one, to whatever he wants to be emptied."""
+    precious, run = tmp_path / "precious", tmp_path / "run"
+    precious.mkdir()
+    (precious / "file").touch()
+    folder = memory_path(run)
+    folder.symlink_to(precious)
+    try:
+        with pytest.raises(RunRefused, match="belongs to somebody else"):
+            memory_folder(run)
+    finally:
+        folder.unlink()
+    assert (precious / "file").exists()

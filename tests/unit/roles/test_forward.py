@@ -1,14 +1,23 @@
 """Which partitions a version serves, and who waits for whom."""
 
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+from unittest.mock import MagicMock
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.names import Role
 from rljob_api.spec import RLJob
+from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Stream
+from rljob_workers.dcs.weights.base import StagedWeights
 from rljob_workers.roles import tasks
-from rljob_workers.roles.forward import ForwardConfig
+from rljob_workers.roles.forward import ForwardConfig, ForwardLoop
+from rljob_workers.telemetry.timeline import Timeline
 from tests.unit.api.manifests import changed
 
 
@@ -35,6 +44,25 @@ def test_every_partition_is_served_under_one_version(interval: int, num_rollouts
     config = make_forward(interval, num_rollouts)
     served = [(r, version) for version in range(0, num_rollouts, interval) for r in config.partitions(version)]
     assert served == [(r, r // interval * interval) for r in range(num_rollouts)]
+
+
+def test_results_say_by_which_weights_they_were_made() -> None:
+    """By that the queue refuses, and a restore drops, what dead weights have made."""
+
+    class Batch:
+        rollout_id = 0
+
+        def __len__(self) -> int:
+            return 4
+
+    meets = MagicMock()  # the session, the queue, the model and the rest that a replica works with
+    weights = [WeightId(lineage=1, version=version) for version in (0, 1)]
+    with closing(Timeline(Path(os.devnull), "actor_fwd-0")) as timeline:
+        loop = ForwardLoop(make_forward(1), meets, meets, meets, meets, meets, timeline)
+        for weight in weights:
+            loop._take(StagedWeights(weight, Path(os.devnull), 0))
+            loop._work(cast(Any, Batch()))
+    assert [call.kwargs["weight"] for call in meets.put.call_args_list] == weights
 
 
 def make_job(**roles: object) -> RLJob:
