@@ -79,7 +79,7 @@ def test_without_the_lease_nothing_is_sent_that_writes() -> None:
     def lost() -> None:
         raise LeaseLost("not renewed")
 
-    async def ask_nobody() -> dict[str, type[BaseException]]:
+    async def ask_nobody() -> dict[str, type[object]]:
         async with ApiClient(Configuration(host="http://127.0.0.1:9")) as client:
             api = Api(client, Metrics(), lost)
             asks = {**WRITES, **NO_WRITES}

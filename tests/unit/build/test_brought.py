@@ -144,3 +144,10 @@ def test_a_volume_that_the_worker_alone_mounts_stays_what_it_is_and_for_whom_it_
     options = OperatorOptions.model_validate({"workloads": {"podTemplate": {"spec": brought}}})
     with pytest.raises(ValueError, match=rf"roles\.rollout\.template\.spec\.{field}"):
         build(changed(quickstart(), roles={"rollout": {"template": {"spec": mine}}}), options=options)
+
+
+def test_the_token_of_the_administrators_service_account_is_given_to_no_job() -> None:
+    options = OperatorOptions.model_validate({"workloads": {"podTemplate": {"spec": {"serviceAccountName": "mesh"}}}})
+    mine = {"spec": {"automountServiceAccountToken": True}}
+    with pytest.raises(ValueError, match="automountServiceAccountToken: would give out the token of the service"):
+        build(changed(quickstart(), roles={"rollout": {"template": mine}}), options=options)

@@ -25,7 +25,7 @@ from rljob_operator.core import (
     decide,
 )
 from rljob_operator.core.drain import DRAIN_LIMIT_SECONDS
-from rljob_operator.core.infrastructure import MAX_ENDS
+from rljob_operator.core.infrastructure import MAX_ENDS, WINDOW_SECONDS
 from rljob_operator.core.orders import DONE_LIMIT_SECONDS
 from tests.unit.core.worlds import (
     REPLICAS,
@@ -291,6 +291,14 @@ def test_an_infrastructure_process_that_does_not_stay_up_is_spaced_out_and_then_
     assert failed.status.phase is Phase.FAILED
     expected = "coordinator ended 11 times within 120 s; the last time it exited with code 1: no such file"
     assert failed.events[-1].message == expected
+
+
+def test_ends_of_long_ago_say_nothing_about_a_process_that_dies_now() -> None:
+    exits = (*[NOW - WINDOW_SECONDS - 1] * MAX_ENDS, NOW)
+    dead = ProcessFact("coordinator", 5, alive=False, exits=exits, exit_code=1)
+    decision = decide(replace(make_running(), infrastructure=(dead,)), NOW)
+    assert decision.status.phase is not Phase.FAILED
+    assert actions_of(decision, RestartInfrastructure), "and at once"
 
 
 def test_every_start_by_the_user_is_a_new_epoch_that_forgets_what_counted() -> None:

@@ -48,6 +48,7 @@ REFERENCE = key(Role.REFERENCE)
             id="a short deadline does not shorten the timeout",
         ),
         pytest.param({"age": 99, "exit_code": -9}, None, id="a dead rank does not hang"),
+        pytest.param({"age": 31, "poll_age": 16}, None, id="one whose launcher is silent, too, is not judged"),
         pytest.param({"registered": False}, None, id="a rank that has just been ordered may still register"),
     ],
 )
