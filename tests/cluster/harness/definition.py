@@ -5,14 +5,14 @@ from typing import Any
 import yaml
 
 from rljob_api.crd import GROUP, PLURAL, crd_text
-from tests.cluster.harness.kubectl import Kubectl, Object
+from tests.cluster.harness.kubectl import Kubectl, KubectlFailed, Object
 from tests.unit.api.manifests import changed
 
 
 def install_definition(kubeconfig: str) -> None:
     """The CRD as the models have it now. The API server takes it only if its rules are within its budget."""
     kubectl = Kubectl(kubeconfig)
-    kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd_text())
+    kubectl.wait("the API server to take the definition", lambda: _is_applied(kubectl))
     kubectl.wait_for("crd", f"{PLURAL}.{GROUP}", "to be established", _is_established)
     # By this kubectl knows what an RLJob is; the API server says it a moment later than that it is established.
     kubectl.wait("RLJobs to be known by name", lambda: PLURAL in kubectl("api-resources", f"--api-group={GROUP}"))
@@ -21,6 +21,17 @@ def install_definition(kubeconfig: str) -> None:
 def apply_job(kubectl: Kubectl, changes: dict[str, Any]) -> None:
     """The good manifest with some changes, as a user applies it."""
     kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump(changed(changes)))
+
+
+def _is_applied(kubectl: Kubectl) -> bool:
+    """False where a busy API server has not come to an end with it: it is asked again."""
+    try:
+        kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd_text())
+    except KubectlFailed as error:
+        if "(Timeout)" not in str(error):
+            raise
+        return False
+    return True
 
 
 def _is_established(definition: Object) -> bool:
