@@ -147,7 +147,8 @@ class RunningJob:
         shutil.rmtree(memory_path(self.out), ignore_errors=True)
 
     def start(self) -> Process:
-        """Starts `rljob run` (again)."""
+        """Starts `rljob run` (again), with its leisure where it has one."""
+        (self._file.parent / HURRY).unlink(missing_ok=True)
         arguments = ["run", str(self._file), "--out", str(self.out), *self._options]
         self.process = self.begin(arguments, self._env, self._output)
         return self.process
@@ -271,6 +272,20 @@ class RunningJob:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the job did not end within {seconds} s\n{self.said()}") from None
+
+    def interrupt(self) -> None:
+        """Ctrl-C: the command saves and ends, with all that it has started. The job keeps its leisure, or it would be over."""
+        self.process.send_signal(signal.SIGINT)
+        self.wait_interrupted()
+
+    def wait_interrupted(self) -> None:
+        """Waits for the end of a command that has had its Ctrl-C."""
+        try:
+            code = self.process.wait(240)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the job did not end within 240 s of its interrupt\n{self.said()}") from None
+        assert code == 130, f"exit code {code}\n{self.said()}"
+        self.wait_gone()
 
     def audit(self) -> AuditReport:
         """What the sample log proves of a job that succeeded."""

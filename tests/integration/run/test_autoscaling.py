@@ -1,6 +1,5 @@
 """Autoscaling of a local run: rollouts join while the actor is starved, and drain when they are ahead of it."""
 
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +55,4 @@ def test_rollouts_follow_the_actor_up_and_down_without_a_restart(tmp_path: Path)
         assert down["message"].startswith("rollout scales from 2 to 1 replicas: rollout-1 drains (in the last "), down
         job.assert_epoch(1)
 
-        job.process.send_signal(signal.SIGINT)
-        assert job.process.wait(240) == 130, job.said()
-        job.wait_gone()
+        job.interrupt()

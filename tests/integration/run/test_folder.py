@@ -1,6 +1,5 @@
 """The run folder is one job's and one run's: what a user finds in it, and what a second start there says."""
 
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -71,9 +70,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> Non
     with RunningJob(tmp_path, make_simulated(tmp_path, rollout={"numRollouts": 10000})) as job:
         job.wait_for_step(2)
         epoch = job.epoch()
-        job.process.send_signal(signal.SIGINT)
-        assert job.finish() == 130
-        job.wait_gone()
+        job.interrupt()
         assert "resume with: rljob run" in job.output()
         assert job.status()["phase"] == "Interrupted"
         assert not memory_path(job.out).exists()

@@ -1,7 +1,6 @@
 """Jobs of the backend Fsdp: four ranks over two pods, gone on with by one rank and by Flat; what they save."""
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,7 @@ def test_a_folders_model_is_trained_by_four_ranks_then_by_one_then_by_flat(tmp_p
                 job.start()
             if number < 2:
                 job.wait_for_step(job.step() + 2)
-                job.process.send_signal(signal.SIGINT)
-                assert job.finish() == 130
-                job.wait_gone()
+                job.interrupt()
                 _check_policy(job.out / "checkpoints", ranks=(4, 1)[number])
         job.assert_succeeded()
         assert {line["epoch"] for line in job.metrics()} == {1, 2, 3}

@@ -1,7 +1,6 @@
 """Four actor ranks in two pods: each fault costs one restart, names the rank that had it, and the audit is exact."""
 
 import random
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -89,9 +88,7 @@ def interrupt(job: RunningJob, seconds: float) -> None:
     job.wait_for("all to be ready", job.ready)
     job.wait_for_step(job.step() + 1)
     time.sleep(seconds)
-    job.process.send_signal(signal.SIGINT)
-    assert job.process.wait(240) == 130, job.said()
-    job.wait_gone()
+    job.interrupt()
     training = job.status()["training"]
     assert training["checkpoint"] == training["step"] + 1, job.said()
 

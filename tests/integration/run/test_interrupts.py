@@ -1,6 +1,5 @@
 """Ctrl-C at any moment: the command ends by itself, says how to resume, and leaves no process behind."""
 
-import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -51,9 +50,7 @@ MORE_MOMENTS = (_the_folder_is_told, _endpoints_are_written, _coordinator_runs, 
 
 def interrupt(job: RunningJob) -> None:
     """Ctrl-C, and the job is started again."""
-    job.process.send_signal(signal.SIGINT)
-    assert job.process.wait(240) == 130, job.said()
-    job.wait_gone()
+    job.interrupt()
     assert "resume with: rljob run" in job.output()
     assert job.status()["phase"] == "Interrupted"
     job.start()

@@ -113,8 +113,7 @@ def test_an_interrupted_actor_saves_what_it_has_published(tmp_path: Path, replic
         job.process.send_signal(signal.SIGINT)
         job.wait_for("the end of actor-0.0", lambda: rank not in job.processes())
         os.kill(launcher, signal.SIGCONT)
-        assert job.finish() == 130
-        job.wait_gone()
+        job.wait_interrupted()
         assert job.status()["training"]["checkpoint"] == job.metrics()[-1]["step"] + 1 >= 7
 
 
@@ -134,9 +133,7 @@ def test_two_ranks_that_are_interrupted_again_and_again_leave_together_and_save(
             trained = job.step()
             job.wait_for_step(trained + chance.randrange(1, 8))
             time.sleep(chance.uniform(0, 0.2))
-            job.process.send_signal(signal.SIGINT)
-            assert job.finish() == 130
-            job.wait_gone()
+            job.interrupt()
             assert job.status()["training"]["checkpoint"] == job.metrics()[-1]["step"] + 1 > trained + 1
             job.start()
         job.wait_for_step(job.step() + 1)
