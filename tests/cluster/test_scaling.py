@@ -180,7 +180,7 @@ def test_after_all_this_the_job_succeeds_exactly_once_and_leaves_after_its_time(
     job.change({"rollout": {"numRollouts": last}, "ttlSecondsAfterFinished": 3600})
     job.wait("the epoch with fewer rollouts", lambda: job.epoch() == epoch + 1)
 
-    job.kubectl("wait", f"rlj/{job.name}", "--for=condition=Succeeded", "--timeout=240s", seconds=260)
+    job.kubectl("wait", f"rlj/{job.name}", "--for=condition=Succeeded", "--timeout=420s", seconds=440)
     report = job.assert_succeeded()
     assert report.max_staleness <= 1
     job.kubectl.wait(

@@ -519,7 +519,7 @@ def test_a_try_that_the_deadline_cuts_short_hides_no_reason(sources: Sources, tm
     heard: list[None] = []
     terms = PullTerms(
         "other",
-        time.monotonic() + PULSE_SECONDS + 0.3,
+        time.monotonic() + PULSE_SECONDS + 2.0,
         lambda: time.monotonic() + len(heard) * PULSE_SECONDS,
         sleep=lambda _: None,
         pulse=lambda: heard.append(None),

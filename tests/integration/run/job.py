@@ -78,11 +78,11 @@ def make_manifest(folder: Path, **changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_simulated(folder: Path, **changes: dict[str, Any]) -> dict[str, Any]:
-    """A job that computes nothing, of 20 rollouts: for tests of what becomes of processes, rows and files.
+    """A job that computes nothing, of 40 rollouts: for tests of what becomes of processes, rows and files.
 
     All that `audit` proves holds for it, and every row that is trained on changes its weights.
     """
-    manifest = make_manifest(folder, **{**changes, "rollout": {"numRollouts": 20, **changes.get("rollout", {})}})
+    manifest = make_manifest(folder, **{**changes, "rollout": {"numRollouts": 40, **changes.get("rollout", {})}})
     rollout = manifest["spec"]["roles"].setdefault("rollout", {})
     manifest["spec"]["roles"]["rollout"] = {**rollout, "engine": {"kind": "Sim"}}
     return manifest

@@ -23,7 +23,7 @@ def test_a_job_without_actor_fwd_loses_and_repeats_nothing(
     tmp_path: Path, training: dict[str, Any], actor: dict[str, Any]
 ) -> None:
     roles = {"actor": actor, "actorFwd": None}
-    manifest = make_manifest(tmp_path, roles=roles, training=training, rollout={"numRollouts": 12})
+    manifest = make_manifest(tmp_path, roles=roles, training=training, rollout={"numRollouts": 20})
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
         job.wait_for_step(2)
         assert "actor_fwd" not in {role["name"] for role in job.status()["roles"]}
@@ -36,9 +36,9 @@ def test_nobody_waits_for_a_reference_that_no_kl_term_reads(tmp_path: Path) -> N
     """It is stopped for as long as it takes to train and record many rollouts; their rows go all the same."""
     patience = {"heartbeatTimeoutSeconds": 300, "stallTimeoutSeconds": 600}
     manifest = make_simulated(
-        tmp_path, rollout={"numRollouts": 30}, algorithm={"kl": {"coefficient": 0}}, restartPolicy=patience
+        tmp_path, rollout={"numRollouts": 80}, algorithm={"kl": {"coefficient": 0}}, restartPolicy=patience
     )
-    with RunningJob(tmp_path, at_leisure(manifest, tmp_path, seconds=0.1)) as job:
+    with RunningJob(tmp_path, at_leisure(manifest, tmp_path, seconds=0.2)) as job:
         job.wait_for("all roles", job.ready)
         stopped = job.rank_pid("reference")
         stop(stopped)

@@ -39,7 +39,7 @@ def slices(job: RunningJob) -> dict[str, str]:
 
 
 def test_every_process_sees_its_own_devices_and_keeps_them_over_a_restart(tmp_path: Path) -> None:
-    manifest = make_manifest(tmp_path, roles=ROLES, rollout={"numRollouts": 12})
+    manifest = make_manifest(tmp_path, roles=ROLES, rollout={"numRollouts": 20})
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path), env=SIX) as job:
         job.wait_for_step(1)
         before = processes(job)

@@ -6,7 +6,7 @@ from .job import RunningJob, at_leisure, kill, make_simulated, stop
 
 GLOBAL_ROLES = ("actor", "rollout", "actor_fwd")
 IN_PLACE_ROLES = ("reference", "advantages")
-LONG = {"numRollouts": 36}
+LONG = {"numRollouts": 80}
 SHORT_PATIENCE = {"heartbeatTimeoutSeconds": 5}
 """Where silence is what the test is about. Else the default: a busy machine is silent for a while, too."""
 

@@ -28,6 +28,7 @@ def test_they_are_passed_over_and_nothing_is_trained_on_them(tmp_path: Path) -> 
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
         job.wait_for_step(2)
         kill(job.rank_pid("rollout"))
+        job.wait_for_event("RankExited", role="rollout")
         job.assert_succeeded()
         job.assert_epoch(2)
         kept = read_generations(job.out)

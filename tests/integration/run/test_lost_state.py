@@ -145,7 +145,9 @@ def _kill_run(job: RunningJob) -> None:
 
 
 def _recorded(job: RunningJob) -> int:
-    return int(json.loads((job.out / "checkpoints" / "record.json").read_bytes())["id"]["version"])
+    """The version of the last record; -1 before the first."""
+    record = job.out / "checkpoints" / "record.json"
+    return int(json.loads(record.read_bytes())["id"]["version"]) if record.exists() else -1
 
 
 def _all_groups(job: RunningJob) -> int:

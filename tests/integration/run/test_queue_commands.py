@@ -92,7 +92,7 @@ def the_drain_outlives_restarts(job: RunningJob) -> None:
 
 def test_the_queue_of_a_run_is_looked_at_proven_and_drained(tmp_path: Path) -> None:
     """A rollout a second, and no checkpoint: what the page looks at stays in the queue, and the job outlasts it."""
-    manifest = make_simulated(tmp_path, rollout={"numRollouts": 60}, checkpoint={"everySteps": 1000})
+    manifest = make_simulated(tmp_path, rollout={"numRollouts": 120}, checkpoint={"everySteps": 1000})
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path, seconds=1.0)) as job:
         job.wait_for_step(3)
         look_at_rows(job)

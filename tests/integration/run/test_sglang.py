@@ -33,7 +33,7 @@ FOUND_SECONDS = 5.0
 def manifest(folder: Path, **rollout: Any) -> dict[str, Any]:
     """Two engines; a test hurries the job when it has done to it what it wanted."""
     changes = {"numRollouts": ROLLOUTS, **rollout}
-    return at_leisure(make_manifest(folder, rollout=changes, roles=ROLES), folder)
+    return at_leisure(make_manifest(folder, rollout=changes, roles=ROLES), folder, seconds=1.0)
 
 
 def children(pid: int) -> list[int]:

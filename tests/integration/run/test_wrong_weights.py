@@ -106,7 +106,7 @@ def test_an_engine_that_computes_the_models_own_version_otherwise_fails_the_job_
 
 
 def test_what_the_engine_says_is_believed_where_the_job_says_so(tmp_path: Path) -> None:
-    manifest = make_simulated(tmp_path, rollout={"numRollouts": 12}, weightSync={"verify": "None"})
+    manifest = make_simulated(tmp_path, rollout={"numRollouts": 20}, weightSync={"verify": "None"})
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path), {FOLDER: str(tmp_path)}) as job:
         job.wait_for_step(3)
         (tmp_path / DROPS).write_text(ALWAYS)
