@@ -274,7 +274,7 @@ class RunningJob:
             raise AssertionError(f"the job did not end within {seconds} s\n{self.said()}") from None
 
     def interrupt(self) -> None:
-        """Ctrl-C: the command saves and ends, with all that it has started. The job keeps its leisure, or it would be over."""
+        """Ctrl-C: the command saves and ends with all that it has started, the job still at its leisure."""
         self.process.send_signal(signal.SIGINT)
         self.wait_interrupted()
 
