@@ -150,6 +150,9 @@ class RestartStatus(StatusModel):
     """Version of the last recorded checkpoint when the last global restart was decided."""
     revision: str = ""
     """Digest of the part of the spec that this epoch runs with (`rljob_api.revision`)."""
+    proven_revision: str | None = None
+    """The one with which an engine of the job was up last: what keeps another engine from starting since is of its
+    pod. None: none was up yet, in a local run since its start."""
     releasing: bool = False
     """A gang gives its pods back: none is made before all of them have gone."""
     handled_request: str = ""

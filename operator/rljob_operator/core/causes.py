@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rljob_api.names import EXIT_CUT_OFF, EXIT_SUCCEEDED
 from rljob_api.status import PodStatus, RLJobStatus
 from rljob_api.wire.epochs import NOBODY, PodOrder
-from rljob_api.wire.failures import Failure, FailureKind
+from rljob_api.wire.failures import Failure, FailureKind, Hopeless
 from rljob_operator.core.collectives import explained
 from rljob_operator.core.hang import hanging
 from rljob_operator.core.observed import Observed
@@ -45,6 +45,8 @@ class Causes:
     """Those of the lost whose launchers fell silent in an epoch that was left: they are replaced, and count no more."""
     hanging: tuple[Cause, ...]
     """Ranks that hang, and pods that do not begin what they were ordered."""
+    unable: tuple[Cause, ...]
+    """Pods whose engine cannot start, in a job whose engines can work."""
     restarting: tuple[Cause, ...]
     """What the restart table has to answer, at most one cause a pod: a lost pod explains its dead ranks, a dead rank
     explains a silent one, and a rank that is lost those of its gang that left for it."""
@@ -52,7 +54,7 @@ class Causes:
     @property
     def replaced(self) -> tuple[Cause, ...]:
         """The lives that are given up, whatever else is decided."""
-        return (*self.lost, *(cause for cause in self.hanging if cause.lost))
+        return (*self.lost, *self.unable, *(cause for cause in self.hanging if cause.lost))
 
 
 def causes_of(observed: Observed, status: RLJobStatus, now: float) -> Causes:
@@ -64,11 +66,22 @@ def causes_of(observed: Observed, status: RLJobStatus, now: float) -> Causes:
     before = [cause for cause in lost if cause not in unbegun and lost_before(observed, status, cause)]
     begun = [cause for cause in lost if cause not in unbegun and cause not in before]
     silenced = tuple(cause for cause in before if is_silent(observed, cause))
+    unable = tuple(_unable(status, failures))
     first: dict[str, Cause] = {}
-    found = [*begun, *_lost_unseen(observed, status), *_reported(status, failures), *silent]
+    found = [*begun, *_lost_unseen(observed, status), *unable, *_reported(status, failures), *silent]
     for cause in explained(observed, status, found):
         first.setdefault(str(cause.pod), cause)
-    return Causes(failures, lost, unbegun, silenced, silent, tuple(first.values()))
+    return Causes(failures, lost, unbegun, silenced, silent, unable, tuple(first.values()))
+
+
+def engines_can_work(status: RLJobStatus) -> bool:
+    """Whether an engine of the job was up with what this epoch runs with: its model and settings are not at fault."""
+    return status.restart.proven_revision == status.restart.revision
+
+
+def cannot_start(failure: Failure) -> bool:
+    """Whether an engine has died of one cause again and again since its launcher began, and was never up."""
+    return failure.kind is FailureKind.ENGINE_EXITED and failure.hopeless == Hopeless.ENGINE_CANNOT_START
 
 
 def _current_failures(observed: Observed, status: RLJobStatus) -> tuple[Failure, ...]:
@@ -103,6 +116,25 @@ def _reported(status: RLJobStatus, failures: tuple[Failure, ...]) -> list[Cause]
         )
         for failure in failures
         if failure.kind in _REASONS and failure.exit_code != EXIT_SUCCEEDED and _is_news(status, failure)
+    ]
+
+
+def _unable(status: RLJobStatus, failures: tuple[Failure, ...]) -> list[Cause]:
+    """A cause for every pod in which an engine cannot start though others of the job could: a device or a node of it.
+
+    Its launcher would start it for ever. Another pod may be placed elsewhere, and the table bounds how often.
+    """
+    return [
+        Cause(
+            id=failure.id,
+            reason=Reason.ENGINE_CANNOT_START,
+            pod=failure.pod,
+            message=failure.message,
+            lost=True,
+            exit_code=failure.exit_code,
+        )
+        for failure in failures
+        if cannot_start(failure) and engines_can_work(status) and _is_news(status, failure)
     ]
 
 

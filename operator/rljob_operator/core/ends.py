@@ -7,8 +7,7 @@ from rljob_api.names import EXIT_BAD_MANIFEST
 from rljob_api.spec import RestartPolicySpec
 from rljob_api.status import PodStatus, RLJobStatus
 from rljob_api.wire.failures import Failure, FailureKind, Hopeless
-from rljob_api.wire.launchers import EngineState
-from rljob_operator.core.causes import Causes
+from rljob_operator.core.causes import Causes, cannot_start, engines_can_work
 from rljob_operator.core.infrastructure import failing
 from rljob_operator.core.observed import Observed, PodFact, PodState
 from rljob_operator.core.reasons import Reason
@@ -56,7 +55,7 @@ def fatal(observed: Observed, status: RLJobStatus, causes: Causes, now: float) -
             return Fail(Reason.CONFIGURATION_ERROR, _sentence(failure), failure.pod.role)
         if failure.kind is FailureKind.REPORTED:
             return Fail(_HOPELESS.get(failure.hopeless, Reason.REPORTED), failure.message, failure.pod.role)
-        if failure.hopeless == Hopeless.ENGINE_CANNOT_START and not _an_engine_is_up(observed):
+        if cannot_start(failure) and not engines_can_work(status):
             return Fail(Reason.ENGINE_CANNOT_START, failure.message, failure.pod.role)
     for key, pod in staying(status):
         fact = observed.fact(key)
@@ -82,12 +81,6 @@ def deleted_at(observed: Observed, status: RLJobStatus) -> float | None:
     """Unix time from which an ended job is to be deleted, by ttlSecondsAfterFinished; None: never."""
     ttl = observed.wishes.ttl_seconds_after_finished
     return None if ttl is None or status.ended_at is None else status.ended_at + ttl
-
-
-def _an_engine_is_up(observed: Observed) -> bool:
-    """Then the job's model and settings can work: what one engine lacks is of its pod, and the job goes on without."""
-    seen = observed.coordinator.pods if observed.coordinator is not None else []
-    return any(engine.state is EngineState.RUNNING for pod in seen for engine in pod.engines)
 
 
 def _refused(fact: PodFact, pod: PodStatus) -> bool:

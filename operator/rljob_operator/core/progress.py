@@ -1,6 +1,7 @@
 """Progress: what the coordinator says of training and the platform of its processes, copied into the status."""
 
 from rljob_api.status import ProcessStatus, RestartStatus, RLJobStatus, StalenessStatus, TrainingStatus
+from rljob_api.wire.launchers import EngineState
 from rljob_api.wire.observation import CoordinatorStatus
 from rljob_operator.core.observed import Observed
 from rljob_operator.core.roster import enrol
@@ -37,7 +38,14 @@ def has_advanced(before: int | None, step: int | None) -> bool:
 def _opened(restart: RestartStatus, seen: CoordinatorStatus, now: float) -> RestartStatus:
     opened = max(restart.opened, min(seen.epoch, restart.epoch))
     at = now if opened == restart.epoch and restart.opened < opened else restart.opened_at
-    return restart.model_copy(update={"opened": opened, "opened_at": at})
+    proven = restart.revision if _an_engine_is_up(restart, seen) else restart.proven_revision
+    return restart.model_copy(update={"opened": opened, "opened_at": at, "proven_revision": proven})
+
+
+def _an_engine_is_up(restart: RestartStatus, seen: CoordinatorStatus) -> bool:
+    """With the settings of this epoch: one of an earlier epoch runs on until its pod takes the order."""
+    current = [pod for pod in seen.pods if pod.carried is not None and pod.carried.epoch == restart.epoch]
+    return any(engine.state is EngineState.RUNNING for pod in current for engine in pod.engines)
 
 
 def _training(old: TrainingStatus, seen: CoordinatorStatus, num_rollouts: int, now: float) -> TrainingStatus:

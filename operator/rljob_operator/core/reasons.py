@@ -79,7 +79,8 @@ class Reason(StrEnum):
     ENGINE_MISMATCH = "EngineMismatch"
     """Engine and trainer compute the model's own version 0 differently: the job fails, and says what to change."""
     ENGINE_CANNOT_START = "EngineCannotStart"
-    """An engine has died of one cause again and again before it was ever up: the job fails with its exception."""
+    """An engine has died of one cause again and again before it was ever up: the job fails with its exception. Where
+    an engine of the job was up before, that one's pod is replaced, as the table says."""
     STEP_SKIPPED = "StepSkipped"
     """An optimizer step whose loss or gradient was not finite was left out."""
     CONTROL_STATE_LOST = "ControlStateLost"

@@ -44,6 +44,8 @@ def begin(
             "decided_at": now,
             "opened_at": None,
             "revision": wishes.revision,
+            # A local run has no revision: its user may have changed anything since.
+            "proven_revision": last.restart.proven_revision if wishes.revision else None,
             "handled_request": _request(wishes) or last.restart.handled_request,
         }
     )

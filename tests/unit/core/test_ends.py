@@ -21,9 +21,11 @@ from rljob_operator.core import (
     RestartInfrastructure,
     SetDesired,
     Stop,
+    Wishes,
     begin,
     decide,
 )
+from rljob_operator.core.decision import CreatePod
 from rljob_operator.core.drain import DRAIN_LIMIT_SECONDS
 from rljob_operator.core.infrastructure import MAX_ENDS, WINDOW_SECONDS
 from rljob_operator.core.orders import DONE_LIMIT_SECONDS
@@ -32,10 +34,12 @@ from tests.unit.core.worlds import (
     START,
     actions_of,
     carried_out,
+    fail,
     key,
     make_failure,
     make_policy,
     make_running,
+    settle,
     with_coordinator,
     with_failures,
     with_pod,
@@ -141,7 +145,6 @@ HOPELESS: list[Any] = [
         Reason.ENGINE_CANNOT_START,
         id="an engine dies of one cause again and again before any was up",
     ),
-    pytest.param("EngineCannotStart", FailureKind.ENGINE_EXITED, EngineState.RUNNING, None, id="others are up"),
     pytest.param(None, FailureKind.ENGINE_EXITED, EngineState.RESTARTING, None, id="it is only started anew"),
     pytest.param("Later", FailureKind.ENGINE_EXITED, EngineState.RESTARTING, None, id="a word of a later version"),
     pytest.param("Later", FailureKind.REPORTED, EngineState.RUNNING, Reason.REPORTED, id="a later version's report"),
@@ -165,6 +168,80 @@ def test_what_no_restart_helps_fails_the_job_by_its_name(
     assert decision.events[-1].message == message
     if reason is not None:
         assert decision.events[-1].reason is reason
+
+
+def with_engine(observed: Observed, state: EngineState) -> Observed:
+    """The world in which the engine of rollout-1 is as far as that."""
+    engine = EngineProcess(pid=5, incarnation="0" * 12, url="http://127.0.0.1:1", state=state)
+    return with_pod(observed, key(Role.ROLLOUT, 1), engines=[engine])
+
+
+def cannot_start(observed: Observed) -> Observed:
+    """The engine of rollout-0 has died of one cause in every start."""
+    failure = make_failure(
+        observed.status,
+        key(Role.ROLLOUT),
+        kind=FailureKind.ENGINE_EXITED,
+        exit_code=None,
+        message="The engine of rollout-0 exited with code 1: CUDA error: uncorrectable ECC error",
+        hopeless="EngineCannotStart",
+    )
+    return with_failures(observed, failure)
+
+
+def was_up(observed: Observed) -> Observed:
+    """The same world after an engine was up for a moment."""
+    return replace(observed, status=decide(with_engine(observed, EngineState.RUNNING), NOW).status)
+
+
+UP_BEFORE: list[Any] = [
+    pytest.param(lambda observed: with_engine(observed, EngineState.RUNNING), id="another engine is up"),
+    pytest.param(lambda observed: with_engine(was_up(observed), EngineState.RESTARTING), id="all restart just now"),
+    pytest.param(was_up, id="a new coordinator has not been polled yet"),
+    pytest.param(lambda observed: settle(fail(was_up(observed), key(Role.ACTOR), NOW)[0], NOW), id="in a later epoch"),
+]
+
+
+@pytest.mark.parametrize("before", UP_BEFORE)
+def test_an_engine_that_cannot_start_in_a_job_where_one_was_up_costs_its_pod(
+    before: Callable[[Observed], Observed],
+) -> None:
+    observed = before(make_running())
+    decision = decide(cannot_start(observed), NOW + 1)
+    assert decision.status.phase is Phase.RESTARTING
+    assert [action.pod for action in actions_of(decision, CreatePod)] == [key(Role.ROLLOUT)]
+    counted = decision.status.restart.counted_towards_max - observed.status.restart.counted_towards_max
+    (event,) = [event for event in decision.events if event.scope]
+    assert (event.reason, event.scope, counted) == (Reason.ENGINE_CANNOT_START, Scope.GLOBAL, 1)
+
+
+def test_an_engine_that_was_up_under_another_spec_says_nothing_of_this_one() -> None:
+    observed = was_up(make_running())
+    observed = carried_out(observed, decide(replace(observed, wishes=Wishes(revision="r2")), NOW))
+    observed = settle(replace(observed, wishes=Wishes(revision="r2")), NOW)
+    decision = decide(cannot_start(observed), NOW + 1)
+    assert decision.events[-1].reason is Reason.ENGINE_CANNOT_START
+    assert decision.status.phase is Phase.FAILED
+
+
+def test_an_engine_of_the_epoch_before_says_nothing_of_a_spec_whose_order_its_pod_has_not_taken() -> None:
+    observed = make_running()
+    status = decide(replace(observed, wishes=Wishes(revision="r2")), NOW).status
+    old = with_engine(observed, EngineState.RUNNING).coordinator
+    assert old is not None
+    observed = replace(observed, status=status, coordinator=old, wishes=Wishes(revision="r2"))
+    observed = replace(observed, status=decide(with_coordinator(observed, epoch=status.restart.epoch), NOW).status)
+    assert observed.status.restart.proven_revision is None
+
+
+def test_a_run_that_is_started_again_has_shown_nothing_yet() -> None:
+    """A local run has no revision: its user may have changed the job between two starts."""
+    observed = was_up(make_running())
+    assert begin(observed.status, REPLICAS, NOW)[0].restart.proven_revision is None
+    wishes = Wishes(revision="r1")
+    restart = observed.status.restart.model_copy(update={"proven_revision": "r1", "revision": "r1"})
+    resumed, _ = begin(observed.status.model_copy(update={"restart": restart}), REPLICAS, NOW, wishes)
+    assert resumed.restart.proven_revision == "r1"
 
 
 def test_an_interrupted_job_lets_the_actor_save_first_and_restarts_nothing() -> None:

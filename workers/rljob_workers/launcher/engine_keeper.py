@@ -155,7 +155,7 @@ class EngineKeeper:
             pid=self._last.child.pid,
             incarnation=self._last.incarnation,
             url=self.url,
-            state=EngineState.RESTARTING if self._life is None else state,
+            state=EngineState.RESTARTING if self._life is None or self._killed_since is not None else state,
         )
 
     def start(self, release: Callable[[], None]) -> None:
