@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import CheckpointRecord
 from rljob_workers.dcs.checkpoint_attempt import settle
-from rljob_workers.dcs.checkpoint_folders import Retention, folder_name
-from rljob_workers.dcs.checkpoint_layout import RECORDED_MARK, REFERENCE_FOLDER, Reference, reference_file
+from rljob_workers.dcs.checkpoint_folders import DAMAGED_SUFFIX, Retention, folder_name, partial_name
+from rljob_workers.dcs.checkpoint_layout import (
+    CHECKSUMS_FILE,
+    RECORDED_MARK,
+    REFERENCE_FOLDER,
+    Reference,
+    reference_file,
+)
 from rljob_workers.dcs.checkpoint_pruning import prune
+from rljob_workers.dcs.durable import write_synced
 from rljob_workers.models.share import WHOLE
+from tests.unit.dcs.test_checkpoint_on_disk import flip, give_an_io_error, take_away, truncate
 
 INCARNATION = "0123456789ab"
 EPOCH = 2
@@ -33,7 +43,9 @@ def record(root: Path, version: int) -> str:
     (root / name).mkdir()
     (root / name / RECORDED_MARK).touch()
     named = {"version": version // INTERVAL * INTERVAL, "file": reference_of(version), "checksum": ""}
-    (root / name / reference_file(WHOLE)).write_text(json.dumps(named))
+    note = write_synced(root / name / reference_file(WHOLE), [json.dumps(named).encode()])
+    write_synced(root / name / CHECKSUMS_FILE, [json.dumps({reference_file(WHOLE): note}).encode()])
+    (root / REFERENCE_FOLDER).mkdir(exist_ok=True)
     (root / REFERENCE_FOLDER / reference_of(version)).touch()
     return name
 
@@ -50,8 +62,61 @@ def test_what_stays_has_its_reference(steps: list[int], keep: int, every: int) -
             prune(root, record(root, recorded[-1]), EPOCH, Retention(keep, every), [current])
         stay = {version for version in recorded if version % every == 0} | set(recorded[-keep:])
         assert {path.name for path in root.glob("*-e*")} == {folder_name(one, EPOCH, INCARNATION) for one in stay}
-        references = {path.name for path in (root / REFERENCE_FOLDER).iterdir()}
-        assert references == {reference_of(version) for version in stay}
+        kept = {path.name for path in (root / REFERENCE_FOLDER).iterdir()}
+        assert kept == {reference_of(version) for version in stay}
+
+
+def references(root: Path) -> set[int]:
+    return {int(path.name.partition("-")[0]) for path in (root / REFERENCE_FOLDER).iterdir()}
+
+
+def name_another_version(note: Path) -> None:
+    note.write_text(note.read_text().replace('"file": "6-', '"file": "7-'))
+
+
+def name_a_list(note: Path) -> None:
+    note.write_text('{"version": 6, "file": [], "checksum": ""}')
+
+
+@pytest.mark.parametrize(
+    ("file", "harm"),
+    [
+        *((reference_file(WHOLE), harm) for harm in (flip, truncate, take_away, name_another_version, name_a_list)),
+        (reference_file(WHOLE), give_an_io_error),
+        *((CHECKSUMS_FILE, harm) for harm in (flip, truncate, take_away, give_an_io_error)),
+    ],
+)
+def test_what_a_folder_with_damaged_notes_may_name_stays(
+    tmp_path: Path, file: str, harm: Callable[[Path], None]
+) -> None:
+    """And the writer goes on: the damage of an older folder is of no concern to a new one."""
+    folders = [record(tmp_path, version) for version in (3, 6, 9)]
+    for orphan in (0, 7):
+        (tmp_path / REFERENCE_FOLDER / f"{orphan}-e{EPOCH}-{INCARNATION}.safetensors").touch()
+    harm(tmp_path / folders[1] / file)
+    prune(tmp_path, folders[2], EPOCH, Retention(3, None), [Reference(9, reference_of(9), "")])
+    assert references(tmp_path) == {0, 3, 6, 9}
+
+
+@pytest.mark.parametrize("content", ["", '{"version": 6, "fi', '{"version": 6, "file": [], "checksum": ""}', "[]"])
+def test_a_note_that_is_still_being_written_takes_nothing_and_stops_nothing(tmp_path: Path, content: str) -> None:
+    """By another rank of the gang, whose next part is begun while the leader deletes."""
+    for version in (3, 6, 9):
+        recorded = record(tmp_path, version)
+    partial = tmp_path / partial_name(folder_name(10, EPOCH, INCARNATION))
+    partial.mkdir()
+    (partial / reference_file(WHOLE)).write_text(content)
+    prune(tmp_path, recorded, EPOCH, Retention(2, None), [Reference(9, reference_of(9), "")])
+    assert {6, 9} <= references(tmp_path)
+
+
+def test_a_folder_that_was_put_aside_as_damaged_keeps_its_reference(tmp_path: Path) -> None:
+    aside = record(tmp_path, 3)
+    (tmp_path / aside).rename(tmp_path / f"{aside}{DAMAGED_SUFFIX}")
+    for version in (6, 9):
+        in_use = [Reference(version, reference_of(version), "")]
+        prune(tmp_path, record(tmp_path, version), EPOCH, Retention(1, None), in_use)
+    assert references(tmp_path) == {3, 9}
 
 
 def test_files_of_the_user_stay(tmp_path: Path) -> None:

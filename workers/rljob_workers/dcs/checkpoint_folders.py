@@ -9,6 +9,8 @@ from dataclasses import dataclass
 _NAME = re.compile(r"^(?P<partial>\.partial-)?(?P<version>\d+)-e(?P<epoch>\d+)-(?P<incarnation>[0-9a-f]{12})$")
 _REFERENCE = re.compile(r"^(?P<version>\d+)-e(?P<epoch>\d+)-[0-9a-f]{12}\.safetensors$")
 _DELETED = ".deleted-"
+DAMAGED_SUFFIX = ".damaged"
+"""Of a folder or record file that is kept and never read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,12 @@ def deleted_name(name: str) -> str:
 def is_deleted(name: str) -> bool:
     """Whether a deletion has left it."""
     return name.startswith(_DELETED) and _NAME.match(name.removeprefix(_DELETED)) is not None
+
+
+def parse_damaged(name: str) -> CheckpointFolder | None:
+    """A folder that was put aside, by what it was called; None for a name that is not ours."""
+    is_aside = name.endswith(DAMAGED_SUFFIX)
+    return parse_folder(name.removesuffix(DAMAGED_SUFFIX), is_recorded=True) if is_aside else None
 
 
 def parse_reference(name: str) -> tuple[int, int] | None:

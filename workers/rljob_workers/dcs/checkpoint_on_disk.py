@@ -76,7 +76,21 @@ def named_references(folder: Path) -> dict[str, Reference]:
             named[path.name] = Reference(**read_json(path))
         except TypeError as error:
             raise CheckpointDamaged(path, "names no reference version") from error
+        if not isinstance(named[path.name].file, str):
+            raise CheckpointDamaged(path, "names no file of a reference version")
     return named
+
+
+def files_named(folder: Path, *, is_whole: bool) -> set[str]:
+    """The files of reference versions that a folder names; of a whole one its notes are what was written.
+
+    For who deletes what is not named: a note with a flipped byte may still be a note, of another file.
+    """
+    if is_whole:
+        for name, checksum in read_json(folder / CHECKSUMS_FILE).items():
+            if Path(name).match(REFERENCE_PATTERN):
+                verify(folder / name, checksum)
+    return {part.file for part in named_references(folder).values()}
 
 
 def share_of_files(sizes: Mapping[Path, int], rank: int, world: int) -> list[Path]:

@@ -8,20 +8,23 @@ Called by the leader's writer thread, after its record only.
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 from collections.abc import Collection
 from pathlib import Path
 
 from rljob_workers.dcs.checkpoint_folders import (
+    CheckpointFolder,
     Retention,
     deleted_name,
     folders_to_delete,
     is_deleted,
+    parse_damaged,
     parse_folder,
     parse_reference,
 )
-from rljob_workers.dcs.checkpoint_layout import RECORDED_MARK, REFERENCE_FOLDER, REFERENCE_PATTERN, Reference
+from rljob_workers.dcs.checkpoint_layout import RECORDED_MARK, REFERENCE_FOLDER, Reference
+from rljob_workers.dcs.checkpoint_on_disk import files_named
+from rljob_workers.dcs.errors import CheckpointDamaged, CheckpointUnreadable
 
 
 def prune(root: Path, recorded: str, epoch: int, retention: Retention, in_use: Collection[Reference]) -> None:
@@ -40,16 +43,28 @@ def prune(root: Path, recorded: str, epoch: int, retention: Retention, in_use: C
 
 
 def _prune_references(root: Path, epoch: int, in_use: Collection[Reference]) -> None:
-    """Deletes the files that no folder names; those of this epoch, of any rank, only below the version in use."""
-    ours = (path for path in root.iterdir() if parse_folder(path.name, is_recorded=False) is not None)
-    named = {json.loads(path.read_bytes())["file"] for folder in ours for path in folder.glob(REFERENCE_PATTERN)}
-    named |= {one.file for one in in_use}
+    """Deletes the files that no folder names; those of this epoch, of any rank, only below the version in use.
+
+    A folder that was put aside as damaged still names its own: its owner may cure it. One whose notes are not what was
+    written may name any version that was there when it was written.
+    """
+    named = {one.file for one in in_use}
+    unsure: list[CheckpointFolder] = []
+    for path in root.iterdir():
+        folder = parse_folder(path.name, is_recorded=False) or parse_damaged(path.name)
+        if folder is None:
+            continue
+        try:
+            named |= files_named(path, is_whole=not folder.is_partial)
+        except (CheckpointDamaged, CheckpointUnreadable):
+            unsure.append(folder)
     for path in (root / REFERENCE_FOLDER).glob("*.safetensors"):
         found = parse_reference(path.name)
         if found is None:
             continue
         version, written = found
         is_now = written == epoch and all(version >= one.version for one in in_use)
-        if path.name in named or written > epoch or is_now:
+        may_be_named = any(version <= folder.version and written <= folder.epoch for folder in unsure)
+        if path.name in named or written > epoch or is_now or may_be_named:
             continue
         path.unlink(missing_ok=True)

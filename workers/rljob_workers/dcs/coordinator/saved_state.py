@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from rljob_api.names import Epoch, Lineage, WeightVersion
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import CheckpointRecord
-from rljob_workers.dcs.checkpoint_folders import CheckpointFolder, parse_folder
+from rljob_workers.dcs.checkpoint_folders import DAMAGED_SUFFIX, CheckpointFolder, parse_folder
 from rljob_workers.dcs.checkpoint_layout import CHECKSUMS_FILE, RECORD_FILE, RECORDED_MARK, TICKETS_FILE
 from rljob_workers.dcs.checkpoint_on_disk import read_file, read_json, read_record, write_record
 from rljob_workers.dcs.coordinator.refusals import not_open
@@ -30,8 +30,6 @@ from rljob_workers.transfer_queue.control.tickets import is_table_of_draws
 _log = logging.getLogger(__name__)
 
 BEGUN_FILE = "begun.json"
-DAMAGED_SUFFIX = ".damaged"
-"""Of a folder or record file that is kept and never read again."""
 
 
 class _Begun(BaseModel):
