@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from click.testing import CliRunner, Result
 from rljob_api.names import EXIT_BAD_MANIFEST
 from rljob_cli.main import cli
 
-from .job import RunningJob, at_leisure, kill, make_simulated
+from .job import RunningJob, at_leisure, kill, make_simulated, stop
 
 PAGE = Path(__file__).parents[3] / "docs/queue.md"
 SHOWN_RUN = "rljob-out/quickstart"
@@ -40,15 +42,18 @@ def facts(job: RunningJob, *arguments: str) -> dict[str, Any]:
 
 
 def look_at_rows(job: RunningJob) -> None:
-    """A row that is not ready to be trained yet, and its first tokens."""
+    """A row that is not ready to be trained while its reference is stopped, and its first tokens."""
     found: list[dict[str, Any]] = []
+    reference = job.rank_pid("reference")
 
     def is_shown() -> bool:
         rows = facts(job, "peek", "actor_train", "--state", "unready", "--field", "tokens", "--values", "3")["rows"]
         found[:] = [row for row in rows if row["field"] is not None]
         return bool(found)
 
+    stop(reference)
     job.wait_for("a row with tokens", is_shown)
+    os.kill(reference, signal.SIGCONT)
     assert found[0]["groupState"] == "put"
     assert found[0]["states"]["actor_train"] == "unready"
     assert found[0]["lengths"]["tokens"] == found[0]["field"]["length"] > 3
