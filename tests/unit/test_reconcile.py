@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+import pytest
+
 from rljob_api.status import Condition, RestartStatus, RLJobStatus, TrainingStatus
 from rljob_api.times import timestamp
 from rljob_operator.adapters.api import Api
@@ -232,3 +234,17 @@ def test_a_job_that_runs_is_not_asked_for_again() -> None:
     server = Server(refuses_actor)
     Turns(server, begun, has_objects=True).turn()
     assert server.rehearsed == 0
+
+
+def test_a_defect_of_the_build_is_said_and_makes_no_job_wait_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server()
+    turns = Turns(server, RLJobStatus(), has_objects=False)
+
+    def broken(*_: object) -> None:
+        raise KeyError("tolerations")
+
+    monkeypatch.setattr("rljob_operator.adapters.manifests_memo.manifests", broken)
+    turns.turn()
+    assert accepted_of(server)[:2] == ("False", "InvalidSpec")
+    assert "KeyError: 'tolerations'" in accepted_of(server)[2]
+    assert [each["reason"] for each in server.events] == ["InvalidSpec"]

@@ -21,6 +21,8 @@ from rljob_operator.adapters.views import JobKey
 MANAGER = "rljob.dev/operator"
 """What spec.managedBy may say (or leave out) for this operator to take care of a job."""
 
+_TOO_DEEP = "spec: is nested too deeply, by more than 200 levels, in one of its templates. Leave the levels out."
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -82,8 +84,11 @@ def _parsed(key: JobKey, raw: Json) -> RLJob | Refused:
     try:
         # Through JSON, so that types are as strict as the manifest's.
         return RLJob.model_validate_json(orjson.dumps(document), strict=True, by_alias=True, by_name=False)
+    except orjson.JSONEncodeError:  # the object was JSON, which may be nested more deeply than can be written again
+        return Refused((_TOO_DEEP,))
     except ValidationError as error:
-        return Refused(tuple(sentences(error)))
+        is_too_deep = any(each["type"] == "json_invalid" for each in error.errors(include_input=False))
+        return Refused((_TOO_DEEP,) if is_too_deep else tuple(sentences(error)))
 
 
 def as_stored(job: RLJob) -> RLJob:

@@ -3,6 +3,7 @@
 Pure. Called before anything is built, and by validation. Whatever is not named here is the API server's to judge.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,6 +29,11 @@ _OWN_VOLUMES = (SECRET, JOB, STATE)
 _OWN_PATHS = (cluster.SECRET_DIR, JOB_DIR, cluster.STATE_DIR)
 _OWN_FIELDS = ("command", "args")
 _OBJECTS = ("metadata", "spec", "labels", "annotations")
+_TEXTS = ("labels", "annotations", "matchLabels", "nodeSelector", "volumeAttributes")
+"""Maps of texts. Their keys are names of the user's, which may be the names of fields as well."""
+_LISTS_OF_OBJECTS = ("tolerations", "envFrom")
+"""Those that the operator reads, beside the lists that are merged."""
+_SOURCE = re.compile(r"\.volumes\[\d+\]\.[^.]+$")
 _INFRASTRUCTURE = "infrastructure.template"
 
 
@@ -107,19 +113,32 @@ def _shape(value: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - JSON
             yield f"{where}: is not known here. Give null to delete a field, and $patch: delete in an entry of a list."
         elif _wants_object(key, inner, path) and not isinstance(inner, dict):
             yield f"{where}: {_shown(inner)} is not an object. Give an object."
-        elif key in MERGE_KEYS and "labels" not in path and "annotations" not in path:
+        elif key in _TEXTS and isinstance(inner, dict):
+            yield from _texts(inner, where)
+        elif key in MERGE_KEYS:
             yield from _merged_list(inner, where, MERGE_KEYS[key])
-        elif key == "tolerations" and not _are_objects(inner):
-            yield f"{where}: {_shown(inner)} is not a list of objects. Give tolerations as in a pod template."
+        elif key in _LISTS_OF_OBJECTS and not _are_objects(inner):
+            yield f"{where}: {_shown(inner)} is not a list of objects. Give {key} as in a pod template."
         elif isinstance(inner, dict):
             yield from _shape(inner, where)
 
 
+def _texts(value: dict[str, Any], path: str) -> Iterator[str]:
+    """Or null, which deletes one."""
+    for key, inner in value.items():
+        if inner is not None and not isinstance(inner, str):
+            yield f"{path}.{key}: {_shown(inner)} is not text. Give it in quotes."
+
+
 def _wants_object(key: str, inner: Any, path: str) -> bool:  # noqa: ANN401 - JSON
-    """Also the resources of a container, which a gang is summed up from; null takes the operator's away."""
+    """Also a volume's source, and the resources of a container, which a gang is summed up from.
+
+    Null takes away what the operator says of these.
+    """
     of_container = path.endswith("]") if key == "resources" else path.endswith("].resources")
     is_amounts = key in ("resources", "requests", "limits") and of_container
-    return key in _OBJECTS or (is_amounts and inner is not None)
+    is_source = key != MERGE_KEYS["volumes"] and _SOURCE.search(f"{path}.{key}") is not None
+    return key in _OBJECTS or ((is_amounts or is_source) and inner is not None)
 
 
 def _are_objects(value: Any) -> bool:  # noqa: ANN401 - JSON

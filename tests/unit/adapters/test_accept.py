@@ -8,7 +8,7 @@ import pytest
 from rljob_api.cluster import config_name
 from rljob_api.spec import RLJob
 from rljob_api.status import AcceptedStatus, DefaultsStatus, RestartStatus, RLJobStatus
-from rljob_operator.adapters.accept import Accepted
+from rljob_operator.adapters.accept import Accepted, Refused
 from rljob_operator.adapters.api import Api
 from rljob_operator.adapters.last_accepted import LastAccepted
 from rljob_operator.adapters.resources import CONFIG_MAPS
@@ -62,6 +62,19 @@ def accepted(status: RLJobStatus, roles: dict[str, Any] = GPUS, **changes: Any) 
 def test_what_is_not_given_means(status: RLJobStatus, has_actor_fwd: bool, engine: str) -> None:
     roles = accepted(status).spec.roles
     assert (roles.actor_fwd is not None, roles.rollout.engine.kind.value) == (has_actor_fwd, engine)
+
+
+@pytest.mark.parametrize("levels", [220, 300])
+def test_a_template_nested_too_deeply_is_refused_in_a_sentence(levels: int) -> None:
+    nested: dict[str, Any] = {}
+    for _ in range(levels):
+        nested = {"a": nested}
+    spec = changed({"spec.roles": {"rollout": {"template": {"spec": nested}}}})["spec"]
+    raw = {"metadata": {"generation": 1, "resourceVersion": "1"}, "spec": spec, "status": {}}
+    job = Accepted(KEY).job(raw)
+    assert isinstance(job, Refused)
+    (sentence,) = job.problems
+    assert sentence.startswith("spec: is nested too deeply")
 
 
 def test_what_was_chosen_is_kept_over_an_edit_by_the_next_operator() -> None:

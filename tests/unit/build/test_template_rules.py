@@ -112,6 +112,22 @@ def _worker(**fields: Any) -> dict[str, Any]:
             id="labels in a list",
         ),
         pytest.param(
+            {"metadata": {"annotations": {"on": True}}},
+            f"{_PATH}.metadata.annotations.on: True is not text. Give it in quotes.",
+            id="an annotation that is no text",
+        ),
+        pytest.param(
+            _worker(envFrom={"configMapRef": {"name": "a"}}),
+            f"{_PATH}.spec.containers[0].envFrom: {{'configMapRef': {{'name': 'a'}}}} is not a list of objects."
+            " Give envFrom as in a pod template.",
+            id="variables from what is no list",
+        ),
+        pytest.param(
+            {"spec": {"volumes": [{"name": "run", "persistentVolumeClaim": "mine"}]}},
+            f"{_PATH}.spec.volumes[0].persistentVolumeClaim: 'mine' is not an object. Give an object.",
+            id="a claim that is text",
+        ),
+        pytest.param(
             _worker(resources="x"),
             f"{_PATH}.spec.containers[0].resources: 'x' is not an object. Give an object.",
             id="resources that are text",
@@ -140,6 +156,9 @@ def test_refused(template: dict[str, Any], sentence: str) -> None:
     [
         pytest.param({}, id="nothing"),
         pytest.param({"metadata": {"labels": {"env": "prod", "ports": "none"}}}, id="labels named as lists are"),
+        pytest.param(
+            {"metadata": {"labels": {"spec": "a"}}, "spec": {"nodeSelector": {"env": "prod"}}}, id="others so"
+        ),
         pytest.param(_worker(resources={"limits": {"cpu": "2"}, "requests": None}), id="limits without requests"),
         pytest.param({"spec": {"nodeSelector": {"resources": "many", "limits": "none"}}}, id="labels named as amounts"),
         pytest.param(_worker(image="other", env=[{"name": "A", "value": "RLJOB_"}]), id="image and environment"),
