@@ -15,7 +15,7 @@ from rljob_workers.dcs.checkpoints import CheckpointStore, build_checkpoint_stor
 from rljob_workers.dcs.errors import CheckpointUnreadable, DamageReported
 from tests.integration.dcs.test_checkpoints import model, published, state
 from tests.integration.dcs.world import World, eventually
-from tests.unit.dcs.test_checkpoint_on_disk import flip, give_an_io_error, take_away, truncate
+from tests.unit.dcs.test_checkpoint_on_disk import flip, flip_a_digest, give_an_io_error, take_away, truncate
 from tests.weights import weight
 
 
@@ -120,20 +120,27 @@ def test_an_io_error_is_no_damage(world: World, root: Path) -> None:
     assert (root / folder).is_dir()
 
 
-@pytest.mark.parametrize("file", ["record.json", "tickets.json"])
-@pytest.mark.parametrize("harm", [truncate, take_away])
+@pytest.mark.parametrize(
+    ("file", "harm"),
+    [
+        *((file, harm) for file in ("record.json", "tickets.json") for harm in (truncate, take_away)),
+        ("record.json", flip_a_digest),
+    ],
+)
 def test_a_lost_control_state_is_made_again_from_what_is_intact(
     world: World, root: Path, file: str, harm: Callable[[Path], None]
 ) -> None:
     folders = record_three(world)
     harm(root / file if file == "record.json" else root / folders[2] / file)
     world.kill()
+    world.launchers.clear()  # they register anew
     world.servers.renew_control()
     world.start()
     eventually(lambda: world.status().earlier_epoch == 1, "the new control Redis to be open")
     expected = 2 if file == "record.json" else 1
-    restore = world.raise_epoch(2)
-    assert (restore.folder, restore.version, cursor(world)) == (folders[expected], expected, 10 * expected)
+    store, folder = begun(world, 2)
+    assert (folder, world.status().recorded, cursor(world)) == (folders[expected], expected, 10 * expected)
+    assert store.verified(folder) == root / folder
     assert json.loads((root / "record.json").read_text())["folder"] == folders[expected]
     if file == "tickets.json":
         assert (root / f"{folders[2]}.damaged").exists()

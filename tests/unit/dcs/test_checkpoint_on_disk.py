@@ -107,6 +107,36 @@ def test_a_damaged_record_file_is_none_and_leaves_the_folder_as_good_as_it_is(
     verify_all(root)
 
 
+def flip_a_digest(path: Path) -> None:
+    """Of the record file, which stays one."""
+    record = json.loads(path.read_text())
+    record["checksums"]["checksums.json"] = record["checksums"]["checksums.json"][::-1]
+    path.write_text(json.dumps(record))
+
+
+def test_a_folder_whose_checksums_prove_it_is_as_good_as_it_is_whatever_the_record_says(root: Path) -> None:
+    flip_a_digest(root / "record.json")
+    verify_all(root)
+    (root / FOLDER / "RECORDED").touch()
+    verify_all(root)
+
+
+def test_checksums_that_leave_a_file_out_prove_nothing(root: Path) -> None:
+    write_synced(root / FOLDER / "checksums.json", [b"{}"])
+    with pytest.raises(CheckpointDamaged, match=r"checksums\.json has checksum"):
+        verify_all(root)
+
+
+def test_any_byte_of_a_file_of_checksums_is_missed(root: Path) -> None:
+    """Where it proves the folder, its own digest is not asked for."""
+    file = root / FOLDER / "checksums.json"
+    content = file.read_bytes()
+    for place in range(len(content)):
+        file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with pytest.raises(CheckpointDamaged):
+            verify_all(root)
+
+
 def test_a_record_file_that_gives_an_io_error_is_not_taken_for_none(root: Path) -> None:
     give_an_io_error(root / "record.json")
     with pytest.raises(CheckpointUnreadable):

@@ -22,6 +22,7 @@ from rljob_workers.dcs.checkpoint_folders import parse_folder
 from rljob_workers.dcs.checkpoint_layout import (
     CHECKSUMS_FILE,
     RECORD_FILE,
+    RECORDED_MARK,
     REFERENCE_FOLDER,
     REFERENCE_PATTERN,
     Reference,
@@ -57,12 +58,16 @@ def write_record(root: Path, record: CheckpointRecord) -> None:
 
 
 def expected_checksums(root: Path, folder: str) -> dict[Path, str]:
-    """Every file of a recorded folder, and of the reference version that it names, with its checksum."""
+    """Every file of a recorded folder, and of the reference version that it names, with its checksum.
+
+    A file of checksums that leaves no file out is proved by the others: any damage of it would be theirs as well. So it
+    is the record that is damaged where that has another digest of it.
+    """
     path = root / folder
     checksums: dict[str, str] = read_json(path / CHECKSUMS_FILE)
     expected = {path / name: checksum for name, checksum in checksums.items()}
     record = read_record(root)
-    if record is not None and record.folder == folder:
+    if record is not None and record.folder == folder and not _leaves_none_out(path, checksums):
         expected |= {path / name: checksum for name, checksum in record.checksums.items()}
     references = named_references(path).values()
     return expected | {root / REFERENCE_FOLDER / part.file: part.checksum for part in references}
@@ -79,6 +84,14 @@ def named_references(folder: Path) -> dict[str, Reference]:
         if not isinstance(named[path.name].file, str):
             raise CheckpointDamaged(path, "names no file of a reference version")
     return named
+
+
+def _leaves_none_out(folder: Path, checksums: Mapping[str, str]) -> bool:
+    try:
+        files = {path.name for path in folder.iterdir()}
+    except OSError as error:
+        raise CheckpointUnreadable(folder, error) from error
+    return files - {CHECKSUMS_FILE, RECORDED_MARK} <= checksums.keys()
 
 
 def files_named(folder: Path, *, is_whole: bool) -> set[str]:
