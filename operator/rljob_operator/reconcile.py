@@ -128,14 +128,13 @@ class Reconciler:
             if isinstance(error, MissingApi):
                 self._world.missed.set()
             return tuple(str(error).splitlines())
-        except (
-            Exception
-        ) as error:  # a defect of the build, which does the same in every turn: a job must not wait unsaid
+        except Exception as error:
+            # A defect of the build, which is the same in every turn: the job would wait without a cause.
             _log.exception("%s: its objects cannot be made", key)
             return (
-                f"the operator cannot make this job's objects ({type(error).__name__}: {error}), which is a fault of the"
-                " operator: its log has the whole of it. Report it, and try with less in roles.*.template and"
-                " infrastructure.template",
+                f"the operator cannot make this job's objects: {type(error).__name__}: {error}. This is a fault of the"
+                " operator, whose log has the traceback: report it, and leave out what is special in"
+                " roles.*.template and infrastructure.template",
             )
         return ()
 
