@@ -56,6 +56,7 @@ more and left; a launcher ended its ranks and engine first."""
 EXIT_GROUP_BROKEN = 76
 """A rank that left because another one of its gang is gone or did not come: whose fault it is, others may say."""
 EXIT_CUT_OFF = 77
-"""A rank that left since it could not reach the coordinator, or the control Redis, for too long: no failure of it."""
+"""A rank that left since it could not reach the coordinator, or the control Redis, for too long: no failure of it, if
+its launcher could not either."""
 EXIT_TERMINATED = 143
 """A launcher that got SIGTERM, and left after its ranks had drained."""

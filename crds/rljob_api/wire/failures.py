@@ -52,6 +52,8 @@ class Failure(WireModel):
     incarnation: str | None = None
     exit_code: int | None = None
     """-N for signal N, as subprocess has it."""
+    cut_off: bool = False
+    """A rank that left (EXIT_CUT_OFF) when its launcher could not reach the coordinator either: no failure of it."""
     message: Words
     """One sentence: who died of what."""
     last_words: Words = ""

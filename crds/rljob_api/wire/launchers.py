@@ -34,6 +34,8 @@ class RankProcess(WireModel):
     generation: int
     exit_code: int | None = None
     """None while it runs; -9 for SIGKILL."""
+    cut_off: bool = False
+    """See `Failure.cut_off`."""
     collectives: int | None = None
     """How many collectives it has entered; None where it has not told: it takes part in none."""
     is_within_collective: bool = False

@@ -6,7 +6,7 @@ a decision, whoever asks for it. Pure.
 
 from dataclasses import dataclass
 
-from rljob_api.names import EXIT_CUT_OFF, EXIT_SUCCEEDED
+from rljob_api.names import EXIT_SUCCEEDED
 from rljob_api.status import PodStatus, RLJobStatus
 from rljob_api.wire.epochs import NOBODY, PodOrder
 from rljob_api.wire.failures import Failure, FailureKind, Hopeless
@@ -111,7 +111,7 @@ def _reported(status: RLJobStatus, failures: tuple[Failure, ...]) -> list[Cause]
             pod=failure.pod,
             message=failure.message,
             only_global=failure.kind in _OF_THE_JOB,
-            counts=failure.kind is not FailureKind.CHECKPOINT_DAMAGED and failure.exit_code != EXIT_CUT_OFF,
+            counts=failure.kind is not FailureKind.CHECKPOINT_DAMAGED and not failure.cut_off,
             exit_code=failure.exit_code,
         )
         for failure in failures

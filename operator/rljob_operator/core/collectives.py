@@ -42,7 +42,10 @@ def _naming(behind: list[tuple[PodKey, RankProcess]], consequence: Cause) -> Cau
     who = ", ".join(f"{key}.{rank.rank}" for key, rank in behind)
     where = "has not come out of" if process.is_within_collective else "went no further than"
     message = f"{who} {where} collective {process.collectives or 0}: {consequence.message}"
-    return replace(consequence, reason=Reason.HANG, pod=pod, message=message, exit_code=process.exit_code)
+    counts = not process.cut_off  # it was cut off, and its own report is yet to come
+    return replace(
+        consequence, reason=Reason.HANG, pod=pod, message=message, exit_code=process.exit_code, counts=counts
+    )
 
 
 def _behind(observed: Observed, status: RLJobStatus, role: Role) -> list[tuple[PodKey, RankProcess]]:

@@ -28,7 +28,7 @@ from rljob_workers.launcher.launcher import Bodies
 from rljob_workers.launcher.parent import serve
 from rljob_workers.launcher.preload import preload
 from rljob_workers.launcher.rank_process import seed_everything, seed_of, until_fenced, use_threads
-from rljob_workers.transfer_queue.errors import Fenced
+from rljob_workers.transfer_queue.errors import ControlRefused, ControlUnreachable, Fenced
 
 PROGRAM = Path(__file__).with_name("engine_program.py")
 
@@ -113,6 +113,10 @@ def act(run_dir: Path) -> None:
         raise LifeOver(text)
     if what == "fence-queue":
         raise Fenced(text)
+    if what == "lose-queue":
+        raise ControlUnreachable(text)
+    if what == "refused-by-queue":
+        raise ControlRefused(text)
     if what == "raise":
         raise RuntimeError(text)
     if what == "refuse":

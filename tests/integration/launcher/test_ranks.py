@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FENCED, EXIT_GROUP_BROKEN, EXIT_TERMINATED
+from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_CUT_OFF, EXIT_FENCED, EXIT_GROUP_BROKEN, EXIT_TERMINATED
 from rljob_api.wire.epochs import PodPhase
 from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.processes import LauncherExited
@@ -96,6 +96,25 @@ def test_what_a_rank_died_of_is_said(machine: Machine, act: str, code: int, mess
     assert message in failure.message
     assert failure.last_words.splitlines()[-1].endswith(last_word)
     assert ("Traceback" in failure.last_words) is act.startswith("raise")
+
+
+@pytest.mark.parametrize(
+    ("act", "code"),
+    [
+        pytest.param("lose-queue the control Redis has not answered", EXIT_CUT_OFF, id="no answer"),
+        pytest.param("refused-by-queue WRONGPASS invalid username-password pair", 1, id="a wrong password"),
+    ],
+)
+def test_a_rank_that_alone_does_not_reach_the_queue_is_a_failure_like_any_other(
+    machine: Machine, act: str, code: int
+) -> None:
+    """Its launcher is answered: the next rank would leave for the same, again and again."""
+    machine.spawn(ACTOR)
+    machine.coordinator.order(ACTOR)
+    machine.rank(ACTOR)
+    machine.act(act)
+    failure = machine.failure()
+    assert (failure.exit_code, failure.cut_off) == (code, False)
 
 
 def test_a_rank_that_leaves_by_itself_is_no_failure_and_stays_away(machine: Machine) -> None:

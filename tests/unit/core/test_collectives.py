@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.names import EXIT_GROUP_BROKEN, Role
+from rljob_api.names import EXIT_CUT_OFF, EXIT_GROUP_BROKEN, Role
 from rljob_api.status import RLJobStatus
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.identity import PodKey
@@ -137,3 +137,26 @@ def test_a_failure_of_another_role_does_not_hide_who_broke_the_group() -> None:
     decision = decide(replace(observed, coordinator=seen), NOW)
     assert decision.status.restart.message is not None
     assert decision.status.restart.message.startswith("actor-0.1 went no further than collective 6")
+
+
+@pytest.mark.parametrize(
+    ("cut_off", "counted"),
+    [
+        pytest.param(True, 0, id="it was cut off from the coordinator, with its launcher"),
+        pytest.param(False, 1, id="it alone could not reach it"),
+    ],
+)
+def test_a_gang_that_broke_since_one_was_cut_off_counts_as_that_one_does(cut_off: bool, counted: int) -> None:
+    """Its own report is held back for as long as those of the others, and may come after them."""
+    ranks = [(7, True, BROKEN), (6, False, EXIT_CUT_OFF), (7, True, BROKEN), (7, True, BROKEN)]
+    observed = told(make_running(), ranks, 0, 2, 3)
+    assert observed.coordinator is not None
+    for pod in observed.coordinator.pods:
+        pod.processes[:] = [
+            process.model_copy(update={"cut_off": cut_off}) if process.exit_code == EXIT_CUT_OFF else process
+            for process in pod.processes
+        ]
+    decision = decide(observed, NOW)
+    assert decision.status.restart.message is not None
+    assert decision.status.restart.message.startswith("actor-0.1 went no further than collective 6")
+    assert decision.status.restart.counted_towards_max == counted

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -224,17 +225,25 @@ def test_a_damaged_checkpoint_restarts_the_job_uncounted_and_explains_the_ranks_
         assert decision.status.restart.counted_towards_max == 0
 
 
+CUT_OFF: dict[str, Any] = {"exit_code": EXIT_CUT_OFF, "cut_off": True}
+ALONE: dict[str, Any] = {"exit_code": EXIT_CUT_OFF}
+DIED: dict[str, Any] = {"exit_code": -9}
+
+
 @pytest.mark.parametrize(
     ("codes", "counted"),
     [
-        pytest.param({Role.ACTOR: EXIT_CUT_OFF, Role.ROLLOUT: EXIT_CUT_OFF}, 0, id="nobody died"),
-        pytest.param({Role.ACTOR: EXIT_CUT_OFF, Role.ROLLOUT: -9}, 1, id="one died meanwhile"),
-        pytest.param({Role.ACTOR: -9, Role.ROLLOUT: -9}, 1, id="two died meanwhile"),
+        pytest.param({Role.ACTOR: CUT_OFF, Role.ROLLOUT: CUT_OFF}, 0, id="nobody died"),
+        pytest.param({Role.ACTOR: CUT_OFF, Role.ROLLOUT: DIED}, 1, id="one died meanwhile"),
+        pytest.param({Role.ACTOR: DIED, Role.ROLLOUT: DIED}, 1, id="two died meanwhile"),
+        pytest.param({Role.ACTOR: ALONE}, 1, id="its launcher reached the coordinator"),
     ],
 )
-def test_ranks_that_could_not_reach_the_coordinator_are_not_counted(codes: dict[Role, int], counted: int) -> None:
+def test_ranks_that_were_cut_off_with_their_launchers_are_not_counted(
+    codes: dict[Role, dict[str, Any]], counted: int
+) -> None:
     observed = make_running(make_policy())
-    failures = [make_failure(observed.status, key(role), exit_code=code) for role, code in codes.items()]
+    failures = [make_failure(observed.status, key(role), **fields) for role, fields in codes.items()]
     decision = decide(with_failures(observed, *failures), NOW)
     (event,) = decision.events
     assert (event.reason, event.scope) == (Reason.RANK_EXITED, Scope.GLOBAL)

@@ -21,6 +21,7 @@ from pathlib import Path
 from rljob_api.names import EXIT_FENCED, EXIT_SUCCEEDED, EXIT_TERMINATED
 from rljob_api.role_traits import TRAITS
 from rljob_api.spec import RLJob, RLJobSpec
+from rljob_api.timeouts import absence_seconds
 from rljob_api.topology import topology_of
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure
@@ -33,6 +34,7 @@ from rljob_workers.dcs.launcher_client import LauncherClient, PendingOrder
 from rljob_workers.engines.backend import EngineBackend
 from rljob_workers.engines.registry import backend_of
 from rljob_workers.launcher import rank_process
+from rljob_workers.launcher.contact import LOST_SECONDS
 from rljob_workers.launcher.device_slices import slice_of
 from rljob_workers.launcher.engine_keeper import EngineKeeper, EngineWish
 from rljob_workers.launcher.engines import Engines, engine_places, identity_file, wish_of
@@ -100,6 +102,7 @@ class Launcher:
         """Of the job that is known: the pod's file may be older than the job that its first order brings."""
         self._ranks = Ranks(self._identity, environment.logs, clock)
         self._engines = self._make_engines()
+        self._use_policy()
         self._client = LauncherClient(endpoints, clock, patience_seconds=REGISTER_SECONDS)
         self._outbox = FailureOutbox(endpoints, clock)
         self._answer = LauncherAnswer(order=None)
@@ -237,6 +240,11 @@ class Launcher:
         self._endpoints = self._environment.endpoints_of(job)
         self._topology = topology_of(job.spec.roles, self._identity.pod.role)
         self._engines.use(self._topology.engines, self._wish())
+        self._use_policy()
+
+    def _use_policy(self) -> None:
+        absence = absence_seconds(self._job.spec.restart_policy)
+        self._ranks.contact.lost_seconds = min(LOST_SECONDS, absence / 2)
 
     def _ask(self) -> None:
         """Polls; a poll in flight that tells an older state of the pod is given up for one that tells the present."""

@@ -14,7 +14,7 @@ from rljob_api.names import EXIT_CUT_OFF, EXIT_FENCED, EXIT_GROUP_BROKEN
 from rljob_api.role_traits import TRAITS
 from rljob_workers.dcs.errors import CoordinatorUnreachable, DamageReported, LifeOver
 from rljob_workers.launcher.device_slices import require_cuda
-from rljob_workers.transfer_queue.errors import ControlUnreachable, Fenced
+from rljob_workers.transfer_queue.errors import ControlRefused, ControlUnreachable, Fenced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,6 +60,8 @@ def until_fenced(main: Callable[[RankContext], int], context: RankContext) -> in
     except (LifeOver, Fenced) as over:
         sys.stderr.write(f"{context.life.key}: this life is over: {over}\n")
         return EXIT_FENCED
+    except ControlRefused:
+        raise  # a wrong password, or too many connections: no network is at fault
     except (CoordinatorUnreachable, ControlUnreachable) as absent:
         sys.stderr.write(f"{absent}\n")
         return EXIT_CUT_OFF

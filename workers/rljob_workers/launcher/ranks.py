@@ -21,13 +21,15 @@ from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.identity import Life, PodKey, RankKey
 from rljob_api.wire.launchers import RankProcess
 from rljob_workers.dcs.context import CollectiveMark, RankContext, ReadyMark, SeqSink
+from rljob_workers.launcher.contact import Contact
 from rljob_workers.launcher.device_slices import require_no_cuda, see_only
 from rljob_workers.launcher.device_tenants import take_over
 from rljob_workers.launcher.forking import Child, Exit, fork_child
 from rljob_workers.launcher.plan import RankView
 
-PATIENCE_SECONDS = {EXIT_FENCED: 10.0, EXIT_GROUP_BROKEN: 10.0, EXIT_CUT_OFF: 10.0}
-"""By exit code, from when the coordinator answers this launcher.
+PATIENCE_SECONDS = {EXIT_FENCED: 10.0, EXIT_GROUP_BROKEN: 10.0}
+CUT_OFF_PATIENCE_SECONDS = 10.0
+"""By exit code, and for a rank that was cut off with its launcher; from when the coordinator answers the launcher.
 
 A fenced rank has died of a decision whose order is on its way; one whose group broke has died of another rank's death,
 which somebody else reports; one that was cut off may not have been alone, and deaths of that time, which count, are to
@@ -53,6 +55,8 @@ class _RankLife:
     drain_asked_at: float | None = None
     killed_since: str | None = None
     """Why SIGKILL was sent."""
+    cut_off: bool = False
+    """See `Failure.cut_off`."""
 
 
 @dataclass(slots=True)
@@ -90,6 +94,7 @@ class Ranks:
         self._clock = clock
         self._lives: dict[int, _RankLife] = {}
         self._held_back: list[_HeldBack] = []
+        self.contact = Contact(clock)
         self._attended = AttendedTime(LONGEST_TURN_SECONDS, clock)
         self._stopped: dict[int, float] = {}
         """Pid -> attended seconds for which it was seen to be stopped."""
@@ -160,6 +165,7 @@ class Ranks:
                 epoch=row.life.epoch,
                 generation=row.life.generation,
                 exit_code=row.exit_code,
+                cut_off=row.cut_off,
                 collectives=self._collective_marks[rank].entered or None,
                 is_within_collective=self._collective_marks[rank].is_within,
             )
@@ -216,12 +222,13 @@ class Ranks:
         slot = next((rank for rank, row in self._lives.items() if row.child.pid == ended.pid), None)
         if slot is None:
             return None
-        row = self._lives[slot] = replace(self._lives[slot], exit_code=ended.code)
+        cut_off = ended.code == EXIT_CUT_OFF and self.contact.is_cut_off
+        row = self._lives[slot] = replace(self._lives[slot], exit_code=ended.code, cut_off=cut_off)
         _log.info("%s: life %s %s", row.life.key, row.life.incarnation, how_it_ended(ended.code))
         if ended.code == 0 or _is_wanted(row, order):
             return None
         failure = self._failure(row, ended.code, now)
-        if ended.code in PATIENCE_SECONDS:
+        if cut_off or ended.code in PATIENCE_SECONDS:
             self._held_back.append(_HeldBack(row, failure))
             return None
         return failure
@@ -235,9 +242,11 @@ class Ranks:
 
     def answered(self) -> None:
         """The coordinator has answered this launcher: an order for what is held back could come from here on."""
+        self.contact.answered()
         for held in self._held_back:
             if held.due is None:
-                held.due = self._clock() + PATIENCE_SECONDS[held.row.exit_code or 0]
+                patience = PATIENCE_SECONDS.get(held.row.exit_code or 0, CUT_OFF_PATIENCE_SECONDS)
+                held.due = self._clock() + patience
 
     def _failure(self, row: _RankLife, code: int, now: float) -> Failure:
         words = row.child.last_words()
@@ -252,6 +261,7 @@ class Ranks:
             generation=row.life.generation,
             incarnation=row.life.incarnation,
             exit_code=code,
+            cut_off=row.cut_off,
             message=f"{row.life.key} {verb}: {sentence}",
             last_words=words,
             at=now,

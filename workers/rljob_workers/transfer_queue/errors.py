@@ -12,6 +12,7 @@ QueueError
 ├── TicketLost           the ticket came back meanwhile: throw the group away
 ├── NotOpen              the control Redis was restarted and is not open yet: retried inside, raised at the deadline
 ├── ControlUnreachable   control Redis does not answer within the deadline (who waited for what)
+│   └── ControlRefused   it answers, and does not let this client in: a wrong password, too many connections
 ├── StorageUnreachable   a storage unit does not answer within the deadline
 ├── RowsLost             bytes of claimed rows are gone, or damaged and deleted: reported to the coordinator
 ├── StorageFull          no unit has room for an issued ticket's rows within the deadline
@@ -74,6 +75,10 @@ class NotOpen(QueueError):
 
 class ControlUnreachable(QueueError):
     """The control Redis did not answer in time."""
+
+
+class ControlRefused(ControlUnreachable):
+    """The control Redis answered, and did not let this client in."""
 
 
 class StorageUnreachable(QueueError):

@@ -14,6 +14,7 @@ from typing import Any
 from rljob_workers.transfer_queue.address import ServerAddress
 from rljob_workers.transfer_queue.control.library import Library
 from rljob_workers.transfer_queue.errors import (
+    ControlRefused,
     ControlUnreachable,
     DeadWeight,
     Fenced,
@@ -53,8 +54,9 @@ _REFUSALS: dict[str, type[QueueError]] = {
     "STALEUNIT": StaleUnit,
     "SWEPT": BytesSwept,
 }
-_NOT_YET = ("LOADING", "BUSY", "NOAUTH", "WRONGPASS")
-"""Answers of a server that is not ready for us, or not yet."""
+_NOT_YET = ("LOADING", "BUSY")
+"""Answers of a server that is not ready yet."""
+_NOT_US = ("NOAUTH", "WRONGPASS")
 _IS_CROWDED = "max number of clients reached"
 _WHERE = re.compile(r" script: \S+, on \S+?\.$")
 
@@ -165,9 +167,12 @@ class ControlConnection:
 
     def _refusal(self, error: ErrorReply, began: float, waiting: str) -> QueueError:
         code, _, message = _WHERE.sub("", str(error)).partition(" ")
-        if code in _NOT_YET or _IS_CROWDED in message:
+        if code in _NOT_YET:
             self.close()
             return ControlUnreachable(self._unreachable(began, waiting, error))
+        if code in _NOT_US or _IS_CROWDED in message:
+            self.close()
+            return ControlRefused(self._unreachable(began, waiting, error))
         if code == "NOTOPEN":
             seconds = self._clock() - began
             return NotOpen(f"TransferQueue: {message} ({self._address}, for {seconds:.1f} s); {waiting}.")
