@@ -1,7 +1,8 @@
 """What a check of a manifest finds, as sentences, and where in the file each of them belongs.
 
 Used by every check of the command line. A finding begins with the field that it is about, as problems do:
-`spec.roles.rollout.engine.kind: ...`; `Lines` puts the file and the line of that field before it.
+`spec.roles.rollout.engine.kind: ...`; `Lines` puts the file and the line of that field before it. It names the other
+fields that it depends on, so that it is left out where one of them was refused (`independent`).
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import TYPE_CHECKING
 import yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 _FIELD = re.compile(r"((?:apiVersion|kind|metadata|spec)[^\s:]*): ")
+ANY = "*"
+"""Stands for any name in the path of a field that a finding depends on."""
 
 
 class Level(Enum):
@@ -37,21 +40,45 @@ class Finding:
 
     level: Level
     text: str
+    uses: tuple[str, ...] = field(default=(), compare=False)
+    """Paths of the fields that it depends on, beside its own."""
 
 
-def problem(text: str) -> Finding:
+def problem(text: str, *uses: str) -> Finding:
     """The job would fail."""
-    return Finding(Level.PROBLEM, text)
+    return Finding(Level.PROBLEM, text, uses)
 
 
-def warning(text: str) -> Finding:
+def warning(text: str, *uses: str) -> Finding:
     """It would not do what was meant."""
-    return Finding(Level.WARNING, text)
+    return Finding(Level.WARNING, text, uses)
 
 
-def unchecked(text: str) -> Finding:
+def unchecked(text: str, *uses: str) -> Finding:
     """This machine cannot tell."""
-    return Finding(Level.UNCHECKED, text)
+    return Finding(Level.UNCHECKED, text, uses)
+
+
+def independent(found: Iterable[Finding], refused: Collection[str]) -> Iterator[Finding]:
+    """Those that are true whatever should have stood in the fields that were refused."""
+    return (finding for finding in found if not _depends(finding, refused))
+
+
+def any_overlaps(uses: Iterable[str], refused: Collection[str]) -> bool:
+    """Whether a refused field is one of these, holds one, or is in one."""
+    return any(_holds(path, use) or _holds(use, path) for use in uses for path in refused)
+
+
+def _depends(finding: Finding, refused: Collection[str]) -> bool:
+    own = finding.text.split(": ")[0].replace("[", ".").replace("]", "")
+    return any(_holds(path, own) for path in refused) or any_overlaps(finding.uses, refused)
+
+
+def _holds(outer: str, inner: str) -> bool:
+    """Whether `inner` is the field `outer` or in it."""
+    names = outer.split(".")
+    there = inner.split(".")[: len(names)]
+    return len(there) == len(names) and all(a == b or ANY in (a, b) for a, b in zip(names, there, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

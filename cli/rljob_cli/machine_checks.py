@@ -15,7 +15,7 @@ from rljob_api.cluster import PRETENDED_DEVICES as PRETENDED
 from rljob_api.engine_spec import EngineKind
 from rljob_api.machine_devices import machine_devices
 from rljob_api.role_traits import LEADING_ROLE
-from rljob_cli.findings import Finding, problem, unchecked, warning
+from rljob_cli.findings import ANY, Finding, problem, unchecked, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from rljob_api.spec import RLJobSpec
 
 FIELD = "spec.roles.rollout.engine"
+_KIND = (f"{FIELD}.kind", "spec.roles.rollout.gpus")
+"""Fields that decide which server it is."""
 
 _LOOK_SECONDS = 30
 """For an interpreter to say what it can import; on a network disk that takes a while."""
@@ -40,17 +42,22 @@ def machine_findings(spec: RLJobSpec) -> Iterator[Finding]:
     if spec.roles.rollout.share_devices_with is not None and not any(_MEMORY_FLAG in arg for arg in engine.args):
         yield warning(
             "spec.roles.rollout.shareDevicesWith: actor, but SGLang takes nearly all memory of its devices, unless its"
-            f' flags say how much. Give engine.args: [--{_MEMORY_FLAG}, "0.4"], or engine.kind: Torch.'
+            f' flags say how much. Give engine.args: [--{_MEMORY_FLAG}, "0.4"], or engine.kind: Torch.',
+            *_KIND,
+            f"{FIELD}.args",
         )
     if os.environ.get(PRETENDED):  # the plan of another machine
         if engine.python is not None:
-            yield unchecked(f"{FIELD}.python: with {PRETENDED} it is another machine's, and was not looked for.")
+            yield unchecked(
+                f"{FIELD}.python: with {PRETENDED} it is another machine's, and was not looked for.", *_KIND
+            )
         return
     wrong = python_problem(engine)
     if wrong is not None:
-        yield problem(wrong)
+        yield problem(wrong, *_KIND)
     elif engine.python is None and (lacking := engine_problem(engine)) is not None:
-        yield warning(lacking)  # `rljob run` refuses it; the plan of a job can be looked at without
+        # `rljob run` refuses it; the plan of a job can be looked at without.
+        yield warning(lacking, *_KIND, f"{FIELD}.python")
 
 
 def _device_findings(spec: RLJobSpec) -> Iterator[Finding]:
@@ -68,7 +75,8 @@ def _device_findings(spec: RLJobSpec) -> Iterator[Finding]:
         yield warning(
             f"spec.roles: no role has gpus, so that everything is computed on the CPU beside {count} of this machine"
             f" (by {found.source}). Give roles.actor.gpus and roles.rollout.gpus, or roles.actor.gpus: 0 where that is"
-            " meant."
+            " meant.",
+            f"spec.roles.{ANY}.gpus",
         )
 
 

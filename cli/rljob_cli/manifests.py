@@ -15,19 +15,22 @@ from pydantic import ValidationError
 from rljob_api.cluster_rules import cluster_problems
 from rljob_api.manifest import ManifestError, document_of, job_of, read_manifest, resolve_paths
 from rljob_api.names import EXIT_BAD_MANIFEST
-from rljob_api.open_defaults import Choice, Place, resolve
+from rljob_api.open_defaults import Choice, Place, Resolution, resolve
 from rljob_api.problems import sentences
 from rljob_api.salvage import other_problems, salvaged
-from rljob_cli.findings import Findings, Level, Lines, problem
+from rljob_cli.findings import ANY, Finding, Findings, Level, Lines, independent, problem
 from rljob_cli.kept_defaults import EarlierRun
 from rljob_cli.machine_checks import machine_findings
 from rljob_cli.preflight import preflight
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from rljob_api.spec import RLJob, RLJobSpec
+
+_DEVICES = tuple(f"spec.roles.{ANY}.{name}" for name in ("gpus", "shareDevicesWith", "replicas", "ranksPerPod"))
+"""Fields by which devices are dealt to roles that say nothing of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +38,11 @@ class Examined:
     """What there is to say of a manifest."""
 
     job: RLJob | None
-    """With absolute paths and its defaults resolved; None where fields of it were refused."""
+    """With absolute paths and its defaults resolved, and without what was refused; None where too little is left."""
     findings: Findings
     lines: Lines
+    refused: frozenset[str]
+    """Paths of fields that were refused: there is a problem for each."""
     choices: tuple[Choice, ...] = field(default=())
     """Defaults that depended on the rest of the job."""
 
@@ -53,26 +58,33 @@ def examine(path: Path, place: Place = Place.MACHINE, earlier: EarlierRun | None
     """
     text = read_manifest(path)
     document, findings, lines = document_of(text, str(path)), Findings(), Lines(str(path), text)
+    job: RLJob | None
+    refused: frozenset[str] = frozenset()
     try:
         job = job_of(document)
     except ValidationError as error:
         findings.add(map(problem, sentences(error)))
-        left, bad = salvaged(document, error)
-        if left is not None:
-            findings.add(map(problem, other_problems(left, bad)))
-            _check_the_rest(resolve_paths(left, path.resolve().parent), place, bad, findings)
-        return Examined(None, findings, lines)
+        job, refused = salvaged(document, error)
+        if job is None:
+            return Examined(None, findings, lines, refused)
+        findings.add(map(problem, other_problems(job, refused)))
     kept = earlier.kept(job.metadata.name) if earlier is not None else None
     resolution = resolve(job.spec, place, kept)
     job = resolve_paths(job.model_copy(update={"spec": resolution.spec}), path.resolve().parent)
-    findings.add(map(problem, resolution.problems))
-    findings.add(map(problem, _broken_rules(job.spec)))
+    findings.add(independent(_found(job, resolution, place, refused), refused))
+    return Examined(job, findings, lines, refused, resolution.choices)
+
+
+def _found(job: RLJob, resolution: Resolution, place: Place, refused: frozenset[str]) -> Iterator[Finding]:
+    """What is found in a job whose defaults are resolved. `refused`: fields that it was salvaged from."""
+    yield from (problem(text, *_DEVICES) for text in resolution.problems)
+    if not refused:
+        yield from map(problem, _broken_rules(job.spec))
     if place is Place.CLUSTER:
-        findings.add(map(problem, cluster_problems(job.spec, has_begun=False)))
+        yield from map(problem, cluster_problems(job.spec, has_begun=False, refused=refused))
     else:
-        findings.add(machine_findings(job.spec))
-    findings.add(preflight(job, place).found)
-    return Examined(job, findings, lines, resolution.choices)
+        yield from machine_findings(job.spec)
+    yield from preflight(job, place, refused).found
 
 
 def _broken_rules(spec: RLJobSpec) -> list[str]:
@@ -82,18 +94,6 @@ def _broken_rules(spec: RLJobSpec) -> list[str]:
     except ValidationError as error:
         return [f"spec.{text}" for text in sentences(error)]
     return []
-
-
-def _check_the_rest(job: RLJob, place: Place, bad: frozenset[str], findings: Findings) -> None:
-    """Files that sections without a problem name; what is read of the model's is asked of data and roles, too."""
-    sections = {".".join(path.split(".")[:2]) for path in bad}
-    if "spec.roles" in sections:
-        sections |= {"spec.model"}
-    if "spec.model" in sections:
-        sections |= {"spec.data"}
-    job = job.model_copy(update={"spec": resolve(job.spec, place).spec})
-    rest = preflight(job, place).found
-    findings.add(one for one in rest if ".".join(one.text.split(":")[0].split(".")[:2]) not in sections)
 
 
 def checked_job(path: Path, earlier: EarlierRun | None = None) -> tuple[RLJob, Examined]:

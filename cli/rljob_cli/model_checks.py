@@ -26,6 +26,8 @@ _CHECKPOINT_FILES = (
     (("model.safetensors", "model.safetensors.index.json"), "safetensors weights"),
 )
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+_BACKEND = ("spec.roles.actor.backend", "spec.roles.rollout.engine.kind", "spec.roles.rollout.gpus")
+"""Fields by which it is known what trains and what generates."""
 _POSITIONS = ("max_position_embeddings", "n_positions")
 """The longest sequence, as families call it in config.json."""
 
@@ -54,7 +56,8 @@ def _folder_findings(spec: RLJobSpec, folder: Path) -> Iterator[Finding]:
         if not any((folder / name).is_file() for name in names):
             yield problem(f"spec.model.path: {folder} has no {' or '.join(names)}. Give a checkpoint with {what}.")
     if spec.model.tokenizer_path is None and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        yield problem(f"spec.model.path: {folder} has no tokenizer. Give model.tokenizerPath.")
+        text = f"spec.model.path: {folder} has no tokenizer. Give model.tokenizerPath."
+        yield problem(text, "spec.model.tokenizerPath")
     described = json_object(folder / "config.json")
     if described is None:
         if (folder / "config.json").is_file():
@@ -70,7 +73,7 @@ def _computing_findings(spec: RLJobSpec, folder: Path, described: Mapping[str, A
     if backend is TrainerBackend.FSDP:
         told = model_family_problem(folder / "config.json", packing=spec.training.packing)
         if told is not None:
-            yield problem(told)
+            yield problem(told, *_BACKEND, "spec.model.path", "spec.training.packing")
     reason = _decoder_problem(described)
     if reason is None:
         return
@@ -78,12 +81,16 @@ def _computing_findings(spec: RLJobSpec, folder: Path, described: Mapping[str, A
     if backend is TrainerBackend.FLAT:
         cure = "Set roles.actor.backend to Fsdp" + (" and engine.kind: SGLang" if is_torch else "")
         yield problem(
-            f"spec.roles.actor.backend: Flat does not compute this model: {reason}. {cure}, or give another model."
+            f"spec.roles.actor.backend: Flat does not compute this model: {reason}. {cure}, or give another model.",
+            *_BACKEND,
+            "spec.model.path",
         )
     elif is_torch:
         yield problem(
             f"spec.roles.rollout.engine.kind: Torch does not compute this model: {reason}. Set engine.kind: SGLang, or"
-            " give another model."
+            " give another model.",
+            *_BACKEND,
+            "spec.model.path",
         )
 
 
@@ -104,7 +111,8 @@ def _position_findings(spec: RLJobSpec, described: Mapping[str, Any]) -> Iterato
     if positions is not None and longest >= positions:
         yield problem(
             f"spec.rollout.sampling.maxNewTokens: {longest} leaves no room for a prompt in the {positions} positions of"
-            f" the model in {spec.model.path}. Give less than {positions}, or another model."
+            f" the model in {spec.model.path}. Give less than {positions}, or another model.",
+            "spec.model.path",
         )
 
 
@@ -131,12 +139,14 @@ def _tokenizer_findings(model: ModelSpec) -> Iterator[Finding]:
     if size is None:
         yield unchecked(
             f"spec.model.{field}: {folder} has no tokenizer.json, so that it was not looked whether its tokenizer has"
-            " more tokens than the model."
+            " more tokens than the model.",
+            "spec.model",
         )
     elif size > rows:
         yield problem(
             f"spec.model.{field}: the tokenizer in {folder} has {size} tokens, but the model only {rows} ({told_by})."
-            " Give the model's own tokenizer, or weights that were made for this one."
+            " Give the model's own tokenizer, or weights that were made for this one.",
+            "spec.model",
         )
 
 

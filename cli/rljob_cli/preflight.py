@@ -7,7 +7,7 @@ tried by a process (`family_lookup`).
 
 import difflib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from rljob_api.open_defaults import Place
 from rljob_api.spec import ReasoningGymSpec, RLJob
@@ -17,19 +17,22 @@ from rljob_cli.prompt_checks import prompt_findings
 from rljob_cli.reward_lookup import reward_problem
 
 
-def preflight(job: RLJob, place: Place = Place.MACHINE) -> Findings:
-    """What is missing, unreadable, or not what was meant. For a cluster what is not here is not looked at."""
+def preflight(job: RLJob, place: Place = Place.MACHINE, refused: Collection[str] = ()) -> Findings:
+    """What is missing, unreadable, or not what was meant. For a cluster what is not here is not looked at.
+
+    `refused`: paths of fields that the job was salvaged from.
+    """
     spec, is_elsewhere = job.spec, place is Place.CLUSTER
     findings = Findings()
     findings.add(model_findings(spec, is_elsewhere=is_elsewhere))
     reward = spec.rollout.reward.custom
     wrong = reward_problem(reward) if reward is not None else None
     if wrong is not None:
-        findings.add([unchecked(wrong) if is_elsewhere else problem(wrong)])
+        findings.add([(unchecked if is_elsewhere else problem)(wrong, "spec.rollout.reward.custom")])
     if spec.data.reasoning_gym is not None:
         findings.add(_reasoning_gym_problems(spec.data.reasoning_gym))
     else:
-        findings.add(prompt_findings(spec, is_elsewhere=is_elsewhere))
+        findings.add(prompt_findings(spec, is_elsewhere=is_elsewhere, refused=refused))
     return findings
 
 
@@ -49,4 +52,5 @@ def _reasoning_gym_problems(gym: ReasoningGymSpec) -> Iterator[Finding]:
             yield problem(f"{field}.dataset: {gym.dataset} is no dataset of reasoning_gym. {cure}")
             return
         shown = json.dumps(gym.parameters, default=str)
-        yield problem(f"{field}.parameters: {shown} do not fit the dataset {gym.dataset}: {error}. Correct them.")
+        text = f"{field}.parameters: {shown} do not fit the dataset {gym.dataset}: {error}. Correct them."
+        yield problem(text, field)

@@ -5,7 +5,7 @@ For `preflight`. Every line is looked at; of problems of single lines the first 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
@@ -16,7 +16,7 @@ import orjson
 
 from rljob_api.spec import ModelSpec, RLJobSpec, TokenizerKind
 from rljob_api.tokenizer_size import alphabet_of
-from rljob_cli.findings import Finding, problem, unchecked, warning
+from rljob_cli.findings import Finding, independent, problem, unchecked, warning
 from rljob_cli.model_checks import has_chat_template, json_object, max_positions
 
 _SHOWN_LINES = 5
@@ -26,6 +26,9 @@ _LABEL_IS_MISSING = "which the reward compares with"
 _MORE = " more such lines"
 _CHARACTERS_PER_TOKEN = 3
 """Text has rarely more characters for a token than this, and mostly not fewer."""
+_PROMPTS, _KEY, _MODEL = "spec.data.prompts", "spec.data.promptKey", "spec.model"
+_LABEL = ("spec.data.labelKey", "spec.rollout.reward")
+"""Fields that sentences depend on."""
 
 _CONVERT = (
     "python -c \"import pandas; pandas.read_parquet('FILE').to_json('prompts.jsonl', orient='records', lines=True)\""
@@ -77,10 +80,14 @@ class _Limit:
         return -(-len(text) // _CHARACTERS_PER_TOKEN)
 
 
-def prompt_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> list[Finding]:
-    """Of a job with absolute paths whose prompts are a file."""
+def prompt_findings(spec: RLJobSpec, *, is_elsewhere: bool, refused: Collection[str] = ()) -> list[Finding]:
+    """Of a job with absolute paths, and of no file where none is named.
+
+    `refused`: paths of refused fields. Lines that are wrong by these are not among the few that are told.
+    """
     data = spec.data
-    assert data.prompts is not None
+    if data.prompts is None:
+        return []
     path = Path(data.prompts)
     if is_elsewhere and not path.exists():
         return [unchecked(f"spec.data.prompts: {path} is not on this machine, so that no row of it was looked at.")]
@@ -90,14 +97,14 @@ def prompt_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> list[Finding]:
             if wrong is not None:
                 return [problem(f"spec.data.prompts: {path} {wrong.replace('FILE', str(path))}")]
             seen = _Seen()
-            found = _line_problems(lines, spec, seen)
-            first = [problem(f"spec.data.prompts: {path} {text}") for text in islice(found, _SHOWN_LINES)]
+            found = independent(_line_problems(lines, path, spec, seen), refused)
+            first = list(islice(found, _SHOWN_LINES))
             more = sum(1 for _ in found)
     except OSError as error:
         return [problem(f"spec.data.prompts: {path} cannot be read ({error.strerror}). Give the path of a JSONL file.")]
     if more:
         first.append(problem(f"spec.data.prompts: {path} has {more}{_MORE}."))
-    labels = list(_label_problems(spec, seen))
+    labels = list(independent(_label_problems(spec, seen), refused))
     if labels:  # says once what every line lacks
         first = [finding for finding in first if _LABEL_IS_MISSING not in finding.text and _MORE not in finding.text]
     return [*first, *labels, *_warnings(spec, seen)]
@@ -107,7 +114,7 @@ def _format_problem(beginning: bytes) -> str | None:
     return next((cure for magic, cure in _FORMATS if beginning.startswith(magic)), None)
 
 
-def _line_problems(lines: Iterable[bytes], spec: RLJobSpec, seen: _Seen) -> Iterator[str]:
+def _line_problems(lines: Iterable[bytes], path: Path, spec: RLJobSpec, seen: _Seen) -> Iterator[Finding]:
     characters, limit = _known_characters(spec.model), _limit(spec)
     label_key = spec.data.label_key if spec.rollout.reward.custom is None else None
     is_empty = True
@@ -116,13 +123,15 @@ def _line_problems(lines: Iterable[bytes], spec: RLJobSpec, seen: _Seen) -> Iter
             continue
         is_empty = False
         entry, wrong = _entry(line)
+        uses: tuple[str, ...] = ()
         if entry is not None:
             _count(seen, entry, number, spec, limit)
             wrong = _entry_problem(entry, spec.data.prompt_key, label_key, characters)
+            uses = (_KEY, _MODEL, *_LABEL)
         if wrong is not None:
-            yield f"line {number}: {wrong}"
+            yield problem(f"spec.data.prompts: {path} line {number}: {wrong}", *uses)
     if is_empty:
-        yield "holds no prompts. Give a file with a JSON object per line."
+        yield problem(f"spec.data.prompts: {path} holds no prompts. Give a file with a JSON object per line.")
 
 
 def _entry(line: bytes) -> tuple[dict[str, Any] | None, str | None]:
@@ -189,7 +198,9 @@ def _count(seen: _Seen, entry: dict[str, Any], number: int, spec: RLJobSpec, lim
     seen.with_label += spec.data.label_key is not None and spec.data.label_key in entry
     if len(seen.keys) < _SHOWN_KEYS:
         seen.keys |= dict.fromkeys(list(entry)[:_SHOWN_KEYS])
-    prompt = entry.get(spec.data.prompt_key)
+    if spec.data.prompt_key not in entry:
+        return
+    prompt = entry[spec.data.prompt_key]
     seen.texts += isinstance(prompt, str)
     text = prompt if isinstance(prompt, str) else orjson.dumps(prompt).decode()
     digest = blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
@@ -214,7 +225,9 @@ def _label_problems(spec: RLJobSpec, seen: _Seen) -> Iterator[Finding]:
     keys = ", ".join(seen.keys)
     yield problem(
         f"spec.data.labelKey: no row of {data.prompts} has {data.label_key!r}; they have {keys}. Give one of these, or"
-        " null for a reward without labels."
+        " null for a reward without labels.",
+        _PROMPTS,
+        *_LABEL,
     )
 
 
@@ -224,7 +237,8 @@ def _warnings(spec: RLJobSpec, seen: _Seen) -> Iterator[Finding]:
         first, again = seen.example
         yield warning(
             f"spec.data.prompts: {seen.repeated} of {seen.rows} prompts are there more than once (line {again} has that"
-            f" of line {first}), so that they count more than others. Remove them where that is not meant."
+            f" of line {first}), so that they count more than others. Remove them where that is not meant.",
+            _KEY,
         )
     if limit is not None and seen.too_long:
         how = "" if limit.is_exact else f", with a token for {_CHARACTERS_PER_TOKEN} characters"
@@ -232,12 +246,18 @@ def _warnings(spec: RLJobSpec, seen: _Seen) -> Iterator[Finding]:
         yield warning(
             f"spec.data.prompts: {seen.too_long} of {seen.rows} prompts have more tokens than {limit.tokens}"
             f" ({limit.field}{how}; the longest, line {number}, has {length}): they are passed over, and counted as"
-            " prompts_passed_over in metrics.jsonl. Shorten them, or raise the limit."
+            " prompts_passed_over in metrics.jsonl. Shorten them, or raise the limit.",
+            _KEY,
+            _MODEL,
+            "spec.rollout.maxPromptTokens",
         )
     folder, is_said = spec.model.tokenizer_path or spec.model.path, "apply_chat_template" in data.model_fields_set
     if seen.texts and not is_said and folder is not None and has_chat_template(Path(folder)):
         yield warning(
             f"spec.data.applyChatTemplate: the tokenizer in {folder} has a chat template, but {seen.texts} of"
             f" {seen.rows} prompts are texts, which the model gets as they are. Set it to true for a model that was"
-            " trained on conversations, or to false where that is meant."
+            " trained on conversations, or to false where that is meant.",
+            _KEY,
+            _PROMPTS,
+            _MODEL,
         )

@@ -23,6 +23,8 @@ FEW_ROWS = 2
 """That a check tries: a reward may cost money."""
 IMPORT_SECONDS = 120
 """For a module to be imported, torch included, on a busy machine."""
+TRIED = ("spec.rollout.reward", "spec.rollout.samplesPerPrompt", "spec.data")
+"""Fields that a trial reads."""
 _FIELD = "spec.rollout.reward.custom.function"
 _TAIL = 400
 

@@ -11,9 +11,9 @@ import click
 from rljob_api.manifest import ManifestError
 from rljob_api.names import EXIT_BAD_MANIFEST
 from rljob_api.open_defaults import Place
-from rljob_cli.findings import Level
+from rljob_cli.findings import Level, any_overlaps
 from rljob_cli.manifests import Examined, examine, refuse
-from rljob_cli.reward_trial import trial_findings
+from rljob_cli.reward_trial import TRIED, trial_findings
 
 _EPILOG = """\b
 What is checked, all in one pass, each problem with the line of its field:
@@ -62,9 +62,10 @@ def validate(file: Path, *, cluster: bool, static: bool, output: Literal["text",
 
 
 def _try_reward(examined: Examined, place: Place) -> None:
-    """Only where all that it needs is here."""
-    field = "spec.rollout.reward"
-    if examined.job is None or any(text.startswith((field, "spec.data")) for text in examined.findings.problems):
+    """Only where all that it needs is here, and none of it was refused."""
+    if examined.job is None or any_overlaps(TRIED, examined.refused):
+        return
+    if any(text.startswith(TRIED) for text in examined.findings.problems):
         return
     if place is Place.CLUSTER and examined.findings.of(Level.UNCHECKED):
         return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rljob_api.names import Role
 from rljob_api.role_traits import FORWARD_ROLES, LEADING_ROLE, SCALED_ROLE, TRAITS, field_name
-from rljob_api.rule import Derived, Rule
+from rljob_api.rule import Derived, Rule, rules_beside
 
 if TYPE_CHECKING:
     from rljob_api.spec import RLJobSpec
@@ -133,9 +133,9 @@ UNTIL_BEGUN: tuple[Rule, ...] = (
 """Not for a job that has begun: release 0.1.0 took it, and put all its pods on one node, where they stay."""
 
 
-def cluster_problems(spec: RLJobSpec, *, has_begun: bool) -> list[str]:
-    """A sentence for each rule that does not hold."""
-    rules = ALWAYS if has_begun else (*ALWAYS, *UNTIL_BEGUN)
+def cluster_problems(spec: RLJobSpec, *, has_begun: bool, refused: frozenset[str] = frozenset()) -> list[str]:
+    """A sentence for each rule that does not hold and depends on no field that was refused."""
+    rules = rules_beside(ALWAYS if has_begun else (*ALWAYS, *UNTIL_BEGUN), "spec", refused)
     return [f"spec.{rule.field}: {rule.text(spec)}" for rule in rules if not rule.holds(spec)]
 
 

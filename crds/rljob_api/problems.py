@@ -95,14 +95,24 @@ def _wanted(loc: tuple[int | str, ...]) -> str:
     return f"an integer from {limits['ge']} to {limits['le']}" if {"ge", "le"} <= limits.keys() else "an integer"
 
 
-def least_value(loc: tuple[int | str, ...]) -> int | str | None:
-    """The least value of a required field; None where it is more than a number or the job's name."""
+def least_value(loc: tuple[int | str, ...]) -> int | str | dict[str, Any] | None:
+    """The least value of a required field; None where it is a text other than the job's name, or a list."""
     if loc == ("metadata", "name"):
         return "job"
+    if _fields(_type_at(loc)):
+        return {}
     if _type_at(loc) is not int:
         return None
     bound = _limits(_fields(_type_at(loc[:-1]))[str(loc[-1])]).get("ge", 0)
     return bound if isinstance(bound, int) else None
+
+
+def may_be_meant(loc: tuple[int | str, ...], given: Iterable[str]) -> list[str]:
+    """Fields that an unknown one beside the `given` ones may stand for: the nearest, else all that are not given."""
+    known = _fields(_type_at(loc[:-1]))
+    open_fields = [name for name in known if name not in set(given)]
+    near = _near(str(loc[-1]), list(known))
+    return near if near and near[0] in open_fields else open_fields
 
 
 def _unknown_field(details: ErrorDetails) -> str:
@@ -190,11 +200,17 @@ _SAID: dict[str, Callable[[ErrorDetails], str]] = {
 
 def _suggestion(given: str, known: list[str]) -> str:
     """The nearest name if one is near, else all of them."""
+    near = _near(given, known)
+    if near:
+        return f"Did you mean {near[0]}?"
+    return f"Known here: {', '.join(known)}." if known else "Remove it."
+
+
+def _near(given: str, known: list[str]) -> list[str]:
+    """One name at most."""
     lowered = {name.lower(): name for name in known}
     near = difflib.get_close_matches(given.replace("_", "").lower(), lowered, n=1, cutoff=_CLOSE_ENOUGH)
-    if near:
-        return f"Did you mean {lowered[near[0]]}?"
-    return f"Known here: {', '.join(known)}." if known else "Remove it."
+    return [lowered[name] for name in near]
 
 
 def _fields(model: object) -> dict[str, FieldInfo]:

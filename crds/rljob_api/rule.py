@@ -5,7 +5,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Self
@@ -26,6 +26,8 @@ WITHOUT_RULES = "without rules"
 """Context of a validation that looks at single fields alone."""
 
 _PLACEHOLDER = re.compile(r"\{([\w.]+)\}")
+_ITEM = re.compile(r"\.\d+(\..*)?$")
+"""An item of a list, and what is in it: rules name the list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,16 @@ class RuledModel(ApiModel):
         if cls.rules:
             node[VALIDATIONS] = [rule.validation() for rule in cls.rules]
         return node
+
+
+def rules_beside(rules: Iterable[Rule], path: str, bad: Collection[str]) -> Iterator[Rule]:
+    """Rules of the model at `path` that depend on no refused field."""
+    is_refused = any(path == field or path.startswith(f"{field}.") for field in bad)
+    below = [_ITEM.sub("", field.removeprefix(f"{path}.")) for field in bad if field.startswith(f"{path}.")]
+    for rule in rules:
+        named = f"{rule.cel} self.{rule.field}"
+        if not is_refused and not any(re.search(rf"self\.{re.escape(field)}\b", named) for field in below):
+            yield rule
 
 
 def _escaped(text: str) -> str:

@@ -285,8 +285,9 @@ def test_all_problems_come_in_one_pass_each_with_its_line(folder: Path) -> None:
 
 
 def test_nothing_is_said_of_what_depends_on_a_refused_field(folder: Path) -> None:
-    """With a batch size that is none, and a key that is none, the rest of rollout and data means nothing."""
-    problems = told(folder, {"spec.rollout.batchSize": "many", "spec.data.promptKey": 5, "spec.data.prompts": "absent"})
+    """With a batch size that is none, and a key that is none, no row lacks the default's key."""
+    (folder / "prompts.jsonl").write_text('{"question": "1=", "label": 1}\n')
+    problems = told(folder, {"spec.rollout.batchSize": "many", "spec.data.promptKey": 5})
     assert [problem.split(": ")[1] for problem in problems] == ["spec.data.promptKey", "spec.rollout.batchSize"]
 
 
