@@ -6,7 +6,6 @@ from functools import partial
 from rljob_api.cluster_rules import cluster_problems
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
-from rljob_operator.build.brought import Trespass
 from rljob_operator.build.checkpoint_claim import Found, claim
 from rljob_operator.build.config import config
 from rljob_operator.build.coordinator import coordinator
@@ -20,6 +19,7 @@ from rljob_operator.build.redis import control, storage
 from rljob_operator.build.roles import role_deployment
 from rljob_operator.build.services import services
 from rljob_operator.build.template_rules import template_problems
+from rljob_operator.build.trespasses import Trespass
 from rljob_operator.options import OperatorOptions
 
 

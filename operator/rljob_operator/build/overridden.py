@@ -1,7 +1,7 @@
 """Where a job has another word than the operator's `workloads.podTemplate`, and the job's counts.
 
 Sentences for Normal events, so that an administrator's default that does not hold is no riddle. What may not differ is
-refused before (`brought`).
+refused before (`trespasses`).
 """
 
 from collections.abc import Iterable, Iterator

@@ -202,8 +202,15 @@ def _own_container(container: dict[str, Any], path: str) -> Iterator[str]:
             yield f"{path}.env[{variable['name']}]: belongs to the operator. Choose a name without {_OWN_ENVIRONMENT}."
     for mount in container.get("volumeMounts", []):
         place = str(mount["mountPath"])
-        if any(overlap(place, taken) for taken in _OWN_PATHS):
+        if _is_taken(place):
             yield f"{path}.volumeMounts[{place}]: would hide what the operator mounts there. Choose another path."
+    message = str(container.get("terminationMessagePath") or "")
+    if message and _is_taken(message):
+        yield f"{path}.terminationMessagePath: {message} is where the operator mounts something. Choose another path."
+
+
+def _is_taken(place: str) -> bool:
+    return any(overlap(place, taken) for taken in _OWN_PATHS)
 
 
 def _shown(value: object) -> str:

@@ -13,6 +13,9 @@ _DROPPED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}
 _APPARMOR = "container.apparmor.security.beta.kubernetes.io"
 OWN = ("worker", "coordinator", "redis")
 
+SHARES, VAULT = "nfs.csi.k8s.io", "secrets-store.csi.k8s.io"
+"""Drivers: of network shares, and of one that fetches secrets in the name of a pod's service account."""
+
 ADMINISTRATORS: Json = {
     "metadata": {"labels": {"team": "research"}, "annotations": {"example.org/mesh": "on"}},
     "spec": {
@@ -55,10 +58,11 @@ ADMINISTRATORS: Json = {
         "volumes": [
             {"name": "node", "hostPath": {"path": "/var/lib/node"}},
             {"name": "models", "persistentVolumeClaim": {"claimName": "all-models"}},
+            {"name": "share", "csi": {"driver": SHARES, "readOnly": True, "volumeAttributes": {"share": "/all"}}},
         ],
     },
 }
-"""A sidecar, a hostPath and capabilities; a claim of which each team sees its own folder."""
+"""A sidecar, a hostPath and capabilities; a claim of which each team sees its own folder; a share to read from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,18 @@ _AGAINST_THE_ADMINISTRATOR = {
     "a mount over it, written otherwise": _over("/models/"),
     "a mount over it by a way back": _over("/tmp/../models"),
     "a mount over it without a slash": _over("models"),
+    "a device below the administrator's mount": _pod(
+        containers=[{"name": "worker", "volumeDevices": [{"name": "disk", "devicePath": "/models/mine"}]}],
+        volumes=[{"name": "disk", "persistentVolumeClaim": {"claimName": "mine"}}],
+    ),
+    "a file of the node below the administrator's mount": _in("worker", terminationMessagePath="/node/logs/mine"),
+    "a file of the node over it, written otherwise": _in("worker", terminationMessagePath="/tmp/../models"),
+    "the share once more, by its driver": _mine(
+        volumes=[{"name": "s", "csi": {"driver": SHARES, "volumeAttributes": {"share": "/all"}}}],
+        volumeMounts=_mount("s", "/mine"),
+    ),
+    "the share as the run volume": _role({"spec": {"volumes": [{"name": "run", "csi": {"driver": SHARES}}]}}, "actor"),
+    "the account's secrets, by a driver": _pod(volumes=[{"name": "s", "csi": {"driver": VAULT, "readOnly": True}}]),
     "the claim by a volume of the tenant's": _mine(
         volumes=[{"name": "m", **_CLAIM}], volumeMounts=_mount("m", "/models")
     ),
@@ -194,6 +210,7 @@ _AGAINST_THE_ADMINISTRATOR = {
         ]
     ),
     "another account": _pod(serviceAccountName="default"),
+    "another account by the old name": _pod(serviceAccount="default"),
     "the claim as the checkpoint volume": {"checkpoint": {"volume": {"claimName": "all-models"}}},
     "the claim as the run volume": _role({"spec": {"volumes": [{"name": "run", **_CLAIM}]}}, "actor"),
     "another team's folder by a variable": _in("worker", env=[{"name": "FOLDER", "value": "of-others"}]),
@@ -238,10 +255,14 @@ _AGAINST_THE_NODE = {
     "a mount that the node sees": _in("worker", volumeMounts=_mount("tmp", "/mine", mountPropagation="Bidirectional")),
     "a mount over /proc": _mine(volumes=_SCRATCH, volumeMounts=_mount("scratch", "/proc")),
     "a mount below /sys": _mine(volumes=_SCRATCH, volumeMounts=_mount("scratch", "/sys/fs")),
+    "a file of the node over /proc": _in("worker", terminationMessagePath="/proc/sysrq-trigger"),
     "a mount over /dev by a way back": _mine(volumes=_SCRATCH, volumeMounts=_mount("scratch", "/tmp/../dev")),
     "the kubelet as a messenger, by a probe": _in("worker", livenessProbe=_HOST_PROBE),
     "the kubelet as a messenger, by a hook": _mine(lifecycle={"postStart": _HOST_PROBE}),
     "the AppArmor annotation": _role({"metadata": {"annotations": {f"{_APPARMOR}/mine": "unconfined"}}}),
+    "a device by an annotation": _role({"metadata": {"annotations": {"devices.nri.io/container.worker": "[]"}}}),
+    "another sidecar by a label": _role({"metadata": {"labels": {"sidecar.istio.io/inject": "true"}}}),
+    "an identity of the cloud by a label": _role({"metadata": {"labels": {"azure.workload.identity/use": "true"}}}),
     "the seccomp annotation": _role(
         {"metadata": {"annotations": {"container.seccomp.security.alpha.kubernetes.io/mine": "unconfined"}}}
     ),

@@ -151,3 +151,42 @@ def test_the_token_of_the_administrators_service_account_is_given_to_no_job() ->
     mine = {"spec": {"automountServiceAccountToken": True}}
     with pytest.raises(ValueError, match="automountServiceAccountToken: would give out the token of the service"):
         build(changed(quickstart(), roles={"rollout": {"template": mine}}), options=options)
+
+
+@pytest.mark.parametrize(
+    ("given", "mine"), [("serviceAccount", "serviceAccountName"), ("serviceAccountName", "serviceAccount")]
+)
+def test_an_account_has_two_names_and_is_one(given: str, mine: str) -> None:
+    """The API server takes serviceAccountName, and serviceAccount where that is not given."""
+    options = OperatorOptions.model_validate({"workloads": {"podTemplate": {"spec": {given: "mesh"}}}})
+    job = changed(quickstart(), roles={"rollout": {"template": {"spec": {mine: "admin"}}}})
+    with pytest.raises(ValueError, match=rf"roles\.rollout\.template\.spec\.{mine}: belongs to the administrator"):
+        build(job, options=options)
+    build(changed(quickstart(), roles={"rollout": {"template": {"spec": {mine: None}}}}), options=options)
+
+
+@pytest.mark.parametrize("driver", ["nfs.csi.k8s.io", "secrets-store.csi.k8s.io"])
+def test_a_driver_that_the_administrator_does_not_use_is_the_jobs_where_no_account_is_brought(driver: str) -> None:
+    share = {"name": "share", "csi": {"driver": "nfs.csi.k8s.io", "readOnly": True}}
+    options = OperatorOptions.model_validate({"workloads": {"podTemplate": {"spec": {"volumes": [share]}}}})
+    mine = {"spec": {"volumes": [{"name": "mine", "csi": {"driver": driver}}]}}
+    job = changed(quickstart(), roles={"rollout": {"template": mine}})
+    if driver == "nfs.csi.k8s.io":
+        with pytest.raises(ValueError, match=r"volumes\[mine\]: the driver nfs\.csi\.k8s\.io"):
+            build(job, options=options)
+    else:
+        build(job, options=options)
+
+
+def test_a_job_takes_a_volume_of_the_operators_away_and_the_administrators_stay() -> None:
+    brought = {"volumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "all"}}]}
+    mounts = [{"mountPath": "/dev/shm", "$patch": "delete"}]
+    mine = {
+        "volumes": [{"name": "shm", "$patch": "delete"}],
+        "containers": [{"name": "worker", "volumeMounts": mounts}],
+    }
+    options = OperatorOptions.model_validate({"workloads": {"podTemplate": {"spec": brought}}})
+    made = build(changed(quickstart(), roles={"rollout": {"template": {"spec": mine}}}), options=options)
+    volumes = made["Deployment/quickstart-rollout"]["spec"]["template"]["spec"]["volumes"]
+    assert brought["volumes"][0] in volumes
+    assert "shm" not in [each["name"] for each in volumes]

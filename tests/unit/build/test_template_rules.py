@@ -56,6 +56,12 @@ def _worker(**fields: Any) -> dict[str, Any]:
             id="a mount over the secret",
         ),
         pytest.param(
+            _worker(terminationMessagePath="/etc/rljob/secret/said"),
+            f"{_PATH}.spec.containers[worker].terminationMessagePath: /etc/rljob/secret/said is where the operator mounts"
+            " something. Choose another path.",
+            id="a last message over the secret",
+        ),
+        pytest.param(
             {"spec": {"volumes": [{"name": "secret", "emptyDir": {}}]}},
             f"{_PATH}.spec.volumes[secret]: belongs to the operator, and workers live on it."
             " Give a volume of yours another name.",
