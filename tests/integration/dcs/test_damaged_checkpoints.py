@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from rljob_api.wire.observation import EventKind
 from rljob_workers.dcs.checkpoints import CheckpointStore, build_checkpoint_store
 from rljob_workers.dcs.errors import CheckpointUnreadable, DamageReported
 from tests.integration.dcs.test_checkpoints import model, published, state
-from tests.integration.dcs.world import World, eventually
+from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually
 from tests.unit.dcs.test_checkpoint_on_disk import flip, flip_a_digest, give_an_io_error, take_away, truncate
 from tests.weights import weight
 
@@ -144,3 +145,28 @@ def test_a_lost_control_state_is_made_again_from_what_is_intact(
     assert json.loads((root / "record.json").read_text())["folder"] == folders[expected]
     if file == "tickets.json":
         assert (root / f"{folders[2]}.damaged").exists()
+
+
+def test_damage_is_told_by_the_coordinator_that_comes_after_the_one_that_found_it(
+    world: World, root: Path, tmp_path: Path
+) -> None:
+    """It died with the epoch open; the supervisor asks for that again."""
+    folders = record_three(world)
+    take_away(root / folders[2] / "tickets.json")
+    world.kill()
+    world.servers.renew_control()
+    world.start(RLJOB_FAILPOINTS="coordinator.before_settling=1", RLJOB_FAILPOINTS_DIR=str(tmp_path))
+    raising = threading.Thread(target=lambda: world.raise_epoch(2))
+    raising.start()
+    assert world.process is not None
+    world.process.wait(PATIENCE_SECONDS)
+    assert world.process.poll() is not None
+    assert (root / folders[2]).exists()
+    world.start()
+    raising.join(PATIENCE_SECONDS)
+    world.raise_epoch(2)
+    messages = [event.message for event in world.told(EventKind.CHECKPOINT_DAMAGED)]
+    assert len(messages) == 1, messages
+    assert f"It is kept as {folders[2]}.damaged; epoch 2 begins with version 1 instead" in messages[0]
+    assert (root / f"{folders[2]}.damaged").exists()
+    assert json.loads((root / "record.json").read_text())["folder"] == folders[1]

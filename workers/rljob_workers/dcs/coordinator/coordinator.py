@@ -81,6 +81,8 @@ class Coordinator:
         """
         done = self.epochs.open_again(request)
         if done is not None:
+            if self.gate.is_open:  # the coordinator that opened it may have come no further
+                self.restoring.settle(self.restoring.choose(control_state_is_whole=True), done)
             return done
         self._require_job(request)
         self._require_later_epoch(request)

@@ -17,7 +17,16 @@ from rljob_api.wire.weights import CheckpointRecord
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.jobs import job_changes
 from rljob_workers.dcs.coordinator.notifier import Topic
-from rljob_workers.dcs.coordinator.records import DESIRED, EPOCH, EPOCH_TO_COME, LAST_STEP, RANKS, RENDEZVOUS, OpenEpoch
+from rljob_workers.dcs.coordinator.records import (
+    DESIRED,
+    EPOCH,
+    EPOCH_TO_COME,
+    LAST_STEP,
+    RANKS,
+    RECORD,
+    RENDEZVOUS,
+    OpenEpoch,
+)
 from rljob_workers.dcs.coordinator.refusals import wrong_epoch
 from rljob_workers.dcs.coordinator.saved_state import Choice
 from rljob_workers.dcs.coordinator.store import Derived
@@ -117,6 +126,7 @@ class Epochs:
             str(restore.epoch),
             event,
             EPOCH.put(opened),
+            *([RECORD.put(record)] if record is not None and record.folder == restore.folder else []),
             *job_changes(restore.epoch, request.job),
             *self._forget_after(opened),
         )

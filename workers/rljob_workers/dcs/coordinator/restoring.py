@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rljob_api.failpoints import failpoint
 from rljob_api.role_traits import SAVING_ROLE
 from rljob_api.wire.checkpoints import DamageRequest
 from rljob_api.wire.epochs import RestorePoint
@@ -88,7 +89,8 @@ class Restoring:
         return Choice(self._untrainable(newest, ancestry), newest.version, is_intact=False)
 
     def settle(self, choice: Choice, restore: RestorePoint) -> None:
-        """The epoch is open: record file and names of folders follow, and what is damaged is told."""
+        """The epoch is open: record file and names of folders follow, and what is damaged is told. Twice is once."""
+        failpoint("coordinator.before_settling")
         if not choice.is_intact:
             self._fail(restore)
             return

@@ -118,9 +118,9 @@ class SavedFolder:
     def keep_aside(self, folder: str) -> str | None:
         """Renames a damaged folder, so that nobody takes it for a checkpoint; the new name, None where that fails."""
         path = self._root / folder
-        if not path.is_dir():
-            return folder
         aside = self._root / f"{folder}{DAMAGED_SUFFIX}"
+        if not path.is_dir():
+            return aside.name if aside.is_dir() else folder
         try:
             path.rename(aside)
             sync_folder(self._root)
