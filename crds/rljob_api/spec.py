@@ -808,7 +808,8 @@ class RestartPolicySpec(RuledModel):
     """For the actor's ranks to find each other, from when all of their pods are there; then who is missing is named."""
     coordinator_absence_seconds: int | None = Field(default=None, ge=1, le=86400)
     """A rank that has not reached its coordinator for this long leaves, and begins anew when it can be reached: that
-    restarts the job and is not counted. Null: half of collectiveTimeoutSeconds, but 60 where that would be less."""
+    restarts the job and is not counted, if its launcher could not reach it either. Pods that run and are silent as a
+    whole are replaced after as long. Null: half of collectiveTimeoutSeconds, but 60 where that would be less."""
     mechanism: Mechanism = Mechanism.PROCESS
     """Process: ranks are forked anew in their pods; a pod that does not answer, or whose node is gone, is replaced.
     Recreate: every pod that is to be restarted is replaced."""

@@ -124,7 +124,8 @@ def near(node: str) -> Object:
 
 def spread(kubectl: Kubectl, gate: Path) -> ClusterJob:
     shared = {"volume": {"size": "1Gi", "accessMode": "ReadWriteMany"}}
-    manifest = slowed(make_job(rollout={"numRollouts": 120}, checkpoint=shared), "gated", gate)
+    early = {"coordinatorAbsenceSeconds": 10}  # before the cluster calls the node lost
+    manifest = slowed(make_job(rollout={"numRollouts": 120}, checkpoint=shared, restartPolicy=early), "gated", gate)
     for role in AWAY:
         template = manifest["spec"]["roles"].setdefault(role.value, {}).setdefault("template", {})
         template.setdefault("spec", {})["affinity"] = near(SECOND)

@@ -10,7 +10,7 @@ from rljob_operator.core.infrastructure import due_at
 from rljob_operator.core.observed import Observed, Silence
 from rljob_operator.core.orders import is_over, over_at
 from rljob_operator.core.parting import saves_first
-from rljob_operator.core.pods import POLL_SLACK_SECONDS
+from rljob_operator.core.pods import given_up_after_seconds, is_parted
 from rljob_operator.core.reach import seen_seconds, since_when, told_at
 from rljob_operator.core.release import released_at
 from rljob_operator.core.roster import pods
@@ -95,9 +95,11 @@ def _silence_counts_at(observed: Observed, status: RLJobStatus, silence: Silence
 
 def _silent_in(observed: Observed, status: RLJobStatus, coordinator: CoordinatorStatus, now: float) -> float:
     """Seconds until the first rank or launcher would be called silent, if nothing more is heard of any."""
-    timeout = observed.policy.heartbeat_timeout_seconds
     limit = hangs_after_seconds(observed)
-    ranks = [overdue_in(status, rank, limit, now) for pod in coordinator.pods for rank in pod.ranks]
-    ages = [seen_seconds(status, pod.poll_age_seconds, now) for pod in coordinator.pods]
-    launchers = [timeout + POLL_SLACK_SECONDS - age for age in ages]
+    judged = [pod for pod in coordinator.pods if not is_parted(observed, status, pod, now)]
+    ranks = [overdue_in(status, rank, limit, now) for pod in judged for rank in pod.ranks]
+    launchers = [
+        given_up_after_seconds(observed, status, pod, now) - seen_seconds(status, pod.poll_age_seconds, now)
+        for pod in coordinator.pods
+    ]
     return min([*ranks, *launchers], default=QUIET_INTERVAL_SECONDS)

@@ -69,7 +69,7 @@ def causes_of(observed: Observed, status: RLJobStatus, now: float) -> Causes:
     unable = tuple(_unable(status, failures))
     first: dict[str, Cause] = {}
     found = [*begun, *_lost_unseen(observed, status), *unable, *_reported(status, failures), *silent]
-    for cause in explained(observed, status, found):
+    for cause in explained(observed, status, found, now):
         first.setdefault(str(cause.pod), cause)
     return Causes(failures, lost, unbegun, silenced, silent, unable, tuple(first.values()))
 

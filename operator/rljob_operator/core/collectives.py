@@ -13,12 +13,13 @@ from rljob_api.status import RLJobStatus
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import RankProcess
 from rljob_operator.core.observed import Observed
+from rljob_operator.core.pods import is_parted
 from rljob_operator.core.reasons import Reason
 from rljob_operator.core.roster import staying
 from rljob_operator.core.verdicts import Cause
 
 
-def explained(observed: Observed, status: RLJobStatus, causes: Sequence[Cause]) -> list[Cause]:
+def explained(observed: Observed, status: RLJobStatus, causes: Sequence[Cause], now: float) -> list[Cause]:
     """`causes` without those that another one explains; what is left of a broken gang names who did not come."""
     own = [cause for cause in causes if not _is_consequence(cause)]
     lost = {cause.pod.role for cause in own}
@@ -28,7 +29,11 @@ def explained(observed: Observed, status: RLJobStatus, causes: Sequence[Cause]) 
             left.setdefault(cause.pod.role, []).append(cause)
     for role, consequences in left.items():
         behind = _behind(observed, status, role)
-        own += [_naming(behind, consequences[0])] if behind else consequences
+        if not behind:
+            own += consequences
+            continue
+        named = _naming(behind, consequences[0])
+        own.append(replace(named, counts=not _is_cut_off(observed, status, *behind[0], now)))
     return own
 
 
@@ -42,10 +47,13 @@ def _naming(behind: list[tuple[PodKey, RankProcess]], consequence: Cause) -> Cau
     who = ", ".join(f"{key}.{rank.rank}" for key, rank in behind)
     where = "has not come out of" if process.is_within_collective else "went no further than"
     message = f"{who} {where} collective {process.collectives or 0}: {consequence.message}"
-    counts = not process.cut_off  # it was cut off, and its own report is yet to come
-    return replace(
-        consequence, reason=Reason.HANG, pod=pod, message=message, exit_code=process.exit_code, counts=counts
-    )
+    return replace(consequence, reason=Reason.HANG, pod=pod, message=message, exit_code=process.exit_code)
+
+
+def _is_cut_off(observed: Observed, status: RLJobStatus, key: PodKey, process: RankProcess, now: float) -> bool:
+    """Whether a rank did not come since it does not reach the coordinator: what its pod says of it may come later."""
+    pods = observed.coordinator.pods if observed.coordinator is not None else []
+    return process.cut_off or any(seen.pod == key and is_parted(observed, status, seen, now) for seen in pods)
 
 
 def _behind(observed: Observed, status: RLJobStatus, role: Role) -> list[tuple[PodKey, RankProcess]]:

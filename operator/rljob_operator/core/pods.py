@@ -1,13 +1,16 @@
 """Lost pods: whose first process died, was replaced under it, does not answer, or is taken away by its platform.
 
 A lost pod is created anew. It counts as a failure of its role, unless an update or the cluster took it away, or its
-launcher was fenced: a decision did that, and nothing failed. The platform's facts decide; what the coordinator reports
-of lost launchers says the same thing again and is only acknowledged.
+launcher was fenced: a decision did that, and nothing failed; or nothing of it reached the coordinator although it runs:
+then the network between them is parted. The platform's facts decide; what the coordinator reports of lost launchers
+says the same thing again and is only acknowledged.
 """
 
 from rljob_api.names import EXIT_FENCED, Scope
 from rljob_api.status import PodStatus, RLJobStatus
+from rljob_api.timeouts import absence_seconds
 from rljob_api.wire.identity import PodKey
+from rljob_api.wire.observation import PodObservation
 from rljob_operator.core.observed import Observed, PodEnding, PodFact, PodState
 from rljob_operator.core.parting import is_parting
 from rljob_operator.core.reach import heard_since, seen_seconds
@@ -58,9 +61,34 @@ def lost_before(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
 
 
 def is_silent(observed: Observed, cause: Cause) -> bool:
-    """Whether the pod of a lost launcher runs: it does not answer, and nothing else would say that it is lost."""
+    """Whether a lost pod has lost its node, or runs as far as its platform knows and does not answer."""
     fact = observed.fact(cause.pod)
+    if cause.reason is Reason.NODE_LOST:
+        return fact is not None
     return fact is not None and fact.state is PodState.RUNNING and cause.reason is Reason.LAUNCHER_LOST
+
+
+def is_parted(observed: Observed, status: RLJobStatus, seen: PodObservation, now: float) -> bool:
+    """Whether nothing of a pod reaches the coordinator any more, neither its launcher nor a rank, on a cluster.
+
+    Its kubelet starts a launcher anew that hangs, and its cluster says of a node that it is lost: what is left of a pod
+    that runs is the network. One machine has no such network, and a launcher whose ranks still beat hangs.
+    """
+    ages = (seen.poll_age_seconds, *(rank.beat_age_seconds for rank in seen.ranks))
+    quiet = max(POLL_SLACK_SECONDS, observed.policy.heartbeat_timeout_seconds / 2)
+    return observed.on_cluster and all(seen_seconds(status, age, now) > quiet for age in ages)
+
+
+def given_up_after_seconds(observed: Observed, status: RLJobStatus, seen: PodObservation, now: float) -> float:
+    """After which silence of its launcher a pod that runs is given up.
+
+    Where the network may be parted no earlier than its ranks leave by themselves: until then it may heal and cost
+    nothing, and a death of that time is reported by the launcher that saw it.
+    """
+    limit = float(observed.policy.heartbeat_timeout_seconds)
+    if is_parted(observed, status, seen, now):
+        limit = max(limit, absence_seconds(observed.policy))
+    return limit + POLL_SLACK_SECONDS
 
 
 def never_ran(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
@@ -97,9 +125,10 @@ def _lost(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus, 
         silent = _silent(observed, status, key, fact, now)
         if silent is None:
             return None
-        counts = not _hears_nobody(observed, status, now)
-        message = silent if counts else f"{silent}, nor has any other: the coordinator is cut off from all of them"
-        return Cause(f"pod/{pod.life}", Reason.LAUNCHER_LOST, key, message, lost=True, counts=counts)
+        seen = observed.seen(key, fact.life)
+        parted = seen is not None and is_parted(observed, status, seen, now)
+        message = f"{silent}, nor has a rank of it beaten: it does not reach the coordinator" if parted else silent
+        return Cause(f"pod/{pod.life}", Reason.LAUNCHER_LOST, key, message, lost=True, counts=not parted)
     return Cause(
         id=f"pod/{pod.life}",
         reason=Reason.LAUNCHER_LOST,
@@ -139,16 +168,6 @@ def _how_ended(key: PodKey, pod: PodStatus, fact: PodFact) -> str:
     return f"the launcher of {key} {how_ended(fact.exit_code)}{because}{said}"
 
 
-def _hears_nobody(observed: Observed, status: RLJobStatus, now: float) -> bool:
-    """Whether no launcher of the job, of two or more, has asked for so long that one alone would be half silent.
-
-    They do not die all at once, each on its own machine: then it is the coordinator that cannot be reached.
-    """
-    limit = max(POLL_SLACK_SECONDS, observed.policy.heartbeat_timeout_seconds / 2)
-    seen = [found for key, pod in staying(status) if (found := observed.seen(key, pod.life)) is not None]
-    return len(seen) > 1 and all(seen_seconds(status, one.poll_age_seconds, now) > limit for one in seen)
-
-
 def _silent(observed: Observed, status: RLJobStatus, key: PodKey, fact: PodFact, now: float) -> str | None:
     if observed.coordinator is None or fact.state is not PodState.RUNNING:
         return None
@@ -162,7 +181,7 @@ def _silent(observed: Observed, status: RLJobStatus, key: PodKey, fact: PodFact,
     age = seen_seconds(status, seen.poll_age_seconds, now)
     if fact.stopped and seen.carried is not None and seen.carried.epoch < status.restart.opened:
         return f"the launcher of {key} is stopped (SIGSTOP) and does not take the order of epoch {status.restart.epoch}"
-    slack = 0.0 if fact.stopped else POLL_SLACK_SECONDS
-    if age <= observed.policy.heartbeat_timeout_seconds + slack:
+    limit = given_up_after_seconds(observed, status, seen, now)
+    if age <= (observed.policy.heartbeat_timeout_seconds if fact.stopped else limit):
         return None
     return f"the launcher of {key} has not asked the coordinator for orders in {age:.0f} s"

@@ -73,6 +73,8 @@ class Pod:
     """What its rank waits for."""
     silent: float = 0.1
     """Seconds since its last poll and beat."""
+    beats: float | None = None
+    """Seconds since its rank's last beat, where that is another time."""
     order: PodOrder | None = None
     """What its launcher carries out."""
 
@@ -316,7 +318,7 @@ class Cluster:
         rank = RankObservation(
             **life,
             state=RankState.READY,
-            beat_age_seconds=pod.silent,
+            beat_age_seconds=pod.silent if pod.beats is None else pod.beats,
             busy=None,
             busy_left_seconds=None,
             waiting=pod.waiting,

@@ -73,7 +73,7 @@ def test_what_the_cluster_takes_away_is_named_and_restarts_and_does_not_count(
 
 
 def test_pods_that_are_lost_with_a_node_are_one_cause_whenever_each_is_noticed() -> None:
-    world = make_cluster(policy=make_policy(heartbeatTimeoutSeconds=10))
+    world = make_cluster(policy=make_policy(heartbeatTimeoutSeconds=10, coordinatorAbsenceSeconds=10))
     for role, silent in ((Role.ACTOR, 12.5), (Role.REFERENCE, 11.9)):  # the limit is 12
         world.pod(role).silent, world.pod(role).deaf = silent, True
     assert [event.reason for event in world.turn().events if event.scope] == [Reason.LAUNCHER_LOST]
@@ -82,6 +82,22 @@ def test_pods_that_are_lost_with_a_node_are_one_cause_whenever_each_is_noticed()
 
     world.pod(Role.REFERENCE).silent = 12.1
     assert not [event for event in world.turn(0.1).events if event.scope]
+    assert world.settle().status.phase is Phase.RUNNING
+    assert (world.status.restart.epoch, world.status.restart.global_restarts) == (2, 1)
+
+
+def test_pods_whose_node_is_called_lost_one_after_another_are_one_cause() -> None:
+    world = make_cluster()
+    for role in (Role.ACTOR, Role.REFERENCE):
+        world.pod(role).silent, world.pod(role).deaf = 50.0, True
+    world.end(world.pod(Role.ACTOR), PodEnding.NODE_LOST)
+    assert [event.reason for event in world.turn().events if event.scope] == [Reason.NODE_LOST]
+    world.turn()
+    assert world.status.restart.opened == 2
+
+    world.end(world.pod(Role.REFERENCE), PodEnding.NODE_LOST)
+    told = [event for event in world.turn().events if event.reason is Reason.NODE_LOST]
+    assert [event.scope for event in told] == [None]
     assert world.settle().status.phase is Phase.RUNNING
     assert (world.status.restart.epoch, world.status.restart.global_restarts) == (2, 1)
 
@@ -101,7 +117,7 @@ def test_a_pod_that_is_taken_away_before_the_epoch_is_open_restarts_nothing_more
 
 
 def test_a_rank_is_not_told_to_hang_while_its_launcher_is_silent_too() -> None:
-    world = make_cluster(policy=make_policy(heartbeatTimeoutSeconds=10))
+    world = make_cluster(policy=make_policy(heartbeatTimeoutSeconds=10, coordinatorAbsenceSeconds=10))
     world.pod(Role.ACTOR).silent = 10.5  # a rank may be silent for 10 s, a launcher for 12
     assert not [event for event in world.turn().events if event.scope]
     world.pod(Role.ACTOR).silent = 12.5

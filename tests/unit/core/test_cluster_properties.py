@@ -20,7 +20,7 @@ HAPPENINGS = st.one_of(
     st.tuples(st.just("dies"), st.sampled_from([1, 64, 137])),
     st.tuples(st.just("restarts"), st.just(0)),
     st.tuples(st.just("goes deaf"), st.booleans()),
-    st.tuples(st.just("falls silent"), st.sampled_from([0.1, 99.0])),
+    st.tuples(st.just("falls silent"), st.sampled_from([0.1, 99.0, 999.0])),
     st.tuples(st.just("lingers"), st.booleans()),
     st.tuples(st.just("is cut off"), st.booleans()),
     st.tuples(st.just("scales"), st.integers(1, 4)),
