@@ -19,19 +19,20 @@ from rljob_operator.local.device_placement import place
 
 if TYPE_CHECKING:
     from rljob_api.spec import RLJob
+    from rljob_cli.findings import Lines
 
 
-def dry_run(job: RLJob, output: Literal["text", "json"]) -> None:
+def dry_run(job: RLJob, lines: Lines, output: Literal["text", "json"]) -> None:
     """Prints the plan; what would be refused ends the process with its sentence."""
     try:
         machine = machine_devices()
         placed = place(job.spec.roles, machine.names, machine.source)
         shape = model_shape(job.spec.model)
     except ValueError as error:
-        refuse([str(error)])
+        refuse([lines.located(str(error))])
     for finding in trial_findings(job.spec):
         if finding.level is Level.PROBLEM:
-            refuse([finding.text])
-        click.echo(f"warning: {finding.text}", err=True)
+            refuse([lines.located(finding.text)])
+        click.echo(f"warning: {lines.located(finding.text)}", err=True)
     plan = run_plan(job, machine, placed, shape, row_lengths(job.spec, shape.max_positions))
     click.echo(json.dumps(plan_json(plan)) if output == "json" else plan_text(plan))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 _FIELD = re.compile(r"((?:apiVersion|kind|metadata|spec)[^\s:]*): ")
+_MERGE = "tag:yaml.org,2002:merge"
 ANY = "*"
 """Stands for any name in the path of a field that a finding depends on."""
 
@@ -131,12 +132,20 @@ class Lines:
 
 
 def _value(node: yaml.Node | None, name: str) -> tuple[int, yaml.Node] | None:
-    return next(((line, value) for key, line, value in _entries(node) if key == name), None)
+    entries = () if isinstance(node, yaml.SequenceNode) else _entries(node)
+    return next(((line, value) for key, line, value in entries if key == name), None)
 
 
 def _entries(node: yaml.Node | None) -> Iterator[tuple[str, int, yaml.Node]]:
+    """Name, line and value of each; those that `<<` merges come last, so that own ones and earlier ones win."""
+    if isinstance(node, yaml.SequenceNode):  # of what is merged
+        for item in node.value:
+            yield from _entries(item)
     if isinstance(node, yaml.MappingNode):
-        yield from ((str(key.value), key.start_mark.line + 1, value) for key, value in node.value)
+        yield from ((str(key.value), key.start_mark.line + 1, value) for key, value in node.value if key.tag != _MERGE)
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                yield from _entries(value)
 
 
 def _item(node: yaml.Node | None, index: int) -> tuple[int, yaml.Node] | None:

@@ -1,7 +1,7 @@
 """How commands get their job: a manifest that was read, checked and resolved, or sentences on stderr and exit code 64.
 
 examined = examine(path)                       everything that can be said of the file, in one pass
-job = checked_job_or_exit(path)                the job alone; warnings and problems go to stderr
+job, lines = checked_job_or_exit(path)         warnings and problems go to stderr
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def checked_job(path: Path, earlier: EarlierRun | None = None) -> tuple[RLJob, E
     return examined.job, examined
 
 
-def checked_job_or_exit(path: Path, earlier: EarlierRun | None = None) -> RLJob:
+def checked_job_or_exit(path: Path, earlier: EarlierRun | None = None) -> tuple[RLJob, Lines]:
     """As `checked_job`; a bad manifest ends the process with its sentences and exit code 64, warnings go to stderr."""
     try:
         job, examined = checked_job(path, earlier)
@@ -113,7 +113,7 @@ def checked_job_or_exit(path: Path, earlier: EarlierRun | None = None) -> RLJob:
         refuse(error.problems)
     for text in examined.told(Level.WARNING):
         click.echo(f"warning: {text}", err=True)
-    return job
+    return job, examined.lines
 
 
 def refuse(problems: Sequence[str]) -> NoReturn:

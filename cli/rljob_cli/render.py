@@ -6,9 +6,10 @@ from pathlib import Path
 import click
 
 from rljob_api.checkpoint_interval import checkpoint_interval
-from rljob_api.manifest import ManifestError, load_manifest, render_manifest, resolve_paths
+from rljob_api.manifest import ManifestError, parse_manifest, read_manifest, render_manifest, resolve_paths
 from rljob_api.open_defaults import Place, resolve
 from rljob_api.spec import RLJob
+from rljob_cli.findings import Lines
 from rljob_cli.manifests import refuse
 
 
@@ -27,10 +28,15 @@ def render(file: Path, *, kubernetes: bool, config: Path | None) -> None:
     if config is not None and not kubernetes:
         raise click.UsageError("--config is for --kubernetes: give both or none.")
     try:
-        job = load_manifest(file)
+        written = read_manifest(file)
+    except ManifestError as error:
+        refuse(error.problems)
+    lines = Lines(str(file), written)
+    try:
+        job = parse_manifest(written, str(file))
         resolution = resolve(job.spec, Place.CLUSTER if kubernetes else Place.MACHINE)
         if resolution.problems:
-            refuse(resolution.problems)
+            raise ManifestError(list(resolution.problems))
         job = job.model_copy(update={"spec": resolution.spec})
         if kubernetes:
             text = _objects(job, config)
@@ -38,9 +44,9 @@ def render(file: Path, *, kubernetes: bool, config: Path | None) -> None:
             chosen = "".join(f"# by default: {choice}\n" for choice in resolution.choices)
             text = chosen + _with_interval(render_manifest(job), job, file.resolve().parent)
     except ManifestError as error:
-        refuse(error.problems)
+        refuse([lines.located(text) for text in error.problems])
     except ValueError as error:
-        refuse([str(error)])
+        refuse([lines.located(str(error))])
     click.echo(text, nl=False)
 
 

@@ -18,6 +18,7 @@ from rljob_cli.reward_trial import try_reward
 
 if TYPE_CHECKING:
     from rljob_api.spec import RLJob
+    from rljob_cli.findings import Lines
 
 _EPILOG = """\b
 What happens:
@@ -88,19 +89,19 @@ def run(
     """Train the job of the manifest FILE on this machine, or go on where an earlier run of it stopped."""
     if delete_earlier and not fresh:
         raise click.UsageError("--delete-earlier deletes what --fresh keeps: give both.")
-    job = checked_job_or_exit(file, None if fresh else EarlierRun(out))
-    _mind_the_machine(job)
+    job, lines = checked_job_or_exit(file, None if fresh else EarlierRun(out))
+    _mind_the_machine(job, lines)
     if dry_run:
         from rljob_cli.dry_run import dry_run as print_plan
 
-        print_plan(job, output)
+        print_plan(job, lines, output)
         return
     engine = job.spec.roles.rollout.engine
     problem = extra_problem("worker", "rljob run") or engine_problem(engine)
     if problem is None and engine.kind is EngineKind.SGLANG:  # before a server takes minutes to start
         problem = try_reward(job.spec, rows=0).problem if job.spec.rollout.reward.custom is not None else None
     if problem is not None:
-        refuse([problem])
+        refuse([lines.located(problem)])
     if audit:
         job = _with_audit(job)
     # Imported here, so that --help and bad manifests do not wait for it.
@@ -114,14 +115,14 @@ def run(
     try:
         code = run_job(job, folder, earlier=earlier, output=output, resume=resume)
     except RunRefused as error:
-        refuse([str(error)])
+        refuse([lines.located(str(error))])
     raise click.exceptions.Exit(code)
 
 
-def _mind_the_machine(job: RLJob) -> None:
+def _mind_the_machine(job: RLJob, lines: Lines) -> None:
     """Refuses what asks for the opposite of a run, and says which fields are not looked at."""
     if job.spec.suspend:
-        refuse(["spec.suspend: true asks that nothing runs. Set it to false; Ctrl-C stops a run."])
+        refuse([lines.located("spec.suspend: true asks that nothing runs. Set it to false; Ctrl-C stops a run.")])
     given = given_cluster_fields(job.spec)
     if given:
         mean = "means" if len(given) == 1 else "mean"

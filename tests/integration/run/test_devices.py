@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,9 @@ def test_too_few_devices_are_refused_before_anything_starts(tmp_path: Path) -> N
     manifest["spec"]["training"]["microBatchSize"] = 8
     with RunningJob(tmp_path, manifest, env={"RLJOB_DEVICES": "fake:8"}) as job:
         assert job.finish() == 64
-        assert job.output() == (
+        place, _, sentence = job.output().partition(": ")
+        assert re.search(r"\.yaml:\d+$", place)
+        assert sentence == (
             "spec.roles: 9 devices are wanted (actor 4 + rollout 3 + actorFwd 1 + reference 1), but this machine has 8"
             " by RLJOB_DEVICES=fake:8. Lower replicas or gpus, or let roles use the actor's devices with"
             " shareDevicesWith: actor.\n"
