@@ -57,7 +57,8 @@ def in_force(kubectl: Kubectl, *arguments: str) -> Iterator[None]:
 def judged(cluster: Cluster, module_kubectl: Kubectl) -> Iterator[Kubectl]:
     """kubectl in a namespace where the policy is in force."""
     install_definition(cluster.kubeconfig)
-    allowed = ("admissionPolicy.serviceAccounts={trainer}", "admissionPolicy.priorityClasses={patient}")
+    values = {"serviceAccounts": "trainer", "priorityClasses": "patient", "csiDrivers": "shares.example.org"}
+    allowed = [f"admissionPolicy.{key}={{{value}}}" for key, value in values.items()]
     with in_force(module_kubectl, *(part for each in allowed for part in ("--set", each))):
         yield module_kubectl
 
@@ -124,7 +125,7 @@ HOST = "hostNetwork, hostPID and hostIPC"
 param = pytest.param
 
 PRIORITY = "priorityClassName (that of scheduling, too) may only be patient here"
-PATH = 'a mountPath has to be absolute, without "." and ".."'
+PATH = 'a mountPath or terminationMessagePath has to be absolute, without "." and ".."'
 PROBE = "probes and hooks that ask another host"
 AT_NODE = {"httpGet": {"host": "127.0.0.1", "port": 10250}}
 
@@ -133,8 +134,12 @@ def with_mount(path: str, **fields: Any) -> Object:
     return with_container({"volumeMounts": [{"name": "tmp", "mountPath": path, **fields}]})
 
 
-def with_annotation(key: str) -> Object:
-    return make_job(roles={"rollout": {"template": {"metadata": {"annotations": {key: "unconfined"}}}}})
+def with_metadata(kind: str, key: str) -> Object:
+    return make_job(roles={"rollout": {"template": {"metadata": {kind: {key: "unconfined"}}}}})
+
+
+def with_driver(driver: str) -> Object:
+    return with_pod({"volumes": [{"name": "x", "csi": {"driver": driver}}]})
 
 
 REFUSED = [
@@ -200,10 +205,15 @@ REFUSED = [
     param(with_container({"livenessProbe": AT_NODE}), PROBE, id="a probe of the node"),
     param(with_container({"lifecycle": {"preStop": {"tcpSocket": {"host": "h", "port": 1}}}}), PROBE, id="a hook"),
     param(
-        with_annotation("container.apparmor.security.beta.kubernetes.io/worker"),
-        "annotations that begin with container.apparmor",
+        with_metadata("annotations", "container.apparmor.security.beta.kubernetes.io/worker"),
+        "annotations and labels that begin with container.apparmor",
         id="the AppArmor annotation",
     ),
+    param(with_metadata("annotations", "devices.nri.io/pod"), "labels that begin with", id="a device by an annotation"),
+    param(with_metadata("labels", "sidecar.istio.io/inject"), "labels that begin with", id="a sidecar by a label"),
+    param(with_driver("secrets-store.csi.k8s.io"), "csi volumes may only be of the drivers", id="a driver of volumes"),
+    param(with_container({"terminationMessagePath": "/proc/x"}), PATH, id="a last message over /proc"),
+    param(with_container({"terminationMessagePath": "/x/../dev/x"}), PATH, id="a last message by a way back"),
 ]
 
 TENANT: list[Object] = [
@@ -257,7 +267,10 @@ TAKEN = [
     param(with_mount("/dev/shm/mine"), id="shared memory"),
     param(with_mount("/data/..mine/"), id="a path with dots in a name"),
     param(with_container({"livenessProbe": {"httpGet": {"port": 1}}, "lifecycle": None}), id="a probe of the pod"),
-    param(with_annotation("example.org/note"), id="an annotation"),
+    param(with_metadata("annotations", "example.org/note"), id="an annotation"),
+    param(with_metadata("labels", "example.org/note"), id="a label"),
+    param(with_driver("shares.example.org"), id="an allowed driver of volumes"),
+    param(with_container({"terminationMessagePath": "/dev/termination-log"}), id="the usual place of a last message"),
     param(make_job(), id="no template"),
     param(make_job(roles={"reference": None}, algorithm={"kl": {"coefficient": 0.0}}), id="a role that is not there"),
     param(
@@ -386,3 +399,29 @@ def test_the_switch_is_off_by_default_and_serves_the_operators_namespaces() -> N
 def test_a_value_that_is_not_known_is_refused() -> None:
     said = refusal("template", "demo", str(CHART), "--set", "admissionPolicy.action=Ignore")
     assert "action" in said
+
+
+def test_what_the_administrator_takes_away_is_not_his(tmp_path: Path) -> None:
+    gone = {"$patch": "delete"}
+    brought = {
+        "containers": [
+            {"name": "mine", **gone},
+            {"name": "worker", "volumeMounts": [{"mountPath": "/dev/shm", **gone}]},
+        ],
+        "volumes": [{"name": "scratch", **gone}],
+        "imagePullSecrets": [{"name": "registry", **gone}],
+    }
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"workloads": {"podTemplate": {"spec": brought}}}))
+    (rules, _) = policy("", "--values", str(values))
+    (rules_without, _) = policy("")
+    assert rules["spec"] == rules_without["spec"]
+
+
+@pytest.mark.parametrize("name", ["serviceAccount", "serviceAccountName"])
+def test_either_name_of_the_administrators_account_is_both(tmp_path: Path, name: str) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"workloads": {"podTemplate": {"spec": {name: "mesh"}}}}))
+    (rules, _) = policy("", "--values", str(values))
+    (rule,) = (each for each in rules["spec"]["validations"] if "workloads.podTemplate" in each["message"])
+    assert {"serviceAccount", "serviceAccountName"} <= set(re.findall(r'"(\w+)"', rule["expression"]))

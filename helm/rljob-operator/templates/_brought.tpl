@@ -2,6 +2,13 @@
 What workloads.podTemplate brings, for the admission policy: a policy sees an RLJob and not the pods that it is merged into.
 The same rules as the operator's (build/trespasses.py), which has the last word; here the mention of a thing is enough.
 */}}
+{{/* Entries of a list without those that only take one away. */}}
+{{- define "rljob.given" -}}
+{{- $given := list -}}
+{{- range . -}}{{- if not (hasKey . "$patch") -}}{{- $given = append $given . -}}{{- end -}}{{- end -}}
+{{- toJson $given -}}
+{{- end -}}
+
 {{- define "rljob.brought" -}}
 {{- $own := list "worker" "coordinator" "redis" -}}
 {{- $podsOwn := list "name" "emptyDir" "configMap" "secret" "downwardAPI" "projected" "ephemeral" -}}
@@ -10,27 +17,31 @@ The same rules as the operator's (build/trespasses.py), which has the last word;
 {{- $template := .Values.workloads.podTemplate | default dict -}}
 {{- $metadata := $template.metadata | default dict -}}
 {{- $spec := $template.spec | default dict -}}
+{{- $its := dict -}}
+{{- range $key := list "containers" "initContainers" "volumes" "imagePullSecrets" -}}
+  {{- $_ := set $its $key (include "rljob.given" (index $spec $key) | fromJsonArray) -}}
+{{- end -}}
 {{- $containers := list -}}
 {{- $contexts := list -}}
 {{- $paths := list -}}
 {{- $mounted := list -}}
-{{- range $spec.containers -}}
+{{- range $its.containers -}}
   {{- if not (has .name $own) -}}
     {{- $containers = append $containers .name -}}
   {{- else -}}
     {{- if hasKey . "securityContext" -}}{{- $contexts = append $contexts .name -}}{{- end -}}
-    {{- range .volumeMounts -}}
+    {{- range include "rljob.given" .volumeMounts | fromJsonArray -}}
       {{- $paths = append $paths (printf "%s/" (clean .mountPath)) -}}
       {{- $mounted = append $mounted .name -}}
     {{- end -}}
   {{- end -}}
 {{- end -}}
-{{- range $spec.initContainers -}}{{- $containers = append $containers .name -}}{{- end -}}
+{{- range $its.initContainers -}}{{- $containers = append $containers .name -}}{{- end -}}
 {{- $volumes := list -}}
 {{- $claims := list -}}
 {{- $secrets := list -}}
 {{- $usersFiles := false -}}
-{{- range $spec.volumes -}}
+{{- range $its.volumes -}}
   {{- if not (and (has .name (list "tmp" "shm")) (hasKey . "emptyDir")) -}}{{- $volumes = append $volumes .name -}}{{- end -}}
   {{- with .persistentVolumeClaim -}}{{- $claims = append $claims .claimName -}}{{- end -}}
   {{- with .secret -}}{{- $secrets = append $secrets .secretName -}}{{- end -}}
@@ -40,15 +51,19 @@ The same rules as the operator's (build/trespasses.py), which has the last word;
     {{- range (keys .) -}}{{- if not (has . $podsOwn) -}}{{- $usersFiles = true -}}{{- end -}}{{- end -}}
   {{- end -}}
 {{- end -}}
-{{- range concat ($spec.containers | default list) ($spec.initContainers | default list) -}}
+{{- range concat $its.containers $its.initContainers -}}
   {{- range .env -}}{{- with .valueFrom -}}{{- with .secretKeyRef -}}{{- $secrets = append $secrets .name -}}{{- end -}}{{- end -}}{{- end -}}
   {{- range .envFrom -}}{{- with .secretRef -}}{{- $secrets = append $secrets .name -}}{{- end -}}{{- end -}}
 {{- end -}}
-{{- range $spec.imagePullSecrets -}}{{- $secrets = append $secrets .name -}}{{- end -}}
+{{- range $its.imagePullSecrets -}}{{- $secrets = append $secrets .name -}}{{- end -}}
 {{- $secrets = concat $secrets .Values.workloads.pullSecrets -}}
 {{- $fields := list -}}
 {{- range (keys $spec | sortAlpha) -}}
   {{- if not (has . (concat $judgedByEntry $defaults)) -}}{{- $fields = append $fields . -}}{{- end -}}
+{{- end -}}
+{{- if or (has "serviceAccount" $fields) (has "serviceAccountName" $fields) -}}
+  {{- /* Two names of one field. */ -}}
+  {{- $fields = concat $fields (list "serviceAccount" "serviceAccountName") -}}
 {{- end -}}
 {{- if or $contexts $usersFiles -}}{{- $fields = append $fields "securityContext" -}}{{- end -}}
 {{- toJson (dict
@@ -96,8 +111,9 @@ The same rules as the operator's (build/trespasses.py), which has the last word;
 {{- with $brought.paths }}
 - expression: >-
     variables.members.all(m, m.all(x, !(x.?name.orValue("") in ["worker", "coordinator", "redis"]) ||
-    x.?volumeMounts.orValue([]).all(v, {{ toJson . }}.all(taken, !(v.mountPath + "/").replace("//", "/").startsWith(taken)
-    && !taken.startsWith((v.mountPath + "/").replace("//", "/"))))))
+    (x.?volumeMounts.orValue([]).map(v, v.mountPath) + x.?volumeDevices.orValue([]).map(v, v.devicePath) +
+    ["terminationMessagePath"].filter(k, k in x && x[k] != null).map(k, x[k])).map(v, (v + "/").replace("//", "/"))
+    .all(v, {{ toJson . }}.all(taken, !v.startsWith(taken) && !taken.startsWith(v)))))
   message: >-
     {{ $templates }}: what is mounted at {{ join " or " . }} {{ $whose }}. Choose another path.
 {{- end }}

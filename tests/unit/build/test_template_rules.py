@@ -57,8 +57,8 @@ def _worker(**fields: Any) -> dict[str, Any]:
         ),
         pytest.param(
             _worker(terminationMessagePath="/etc/rljob/secret/said"),
-            f"{_PATH}.spec.containers[worker].terminationMessagePath: /etc/rljob/secret/said is where the operator mounts"
-            " something. Choose another path.",
+            f"{_PATH}.spec.containers[worker].terminationMessagePath: /etc/rljob/secret/said is where the"
+            " operator mounts something. Choose another path.",
             id="a last message over the secret",
         ),
         pytest.param(
