@@ -40,6 +40,8 @@ def reader_pod(
     coordinator = next(one for one in template["containers"] if one["name"] == "coordinator")
     python = coordinator["command"][0]
     container = {key: coordinator[key] for key in _COPIED_OF_CONTAINER if key in coordinator}
+    # Devices are claimed by the pod, whose claims are not copied: to read a file takes none.
+    container["resources"] = {key: each for key, each in container.get("resources", {}).items() if key != "claims"}
     for mount in container["volumeMounts"]:
         mount["readOnly"] = mount.get("readOnly", False) or mount["mountPath"] == RUN_DIR
     container |= {"name": CONTAINER, "command": [python, "-m", "rljob_workers.kept_logs", *arguments]}

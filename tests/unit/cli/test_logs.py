@@ -88,6 +88,19 @@ def test_the_pod_that_reads_a_volume_is_the_coordinators_without_its_labels_and_
     assert [claim["readOnly"] for claim in claims] == [True]
 
 
+def test_the_reader_asks_for_no_device_of_the_coordinators() -> None:
+    """The API server refuses a container whose claims its pod does not have."""
+    container = {"name": "coordinator", "resources": {"claims": [{"name": "card"}]}}
+    claims = [{"name": "card", "resourceClaimName": "the-card"}]
+    template = {"spec": {"containers": [container], "resourceClaims": claims}}
+    deployment = coordinator_of(**{"spec.infrastructure": {"template": template}})
+    assert deployment["spec"]["template"]["spec"]["resourceClaims"] == claims
+    pod = reader_pod(JOB, deployment, "demo-logs-1", [])
+    assert "resourceClaims" not in pod["spec"]
+    (reader,) = pod["spec"]["containers"]
+    assert reader["resources"].keys() == {"requests", "limits"}
+
+
 def test_a_job_whose_run_folder_goes_with_its_pods_says_so() -> None:
     assert volume_problem("demo", coordinator_of()) is None
     run_folder: dict[str, Any] = {"name": "run", "emptyDir": {}, "persistentVolumeClaim": None}
