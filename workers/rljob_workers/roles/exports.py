@@ -18,6 +18,7 @@ import torch
 
 from rljob_api.failpoints import failpoint
 from rljob_api.names import RolloutId, WeightVersion
+from rljob_api.timeouts import loading_seconds
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Probe, Stream
 from rljob_workers.dcs.checkpoints import CheckpointStore
@@ -142,10 +143,15 @@ class Exports:
         interval = self._config.ref_update_interval
         version = 0 if interval is None else self._version // interval * interval
         weight = WeightId(lineage=self._session.welcome.restore.lineage, version=WeightVersion(version))
-        with self._session.busy(f"keeping reference version {version}", self._config.timeout_seconds):
+        with self._session.busy(f"keeping reference version {version}", self._reference_seconds()):
             kept = self._reference(version)
         deadline = time.monotonic() + self._config.timeout_seconds
         self._publisher.publish(Stream.REFERENCE, weight, kept, self._share, deadline=deadline)
+
+    def _reference_seconds(self) -> float:
+        """For this rank's part, which may be read, and written in the loop's own thread: no beat comes meanwhile."""
+        num_bytes = sum(tensor.nbytes for tensor in self._staged.values())
+        return max(self._config.timeout_seconds, loading_seconds(2 * num_bytes))
 
     def _reference(self, version: int) -> Mapping[str, torch.Tensor]:
         """This rank's part of a reference version, durable."""
