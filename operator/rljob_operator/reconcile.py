@@ -35,7 +35,7 @@ from rljob_operator.adapters.status_writer import Overtaken
 from rljob_operator.adapters.views import JobKey, PodView
 from rljob_operator.adapters.work_queue import Urgency
 from rljob_operator.adapters.workers import Look
-from rljob_operator.build import MissingApi, Owner, overridden, warnings
+from rljob_operator.build import MissingApi, Owner, warnings
 from rljob_operator.case import Case, generation_of
 from rljob_operator.coordinator_link import CoordinatorError, CoordinatorRefused
 from rljob_operator.core import Decision, DeleteJob, Event, RaiseEpoch, Reason, RefusedSpec, SetDesired, Stop, decide
@@ -330,9 +330,9 @@ class Reconciler:
             _log.info("%s: %s: %s", key, " ".join(filter(None, (event.reason.value, scope))), event.message)
             self._world.metrics.decisions.labels(event.reason.value, scope).inc()
             await self._events.emit(key, raw, record_of(event), event.once)
-        if any(event.reason in (Reason.ACCEPTED, Reason.SPEC_CHANGED) for event in decision.events):
-            for sentence in overridden(case.job, self._world.options, current):
-                await self._events.emit(key, raw, remark(Reason.OVERRIDDEN.value, sentence))
+        if terminal(decision.status) is None:
+            for sentence in case.memory.manifests.newly_overridden(case.job, current):
+                await self._events.emit(key, raw, remark(Reason.OVERRIDDEN.value, sentence), once=sentence)
         if any(event.reason is Reason.ACCEPTED for event in decision.events):
             for sentence in warnings(case.job):
                 await self._events.emit(key, raw, warning(Reason.DURABILITY.value, sentence))

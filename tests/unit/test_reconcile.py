@@ -107,7 +107,15 @@ class NoCoordinators:
 class Turns:
     """Of one job, all of whose objects are there if it `has_objects`."""
 
-    def __init__(self, server: Server, status: RLJobStatus, *, has_objects: bool, **spec: Any) -> None:
+    def __init__(
+        self,
+        server: Server,
+        status: RLJobStatus,
+        *,
+        has_objects: bool,
+        options: OperatorOptions | None = None,
+        **spec: Any,
+    ) -> None:
         job = changed(quickstart(), **spec)
         cache = Cache(lambda key, urgency: None)
         raw = server.put(
@@ -119,7 +127,7 @@ class Turns:
             },
         )
         cache.put_job(raw)
-        options, platform = OperatorOptions(), Platform()
+        options, platform = options or OperatorOptions(), Platform()
         if has_objects:
             for each in manifests(job, Owner(KEY.namespace, UID), status, options, platform):
                 made = {
@@ -248,3 +256,29 @@ def test_a_defect_of_the_build_is_said_and_makes_no_job_wait_in_silence(monkeypa
     assert accepted_of(server)[:2] == ("False", "InvalidSpec")
     assert "KeyError: 'tolerations'" in accepted_of(server)[2]
     assert [each["reason"] for each in server.events] == ["InvalidSpec"]
+
+
+def test_what_the_job_says_otherwise_than_the_administrator_is_emitted_once_and_again_when_that_changes() -> None:
+    server, mine = Server(), {"rollout": {"template": {"spec": {"nodeSelector": {"pool": "mine"}}}}}
+
+    def turns(pool: str) -> Turns:
+        template = {"spec": {"nodeSelector": {"pool": pool}}}
+        options = OperatorOptions.model_validate({"workloads": {"podTemplate": template}})
+        status = RLJobStatus.model_validate(server.objects.get(JOB, {}).get("status", {}))
+        return Turns(server, status, has_objects=False, options=options, roles=mine)
+
+    def said() -> list[str]:
+        found = [each["message"] for each in server.events if each["reason"] == "PodTemplateOverridden"]
+        server.events.clear()
+        return found
+
+    first = turns("all")
+    first.turn()
+    first.turn()
+    sentence = (
+        "roles.rollout: spec.nodeSelector.pool: the job has mine, where the operator's workloads.podTemplate has {}."
+        " What the job says counts."
+    )
+    assert said() == [sentence.format("all")]
+    turns("others").turn()
+    assert said() == [sentence.format("others")]

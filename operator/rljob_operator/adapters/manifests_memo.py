@@ -11,7 +11,7 @@ from rljob_api.status import ConditionType, RLJobStatus
 from rljob_operator.adapters.api import Json
 from rljob_operator.adapters.apply import leaves_alone
 from rljob_operator.adapters.views import OwnedView
-from rljob_operator.build import Found, Owner, Platform, manifests
+from rljob_operator.build import Found, Owner, Platform, manifests, overridden
 from rljob_operator.options import OperatorOptions
 
 _SCALING = (ConditionType.SUSPENDED, ConditionType.SUCCEEDED, ConditionType.FAILED)
@@ -25,6 +25,8 @@ class ManifestsMemo:
         self._options = options
         self._platform = platform
         self._known: tuple[RLJob, object, Sequence[Json]] | None = None
+        self._judged: Sequence[Json] | None = None
+        self._overridden: list[str] = []
 
     def of(self, job: RLJob, owner: Owner, status: RLJobStatus, found: Found = Found.NOTHING) -> Sequence[Json]:
         """All objects but the Secret. ValueError with sentences where the pod template cannot be used."""
@@ -34,6 +36,17 @@ class ManifestsMemo:
         if self._known is None or self._known[0] is not job or self._known[1] != made_of:
             self._known = (job, made_of, manifests(job, owner, status, self._options, self._platform, found))
         return self._known[2]
+
+    def newly_overridden(self, job: RLJob, made: Sequence[Json]) -> list[str]:
+        """Where the job differs from the administrator's template and did not when this was last asked.
+
+        Asked again after each edit, and by an operator with another template in its options: it knows of none before.
+        """
+        if made is self._judged:
+            return []
+        before, self._overridden = self._overridden, overridden(job, self._options, made)
+        self._judged = made
+        return [sentence for sentence in self._overridden if sentence not in before]
 
 
 def templates(wanted: Sequence[Json], there: Mapping[tuple[str, str], OwnedView]) -> Mapping[str, str]:
