@@ -4,6 +4,7 @@ python engine_program.py PORT START_SECONDS
 
 It loads for the first half of START_SECONDS, without a port, and for the second with one, at which `/alive` says 503.
 With the variable LACKS it has no port at all: a process of its own logs a KeyError, and it ends with no word of that.
+With KILLED it logs a KeyError, too, that it survives, and is killed by another process.
 Else `/alive` then says 200, `/who` its process id and its number of threads, `/variable/NAME` one of its environment,
 `/child` the process id of a child that it begins, `/hang` hangs it and `/die` ends it with 3.
 """
@@ -50,6 +51,9 @@ if __name__ == "__main__":
         subprocess.run([sys.executable, "-c", "{}[__import__('os').environ['LACKS']]"], check=False)
         print("kill_process_tree called", flush=True)  # noqa: T201
         os.kill(os.getpid(), signal.SIGKILL)
+    if "KILLED" in os.environ:
+        subprocess.run([sys.executable, "-c", "{}[__import__('os').environ['KILLED']]"], check=False)
+        subprocess.run(["kill", "-KILL", str(os.getpid())], check=False)
     port, start_seconds = int(sys.argv[1]), float(sys.argv[2])
     Handler.up_at = time.monotonic() + start_seconds
     time.sleep(start_seconds / 2)

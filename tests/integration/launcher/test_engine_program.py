@@ -161,3 +161,17 @@ def test_one_that_cannot_start_is_named_by_its_exception_and_given_up_over_epoch
     machine.coordinator.job = make_job(engine={"env": {}})
     machine.coordinator.order(ROLLOUT, epoch=3)
     machine.engine(ROLLOUT, other_than=str(third.incarnation))
+
+
+@pytest.mark.parametrize("machine", ["0:300"], indirect=True)
+def test_one_that_something_kills_is_not_named_by_an_exception_that_it_has_survived(machine: Machine) -> None:
+    """As the kernel does for want of memory, after an optional import has failed."""
+    machine.coordinator.job = make_job(engine={"env": {"KILLED": "flash_attn"}})
+    machine.spawn(ROLLOUT)
+    machine.coordinator.order(ROLLOUT)
+    third = machine.failure(3)
+    assert third.message == (
+        "The engine of rollout-0 was killed by SIGKILL: by neither its launcher nor itself, as where memory is full; "
+        "the last exception in its log is KeyError: 'flash_attn' (<string>:1, in <module>)"
+    )
+    assert third.hopeless is None

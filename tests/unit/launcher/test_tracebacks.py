@@ -2,7 +2,7 @@
 
 import pytest
 
-from rljob_workers.launcher.tracebacks import LONGEST_SENTENCE, died_of
+from rljob_workers.launcher.tracebacks import LONGEST_SENTENCE, died_of, killed_itself
 
 SCHEDULER = """
 [2026-11-24 00:07:36] Load weight begin. avail mem=21.61 GB
@@ -139,3 +139,16 @@ def test_a_long_message_is_cut() -> None:
     raised = died_of("Traceback (most recent call last):\nValueError: " + "x" * 5000)
     assert raised is not None
     assert len(raised.sentence) == LONGEST_SENTENCE
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        pytest.param(SCHEDULER, True, id="SGLang, whose scheduler has died"),
+        pytest.param(
+            CHAINED + "Load weight begin. avail mem=21.61 GB\n", False, id="an exception that it has survived"
+        ),
+    ],
+)
+def test_who_killed_it(log: str, expected: bool) -> None:
+    assert killed_itself(log) == expected

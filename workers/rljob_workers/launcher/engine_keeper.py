@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import select
+import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from rljob_workers.launcher.forking import Child, Exit, fork_child
 from rljob_workers.launcher.health import HealthProbe
 from rljob_workers.launcher.plan import EngineView
 from rljob_workers.launcher.ranks import RANK_OOM_SCORE, PodIdentity, how_it_ended
-from rljob_workers.launcher.tracebacks import died_of
+from rljob_workers.launcher.tracebacks import died_of, killed_itself
 from rljob_workers.launcher.vain_starts import VainStarts
 
 YOUNG_SECONDS = 10.0
@@ -47,6 +48,9 @@ others wrote."""
 
 LAST_LINES = 100
 """Of the log of a server that was up: an exception before them was one request's. A long traceback is half of that."""
+
+BY_OTHERS = "by neither its launcher nor itself, as where memory is full"
+"""Who sent SIGKILL. What it had raised before it has survived, perhaps of an optional import."""
 
 BACKLOG = 1024
 """Connections that wait while the engine is restarted, instead of failing."""
@@ -117,6 +121,7 @@ class EngineKeeper:
         self._start_not_before = 0.0
         self._refused_under: tuple[int, int] | None = None
         self._killed_since: str | None = None
+        self._has_lost_a_part = False
         self._unwanted: str | None = None
         self.starts = 0
         """Lives so far."""
@@ -179,6 +184,7 @@ class EngineKeeper:
         require_no_cuda()
         child = fork_child(live, place.log, prepare, oom_score=RANK_OOM_SCORE)
         self._killed_since = None
+        self._has_lost_a_part = False
         self.starts += 1
         self._life = self._last = _EngineLife(incarnation, child, self._clock())
         self._probe.reset()
@@ -199,6 +205,7 @@ class EngineKeeper:
             self._vain_starts.up()
         lost = self._lost_part(self._life.child.pid)
         if lost is not None:
+            self._has_lost_a_part = True
             self.kill(lost)
             return
         patience = self._wish.silence_seconds
@@ -266,11 +273,16 @@ class EngineKeeper:
 
     def _failure(self, life: _EngineLife, code: int, order: PodOrder, now: float) -> Failure:
         last_lines = LAST_LINES if self._probe.answered else None
-        words, raised = life.child.last_words(), died_of(life.child.tail(LOG_BYTES), last_lines)
+        words, log = life.child.last_words(), life.child.tail(LOG_BYTES)
+        raised = died_of(log, last_lines)
         ended = read_reason(self._place.identity_file, life.incarnation)
         killed_since = self._killed_since if ended is None else f"its rank has ended it: {ended}"
         cause = killed_since if raised is None else raised.sentence
-        is_in_vain = self._vain_starts.ended(cause)
+        was_killed = self._has_lost_a_part or (code == -signal.SIGKILL and killed_since is None)
+        by_others = was_killed and not killed_itself(log)
+        is_in_vain = self._vain_starts.ended(None if by_others else cause)
+        if by_others and raised is not None:
+            killed_since = killed_since or BY_OTHERS
         sentence = cause or (words.splitlines()[-1] if words else "it left no words")
         if killed_since is not None and raised is not None:
             sentence = f"{killed_since.rstrip('.')}; the last exception in its log is {sentence}"

@@ -14,6 +14,9 @@ _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(, in (?P<fu
 _EXCEPTION = re.compile(r"^(?P<type>(?:[A-Za-z_][\w<>]*\.)*[A-Z]\w*[a-z]\w*)(: (?P<message>.*)|:?)$")
 _FATAL = re.compile(r"^Fatal Python error: .+")
 
+_OWN_END = re.compile(r"kill_process_tree called|[Rr]eceived sigquit")
+"""SGLang's words where one of its processes has died of an exception: it kills all of them, itself included."""
+
 _CONSEQUENCES = frozenset(
     (
         "BrokenPipeError",
@@ -79,6 +82,11 @@ def died_of(log: str, last_lines: int | None = None) -> Raised | None:
     found = [raised for number in range(len(lines)) if (raised := _raised_at(lines, number)) is not None]
     causes = [raised for raised in found if not raised.is_consequence]
     return next(reversed(causes or found), None)
+
+
+def killed_itself(log: str) -> bool:
+    """Whether a server that was killed (SIGKILL) has said that it does so itself."""
+    return _OWN_END.search(log) is not None
 
 
 def _raised_at(lines: list[str], number: int) -> Raised | None:
