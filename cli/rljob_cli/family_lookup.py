@@ -15,6 +15,7 @@ import orjson
 
 from rljob_api.families import family_problem
 from rljob_api.family_proofs import FamilyProof, kept_proof, needs_proof
+from rljob_cli.json_text import parsed
 
 _PROOF = "rljob_workers.trainers.fsdp.proof"
 _LONGEST_SECONDS = 300
@@ -24,8 +25,8 @@ _LONGEST_SECONDS = 300
 def model_family_problem(file: Path, *, packing: bool) -> str | None:
     """A sentence, or None; for a config.json that is not whole, too: whoever builds the model names what is wrong."""
     try:
-        described = orjson.loads(file.read_bytes())
-    except (OSError, orjson.JSONDecodeError):
+        described = parsed(file.read_bytes())
+    except (OSError, ValueError):
         return None
     if not isinstance(described, dict):
         return None

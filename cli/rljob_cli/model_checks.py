@@ -5,19 +5,19 @@ For `preflight`. Whether trainer and engine compute it, whether rows fit, whethe
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import orjson
 
 from rljob_api.backends import TrainerBackend, trainer_backend
 from rljob_api.decoder_config import read_config
 from rljob_api.engine_spec import EngineKind
 from rljob_cli.family_lookup import model_family_problem
 from rljob_cli.findings import Finding, problem, unchecked
+from rljob_cli.json_text import parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rljob_api.spec import ModelSpec, RLJobSpec
 
@@ -30,6 +30,8 @@ _BACKEND = ("spec.roles.actor.backend", "spec.roles.rollout.engine.kind", "spec.
 """Fields by which it is known what trains and what generates."""
 _POSITIONS = ("max_position_embeddings", "n_positions")
 """The longest sequence, as families call it in config.json."""
+_TRAINED_LENGTH, _LENGTH_FLAG = "original_max_position_embeddings", "--context-length"
+_LARGEST_FACTOR = 1e6
 
 
 def model_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Finding]:
@@ -106,24 +108,46 @@ def _decoder_problem(described: Mapping[str, Any]) -> str | None:
 
 
 def _position_findings(spec: RLJobSpec, described: Mapping[str, Any]) -> Iterator[Finding]:
-    positions = max_positions(described)
+    positions = max_positions(spec, described)
     longest = spec.rollout.sampling.max_new_tokens
     if positions is not None and longest >= positions:
         yield problem(
             f"spec.rollout.sampling.maxNewTokens: {longest} leaves no room for a prompt in the {positions} positions of"
             f" the model in {spec.model.path}. Give less than {positions}, or another model.",
             "spec.model.path",
+            "spec.roles.rollout",
         )
 
 
-def max_positions(described: Mapping[str, Any]) -> int | None:
-    """Longest sequence of the model of a config.json; None where it does not say."""
-    inner = described.get("text_config")
+def max_positions(spec: RLJobSpec, described: Mapping[str, Any]) -> int | None:
+    """Longest sequence that the engine may take of the model of a config.json; None where that does not say."""
+    engine, inner = spec.roles.rollout.engine, described.get("text_config")
+    is_sglang = engine.kind is EngineKind.SGLANG
+    given = _given_length(engine.args) if is_sglang else None
     for fields in (inner if isinstance(inner, dict) else {}, described):
         for name in _POSITIONS:
             if type(fields.get(name)) is int and fields[name] > 0:
-                return int(fields[name])
-    return None
+                return given or int(fields[name] * (_stretch(fields) if is_sglang else 1))
+    return given
+
+
+def _given_length(args: Sequence[str]) -> int | None:
+    """Of SGLang's flags; in the last one, as it takes them."""
+    found = re.findall(rf"{_LENGTH_FLAG}[ =](\d+)", " ".join(args))
+    return int(found[-1]) if found else None
+
+
+def _stretch(fields: Mapping[str, Any]) -> float:
+    """By which factor SGLang takes sequences to be longer than the positions, by the rotary embedding.
+
+    None for Llama 3, and none where the length of the training stands beside the factor: the positions are those of
+    the whole then. Newer versions of transformers write that length for yarn by themselves, older ones do not.
+    """
+    rope = fields.get("rope_scaling") or fields.get("rope_parameters")
+    if not isinstance(rope, dict) or rope.get("rope_type") == "llama3" or _TRAINED_LENGTH in rope:
+        return 1
+    factor = rope.get("factor")
+    return factor if isinstance(factor, int | float) and 0 < factor < _LARGEST_FACTOR else 1
 
 
 def _tokenizer_findings(model: ModelSpec) -> Iterator[Finding]:
@@ -186,7 +210,7 @@ def has_chat_template(folder: Path) -> bool:
 def json_object(file: Path) -> dict[str, Any] | None:
     """The object in a file; None where there is none."""
     try:
-        described = orjson.loads(file.read_bytes())
-    except (OSError, orjson.JSONDecodeError):
+        described = parsed(file.read_bytes())
+    except (OSError, ValueError):
         return None
     return described if isinstance(described, dict) else None

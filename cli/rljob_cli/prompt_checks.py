@@ -5,6 +5,7 @@ For `preflight`. Every line is looked at; of problems of single lines the first 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -12,20 +13,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from rljob_api.spec import ModelSpec, RLJobSpec, TokenizerKind
 from rljob_api.tokenizer_size import alphabet_of
 from rljob_cli.findings import Finding, independent, problem, unchecked, warning
+from rljob_cli.json_text import parsed
 from rljob_cli.model_checks import has_chat_template, json_object, max_positions
+from rljob_cli.row_lengths import CHARACTERS_PER_TOKEN, said_text
 
 _SHOWN_LINES = 5
 """Problems of single lines that are listed; a file with a wrong key has one in every line."""
 _SHOWN_KEYS = 8
 _LABEL_IS_MISSING = "which the reward compares with"
 _MORE = " more such lines"
-_CHARACTERS_PER_TOKEN = 3
-"""Text has rarely more characters for a token than this, and mostly not fewer."""
 _PROMPTS, _KEY, _MODEL = "spec.data.prompts", "spec.data.promptKey", "spec.model"
 _LABEL = ("spec.data.labelKey", "spec.rollout.reward")
 """Fields that sentences depend on."""
@@ -77,7 +76,7 @@ class _Limit:
         """In tokens, as far as can be told here."""
         if self.is_exact:
             return len(text.encode()) if self.by_bytes else len(text)
-        return -(-len(text) // _CHARACTERS_PER_TOKEN)
+        return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
 def prompt_findings(spec: RLJobSpec, *, is_elsewhere: bool, refused: Collection[str] = ()) -> list[Finding]:
@@ -136,8 +135,8 @@ def _line_problems(lines: Iterable[bytes], path: Path, spec: RLJobSpec, seen: _S
 
 def _entry(line: bytes) -> tuple[dict[str, Any] | None, str | None]:
     try:
-        entry = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
+        entry = parsed(line.strip())
+    except ValueError as error:
         if line.strip() in (b"[", b"{"):
             return None, "is JSON over several lines, not JSONL. Give a JSON object per line: jq -c '.[]' FILE."
         return None, f"is not JSON ({error}). Give a JSON object per line."
@@ -158,14 +157,20 @@ def _entry_problem(
 
 def _prompt_problem(prompt: Any, key: str, characters: frozenset[str] | None) -> str | None:  # noqa: ANN401 - JSON
     if isinstance(prompt, list):
-        is_chat = prompt and all(isinstance(turn, dict) and {"role", "content"} <= turn.keys() for turn in prompt)
-        return None if is_chat else f"{key!r} is no list of chat messages. Give each a role and content."
+        return None if _is_chat(prompt) else f"{key!r} is no list of chat messages. Give each a role and content."
     if not isinstance(prompt, str) or not prompt:
         return f"{key!r} is neither text nor a list of chat messages. Give one of them."
     strange = next((char for char in prompt if characters is not None and char not in characters), None)
     if strange is not None:
         return f"the character {strange!r} is not in the alphabet. Add it to model.config.tokenizer.alphabet."
     return None
+
+
+def _is_chat(prompt: list[Any]) -> bool:
+    return bool(prompt) and all(
+        isinstance(turn, dict) and all(isinstance(turn.get(name), str) for name in ("role", "content"))
+        for turn in prompt
+    )
 
 
 def _known_characters(model: ModelSpec) -> frozenset[str] | None:
@@ -182,7 +187,7 @@ def _limit(spec: RLJobSpec) -> _Limit | None:
     if model.config is not None:
         positions: int | None = model.config.max_position_embeddings
     else:
-        positions = max_positions(json_object(Path(model.path or "") / "config.json") or {})
+        positions = max_positions(spec, json_object(Path(model.path or "") / "config.json") or {})
     limits = [(given, "rollout.maxPromptTokens"), (positions and positions - 1, "the model's positions")]
     known = [(tokens, name) for tokens, name in limits if tokens]
     if not known:
@@ -202,14 +207,14 @@ def _count(seen: _Seen, entry: dict[str, Any], number: int, spec: RLJobSpec, lim
         return
     prompt = entry[spec.data.prompt_key]
     seen.texts += isinstance(prompt, str)
-    text = prompt if isinstance(prompt, str) else orjson.dumps(prompt).decode()
+    text = prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True)
     digest = blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
     first = seen.first_line.setdefault(digest, number)
     if first != number:
         seen.repeated += 1
         seen.example = seen.example or (first, number)
-    if limit is not None and isinstance(prompt, str):
-        length = limit.length(prompt)
+    if limit is not None and (isinstance(prompt, str) or (isinstance(prompt, list) and _is_chat(prompt))):
+        length = limit.length(said_text(prompt))
         seen.too_long += length > limit.tokens
         seen.longest = max(seen.longest, (length, number))
 
@@ -241,7 +246,7 @@ def _warnings(spec: RLJobSpec, seen: _Seen) -> Iterator[Finding]:
             _KEY,
         )
     if limit is not None and seen.too_long:
-        how = "" if limit.is_exact else f", with a token for {_CHARACTERS_PER_TOKEN} characters"
+        how = "" if limit.is_exact else f", with a token for {CHARACTERS_PER_TOKEN} characters"
         length, number = seen.longest
         yield warning(
             f"spec.data.prompts: {seen.too_long} of {seen.rows} prompts have more tokens than {limit.tokens}"
@@ -250,6 +255,7 @@ def _warnings(spec: RLJobSpec, seen: _Seen) -> Iterator[Finding]:
             _KEY,
             _MODEL,
             "spec.rollout.maxPromptTokens",
+            "spec.roles.rollout",
         )
     folder, is_said = spec.model.tokenizer_path or spec.model.path, "apply_chat_template" in data.model_fields_set
     if seen.texts and not is_said and folder is not None and has_chat_template(Path(folder)):

@@ -36,7 +36,7 @@ class Trial:
     problem: str | None
     """A sentence: it cannot be loaded, or would end the job at once."""
     rows: tuple[dict[str, Any], ...] = ()
-    """{"row", "prompt", "answers": [{"what", "response", "reward", "error"}]}"""
+    """{"row", "prompt", "answers": [{"what", "response", "reward", "error", "isMissing"}]}"""
     said: str = ""
     """What the user's code printed."""
 
@@ -76,19 +76,21 @@ def trial_findings(spec: RLJobSpec, rows: int = FEW_ROWS) -> Iterator[Finding]:
 
 
 def findings_of(trial: Trial, name: str) -> Iterator[Finding]:
-    """A failure of every call is one of the reward; a single one may be one of an answer that no model gives."""
+    """A failure of every call is one of the reward; a single one may be one of an answer that no model gives.
+
+    To give no score is allowed: for these rows, or these answers, there may be none.
+    """
     if trial.problem is not None:
         yield problem(trial.problem)
         return
     answers = trial.answers
     failed = [answer["error"] for answer in answers if answer["error"] is not None]
-    if failed and len(failed) == len(answers):
-        yield problem(
-            f"spec.{_ended(failed[0])} So it was with all {len(answers)} answers that were tried: see `rljob reward`."
-        )
-    elif failed:
-        told = f"So it was with {len(failed)} of {len(answers)} answers that were tried."
-        yield warning(f"spec.{_ended(failed[0])} {told}")
+    missing = [answer["error"] for answer in answers if answer["isMissing"]]
+    count = f"all {len(answers)}" if len(failed) == len(answers) else f"{len(failed)} of {len(answers)}"
+    if failed:
+        is_of_the_reward = len(failed) == len(answers) and not missing
+        text = f"spec.{_ended(failed[0])} So it was with {count} answers that were tried: see `rljob reward`."
+        yield (problem if is_of_the_reward else warning)(text)
     elif len(answers) > 1 and len({answer["reward"] for answer in answers}) == 1:
         same = f"{answers[0]['reward']:g}"
         yield warning(

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from rljob_api.spec import DataSpec, ModelSpec, RLJobSpec, TokenizerKind
+from rljob_cli.json_text import parsed
 
 CHARACTERS_PER_TOKEN = 3
+"""Text has rarely more characters for a token than this, and mostly not fewer."""
 PROCEDURAL_TOKENS = 512
 
 
@@ -49,7 +49,7 @@ def _longest_prompt(data: DataSpec, model: ModelSpec) -> tuple[int, str]:
     if data.prompts is None:
         return PROCEDURAL_TOKENS, "assumed for tasks of reasoningGym"
     with Path(data.prompts).open("rb") as lines:
-        texts = [_text(orjson.loads(line)[data.prompt_key]) for line in lines if line.strip()]
+        texts = [said_text(parsed(line)[data.prompt_key]) for line in lines if line.strip()]
     if model.config is None or model.tokenizer_path is not None:
         longest = max(len(text) for text in texts)
         return -(
@@ -59,7 +59,7 @@ def _longest_prompt(data: DataSpec, model: ModelSpec) -> tuple[int, str]:
     return max(len(text.encode()) if by_bytes else len(text) for text in texts), "the longest prompt"
 
 
-def _text(prompt: Any) -> str:  # noqa: ANN401 - JSON
+def said_text(prompt: Any) -> str:  # noqa: ANN401 - JSON
     """Of a conversation everything that is said in it; its template adds some tokens."""
     if isinstance(prompt, list):
         return "".join(f"{turn['role']}{turn['content']}" for turn in prompt)

@@ -36,6 +36,9 @@ def broken(answers):
 
 def text(answers):
     return "good"
+
+def never(answers):
+    return [None for _ in answers]
 """
 
 
@@ -122,6 +125,59 @@ def test_a_model_that_would_fail_is_refused(
     assert int(line) > 1
 
 
+ACCEPTED = [
+    pytest.param({"layer_scale": float("inf")}, FOLDER, id="a number that transformers writes and JSON lacks"),
+    pytest.param(
+        {"rope_scaling": {"type": "linear", "factor": 2.0}},
+        {**SERVED, "spec.rollout.sampling.maxNewTokens": 4000},
+        id="positions that SGLang stretches by a factor",
+    ),
+    pytest.param(
+        {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}},
+        {**SERVED, "spec.rollout.sampling.maxNewTokens": 4000},
+        id="or may stretch, by the version of transformers beside it",
+    ),
+    pytest.param(
+        {},
+        {
+            **FOLDER,
+            "spec.roles.rollout": {"engine": {"kind": "SGLang", "args": ["--context-length", "9000"]}},
+            "spec.rollout.sampling.maxNewTokens": 4000,
+        },
+        id="a length that a flag gives",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "changes"), ACCEPTED)
+def test_a_model_that_would_work_is_not_refused(folder: Path, fields: dict[str, Any], changes: dict[str, Any]) -> None:
+    write_model(folder, fields)
+    assert told(folder, changes) == []
+
+
+STRETCHED = {"spec.rollout.sampling.maxNewTokens": 4000}
+
+
+@pytest.mark.parametrize(
+    ("rope", "changes"),
+    [
+        pytest.param({"rope_type": "linear", "factor": 2.0}, FOLDER, id="the torch engine stretches none"),
+        pytest.param({"rope_type": "linear", "factor": 1.5}, SERVED, id="beyond the factor"),
+        pytest.param(
+            {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 2048},
+            SERVED,
+            id="the whole length",
+        ),
+        pytest.param({"rope_type": "llama3", "factor": 8.0}, SERVED, id="the whole length, of llama3"),
+    ],
+)
+def test_answers_beyond_what_the_engine_takes_are_refused(
+    folder: Path, rope: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    write_model(folder, {"rope_scaling": rope})
+    assert any(".maxNewTokens: 4000 leaves no room" in text for text in told(folder, {**changes, **STRETCHED}))
+
+
 def test_tokens_that_were_added_count_too(folder: Path) -> None:
     write_model(folder, {"vocab_size": 3}, added_tokens_decoder={"2": {"content": "<a>"}, "3": {"content": "<b>"}})
     (problem,) = told(folder, FOLDER)
@@ -162,7 +218,8 @@ TRIALS = [
     pytest.param("no_such_library", Level.PROBLEM, "needs no_such_library, which is not installed.", id="an import"),
     pytest.param("broken", Level.PROBLEM, "So it was with all 8 answers that were tried: see", id="every call"),
     pytest.param("text", Level.PROBLEM, "returned 'good' for the 4 answers", id="what is no score"),
-    pytest.param("sometimes", Level.WARNING, "So it was with 2 of 8 answers that were tried.", id="some answers"),
+    pytest.param("never", Level.WARNING, "So it was with all 8 answers that were tried", id="no score for any"),
+    pytest.param("sometimes", Level.WARNING, "So it was with 2 of 8 answers that were tried: see", id="some answers"),
     pytest.param(
         "nothing", Level.WARNING, "gives 0 to all 8 answers that were tried, right and", id="one score for all"
     ),
@@ -215,6 +272,13 @@ WARNINGS = [
         "2 of 2 prompts have more tokens than 2 (rollout.maxPromptTokens; the longest, line 2, has 3): they are passed"
         " over, and counted as prompts_passed_over in metrics.jsonl.",
         id="too long",
+    ),
+    pytest.param(
+        '{"prompt": [{"role": "user", "content": "%s"}], "label": 1}' % ("1" * 90),
+        {**SERVED, "spec.rollout.maxPromptTokens": 20},
+        "1 of 1 prompts have more tokens than 20 (rollout.maxPromptTokens, with a token for 3 characters; the longest,"
+        " line 1, has 32)",
+        id="a conversation that is too long",
     ),
     pytest.param(
         ROWS, SERVED, "has a chat template, but 2 of 2 prompts are texts", id="a template that is not applied"

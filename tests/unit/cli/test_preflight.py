@@ -52,6 +52,16 @@ PROMPTS = [
         id="messages without a role",
     ),
     pytest.param(
+        '{"prompt": [{"role": "user", "content": ["1"]}], "label": 1}\n',
+        "line 1: 'prompt' is no list of chat messages. Give each a role and content.",
+        id="messages whose content is no text",
+    ),
+    pytest.param(
+        GOOD_LINE + '{"prompt": "34=", "label": NaN}\n{"prompt": "12"\n',
+        "line 3: is not JSON (Expecting ',' delimiter: line 1 column 16 (char 15)). Give a JSON object per line.",
+        id="what Python takes for JSON is taken",
+    ),
+    pytest.param(
         '{"prompt": "1+2=", "label": 1}\n',
         "line 1: the character '+' is not in the alphabet. Add it to model.config.tokenizer.alphabet.",
         id="a character that the tokenizer lacks",

@@ -22,7 +22,7 @@ from rljob_api.rule import WITHOUT_RULES
 from rljob_api.spec import RLJobSpec
 from rljob_workers.data.base import Prompt, PromptSource
 from rljob_workers.data.encoding import PromptEncoder
-from rljob_workers.rewards import Answer, Reward, RewardError, build_reward
+from rljob_workers.rewards import Answer, Reward, RewardError, RewardMissing, build_reward
 
 MOST_ANSWERS = 4
 """Of a row; and never more than samplesPerPrompt."""
@@ -128,6 +128,7 @@ def _scored(reward: Reward, row: _Row, answers: Sequence[tuple[str, str]]) -> li
             "response": text,
             "reward": None if isinstance(score, RewardError) else score,
             "error": str(score) if isinstance(score, RewardError) else None,
+            "isMissing": isinstance(score, RewardMissing),
         }
         for (what, text), score in zip(answers, scores, strict=True)
     ]
