@@ -1,5 +1,7 @@
 """Interruption and suspension: the actor saves, then everything stops. Nothing is restarted on the way."""
 
+from collections.abc import Iterable
+
 from rljob_api.role_traits import TRAITS
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_api.times import seconds
@@ -12,7 +14,8 @@ from rljob_operator.core.roster import is_known, pods
 from rljob_operator.core.verdicts import Drain, Interrupt, Suspend
 
 DRAIN_LIMIT_SECONDS = 60.0
-"""An actor that has not saved by then is stopped; its last recorded checkpoint is what the job resumes from."""
+"""An actor that has not saved by then, and has not announced that it needs longer for its bytes, is stopped; its last
+recorded checkpoint is what the job resumes from. Its launcher kills it after stallTimeoutSeconds."""
 
 
 def drain(observed: Observed, status: RLJobStatus, now: float) -> Drain | Interrupt | Suspend | None:
@@ -40,7 +43,7 @@ def is_draining(status: RLJobStatus) -> bool:
 
 
 def drained_at(observed: Observed, status: RLJobStatus) -> float | None:
-    """When draining ends in any case; None while nothing drains."""
+    """When draining ends, unless the actor announces more; None while nothing drains."""
     if observed.interrupted_at is not None:
         return observed.interrupted_at + DRAIN_LIMIT_SECONDS
     return _suspending_since(status, 0.0) + DRAIN_LIMIT_SECONDS if _suspending(status) else None
@@ -50,6 +53,11 @@ def at_work(seen: PodObservation, epoch: int) -> list[RankObservation]:
     """Ranks of this epoch that have something to save: one that has only started holds nothing new."""
     running = {p.incarnation for p in seen.processes if p.exit_code is None and p.epoch == epoch}
     return [rank for rank in seen.ranks if rank.state is RankState.READY and rank.incarnation in running]
+
+
+def has_time(ranks: Iterable[RankObservation], waited: float) -> bool:
+    """Whether savers that were told to leave so long ago are waited for."""
+    return waited < DRAIN_LIMIT_SECONDS or any((rank.busy_left_seconds or 0.0) > 0 for rank in ranks)
 
 
 def _suspending(status: RLJobStatus) -> bool:
@@ -64,9 +72,10 @@ def _suspending_since(status: RLJobStatus, now: float) -> float:
 
 def _drained(observed: Observed, status: RLJobStatus, now: float, since: float) -> str | None:
     """Why nobody is waited for any more; None while an actor saves."""
-    if now >= since + DRAIN_LIMIT_SECONDS:
-        return f"the actor had not saved after {DRAIN_LIMIT_SECONDS:.0f} s"
-    return None if _saving(observed, status) or _may_be_saving_unseen(observed, status) else "stopped"
+    saving = _saving(observed, status)
+    if not has_time(saving, now - since):
+        return f"the actor had not saved after {now - since:.0f} s"
+    return None if saving or _may_be_saving_unseen(observed, status) else "stopped"
 
 
 def _may_be_saving_unseen(observed: Observed, status: RLJobStatus) -> bool:
@@ -76,10 +85,10 @@ def _may_be_saving_unseen(observed: Observed, status: RLJobStatus) -> bool:
     return unseen and status.restart.opened == status.restart.epoch
 
 
-def _saving(observed: Observed, status: RLJobStatus) -> bool:
-    """Whether an actor of the current epoch is at work: one that has only started holds nothing new."""
+def _saving(observed: Observed, status: RLJobStatus) -> list[RankObservation]:
+    """Ranks of an actor of the current epoch that are at work: one that has only started holds nothing new."""
     if observed.coordinator is None or observed.coordinator.epoch != status.restart.epoch:
-        return False
+        return []
     savers = [(key, pod) for key, pod in pods(status) if TRAITS[key.role].saves]
     seen = [observed.seen(key, pod.life) for key, pod in savers]
-    return any(at_work(pod, status.restart.epoch) for pod in seen if pod is not None)
+    return [rank for pod in seen if pod is not None for rank in at_work(pod, status.restart.epoch)]

@@ -9,7 +9,7 @@ from rljob_api.status import RLJobStatus
 from rljob_api.wire.epochs import DesiredState, PodPhase
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import PodObservation
-from rljob_operator.core.drain import DRAIN_LIMIT_SECONDS, at_work
+from rljob_operator.core.drain import at_work, has_time
 from rljob_operator.core.observed import Observed, PodFact
 from rljob_operator.core.reasons import Reason
 
@@ -18,7 +18,7 @@ HEARD_SECONDS = 3.0
 
 STUCK_SECONDS = 5.0
 """An actor that has begun to train on a rollout and waits for its other rows cannot leave: one that still waits by then
-has nobody left to make them."""
+has nobody left to make them. One that saves announces it, and waits for that."""
 
 _ANNOUNCED = (Reason.POD_EVICTED, Reason.POD_PREEMPTED, Reason.POD_DELETED, Reason.GANG_RELEASED)
 """Why epochs are decided whose old ones end well. A lost node announces nothing, nor does a death."""
@@ -38,11 +38,12 @@ def saves_first(observed: Observed, status: RLJobStatus, now: float) -> bool:
     if coordinator is None or coordinator.desired is None or restart.reason not in _ANNOUNCED:
         return False
     waited = now - (restart.decided_at or 0.0)
-    if not 0 < coordinator.epoch < restart.epoch or waited >= DRAIN_LIMIT_SECONDS:
+    if not 0 < coordinator.epoch < restart.epoch:
         return False
     savers = [pod for pod in coordinator.pods if TRAITS[pod.pod.role].saves and _is_heard(pod)]
     ranks = [rank for pod in savers for rank in at_work(pod, coordinator.epoch)]
-    return any(rank.waiting is None or waited < STUCK_SECONDS for rank in ranks)
+    is_stuck = waited >= STUCK_SECONDS and all(rank.waiting is not None and rank.busy is None for rank in ranks)
+    return bool(ranks) and has_time(ranks, waited) and not is_stuck
 
 
 def saving(desired: DesiredState) -> DesiredState:

@@ -16,7 +16,7 @@ from rljob_api.wire.observation import (
     QueueObservation,
     RankObservation,
 )
-from rljob_api.wire.ranks import RankState
+from rljob_api.wire.ranks import Busy, RankState
 from rljob_operator.core import (
     Autoscaling,
     Decision,
@@ -75,6 +75,8 @@ class Pod:
     """Seconds since its last poll and beat."""
     beats: float | None = None
     """Seconds since its rank's last beat, where that is another time."""
+    busy_seconds: float | None = None
+    """For how much longer its rank is busy by its own word."""
     order: PodOrder | None = None
     """What its launcher carries out."""
 
@@ -319,8 +321,8 @@ class Cluster:
             **life,
             state=RankState.READY,
             beat_age_seconds=pod.silent if pod.beats is None else pod.beats,
-            busy=None,
-            busy_left_seconds=None,
+            busy=None if pod.busy_seconds is None else Busy(what="saving", seconds=pod.busy_seconds),
+            busy_left_seconds=pod.busy_seconds,
             waiting=pod.waiting,
             holds=None,
         )

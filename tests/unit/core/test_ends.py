@@ -12,6 +12,7 @@ from rljob_api.wire.epochs import PodPhase
 from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.launchers import EngineProcess, EngineState
 from rljob_api.wire.observation import ServerState
+from rljob_api.wire.ranks import Busy
 from rljob_operator.core import (
     Observed,
     PodState,
@@ -305,6 +306,17 @@ def test_an_actor_that_does_not_save_in_time_is_not_waited_for() -> None:
     decision = decide(observed, NOW + DRAIN_LIMIT_SECONDS)
     assert decision.status.phase is Phase.INTERRUPTED
     assert decision.events[-1].message == "the actor had not saved after 60 s"
+
+
+def test_an_actor_that_says_how_long_it_saves_is_waited_for() -> None:
+    """It announces what its bytes take; without another sign of life that ends, too."""
+    observed = replace(make_running(), interrupted_at=NOW)
+    late = NOW + DRAIN_LIMIT_SECONDS + 100
+    for age, phase in ((5.0, Phase.DRAINING), (401.0, Phase.INTERRUPTED)):
+        saving = with_pod(observed, key(Role.ACTOR), age=age, busy=Busy(what="saving the last version", seconds=400))
+        decision = decide(saving, late)
+        assert decision.status.phase is phase
+    assert decision.events[-1].message == "the actor had not saved after 160 s"
 
 
 def test_a_job_interrupted_before_its_epoch_is_open_stops_at_once() -> None:

@@ -66,6 +66,20 @@ def test_no_actor_is_waited_for_longer_than_before_a_suspension() -> None:
     assert cluster.epoch == 2
 
 
+def test_an_actor_that_says_how_long_it_saves_is_waited_for() -> None:
+    cluster = make_cluster()
+    actor = cluster.pod(Role.ACTOR)
+    actor.deaf, actor.busy_seconds, actor.waiting = True, 300.0, "the checkpoint in flight"
+    cluster.end(cluster.pod(Role.ROLLOUT), PodEnding.EVICTED, grace=1000.0)
+    cluster.turn()
+    cluster.turn()
+    cluster.turn(DRAIN_LIMIT_SECONDS + 1)
+    assert cluster.epoch == 1
+    actor.busy_seconds = None
+    cluster.turn()
+    assert cluster.epoch == 2
+
+
 def test_an_actor_that_is_gone_with_its_node_is_not_waited_for() -> None:
     cluster = make_cluster()
     actor = cluster.pod(Role.ACTOR)

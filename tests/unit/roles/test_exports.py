@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from rljob_api.names import RolloutId
 from rljob_api.timeouts import loading_seconds
 from rljob_workers.roles.exports import ExportConfig, Exports
 from rljob_workers.telemetry.timeline import Timeline
@@ -46,6 +48,20 @@ class Checkpoints:
     write = wait = keep_reference
 
 
+@contextlib.contextmanager
+def made(session: Any, num_bytes: int, folder: Path) -> Iterator[Exports]:
+    """Of a rank whose part has so many bytes."""
+    staged = {"weight": torch.empty(num_bytes // 2, dtype=torch.bfloat16, device="meta")}
+    trainer: Any = SimpleNamespace(
+        weight_share=(0, 1), stage_weights=lambda: staged, stage_state=lambda: SimpleNamespace()
+    )
+    publisher: Any = SimpleNamespace(publish=lambda *_, **__: None)
+    checkpoints: Any = Checkpoints()
+    config = ExportConfig(10, 1, None, None, serves_reference=True, timeout_seconds=TIMEOUT)
+    with contextlib.closing(Timeline(folder / "timeline.jsonl", "actor-0.0")) as timeline:
+        yield Exports(config, session, trainer, publisher, checkpoints, None, timeline, lambda _: staged, None)
+
+
 @pytest.mark.parametrize("version", [pytest.param(0, id="kept"), pytest.param(3, id="restored")])
 @pytest.mark.parametrize(
     ("num_bytes", "seconds"),
@@ -56,17 +72,20 @@ class Checkpoints:
     ],
 )
 def test_a_reference_version_has_the_time_of_its_bytes(
-    tmp_path: Any, num_bytes: int, seconds: float, version: int
+    tmp_path: Path, num_bytes: int, seconds: float, version: int
 ) -> None:
-    session: Any = Session(version)
-    staged = {"weight": torch.empty(num_bytes // 2, dtype=torch.bfloat16, device="meta")}
-    trainer: Any = SimpleNamespace(
-        weight_share=(0, 1), stage_weights=lambda: staged, stage_state=lambda: SimpleNamespace()
-    )
-    publisher: Any = SimpleNamespace(publish=lambda *_, **__: None)
-    config = ExportConfig(10, 1, None, None, serves_reference=True, timeout_seconds=TIMEOUT)
-    timeline = Timeline(tmp_path / "timeline.jsonl", "actor-0.0")
-    checkpoints: Any = Checkpoints()
-    with contextlib.closing(timeline):
-        Exports(config, session, trainer, publisher, checkpoints, None, timeline, lambda _: staged, None).begin()
+    session = Session(version)
+    with made(session, num_bytes, tmp_path) as exports:
+        exports.begin()
     assert session.announced["keeping reference version 0"] == pytest.approx(seconds, rel=0.01)
+
+
+def test_the_last_checkpoint_and_the_first_have_the_time_of_theirs(tmp_path: Path) -> None:
+    """10 billion parameters in bfloat16: with moments and exact weights 140 GB, behind another checkpoint's."""
+    session = Session(0)
+    with made(session, 2 * 10**10, tmp_path) as exports:
+        exports.begin()
+        exports.publish(RolloutId(0))
+        exports.finish()
+    assert session.announced["saving version 0"] == loading_seconds(2 * 14 * 10**10)
+    assert session.announced["saving the last version"] == loading_seconds(2 * 14 * 10**10)

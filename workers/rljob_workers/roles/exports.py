@@ -16,8 +16,10 @@ from dataclasses import dataclass
 
 import torch
 
+from rljob_api.checkpoint_interval import checkpoint_bytes
 from rljob_api.failpoints import failpoint
 from rljob_api.names import RolloutId, WeightVersion
+from rljob_api.spec import Dtype
 from rljob_api.timeouts import loading_seconds
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Probe, Stream
@@ -80,7 +82,7 @@ class Exports:
         """Makes the restored (or materialised) version durable and visible; the first ticket waits for it."""
         self._staged = self._trainer.stage_weights()
         if self._session.welcome.restore.folder is None:
-            with self._session.busy("saving version 0", self._config.timeout_seconds):
+            with self._session.busy("saving version 0", self._saving_seconds()):
                 self._save()
                 self._checkpoints.wait()
         self._saved = self._version
@@ -108,10 +110,10 @@ class Exports:
 
     def finish(self) -> None:
         """Saves the published version if it is not saved yet, and waits until it is recorded."""
-        if self._saved != self._version:
-            self._staged = self._trainer.stage_weights()
-            self._save()
-        with self._session.busy("saving the last version", self._config.timeout_seconds):
+        with self._session.busy("saving the last version", self._saving_seconds()):
+            if self._saved != self._version:
+                self._staged = self._trainer.stage_weights()
+                self._save()
             self._checkpoints.wait()
 
     def _save(self) -> None:
@@ -147,6 +149,12 @@ class Exports:
             kept = self._reference(version)
         deadline = time.monotonic() + self._config.timeout_seconds
         self._publisher.publish(Stream.REFERENCE, weight, kept, self._share, deadline=deadline)
+
+    def _saving_seconds(self) -> float:
+        """For this rank's part of a checkpoint, and of one before it that is not written yet."""
+        parameters = sum(tensor.numel() for tensor in self._staged.values())
+        num_bytes = checkpoint_bytes(parameters, Dtype.BFLOAT16)  # the larger one
+        return max(self._config.timeout_seconds, loading_seconds(2 * num_bytes))
 
     def _reference_seconds(self) -> float:
         """For this rank's part, which may be read, and written in the loop's own thread: no beat comes meanwhile."""
