@@ -39,13 +39,9 @@ def trainer_backend(spec: RLJobSpec) -> TrainerBackend:
 def head_dtype(spec: RLJobSpec) -> Dtype:
     """In which logits are computed, in training, by roles that compute log-probs, and by engines alike.
 
-    As given; else float32 where the actor or the engines have GPUs, whose kernels sum up in it anyhow. On a CPU, where
-    it costs tokens per second, it is the model's own.
+    Of a job whose defaults are resolved (`open_defaults`): with GPUs these give float32.
     """
-    if spec.model.head_dtype is not None:
-        return spec.model.head_dtype
-    has_gpus = spec.roles.actor.gpus > 0 or spec.roles.rollout.gpus > 0
-    return type(spec.model.dtype).FLOAT32 if has_gpus else spec.model.dtype
+    return spec.model.dtype if spec.model.head_dtype is None else spec.model.head_dtype
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@
     resolution.spec, resolution.choices, resolution.problems
 
 A spec that says nothing means what it meant in release 0.1.0: an actorFwd, an engine of kind Torch, every role on the
-CPU. So what was stored without these fields keeps its meaning, for an older reader, too. Only fields that are not given
-are resolved: `rljob run` keeps the result in `job.json`, the operator in `status.accepted`. Pure.
+CPU, logits in the model's own type. So what was stored without these fields keeps its meaning, for an older reader,
+too. Only fields that are not given are resolved: `rljob run` keeps the result in `job.json`, the operator in
+`status.accepted`. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rljob_api.engine_rules import engine_kind
 from rljob_api.engine_spec import EngineKind
 from rljob_api.names import Role
 from rljob_api.role_traits import FORWARD_ROLES, LEADING_ROLE, PROXIMAL_ROLE, TRAITS, field_name
-from rljob_api.spec import DeviceOwner, RLJobSpec, RoleSpec, RolesSpec
+from rljob_api.spec import DeviceOwner, Dtype, RLJobSpec, RoleSpec, RolesSpec
 
 _MOST_GPUS = 64
 """The bound of `gpus`."""
@@ -50,13 +51,15 @@ class Kept:
     engine: EngineKind
     devices: Mapping[Role, RoleDevices] = field(default_factory=dict)
     """Of roles that compute a model; those that are not in it are resolved."""
+    head_dtype: Dtype | None = None
+    """Of logits; None: that of the model, which release 0.1.0 computed them in."""
 
     @classmethod
     def of(cls, spec: RLJobSpec) -> Kept:
         """Of a job as it was stored: its defaults are resolved, or it began before there were any."""
         present = spec.roles.present()
         devices = {role: RoleDevices(present[role].gpus, present[role].share_devices_with) for role in _computing(spec)}
-        return cls(PROXIMAL_ROLE in present, spec.roles.rollout.engine.kind, devices)
+        return cls(PROXIMAL_ROLE in present, spec.roles.rollout.engine.kind, devices, spec.model.head_dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,8 @@ def resolve(spec: RLJobSpec, place: Place, kept: Kept | None = None) -> Resoluti
                 spec = _with_role(spec, role, gpus=devices.gpus, share_devices_with=devices.shares)
                 value = f"{devices.gpus}" + (f" with shareDevicesWith {devices.shares}" if devices.shares else "")
                 choices.append(Choice(f"roles.{field_name(role)}.gpus", value, reason))
+    spec, choice = _head_dtype(spec, kept)
+    choices += [choice] if choice is not None else []
     return Resolution(spec, tuple(choices), tuple(problems))
 
 
@@ -148,6 +153,19 @@ def _engine(spec: RLJobSpec, _: Place, kept: Kept | None) -> tuple[RLJobSpec, Ch
     return spec, Choice(
         "roles.rollout.engine.kind", kind.value, "as the job began" if kept else "the default with gpus"
     )
+
+
+def _head_dtype(spec: RLJobSpec, kept: Kept | None) -> tuple[RLJobSpec, Choice | None]:
+    """Float32 where there are GPUs, whose kernels sum up in it anyhow. On a CPU it would cost tokens per second."""
+    if spec.model.head_dtype is not None:
+        return spec, None
+    has_gpus = spec.roles.actor.gpus > 0 or spec.roles.rollout.gpus > 0
+    chosen = kept.head_dtype if kept is not None else Dtype.FLOAT32 if has_gpus else None
+    if chosen is None or chosen is spec.model.dtype:
+        return spec, None
+    model = spec.model.model_copy(update={"head_dtype": chosen})
+    reason = "as the job began" if kept is not None else "the default with gpus"
+    return spec.model_copy(update={"model": model}), Choice("model.headDtype", chosen.value, reason)
 
 
 _Found = tuple[RoleDevices, str] | str | None

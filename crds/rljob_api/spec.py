@@ -126,7 +126,7 @@ class ModelSpec(RuledModel):
     head_dtype: Dtype | None = None
     """Type in which logits are summed up and given, in training, in actorFwd and reference, and in the engine (SGLang
     gets --enable-fp32-lm-head). In bfloat16 log-probs of the same hidden states are off by hundredths, in float32 they
-    are not. Null: float32 where the actor or the rollout has gpus, else what dtype is."""
+    are not. Null: float32 where the actor or the rollout has gpus when the job begins, else what dtype is."""
 
 
 class ReasoningGymSpec(ApiModel):

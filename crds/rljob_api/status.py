@@ -243,6 +243,8 @@ class DefaultsStatus(StatusModel):
     """Whether there is that role."""
     engine: str = ""
     """roles.rollout.engine.kind."""
+    head_dtype: str = ""
+    """model.headDtype, where it is another type than that of the model."""
 
 
 class AcceptedStatus(StatusModel):

@@ -12,7 +12,7 @@ from rljob_api.engine_spec import EngineKind
 from rljob_api.open_defaults import Kept, Place, resolve
 from rljob_api.problems import first_problem, sentences
 from rljob_api.revision import revision
-from rljob_api.spec import RLJob, RLJobSpec
+from rljob_api.spec import Dtype, RLJob, RLJobSpec
 from rljob_api.status import DefaultsStatus, RLJobStatus
 from rljob_operator.adapters.api import Json
 from rljob_operator.adapters.resources import RLJOBS
@@ -100,7 +100,8 @@ def as_stored(job: RLJob) -> RLJob:
 def recorded_defaults(spec: RLJobSpec) -> DefaultsStatus:
     """What the status keeps of a resolved spec."""
     kept = Kept.of(spec)
-    return DefaultsStatus(actor_fwd=kept.has_proximal_role, engine=kept.engine.value)
+    head_dtype = kept.head_dtype.value if kept.head_dtype is not None else ""
+    return DefaultsStatus(actor_fwd=kept.has_proximal_role, engine=kept.engine.value, head_dtype=head_dtype)
 
 
 def _resolved(job: RLJob, status: RLJobStatus | Unreadable) -> RLJob:
@@ -109,7 +110,9 @@ def _resolved(job: RLJob, status: RLJobStatus | Unreadable) -> RLJob:
         return job  # nothing is done with it
     kept = status.accepted.defaults if status.accepted is not None else None
     if kept is not None and kept.engine in tuple(EngineKind):
-        spec = resolve(job.spec, Place.CLUSTER, Kept(kept.actor_fwd, EngineKind(kept.engine))).spec
+        head_dtype = Dtype(kept.head_dtype) if kept.head_dtype in tuple(Dtype) else None
+        had = Kept(kept.actor_fwd, EngineKind(kept.engine), head_dtype=head_dtype)
+        spec = resolve(job.spec, Place.CLUSTER, had).spec
     elif status.restart.epoch > 0:  # begun by an operator that kept none
         return as_stored(job)
     else:

@@ -88,6 +88,16 @@ def test_what_was_chosen_is_kept_over_an_edit_by_the_next_operator() -> None:
     assert job.spec.roles.actor_fwd is None
 
 
+def test_the_type_of_logits_is_kept_over_gpus_that_come_later() -> None:
+    bf16 = {"spec.model.dtype": "bfloat16"}
+    for roles, expected in ((GPUS, "float32"), ({"actor": {}, "rollout": {}, "reference": {}}, "")):
+        kept = LastAccepted(cast(Api, ApiOfAnswers({})), KEY).note(accepted(RLJobStatus(), roles, **bf16), 1)
+        assert kept.defaults is not None
+        assert kept.defaults.head_dtype == expected
+        job = accepted(RLJobStatus(restart=BEGUN, accepted=kept), {**GPUS, "reference": {"gpus": 0}}, **bf16)
+        assert (job.spec.model.head_dtype or "") == expected
+
+
 def test_the_spec_in_the_config_map_says_where_every_role_computes() -> None:
     """It is written without defaults, and is read as what it means, not as what a new job would get."""
     job = accepted(RLJobStatus(), {**GPUS, "reference": {"gpus": 0}})

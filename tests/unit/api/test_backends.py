@@ -31,14 +31,8 @@ def test_sglang_is_imported_where_it_is_forked(rollout: dict[str, Any], roles: l
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        pytest.param({"spec.model.dtype": "bfloat16"}, "bfloat16", id="the model's own on a CPU"),
+        pytest.param({"spec.model.dtype": "bfloat16"}, "bfloat16", id="the model's own"),
         pytest.param({}, "float32", id="a model in float32"),
-        pytest.param(
-            {"spec.model.dtype": "bfloat16", "spec.roles.actor": {"gpus": 1}}, "float32", id="a trainer on a GPU"
-        ),
-        pytest.param(
-            {"spec.model.dtype": "bfloat16", "spec.roles.rollout": {"gpus": 1}}, "float32", id="engines on GPUs"
-        ),
         pytest.param(
             {"spec.model.dtype": "bfloat16", "spec.model.headDtype": "float32"}, "float32", id="as given on a CPU"
         ),

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+from rljob_api.backends import head_dtype
 from rljob_api.crd import spec_schema
 from rljob_api.engine_spec import EngineKind
 from rljob_api.open_defaults import Kept, Place, Resolution, resolve
-from rljob_api.revision import revision
+from rljob_api.revision import refused_changes, revision
 from rljob_api.spec import RLJobSpec
 from tests.unit.api.api_server import defaulted
 from tests.unit.api.manifests import changed
@@ -123,6 +124,43 @@ def test_a_job_of_release_0_1_0_keeps_its_roles_its_engine_and_its_revision() ->
         "engine": "Torch",
     }
     assert revision(kept.spec) == revision(old)
+
+
+BF16 = {"spec.model.dtype": "bfloat16"}
+GPUS = {"spec.roles.actor": {"gpus": 1}, "spec.roles.rollout": {"gpus": 1}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({**BF16, **GPUS}, "float32", id="with GPUs"),
+        pytest.param(
+            {**BF16, "spec.roles.rollout": {"gpus": 1}, "spec.roles.actor": {"gpus": 0}}, "float32", id="or some"
+        ),
+        pytest.param(BF16, "bfloat16", id="on the CPU, as the model"),
+        pytest.param({**BF16, **GPUS, "spec.model.headDtype": "bfloat16"}, "bfloat16", id="as given"),
+        pytest.param(GPUS, "float32", id="of a model in float32"),
+    ],
+)
+def test_logits_of_a_new_job_are_in(changes: dict[str, Any], expected: str) -> None:
+    spec = spec_of(changes)
+    assert head_dtype(resolve(spec, Place.MACHINE).spec) == head_dtype(resolve(spec, Place.CLUSTER).spec) == expected
+
+
+STORED = [
+    pytest.param(resolve(spec_of({**BF16, **GPUS}), Place.MACHINE).spec, "float32", id="with GPUs"),
+    pytest.param(resolve(spec_of(BF16), Place.MACHINE).spec, "bfloat16", id="on the CPU"),
+    pytest.param(spec_of({**BF16, **GPUS}), "bfloat16", id="in a version that knew no other type"),
+]
+
+
+@pytest.mark.parametrize(("stored", "expected"), STORED)
+@pytest.mark.parametrize("edit", [{}, GPUS, {"spec.roles.actor": {"gpus": 0}, "spec.roles.rollout": {"gpus": 0}}])
+def test_logits_of_a_job_that_began_stay_as_they_were(stored: RLJobSpec, expected: str, edit: dict[str, Any]) -> None:
+    stored = RLJobSpec.model_validate_json(stored.model_dump_json())
+    again = resolve(spec_of({**BF16, **edit}), Place.MACHINE, Kept.of(stored)).spec
+    assert head_dtype(again) == expected
+    assert not [change for change in refused_changes(stored, again) if change.field.startswith("model")]
 
 
 def test_a_share_that_the_actor_lacks_by_now_is_dealt_anew() -> None:
