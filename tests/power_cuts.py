@@ -43,6 +43,12 @@ class Disk:
         entry = (path.name, path.stat().st_ino)
         return None if entry in self._names.get(path.parent.stat().st_ino, set()) else f"the name {path.name}"
 
+    def brings_back(self, folder: Path) -> set[str]:
+        """Names that are gone from a folder, and would be there again."""
+        synced = self._names.get(folder.stat().st_ino)
+        assert synced is not None, f"{folder} was never synced"
+        return {name for name, _ in synced} - {entry.name for entry in folder.iterdir()}
+
     def _note(self, descriptor: int) -> None:
         found = os.fstat(descriptor)
         folder = Path(f"/proc/self/fd/{descriptor}").resolve()

@@ -12,28 +12,50 @@ from typing import TextIO
 from rljob_api.run_identity import run_digest
 from rljob_api.spec import RLJobSpec
 from rljob_operator.local.errors import RunRefused
-from rljob_operator.local.run_files import replace_file
-from rljob_operator.local.run_record import FILE, LOCK, CheckpointOwner, RunRecord, checkpoint_folder
+from rljob_operator.local.run_record import LOCK, CheckpointOwner, RunRecord, checkpoint_folder
 
 
-def take_checkpoints(path: Path, spec: RLJobSpec, run: str) -> TextIO | None:
-    """Makes the folder of the checkpoints of `run`, whose folder is `path`; its lock where it lies elsewhere.
+def lock_checkpoints(path: Path, spec: RLJobSpec) -> TextIO | None:
+    """Makes the folder of the checkpoints of the run in the folder `path`; its lock where it lies elsewhere.
 
-    Raises RunRefused where it cannot be written or is another run's.
+    Raises RunRefused where it cannot be written or is in use.
     """
     folder = path / checkpoint_folder(path, spec)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(0, "no right to write there")
-        return None if folder.is_relative_to(path) else _taken(folder, path, spec, run)
+        return None if folder.is_relative_to(path) else _locked(folder)
     except OSError as error:
-        raise RunRefused(
-            f"spec.checkpoint.path: {folder} cannot be written ({error.strerror}). Give one that can be."
-        ) from error
+        raise _unwritable(folder, error) from error
 
 
-def _taken(folder: Path, path: Path, spec: RLJobSpec, run: str) -> TextIO:
+def refuse_anothers(path: Path, spec: RLJobSpec, before: RunRecord) -> None:
+    """Refuses what `own_checkpoints` would refuse once the run `before`, whose folder is `path`, is cleared away."""
+    folder = path / checkpoint_folder(path, spec)
+    owner = None if folder.is_relative_to(path) else CheckpointOwner.of(folder)
+    if owner is not None and not owner.is_run(before.run, path) and owner.digest != run_digest(spec):
+        raise _of_another(folder, owner)
+
+
+def own_checkpoints(path: Path, spec: RLJobSpec, run: str) -> None:
+    """Notes in a locked folder whose checkpoints it has. Raises RunRefused where they are another run's."""
+    folder = path / checkpoint_folder(path, spec)
+    if folder.is_relative_to(path):
+        return
+    owner, digest = CheckpointOwner.of(folder), run_digest(spec)
+    has_begun = (path / "status.json").exists()
+    if owner is not None and (
+        _is_copy(path, owner, run) or (owner.run != run and (has_begun or owner.digest != digest))
+    ):
+        raise _of_another(folder, owner)
+    try:
+        CheckpointOwner(run=run, out=str(path), digest=digest).write(folder)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def _locked(folder: Path) -> TextIO:
     lock = (folder / LOCK).open("a+")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -42,24 +64,23 @@ def _taken(folder: Path, path: Path, spec: RLJobSpec, run: str) -> TextIO:
         raise RunRefused(
             f"spec.checkpoint.path: {folder} is in use by another run. Give each run a folder of its own."
         ) from None
-    owner, digest = CheckpointOwner.of(folder), run_digest(spec)
-    has_begun = (path / "status.json").exists()
-    if owner is not None and (
-        _is_copy(path, owner, run) or (owner.run != run and (has_begun or owner.digest != digest))
-    ):
-        lock.close()
-        raise RunRefused(
-            f"spec.checkpoint.path: {folder} has the checkpoints of another run, whose folder is {owner.out}. Give"
-            " another folder; to begin with its weights, set model.path to its last checkpoint."
-        )
-    owned = CheckpointOwner(run=run, out=str(path), digest=digest)
-    replace_file(folder / FILE, owned.model_dump_json(indent=1).encode(), durable=True)
     return lock
+
+
+def _unwritable(folder: Path, error: OSError) -> RunRefused:
+    return RunRefused(f"spec.checkpoint.path: {folder} cannot be written ({error.strerror}). Give one that can be.")
+
+
+def _of_another(folder: Path, owner: CheckpointOwner) -> RunRefused:
+    return RunRefused(
+        f"spec.checkpoint.path: {folder} has the checkpoints of another run, whose folder is {owner.out}. Give"
+        " another folder; to begin with its weights, set model.path to its last checkpoint."
+    )
 
 
 def _is_copy(path: Path, owner: CheckpointOwner, run: str) -> bool:
     """Whether the run folder `path` was copied from one that is still there: both would write these checkpoints."""
-    if owner.run != run or Path(owner.out).resolve() == path.resolve():
+    if owner.run != run or owner.is_run(run, path):
         return False
     original = RunRecord.read(Path(owner.out))
     return original is not None and original.run == run

@@ -1,20 +1,22 @@
 """The earlier run in a folder that is started over: kept beside it as `NAME.1`, or deleted where its user says so.
 
 Called by `run_folder` with the folder locked. Takes what the earlier run's record names and nothing else: a link or a
-mount on the way to it is neither followed nor moved. Everything is looked at before anything is moved; a start that
-was cut off in between is finished by the next one.
+mount below the run's folders is neither followed nor moved. Everything is looked at before anything is moved; a start
+that was cut off in between is finished by the next one.
 """
 
+import contextlib
+import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 
 from rljob_operator.local.errors import RunRefused
-from rljob_operator.local.run_files import sync_folder
-from rljob_operator.local.run_record import FILE, Place, RunRecord, base_of
+from rljob_operator.local.run_files import replace_file, sync_folder
+from rljob_operator.local.run_record import FILE, MANIFEST, CheckpointOwner, RunRecord
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _ESCAPE = re.compile(r"\\([0-7]{3})")
@@ -43,25 +45,54 @@ def start_over(path: Path, record: RunRecord, earlier: Earlier) -> str:
 
 
 def _keep(path: Path, record: RunRecord) -> str:
-    number = record.leaves or _free_number(path, record)
-    if number != record.leaves:
-        record = record.model_copy(update={"leaves": number})
+    if not record.moves:
+        number = record.leaves or _free_number(path, record)
+        moves = {str(base): str(_beside(base, number)) for base in _bases(path, record)}
+        record = record.model_copy(update={"leaves": number, "moves": moves})
         record.write(path)
-    bases = _bases(path, record)
-    for place, entry in list(record.entries(path)):
-        base = _base(path, place)
-        target = _beside(base, number) / entry.relative_to(base)
-        _beside(base, number).mkdir(mode=base.stat().st_mode & 0o777, exist_ok=True)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if entry.name == FILE and entry.parent == path:
-            record.model_copy(update={"leaves": None}).write(target.parent)
-            entry.unlink()
-        else:
-            entry.rename(target)
-    for base in bases:
-        sync_folder(base)
+    targets = {Path(base): Path(target) for base, target in record.moves.items()}
+    for base, target in targets.items():
+        target.mkdir(mode=base.stat().st_mode & 0o777, exist_ok=True)
+    _sync(_move(path, record, targets) | {target.parent for target in targets.values()})
+    for base, target in targets.items():
+        if base != path:
+            _name_anew(targets[path], target)
+    record.moved(path).write(targets[path])
+    (path / FILE).unlink(missing_ok=True)
     _remove_empty(path, record)
-    return f"the earlier run is kept in {' and '.join(str(_beside(base, number)) for base in bases)}"
+    _sync(base for base in targets if base.is_dir())
+    return f"the earlier run is kept in {' and '.join(record.moves.values())}"
+
+
+def _move(path: Path, record: RunRecord, targets: Mapping[Path, Path]) -> set[Path]:
+    """All but the record itself; the folders whose names have changed."""
+    changed: set[Path] = set()
+    for place, entry in list(record.entries(path)):
+        base, _ = record.located(path, place)
+        if base not in targets or entry == path / FILE:
+            continue
+        below = entry.relative_to(base)
+        target = targets[base] / below
+        target.parent.mkdir(parents=True, exist_ok=True)
+        entry.rename(target)
+        changed |= {entry.parent, *target.parents[: len(below.parts)]}
+    return changed
+
+
+def _name_anew(run: Path, checkpoints: Path) -> None:
+    """The kept run goes on from where its checkpoints are now: its manifest says so, and they are noted as its own."""
+    with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # what is no manifest stays as it is
+        manifest = json.loads((run / MANIFEST).read_bytes())
+        manifest["spec"]["checkpoint"]["path"] = str(checkpoints)
+        replace_file(run / MANIFEST, json.dumps(manifest, indent=2).encode(), durable=True)
+    owner = CheckpointOwner.of(checkpoints)
+    if owner is not None:
+        owner.model_copy(update={"out": str(run)}).write(checkpoints)
+
+
+def _sync(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        sync_folder(folder)
 
 
 def _delete(path: Path, record: RunRecord) -> str:
@@ -75,14 +106,9 @@ def _delete(path: Path, record: RunRecord) -> str:
     return "what the earlier run wrote was deleted"
 
 
-def _base(path: Path, place: Place) -> Path:
-    """The folder that gets a number: the run's, or one of its own for checkpoints that lie elsewhere."""
-    return base_of(place) if Path(place.folder).is_absolute() else path
-
-
 def _bases(path: Path, record: RunRecord) -> list[Path]:
-    """Those that hold something of the run."""
-    return list(dict.fromkeys((path, *(_base(path, place) for place, _ in record.entries(path)))))
+    """The folders that get a number: the run's, and one of its own for checkpoints that lie elsewhere."""
+    return list(dict.fromkeys((path, *(record.located(path, place)[0] for place, _ in record.entries(path)))))
 
 
 def _beside(base: Path, number: int) -> Path:
@@ -99,7 +125,8 @@ def _free_number(path: Path, record: RunRecord) -> int:
 def _remove_empty(path: Path, record: RunRecord) -> None:
     """Folders of the run that hold nothing of anybody else's."""
     for place in record.places:
-        folder = path / place.folder
+        base, below = record.located(path, place)
+        folder = base / below
         if folder != path and folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
 
@@ -113,29 +140,47 @@ def _refuse_what_is_elsewhere(path: Path, record: RunRecord) -> None:
 
 
 def _refuse_what_has_no_room_beside_it(path: Path, record: RunRecord) -> None:
+    for what, cause in _immovable(path, record):
+        raise RunRefused(
+            f"--fresh: {what} {cause}, so that the earlier run cannot be kept beside it. Choose another folder with"
+            " --out, or add --delete-earlier to delete what that run wrote."
+        )
+
+
+def _immovable(path: Path, record: RunRecord) -> Iterator[tuple[Path, str]]:
+    """What cannot be renamed to the folder beside its own."""
     mounts = _mounts()
     for base in _bases(path, record):
-        if base in mounts or not os.access(base.parent, os.W_OK):
-            cause = "is a mount of its own" if base in mounts else f"lies in {base.parent}, which cannot be written"
-            raise RunRefused(
-                f"--fresh: {base} {cause}, so that the earlier run cannot be kept beside it. Choose another folder with"
-                " --out, or add --delete-earlier to delete what that run wrote."
-            )
+        if base in mounts:
+            yield base, "is a mount of its own"
+        if not os.access(base.parent, os.W_OK):
+            yield base, f"lies in {base.parent}, which cannot be written"
+    for place, entry in record.entries(path):
+        base, _ = record.located(path, place)
+        if _device(entry) != _device(base.parent):  # a volume of its own, that is no mount
+            yield entry, f"is on another disk than {base.parent}"
 
 
 def _elsewhere(path: Path, record: RunRecord) -> Iterator[tuple[Path, str]]:
-    """Folders of the run that are links, and mounts in what the run wrote."""
+    """Links on the way to what the run wrote below its folders, and mounts there or in what it wrote."""
     mounts = _mounts()
     for place in record.places:
-        folder = path / place.folder
-        if place.folder != "." and not Path(place.folder).is_absolute() and folder.is_symlink():
-            yield folder, f"is a link to {folder.readlink()}"
-        if folder in mounts and folder != path:
-            yield folder, "is a mount of its own"
+        base, below = record.located(path, place)
+        on_the_way = [base / Path(*below.parts[:number]) for number in range(1, len(below.parts) + 1)]
+        for folder in on_the_way:
+            if folder.is_symlink():
+                yield folder, f"is a link to {folder.readlink()}"
+        for folder in (base, *on_the_way):
+            if folder in mounts and folder != path:
+                yield folder, "is a mount of its own"
     for _, entry in record.entries(path):
         inside = next((mount for mount in mounts if mount == entry or entry in mount.parents), None)
         if inside is not None:
             yield inside, "is a mount of its own"
+
+
+def _device(entry: Path) -> int:
+    return entry.lstat().st_dev
 
 
 def _mounts() -> set[Path]:

@@ -23,11 +23,11 @@ from rljob_api.revision import changes, refused_changes
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.status import Phase, RLJobStatus
 from rljob_api.wire.logs import last_lives
-from rljob_operator.local.checkpoint_place import take_checkpoints
+from rljob_operator.local.checkpoint_place import lock_checkpoints, own_checkpoints, refuse_anothers
 from rljob_operator.local.earlier_run import Earlier, start_over
 from rljob_operator.local.errors import RunRefused
 from rljob_operator.local.run_files import append_line, read_lines, replace_file
-from rljob_operator.local.run_record import FILE, LOCK, RunRecord, checkpoint_folder, strangers
+from rljob_operator.local.run_record import FILE, LOCK, MANIFEST, RunRecord, checkpoint_folder, strangers
 
 _SHOWN = 5
 """Names in a sentence."""
@@ -74,13 +74,18 @@ class RunFolder:
         """
         path = self.path.resolve()
         record = RunRecord.read(path)
-        left = path / checkpoint_folder(path, job.spec) / "record.json"
-        if left.exists() and (record is None or left not in (entry for _, entry in record.entries(path))):
+        left = self.path / checkpoint_folder(self.path, job.spec) / "record.json"
+        ours = () if record is None else [entry.resolve() for _, entry in record.entries(path)]
+        if left.exists() and left.resolve() not in ours:
             raise RunRefused(
                 f"spec.checkpoint.path: {left.parent} has checkpoints that are not of the earlier run in {path}, so"
                 " that --fresh leaves them, and this run would go on from them. Give another folder, or move them away."
             )
-        return "" if record is None else start_over(path, record, earlier)
+        if record is None:
+            return ""
+        self._checkpoints = lock_checkpoints(self.path, job.spec)  # a start that is refused has cleared nothing
+        refuse_anothers(self.path, job.spec, record)
+        return start_over(path, record, earlier)
 
     def begin(self, job: RLJob) -> None:
         """Makes what a run needs, its record first. Raises RunRefused where the folder belongs to another job."""
@@ -99,7 +104,9 @@ class RunFolder:
                 (self.path / name).mkdir(exist_ok=True)
         except OSError as error:
             raise _cannot_be_written(self.path, error) from error
-        self._checkpoints = take_checkpoints(self.path, job.spec, known.run)
+        if self._checkpoints is None:
+            self._checkpoints = lock_checkpoints(self.path, job.spec)
+        own_checkpoints(self.path, job.spec, known.run)
 
     def close(self) -> None:
         """Gives the locks back."""
@@ -110,7 +117,7 @@ class RunFolder:
     @property
     def manifest(self) -> Path:
         """The resolved manifest."""
-        return self.path / "job.json"
+        return self.path / MANIFEST
 
     @property
     def endpoints(self) -> Path:

@@ -16,12 +16,15 @@ from rljob_api.cluster import LATEST
 from rljob_api.names import Role
 from rljob_api.spec import RLJobSpec
 from rljob_api.status import RLJobStatus
+from rljob_operator.local.errors import RunRefused
 from rljob_operator.local.run_files import replace_file
 
 FILE = "run.json"
+MANIFEST = "job.json"
 LOCK = "lock"
 CHECKPOINTS = "checkpoints"
 _REFERENCE = "reference"
+_ABSENT = (FileNotFoundError, NotADirectoryError)
 _POD = rf"({'|'.join(Role)})-\d+"
 _INFRASTRUCTURE = r"coordinator|parent|control|storage-\d+"
 _CHECKPOINT = r"\d+-e\d+-[0-9a-f]{12}"
@@ -44,6 +47,8 @@ class RunRecord(BaseModel):
     places: list[Place]
     leaves: int | None = None
     """A fresh start has begun to clear the folder: to `NAME.{leaves}`, or by deletion where that is 0."""
+    moves: dict[str, str] = {}
+    """Folders that such a start moves parts of, and where to: decided once, so that a later start finishes it."""
 
     @classmethod
     def of(cls, path: Path, spec: RLJobSpec, run: str) -> "RunRecord":
@@ -52,13 +57,21 @@ class RunRecord(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> "RunRecord | None":
-        """The record of the run in the folder `path`; None where no run wrote one that can be understood."""
+        """The record of the run in the folder `path`; None where no run wrote one that can be understood.
+
+        Raises RunRefused for one that cannot be read.
+        """
         try:
             return cls.model_validate_json((path / FILE).read_bytes())
-        except FileNotFoundError:
+        except _ABSENT:
             return _before_records(path)
-        except (OSError, ValidationError):
+        except ValidationError:
             return None
+        except OSError as error:
+            raise RunRefused(
+                f"--out: {path / FILE} cannot be read ({error.strerror}), so that it is not known which run is there."
+                " Mend that, or choose another folder with --out."
+            ) from error
 
     def write(self, path: Path) -> None:
         """Durably, into the run folder `path`."""
@@ -67,18 +80,34 @@ class RunRecord(BaseModel):
     def entries(self, path: Path) -> Iterator[tuple[Place, Path]]:
         """What the run in the folder `path` has written, the record itself last."""
         for place in self.places:
-            if not self._is_lost(path, place):
-                for entry in matching(path / place.folder, place.names):
+            base, below = self.located(path, place)
+            if not self._is_lost(path, base):
+                for entry in matching(base / below, place.names):
                     yield place, entry
         if (path / FILE).exists():
             yield Place(folder=".", names=[]), path / FILE
 
-    def _is_lost(self, path: Path, place: Place) -> bool:
-        """Whether this is a place outside of the run folder that is another run's, or that of which this is a copy."""
-        if not Path(place.folder).is_absolute():
-            return False
-        owner = CheckpointOwner.of(base_of(place))
-        return owner is not None and (owner.run, Path(owner.out).resolve()) != (self.run, path.resolve())
+    def located(self, path: Path, place: Place) -> tuple[Path, Path]:
+        """Of which folder a place is, and where below it: the run folder `path`, or one of the run's checkpoints."""
+        folder = Path(place.folder)
+        if not folder.is_absolute():
+            return path, folder
+        named = folder.parent if any(Path(one.folder) == folder.parent for one in self.places) else folder
+        return named.resolve(), folder.relative_to(named)
+
+    def moved(self, path: Path) -> "RunRecord":
+        """As it is once its folders lie where `moves` says."""
+        places = []
+        for place in self.places:
+            base, below = self.located(path, place)
+            to = self.moves.get(str(base)) if base != path else None
+            places.append(place if to is None else place.model_copy(update={"folder": str(Path(to) / below)}))
+        return RunRecord(run=self.run, places=places)
+
+    def _is_lost(self, path: Path, base: Path) -> bool:
+        """Whether a folder of checkpoints is another run's, or that of which this is a copy."""
+        owner = None if base == path else CheckpointOwner.of(base)
+        return owner is not None and not owner.is_run(self.run, path)
 
 
 class CheckpointOwner(BaseModel):
@@ -92,11 +121,30 @@ class CheckpointOwner(BaseModel):
 
     @classmethod
     def of(cls, folder: Path) -> "CheckpointOwner | None":
-        """None where no run has said so."""
+        """None where no run has said so. Raises RunRefused for a file that is there, and is no such one."""
+        file = folder / FILE
         try:
-            return cls.model_validate_json((folder / FILE).read_bytes())
-        except (OSError, ValidationError):
+            return cls.model_validate_json(file.read_bytes())
+        except _ABSENT:
             return None
+        except ValidationError as error:
+            raise RunRefused(
+                f"spec.checkpoint.path: {file} does not say whose checkpoints are there, and a run would write over it."
+                " Move it away, or give another folder."
+            ) from error
+        except OSError as error:
+            raise RunRefused(
+                f"spec.checkpoint.path: {file} cannot be read ({error.strerror}), so that it is not known whose"
+                " checkpoints are there. Mend that, or give another folder."
+            ) from error
+
+    def is_run(self, run: str, path: Path) -> bool:
+        """Whether it is the run `run` in the folder `path`, and no copy of it."""
+        return (self.run, Path(self.out).resolve()) == (run, path.resolve())
+
+    def write(self, folder: Path) -> None:
+        """Durably, into the folder of checkpoints."""
+        replace_file(folder / FILE, self.model_dump_json(indent=1).encode(), durable=True)
 
 
 class _Manifest(BaseModel):
@@ -127,14 +175,12 @@ def checkpoint_folder(path: Path, spec: RLJobSpec) -> str:
     return os.path.relpath(folder, path) if Path(folder).is_relative_to(path) else folder
 
 
-def base_of(place: Place) -> Path:
-    """The folder of checkpoints that a place outside of the run folder is of."""
-    folder = Path(place.folder)
-    return folder.parent if folder.name == _REFERENCE else folder
-
-
 def _checkpoint_places(folder: str) -> list[Place]:
-    names = [rf"(\.partial-|\.deleted-)?{_CHECKPOINT}", r"(record|begun)\.json", LATEST]
+    names = [
+        rf"(\.partial-|\.deleted-)?{_CHECKPOINT}|{_CHECKPOINT}\.damaged",
+        r"(record|begun)\.json|record\.json\.damaged|\.((record|begun)\.json|latest)\.\d+",
+        LATEST,
+    ]
     if Path(folder).is_absolute():
         names.append(re.escape(FILE))
     reference = Place(folder=f"{folder}/{_REFERENCE}", names=[rf"{_CHECKPOINT}\.safetensors"])
@@ -163,7 +209,7 @@ def strangers(path: Path) -> list[str]:
 def _before_records(path: Path) -> RunRecord | None:
     """A run of a version that kept no record: its manifest and a status of an epoch that was begun."""
     try:
-        spec = _Manifest.model_validate_json((path / "job.json").read_bytes()).spec
+        spec = _Manifest.model_validate_json((path / MANIFEST).read_bytes()).spec
         status = RLJobStatus.model_validate_json((path / "status.json").read_bytes())
     except (OSError, ValidationError):
         return None
