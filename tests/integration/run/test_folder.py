@@ -3,8 +3,10 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from rljob_operator.local.run_folder import memory_path
+from rljob_operator.local.earlier_run import Earlier
+from rljob_operator.local.run_folder import RunFolder, memory_path
 
 from .job import RunningJob, at_leisure, kill, make_manifest, make_simulated
 
@@ -81,6 +83,26 @@ def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> Non
         job.assert_succeeded()
         job.assert_epoch(epoch + 1)
         assert job.status()["training"]["checkpoint"] == done + 3
+
+
+def test_a_run_that_was_kept_goes_on_with_its_own_checkpoints(tmp_path: Path) -> None:
+    def manifest(rollouts: int, folder: str) -> dict[str, Any]:
+        where = {"path": str(tmp_path / folder)}
+        return make_simulated(tmp_path, rollout={"numRollouts": rollouts}, checkpoint=where)
+
+    with RunningJob(tmp_path, manifest(3, "saved")) as job:
+        job.assert_succeeded()
+        fresh = RunFolder.open(job.out, fresh=True)
+        fresh.start_over(job.manifest, Earlier.KEPT)
+        fresh.begin(job.manifest)
+        fresh.close()
+        job.out = tmp_path / "out.1"
+        job.rewrite(manifest(5, "saved.1"))
+        job.start()
+        job.assert_succeeded()
+        assert [line["step"] for line in job.metrics()] == [0, 1, 2, 3, 4]
+    assert (tmp_path / "saved.1/latest").readlink().name.startswith("5-e")
+    assert not list((tmp_path / "saved").glob("*-e*"))
 
 
 def _is_full(beside: Path) -> bool:

@@ -28,6 +28,8 @@ def test_a_finished_run_goes_on_when_it_is_given_more_rollouts(tmp_path: Path) -
         job.start()
         job.assert_succeeded()
         assert sorted(line["step"] for line in job.metrics()) == list(range(16))
+        (changed,) = [event["message"] for event in job.events() if event["reason"] == "SpecChanged"]
+        assert changed == "spec.rollout.numRollouts: 10 -> 16; the manifest of before is kept as job.1.json"
 
 
 @pytest.mark.parametrize(
