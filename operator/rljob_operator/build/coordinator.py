@@ -60,6 +60,6 @@ def _container(site: Site) -> dict[str, Any]:
         "resources": COORDINATOR,
         "volumeMounts": common_mounts(),
         "terminationMessagePolicy": LAST_WORDS,
-        **coordinator_probes(),
+        **coordinator_probes(site.job.spec.roles.rollout.engine.startup_seconds),
         **container_security(),
     }

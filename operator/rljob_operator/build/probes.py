@@ -8,18 +8,14 @@ LAST_WORDS = "FallbackToLogsOnError"
 _STOPPED_GRACE_SECONDS = 5
 """A container that fails its liveness probe does not handle SIGTERM either: it is not given its drain."""
 
-
 _START_SECONDS = 900
+"""For imports, at least: `engine.startupTimeoutSeconds` is for a machine or a disk that needs longer."""
 
 
 def worker_probes(startup_seconds: int) -> dict[str, Any]:
-    """Of a launcher. Startup is its imports: seconds with byte code, minutes on a machine that swaps.
-
-    `startup_seconds` (engine.startupTimeoutSeconds) is for a machine or a disk that needs longer.
-    """
-    start = {"periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": max(_START_SECONDS, startup_seconds)}
+    """Of a launcher. Startup is its imports: seconds with byte code, minutes on a machine that swaps."""
     return {
-        "startupProbe": {**_http("/startupz"), **start},
+        "startupProbe": {**_http("/startupz"), **_startup(startup_seconds)},
         # Within a second of the coordinator's word, so that `kubectl rollout status` and the budget see a restart.
         "readinessProbe": {**_http("/readyz"), "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 1},
         # About the heartbeat's time: the launcher's loop never computes, so half a minute of silence is the end of it.
@@ -27,10 +23,10 @@ def worker_probes(startup_seconds: int) -> dict[str, Any]:
     }
 
 
-def coordinator_probes() -> dict[str, Any]:
+def coordinator_probes(startup_seconds: int) -> dict[str, Any]:
     """Of the coordinator: it is alive while its control Redis is away, and not ready."""
     return {
-        "startupProbe": {**_http("/healthz"), "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 300},
+        "startupProbe": {**_http("/healthz"), **_startup(startup_seconds)},
         "readinessProbe": {**_http("/readyz"), "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 1},
         "livenessProbe": {**_liveness(), **_http("/healthz"), "failureThreshold": 3},
     }
@@ -49,6 +45,10 @@ def redis_probes(ping: list[str]) -> dict[str, Any]:
         "readinessProbe": readiness,
         "livenessProbe": {**_liveness(), "exec": {"command": ping}, "failureThreshold": 3},
     }
+
+
+def _startup(seconds: int) -> dict[str, Any]:
+    return {"periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": max(_START_SECONDS, seconds)}
 
 
 def _liveness() -> dict[str, Any]:

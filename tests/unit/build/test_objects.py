@@ -175,3 +175,12 @@ def test_every_name_made_of_the_longest_one_of_a_job_is_that_of_a_service() -> N
         assert re.fullmatch("[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name), (kind, name)
         assert kind != "StatefulSet" or len(name) <= 52, name
     assert {"Service", "Deployment", "StatefulSet", "Secret", "ConfigMap"} <= {found["kind"] for found in made}
+
+
+@pytest.mark.parametrize(("given", "seconds"), [(None, 900), (1800, 1800)], ids=["by default", "as the job says"])
+def test_whatever_imports_has_as_long_as_a_slow_machine_needs(given: int | None, seconds: int) -> None:
+    engine = {} if given is None else {"startupTimeoutSeconds": given}
+    templates = pod_templates(build(changed(quickstart(), roles={"rollout": {"engine": engine}})))
+    for name in ("Deployment/quickstart-coordinator", "Deployment/quickstart-rollout", "Deployment/quickstart-actor"):
+        probe = templates[name]["spec"]["containers"][0]["startupProbe"]
+        assert probe["periodSeconds"] * probe["failureThreshold"] == seconds, name
