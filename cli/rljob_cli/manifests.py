@@ -15,10 +15,10 @@ from pydantic import ValidationError
 from rljob_api.cluster_rules import cluster_problems
 from rljob_api.manifest import ManifestError, document_of, job_of, read_manifest, resolve_paths
 from rljob_api.names import EXIT_BAD_MANIFEST
-from rljob_api.open_defaults import Choice, Place, Resolution, resolve
+from rljob_api.open_defaults import Choice, Place, Resolution, kept_against_new, resolve
 from rljob_api.problems import sentences
 from rljob_api.salvage import other_problems, salvaged
-from rljob_cli.findings import ANY, Finding, Findings, Level, Lines, independent, problem
+from rljob_cli.findings import ANY, Finding, Findings, Level, Lines, independent, problem, warning
 from rljob_cli.kept_defaults import EarlierRun
 from rljob_cli.machine_checks import machine_findings
 from rljob_cli.preflight import preflight
@@ -70,6 +70,9 @@ def examine(path: Path, place: Place = Place.MACHINE, earlier: EarlierRun | None
         findings.add(map(problem, other_problems(job, refused)))
     kept = earlier.kept(job.metadata.name) if earlier is not None else None
     resolution = resolve(job.spec, place, kept)
+    if kept is not None:
+        stays = kept_against_new(resolution, resolve(job.spec, place))
+        findings.add(independent((warning(text, *_DEVICES) for text in stays), refused))
     job = resolve_paths(job.model_copy(update={"spec": resolution.spec}), path.resolve().parent)
     findings.add(independent(_found(job, resolution, place, refused), refused))
     return Examined(job, findings, lines, refused, resolution.choices)

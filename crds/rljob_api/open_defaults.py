@@ -18,9 +18,12 @@ from enum import Enum
 from rljob_api.engine_rules import engine_kind
 from rljob_api.engine_spec import EngineKind
 from rljob_api.names import Role
+from rljob_api.revision import Change, row_of
 from rljob_api.role_traits import FORWARD_ROLES, LEADING_ROLE, PROXIMAL_ROLE, TRAITS, field_name
 from rljob_api.spec import DeviceOwner, Dtype, RLJobSpec, RoleSpec, RolesSpec
 
+_KEPT = "as the job began"
+"""Why something is kept that a new job might get otherwise."""
 _MOST_GPUS = 64
 """The bound of `gpus`."""
 
@@ -115,6 +118,24 @@ def resolve(spec: RLJobSpec, place: Place, kept: Kept | None = None) -> Resoluti
     return Resolution(spec, tuple(choices), tuple(problems))
 
 
+def kept_against_new(resolution: Resolution, new: Resolution) -> Iterator[str]:
+    """A sentence for each default that a job keeps where the same manifest, as a new job, would get another one."""
+    others = {choice.field: choice for choice in new.choices}
+    for choice in resolution.choices:
+        if choice.reason != _KEPT:
+            continue
+        other = others.get(choice.field)
+        if other is not None and other.value != choice.value:
+            would = f"would get {other.value}, {other.reason}"
+        elif any(text.startswith(f"spec.{choice.field}: ") for text in new.problems):
+            would = "would have to say it"
+        else:
+            continue
+        is_fixed = row_of(choice.field).change is Change.REFUSED
+        cure = "It cannot change once the job exists." if is_fixed else f"Give {choice.field} to say which is meant."
+        yield f"{choice}; a new job {would}. {cure}"
+
+
 def _computing(spec: RLJobSpec) -> Iterator[Role]:
     """Roles of the job that compute a model, the leading one first."""
     present = spec.roles.present()
@@ -130,7 +151,7 @@ def _proximal_role(spec: RLJobSpec, place: Place, kept: Kept | None) -> tuple[RL
     if name in spec.roles.model_fields_set:
         return spec, None
     if kept is not None:
-        is_there, reason = kept.has_proximal_role, "as the job began"
+        is_there, reason = kept.has_proximal_role, _KEPT
     elif has_one_optimizer_step(spec):
         is_there, reason = False, "since one optimizer step is made per rollout, which has the log-probs itself"
     elif place is Place.CLUSTER and actor is not None and actor.gpus:
@@ -150,9 +171,7 @@ def _engine(spec: RLJobSpec, _: Place, kept: Kept | None) -> tuple[RLJobSpec, Ch
     spec = _with_roles(spec, spec.roles.model_copy(update={"rollout": rollout.model_copy(update={"engine": engine})}))
     if not rollout.gpus:
         return spec, None
-    return spec, Choice(
-        "roles.rollout.engine.kind", kind.value, "as the job began" if kept else "the default with gpus"
-    )
+    return spec, Choice("roles.rollout.engine.kind", kind.value, _KEPT if kept else "the default with gpus")
 
 
 def _head_dtype(spec: RLJobSpec, kept: Kept | None) -> tuple[RLJobSpec, Choice | None]:
@@ -160,11 +179,11 @@ def _head_dtype(spec: RLJobSpec, kept: Kept | None) -> tuple[RLJobSpec, Choice |
     if spec.model.head_dtype is not None:
         return spec, None
     has_gpus = spec.roles.actor.gpus > 0 or spec.roles.rollout.gpus > 0
+    reason = _KEPT if kept is not None else "the default with gpus"
     chosen = kept.head_dtype if kept is not None else Dtype.FLOAT32 if has_gpus else None
     if chosen is None or chosen is spec.model.dtype:
-        return spec, None
+        return spec, Choice("model.headDtype", spec.model.dtype.value, reason) if has_gpus else None
     model = spec.model.model_copy(update={"head_dtype": chosen})
-    reason = "as the job began" if kept is not None else "the default with gpus"
     return spec.model_copy(update={"model": model}), Choice("model.headDtype", chosen.value, reason)
 
 
@@ -179,7 +198,7 @@ def _devices(spec: RLJobSpec, role: Role, given: RoleSpec, place: Place, kept: K
     if not users:
         return None
     if kept is not None and role in kept.devices and _fits(kept.devices[role], given, actor):
-        return kept.devices[role], "as the job began"
+        return kept.devices[role], _KEPT
     if place is Place.CLUSTER:
         return None  # its rules refuse it (`cluster_rules`)
     field = f"spec.roles.{field_name(role)}.gpus"

@@ -369,21 +369,3 @@ def test_devices_that_no_role_asks_for_are_named(folder: Path) -> None:
     done = CliRunner().invoke(cli, ["validate", str(folder / "job.yaml")], env={"RLJOB_DEVICES": "fake:8"})
     assert done.exit_code == 0
     assert "no role has gpus, so that everything is computed on the CPU beside 8 devices of this machine" in done.stderr
-
-
-def test_a_resumed_run_is_checked_with_the_defaults_that_it_has(folder: Path) -> None:
-    """Its engine was Torch before there was another default: so it stays, and so does what Torch cannot do."""
-    roles = {"actor": {"gpus": 1}, "rollout": {"gpus": 1}, "reference": {"gpus": 1, "shareDevicesWith": "actor"}}
-    (folder / "job.yaml").write_text(yaml.safe_dump(changed({"spec.roles": roles})))
-    command = ["run", str(folder / "job.yaml"), "--out", str(folder / "out"), "--dry-run", "--output", "json"]
-
-    def engine() -> str:
-        done = CliRunner().invoke(cli, command, env={"RLJOB_DEVICES": "fake:2"})
-        assert done.exit_code == 0, done.output
-        processes = json.loads(done.stdout.splitlines()[-1])["processes"]
-        return str(next(one["settings"]["engine"] for one in processes if "engine" in one["settings"]))
-
-    assert engine() == "SGLang"
-    (folder / "out").mkdir()
-    (folder / "out/job.json").write_text(json.dumps(changed({"spec.roles": roles})))
-    assert engine() == "Torch"

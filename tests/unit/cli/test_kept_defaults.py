@@ -1,0 +1,69 @@
+"""A run that is gone on with keeps the defaults that it began with, and says which of them a new one would not get."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from rljob_cli.main import cli
+from tests.unit.api.manifests import changed
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "12=", "label": "21"}\n{"prompt": "34=", "label": "43"}\n')
+    return tmp_path
+
+
+def test_a_resumed_run_is_checked_with_the_defaults_that_it_has(folder: Path) -> None:
+    """Its engine was Torch before there was another default: so it stays, and so does what Torch cannot do."""
+    roles = {"actor": {"gpus": 1}, "rollout": {"gpus": 1}, "reference": {"gpus": 1, "shareDevicesWith": "actor"}}
+    (folder / "job.yaml").write_text(yaml.safe_dump(changed({"spec.roles": roles})))
+    command = ["run", str(folder / "job.yaml"), "--out", str(folder / "out"), "--dry-run", "--output", "json"]
+
+    def engine() -> str:
+        done = CliRunner().invoke(cli, command, env={"RLJOB_DEVICES": "fake:2"})
+        assert done.exit_code == 0, done.output
+        processes = json.loads(done.stdout.splitlines()[-1])["processes"]
+        return str(next(one["settings"]["engine"] for one in processes if "engine" in one["settings"]))
+
+    assert engine() == "SGLang"
+    (folder / "out").mkdir()
+    (folder / "out/job.json").write_text(json.dumps(changed({"spec.roles": roles})))
+    assert engine() == "Torch"
+
+
+def test_what_stays_as_a_run_began_is_named_where_a_new_one_would_get_something_else(folder: Path) -> None:
+    """It began on the CPU; its actor gets devices, and its reference would stay where it is without a word."""
+    (folder / "out").mkdir()
+    (folder / "out/job.json").write_text(json.dumps(changed({"spec.model.dtype": "bfloat16"})))
+    gpus = {"spec.model.dtype": "bfloat16", "spec.roles.actor": {"gpus": 2}, "spec.roles.rollout": {"gpus": 1}}
+    command = ["run", str(folder / "job.yaml"), "--out", str(folder / "out"), "--dry-run"]
+
+    def warned(changes: dict[str, Any]) -> list[str]:
+        (folder / "job.yaml").write_text(yaml.safe_dump(changed(changes), sort_keys=False))
+        done = CliRunner().invoke(cli, command, env={"RLJOB_DEVICES": "fake:4"})
+        assert done.exit_code == 0, done.output
+        return [line.removeprefix(f"warning: {folder}/job.yaml:") for line in done.stderr.splitlines() if line]
+
+    assert [text.partition(": ")[2] for text in warned(gpus)] == [
+        "spec.roles.actorFwd: {}, as the job began; a new job would get null, since one optimizer step is made per"
+        " rollout, which has the log-probs itself. Give roles.actorFwd to say which is meant.",
+        "spec.roles.rollout.engine.kind: Torch, as the job began; a new job would get SGLang, the default with gpus."
+        " Give roles.rollout.engine.kind to say which is meant.",
+        "spec.roles.reference.gpus: 0, as the job began; a new job would get 2 with shareDevicesWith actor, since the"
+        " actor has gpus. Give roles.reference.gpus to say which is meant.",
+        "spec.model.headDtype: bfloat16, as the job began; a new job would get float32, the default with gpus. It"
+        " cannot change once the job exists.",
+    ]
+    said = {"spec.roles.actorFwd": None, "spec.roles.reference": {"gpus": 0}}
+    said |= {"spec.roles.rollout": {"gpus": 1, "engine": {"kind": "Torch"}}, "spec.model.dtype": "float32"}
+    assert warned({**gpus, **said}) == []
+    (alone,) = warned({**said, "spec.roles.actor": {"gpus": 2}, "spec.roles.rollout": {}})
+    assert alone.endswith(
+        "spec.roles.rollout.gpus: 0, as the job began; a new job would have to say it. Give roles.rollout.gpus to say"
+        " which is meant."
+    )
