@@ -99,14 +99,16 @@ def test_a_power_cut_takes_nothing_of_a_checkpoint_that_is_about_to_be_recorded(
     def look(window: str) -> None:
         if window == "checkpoint.before_record":
             (name,) = folders(root)
-            lost.extend([disk.lost_name(root / name), *(disk.lost(file) for file in (root / name).iterdir())])
+            files = [*(root / name).iterdir(), *(root / "reference").iterdir()]
+            lost.extend([disk.lost_name(root / name), *map(disk.lost, files)])
 
     monkeypatch.setattr(checkpoint_attempt, "failpoint", look)
     with noted_syncs() as disk:
+        store.keep_reference(0, model(0))
         save(store, 0)
         store.wait()
         assert lost == [None] * len(lost)
-        assert len(lost) >= 6, "a folder and its files"
+        assert len(lost) >= 8, "a folder, its files and the reference version that it names"
         assert disk.lost(root / "record.json") is None
 
 
@@ -308,8 +310,11 @@ def test_a_checkpoint_has_the_parts_of_all_ranks(world: World, two: Two, root: P
 
 
 def test_a_part_that_is_written_before_the_leader_begins_counts(world: World, two: Two, root: Path) -> None:
-    two.other.write(weight(0), {}, state(0, rank=1), None)
-    two.other.wait()
+    with noted_syncs() as disk:
+        two.other.write(weight(0), {}, state(0, rank=1), None)
+        two.other.wait()
+        (partial,) = root.glob(".partial-*")
+        assert [disk.lost(file) for file in partial.iterdir()] == [None, None], "of another node's disk, to the leader"
     world.restart()
     two.leader.write(weight(0), model(0), state(0), TICKETS)
     two.leader.wait()

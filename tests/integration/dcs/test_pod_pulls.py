@@ -10,7 +10,8 @@ import pytest
 
 from rljob_api.names import Role
 from rljob_api.wire.identity import PodKey
-from rljob_api.wire.weights import Stream
+from rljob_api.wire.weights import OfferedPart, Stream, WeightOffer
+from rljob_workers.dcs.blob import digest_of
 from rljob_workers.dcs.errors import WeightTimeout
 from rljob_workers.dcs.weights import build_publisher, build_receiver
 from rljob_workers.dcs.weights.pod_pulls import PodPulls
@@ -58,6 +59,21 @@ def test_what_a_rank_has_linked_outlives_what_its_pod_keeps(world: World) -> Non
             assert_is(staged, weight(version), tensors(version))
     kept = Path(world.endpoints.weights_dir) / "rollout-0.pulled"
     assert sorted(path.name for path in kept.iterdir()) == ["Reference-1-2", "Reference-1-3"]
+
+
+def test_a_weight_of_the_same_name_with_other_bytes_is_pulled_anew(tmp_path: Path) -> None:
+    """Of another layout, or of a job that had this memory before: the name is a version's, the digest the bytes'."""
+    pulls = PodPulls(tmp_path, POD, 60)
+    pulled = offer(b"checksums of then")
+    with pulls.turn(lambda: None), pulls.pulling(pulled) as folder:
+        pulls.keep(pulled, folder, {0: b"checksums of then"})
+    assert pulls.find(pulled) == {0: b"checksums of then"}
+    assert pulls.find(offer(b"checksums of now")) is None
+
+
+def offer(checksums: bytes) -> WeightOffer:
+    part = OfferedPart(index=0, num_bytes=1, chunk_bytes=1, digest=digest_of(checksums), owner="127.0.0.1:1")
+    return WeightOffer(stream=Stream.POLICY, id=weight(0), layout="whole", parts=[part], peers=[])
 
 
 def test_a_rank_that_died_in_its_turn_has_lost_it(tmp_path: Path) -> None:
