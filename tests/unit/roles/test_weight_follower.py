@@ -118,6 +118,7 @@ def following(
             on_change=lambda: None,
             await_up=await_up,
             end_engine=engine.end,
+            first=RESUMED.weight.version if staged is RESUMED else WeightVersion(0),
             timeout_seconds=timeout_seconds,
         )
         follower.start()
@@ -178,6 +179,7 @@ def test_an_engine_that_does_not_drop_what_wrong_weights_have_made_is_ended(tmp_
         assert "has other weights" in said
 
 
+RESUMED = replace(STAGED, weight=WeightId(lineage=Lineage(2), version=WeightVersion(7)))
 FIRST = replace(STAGED, weight=WeightId(lineage=Lineage(1), version=WeightVersion(0)))
 
 
@@ -189,6 +191,7 @@ FIRST = replace(STAGED, weight=WeightId(lineage=Lineage(1), version=WeightVersio
         pytest.param(FIRST, [-7.0, -7.0], 1, EngineMismatch, 0, id="two processes compute version 0 otherwise"),
         pytest.param(FIRST, [-7.0, -9.0], 2, WrongWeights, 0, id="two processes have dropped it"),
         pytest.param(FIRST, [-7.0], 1, None, 1, id="the next process has taken it"),
+        pytest.param(RESUMED, [-7.0, -7.0], 1, EngineMismatch, 0, id="two compute the version that a job goes on from"),
     ],
 )
 def test_an_engine_with_other_weights(

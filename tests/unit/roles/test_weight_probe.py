@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from rljob_api.names import WeightVersion
 from rljob_api.spec import WeightSyncSpec
 from rljob_api.wire.weights import Probe
 from rljob_workers.dcs.weights.base import StagedWeights
@@ -80,17 +81,20 @@ def test_a_difference_names_the_tokens(found: list[float], said: str) -> None:
     [
         pytest.param(3, [[-0.7, -20.0]], Answer.LOAD_ANEW, id="a later version is loaded once more"),
         pytest.param(3, [[-0.7, -20.0]] * 2, Answer.GIVE_UP, id="and then its process is ended"),
-        pytest.param(0, [[-0.7, -20.0]], Answer.START_ANEW, id="of version 0 another process is asked"),
+        pytest.param(0, [[-0.7, -20.0]], Answer.START_ANEW, id="of the first version another process is asked"),
         pytest.param(0, [[-0.7, -20.0]] * 2, Answer.MISMATCH, id="which says the same"),
         pytest.param(0, [[-0.7, -20.0], [-0.9, -20.0]], Answer.GIVE_UP, id="or something else: neither has taken it"),
         pytest.param(0, [[NAN, NAN], [NAN, NAN]], Answer.GIVE_UP, id="or nothing that can be compared"),
         pytest.param(0, [[-0.7], [-0.7]], Answer.MISMATCH, id="of fewer tokens, twice the same"),
     ],
 )
-def test_what_follows_when_weights_are_refuted(version: int, found: list[list[float]], answer: Answer) -> None:
+@pytest.mark.parametrize("first", [0, 7], ids=["in the first epoch", "in one that goes on from version 7"])
+def test_what_follows_when_weights_are_refuted(
+    first: int, version: int, found: list[list[float]], answer: Answer
+) -> None:
     problems = [problem for one in found if (problem := difference(one, PROBE, 1e-4)) is not None]
     assert len(problems) == len(found)
-    assert answer_to(weight(version), problems) is answer
+    assert answer_to(weight(first + version), problems, WeightVersion(first)) is answer
 
 
 @pytest.mark.parametrize(

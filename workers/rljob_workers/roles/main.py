@@ -236,6 +236,7 @@ def _serve_tickets(rank: _Rank, engine: Engine, events: EventLoopThread) -> None
             on_change=wake.set,
             await_up=await_up,
             end_engine=end,
+            first=rank.session.welcome.restore.version,
             timeout_seconds=float(spec.weight_sync.timeout_seconds),
         )
         follower.start()

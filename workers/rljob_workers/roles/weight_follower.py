@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from rljob_api.names import WeightVersion
 from rljob_api.spec import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Stream
@@ -48,12 +49,14 @@ class WeightFollower:
         on_change: Callable[[], None],
         await_up: Callable[[], bool],
         end_engine: Callable[[str], object],
+        first: WeightVersion,
         timeout_seconds: float,
     ) -> None:
         """`on_change` is called from the follower's thread after every change of `held` and at its end.
 
         `await_up` blocks until the engine answers, with a deadline of its own; False where nobody waits any more.
         `end_engine` ends an engine's life for a reason, and returns when it has ended: its next one may take weights.
+        `first` is the version that the epoch began with.
         """
         self._receiver = receiver
         self._engine = engine
@@ -65,6 +68,7 @@ class WeightFollower:
         self._on_change = on_change
         self._await_up = await_up
         self._end_engine = end_engine
+        self._first = first
         self._timeout = timeout_seconds
         self._staged: StagedWeights | None = None
         self._stop = threading.Event()
@@ -167,7 +171,7 @@ class WeightFollower:
         self._refuted.append(problem)
         self._change(None)
         sentence = f"The engine says that it has {staged.weight} and has other weights: {problem}."
-        match answer_to(staged.weight, self._refuted):
+        match answer_to(staged.weight, self._refuted, self._first):
             case Answer.LOAD_ANEW:
                 self._said.put(f"{sentence} It is loaded anew, and what it made meanwhile is drawn again.")
                 self._on_change()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum, auto
 
+from rljob_api.names import WeightVersion
 from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.weights.base import StagedWeights
 from rljob_workers.engines.base import Engine
@@ -35,15 +36,15 @@ class Answer(Enum):
     """The engine is ended, and its rank leaves."""
 
 
-def answer_to(weight: WeightId, found: Sequence[Difference]) -> Answer:
+def answer_to(weight: WeightId, found: Sequence[Difference], first: WeightVersion) -> Answer:
     """To what was `found` of an engine in a row, the last of it under `weight`.
 
-    Version 0 is what trainer and engine have from the model's folder. A server that has dropped it is told from one
-    that computes it differently by a second process: that says the same again.
+    The `first` version of an epoch is what engines begin with, of another kind than before perhaps. A server that has
+    dropped it is told from one that computes it differently by a second process: that says the same again.
     """
     if len(found) == 1:
-        return Answer.START_ANEW if weight.version == 0 else Answer.LOAD_ANEW
-    if weight.version == 0 and found[-1].repeats(found[-2]):
+        return Answer.START_ANEW if weight.version == first else Answer.LOAD_ANEW
+    if weight.version == first and found[-1].repeats(found[-2]):
         return Answer.MISMATCH
     return Answer.GIVE_UP
 
