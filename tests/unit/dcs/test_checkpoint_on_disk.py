@@ -143,6 +143,18 @@ def test_a_record_file_that_gives_an_io_error_is_not_taken_for_none(root: Path) 
         read_record(root)
 
 
+@pytest.mark.parametrize("content", ["100 m in 9.58 s", '{"record": 9.58}'])
+def test_a_file_that_is_no_record_is_kept_beside_the_record_that_takes_its_name(root: Path, content: str) -> None:
+    record = read_record(root)
+    assert record is not None
+    write_record(root, record)
+    assert not (root / "record.json.damaged").exists()
+    (root / "record.json").write_text(content)
+    write_record(root, record)
+    assert (root / "record.json.damaged").read_text() == content
+    assert read_record(root) == record
+
+
 def test_a_folder_in_the_place_of_a_file_is_damage(root: Path) -> None:
     checksum = file_checksum(root / FOLDER / "config.json")
     take_away(root / FOLDER / "config.json")

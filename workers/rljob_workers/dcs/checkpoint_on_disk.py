@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from rljob_api.cluster import LATEST
 from rljob_api.wire.weights import CheckpointRecord
-from rljob_workers.dcs.checkpoint_folders import parse_folder
+from rljob_workers.dcs.checkpoint_folders import DAMAGED_SUFFIX, parse_folder
 from rljob_workers.dcs.checkpoint_layout import (
     CHECKSUMS_FILE,
     RECORD_FILE,
@@ -45,7 +45,10 @@ def read_record(root: Path) -> CheckpointRecord | None:
 
 
 def write_record(root: Path, record: CheckpointRecord) -> None:
-    """Makes `record` the one of the record file, and of the link that clones follow."""
+    """Makes `record` the one of the record file, and of the link that clones follow. A file that is none is kept."""
+    if read_record(root) is None:
+        with contextlib.suppress(FileNotFoundError):
+            (root / RECORD_FILE).rename(root / f"{RECORD_FILE}{DAMAGED_SUFFIX}")
     replace_synced(root / RECORD_FILE, record.model_dump_json(indent=1).encode())
     if (root / LATEST).exists() and not (root / LATEST).is_symlink():
         return  # a file or folder of that name is not ours, and stays

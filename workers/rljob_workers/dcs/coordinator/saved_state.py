@@ -131,13 +131,11 @@ class SavedFolder:
 
     def write_record(self, record: CheckpointRecord) -> None:
         """The record file, and the link to the newest folder, name `record` from here on; a damaged file is kept."""
-        path = self._root / RECORD_FILE
         try:
-            if self.has_damaged_record():
-                path.rename(path.with_name(f"{RECORD_FILE}{DAMAGED_SUFFIX}"))
-            write_record(self._root, record)
+            with _refusing():
+                write_record(self._root, record)
         except OSError as error:
-            _log.warning("%s cannot be written: %s", path, error)
+            _log.warning("%s cannot be written: %s", self._root / RECORD_FILE, error)
 
     def last_epoch(self) -> Epoch:
         """The highest epoch that has left something here; 0 where none is known of.
