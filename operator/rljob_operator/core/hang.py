@@ -10,7 +10,7 @@ from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import RankProcess
 from rljob_api.wire.observation import PodObservation, RankObservation
 from rljob_operator.core.observed import Observed
-from rljob_operator.core.pods import POLL_SLACK_SECONDS, REGISTER_LIMIT_SECONDS
+from rljob_operator.core.pods import POLL_SLACK_SECONDS, REGISTER_LIMIT_SECONDS, is_parted
 from rljob_operator.core.reach import heard_since, seen_seconds
 from rljob_operator.core.reasons import Reason
 from rljob_operator.core.roster import staying
@@ -25,8 +25,8 @@ def hanging(observed: Observed, status: RLJobStatus, now: float) -> list[Cause]:
     causes: list[Cause] = []
     for key, pod in staying(status):
         seen = observed.seen(key, pod.life)
-        if seen is None:
-            continue
+        if seen is None or is_parted(observed, status, seen, now):
+            continue  # it cannot ask for its order: its silence is judged, as its pod's
         causes += _silent(observed, status, key, pod, seen, now)
         causes += _unregistered(status, key, pod, seen, now - _ordered_at(observed, status, key, pod))
     return causes

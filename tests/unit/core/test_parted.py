@@ -76,3 +76,20 @@ def test_it_is_looked_again_when_the_first_is_given_up() -> None:
     world = make_cluster(policy=POLICY)
     part(world, [Role.ACTOR], LIMIT - 20)
     assert world.turn().look_again_at == pytest.approx(world.now + 22)
+
+
+def test_a_pod_that_does_not_hear_of_a_new_epoch_is_not_called_late() -> None:
+    """Its order is there, and it cannot ask for it: that is known by its silence already."""
+    world = make_cluster(policy=make_policy(coordinatorAbsenceSeconds=250))
+    part(world, [Role.REFERENCE], 20.0)
+    world.pod(Role.REFERENCE).deaf = True
+    world.failures = [make_failure(world.status, key(Role.ACTOR))]
+    world.turn()
+    world.turn()
+    assert world.status.restart.opened == 2
+    part(world, [Role.REFERENCE], 200.0)
+    assert [event for event in world.turn(180.0).events if event.scope] == []
+    part(world, [Role.REFERENCE], 253.0)
+    world.turn()
+    assert world.settle().status.phase is Phase.RUNNING
+    assert (world.status.restart.epoch, world.status.restart.counted_towards_max) == (2, 1)
