@@ -45,14 +45,15 @@ def start_over(path: Path, record: RunRecord, earlier: Earlier) -> str:
 
 
 def _keep(path: Path, record: RunRecord) -> str:
-    if not record.moves:
+    if str(path) not in record.moves:
         number = record.leaves or _free_number(path, record)
         moves = {str(base): str(_beside(base, number)) for base in _bases(path, record)}
         record = record.model_copy(update={"leaves": number, "moves": moves})
         record.write(path)
     targets = {Path(base): Path(target) for base, target in record.moves.items()}
     for base, target in targets.items():
-        target.mkdir(mode=base.stat().st_mode & 0o777, exist_ok=True)
+        if not target.is_dir():
+            target.mkdir(mode=base.stat().st_mode & 0o777)
     _sync(_move(path, record, targets) | {target.parent for target in targets.values()})
     for base, target in targets.items():
         if base != path:

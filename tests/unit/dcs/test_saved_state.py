@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rljob_api.names import Epoch
 from rljob_workers.dcs.coordinator.saved_state import SavedFolder
 from tests.power_cuts import noted_syncs
 
@@ -24,6 +25,6 @@ def test_a_damaged_folder_is_aside_for_good(tmp_path: Path) -> None:
 def test_a_begun_epoch_is_on_the_disk(tmp_path: Path) -> None:
     saved = SavedFolder(tmp_path)
     with noted_syncs() as disk:
-        saved.note_epoch(3)
+        saved.note_epoch(Epoch(3))
         assert disk.lost(tmp_path / "begun.json") is None
     assert saved.last_epoch() == 3

@@ -99,6 +99,19 @@ def test_a_start_that_was_cut_off_anywhere_is_finished_by_the_next(
     begin(kept, manifest_of(kept))
 
 
+def test_a_run_that_was_renamed_after_its_start_was_cut_off_is_kept_beside_its_new_name(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_run(run, job())
+    with monkeypatch.context() as patch:
+        patch.setattr(earlier_run, "_move", Mock(side_effect=OSError(5, "Input/output error")))
+        with pytest.raises(RunRefused, match="Input/output error"):
+            start_over(run, job())
+    renamed = run.rename(run.with_name("renamed"))
+    start_over(renamed, job())
+    assert files(run.with_name("renamed.1")) == set(OURS)
+
+
 def is_text(file: Path) -> None:
     file.write_text("cross country, 12 km")
 
