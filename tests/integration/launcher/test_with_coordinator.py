@@ -102,6 +102,23 @@ def test_a_death_while_the_coordinator_is_dead_is_reported_before_those_that_lef
     assert is_running(launcher)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("world", [8], indirect=True, ids=["ranks leave after 8 s"])
+def test_a_rank_that_left_for_want_of_the_coordinator_is_reported_as_cut_off_with_its_launcher(
+    world: World, parent: ParentProcess
+) -> None:
+    world.begin()
+    parent.spawn(ROLLOUT)
+    ready(world, ROLLOUT, 1)
+    world.kill()
+    eventually("it to leave", lambda: f"exited with code {EXIT_CUT_OFF}" in parent.log("rollout-0"))
+    world.start()
+    failure = eventually("the report", lambda: next(iter(world.status().failures), None))
+    assert (failure.exit_code, failure.cut_off) == (EXIT_CUT_OFF, True)
+    seen = eventually("its process", lambda: next((pod for pod in world.status().pods if pod.processes), None))
+    assert [process.cut_off for process in seen.processes] == [True]
+
+
 def test_a_coordinator_that_is_killed_costs_neither_rank_nor_launcher(world: World, parent: ParentProcess) -> None:
     world.begin()
     launcher = parent.spawn(ROLLOUT)
