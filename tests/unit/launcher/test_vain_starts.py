@@ -8,6 +8,7 @@ from rljob_workers.launcher.vain_starts import MAX_BY_ONE_CAUSE, MAX_STARTS, Vai
 
 LACKS = "AttributeError: 'Gemma2Config' object has no attribute 'hidden_act' (gemma2.py:231, in __init__)"
 FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has {} MiB free"
+SCHEDULER = "RuntimeError: Rank 0 scheduler died during initialization (exit code: {}). If exit code is -9 (SIGKILL), a"
 TAKEN = "OSError: [Errno 98] Address already in use"
 
 
@@ -18,6 +19,8 @@ TAKEN = "OSError: [Errno 98] Address already in use"
         pytest.param([f"its process {n} has died at 0x{n:x}" for n in range(9)], MAX_BY_ONE_CAUSE, id="numbers change"),
         pytest.param([LACKS, TAKEN, LACKS, TAKEN, LACKS, LACKS, LACKS], 7, id="a cause has to repeat itself in a row"),
         pytest.param([FULL.format(n) for n in range(20)], MAX_STARTS, id="memory of a process that ends comes free"),
+        pytest.param([SCHEDULER.format(-9)] * 20, MAX_STARTS, id="so does what the kernel has ended a scheduler for"),
+        pytest.param([SCHEDULER.format(1)] * 20, MAX_BY_ONE_CAUSE, id="but one that has ended by itself will again"),
         pytest.param([TAKEN] * 20, MAX_STARTS, id="so does a port"),
         pytest.param([None] * 20, MAX_STARTS, id="killed without a word, perhaps by somebody"),
         pytest.param([f"KeyError: '{word}'" for word in "abcdefghijkl"], MAX_STARTS, id="another one each time"),

@@ -17,10 +17,11 @@ engine that dies at once, and some for one that loads a model first: processes e
 _PASSES = re.compile(
     r"out ?of ?memory|cannot allocate memory|address already in use|busy or unavailable|temporarily unavailable"
     r"|no space left|too many open files|stale file handle|input/output error|timed? ?out|connection (refused|reset)"
-    r"|no free memory|not enough memory|NCCL",
+    r"|no free memory|not enough memory|NCCL|exit code:? -9\b",
     re.IGNORECASE,
 )
-"""What another process may hold that is about to end, or what a disk or network may get over."""
+"""What another process may hold that is about to end, or what a disk or network may get over. SGLang tells so (-9) of a
+scheduler that was killed, as the kernel does for want of memory."""
 
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)*", re.IGNORECASE)
 
