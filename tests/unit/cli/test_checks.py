@@ -297,6 +297,32 @@ def test_what_a_person_would_want_to_know_is_a_warning(
     assert said in found[0]
 
 
+MISTRAL = {"model_type": "mistral", "sliding_window": 64}
+QWEN2 = {"model_type": "qwen2", "sliding_window": 64}
+
+
+@pytest.mark.parametrize(
+    ("fields", "changes", "is_told"),
+    [
+        pytest.param(MISTRAL, {"spec.rollout.sampling.maxNewTokens": 100}, True, id="answers"),
+        pytest.param(MISTRAL, {"spec.rollout.maxPromptTokens": 60}, True, id="with their prompts"),
+        pytest.param(MISTRAL, {"spec.rollout.maxPromptTokens": 40}, False, id="what fits the window"),
+        pytest.param({**QWEN2, "use_sliding_window": False}, {"spec.rollout.maxPromptTokens": 60}, False, id="off"),
+        pytest.param({**QWEN2, "use_sliding_window": True}, {"spec.rollout.maxPromptTokens": 60}, True, id="on"),
+        pytest.param({**MISTRAL, "model_type": "gemma2"}, {"spec.rollout.maxPromptTokens": 60}, False, id="it has it"),
+    ],
+)
+def test_a_sliding_window_that_sglang_does_not_have_is_a_warning_where_it_would_be_felt(
+    folder: Path, fields: dict[str, Any], changes: dict[str, Any], is_told: bool
+) -> None:
+    write_model(folder, fields)
+    short = {**SERVED, "spec.rollout.sampling.maxNewTokens": 8}
+    found = [text for text in told(folder, {**short, **changes}, "warnings") if "sliding window" in text]
+    assert bool(found) == is_told
+    if found:
+        assert "the model in model has a sliding window of 64 tokens, which SGLang does not have for " in found[0]
+
+
 def test_a_template_that_is_said_to_stay_out_is_no_warning(folder: Path) -> None:
     write_model(folder, {}, chat_template=TEMPLATE)
     assert told(folder, {**FOLDER, "spec.data.applyChatTemplate": False}, "warnings") == []
