@@ -56,7 +56,7 @@ def at_work(seen: PodObservation, epoch: int) -> list[RankObservation]:
 
 
 def has_time(ranks: Iterable[RankObservation], waited: float) -> bool:
-    """Whether savers that were told to leave so long ago are waited for."""
+    """Whether savers that were ordered to leave so long ago are waited for."""
     return waited < DRAIN_LIMIT_SECONDS or any((rank.busy_left_seconds or 0.0) > 0 for rank in ranks)
 
 

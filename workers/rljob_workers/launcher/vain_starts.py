@@ -20,7 +20,7 @@ _PASSES = re.compile(
     r"|no free memory|not enough memory|NCCL|exit code:? -9\b",
     re.IGNORECASE,
 )
-"""What another process may hold that is about to end, or what a disk or network may get over. SGLang tells so (-9) of a
+"""What another process may hold that is about to end, or what a disk or network may get over. SGLang says -9 of a
 scheduler that was killed, as the kernel does for want of memory."""
 
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)*", re.IGNORECASE)
