@@ -9,10 +9,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rljob_api.backends import TrainerBackend, trainer_backend
+from rljob_api.backends import TrainerBackend, head_dtype, trainer_backend
 from rljob_api.decoder_config import read_config
 from rljob_api.engine_spec import EngineKind
-from rljob_cli.family_lookup import model_family_problem
+from rljob_cli.family_lookup import family_finding
 from rljob_cli.findings import Finding, problem, unchecked, warning
 from rljob_cli.json_text import parsed
 
@@ -76,9 +76,12 @@ def _computing_findings(spec: RLJobSpec, folder: Path, described: Mapping[str, A
     """Whether trainer and engine compute this family."""
     backend = trainer_backend(spec)
     if backend is TrainerBackend.FSDP:
-        told = model_family_problem(folder / "config.json", packing=spec.training.packing)
-        if told is not None:
-            yield problem(told, *_BACKEND, "spec.model.path", "spec.training.packing")
+        has_wide_head = head_dtype(spec) is not spec.model.dtype
+        file = folder / "config.json"
+        found = family_finding(file, packing=spec.training.packing, has_wide_head=has_wide_head)
+        if found is not None:
+            uses = (*_BACKEND, "spec.model", "spec.training.packing", "spec.roles.actor.gpus")
+            yield Finding(found.level, found.text, uses)
     reason = _decoder_problem(described)
     if reason is None:
         return

@@ -18,6 +18,8 @@ from typing import Any
 
 from rljob_api.families import FAMILIES, family_problem
 
+EXIT_NOT_PROVEN = 75
+"""Of the process that makes a proof, as sysexits.h calls what may be tried again."""
 _PACKAGES = ("rljob", "torch", "transformers")
 _NOT_OF_THE_MODEL = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache")
 
@@ -28,12 +30,14 @@ class FamilyProof:
 
     packed: str | None
     padded: str | None
+    head: str | None
+    """The same of logits in a wider type than that of the model (`model.headDtype`)."""
 
-    def problem(self, described: Mapping[str, Any], *, packing: bool) -> str | None:
+    def problem(self, described: Mapping[str, Any], *, packing: bool, has_wide_head: bool) -> str | None:
         """A sentence with the field that can be changed, or None."""
         found = self.packed if packing else self.padded
         if found is None:
-            return None
+            return self._problem_of_head(described) if has_wide_head else None
         cure = "Give a model of another family."
         if packing and self.padded is None:
             cure = "Set training.packing to false, which computes its rows padded instead, and right."
@@ -41,6 +45,28 @@ class FamilyProof:
         return (
             f"model.path: its config.json has model_type {described.get('model_type')!r}, whose {rows} rows are not"
             f" computed right: {found}. {cure}"
+        )
+
+    def _problem_of_head(self, described: Mapping[str, Any]) -> str | None:
+        if self.head is None:
+            return None
+        return (
+            f"model.headDtype: float32 logits of a model whose config.json has model_type"
+            f" {described.get('model_type')!r} are not computed right: {self.head}. Set model.headDtype to what"
+            " model.dtype is."
+        )
+
+
+class NotProven(RuntimeError):
+    """Whether a model is computed right could not be shown, for a reason that passes: nothing is kept of it."""
+
+    @classmethod
+    def now(cls, described: Mapping[str, Any], reason: str) -> NotProven:
+        """With a sentence; `reason` is an exception's own text."""
+        return cls(
+            f"model.path: whether a model whose config.json has model_type {described.get('model_type')!r} is computed"
+            f" right could not be shown now: {reason.rstrip('.')}. Try again when that"
+            " is mended."
         )
 
 

@@ -1,6 +1,7 @@
 """What a job names and this machine lacks: a sentence for each."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from rljob_api.family_proofs import EXIT_NOT_PROVEN, FamilyProof, NotProven, keep_proof
 from rljob_api.manifest import parse_manifest, resolve_paths
+from rljob_cli.findings import Level
 from rljob_cli.preflight import preflight
 from tests.unit.api.manifests import changed
 
@@ -148,6 +151,40 @@ def test_a_family_that_is_not_in_the_table_is_tried_on_a_twin_by_a_process_and_o
     monkeypatch.setattr(sys, "executable", "/there is no other process")
     assert _problems(tmp_path, packed, GOOD_LINE) == [problem]
     assert _problems(tmp_path, {**packed, "spec.training.packing": False}, GOOD_LINE) == []
+
+
+def test_a_head_that_cannot_be_widened_is_refused_where_its_logits_would_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    described = {"model_type": "opt"}
+    keep_proof(described, FamilyProof(packed=None, padded=None, head="its head is not one matrix"))
+    (tmp_path / "model").mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (tmp_path / "model" / name).write_text(json.dumps(described))
+    served = {"spec.model": {"path": "model", "dtype": "bfloat16"}, "spec.roles.rollout.engine.kind": "SGLang"}
+    assert _problems(tmp_path, served, GOOD_LINE) == []
+    (problem,) = _problems(tmp_path, {**served, "spec.model.headDtype": "float32"}, GOOD_LINE)
+    assert problem.startswith("spec.model.headDtype: float32 logits of a model whose config.json has model_type 'opt'")
+
+
+@pytest.mark.parametrize("code", [EXIT_NOT_PROVEN, 137])
+def test_a_twin_that_could_not_be_made_now_is_not_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "model").mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (tmp_path / "model" / name).write_text(json.dumps({"model_type": "opt"}))
+    served = {"spec.model": {"path": "model"}, "spec.roles.rollout.engine.kind": "SGLang"}
+    said = NotProven.now({"model_type": "opt"}, "[Errno 28] No space") if code == EXIT_NOT_PROVEN else "Killed"
+    (tmp_path / "python").write_text(f'#!/bin/sh\necho "{said}" >&2\nexit {code}\n')
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    job = parse_manifest(yaml.safe_dump(changed({**served, "spec.data.prompts": "/dev/null"})), "job.yaml")
+    (found,) = preflight(resolve_paths(job, tmp_path)).of(Level.UNCHECKED)
+    assert re.search(r"^spec\.model\.path: .*'opt' is computed right could not be shown now: .*Try again", found)
+    assert not list((tmp_path / "cache").rglob("*.json"))
 
 
 def test_a_tokenizer_must_be_there(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def _build_sharded_trainer(
         device=str(device),
     )
     described = described_config(spec.model, tokenizer)
-    require_right(described, packing=config.packing)
+    require_right(described, packing=config.packing, has_wide_head=options.head_dtype is not None)
     model = build_sharded(model_config(described), options, mesh_of(group, device))
     return FsdpTrainer(model, config, group)
 
@@ -164,7 +164,7 @@ def _build_whole_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> F
         storage=dtype, compute=dtype, packing=packing, head_dtype=_wide_head_dtype(spec), device=str(own_device())
     )
     described = described_config(spec.model, tokenizer)
-    require_right(described, packing=packing)
+    require_right(described, packing=packing, has_wide_head=options.head_dtype is not None)
     model = build_whole(model_config(described), options)
     return FsdpForwardModel(model, limits=micro_batch_limits(spec.training), packing=packing)
 

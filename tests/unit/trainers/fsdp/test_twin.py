@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors import SafetensorError
 
 from rljob_api.family_proofs import FamilyProof, keep_proof, kept_proof
 from rljob_workers.trainers.fsdp import proof, twin
 from rljob_workers.trainers.fsdp.building import build_whole, model_config
-from rljob_workers.trainers.fsdp.proof import require_right
+from rljob_workers.trainers.fsdp.proof import NotProven, require_right
 from rljob_workers.trainers.fsdp.twin import prove
 from rljob_workers.trainers.fsdp.twin_config import twin_configs
 
@@ -46,6 +48,93 @@ def test_a_twin_shows_what_is_right(kind: str, fields: dict[str, Any], packed: s
     for one, expected in ((found.packed, packed), (found.padded, padded)):
         assert (one is None) == (expected is None), one
         assert re.search(expected or "", one or ""), one
+    assert found.head is None
+
+
+PASSING = [
+    pytest.param("save_pretrained", OSError(28, "No space left on device"), id="a full disk"),
+    pytest.param(
+        "save_pretrained",
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        id="a full disk, by safetensors",
+    ),
+    pytest.param("forward", MemoryError(), id="no memory"),
+    pytest.param(
+        "forward",
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: 4 GB"),
+        id="no memory, by torch",
+    ),
+    pytest.param(
+        "forward", ImportError("this model requires the package einops"), id="a package that is not there yet"
+    ),
+]
+
+
+@pytest.mark.parametrize("place", ["the twin's own", "the trainer's"])
+@pytest.mark.parametrize(("method", "error"), PASSING)
+def test_what_passes_is_no_proof_and_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, error: Exception, place: str
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    described = model_config({"model_type": "opt"}).to_dict()
+    if place == "the trainer's":
+        monkeypatch.setattr(twin, "load_folder", fails)
+    else:
+        monkeypatch.setattr(f"transformers.OPTForCausalLM.{method}", fails)
+    with pytest.raises(
+        NotProven, match=r"^model\.path: .* model_type 'opt' .* could not be shown now: .*Try again"
+    ) as seen:
+        require_right(described, packing=True)
+    assert _first(error) in str(seen.value)
+    assert not list(tmp_path.rglob("*.json"))
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    require_right(described, packing=True)
+
+
+def _first(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def test_a_head_that_is_no_matrix_is_known_before_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = twin._made
+    monkeypatch.setattr(
+        twin, "_made", lambda small: (one := made(small), setattr(one, "get_output_embeddings", torch.nn.Identity))[0]
+    )
+    found = prove(model_config({"model_type": "opt"}).to_dict())
+    assert (found.packed, found.padded, found.head) == (None, None, "its head is not one matrix")
+    assert found.problem({"model_type": "opt"}, packing=True, has_wide_head=False) is None
+    assert found.problem({"model_type": "opt"}, packing=True, has_wide_head=True) == (
+        "model.headDtype: float32 logits of a model whose config.json has model_type 'opt' are not computed right: its"
+        " head is not one matrix. Set model.headDtype to what model.dtype is."
+    )
+
+
+def test_logits_that_a_family_rounds_for_itself_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import OPTForCausalLM
+
+    own = OPTForCausalLM.forward
+
+    def rounds(self: OPTForCausalLM, *args: Any, **kwargs: Any) -> Any:
+        found = own(self, *args, **kwargs)
+        found.logits = found.logits.to(self.lm_head.weight.dtype).float()
+        return found
+
+    monkeypatch.setattr(OPTForCausalLM, "forward", rounds)
+    found = prove(model_config({"model_type": "opt"}).to_dict())
+    assert (found.packed, found.head) == (None, "its forward pass rounds them to bfloat16")
+
+
+def test_a_head_that_does_more_than_a_product_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import OPTForCausalLM
+
+    monkeypatch.setattr(OPTForCausalLM, "get_output_embeddings", lambda self: self.model.decoder.layers[0].fc1)
+    found = prove(model_config({"model_type": "opt"}).to_dict())
+    assert found.packed is None
+    assert found.head is not None
 
 
 def test_a_trainer_that_leaves_dropout_on_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +169,7 @@ def test_a_proof_is_made_once_and_its_sentence_names_the_cure(tmp_path: Path, mo
 
     def prove_once(described: dict[str, Any]) -> FamilyProof:
         made.append(described)
-        return FamilyProof(packed="rows see each other", padded=None)
+        return FamilyProof(packed="rows see each other", padded=None, head=None)
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(twin, "prove", prove_once)
@@ -103,7 +192,7 @@ def test_a_user_without_a_home_has_it_made_each_time(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr("os.getuid", lambda: 1_234_567)
-    keep_proof({"model_type": "opt"}, FamilyProof(packed=None, padded=None))
+    keep_proof({"model_type": "opt"}, FamilyProof(packed=None, padded=None, head=None))
     assert kept_proof({"model_type": "opt"}) is None
 
 
@@ -112,7 +201,9 @@ def test_the_proof_of_a_process_is_printed_for_who_started_it(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a file"))
     (tmp_path / "a file").write_text("so that nothing can be kept")
-    monkeypatch.setattr(twin, "prove", lambda described: FamilyProof(packed=described["model_type"], padded=None))
+    monkeypatch.setattr(
+        twin, "prove", lambda described: FamilyProof(packed=described["model_type"], padded=None, head="no matrix")
+    )
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "opt"}))
     proof.main(tmp_path / "config.json")
-    assert json.loads(capsys.readouterr().out) == {"packed": "opt", "padded": None}
+    assert json.loads(capsys.readouterr().out) == {"packed": "opt", "padded": None, "head": "no matrix"}

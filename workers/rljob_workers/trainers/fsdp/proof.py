@@ -16,20 +16,23 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.families import family_problem
-from rljob_api.family_proofs import FamilyProof, keep_proof, kept_proof, needs_proof
+from rljob_api.family_proofs import EXIT_NOT_PROVEN, FamilyProof, NotProven, keep_proof, kept_proof, needs_proof
 
 
-def require_right(described: Mapping[str, Any], *, packing: bool) -> None:
-    """ValueError, with the field that can be changed, where the model is not computed right in this layout of rows."""
+def require_right(described: Mapping[str, Any], *, packing: bool, has_wide_head: bool = False) -> None:
+    """ValueError, with the field that can be changed, where the model is not computed right in this layout of rows.
+
+    `has_wide_head`: its logits are to be in a wider type than its own. NotProven where it cannot be known now.
+    """
     problem = family_problem(described)
     if problem is None and needs_proof(described):
-        problem = proof_of(described).problem(described, packing=packing)
+        problem = proof_of(described).problem(described, packing=packing, has_wide_head=has_wide_head)
     if problem is not None:
         raise ValueError(problem)
 
 
 def proof_of(described: Mapping[str, Any]) -> FamilyProof:
-    """As kept, else made now, and kept."""
+    """As kept, else made now, and kept. NotProven where it cannot be made now, of which nothing is kept."""
     kept = kept_proof(described)
     if kept is not None:
         return kept
@@ -41,11 +44,14 @@ def proof_of(described: Mapping[str, Any]) -> FamilyProof:
 
 
 def main(file: Path) -> None:
-    """Prints the proof of a config.json as JSON, and keeps it; a sentence on stderr where there can be none."""
+    """Prints the proof of a config.json as JSON, and keeps it; a sentence on stderr where there can be none, or now."""
     try:
         proof = proof_of(json.loads(file.read_bytes()))
     except ValueError as error:
         sys.exit(str(error))
+    except NotProven as error:
+        print(error, file=sys.stderr)  # noqa: T201 -- for who has started this
+        sys.exit(EXIT_NOT_PROVEN)
     print(json.dumps(asdict(proof)))  # noqa: T201 -- for who has started this
 
 
