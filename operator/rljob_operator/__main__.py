@@ -14,6 +14,10 @@ from rljob_operator.operator_process import OperatorProcess
 from rljob_operator.options import OptionsRefused
 from rljob_operator.options_file import load_options
 
+RECURSION = 25_000
+"""The API server takes objects of 10000 levels. kopf's reader of JSON counts a level as a call: by Python's own limit
+(1000) one job nested more deeply would end the operator at each start. The main thread's stack has room for 20000."""
+
 
 class _JsonLines(logging.Formatter):
     """One object a line, for collectors of logs."""
@@ -39,6 +43,7 @@ def main() -> int:
     parser.add_argument("--log-level", choices=("debug", "info", "warning"), default="info")
     arguments = parser.parse_args()
     _configure_logging(arguments.log_format, arguments.log_level)
+    sys.setrecursionlimit(RECURSION)
     try:
         process = OperatorProcess(load_options(arguments.config))
     except ValueError as error:

@@ -17,6 +17,7 @@ from kubernetes.aio.client.rest import RESTResponse
 
 from rljob_api.failpoints import failpoint
 from rljob_operator.adapters.answers import read_at_most, what_came_back
+from rljob_operator.adapters.decoding import decoded
 from rljob_operator.adapters.errors import ApiNotFound, ApiUnreachable, refusal
 from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.resources import Resource
@@ -182,10 +183,9 @@ class Api:
         if status >= 300:
             raise _refused(f"{verb} {path}", response, answer)
         try:
-            decoded: Json = orjson.loads(answer)
+            return decoded(answer)
         except orjson.JSONDecodeError as error:  # something in between has answered
             raise ApiUnreachable(f"the API server answered {method} {path} with what is no JSON: {error}") from error
-        return decoded
 
     async def _send(
         self,

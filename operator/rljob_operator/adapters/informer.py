@@ -17,6 +17,7 @@ import orjson
 
 from rljob_operator.adapters.api import METADATA_ONLY, Api, Json
 from rljob_operator.adapters.backoff import backoff_seconds
+from rljob_operator.adapters.decoding import decoded
 from rljob_operator.adapters.errors import ApiGone, ApiRefused, ApiUnreachable
 from rljob_operator.adapters.metrics import Metrics
 from rljob_operator.adapters.resources import Resource
@@ -143,7 +144,7 @@ class Informer:
             self._alive_at = time.monotonic()
             async for line in _lines(stream):
                 self._alive_at = time.monotonic()
-                event = orjson.loads(line)
+                event = decoded(line)
                 raw = event["object"]
                 match event["type"]:
                     case "ADDED" | "MODIFIED":
