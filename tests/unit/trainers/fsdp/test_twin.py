@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from rljob_api.family_proofs import FamilyProof, keep_proof, kept_proof
+from rljob_api.family_proofs import FamilyProof, NotProven, keep_proof, kept_proof
 from rljob_workers.trainers.fsdp import proof, twin
 from rljob_workers.trainers.fsdp.building import build_whole, model_config
-from rljob_workers.trainers.fsdp.proof import NotProven, require_right
+from rljob_workers.trainers.fsdp.proof import require_right
 from rljob_workers.trainers.fsdp.twin import prove
 from rljob_workers.trainers.fsdp.twin_config import twin_configs
 
@@ -101,9 +101,13 @@ def _first(error: Exception) -> str:
 
 def test_a_head_that_is_no_matrix_is_known_before_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
     made = twin._made
-    monkeypatch.setattr(
-        twin, "_made", lambda small: (one := made(small), setattr(one, "get_output_embeddings", torch.nn.Identity))[0]
-    )
+
+    def made_with_another_head(small: dict[str, Any]) -> Any:
+        model = made(small)
+        monkeypatch.setattr(model, "get_output_embeddings", torch.nn.Identity)
+        return model
+
+    monkeypatch.setattr(twin, "_made", made_with_another_head)
     found = prove(model_config({"model_type": "opt"}).to_dict())
     assert (found.packed, found.padded, found.head) == (None, None, "its head is not one matrix")
     assert found.problem({"model_type": "opt"}, packing=True, has_wide_head=False) is None
