@@ -28,7 +28,7 @@ def make_gang(
 ) -> dict[str, Any]:
     manifest = make(
         folder,
-        rollout={"numRollouts": 40},
+        rollout={"numRollouts": 80},
         training={"microBatchSize": 4},
         roles={"actor": {"replicas": 2, "ranksPerPod": 2}, **(roles or {})},
         restartPolicy={"heartbeatTimeoutSeconds": 10, "stallTimeoutSeconds": 120},
@@ -137,7 +137,7 @@ def test_a_sharded_rank_that_hangs_among_others_that_beat_is_named(tmp_path: Pat
     armed = {"RLJOB_FAILPOINTS": "collective.section=hang:30", "RLJOB_FAILPOINTS_DIR": str(marks)}
     manifest = make_gang(tmp_path, make=make_manifest)
     manifest["spec"]["roles"]["actor"]["backend"] = "Fsdp"
-    manifest["spec"]["rollout"]["numRollouts"] = 20
+    manifest["spec"]["rollout"]["numRollouts"] = 40
     manifest["spec"]["restartPolicy"] |= {"heartbeatTimeoutSeconds": 15, "collectiveTimeoutSeconds": 16}
     with RunningJob(tmp_path, manifest, armed) as job:
         job.wait_for("a restart", lambda: len(restarts(job)) > 0)

@@ -36,25 +36,32 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, 
     }
 
 
+FOUR_RANKS = (4, "float64", 0, ALL)
 WORLDS = [
-    pytest.param(1, "float64", 0, "", ALL, id="one rank", marks=pytest.mark.long),
-    pytest.param(4, "float64", 0, "", ALL, id="four ranks, which save after step 3"),
-    pytest.param(2, "float64", 3, "float64-4-0", SOME, id="two ranks go on with what four have saved"),
-    pytest.param(
-        1, "float64", 3, "float64-4-0", SOME, id="one rank goes on with what four have saved", marks=pytest.mark.long
-    ),
-    pytest.param(2, "float32", 0, "", SOME, id="two ranks in float32"),
+    pytest.param(1, "float64", 0, ALL, id="one rank", marks=pytest.mark.long),
+    pytest.param(*FOUR_RANKS, id="four ranks, which save after step 3"),
+    pytest.param(2, "float64", 3, SOME, id="two ranks go on with what four have saved"),
+    pytest.param(1, "float64", 3, SOME, id="one rank goes on with what four have saved", marks=pytest.mark.long),
+    pytest.param(2, "float32", 0, SOME, id="two ranks in float32"),
 ]
 
 
-@pytest.mark.parametrize(("world", "precision", "first", "source", "names"), WORLDS)
+def train(folder: Path, world: int, precision: str, first: int, names: str) -> Path:
+    """Where so many ranks have trained from step `first` on, once for all tests; after the four where that is not 0."""
+    work = folder / f"{precision}-{world}-{first}"
+    if not work.exists():
+        source = train(folder, *FOUR_RANKS).name if first else ""
+        arguments = [precision, names, str(first), str(STEPS), source]
+        run_world("tests.integration.trainers.training_ranks", world=world, folder=work, arguments=arguments)
+    return work
+
+
+@pytest.mark.parametrize(("world", "precision", "first", "names"), WORLDS)
 def test_any_world_trains_what_a_plain_loop_trains(
-    world: int, precision: str, first: int, source: str, names: str, plain: tuple[Path, Mapping[str, Trained]]
+    world: int, precision: str, first: int, names: str, plain: tuple[Path, Mapping[str, Trained]]
 ) -> None:
     folder, families = plain
-    work = folder / f"{precision}-{world}-{first}"
-    arguments = [precision, names, str(first), str(STEPS), source]
-    run_world("tests.integration.trainers.training_ranks", world=world, folder=work, arguments=arguments)
+    work = train(folder, world, precision, first, names)
     for name in names.split(","):
         trained = families[name]
         is_partly = precision == "float64" and name in PARTLY_FLOAT32
