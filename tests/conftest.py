@@ -66,11 +66,13 @@ LONGEST_FIRST = (
 Where a file stands decides how long a run takes, and nothing else."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives each test the marker named as its first folder, and sorts."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Gives each test the marker named as its first folder, and sorts; the long tests of a story bring the others."""
     places = {_TESTS / file: place for place, file in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
     for item in items:
         kind = item.path.relative_to(_TESTS).parts[0]
         if kind in _KINDS:
             item.add_marker(kind)
+        if item.get_closest_marker("story") and config.getoption("markexpr") == "long":
+            item.add_marker("long")

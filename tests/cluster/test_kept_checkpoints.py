@@ -27,7 +27,7 @@ NAME = "kept"
 CLAIM = checkpoint_claim_name(NAME)
 PATIENT = {"heartbeatTimeoutSeconds": 60}
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.story]
 
 
 class Stage:
