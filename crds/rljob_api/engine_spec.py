@@ -39,7 +39,7 @@ class EngineSpec(RuledModel):
     """The interpreter of another environment that has SGLang, for servers with GPUs; null: the worker's own."""
     startup_timeout_seconds: int | None = Field(default=None, ge=1, le=86400)
     """For a server to answer after its start; later it is killed and started anew. Null: 300, and 1800 for
-    SGLang, which may have to compile kernels. Also for the imports of a pod's first process, of a coordinator's pod, and
+    SGLang, which may have to compile kernels. Also for the imports of a pod's first process, of a coordinator's, and
     of `rljob run`'s preloaded parent (there: without reading or computing), if it is longer than their own 900, 900 and
     120."""
     tensor_parallel: int = Field(default=1, ge=1, le=64)
