@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from rljob_api.names import Role
 from rljob_api.status import ConditionType, RLJobStatus
-from rljob_operator.core import PodEnding, begin
+from rljob_operator.core import PodEnding, PodState, begin
 from rljob_operator.core.conditions import is_true
 from rljob_operator.core.gangs import levelled
 from rljob_operator.core.roster import pods, with_pods
@@ -68,5 +68,20 @@ def test_peers_of_an_actor_pod_that_was_lost_begin_in_its_generation_after_one_r
     cluster.end(cluster.pod(Role.ACTOR, 1), PodEnding.EVICTED)
     cluster.settle(12)
     assert len({cluster.replica(Role.ACTOR, replica).generation for replica in (0, 1)}) == 1
+    assert cluster.status.restart.global_restarts == 1
+    assert is_true(cluster.status, ConditionType.READY)
+
+
+def test_peers_of_an_actor_pod_that_was_lost_before_it_ran_begin_in_the_generation_of_the_next() -> None:
+    """Its loss restarts nothing: only their order says that the pod whose ranks they wait for is another one."""
+    cluster = make_cluster(replicas={Role.ROLLOUT: 1, Role.ACTOR: 2, Role.ADVANTAGES: 1})
+    cluster.starts = PodState.PENDING
+    cluster.end(cluster.pod(Role.ACTOR, 1), PodEnding.EVICTED)
+    cluster.settle(12)
+    placed = cluster.pod(Role.ACTOR, 1)
+    placed.has_run, cluster.starts = False, PodState.RUNNING
+    cluster.end(placed, PodEnding.EVICTED)
+    cluster.settle(12)
+    assert [cluster.replica(Role.ACTOR, replica).generation for replica in (0, 1)] == [1, 1]
     assert cluster.status.restart.global_restarts == 1
     assert is_true(cluster.status, ConditionType.READY)
