@@ -40,7 +40,7 @@ demo: install ## Trains the quickstart: five roles, a real Redis, reward from 0.
 	$(BIN)/rljob run examples/quickstart.yaml --out rljob-out/quickstart
 
 test: install ## Lint, types, contracts and all tests; the cluster's beside the others, since they mostly wait
-	@$(BIN)/python scripts/run_targets.py 'lint,test-local' test-cluster
+	@$(BIN)/python scripts/run_targets.py test-local 'test-cluster,lint'
 	@echo "All passed. make test-long has the rest: $(LONG)."
 
 test-long: install ## What make test leaves out, since it takes long: a lost node, random schedules, benchmarks, the peer

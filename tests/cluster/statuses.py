@@ -82,6 +82,7 @@ FULL = RLJobStatus(
         consecutive=1,
         checkpoint=4,
         revision="0123456789ab",
+        proven_revision="0123456789ab",
         releasing=True,
         handled_request="2026",
     ),
