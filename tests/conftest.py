@@ -19,6 +19,7 @@ _KINDS = frozenset({"unit", "integration", "cluster", "gpu"})
 _TESTS = Path(__file__).parent
 
 LONGEST_FIRST = (
+    "integration/run/test_restart_storms.py",
     "cluster/test_lifecycle.py",
     "cluster/test_kept_checkpoints.py",
     "cluster/test_operator_faults.py",
