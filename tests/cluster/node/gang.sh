@@ -32,6 +32,8 @@ fi
 [ "${1:-}" != build ] || exit 0
 add_crd
 [ ! -e "$run/pid/gang" ] || exit 0
+# A pod that waits for its gang in vain is tried again when the queue is looked through, every 30 s. Pods that wait for
+# less take turns with others of their gang, and never meet.
 cat >"$run/gang.yaml" <<K
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -45,7 +47,7 @@ profiles:
     queueSort: {enabled: [{name: Coscheduling}], disabled: [{name: "*"}]}
   pluginConfig:
   - name: Coscheduling
-    args: {permitWaitingTimeSeconds: 20, podGroupBackoffSeconds: 2}
+    args: {permitWaitingTimeSeconds: 35, podGroupBackoffSeconds: 2}
 K
 inside() { printf '%q ' nsenter -t "$(cat "$run/init.pid")" -m -n -p -- "$bin" "$@"; }
 inside --config "$run/gang.yaml" --pod-max-in-unschedulable-pods-duration 10s --secure-port 0 --profiling=false >"$run/cmd/gang"
