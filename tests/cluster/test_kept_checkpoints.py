@@ -175,6 +175,8 @@ def test_more_rollouts_train_on_from_there(stage: Stage) -> None:
     assert job.assert_succeeded().steps == stage.rollouts
     assert job.epoch() > before
     stage.delete()
+    objects = "pod,deployment,statefulset"
+    stage.kubectl.wait("its objects to go", lambda: not stage.kubectl.all(objects, f"{LABEL_JOB}={NAME}"))
 
 
 def test_another_run_is_told_why_it_may_not_have_the_name(stage: Stage) -> None:

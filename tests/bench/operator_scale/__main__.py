@@ -116,7 +116,8 @@ class Bench:
             time.sleep(seconds)
         _ask("pace", step_seconds=STEP_SECONDS)
         hosts = [jobs.coordinator_host(name) for name in jobs.names(self._count)]
-        at_once, one_by_one = hosts[: self._arguments.burst], hosts[self._arguments.burst :]
+        num_at_once = min(self._arguments.burst, len(hosts) // 2)  # of few jobs some are left for one after the other
+        at_once, one_by_one = hosts[:num_at_once], hosts[num_at_once:]
         time.sleep(seconds / 2)
         with self._phase("burst"):
             _ask("fail", hosts=at_once)
