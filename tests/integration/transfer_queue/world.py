@@ -22,7 +22,7 @@ from rljob_api.wire.identity import Life, RankKey, WeightId
 from rljob_api.wire.observation import ServerState
 from rljob_api.wire.weights import CheckpointRecord
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.errors import Fenced, LeaseLost
+from rljob_workers.transfer_queue.errors import Fenced, LeaseLost, TicketLost
 from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.queue_admin import QueueAdmin, QueueAdminTiming
 from rljob_workers.transfer_queue.types import (
@@ -285,7 +285,12 @@ class World:
             self.admin.beat(replica.life.incarnation, [*replica.work, *replica.in_vain], [])
         else:
             is_attempt = choice < 0.85
-            drawn = replica.queue.redraw(ticket, "filtered") if is_attempt else replica.queue.pass_over(ticket)
+            try:
+                drawn = replica.queue.redraw(ticket, "filtered") if is_attempt else replica.queue.pass_over(ticket)
+            except TicketLost:  # the next prompt is a suspect, which is for a replica that has nothing else
+                if not replica.work and not replica.in_vain:
+                    self.history.broken.append(f"{ticket} came back from a replica that has nothing else")
+                return
             place = (ticket.rollout_id, ticket.group, ticket.attempt + is_attempt)
             if (drawn.rollout_id, drawn.group, drawn.attempt) != place:
                 self.history.broken.append(f"{ticket} was redrawn as {drawn}")

@@ -159,7 +159,8 @@ class TransferQueueClient:
     def redraw(self, ticket: Ticket, reason: str) -> Ticket:
         """Closes this attempt and draws the next prompt for the same group.
 
-        Raises TicketLost when the ticket came back meanwhile, AttemptsExhausted beyond maxAttempts.
+        Raises TicketLost when the ticket came back meanwhile or the next prompt is for a replica that has nothing else,
+        AttemptsExhausted beyond maxAttempts.
         """
         where = f"group {ticket.group} of {partition_name(ticket.rollout_id)}"
         reply = self._access.change("redraw", ticket.id, waiting=f"{self} draws {where} anew")
@@ -175,7 +176,7 @@ class TransferQueueClient:
     def pass_over(self, ticket: Ticket) -> Ticket:
         """Draws the next prompt for the same group and attempt: this one is none that can be generated for.
 
-        Raises TicketLost when the ticket came back meanwhile.
+        Raises TicketLost as `redraw` does.
         """
         where = f"group {ticket.group} of {partition_name(ticket.rollout_id)}"
         reply = self._access.change("pass_over", ticket.id, waiting=f"{self} passes over a prompt of {where}")
