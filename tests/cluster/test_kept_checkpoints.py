@@ -121,7 +121,7 @@ def test_the_same_manifest_applied_at_once_trains_on(stage: Stage) -> None:
     """With another reward and fewer rollouts, which are not fixed. The pods of the first are still there."""
     before, recorded = stage.begun(), stage.recorded()
     # The pods of the first train on until they have gone.
-    stage.rollouts = recorded + 30
+    stage.rollouts = recorded + 200
     job = stage.apply(stage.rollouts)
     assert job.wait_event("Resumed")["note"] == (
         f"epoch {before + 1} begins after epoch {before} of an earlier job, whose last checkpoint it goes on from"
