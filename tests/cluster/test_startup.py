@@ -77,6 +77,8 @@ def test_a_job_that_is_not_ready_in_time_gives_its_gpus_back(
         kubectl.apply(waits_for_gpus(kubectl))
         nowhere = "rollout-0 (0/1 nodes are available"
         kubectl.wait("the rollout's wait to be named", lambda: nowhere in job.condition("Ready").get("message", ""))
+        # On a busy machine the coordinator's probes fail at first, which is named before any pod of a role.
+        kubectl.wait("it to be the cause", lambda: job.condition("Ready").get("reason") == "Unschedulable")
         job.change({"startupDeadlineSeconds": DEADLINE_SECONDS})
         reason, said = wait_failed(job)
         assert reason == "StartupDeadlineExceeded", said
