@@ -58,7 +58,7 @@ def test_a_job() -> None:
     resources = {"resources": {"requests": amounts, "limits": {"memory": "1Gi"}}}
     roles = ("actor", "actorFwd", "rollout", "reference", "advantages")
     raw["spec"]["roles"] = {role: {**(raw["spec"].get("roles", {}).get(role) or {}), **resources} for role in roles}
-    options = OperatorOptions(workloads=WorkloadOptions(worker_image="rljob-worker:0.2.0"))
+    options = OperatorOptions(workloads=WorkloadOptions(worker_image="rljob-worker:0.3.0"))
     made = manifests(
         RLJob.model_validate(raw), Owner("team", "an-uid"), RLJobStatus(), options, Platform(pod_monitors=False)
     )

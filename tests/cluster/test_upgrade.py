@@ -19,7 +19,7 @@ from tests.cluster.harness.machine import Cluster, Node
 from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.rljob import ClusterJob, gated_rewards, make_job, slowed
 
-RELEASE = "0.1.0"
+RELEASE = "0.2.0"
 PATIENT = {"heartbeatTimeoutSeconds": 60}
 COMPONENTS = ("worker", "coordinator", "control", "storage")
 
@@ -61,10 +61,10 @@ def test_an_upgrade_and_a_rollback_touch_no_pod_whatever_has_become_of_its_job(
 
 
 @pytest.mark.long
-def test_a_claim_that_stays_is_left_alone_by_the_release_before(
+def test_claims_stay_as_they_are_over_a_rollback_and_an_upgrade(
     cluster: Cluster, node: Node, kubectl: Kubectl, namespace: str, tmp_path: Path, release: Path
 ) -> None:
-    """Made by this version, met by release 0.1.0 after a rollback, deleted there, and trained on after an upgrade."""
+    """Made by this version, met by the release before after a rollback, its job deleted there, trained on after an upgrade."""
     install_definition(cluster.kubeconfig)
     with OperatorProcess(cluster, namespace, tmp_path / "first"):
         job = succeeded(kubectl, "stays")
@@ -76,16 +76,14 @@ def test_a_claim_that_stays_is_left_alone_by_the_release_before(
         kubectl("delete", "rljob", job.name)
         kubectl.wait_gone("deployment", f"{job.name}-coordinator")
     assert claims(job) == kept
-    promised = claims(other)
-    assert promised[checkpoint_claim_name("other")][0] == [other.object()["metadata"]["uid"]]
+    made_before = claims(other)
+    assert list(made_before) == [checkpoint_claim_name("other")]
     with OperatorProcess(cluster, namespace, tmp_path / "upgraded"):
         manifest = make_job(job.name, rollout={"numRollouts": 4}, restartPolicy=PATIENT)
         again = ClusterJob(kubectl, manifest).apply()
         report = again.assert_succeeded()
         assert (report.steps, report.epochs) == (4, 2)
-        assert claims(other) == promised
-        kubectl("delete", "rljob", "other")
-        kubectl.wait_gone("persistentvolumeclaim", checkpoint_claim_name("other"))
+        assert claims(other) == made_before
     assert kubectl.get("persistentvolumeclaim", claim) is not None
 
 
