@@ -32,10 +32,10 @@ from rljob_workers.models.building import build_config, initial_state, torch_dty
 from rljob_workers.models.tokenizers import build_tokenizer, decode_tokens, encode_prompt
 from rljob_workers.rewards.base import Answer
 from rljob_workers.rewards.builtin import CharacterMatch, ExactMatch
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_forward_model, build_trainer
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
-from rljob_workers.transfer_queue.jagged import Jagged
 
 if TYPE_CHECKING:
     from rljob_api.spec import RLJobSpec

@@ -64,7 +64,7 @@ def test_an_upgrade_and_a_rollback_touch_no_pod_whatever_has_become_of_its_job(
 def test_claims_stay_as_they_are_over_a_rollback_and_an_upgrade(
     cluster: Cluster, node: Node, kubectl: Kubectl, namespace: str, tmp_path: Path, release: Path
 ) -> None:
-    """Made by this version, met by the release before after a rollback, its job deleted there, trained on after an upgrade."""
+    """Made by this version, met by the release before after a rollback, and trained on after an upgrade."""
     install_definition(cluster.kubeconfig)
     with OperatorProcess(cluster, namespace, tmp_path / "first"):
         job = succeeded(kubectl, "stays")

@@ -34,10 +34,10 @@ from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import build_config
 from rljob_workers.models.layout import tensor_shapes
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_trainer
 from rljob_workers.trainers.base import Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
-from rljob_workers.transfer_queue.jagged import Jagged
 
 SIZES: dict[str, dict[str, Any]] = {
     "smallest": {"hiddenSize": 64, "intermediateSize": 128, "numLayers": 2, "vocabSize": 512},

@@ -17,10 +17,10 @@ from rljob_workers.engines.torch_engine.weights import read_weights
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import build_config, initial_state, torch_dtype
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_forward_model, build_trainer
 from rljob_workers.trainers.base import ForwardModel, Trainer
 from rljob_workers.trainers.data_parallel import SingleRank
-from rljob_workers.transfer_queue.jagged import Jagged
 from tests.near import assert_moved_alike, assert_near
 from tests.unit.engines.tiny_models import FIRST
 from tests.unit.trainers.rows import make_rows, make_spec

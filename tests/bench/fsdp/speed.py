@@ -19,11 +19,11 @@ from rljob_workers.algorithms.policy_loss import TokenInputs, policy_loss
 from rljob_workers.models.blob import read_blob, write_blob
 from rljob_workers.models.building import described_config, initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_trainer, loss_config
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.trainers.fsdp.building import model_config
-from rljob_workers.transfer_queue.jagged import Jagged
 
 TEMPERATURE = 1.0
 _MANIFEST = """

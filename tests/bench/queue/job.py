@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rljob_api.names import Epoch, Lineage, Role, WeightVersion
 from rljob_api.wire.identity import Endpoints, Life, RankKey, WeightId
-from rljob_workers.transfer_queue.queue_admin import QueueAdmin
+from rljob_workers.transfer_queue.admin import QueueAdmin
 from rljob_workers.transfer_queue.types import QueueShape
 from tests.bench.queue.servers import RedisServers, Transport
 

@@ -9,8 +9,8 @@ import torch
 
 from rljob_api.names import Lineage, RolloutId, WeightVersion
 from rljob_api.wire.identity import Endpoints, Life, WeightId
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.types import Batch, GroupRows
 from tests.bench.queue.channel import serve
 from tests.bench.queue.client import BenchClient

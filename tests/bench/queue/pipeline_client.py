@@ -10,8 +10,8 @@ import torch
 
 from rljob_api.names import Lineage, RolloutId, WeightVersion
 from rljob_api.wire.identity import Endpoints, Life, WeightId
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.types import Batch, Exhausted, GroupRows, Ticket, Withheld
 from tests.bench.queue.channel import Handler, serve
 from tests.bench.queue.pipeline_shape import GROUP_ROWS, PARTITION_ROWS, TASKS, TRAIN, Clocks, make_shape

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rljob_workers.transfer_queue.types import ClaimPolicy, QueueShape, Task, TaskKind
+from rljob_api.spec import ClaimPolicy
+from rljob_workers.transfer_queue.types import QueueShape, Task, TaskKind
 
 GROUP_ROWS = 8
 PARTITION_ROWS = 2048

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.tensors.jagged import Jagged
 
 GROUP_ROWS = 8
 """samplesPerPrompt of our queue in every workload."""

@@ -12,7 +12,7 @@ import pytest
 
 from rljob_api.names import Epoch
 from rljob_workers.transfer_queue.storage import StorageUnits
-from rljob_workers.transfer_queue.timing import QueueTiming
+from rljob_workers.transfer_queue.types import QueueTiming
 from tests.integration.data_plane.unit_server import UnitServer
 
 INCARNATION = "0123456789ab"

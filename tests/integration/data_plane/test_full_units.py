@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from rljob_api.names import Epoch
-from rljob_workers.transfer_queue.address import ServerAddress
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.errors import StorageFull
-from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.resp import RespConnection
+from rljob_workers.transfer_queue.resp import RespConnection, ServerAddress
 from rljob_workers.transfer_queue.storage import FULL_RETRY_SECONDS, StorageUnits
 from tests.integration.data_plane.conftest import INCARNATION
 from tests.integration.data_plane.unit_server import UnitServer

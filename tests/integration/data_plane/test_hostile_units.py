@@ -20,16 +20,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rljob_workers.transfer_queue.address import ServerAddress
-from rljob_workers.transfer_queue.buffers import BufferPool
-from rljob_workers.transfer_queue.chunk_io import read_chunks
-from rljob_workers.transfer_queue.chunks import ChunkHeader, encode_chunk, encode_header
+from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.transfer_queue.chunk_io import BufferPool, plan_reads, read_chunks
+from rljob_workers.transfer_queue.chunks import ChunkHeader, encode_chunk, encode_header, row_table
 from rljob_workers.transfer_queue.errors import CorruptChunk, StorageUnreachable
-from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.pieces import row_table
-from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement
-from rljob_workers.transfer_queue.reads import plan_reads
-from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection
+from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection, ServerAddress
+from rljob_workers.transfer_queue.row_format import ChunkRef, FieldPlacement
 from rljob_workers.transfer_queue.units import StorageUnit
 from tests.unit.transfer_queue.mutations import mutated
 

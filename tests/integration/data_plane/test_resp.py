@@ -14,8 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rljob_workers.transfer_queue.address import ServerAddress
-from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection
+from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection, ServerAddress
 
 SOON_SECONDS = 120.0
 

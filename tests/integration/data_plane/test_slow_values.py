@@ -10,8 +10,7 @@ from contextlib import closing, contextmanager, suppress
 
 import pytest
 
-from rljob_workers.transfer_queue.address import ServerAddress
-from rljob_workers.transfer_queue.resp import BrokenReply, RespConnection
+from rljob_workers.transfer_queue.resp import BrokenReply, RespConnection, ServerAddress
 
 SILENCE_SECONDS, PAUSE_SECONDS = 3.5, 0.4
 """Far apart: a sender that a busy machine holds up between two pieces is not silent either."""

@@ -15,14 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rljob_api.names import Epoch
-from rljob_workers.transfer_queue.address import ServerAddress
+from rljob_workers.tensors.jagged import Jagged, JaggedParts
 from rljob_workers.transfer_queue.chunks import HEADER_BYTES, encode_chunk
 from rljob_workers.transfer_queue.errors import CorruptChunk, RowsLost, StorageFull, StorageUnreachable
-from rljob_workers.transfer_queue.jagged import Jagged, JaggedParts
-from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement, StoredChunks
-from rljob_workers.transfer_queue.resp import RespConnection
+from rljob_workers.transfer_queue.resp import RespConnection, ServerAddress
+from rljob_workers.transfer_queue.row_format import ChunkRef, FieldPlacement, StoredChunks
 from rljob_workers.transfer_queue.storage import StorageUnits
-from rljob_workers.transfer_queue.timing import QueueTiming
+from rljob_workers.transfer_queue.types import QueueTiming
 from rljob_workers.transfer_queue.units import StorageUnit
 from tests.integration.data_plane.unit_server import UnitServer
 

@@ -14,10 +14,10 @@ import torch
 from rljob_api.names import Epoch, Role, RolloutId
 from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.identity import Life, RankKey, WeightId
+from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.transfer_queue.admin import QueueAdmin
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.dataset import Slicing, StreamingDataLoader, StreamingDataset
-from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.queue_admin import QueueAdmin
 from rljob_workers.transfer_queue.types import GroupRows, QueueShape, Task, TaskKind, Ticket
 from tests.integration.transfer_queue.servers import Servers
 

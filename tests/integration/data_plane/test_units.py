@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from rljob_workers.transfer_queue.address import ServerAddress
-from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.transfer_queue.resp import ServerAddress
 from rljob_workers.transfer_queue.storage import StorageUnits
 from rljob_workers.transfer_queue.units import StorageUnit
 from tests.integration.data_plane.unit_server import UnitServer

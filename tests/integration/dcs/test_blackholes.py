@@ -14,7 +14,7 @@ from rljob_workers.dcs.client import CoordinatorClient
 from rljob_workers.dcs.errors import CoordinatorUnreachable, WeightTimeout
 from rljob_workers.dcs.weights.pulling import PullTerms, WantedPart, pull
 from rljob_workers.launcher.replica import ReplicaQuestion
-from rljob_workers.transfer_queue.control.notices import Subscription
+from rljob_workers.transfer_queue.control.connection import Subscription
 from rljob_workers.transfer_queue.errors import StorageUnreachable
 from rljob_workers.transfer_queue.units import StorageUnit
 

@@ -12,9 +12,9 @@ from rljob_api.wire.identity import WeightId
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.queue import DrainRequest, DrainState, QueueCheck, QueuePeek, QueueStats, Tickets
 from rljob_workers.dcs.session import RankSession
-from rljob_workers.roles.tasks import GENERATED_FIELDS, queue_shape
+from rljob_workers.pipeline import GENERATED_FIELDS, queue_shape
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.types import Batch, GroupRows, NotReady, Ticket, Withheld
 from tests.integration.dcs.world import World, eventually
 from tests.integration.transfer_queue.servers import Server

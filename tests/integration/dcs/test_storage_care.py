@@ -16,12 +16,12 @@ from rljob_workers.dcs.coordinator.coordinator import Coordinator
 from rljob_workers.dcs.coordinator.opening import ON_ONE_MACHINE
 from rljob_workers.dcs.coordinator.queue_room import STATS_SECONDS, STATS_SHARE
 from rljob_workers.dcs.coordinator.storage_care import EMIT_SECONDS, SHORTAGE_SECONDS
-from rljob_workers.roles.tasks import GENERATED_FIELDS, queue_shape
+from rljob_workers.pipeline import GENERATED_FIELDS, queue_shape
+from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.transfer_queue.admin import QueueAdminTiming
+from rljob_workers.transfer_queue.admin_calls import Named
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.control.rows import parse_chunk
-from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.naming import Named
-from rljob_workers.transfer_queue.queue_admin import QueueAdminTiming
+from rljob_workers.transfer_queue.row_format import parse_chunk
 from rljob_workers.transfer_queue.types import GroupRows, Withheld
 from tests.integration.dcs.world import context_here, job
 from tests.integration.transfer_queue.servers import Servers

@@ -27,8 +27,8 @@ from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.store import Store
 from rljob_workers.dcs.launcher_client import LauncherClient
 from rljob_workers.dcs.session import RankSession
-from rljob_workers.roles.tasks import queue_shape
-from rljob_workers.transfer_queue.queue_admin import QueueAdmin, QueueAdminTiming
+from rljob_workers.pipeline import queue_shape
+from rljob_workers.transfer_queue.admin import QueueAdmin, QueueAdminTiming
 from tests.integration.preloaded.client import Forked, fork_program
 from tests.integration.transfer_queue.servers import Servers
 

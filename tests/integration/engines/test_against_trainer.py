@@ -13,9 +13,9 @@ from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import SamplingParams
 from rljob_workers.models.building import build_config
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
 from rljob_workers.trainers.torch_forward import TorchForwardModel
-from rljob_workers.transfer_queue.jagged import Jagged
 from tests.integration.engines.driven import DrivenEngine
 from tests.integration.engines.engine_process import talkative_model
 from tests.near import assert_log_probs_near

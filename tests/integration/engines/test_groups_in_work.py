@@ -17,7 +17,7 @@ import pytest
 from rljob_api.names import Lineage, RolloutId, WeightVersion
 from rljob_api.spec import Interruption
 from rljob_api.wire.identity import WeightId
-from rljob_workers.data.base import Prompt, PromptSource
+from rljob_workers.data.prompts import Prompt, PromptSource
 from rljob_workers.engines.base import Engine
 from rljob_workers.engines.errors import EngineTimeout
 from rljob_workers.engines.torch_engine.client import TorchEngineClient

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rljob_workers.roles import tasks
+from rljob_workers import pipeline
 from rljob_workers.transfer_queue.types import Task
 
 from .job import RunningJob, at_leisure, kill, make_simulated, stop
@@ -31,8 +31,8 @@ def stop_between_partitions(job: RunningJob) -> int:
     def stopped() -> bool:
         stop(pid)
         following = len(job.metrics())
-        are_made = rows_done(job, following, tasks.ACTOR_LOG_PROBS) == ROWS
-        is_begun = rows_done(job, following, tasks.COMPUTE_ADVANTAGES) > 0
+        are_made = rows_done(job, following, pipeline.ACTOR_LOG_PROBS) == ROWS
+        is_begun = rows_done(job, following, pipeline.COMPUTE_ADVANTAGES) > 0
         if is_begun:
             os.kill(pid, signal.SIGCONT)
         return are_made and not is_begun

@@ -16,10 +16,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from rljob_api.backends import TrainerBackend
 from rljob_api.spec import RLJobSpec
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_trainer
 from rljob_workers.trainers.base import OptimizerStepResult, Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import DataParallelGroup
-from rljob_workers.transfer_queue.jagged import Jagged
 from tests.integration.trainers.parts import save_part
 from tests.integration.trainers.worlds import as_rank
 from tests.unit.trainers.rows import make_rows, make_spec, select_rows

@@ -11,10 +11,10 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_forward_model, build_trainer, load_version_0
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.data_parallel import DataParallelGroup
-from rljob_workers.transfer_queue.jagged import Jagged
 from tests.integration.trainers.memory_jobs import JOBS, PROMPT_TOKENS, RESPONSE_TOKENS, ROWS, job_of
 from tests.integration.trainers.worlds import as_rank
 from tests.memory_meter import MemoryMeter

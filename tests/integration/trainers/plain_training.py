@@ -14,10 +14,10 @@ import torch
 
 from rljob_workers.algorithms import aggregation, kl
 from rljob_workers.algorithms.policy_loss import PolicyLossConfig
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.adamw import AdamWConfig
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.learning_rate import LearningRate, linear
-from rljob_workers.transfer_queue.jagged import Jagged
 from tests.unit.trainers.fsdp.tiny import make_tokens, row_by_row
 
 STEPS = 5

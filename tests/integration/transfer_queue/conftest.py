@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from rljob_workers.transfer_queue.timing import QueueTiming
-from rljob_workers.transfer_queue.types import QueueShape
+from rljob_workers.transfer_queue.types import QueueShape, QueueTiming
 from tests.integration.transfer_queue.job import PATIENT, Job
 from tests.integration.transfer_queue.servers import Servers, running_servers
 from tests.integration.transfer_queue.world import make_shape

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import redis
 
+from rljob_api.spec import ClaimPolicy
 from rljob_workers.transfer_queue.control.library import shape_fields
-from rljob_workers.transfer_queue.control.rows import parse_chunk
-from rljob_workers.transfer_queue.placement import ChunkRef
-from rljob_workers.transfer_queue.types import ClaimPolicy, QueueShape, Task
+from rljob_workers.transfer_queue.row_format import ChunkRef, parse_chunk
+from rljob_workers.transfer_queue.types import QueueShape, Task
 
 _UNPACK = """
 local out, all = {}, redis.call('HGETALL', KEYS[1])

@@ -11,11 +11,10 @@ from rljob_api.spec import Waiting
 from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.identity import Life, WeightId
 from rljob_api.wire.observation import ServerState
+from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.transfer_queue.admin import QueueAdmin, QueueAdminTiming
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.queue_admin import QueueAdmin, QueueAdminTiming
-from rljob_workers.transfer_queue.timing import QueueTiming
-from rljob_workers.transfer_queue.types import Batch, GroupRows, QueueShape, Ticket
+from rljob_workers.transfer_queue.types import Batch, GroupRows, QueueShape, QueueTiming, Ticket
 from tests.integration.transfer_queue.proof import breaches
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.world import ADVANTAGES, LOG_PROBS, REFERENCE, TRAIN, make_life, make_shape

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from rljob_api.names import RolloutId
+from rljob_api.spec import ClaimPolicy
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import LeaseLost
-from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.types import Batch, ClaimPolicy, Task
+from rljob_workers.transfer_queue.types import Batch, Task
 from tests.integration.transfer_queue.members import FIFO, GROUP, INDEX, SHAPE, picked
 from tests.integration.transfer_queue.model import Row
 from tests.integration.transfer_queue.producers import Producers

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
 from rljob_api.names import Epoch, Lineage, Role, WeightVersion
+from rljob_api.spec import ClaimPolicy
 from rljob_api.wire.identity import Endpoints, Life, WeightId
 from rljob_api.wire.observation import ServerState
+from rljob_workers.transfer_queue.admin import QueueAdmin, QueueAdminTiming
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.queue_admin import QueueAdmin, QueueAdminTiming
-from rljob_workers.transfer_queue.types import Batch, ClaimPolicy, QueueShape, Task, TaskKind, Ticket
+from rljob_workers.transfer_queue.types import Batch, QueueShape, Task, TaskKind, Ticket
 from tests.integration.transfer_queue.control_keys import Control
 from tests.integration.transfer_queue.lossy import LossyLine
 from tests.integration.transfer_queue.model import Model, Row

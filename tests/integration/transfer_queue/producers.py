@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 from tests.integration.transfer_queue.members import INDEX, SHAPE, Member, Members, picked
 from tests.integration.transfer_queue.model import Group, Place

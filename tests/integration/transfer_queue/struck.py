@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from rljob_api.wire.observation import ServerState
+from rljob_workers.transfer_queue.admin import QueueAdmin, QueueAdminTiming
 from rljob_workers.transfer_queue.control.library import shape_fields
-from rljob_workers.transfer_queue.control.rows import CHUNK_ID_BYTES, ROW
 from rljob_workers.transfer_queue.errors import Fenced
-from rljob_workers.transfer_queue.queue_admin import QueueAdmin, QueueAdminTiming
+from rljob_workers.transfer_queue.row_format import CHUNK_ID_BYTES, ROW
 from tests.integration.transfer_queue.control_keys import Control
 from tests.integration.transfer_queue.machine import QueueMachine, put
 from tests.integration.transfer_queue.members import FIFO, GROUP, INDEX, SHAPE, Member, picked

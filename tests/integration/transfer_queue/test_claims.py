@@ -8,11 +8,10 @@ import torch
 
 from rljob_api.names import Role, RolloutId
 from rljob_api.spec import Waiting
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import Fenced, Incomplete, LeaseLost, Mismatch
-from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.timing import QueueTiming
-from rljob_workers.transfer_queue.types import Batch, Claim, Exhausted, NotReady
+from rljob_workers.transfer_queue.types import Batch, Claim, Exhausted, NotReady, QueueTiming
 from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.world import ADVANTAGES, LOG_PROBS, TRAIN
 from tests.weights import weight

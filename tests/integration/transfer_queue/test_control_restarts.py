@@ -8,10 +8,9 @@ import pytest
 
 from rljob_api.names import Epoch, Role
 from rljob_api.wire.observation import ServerState
+from rljob_workers.transfer_queue.admin import QueueAdmin
 from rljob_workers.transfer_queue.errors import ControlUnreachable, Fenced, Mismatch, NotOpen, Replaced
-from rljob_workers.transfer_queue.queue_admin import QueueAdmin
-from rljob_workers.transfer_queue.timing import QueueTiming
-from rljob_workers.transfer_queue.types import Batch, NotReady, Withheld
+from rljob_workers.transfer_queue.types import Batch, NotReady, QueueTiming, Withheld
 from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.world import LOG_PROBS, make_shape

@@ -11,9 +11,9 @@ import pytest
 from rljob_api.names import Role, RolloutId
 from rljob_workers.transfer_queue.chunks import HEADER_BYTES
 from rljob_workers.transfer_queue.errors import CorruptChunk
-from rljob_workers.transfer_queue.losses import LostChunks, LostRows
-from rljob_workers.transfer_queue.placement import ChunkRef
+from rljob_workers.transfer_queue.row_format import ChunkRef
 from rljob_workers.transfer_queue.types import Batch, NotReady
+from rljob_workers.transfer_queue.upkeep import LostChunks, LostRows
 from tests.integration.transfer_queue.control_keys import Control
 from tests.integration.transfer_queue.first_claims import claim, claim_training
 from tests.integration.transfer_queue.job import Job

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from rljob_api.names import Role, RolloutId
+from rljob_api.spec import ClaimPolicy
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.errors import Mismatch
-from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.types import Batch, ClaimPolicy, GroupRows, QueueShape, Task, TaskKind
+from rljob_workers.transfer_queue.types import Batch, GroupRows, QueueShape, Task, TaskKind
 from tests.integration.transfer_queue.job import Job
 from tests.weights import weight
 

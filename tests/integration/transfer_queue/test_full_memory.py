@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from rljob_api.names import Role, RolloutId
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.control.rows import parse_chunk
 from rljob_workers.transfer_queue.errors import LeaseLost, StorageFull
-from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.timing import QueueTiming
-from rljob_workers.transfer_queue.types import Batch, Exhausted, GroupRows, NotReady, Ticket, Withheld
+from rljob_workers.transfer_queue.row_format import parse_chunk
+from rljob_workers.transfer_queue.types import Batch, Exhausted, GroupRows, NotReady, QueueTiming, Ticket, Withheld
 from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.world import LOG_PROBS, TRAIN

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from rljob_api.names import Role
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.timing import QueueTiming
-from rljob_workers.transfer_queue.types import Batch, Exhausted
+from rljob_workers.transfer_queue.types import Batch, Exhausted, QueueTiming
 from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.victims import Hear, Say, Victim, victim
 from tests.integration.transfer_queue.world import LOG_PROBS, make_life

@@ -9,11 +9,10 @@ import pytest
 
 from rljob_api.names import Role
 from rljob_api.wire.observation import ServerState
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import ControlUnreachable, Fenced, StorageUnreachable
-from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.timing import QueueTiming
-from rljob_workers.transfer_queue.types import Batch, NotReady, Withheld
+from rljob_workers.transfer_queue.types import Batch, NotReady, QueueTiming, Withheld
 from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.victims import Hear, Say, victim

@@ -11,14 +11,13 @@ import pytest
 import torch
 
 from rljob_api.names import Role
+from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.transfer_queue.admin_calls import Named
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.control.rows import parse_chunk
 from rljob_workers.transfer_queue.errors import LeaseLost, StorageUnreachable
-from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.losses import LostRows
-from rljob_workers.transfer_queue.naming import Named
-from rljob_workers.transfer_queue.timing import QueueTiming
-from rljob_workers.transfer_queue.types import Batch, GroupRows, NotReady, Ticket
+from rljob_workers.transfer_queue.row_format import parse_chunk
+from rljob_workers.transfer_queue.types import Batch, GroupRows, NotReady, QueueTiming, Ticket
+from rljob_workers.transfer_queue.upkeep import LostRows
 from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.world import LOG_PROBS, REFERENCE, make_shape

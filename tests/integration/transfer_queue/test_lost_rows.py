@@ -9,15 +9,14 @@ import pytest
 
 from rljob_api.names import Role
 from rljob_api.wire.observation import ServerState
-from rljob_workers.transfer_queue.control.notices import Subscription
+from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.transfer_queue.admin import QueueAdmin
+from rljob_workers.transfer_queue.control.connection import Subscription
 from rljob_workers.transfer_queue.errors import LeaseLost
-from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.losses import LostRows
-from rljob_workers.transfer_queue.placement import StoredChunks
-from rljob_workers.transfer_queue.queue_admin import QueueAdmin
-from rljob_workers.transfer_queue.timing import QueueTiming
-from rljob_workers.transfer_queue.types import Batch, NotReady
+from rljob_workers.transfer_queue.row_format import StoredChunks
+from rljob_workers.transfer_queue.types import Batch, NotReady, QueueTiming
 from rljob_workers.transfer_queue.units import GENERATION_KEY, StorageUnit
+from rljob_workers.transfer_queue.upkeep import LostRows
 from tests.integration.transfer_queue.control_keys import Control
 from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.world import ADVANTAGES, LOG_PROBS, REFERENCE, TRAIN

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from rljob_api.names import Role, RolloutId
-from rljob_workers.transfer_queue.control.rows import parse_chunk
-from rljob_workers.transfer_queue.losses import LostChunks, LostRows
-from rljob_workers.transfer_queue.naming import Named
+from rljob_workers.transfer_queue.admin_calls import Named
+from rljob_workers.transfer_queue.row_format import parse_chunk
 from rljob_workers.transfer_queue.types import Batch, NotReady
+from rljob_workers.transfer_queue.upkeep import LostChunks, LostRows
 from tests.integration.transfer_queue.first_claims import claim, claim_training
 from tests.integration.transfer_queue.job import Job
 from tests.weights import weight

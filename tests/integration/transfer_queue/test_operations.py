@@ -12,10 +12,10 @@ import torch
 
 from rljob_api.names import Role, RolloutId
 from rljob_api.wire.queue import RowState
-from rljob_workers.transfer_queue.draining import stays, waits
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.errors import TicketLost
-from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.peeking import Look
+from rljob_workers.transfer_queue.inspection import drain_blockers, retained_by_drain
+from rljob_workers.transfer_queue.peeking import RowQuery
 from rljob_workers.transfer_queue.types import Batch, Withheld
 from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.world import LOG_PROBS, TRAIN
@@ -78,7 +78,7 @@ def test_a_large_partition_is_counted_in_parts(make_job: MakeJob, monkeypatch: p
 def test_a_look_shows_rows_and_claims_none(make_job: MakeJob) -> None:
     job = make_job(batch=2, samples=2)
     job.put(job.tickets(1))
-    peek = job.admin.peeking.rows(Look([RolloutId(0)], limit=3, field="tokens", num_values=2))
+    peek = job.admin.peeking.rows(RowQuery([RolloutId(0)], limit=3, field="tokens", num_values=2))
     assert peek.more
     first, second, third = peek.rows
     assert (first.partition, first.row, first.group, first.group_state) == ("train_0", 0, 0, "put")
@@ -107,7 +107,7 @@ def test_values_of_every_kind_are_shown_as_json_can_say_them(make_job: MakeJob) 
     job.rollout.put_groups([replace(group, columns={field: Jagged.scalars(rows) for field, rows in kinds.items()})])
 
     def shown(field: str, num_values: int) -> list[object]:
-        rows = job.admin.peeking.rows(Look([RolloutId(0)], field=field, num_values=num_values)).rows
+        rows = job.admin.peeking.rows(RowQuery([RolloutId(0)], field=field, num_values=num_values)).rows
         return [(row.field.dtype, row.field.shape, row.field.values) for row in rows if row.field is not None]
 
     assert shown("tokens", 4) == [("bool", [1], [True]), ("bool", [1], [False]), ("bool", [1], [True])]
@@ -126,7 +126,7 @@ def test_a_look_finds_the_rows_of_a_task_in_a_state_over_partitions(make_job: Ma
     batch = job.client(Role.ACTOR_FWD).claim(LOG_PROBS.name, range(1), 3, timeout=0)
     assert isinstance(batch, Batch)
     partitions = [RolloutId(0), RolloutId(1)]
-    peek = job.admin.peeking.rows(Look(partitions, task=LOG_PROBS.name, state=RowState.READY))
+    peek = job.admin.peeking.rows(RowQuery(partitions, task=LOG_PROBS.name, state=RowState.READY))
     assert [(row.partition, row.row) for row in peek.rows] == [("train_0", 3), *(("train_1", row) for row in range(4))]
     assert not peek.more
 
@@ -136,7 +136,7 @@ def test_bytes_that_are_gone_are_shown_as_gone(make_job: MakeJob) -> None:
     job.put(job.tickets(2))
     for index in range(2):
         job.servers.empty_unit(index)
-    peek = job.admin.peeking.rows(Look([RolloutId(0)], field="rewards"))
+    peek = job.admin.peeking.rows(RowQuery([RolloutId(0)], field="rewards"))
     assert {None if row.field is None else row.field.values is None for row in peek.rows} == {True}
     broken = job.admin.check()
     assert broken
@@ -191,7 +191,7 @@ def test_a_queue_is_drained_when_nothing_can_move_any_more(make_job: MakeJob) ->
     job.admin.withhold_tickets()
 
     def left() -> list[str]:
-        return waits(job.admin.inspection.stats("test"))
+        return drain_blockers(job.admin.inspection.stats("test"))
 
     assert left() == ["3 tickets are in work (rollout-0.0 3)"]
     job.put(tickets[:2])
@@ -208,7 +208,7 @@ def test_a_queue_is_drained_when_nothing_can_move_any_more(make_job: MakeJob) ->
     assert left() == ["train_0 is trained and its weights are not published yet"]
     job.publish(1)
     assert left() == []
-    assert stays(job.admin.inspection.stats("test")) == []
+    assert retained_by_drain(job.admin.inspection.stats("test")) == []
 
 
 def test_rows_of_an_incomplete_partition_stay_in_a_drained_queue(make_job: MakeJob) -> None:
@@ -217,8 +217,8 @@ def test_rows_of_an_incomplete_partition_stay_in_a_drained_queue(make_job: MakeJ
     job.admin.withhold_tickets()
     job.derive(0)
     stats = job.admin.inspection.stats("test")
-    assert waits(stats) == []
-    assert stays(stats) == ["train_0: 1 groups are put, 1 are not; they stay until tickets are given again"]
+    assert drain_blockers(stats) == []
+    assert retained_by_drain(stats) == ["train_0: 1 groups are put, 1 are not; they stay until tickets are given again"]
 
 
 def test_a_proof_of_a_queue_at_work_finds_nothing_broken(make_job: MakeJob) -> None:

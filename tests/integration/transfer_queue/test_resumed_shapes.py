@@ -9,8 +9,8 @@ import pytest
 
 from rljob_api.names import Epoch
 from rljob_api.wire.observation import ServerState
-from rljob_workers.transfer_queue.naming import Named
-from rljob_workers.transfer_queue.queue_admin import QueueAdmin
+from rljob_workers.transfer_queue.admin import QueueAdmin
+from rljob_workers.transfer_queue.admin_calls import Named
 from rljob_workers.transfer_queue.types import QueueShape
 from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.world import REFERENCE, TRAIN, make_shape

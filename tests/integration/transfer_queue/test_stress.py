@@ -19,11 +19,20 @@ import torch
 
 from rljob_api.names import Epoch, Role, RolloutId
 from rljob_api.wire.identity import Life, RankKey
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import Fenced, LeaseLost
-from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.timing import QueueTiming
-from rljob_workers.transfer_queue.types import Batch, Exhausted, GroupRows, QueueShape, Task, TaskKind, Ticket, Withheld
+from rljob_workers.transfer_queue.types import (
+    Batch,
+    Exhausted,
+    GroupRows,
+    QueueShape,
+    QueueTiming,
+    Task,
+    TaskKind,
+    Ticket,
+    Withheld,
+)
 from tests.integration.children import die_with_tests
 from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.servers import Servers

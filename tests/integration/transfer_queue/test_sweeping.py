@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.transfer_queue.admin_calls import Named, ReadAccess
 from rljob_workers.transfer_queue.control.connection import Argument
-from rljob_workers.transfer_queue.control.rows import parse_chunk
-from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.naming import Named
-from rljob_workers.transfer_queue.read_access import ReadAccess
-from rljob_workers.transfer_queue.sweeping import CHUNKS_AT_ONCE, PAGES_AT_ONCE, Swept
+from rljob_workers.transfer_queue.row_format import parse_chunk
+from rljob_workers.transfer_queue.upkeep import CHUNKS_AT_ONCE, PAGES_AT_ONCE, Swept
 from tests.integration.transfer_queue.control_keys import Control
 from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.proof import breaches

@@ -17,23 +17,16 @@ from typing import Any
 import torch
 
 from rljob_api.names import Epoch, Lineage, Role, RolloutId, WeightVersion
+from rljob_api.spec import ClaimPolicy
 from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.identity import Life, RankKey, WeightId
 from rljob_api.wire.observation import ServerState
 from rljob_api.wire.weights import CheckpointRecord
+from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.transfer_queue.admin import QueueAdmin, QueueAdminTiming
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import Fenced, LeaseLost, TicketLost
-from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.queue_admin import QueueAdmin, QueueAdminTiming
-from rljob_workers.transfer_queue.types import (
-    Batch,
-    ClaimPolicy,
-    GroupRows,
-    QueueShape,
-    Task,
-    TaskKind,
-    Ticket,
-)
+from rljob_workers.transfer_queue.types import Batch, GroupRows, QueueShape, Task, TaskKind, Ticket
 from tests.integration.transfer_queue.proof import breaches
 from tests.integration.transfer_queue.servers import Servers
 

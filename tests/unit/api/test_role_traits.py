@@ -9,7 +9,7 @@ from rljob_api.names import Role, Scope
 from rljob_api.role_traits import LEADING_ROLE, SCALED_ROLE, TICKET_ROLE, TRAITS, Grouping, field_name
 from rljob_api.spec import RestartTableSpec, RLJobSpec, RolesSpec
 from rljob_api.wire.weights import Stream
-from rljob_workers.roles.tasks import queue_shape
+from rljob_workers.pipeline import queue_shape
 from tests.unit.api.manifests import changed
 
 ROOT = Path(__file__).parents[3]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_workers.data.order import shuffled_position
+from rljob_workers.data.prompts import shuffled_position
 
 
 def order(size: int, *, seed: int = 0, pass_number: int = 0) -> list[int]:

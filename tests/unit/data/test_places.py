@@ -7,7 +7,7 @@ import pytest
 
 from rljob_api.spec import DataSpec, TokenizerConfig
 from rljob_workers.data import build_prompt_source
-from rljob_workers.data.places import place_of
+from rljob_workers.data.jsonl import place_of_prompt
 from rljob_workers.models.tokenizers import make_tokenizer
 
 
@@ -19,13 +19,13 @@ def test_the_line_of_every_prompt_of_two_passes(tmp_path: Path, seed: int | None
     source = build_prompt_source(spec, make_tokenizer(TokenizerConfig(alphabet="p0123456789")))
     for index in range(14):
         line = 2 + 2 * int(source.at(index).label)
-        assert place_of(spec, index) == f"line {line} of {path}"
+        assert place_of_prompt(spec, index) == f"line {line} of {path}"
 
 
 def test_a_file_that_is_gone_leaves_the_number(tmp_path: Path) -> None:
-    assert place_of(DataSpec(prompts=str(tmp_path / "gone")), 12) == f"number 12 of {tmp_path / 'gone'}"
+    assert place_of_prompt(DataSpec(prompts=str(tmp_path / "gone")), 12) == f"number 12 of {tmp_path / 'gone'}"
 
 
 def test_a_task_is_named_with_its_dataset() -> None:
     spec = DataSpec.model_validate({"reasoningGym": {"dataset": "spell_backward", "size": 10}, "shuffleSeed": None})
-    assert place_of(spec, 23) == "task 3 of spell_backward"
+    assert place_of_prompt(spec, 23) == "task 3 of spell_backward"

@@ -1,7 +1,6 @@
 """A prompt is made once for those who ask for it one after the other."""
 
-from rljob_workers.data.base import Prompt, PromptSource
-from rljob_workers.data.recent_prompts import KEPT, RecentPrompts
+from rljob_workers.data.prompts import KEPT, Prompt, PromptSource, RecentPrompts
 
 
 class Counting(PromptSource):

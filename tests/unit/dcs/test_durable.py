@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from rljob_workers.dcs.durable import replace_synced, sync_folder, write_synced
-from rljob_workers.telemetry.sample_log import SampleLog, TrainedSample
+from rljob_workers.telemetry.sample_logs import SampleLog, TrainedSample
 from tests.power_cuts import noted_syncs
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rljob_api.spec import CharacterMatchSpec, DataSpec, ExactMatchSpec, ReasoningGymSpec, RewardSpec
-from rljob_workers.data.base import Prompt, PromptSource
+from rljob_workers.data.prompts import Prompt, PromptSource
 from rljob_workers.rewards import Answer, build_reward
 from rljob_workers.rewards.builtin import TaskScore
 

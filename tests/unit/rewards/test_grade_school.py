@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rljob_api.spec import DataSpec, RewardFunctionSpec, RewardSpec
 from rljob_workers.rewards import Answer, build_reward
-from rljob_workers.rewards.errors import RewardError
+from rljob_workers.rewards.base import RewardError
 from tests.unit.rewards.test_builtin import NoSource
 
 FOLDER = Path(__file__).parents[3] / "examples/grade-school"

@@ -12,8 +12,7 @@ import pytest
 
 from rljob_api.spec import RewardFunctionSpec
 from rljob_workers.rewards import Answer
-from rljob_workers.rewards.custom import CustomReward
-from rljob_workers.rewards.loading import load_function
+from rljob_workers.rewards.custom import CustomReward, load_function
 
 MODULE = """
 import neighbour

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from rljob_api.spec import RewardSpec
 from rljob_workers.rewards import Answer, RewardError, RewardFailed, RewardRefused
 from rljob_workers.rewards.base import Reward, Score
-from rljob_workers.rewards.failed_share import FailedShare
-from rljob_workers.rewards.scoring import FailurePolicy, Scoring
+from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring
 
 AWAY = RewardFailed("mine:reward raised OSError on the prompt 'p': away")
 PLENTY = FailedShare(100, 1.0)

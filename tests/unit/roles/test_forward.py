@@ -14,8 +14,8 @@ from rljob_api.names import Role
 from rljob_api.spec import RLJob
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Stream
+from rljob_workers import pipeline
 from rljob_workers.dcs.weights.base import StagedWeights
-from rljob_workers.roles import tasks
 from rljob_workers.roles.forward import ForwardConfig, ForwardLoop
 from rljob_workers.telemetry.timeline import Timeline
 from tests.unit.api.manifests import changed
@@ -71,14 +71,14 @@ def make_job(**roles: object) -> RLJob:
 
 
 def test_the_actor_waits_for_the_reference_only_where_there_is_one() -> None:
-    without, having = tasks.queue_shape(make_job().spec), tasks.queue_shape(make_job(reference={}).spec)
+    without, having = pipeline.queue_shape(make_job().spec), pipeline.queue_shape(make_job(reference={}).spec)
     names = {task.name: task for task in having.tasks}
-    assert tasks.REF_LOG_PROBS in names["actor_train"].needs
+    assert pipeline.REF_LOG_PROBS in names["actor_train"].needs
     assert {field for task in having.tasks for field in task.writes} | set(having.generated_fields) >= set(
         names["actor_train"].needs
     ), "a field that nobody writes would be waited for in vain"
     assert [task.name for task in without.tasks] == [task.name for task in having.tasks if task.name != "ref_log_probs"]
-    assert all(tasks.REF_LOG_PROBS not in task.needs for task in without.tasks)
+    assert all(pipeline.REF_LOG_PROBS not in task.needs for task in without.tasks)
 
 
 def test_roles_that_a_job_does_not_have_are_not_present() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rljob_api.names import RolloutId
 from rljob_api.wire.identity import WeightId
-from rljob_workers.data.base import Prompt, PromptSource
+from rljob_workers.data.prompts import Prompt, PromptSource
 from rljob_workers.engines.base import (
     FinishReason,
     Generation,

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from rljob_api.generations import FILE
 from rljob_api.names import RolloutId
-from rljob_workers.roles import tasks
+from rljob_workers import pipeline
 from rljob_workers.roles.kept_generations import KeptGenerations, places_to_keep
-from rljob_workers.telemetry.generation_log import GenerationLog
-from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.telemetry.sample_logs import GenerationLog
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.types import Batch
 from tests.unit.roles.batches import make_batch
 
@@ -51,8 +51,8 @@ def trained_batch() -> Batch:
     )
     columns = {
         **batch.columns,
-        tasks.TOKENS: Jagged.from_rows([torch.tensor([ord(char) for char in text]) for text in ("abxyz", "abq")]),
-        tasks.ADVANTAGES: Jagged.from_rows([torch.full((3,), 1.5), torch.zeros(1)]),
+        pipeline.TOKENS: Jagged.from_rows([torch.tensor([ord(char) for char in text]) for text in ("abxyz", "abq")]),
+        pipeline.ADVANTAGES: Jagged.from_rows([torch.full((3,), 1.5), torch.zeros(1)]),
     }
     return Batch(batch.rollout_id, batch.rows, batch.groups, batch.oldest_versions, columns)
 

@@ -16,18 +16,18 @@ import torch
 
 from rljob_api.names import RolloutId
 from rljob_api.spec import RLJobSpec
+from rljob_workers import pipeline
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
-from rljob_workers.roles import tasks
 from rljob_workers.roles.actor import ActorConfig, ActorLoop
 from rljob_workers.roles.proximal import Proximal, proximal_of
 from rljob_workers.telemetry.timeline import Timeline
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_forward_model, build_trainer
 from rljob_workers.trainers.base import ForwardModel, Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.transfer_queue.dataset import Slicing
-from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.types import Batch, Claim, TaskKind
 from tests.unit.trainers.rows import make_rows, make_spec, select_rows
 
@@ -65,13 +65,13 @@ def test_the_actor_waits_for_what_somebody_writes_and_it_reads(
 ) -> None:
     if coefficient and reference is None:
         return  # a rule refuses it
-    shape = tasks.queue_shape(spec_with({"actorFwd": actor_fwd, "reference": reference}, coefficient))
+    shape = pipeline.queue_shape(spec_with({"actorFwd": actor_fwd, "reference": reference}, coefficient))
     (train,) = (task for task in shape.tasks if task.kind is TaskKind.TRAINING)
     written = {field for task in shape.tasks for field in task.writes}
     assert set(train.needs) <= written | set(shape.generated_fields), "it would wait in vain"
-    assert (tasks.LOG_PROBS in train.needs) == (actor_fwd is not None)
-    assert (tasks.REF_LOG_PROBS in train.needs) == (coefficient > 0)
-    assert (tasks.REF_LOG_PROBS in written) == (reference is not None)
+    assert (pipeline.LOG_PROBS in train.needs) == (actor_fwd is not None)
+    assert (pipeline.REF_LOG_PROBS in train.needs) == (coefficient > 0)
+    assert (pipeline.REF_LOG_PROBS in written) == (reference is not None)
 
 
 @dataclass
@@ -124,20 +124,20 @@ class Queue:
 
 def as_batch(rows: TrainRows, numbers: list[int], forward: ForwardModel | None) -> Batch:
     columns = {
-        tasks.TOKENS: rows.tokens,
-        tasks.RESPONSE_LENGTHS: Jagged.scalars(rows.response_lengths),
-        tasks.LOSS_MASKS: rows.loss_masks,
-        tasks.ROLLOUT_LOG_PROBS: rows.rollout_log_probs,
-        tasks.ADVANTAGES: rows.advantages,
-        tasks.REWARDS: Jagged.scalars(torch.zeros(len(numbers))),
-        tasks.VALID: Jagged.scalars(torch.ones(len(numbers), dtype=torch.uint8)),
-        tasks.FINISH_REASONS: Jagged.scalars(torch.zeros(len(numbers), dtype=torch.uint8)),
-        tasks.VERSION_SPANS: Jagged.scalars(torch.zeros(len(numbers), 4, dtype=torch.int32)),
+        pipeline.TOKENS: rows.tokens,
+        pipeline.RESPONSE_LENGTHS: Jagged.scalars(rows.response_lengths),
+        pipeline.LOSS_MASKS: rows.loss_masks,
+        pipeline.ROLLOUT_LOG_PROBS: rows.rollout_log_probs,
+        pipeline.ADVANTAGES: rows.advantages,
+        pipeline.REWARDS: Jagged.scalars(torch.zeros(len(numbers))),
+        pipeline.VALID: Jagged.scalars(torch.ones(len(numbers), dtype=torch.uint8)),
+        pipeline.FINISH_REASONS: Jagged.scalars(torch.zeros(len(numbers), dtype=torch.uint8)),
+        pipeline.VERSION_SPANS: Jagged.scalars(torch.zeros(len(numbers), 4, dtype=torch.int32)),
     }
     if rows.ref_log_probs is not None:
-        columns[tasks.REF_LOG_PROBS] = rows.ref_log_probs
+        columns[pipeline.REF_LOG_PROBS] = rows.ref_log_probs
     if forward is not None:
-        columns[tasks.LOG_PROBS] = forward.log_probs(rows.tokens, rows.response_lengths, TEMPERATURE)
+        columns[pipeline.LOG_PROBS] = forward.log_probs(rows.tokens, rows.response_lengths, TEMPERATURE)
     groups = np.array(numbers, dtype=np.uint32) // 4
     return Batch(RolloutId(0), np.array(numbers, np.uint32), groups, np.zeros(len(numbers), np.int64), columns)
 

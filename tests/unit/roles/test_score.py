@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from rljob_api.names import RolloutId
-from rljob_workers.data.base import Prompt
+from rljob_workers import pipeline
+from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import FinishReason, Generation, Sample, VersionSpan
 from rljob_workers.rewards.base import Answer, Score
-from rljob_workers.roles import tasks
 from rljob_workers.roles.stages.generate import GeneratedGroup
 from rljob_workers.roles.stages.score import ScoreStage, Unscored
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
@@ -52,14 +52,14 @@ def test_rows_hold_prompt_and_response_and_who_made_them() -> None:
     assert isinstance(first, GroupRows)
     assert isinstance(second, GroupRows)
     assert (first.ticket, second.ticket.id) == (TICKET, 12)
-    assert set(first.columns) == set(tasks.GENERATED_FIELDS)
-    assert [row.tolist() for row in first.columns[tasks.TOKENS].rows()] == [[4] * 4 + [40], [4] * 4 + [40, 40]]
-    assert [row.tolist() for row in second.columns[tasks.TOKENS].rows()] == [[2, 2, 20], [2, 2, 20, 20]]
-    assert first.columns[tasks.RESPONSE_LENGTHS].values.tolist() == [1, 2]
-    assert [row.tolist() for row in first.columns[tasks.LOSS_MASKS].rows()] == [[1], [1, 1]]
-    assert [row.tolist() for row in first.columns[tasks.ROLLOUT_LOG_PROBS].rows()] == [[-0.5], [-1.0, -1.0]]
-    assert first.columns[tasks.REWARDS].values.tolist() == [0.0, 1.0]
-    assert [first.columns[name].values.dtype for name in tasks.GENERATED_FIELDS] == [
+    assert set(first.columns) == set(pipeline.GENERATED_FIELDS)
+    assert [row.tolist() for row in first.columns[pipeline.TOKENS].rows()] == [[4] * 4 + [40], [4] * 4 + [40, 40]]
+    assert [row.tolist() for row in second.columns[pipeline.TOKENS].rows()] == [[2, 2, 20], [2, 2, 20, 20]]
+    assert first.columns[pipeline.RESPONSE_LENGTHS].values.tolist() == [1, 2]
+    assert [row.tolist() for row in first.columns[pipeline.LOSS_MASKS].rows()] == [[1], [1, 1]]
+    assert [row.tolist() for row in first.columns[pipeline.ROLLOUT_LOG_PROBS].rows()] == [[-0.5], [-1.0, -1.0]]
+    assert first.columns[pipeline.REWARDS].values.tolist() == [0.0, 1.0]
+    assert [first.columns[name].values.dtype for name in pipeline.GENERATED_FIELDS] == [
         torch.int32,
         torch.int64,
         torch.uint8,
@@ -69,8 +69,11 @@ def test_rows_hold_prompt_and_response_and_who_made_them() -> None:
         torch.uint8,
         torch.int32,
     ]
-    assert [first.columns[name].values.tolist() for name in (tasks.VALID, tasks.FINISH_REASONS)] == [[1, 1], [0, 0]]
-    assert [row.tolist() for row in first.columns[tasks.VERSION_SPANS].rows()] == [
+    assert [first.columns[name].values.tolist() for name in (pipeline.VALID, pipeline.FINISH_REASONS)] == [
+        [1, 1],
+        [0, 0],
+    ]
+    assert [row.tolist() for row in first.columns[pipeline.VERSION_SPANS].rows()] == [
         [[1, 2, 0, 1]],
         [[1, 2, 0, 1], [1, 3, 1, 2]],
     ]
@@ -96,8 +99,8 @@ def test_a_sample_without_a_score_is_a_row_that_is_not_valid() -> None:
     three = replace(three, generation=Generation((*three.generation.samples, three.generation.samples[0])))
     (rows,) = ScoreStage(PartlyScored(2), decode).run([three])
     assert isinstance(rows, GroupRows)
-    assert rows.columns[tasks.VALID].values.tolist() == [1, 1, 0]
-    assert rows.columns[tasks.REWARDS].values.tolist() == [1.0, 1.0, 0.0]
+    assert rows.columns[pipeline.VALID].values.tolist() == [1, 1, 0]
+    assert rows.columns[pipeline.REWARDS].values.tolist() == [1.0, 1.0, 0.0]
 
 
 @pytest.mark.parametrize("num_valid", [0, 1])

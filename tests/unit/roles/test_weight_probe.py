@@ -17,8 +17,8 @@ from rljob_workers.engines.base import EngineCapabilities
 from rljob_workers.roles.event_loop import EventLoopThread
 from rljob_workers.roles.weight_probe import NUM_TOKENS, TrainerProbe, bound_of, difference, probe_tokens
 from rljob_workers.roles.weight_proof import Answer, WeightProof, answer_to
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import Trainer
-from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.types import GroupRows
 from tests.unit.roles.engines import FakeEngine
 from tests.unit.trainers.rows import make_spec

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from rljob_api.simulation import SimulatedCost
-from rljob_workers.simulation.pace import CREDIT_SECONDS, LONGEST_NAP_SECONDS, Pace
+from rljob_workers.simulation.pace import CREDIT_SECONDS, LONGEST_NAP_SECONDS, SimulatedPace
 
 
 class Clock:
@@ -17,9 +17,9 @@ class Clock:
         self.now += seconds + self._too_long
 
 
-def make_pace(clock: Clock, speed: float = 1.0) -> Pace:
+def make_pace(clock: Clock, speed: float = 1.0) -> SimulatedPace:
     cost = SimulatedCost(seconds_per_token=0.5, seconds_per_row=3)
-    return Pace(cost, speed, clock=lambda: clock.now, sleep=clock.sleep)
+    return SimulatedPace(cost, speed, clock=lambda: clock.now, sleep=clock.sleep)
 
 
 @pytest.mark.parametrize(("speed", "expected"), [(1.0, 8.0), (10.0, 0.8), (0.5, 16.0)])
@@ -53,5 +53,5 @@ def test_idle_time_is_no_credit() -> None:
 
 def test_what_costs_nothing_takes_no_time() -> None:
     clock = Clock()
-    Pace(SimulatedCost(), 1.0, clock=lambda: clock.now, sleep=clock.sleep).spend(tokens=10**6, rows=10**6)
+    SimulatedPace(SimulatedCost(), 1.0, clock=lambda: clock.now, sleep=clock.sleep).spend(tokens=10**6, rows=10**6)
     assert clock.now == 100

@@ -3,26 +3,26 @@
 import numpy as np
 import pytest
 
-from rljob_workers.simulation.policy import Choice, Places, drawn, log_probs, places
+from rljob_workers.simulation.policy import NextTokens, SamplingChoice, drawn, log_probs, places
 
 VOCAB = 7
 
 
-def everywhere(at: Places) -> np.ndarray:
+def everywhere(at: NextTokens) -> np.ndarray:
     """[places, VOCAB]: the log-prob of each token."""
     count = len(at.liked)
     columns = [log_probs(at, np.full(count, token), np.ones(count)) for token in range(VOCAB)]
     return np.stack(columns, axis=1)
 
 
-def some_places(count: int, fingerprint: int = 5) -> Places:
+def some_places(count: int, fingerprint: int = 5) -> NextTokens:
     return places(np.uint64(fingerprint), np.arange(count) % VOCAB, np.arange(count), VOCAB)
 
 
-def choice(count: int, **changes: float) -> Choice:
+def choice(count: int, **changes: float) -> SamplingChoice:
     given = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, **changes}
     chance = (np.arange(count) + 0.5) / count
-    return Choice(
+    return SamplingChoice(
         np.full(count, given["temperature"]),
         np.full(count, given["top_p"]),
         np.full(count, int(given["top_k"])),
@@ -42,7 +42,7 @@ def test_other_weights_are_seen_in_every_log_prob() -> None:
 def test_tokens_are_drawn_as_often_as_their_log_probs_say(temperature: float) -> None:
     count = 20_000
     one = some_places(1)
-    at = Places(np.repeat(one.liked, count), np.repeat(one.logits, count), VOCAB)
+    at = NextTokens(np.repeat(one.liked, count), np.repeat(one.logits, count), VOCAB)
     tokens = drawn(at, choice(count, temperature=temperature))
     for token in range(VOCAB):
         expected = np.exp(log_probs(one, np.array([token]), np.array([temperature])))[0]
@@ -63,5 +63,5 @@ def test_tokens_are_drawn_as_often_as_their_log_probs_say(temperature: float) ->
 )
 def test_top_k_and_top_p_choose_among_tokens(changes: dict[str, float], expected: set[int]) -> None:
     count = 1000
-    at = Places(np.full(count, 3), np.full(count, np.log(10.0)), VOCAB)
+    at = NextTokens(np.full(count, 3), np.full(count, np.log(10.0)), VOCAB)
     assert set(drawn(at, choice(count, **changes)).tolist()) == expected

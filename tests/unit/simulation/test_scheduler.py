@@ -13,10 +13,8 @@ from rljob_workers.engines.torch_engine.commands import EngineCommands
 from rljob_workers.engines.torch_engine.continuous_batching import Room
 from rljob_workers.engines.torch_engine.control_bodies import PauseMode
 from rljob_workers.engines.torch_engine.requests import Batch, FinishReason
-from rljob_workers.simulation.hashing import Words
-from rljob_workers.simulation.pace import Pace
-from rljob_workers.simulation.policy import log_probs, places
-from rljob_workers.simulation.weights import fingerprint, read_simulated, version_0
+from rljob_workers.simulation.pace import SimulatedPace
+from rljob_workers.simulation.policy import Words, fingerprint, log_probs, places, read_simulated, version_0
 from tests.unit.engines.tiny_models import FIRST, SECOND, make_batch, make_group, outputs, run
 
 VOCAB = 29
@@ -31,7 +29,7 @@ class Clock:
 
 def make(clock: Clock | None = None, **cost: float) -> SimScheduler:
     clock = clock or Clock()
-    pace = Pace(SimulatedCost(**cost), 1.0, clock=lambda: clock.now, sleep=clock.sleep)
+    pace = SimulatedPace(SimulatedCost(**cost), 1.0, clock=lambda: clock.now, sleep=clock.sleep)
     scheduler = SimScheduler(Room(VOCAB, 512, max_running_samples=8, max_cells=sys.maxsize), pace)
     scheduler.install(version_0(1), FIRST)
     return scheduler

@@ -15,11 +15,11 @@ from rljob_api.spec import RLJobSpec
 from rljob_workers.models.blob import part_file, write_blob
 from rljob_workers.models.slices import state_files
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_forward_model, build_trainer
 from rljob_workers.trainers.base import OptimizerStepResult, Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import DataParallelGroup, SingleRank
 from rljob_workers.trainers.sim.trainer import SimTrainer
-from rljob_workers.transfer_queue.jagged import Jagged
 from tests.unit.trainers.rows import make_rows, select_rows
 
 MANIFEST = """

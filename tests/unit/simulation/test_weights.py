@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rljob_workers.models.blob import write_blob
-from rljob_workers.simulation.weights import (
+from rljob_workers.simulation.policy import (
     NAMES,
     fingerprint,
     no_moments,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rljob_api.generations import FILE, MAX_CHARACTERS, OLDER_FILE
-from rljob_workers.telemetry.generation_log import GenerationLog, LoggedGeneration, SpanOfVersion
+from rljob_workers.telemetry.sample_logs import GenerationLog, LoggedGeneration, SpanOfVersion
 
 SAMPLE = LoggedGeneration(
     rollout=0,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rljob_workers.telemetry.sample_log import SampleLog, TrainedSample
+from rljob_workers.telemetry.sample_logs import SampleLog, TrainedSample
 
 
 def make_sample(index: int = 0) -> TrainedSample:

@@ -6,8 +6,8 @@ import torch
 
 from rljob_api.manifest import parse_manifest
 from rljob_api.spec import RLJobSpec
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import TrainRows
-from rljob_workers.transfer_queue.jagged import Jagged
 
 _MANIFEST = """
 apiVersion: rljob.dev/v1alpha1

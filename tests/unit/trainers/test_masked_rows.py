@@ -18,6 +18,7 @@ from rljob_workers.algorithms.loss_masks import masks_of_rows
 from rljob_workers.algorithms.policy_loss import Aggregate, PolicyLossConfig, TokenInputs, policy_loss
 from rljob_workers.models.building import build_config, described_config, initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.decoder import Decoder
 from rljob_workers.trainers.fsdp.building import ModelOptions, build_whole, model_config
@@ -25,7 +26,6 @@ from rljob_workers.trainers.fsdp.inputs import joined_inputs
 from rljob_workers.trainers.fsdp.scoring import score
 from rljob_workers.trainers.micro_batches import RowRange
 from rljob_workers.trainers.torch_forward import row_log_probs
-from rljob_workers.transfer_queue.jagged import Jagged
 from tests.near import assert_near
 from tests.unit.trainers.rows import make_rows, make_spec, select_rows
 

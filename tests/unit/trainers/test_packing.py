@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.packing import (
     FREE_PADDING_TOKENS,
     PADDING_SHARE,
@@ -13,7 +14,6 @@ from rljob_workers.trainers.packing import (
     PackedRows,
     pack,
 )
-from rljob_workers.transfer_queue.jagged import Jagged
 
 Row = tuple[list[int], list[int]]
 """Prompt and response."""

@@ -13,11 +13,11 @@ from rljob_workers.models.blob import part_file, write_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.slices import EXP_AVG, PARAMETER, state_files
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_forward_model, build_trainer
 from rljob_workers.trainers.base import ForwardModel, OptimizerStepResult, Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.trainers.torch_trainer import TorchTrainer
-from rljob_workers.transfer_queue.jagged import Jagged
 from tests.near import BACKWARD, FORWARD, assert_moved_alike, assert_near
 from tests.unit.trainers.rows import make_rows, make_spec, select_rows
 

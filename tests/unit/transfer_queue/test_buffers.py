@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_workers.transfer_queue.buffers import POOLED_BYTES, Buffer, BufferPool
+from rljob_workers.transfer_queue.chunk_io import POOLED_BYTES, Buffer, BufferPool
 
 MIB = 1 << 20
 

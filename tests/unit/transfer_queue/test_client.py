@@ -11,8 +11,8 @@ import torch
 from rljob_api.names import Epoch, Lineage, Role, RolloutId, WeightVersion
 from rljob_api.spec import ClaimPolicy
 from rljob_api.wire.identity import Endpoints, Life, RankKey, WeightId
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.types import Batch, Exhausted, QueueShape, Task, TaskKind
 
 SCORE = Task("score", TaskKind.FORWARD, ("tokens",), ("scores",))

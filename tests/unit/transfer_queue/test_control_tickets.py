@@ -4,8 +4,7 @@ import json
 import struct
 
 from rljob_api.names import RolloutId
-from rljob_workers.transfer_queue.control.tickets import parse_tickets, table_of_draws
-from rljob_workers.transfer_queue.types import Ticket
+from rljob_workers.transfer_queue.types import Ticket, parse_tickets, table_of_draws
 
 
 def test_tickets_come_in_the_order_of_the_answer() -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from rljob_api.names import RolloutId
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.dataset import Slicing, StreamingDataLoader, StreamingDataset
-from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.types import Batch, Claim, Exhausted, NotReady
 
 

@@ -9,7 +9,7 @@ import pytest
 from rljob_api.names import Epoch, Lineage, WeightVersion
 from rljob_api.wire.queue import LeaseStats, PartitionStats, QueueStats, TaskRows, TaskStats, TicketHolder
 from rljob_workers.transfer_queue.chunks import FORMAT_VERSION, HEADER_BYTES, MAGIC
-from rljob_workers.transfer_queue.draining import stays, waits
+from rljob_workers.transfer_queue.inspection import drain_blockers, retained_by_drain
 from rljob_workers.transfer_queue.peeking import CHUNK_BEGINS, PAYLOAD_OFFSET
 
 FORWARD, TRAIN = "actor_log_probs", "actor_train"
@@ -130,14 +130,14 @@ TICKETS: dict[str, Any] = {
     ],
 )
 def test_what_is_waited_for(stats: QueueStats, expected: list[str]) -> None:
-    assert waits(stats) == expected
+    assert drain_blockers(stats) == expected
 
 
 def test_what_stays_is_what_no_training_can_consume_alone() -> None:
     stats = make_stats(
         partition(2, put=4), partition(3, put=3, groups_returned=1), partition(4, put=0, groups_returned=4)
     )
-    assert stays(stats) == ["train_3: 3 groups are put, 1 are not; they stay until tickets are given again"]
+    assert retained_by_drain(stats) == ["train_3: 3 groups are put, 1 are not; they stay until tickets are given again"]
 
 
 def test_a_look_reads_chunks_as_they_are_written() -> None:

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from rljob_api.names import RolloutId
-from rljob_workers.transfer_queue.control.rows import WEIGHTS
-from rljob_workers.transfer_queue.groups import (
+from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.transfer_queue.client import (
     by_partition,
     check_group,
     joined_columns,
     pack_group_weights,
     pack_places,
 )
-from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.transfer_queue.row_format import WEIGHTS
 from rljob_workers.transfer_queue.types import GroupRows, QueueShape, Ticket
 from tests.weights import weight
 

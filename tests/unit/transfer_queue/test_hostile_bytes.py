@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.identity import WeightId
-from rljob_workers.transfer_queue.buffers import BufferPool
+from rljob_workers.transfer_queue.chunk_io import BufferPool, plan_reads
 from rljob_workers.transfer_queue.chunks import (
     DTYPE_CODES,
     HEADER_BYTES,
@@ -25,10 +25,16 @@ from rljob_workers.transfer_queue.chunks import (
     encode_chunk,
     encode_header,
 )
-from rljob_workers.transfer_queue.control.rows import ChunkIds, field_arguments, pack_weights, parse_chunk, parse_claim
 from rljob_workers.transfer_queue.errors import CorruptChunk
-from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement
-from rljob_workers.transfer_queue.reads import plan_reads
+from rljob_workers.transfer_queue.row_format import (
+    ChunkIds,
+    ChunkRef,
+    FieldPlacement,
+    field_arguments,
+    pack_weights,
+    parse_chunk,
+    parse_claim,
+)
 from tests.unit.transfer_queue.mutations import mutated
 
 EXAMPLES = int(os.environ.get("RLJOB_FUZZ_EXAMPLES", "150"))

@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rljob_workers.transfer_queue.control.notices import Notices, Polling
-from rljob_workers.transfer_queue.control.waits import RECHECK_SECONDS, Answer, Waits
+from rljob_workers.transfer_queue.control.connection import RECHECK_SECONDS, Attempt, Notices, Polling, Waits
 from tests.clock import Clock
 
 
@@ -32,7 +31,7 @@ class Listened(Notices):
     def close(self) -> None: ...
 
 
-def turns(waits: Waits, ask: Callable[[float], Answer[str]], count: int, question: object = "same") -> list[str]:
+def turns(waits: Waits, ask: Callable[[float], Attempt[str]], count: int, question: object = "same") -> list[str]:
     return [waits.first_final("task", question, ask, 0.2) for _ in range(count)]
 
 
@@ -44,9 +43,9 @@ class Queue:
         self.stands = stands
         self.asked = 0
 
-    def __call__(self, deadline: float) -> Answer[str]:
+    def __call__(self, deadline: float) -> Attempt[str]:
         self.asked += 1
-        return Answer("rows", True) if self.asked > self.not_yet else Answer("not yet", False, self.stands)
+        return Attempt("rows", True) if self.asked > self.not_yet else Attempt("not yet", False, self.stands)
 
 
 def test_what_is_there_is_asked_for_once_and_nobody_listens() -> None:

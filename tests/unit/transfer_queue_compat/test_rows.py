@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from rljob_workers.transfer_queue.control.rows import ChunkIds
-from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement
+from rljob_workers.transfer_queue.row_format import ChunkIds, ChunkRef, FieldPlacement
 from rljob_workers.transfer_queue_compat.rows import (
     Places,
     field_arguments,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rljob_workers.data.base import Prompt, PromptSource
+from rljob_workers.data.prompts import Prompt, PromptSource
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -20,7 +20,7 @@ __all__ = ["Prompt", "PromptSource", "build_prompt_source"]
 
 def build_prompt_source(spec: DataSpec, tokenizer: PreTrainedTokenizerBase) -> PromptSource:
     """The source that `spec` means; ValueError (a sentence) where it cannot be."""
-    from rljob_workers.data.encoding import PromptEncoder
+    from rljob_workers.data.prompts import PromptEncoder
     from rljob_workers.models.tokenizers import encode_prompt  # transformers: not for a check of a manifest
 
     encoder = PromptEncoder(spec, partial(encode_prompt, tokenizer))

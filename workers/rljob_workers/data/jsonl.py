@@ -1,7 +1,8 @@
-"""Prompts from a JSONL file, one a line.
+"""Prompts from a JSONL file, one a line, and the place of a prompt for messages.
 
 The file is indexed once by where its lines begin and read a line at a time, so that its size costs 24 bytes a line. It
-must not change while a job runs; a line that no longer parses is named.
+must not change while a job runs; a line that no longer parses is named. The coordinator imports this for the place
+alone: it reads no prompt and needs no tokenizer.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rljob_workers.data.base import Prompt, PromptSource
-from rljob_workers.data.order import item_at
+from rljob_workers.data.prompts import Prompt, PromptSource, item_at
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rljob_api.spec import DataSpec
-    from rljob_workers.data.encoding import PromptEncoder
+    from rljob_workers.data.prompts import PromptEncoder
+
 
 _BLOCK_BYTES = 1 << 24
+
+
 _BLANK_BYTES = 8
 """A line with more white space than this and nothing else is named as broken instead of being passed over."""
 
@@ -131,3 +134,15 @@ def _prompt_of(entry: dict[str, Any], key: str, where: str) -> Any:  # noqa: ANN
 def _label_of(entry: dict[str, Any], key: str | None) -> Any:  # noqa: ANN401 - a label is what the user wrote
     """None where there is none: it depends on the reward whether that matters."""
     return None if key is None else entry.get(key)
+
+
+def place_of_prompt(spec: DataSpec, index: int) -> str:
+    """The place of the prompt at `index` of the stream, in words; without its line where the file cannot be read."""
+    if spec.reasoning_gym is not None:
+        return f"task {item_at(index, spec.reasoning_gym.size, spec.shuffle_seed)} of {spec.reasoning_gym.dataset}"
+    assert spec.prompts is not None
+    try:
+        lines = open_lines(Path(spec.prompts))
+    except ValueError:
+        return f"number {index} of {spec.prompts}"
+    return f"line {lines.number(item_at(index, len(lines), spec.shuffle_seed))} of {spec.prompts}"

@@ -6,14 +6,13 @@ import difflib
 import threading
 from typing import TYPE_CHECKING, Any
 
-from rljob_workers.data.base import Prompt, PromptSource
-from rljob_workers.data.order import item_at
+from rljob_workers.data.prompts import Prompt, PromptSource, item_at
 
 if TYPE_CHECKING:
     from reasoning_gym.dataset import ProceduralDataset
 
     from rljob_api.spec import DataSpec, ReasoningGymSpec
-    from rljob_workers.data.encoding import PromptEncoder
+    from rljob_workers.data.prompts import PromptEncoder
 
 _OWN_PARAMETERS = ("size", "seed")
 

@@ -7,14 +7,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rljob_workers.rewards.base import Answer, Reward, RewardFunction
+from rljob_workers.rewards.base import (
+    Answer,
+    Reward,
+    RewardError,
+    RewardFailed,
+    RewardFunction,
+    RewardMissing,
+    RewardRefused,
+    RewardTimeout,
+)
 from rljob_workers.rewards.builtin import CharacterMatch, ExactMatch, TaskScore, TaskScorer
 from rljob_workers.rewards.custom import CustomReward
-from rljob_workers.rewards.errors import RewardError, RewardFailed, RewardMissing, RewardRefused, RewardTimeout
 
 if TYPE_CHECKING:
     from rljob_api.spec import DataSpec, RewardSpec
-    from rljob_workers.data.base import PromptSource
+    from rljob_workers.data.prompts import PromptSource
 
 __all__ = [
     "Answer",

@@ -1,7 +1,6 @@
-"""Scoring that bears failures: they are tried again, and what stays without a score is not valid, or gets a default.
+"""Scores of finished groups, with retries: the failures of a reward, and when they are too many.
 
-Used by the rollout role, from several threads at once. A failure never leaves this room, but for two: what another try
-would not help, and a share of failures that is no exception any more. Both are ValueErrors, and end the job by name.
+For the rollout role; threads may share one. The window of failed samples is a pure policy. Knows no reward's inside.
 """
 
 from __future__ import annotations
@@ -9,18 +8,61 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from rljob_api.spec import FailedReward, RewardSpec
-from rljob_workers.rewards.base import Answer, Reward, Score
-from rljob_workers.rewards.errors import RewardError, RewardRefused, place_of, traceback_of
-from rljob_workers.rewards.failed_share import FailedShare
+from rljob_workers.rewards.base import Answer, Reward, RewardError, RewardRefused, Score, place_of, traceback_of
+
+AT_LEAST = 256
+"""Samples of a window: in a small one a single group would be too many."""
+
+
+class FailedShare:
+    """Whether too many of the last `window` samples have failed.
+
+    They count against the whole window from the first sample on: a few failures among the first few samples are no
+    verdict yet, and a reward that never works is found as soon as its failures alone are too many.
+    """
+
+    def __init__(self, window: int, limit: float) -> None:
+        """`limit` is a share of the window, 0 to 1."""
+        self.window = window
+        self.limit = limit
+        self._failed: deque[bool] = deque(maxlen=window)
+        self._num_failed = 0
+
+    @classmethod
+    def over(cls, samples_per_rollout: int, limit: float) -> FailedShare:
+        """The window of a job."""
+        return cls(max(samples_per_rollout, AT_LEAST), limit)
+
+    @property
+    def num_failed(self) -> int:
+        """Of the samples in the window."""
+        return self._num_failed
+
+    @property
+    def num_seen(self) -> int:
+        """Samples in the window, at most `window`."""
+        return len(self._failed)
+
+    def add(self, *, failed: bool) -> bool:
+        """One more sample; gives whether they are too many now."""
+        if len(self._failed) == self.window:
+            self._num_failed -= self._failed[0]
+        self._failed.append(failed)
+        self._num_failed += failed
+        return self._num_failed > self.limit * self.window
+
 
 _LOG = logging.getLogger(__name__)
 
+
 _LOGGED_PLACES = 20
 """Of which tracebacks are logged: one in each answer is no use to its reader."""
+
 
 RETRIES, UNSCORED = "reward_retries", "samples_unscored"
 

@@ -20,8 +20,7 @@ from typing import Any
 
 from rljob_api.rule import WITHOUT_RULES
 from rljob_api.spec import RLJobSpec
-from rljob_workers.data.base import Prompt, PromptSource
-from rljob_workers.data.encoding import PromptEncoder
+from rljob_workers.data.prompts import Prompt, PromptEncoder, PromptSource
 from rljob_workers.rewards import Answer, Reward, RewardError, RewardMissing, build_reward
 
 MOST_ANSWERS = 4

@@ -24,11 +24,11 @@ from rljob_workers.roles.proximal import Proximal
 from rljob_workers.roles.rank import Draining, count_claim, idle_until_ordered
 from rljob_workers.roles.stages.train import RolloutTally, slice_facts, train_rows
 from rljob_workers.telemetry.timeline import Timeline
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import Agreement, DataParallelGroup, Word, agree
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.dataset import Slicing, StreamingDataLoader, StreamingDataset, TrainingSlice
-from rljob_workers.transfer_queue.jagged import Jagged
 
 _LOG = logging.getLogger(__name__)
 

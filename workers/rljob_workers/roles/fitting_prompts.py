@@ -11,7 +11,7 @@ from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rljob_workers.data.base import Prompt, PromptSource
+from rljob_workers.data.prompts import Prompt, PromptSource
 from rljob_workers.dcs.counters import PASSED_OVER
 from rljob_workers.transfer_queue.errors import TicketLost
 from rljob_workers.transfer_queue.types import Ticket

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rljob_api.names import RolloutId
-from rljob_workers.roles import tasks
+from rljob_workers import pipeline
 from rljob_workers.roles.stages.group_rows import FINISH_CODES
 from rljob_workers.roles.stages.score import TextDecoder
-from rljob_workers.telemetry.generation_log import GenerationLog, LoggedGeneration, SpanOfVersion
+from rljob_workers.telemetry.sample_logs import GenerationLog, LoggedGeneration, SpanOfVersion
 from rljob_workers.transfer_queue.types import Batch
 
 _FINISH_REASONS = {code: reason for reason, code in FINISH_CODES.items()}
@@ -49,12 +49,12 @@ class KeptGenerations:
 
     def _logged(self, rollout_id: RolloutId, epoch: int, batch: Batch, places: list[int]) -> Iterator[LoggedGeneration]:
         columns = batch.columns
-        rows = [columns[tasks.TOKENS].row(place).tolist() for place in places]
-        lengths = [int(columns[tasks.RESPONSE_LENGTHS].values[place]) for place in places]
+        rows = [columns[pipeline.TOKENS].row(place).tolist() for place in places]
+        lengths = [int(columns[pipeline.RESPONSE_LENGTHS].values[place]) for place in places]
         cuts = [len(row) - length for row, length in zip(rows, lengths, strict=True)]
         texts = self._decode([part for row, cut in zip(rows, cuts, strict=True) for part in (row[:cut], row[cut:])])
         for number, place in enumerate(places):
-            advantages = columns[tasks.ADVANTAGES].row(place)
+            advantages = columns[pipeline.ADVANTAGES].row(place)
             yield LoggedGeneration(
                 rollout=rollout_id,
                 epoch=epoch,
@@ -64,9 +64,9 @@ class KeptGenerations:
                 response=texts[2 * number + 1],
                 prompt_tokens=cuts[number],
                 response_tokens=lengths[number],
-                finish_reason=_FINISH_REASONS[int(columns[tasks.FINISH_REASONS].values[place])],
-                reward=float(columns[tasks.REWARDS].values[place]),
-                valid=bool(columns[tasks.VALID].values[place]),
+                finish_reason=_FINISH_REASONS[int(columns[pipeline.FINISH_REASONS].values[place])],
+                reward=float(columns[pipeline.REWARDS].values[place]),
+                valid=bool(columns[pipeline.VALID].values[place]),
                 advantage=float(advantages[0]) if len(advantages) else 0.0,
-                versions=[SpanOfVersion(*span) for span in columns[tasks.VERSION_SPANS].row(place).tolist()],
+                versions=[SpanOfVersion(*span) for span in columns[pipeline.VERSION_SPANS].row(place).tolist()],
             )

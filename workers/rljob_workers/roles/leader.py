@@ -15,7 +15,7 @@ from rljob_api.wire.ranks import StepReport
 from rljob_workers.dcs.session import RankSession
 from rljob_workers.roles.kept_generations import KeptGenerations
 from rljob_workers.roles.stages.train import RolloutSummary
-from rljob_workers.telemetry.sample_log import SampleLog, TrainedSample
+from rljob_workers.telemetry.sample_logs import SampleLog, TrainedSample
 from rljob_workers.transfer_queue.dataset import TrainingSlice
 
 

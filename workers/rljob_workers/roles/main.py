@@ -21,8 +21,9 @@ from rljob_api.role_traits import TRAITS
 from rljob_api.spec import RLJobSpec
 from rljob_api.timeouts import loading_seconds, standstill_seconds
 from rljob_api.topology import RoleTopology, topology_of
+from rljob_workers import pipeline
 from rljob_workers.data import build_prompt_source
-from rljob_workers.data.recent_prompts import RecentPrompts
+from rljob_workers.data.prompts import RecentPrompts
 from rljob_workers.dcs.checkpoints import build_checkpoint_store
 from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.session import RankSession
@@ -31,9 +32,8 @@ from rljob_workers.engines import Engine, EngineError, await_engine, build_engin
 from rljob_workers.models.building import described_config, policy_files
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.rewards import Reward, build_reward
-from rljob_workers.rewards.failed_share import FailedShare
-from rljob_workers.rewards.scoring import FailurePolicy, Scoring
-from rljob_workers.roles import advantages, tasks
+from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring
+from rljob_workers.roles import advantages
 from rljob_workers.roles.actor import ActorConfig, ActorLoop
 from rljob_workers.roles.admission import AdmissionLimits, RolloutShape, limits_of
 from rljob_workers.roles.event_loop import EventLoopThread
@@ -55,8 +55,7 @@ from rljob_workers.roles.standstill import Standstill
 from rljob_workers.roles.weight_follower import WeightFollower
 from rljob_workers.roles.weight_probe import NUM_TOKENS, TrainerProbe, bound_of, is_published, probe_tokens
 from rljob_workers.roles.weight_proof import WeightProof
-from rljob_workers.telemetry.generation_log import GenerationLog
-from rljob_workers.telemetry.sample_log import SampleLog
+from rljob_workers.telemetry.sample_logs import GenerationLog, SampleLog
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.trainers import build_forward_model, build_trainer, load_version_0, tensors_of_version_0
 from rljob_workers.trainers.base import Trainer
@@ -98,7 +97,7 @@ class _Rank:
 
     @cached_property
     def queue(self) -> TransferQueueClient:
-        shape = tasks.queue_shape(self.spec)
+        shape = pipeline.queue_shape(self.spec)
         queue = TransferQueueClient(
             self.context.endpoints,
             shape,
@@ -144,11 +143,13 @@ def _run_advantages(rank: _Rank) -> None:
 
 
 def _run_actor_fwd(rank: _Rank) -> None:
-    _run_forward(rank, tasks.ACTOR_LOG_PROBS, tasks.LOG_PROBS, interval=1)
+    _run_forward(rank, pipeline.ACTOR_LOG_PROBS, pipeline.LOG_PROBS, interval=1)
 
 
 def _run_reference(rank: _Rank) -> None:
-    _run_forward(rank, tasks.REFERENCE_LOG_PROBS, tasks.REF_LOG_PROBS, interval=rank.spec.training.ref_update_interval)
+    _run_forward(
+        rank, pipeline.REFERENCE_LOG_PROBS, pipeline.REF_LOG_PROBS, interval=rank.spec.training.ref_update_interval
+    )
 
 
 def _run_forward(rank: _Rank, task: Task, field: str, *, interval: int | None) -> None:
@@ -333,7 +334,7 @@ def _run_actor(rank: _Rank) -> None:
         _trainer_probe(spec, tokenizer, trainer),
     )
     slicing = Slicing(
-        task=tasks.ACTOR_TRAIN,
+        task=pipeline.ACTOR_TRAIN,
         rows_per_rollout=spec.rollout.batch_size * spec.rollout.samples_per_prompt,
         global_batch_size=spec.training.global_batch_size,
         iters_per_train_update=spec.training.iters_per_train_update,

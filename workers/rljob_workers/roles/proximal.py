@@ -9,7 +9,7 @@ from enum import Enum
 
 from rljob_api.open_defaults import has_one_optimizer_step
 from rljob_api.spec import RLJobSpec
-from rljob_workers.roles import tasks
+from rljob_workers import pipeline
 
 
 class Proximal(Enum):
@@ -27,6 +27,6 @@ class Proximal(Enum):
 
 def proximal_of(spec: RLJobSpec) -> Proximal:
     """What a job does: actor_fwd where it has one, else what its optimizer steps allow."""
-    if tasks.LOG_PROBS in tasks.fields_of(spec):
+    if pipeline.LOG_PROBS in pipeline.fields_of(spec):
         return Proximal.QUEUE
     return Proximal.STEP if has_one_optimizer_step(spec) else Proximal.ROLLOUT

@@ -17,8 +17,8 @@ import torch
 from rljob_api.spec import RLJobSpec, WeightVerification
 from rljob_api.wire.weights import Probe
 from rljob_workers.engines.base import EngineCapabilities
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import Trainer
-from rljob_workers.transfer_queue.jagged import Jagged
 
 NUM_TOKENS = 64
 

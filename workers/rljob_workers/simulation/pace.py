@@ -1,6 +1,6 @@
 """The time that a simulated job spends instead of computing, by its cost model and its clock.
 
-Used in the threads that would compute.
+For `engines.sim` and `trainers.sim`, in the threads that would compute. Computes nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from rljob_api.simulation import SimulatedCost
 
 LONGEST_NAP_SECONDS = 0.25
 """Between two signs of life."""
+
+
 CREDIT_SECONDS = 0.01
 """How much of what a nap took too long the next work is shorter by; a process that was stopped makes up for no more."""
 
@@ -20,7 +22,7 @@ def no_progress() -> None:
     """Nobody waits for a sign of life."""
 
 
-class Pace:
+class SimulatedPace:
     """Spends what one kind of work takes."""
 
     def __init__(

@@ -36,8 +36,8 @@ from rljob_workers.models.building import (
     stored_weights,
     torch_dtype,
 )
-from rljob_workers.simulation.pace import Pace
-from rljob_workers.simulation.weights import tensors_of, version_0
+from rljob_workers.simulation.pace import SimulatedPace
+from rljob_workers.simulation.policy import tensors_of, version_0
 from rljob_workers.trainers import learning_rate
 from rljob_workers.trainers.adamw import AdamWConfig
 from rljob_workers.trainers.allocator import keep_freed_memory
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
-    from rljob_workers.simulation.hashing import Words
+    from rljob_workers.simulation.policy import Words
     from rljob_workers.trainers.base import ForwardModel, Trainer
     from rljob_workers.trainers.data_parallel import DataParallelGroup
 
@@ -122,7 +122,7 @@ def _simulated_weights(spec: RLJobSpec) -> Words:
 def _simulated_forward(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> SimForward:
     settings = spec.simulation or SimulationSpec()
     vocabulary = described_config(spec.model, tokenizer)["vocab_size"]
-    return SimForward(vocabulary, micro_batch_limits(spec.training), Pace(settings.log_probs, settings.speed))
+    return SimForward(vocabulary, micro_batch_limits(spec.training), SimulatedPace(settings.log_probs, settings.speed))
 
 
 def _build_simulated_trainer(
@@ -131,7 +131,7 @@ def _build_simulated_trainer(
     settings = spec.simulation or SimulationSpec()
     return SimTrainer(
         _simulated_forward(spec, tokenizer),
-        Pace(settings.training, settings.speed),
+        SimulatedPace(settings.training, settings.speed),
         group,
         _simulated_weights(spec),
         max_skipped_steps=spec.training.max_skipped_steps,

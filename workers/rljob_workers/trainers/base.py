@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rljob_workers.models.share import WeightShare
     from rljob_workers.models.slices import StateShare
-    from rljob_workers.transfer_queue.jagged import Jagged
+    from rljob_workers.tensors.jagged import Jagged
 
 
 def no_progress() -> None:

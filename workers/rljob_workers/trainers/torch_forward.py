@@ -11,11 +11,11 @@ import torch
 
 from rljob_workers.devices import HOST
 from rljob_workers.models.blob import read_weights
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import ForwardModel, no_progress
 from rljob_workers.trainers.decoder import Decoder
 from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange, cut
 from rljob_workers.trainers.packing import pack
-from rljob_workers.transfer_queue.jagged import Jagged
 
 if TYPE_CHECKING:
     from collections.abc import Callable

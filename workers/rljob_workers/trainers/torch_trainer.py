@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from rljob_api.decoder_config import DecoderConfig
     from rljob_workers.models.slices import StateShare
+    from rljob_workers.tensors.jagged import Jagged
     from rljob_workers.trainers.data_parallel import DataParallelGroup
-    from rljob_workers.transfer_queue.jagged import Jagged
 
 
 @dataclass(frozen=True, slots=True)

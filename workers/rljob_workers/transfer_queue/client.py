@@ -1,8 +1,7 @@
 """The queue as a rank sees it: tickets and groups in, claims and results, training batches.
 
-For the roles, one per rank, used from one thread. Bytes go through `storage`, everything that decides goes through one
-Lua function on the control Redis; between the two nothing of this client is part of the queue. Knows no weights, no
-models and no coordinator.
+For the roles, one per rank, used from one thread. Bytes go through `storage`; every decision is one Lua function on the
+control Redis; between the two nothing of this client is part of the queue. Knows no weights, models or coordinator.
 """
 
 from __future__ import annotations
@@ -10,39 +9,76 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
+import numpy as np
+
 from rljob_api.names import RolloutId, partition_name
-from rljob_api.spec import Waiting
+from rljob_api.spec import ClaimPolicy, Waiting
 from rljob_api.wire.identity import Endpoints, Life, WeightId
-from rljob_workers.transfer_queue.claims import Claims
-from rljob_workers.transfer_queue.commits import Commits, Store
-from rljob_workers.transfer_queue.control.connection import Argument, Clock, Sleep
-from rljob_workers.transfer_queue.control.notices import Notices, Polling, Subscription
-from rljob_workers.transfer_queue.control.tickets import parse_tickets, table_of_draws
-from rljob_workers.transfer_queue.control.waits import Answer, Waits
-from rljob_workers.transfer_queue.errors import AttemptsExhausted, ControlUnreachable, LeaseLost, NotOpen, TicketLost
-from rljob_workers.transfer_queue.groups import (
-    by_partition,
-    check_group,
-    joined_columns,
-    pack_group_weights,
-    pack_places,
+from rljob_workers.tensors.jagged import Column, Jagged, join
+from rljob_workers.transfer_queue.control.connection import (
+    Argument,
+    Attempt,
+    Clock,
+    Notices,
+    Polling,
+    Sleep,
+    Subscription,
+    Waits,
 )
-from rljob_workers.transfer_queue.jagged import Jagged
-from rljob_workers.transfer_queue.life_access import LifeAccess
-from rljob_workers.transfer_queue.timing import QueueTiming
+from rljob_workers.transfer_queue.errors import AttemptsExhausted, ControlUnreachable, LeaseLost, NotOpen, TicketLost
+from rljob_workers.transfer_queue.row_format import pack_weights
+from rljob_workers.transfer_queue.transactions import Claims, Commits, LifeAccess, Store
 from rljob_workers.transfer_queue.types import (
     Batch,
     Claim,
-    ClaimPolicy,
     Exhausted,
     GroupRows,
     NotReady,
     QueueShape,
+    QueueTiming,
     Task,
     TaskKind,
     Ticket,
     Withheld,
+    parse_tickets,
+    table_of_draws,
 )
+
+
+def check_group(group: GroupRows, shape: QueueShape) -> None:
+    """Raises ValueError where a field is missing or too many, or a column has not the rows of a group."""
+    wanted, found = set(shape.generated_fields), set(group.columns)
+    if wanted != found:
+        raise ValueError(f"put_groups: fields {sorted(found)} were given, {sorted(wanted)} are needed.")
+    num_rows = shape.samples_per_prompt
+    counts = {field: len(column) for field, column in group.columns.items()}
+    counts |= {"oldest": len(group.oldest), "newest": len(group.newest)}
+    for name, count in counts.items():
+        if count != num_rows:
+            raise ValueError(f"put_groups: {name} has {count} rows, a group has {num_rows} (samplesPerPrompt).")
+
+
+def by_partition(groups: Sequence[GroupRows]) -> dict[RolloutId, list[GroupRows]]:
+    """The groups of each partition, in their order."""
+    sections: dict[RolloutId, list[GroupRows]] = {}
+    for group in groups:
+        sections.setdefault(group.ticket.rollout_id, []).append(group)
+    return sections
+
+
+def joined_columns(groups: Sequence[GroupRows], fields: Sequence[str]) -> Mapping[str, Column]:
+    """Per field, the rows of all groups, one group behind the other."""
+    return {field: join([group.columns[field] for group in groups]) for field in fields}
+
+
+def pack_places(groups: Sequence[GroupRows]) -> bytes:
+    """Per group, its ticket and its number in the partition."""
+    return np.array([(group.ticket.id, group.ticket.group) for group in groups], "<u4").tobytes()
+
+
+def pack_group_weights(groups: Sequence[GroupRows]) -> bytes:
+    """Per row of every group, the weights of its oldest and newest token."""
+    return b"".join(pack_weights(group.oldest, group.newest) for group in groups)
 
 
 class TransferQueueClient:
@@ -111,17 +147,17 @@ class TransferQueueClient:
 
         question = (holds.lineage, holds.version, limit)
 
-        def ask(deadline: float) -> Answer[list[Ticket] | Withheld]:
+        def ask(deadline: float) -> Attempt[list[Ticket] | Withheld]:
             try:
                 until = deadline + self._timing.claim_patience_seconds
                 reply = self._access.change(
                     "claim_tickets", *question, deadline=until, waiting=f"{self} waits for tickets"
                 )
             except (ControlUnreachable, NotOpen):
-                return Answer(Withheld.CLOSED, is_final=False, stands=False)
+                return Attempt(Withheld.CLOSED, is_final=False, stands=False)
             if reply[0] == b"W":
-                return Answer(Withheld(reply[1].decode()), is_final=False)
-            return Answer(parse_tickets(reply[1]), is_final=True)
+                return Attempt(Withheld(reply[1].decode()), is_final=False)
+            return Attempt(parse_tickets(reply[1]), is_final=True)
 
         return self._waits.first_final("tickets", question, ask, timeout)
 
@@ -202,7 +238,7 @@ class TransferQueueClient:
             return Exhausted()
         what = f"rows of train_{partitions[0]} to train_{partitions[-1]} for {task}"
 
-        def ask(deadline: float) -> Answer[Claim]:
+        def ask(deadline: float) -> Attempt[Claim]:
             return self._claims.ask_rows(consumer, partitions, max_rows, deadline, what)
 
         return self._waits.first_final(task, (partitions, max_rows), ask, timeout)
@@ -268,7 +304,7 @@ class TransferQueueClient:
         what = f"batch {batch_index} ({num_rows} rows) of {partition_name(rollout_id)} for {task}"
         arguments = (rollout_id, batch_index, num_rows, dp_rank, dp_size)
 
-        def ask(deadline: float) -> Answer[Claim]:
+        def ask(deadline: float) -> Attempt[Claim]:
             return self._claims.ask_batch(consumer, arguments, deadline, what)
 
         answer = self._waits.first_final(task, arguments, ask, timeout)

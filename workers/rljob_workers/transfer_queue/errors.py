@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rljob_workers.transfer_queue.placement import ChunkRef
+    from rljob_workers.transfer_queue.row_format import ChunkRef
 
 
 class QueueError(Exception):

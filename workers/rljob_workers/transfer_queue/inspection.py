@@ -1,31 +1,29 @@
-"""What a running queue looks like: rows by partition and state, tickets, leases, units, garbage.
+"""What a running queue holds: its counts, its broken invariants, and what a drain still waits for.
 
-For the coordinator's queue admin only. Changes nothing, and asks the control Redis in calls that are each bounded, so
-that nobody at work waits for someone who looks.
+For the queue admin, the coordinator and tests. Changes nothing; every call on the control Redis is bounded, so that no
+rank waits for an observer. Counts are read in the order in which rows move, so that an empty queue is really empty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rljob_api.names import Epoch, Lineage, RolloutId, WeightVersion, partition_name
 from rljob_api.wire.identity import Life
-from rljob_api.wire.queue import (
-    LeaseStats,
-    PartitionStats,
-    QueueStats,
-    TaskRows,
-    TaskStats,
-    TicketHolder,
-    UnitStats,
-)
-from rljob_workers.transfer_queue.read_access import ReadAccess
+from rljob_api.wire.queue import LeaseStats, PartitionStats, QueueStats, TaskRows, TaskStats, TicketHolder, UnitStats
+from rljob_workers.transfer_queue.admin_calls import Named, ReadAccess, chunks_of
+from rljob_workers.transfer_queue.control.connection import Argument
+from rljob_workers.transfer_queue.control.library import shape_fields
+from rljob_workers.transfer_queue.row_format import ChunkRef, parse_chunk
 from rljob_workers.transfer_queue.types import Task
 
 ROWS_AT_ONCE = 16384
 """Rows that one call counts: a few milliseconds of the control Redis."""
+
+
 _WAITING = "somebody looks at the queue"
 
 
@@ -207,3 +205,133 @@ def _task_stats(task: Task, partitions: Sequence[PartitionStats], leases: Sequen
         rows_ready=sum(row.ready for row in rows),
         batches=sum(row.batches for row in rows),
     )
+
+
+_CHECKING = "a check of the invariants"
+
+
+GROUPS_AT_ONCE = 128
+"""As in `lua/observe.lua`."""
+
+
+class QueueInvariants:
+    """The proof of one queue."""
+
+    def __init__(self, access: ReadAccess) -> None:
+        self._access = access
+
+    def broken(self, partitions: list[RolloutId]) -> list[str]:
+        """Every broken invariant in a sentence; empty when all hold."""
+        return list(dict.fromkeys(line for step in self.steps(partitions) for line in step()))
+
+    def steps(self, partitions: list[RolloutId]) -> Iterator[Callable[[], list[str]]]:
+        """The same in steps of milliseconds, for who has other things to do in between."""
+        shape = self._access.shape
+        parts: list[tuple[Argument, ...]] = [(task.name,) for task in shape.tasks]
+        parts += [(":chunks", field) for field in shape_fields(shape)]
+        parts += [(":groups", first) for first in range(0, shape.batch_size, GROUPS_AT_ONCE)]
+        yield partial(self._part, "")
+        for rollout_id in partitions:
+            for part in parts:
+                yield partial(self._part, rollout_id, *part)
+        for rollout_id in partitions:
+            yield partial(self._missing_bytes, rollout_id)
+
+    def _part(self, *part: Argument) -> list[str]:
+        return [line.decode() for line in self._access.read("check", *part, waiting=_CHECKING)]
+
+    def _missing_bytes(self, rollout_id: RolloutId) -> list[str]:
+        suspects = self._named(rollout_id)
+        for unit in self._access.units:
+            mine = [key for key, chunk in suspects.items() if chunk.unit == unit.index]
+            with self._access.lock:
+                present = unit.present(mine, deadline=self._access.deadline())
+            for key in present:
+                del suspects[key]
+        if not suspects:
+            return []
+        still = self._named(rollout_id)
+        return [
+            f"{partition_name(rollout_id)}: chunk {key} is not on storage unit {chunk.unit}"
+            for key, chunk in suspects.items()
+            if key in still
+        ]
+
+    def _named(self, rollout_id: RolloutId) -> dict[str, ChunkRef]:
+        """By key, the chunks of a partition that should be on their unit: of the unit's present generation."""
+        marks = self._access.read("units", waiting=_CHECKING)
+        known = {int(unit): int(mark) for unit, mark in zip(marks[::2], marks[1::2], strict=True)}
+        chunks = [parse_chunk(line) for _, line in chunks_of(self._access, Named.KEPT, rollout_id, _CHECKING)]
+        return {chunk.key: chunk for chunk in chunks if known.get(chunk.unit) == chunk.unit_generation}
+
+
+MAX_LEASES = 3
+"""Named in the sentence; the others are counted."""
+
+
+def drain_blockers(stats: QueueStats) -> list[str]:
+    """What is issued and neither consumed nor back, in a sentence each; empty once nothing can move any more.
+
+    Rows move without new tickets as long as somebody has them (tickets, leases, batches), and in the partition that is
+    trained next: its forward tasks have the weights that they need, and if it is whole it will be trained. Rows behind
+    an incomplete partition wait for weights that no training will make before tickets are given again.
+    """
+    return [*_tickets(stats), *_claimed(stats), *_next_partition(stats)]
+
+
+def retained_by_drain(stats: QueueStats) -> list[str]:
+    """Rows that cannot be consumed before tickets are given again, in a sentence for each partition."""
+    return [
+        f"{one.partition}: {one.groups_put} groups are put, {missing} are not; they stay until tickets are given again"
+        for one in stats.partitions
+        if one.rollout_id >= stats.published
+        and one.groups_put
+        and (missing := one.groups_missing + one.groups_returned + one.groups_issued)
+    ]
+
+
+def _tickets(stats: QueueStats) -> Iterator[str]:
+    if stats.tickets_in_work:
+        by = ", ".join(f"{one.holder} {one.tickets}" for one in stats.holders) or "nobody alive"
+        yield f"{stats.tickets_in_work} tickets are in work ({by})"
+
+
+def _claimed(stats: QueueStats) -> Iterator[str]:
+    for task in stats.tasks:
+        if task.rows_claimed and task.kind != "Training":
+            leases = [lease for lease in stats.leases if lease.task == task.task]
+            yield f"{task.rows_claimed} rows are claimed for {task.task}" + _by(leases)
+
+
+def _by(leases: Sequence[LeaseStats]) -> str:
+    if not leases:
+        return ""
+    named = [f"{lease.holder} {lease.rows} of {lease.partition}" for lease in leases[:MAX_LEASES]]
+    more = [f"{len(leases) - MAX_LEASES} more"] if len(leases) > MAX_LEASES else []
+    return f" ({', '.join([*named, *more])})"
+
+
+def _next_partition(stats: QueueStats) -> Iterator[str]:
+    found = next((one for one in stats.partitions if one.rollout_id == stats.published), None)
+    if found is None:
+        return
+    training = {task.task for task in stats.tasks if task.kind == "Training"}
+    for rows in found.tasks:
+        if rows.ready and rows.task not in training:
+            yield f"{rows.ready} rows of {found.partition} are ready for {rows.task}, and nobody has claimed them"
+    if _is_whole(found):
+        yield from _untrained(found, training)
+
+
+def _is_whole(partition: PartitionStats) -> bool:
+    return not (partition.groups_missing or partition.groups_returned or partition.groups_issued)
+
+
+def _untrained(partition: PartitionStats, training: set[str]) -> Iterator[str]:
+    tasks = [rows for rows in partition.tasks if rows.task in training]
+    behind = [rows for rows in tasks if rows.unready or rows.ready or rows.claimed]
+    for rows in behind:
+        total = rows.unready + rows.ready + rows.claimed + rows.done
+        yield f"{partition.partition} is whole and {rows.task} has consumed {rows.done} of its {total} rows"
+    if tasks and not behind:
+        yield f"{partition.partition} is trained and its weights are not published yet"

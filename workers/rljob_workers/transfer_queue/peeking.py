@@ -1,6 +1,7 @@
-"""Rows as they lie in the queue, looked at without claiming them; the first values of a field, read from its unit.
+"""Rows of the queue one by one, with some of their values, for `rljob queue peek`.
 
-For the coordinator's queue admin only. Changes nothing and imports no torch: the coordinator must stay small.
+For the coordinator only. Changes nothing: the control Redis says where rows lie, the storage units give a few bytes of
+them. Imports no torch, and reads values by itself where a chunk has them.
 """
 
 from __future__ import annotations
@@ -14,27 +15,37 @@ import numpy.typing as npt
 
 from rljob_api.names import Lineage, RolloutId, WeightVersion, partition_name
 from rljob_api.wire.queue import QueuePeek, QueueRow, RowState, RowValues, WeightSpan
+from rljob_workers.transfer_queue.admin_calls import ReadAccess
 from rljob_workers.transfer_queue.control.library import shape_fields
-from rljob_workers.transfer_queue.control.rows import CHUNK_ID_BYTES, ROW, WEIGHTS, parse_chunk
 from rljob_workers.transfer_queue.errors import CorruptChunk
-from rljob_workers.transfer_queue.placement import ChunkRef
-from rljob_workers.transfer_queue.read_access import ReadAccess
 from rljob_workers.transfer_queue.resp import RespConnection
+from rljob_workers.transfer_queue.row_format import CHUNK_ID_BYTES, ROW, WEIGHTS, ChunkRef, parse_chunk
 
 PAYLOAD_OFFSET = 56
 """`chunks.HEADER_BYTES`, which is not imported: it would bring torch. A test compares them."""
+
+
 CHUNK_BEGINS = b"RLQC\x01"
 """Magic and version of what is read here."""
 
+
 _WAITING = "somebody looks at rows"
+
+
 _LETTERS = {"u": RowState.UNREADY, "r": RowState.READY, "c": RowState.CLAIMED, "d": RowState.DONE}
+
+
 _GROUPS = {"p": "put", "i": "issued", "w": "returned", "a": "absent"}
+
+
 _BFLOAT16 = "bfloat16"
+
+
 _DTYPES = frozenset({"uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "bool", _BFLOAT16})
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class RowQuery:
     """What to look at."""
 
     partitions: Sequence[RolloutId]
@@ -67,7 +78,7 @@ class QueuePeeking:
         """The consumers."""
         return tuple(task.name for task in self._access.shape.tasks)
 
-    def rows(self, look: Look) -> QueuePeek:
+    def rows(self, look: RowQuery) -> QueuePeek:
         """The rows, read partition after partition; what moves meanwhile may be shown as it was or as it is."""
         found: list[QueueRow] = []
         first = look.first
@@ -78,7 +89,7 @@ class QueuePeeking:
                 return QueuePeek(rows=found[: look.limit], more=True)
         return QueuePeek(rows=found, more=False)
 
-    def _rows_of(self, rollout_id: RolloutId, look: Look, first: int, limit: int) -> list[QueueRow]:
+    def _rows_of(self, rollout_id: RolloutId, look: RowQuery, first: int, limit: int) -> list[QueueRow]:
         letter = next((letter for letter, state in _LETTERS.items() if state is look.state), "")
         reply = self._access.read(
             "inspect_rows", rollout_id, first, limit, look.task or "", letter, look.field or "", waiting=_WAITING

@@ -1,8 +1,7 @@
-"""A connection to a Redis server: RESP2 without copies.
+"""One connection to a Redis server: its address, and the RESP protocol with scatter-gather writes and reads into place.
 
-Used by `units`, `chunk_io` and the control plane. Commands are queued and leave in one `sendmsg` that gathers straight
-from tensors; bulk replies land straight in the caller's memory. Every call that waits has a deadline (monotonic
-seconds). After any exception but `ErrorReply` the stream is out of step: close it.
+For `units` and `control.connection`. redis-py packs large values by copying them twice; this connection copies none.
+Never retries and never reconnects: its owner closes it after any error.
 """
 
 from __future__ import annotations
@@ -10,24 +9,96 @@ from __future__ import annotations
 import select
 import socket
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from rljob_workers.keepalive import keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rljob_workers.transfer_queue.address import ServerAddress
+
+_SAME_HOST_SEND_BUFFER_BYTES = 1 << 18
+"""Where the server is on this host. What is sent then stays in the processor's cache until it is received: half as fast
+again as the megabytes that the kernel would let pile up. A network needs those."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """A Unix socket's path, or host and port; and the password (never shown)."""
+
+    path: str | None
+    host: str
+    port: int
+    password: str | None = field(repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> ServerAddress:
+        """`unix://:password@/path/unit.sock` or `redis://:password@host:port/0`."""
+        parts = urlsplit(url)
+        password = unquote(parts.password) if parts.password else None
+        if parts.scheme == "unix" and parts.path:
+            return cls(unquote(parts.path), "", 0, password)
+        if parts.scheme == "redis" and parts.hostname and parts.path in ("", "/", "/0"):
+            return cls(None, parts.hostname, parts.port or 6379, password)
+        raise ValueError(
+            f"TransferQueue: a Redis server's URL has scheme {parts.scheme!r} and no usable address."
+            " Use unix://:password@/path or redis://:password@host:port/0."
+        )
+
+    def __str__(self) -> str:
+        return self.path or f"{self.host}:{self.port}"
+
+    def connect(self, seconds: float) -> socket.socket:
+        """A socket that never blocks, made within `seconds`; raises OSError."""
+        if self.path is None:
+            connection = socket.create_connection((self.host, self.port), timeout=seconds)
+        else:
+            connection = socket.socket(socket.AF_UNIX)
+        try:
+            if self.path is None:
+                keep_alive(connection)
+            else:
+                connection.settimeout(seconds)
+                connection.connect(self.path)
+            if _is_on_this_host(connection):
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SAME_HOST_SEND_BUFFER_BYTES)
+            connection.setblocking(False)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _is_on_this_host(connection: socket.socket) -> bool:
+    if connection.family == socket.AF_UNIX:
+        return True
+    return bool(connection.getpeername()[0] == connection.getsockname()[0])
+
 
 _IOV_MAX = 1024
 """Linux takes at most so many buffers in one sendmsg."""
+
+
 _INLINE_BYTES = 4096
 """Smaller values are copied into one buffer with their neighbours: cheaper than a buffer each."""
+
+
 _READ_AHEAD_BYTES = 1 << 16
+
+
 _WAKE_BYTES = 1 << 19
 """Of a large value, the least that is worth waking up for: a tenth faster than with every few packets."""
+
+
 _MAX_BULK_BYTES = 512 << 20
 """The server's own limit; a longer one is no RESP."""
+
+
 _MAX_DEPTH = 8
 """Of lists in lists: nothing of ours has more than two."""
+
 
 Reply = bytes | int | None | list["Reply"]
 

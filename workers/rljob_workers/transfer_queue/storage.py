@@ -1,8 +1,9 @@
 """The data plane: columns to chunks on the storage units, and back.
 
-For the queue's client, from one thread. Knows nothing of readiness, leases or partitions: it stores bytes under keys
-that are never used twice, says where they lie, and fetches what it is told. Only a commit on the control Redis makes
-stored bytes part of the queue; what was stored without one is garbage that the coordinator sweeps.
+For the queue's client, from one thread. Knows no readiness, lease or partition: it stores bytes under keys that are
+never used twice, returns where they lie, and fetches by that. Units work one after another, or in a thread each where
+the bytes are worth it. Only a commit on the control Redis makes stored bytes part of the queue; the coordinator sweeps
+the rest.
 """
 
 from __future__ import annotations
@@ -10,32 +11,100 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from rljob_workers.transfer_queue.buffers import BufferPool
-from rljob_workers.transfer_queue.chunk_io import read_chunks, write_chunks
+from rljob_workers.transfer_queue.chunk_io import BufferPool, ChunkRead, plan_reads, read_chunks, write_chunks
+from rljob_workers.transfer_queue.chunks import SPREAD_BYTES, Piece, cut_columns, deal, row_table
 from rljob_workers.transfer_queue.errors import QueueError, RowsLost, StorageFull, StorageUnreachable
-from rljob_workers.transfer_queue.pieces import Piece, cut_columns, deal, row_table
-from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement, StoredChunks
-from rljob_workers.transfer_queue.reads import ChunkRead, plan_reads
-from rljob_workers.transfer_queue.side_by_side import SideBySide
-from rljob_workers.transfer_queue.timing import QueueTiming
+from rljob_workers.transfer_queue.row_format import ChunkRef, FieldPlacement, StoredChunks
+from rljob_workers.transfer_queue.types import QueueTiming
 from rljob_workers.transfer_queue.units import Clock, Sleep, StorageUnit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable
 
     from rljob_api.names import Epoch
-    from rljob_workers.transfer_queue.jagged import Column, Jagged
+    from rljob_workers.tensors.jagged import Column, Jagged
     from rljob_workers.transfer_queue.resp import RespConnection
+
+
+S = TypeVar("S")
+
+
+T = TypeVar("T")
+
+
+class SideBySide:
+    """Threads of these units.
+
+    outcomes = threads.run(work, {0: share, 1: share}, num_bytes)    unit -> what `work(unit, share)` gave, or its error
+    """
+
+    def __init__(self, units: Sequence[StorageUnit]) -> None:
+        """Threads begin with the first work that is worth them."""
+        self._units = units
+        self._threads: ThreadPoolExecutor | None = None
+
+    def close(self) -> None:
+        """Ends the threads; may be called twice."""
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
+
+    def run(
+        self, work: Callable[[StorageUnit, list[S]], T], shares: Mapping[int, list[S]], num_bytes: int
+    ) -> dict[int, T | QueueError]:
+        """Runs `work` for every unit's share, in a thread per unit where the bytes are worth it.
+
+        Raises what is no QueueError when all have ended.
+        """
+        if num_bytes > SPREAD_BYTES:
+            return self.at_once(work, shares)
+        return {index: self._outcome(work, index, share) for index, share in shares.items()}
+
+    def at_once(
+        self, work: Callable[[StorageUnit, list[S]], T], shares: Mapping[int, list[S]]
+    ) -> dict[int, T | QueueError]:
+        """As `run`, so that no unit waits for another."""
+        if len(shares) <= 1:
+            return {index: self._outcome(work, index, share) for index, share in shares.items()}
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(len(self._units), thread_name_prefix="rljob-storage")
+        begun: dict[int, Future[T | QueueError]] = {}
+        try:
+            for index, share in shares.items():
+                begun[index] = self._threads.submit(self._outcome, work, index, share)
+            wait(begun.values())
+        finally:
+            # Behind an exception no thread may go on.
+            for outcome in begun.values():
+                outcome.cancel()
+            wait(begun.values())
+        return {index: outcome.result() for index, outcome in begun.items()}
+
+    def _outcome(self, work: Callable[[StorageUnit, list[S]], T], index: int, share: list[S]) -> T | QueueError:
+        try:
+            return work(self._units[index], share)
+        except QueueError as error:
+            return error
+
 
 SLOW_BYTES_PER_SECOND = 50 << 20
 """A second more for so many bytes: a unit that takes them slowly is no unit that hangs."""
+
+
 SHUN_SECONDS = 5.0
 """So long a unit that failed a put is the last choice, so that not every put waits for it anew."""
+
+
 FULL_RETRY_SECONDS = 0.05
+
+
 KNOWN_CHUNKS = 1 << 14
 """So many keys are remembered at most."""
+
 
 Trouble: TypeAlias = StorageFull | StorageUnreachable
 """What another unit, or waiting, may cure."""

@@ -1,7 +1,12 @@
-"""Values that cross the queue's border: tickets, claims, batches. No I/O."""
+"""Values that cross the queue's border: its shape and timing, tickets, claims, batches.
+
+Every part of the queue and all of its users import them. The packed form of a ticket and the table of draws that a
+checkpoint keeps stand beside `Ticket`. No I/O and no torch: the coordinator imports this.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,13 +14,32 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 
 from rljob_api.names import RolloutId
-from rljob_api.spec import ClaimPolicy as ClaimPolicy
+from rljob_api.spec import ClaimPolicy
 from rljob_api.wire.identity import WeightId
 
-if TYPE_CHECKING:  # the coordinator uses these types and must not pay for torch
-    from rljob_workers.transfer_queue.jagged import Jagged
+if TYPE_CHECKING:
+    from rljob_workers.tensors.jagged import Jagged
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTiming:
+    """In seconds."""
+
+    patience_seconds: float = 30.0
+    """For one change, or one put with its bytes: a restart of Redis takes about a second."""
+    claim_patience_seconds: float = 2.0
+    """Beyond a claim's own timeout. Shorter: a claim may be asked again, and its caller must beat meanwhile."""
+    lease_seconds: float = 30.0
+    """A lease that no beat renews ends after this."""
+    control_silence_seconds: float = 5.0
+    """A control Redis that is silent for so long is taken for gone: every function of ours ends within milliseconds."""
+    unit_silence_seconds: float = 2.0
+    """A storage unit that takes and gives no byte for so long hangs, however much time a whole transfer may take."""
+    unit_patience_seconds: float = 2.0
+    """A put that one unit keeps waiting for so long goes to another: its rows are bound to no unit."""
 
 
 class TaskKind(StrEnum):
@@ -143,3 +167,38 @@ class Exhausted:
 
 
 Claim = Batch | NotReady | Exhausted
+
+
+_TICKET = struct.Struct("<6I")
+
+
+def parse_tickets(packed: bytes) -> list[Ticket]:
+    """Ticket for ticket, in the order of the answer."""
+    return [
+        Ticket(number, RolloutId(rollout_id), group, attempt, prompt_index, bool(alone))
+        for number, rollout_id, group, attempt, prompt_index, alone in _TICKET.iter_unpack(packed)
+    ]
+
+
+def table_of_draws(cursor: int, front: Sequence[bytes], draws: bytes, kills: Sequence[bytes]) -> bytes:
+    """As JSON. `front`: prompts drawn next; `draws`: a JSON list; `kills`: prompt, count, prompt, count..."""
+    counts = {prompt.decode(): int(count) for prompt, count in zip(kills[::2], kills[1::2], strict=True)}
+    return orjson.dumps(
+        {
+            "cursor": cursor,
+            "front": [int(prompt) for prompt in front],
+            # An empty list of Lua is an empty object.
+            "draws": orjson.loads(draws) or [],
+            "kills": counts,
+        }
+    )
+
+
+def is_table_of_draws(text: bytes) -> bool:
+    """Whether a file of a checkpoint is what `table_of_draws` writes."""
+    try:
+        table = orjson.loads(text)
+    except ValueError:
+        return False
+    kinds = {"cursor": int, "front": list, "draws": list, "kills": dict}
+    return isinstance(table, dict) and all(isinstance(table.get(name), kind) for name, kind in kinds.items())

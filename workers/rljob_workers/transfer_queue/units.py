@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from rljob_workers.transfer_queue.address import ServerAddress
 from rljob_workers.transfer_queue.errors import StorageUnreachable
-from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection
-from rljob_workers.transfer_queue.timing import QueueTiming
+from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection, ServerAddress
+from rljob_workers.transfer_queue.types import QueueTiming
 
 GENERATION_KEY = b"rljob:generation"
 """Has no epoch in front, so that no sweep of chunks meets it."""

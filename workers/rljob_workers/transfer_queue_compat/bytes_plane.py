@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from rljob_api.names import Epoch
-from rljob_workers.transfer_queue.control.rows import parse_chunk
 from rljob_workers.transfer_queue.errors import RowsLost, StorageUnreachable
-from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement
 from rljob_workers.transfer_queue.resp import RespConnection
+from rljob_workers.transfer_queue.row_format import ChunkRef, FieldPlacement, parse_chunk
 from rljob_workers.transfer_queue.storage import SLOW_BYTES_PER_SECOND, StorageUnits
 from rljob_workers.transfer_queue.units import StorageUnit
 from rljob_workers.transfer_queue_compat.columns import Column

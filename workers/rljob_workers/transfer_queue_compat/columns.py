@@ -18,8 +18,8 @@ import orjson
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict, is_tensor_collection
 
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.chunks import DTYPE_CODES, MAX_INNER_DIMS
-from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue_compat import values
 
 SCALAR, ARRAY, TENSOR, TEXT, DOCUMENT = range(1, 6)

@@ -6,7 +6,7 @@ from nobody what is to go, then it is asked what somebody has committed by then.
 
 from __future__ import annotations
 
-from rljob_workers.transfer_queue.control.rows import parse_chunk
+from rljob_workers.transfer_queue.row_format import parse_chunk
 from rljob_workers.transfer_queue_compat.bytes_plane import BytesPlane
 from rljob_workers.transfer_queue_compat.control_plane import ControlPlane
 

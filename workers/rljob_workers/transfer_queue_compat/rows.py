@@ -12,8 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rljob_workers.transfer_queue.control.rows import CHUNK_ID_BYTES, ChunkIds, describe, parse_chunk
-from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement
+from rljob_workers.transfer_queue.row_format import (
+    CHUNK_ID_BYTES,
+    ChunkIds,
+    ChunkRef,
+    FieldPlacement,
+    describe,
+    parse_chunk,
+)
 
 PAGE_ROWS = 256
 """As in `lua/state.lua`."""

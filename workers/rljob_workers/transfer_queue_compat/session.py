@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from rljob_api.failpoints import failpoint
 from rljob_workers.transfer_queue.control.connection import Argument, BytesSwept, StaleUnit
-from rljob_workers.transfer_queue.control.rows import ChunkIds
 from rljob_workers.transfer_queue.errors import Mismatch, StorageFull
+from rljob_workers.transfer_queue.row_format import ChunkIds
 from rljob_workers.transfer_queue_compat import orphans
 from rljob_workers.transfer_queue_compat.bytes_plane import BytesPlane
 from rljob_workers.transfer_queue_compat.columns import Column

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from rljob_workers.transfer_queue.control.notices import Subscription
+from rljob_workers.transfer_queue.control.connection import Subscription
 from rljob_workers.transfer_queue_compat.metadata import BatchMeta
 
 RECHECK_SECONDS = 1.0

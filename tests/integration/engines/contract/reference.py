@@ -13,8 +13,7 @@ from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import build_config, initial_state, save_folder
 from rljob_workers.models.tokenizers import build_tokenizer
-from rljob_workers.simulation.policy import places
-from rljob_workers.simulation.weights import fingerprint, read_simulated, tensors_of, version_0
+from rljob_workers.simulation.policy import fingerprint, places, read_simulated, tensors_of, version_0
 from tests.integration.engines.engine_process import talkative_model
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.fsdp.attention import attend_within_rows
 from rljob_workers.trainers.fsdp.building import ModelOptions, build_whole, model_config
 from rljob_workers.trainers.fsdp.inputs import joined_inputs
 from rljob_workers.trainers.fsdp.loading import load_folder
 from rljob_workers.trainers.fsdp.scoring import score
-from rljob_workers.transfer_queue.jagged import Jagged
 from tests.near import assert_near
 from tests.unit.trainers.fsdp.tiny import VOCABULARY, described, make_tokens, save_model
 

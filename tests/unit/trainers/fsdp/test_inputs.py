@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.fsdp.inputs import joined_inputs, padded_inputs, rows_between
-from rljob_workers.transfer_queue.jagged import Jagged
 
 CPU = torch.device("cpu")
 ROWS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=12)

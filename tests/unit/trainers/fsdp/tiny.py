@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.tensors.jagged import Jagged
 
 VOCABULARY = 61
 

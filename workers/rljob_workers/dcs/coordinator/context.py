@@ -18,7 +18,7 @@ from rljob_workers.dcs.coordinator.store import Store
 from rljob_workers.dcs.coordinator.table import Change
 
 if TYPE_CHECKING:
-    from rljob_workers.transfer_queue.queue_admin import QueueAdmin
+    from rljob_workers.transfer_queue.admin import QueueAdmin
 
 
 class Notify(Protocol):

@@ -15,7 +15,7 @@ from rljob_api.wire.epochs import DesiredState, EpochRequest, RestorePoint
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.observation import CoordinatorStatus, EventKind, EventPage, QueueObservation, ServerState
 from rljob_api.wire.ranks import Beat, BeatAnswer, RankHello, RankWelcome
-from rljob_workers.data.places import place_of
+from rljob_workers.data.jsonl import place_of_prompt
 from rljob_workers.dcs.coordinator.beats import Judged, beat_interval_seconds
 from rljob_workers.dcs.coordinator.checkpoints import Checkpoints
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
@@ -37,7 +37,7 @@ from rljob_workers.dcs.coordinator.saved_state import SavedFolder
 from rljob_workers.dcs.coordinator.server_state import ServerGate
 from rljob_workers.dcs.coordinator.storage_care import StorageCare
 from rljob_workers.dcs.coordinator.weights import Weights
-from rljob_workers.transfer_queue.queue_admin import SetAside
+from rljob_workers.transfer_queue.admin import SetAside
 
 EVENT_PAGE = 500
 """Most events of one answer."""
@@ -231,7 +231,7 @@ class Coordinator:
     def _emit_set_aside(self, aside: SetAside) -> None:
         """Once, also where a coordinator died between emitting and forgetting."""
         where = f"group {aside.group} of train_{aside.rollout_id}"
-        place = place_of(self._context.job.spec.data, aside.prompt_index)
+        place = place_of_prompt(self._context.job.spec.data, aside.prompt_index)
         message = (
             f"Prompt {aside.prompt_index} ({place}; {where}) was set aside: its worker died {aside.kills} times "
             "while it was alone in work."

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from rljob_api.wire.queue import QueueStats, RowState
 from rljob_workers.telemetry.exposition import Family, Sample
-from rljob_workers.transfer_queue.losses import Given
 from rljob_workers.transfer_queue.types import Withheld
+from rljob_workers.transfer_queue.upkeep import DropReason
 
 _TASK, _UNIT = ("task",), ("unit",)
 
@@ -51,7 +51,7 @@ def queue_samples(stats: QueueStats) -> Iterator[Sample]:
         yield "rljob_queue_withheld", (("reason", reason.value),), float(stats.withheld == reason)
     yield "rljob_queue_garbage_chunks", (), float(stats.garbage_chunks)
     yield "rljob_queue_garbage_partitions", (), float(stats.garbage_partitions)
-    dropped = {Given.RETAINED: stats.dropped_retained_rows, Given.UNCLAIMED: stats.dropped_unclaimed_rows}
+    dropped = {DropReason.RETAINED: stats.dropped_retained_rows, DropReason.UNCLAIMED: stats.dropped_unclaimed_rows}
     for given, rows in dropped.items():
         yield "rljob_queue_dropped_rows_total", (("kind", given.value),), float(rows)
     yield from _task_samples(stats)

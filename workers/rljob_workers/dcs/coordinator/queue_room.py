@@ -16,8 +16,8 @@ from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.refusals import bad_request, not_found
 from rljob_workers.dcs.coordinator.server_state import ServerGate
-from rljob_workers.transfer_queue.draining import stays, waits
-from rljob_workers.transfer_queue.peeking import Look
+from rljob_workers.transfer_queue.inspection import drain_blockers, retained_by_drain
+from rljob_workers.transfer_queue.peeking import RowQuery
 
 STATS_SECONDS = 1.0
 """For scrapes; whoever asks for the counts gets new ones."""
@@ -80,7 +80,7 @@ class QueueRoom:
         if request.partition is not None:
             partitions = [self._one_of(partitions, request.partition)]
         return self._context.admin.peeking.rows(
-            Look(
+            RowQuery(
                 partitions,
                 first=request.first,
                 limit=request.limit,
@@ -107,7 +107,9 @@ class QueueRoom:
     def drain_state(self) -> DrainState:
         """Whether tickets are withheld, and what a drained queue would still wait for."""
         stats = self.stats()
-        return DrainState(draining_since=stats.draining_since, waits=waits(stats), stays=stays(stats))
+        return DrainState(
+            draining_since=stats.draining_since, waits=drain_blockers(stats), stays=retained_by_drain(stats)
+        )
 
     def _emit(self, since: float | None, until: float | None) -> None:
         kind = EventKind.QUEUE_DRAINS if since is not None else EventKind.TICKETS_GIVEN

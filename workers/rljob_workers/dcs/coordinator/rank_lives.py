@@ -28,7 +28,7 @@ from rljob_workers.dcs.coordinator.records import PODS, RANKS, RankEntry
 from rljob_workers.dcs.coordinator.refusals import Refused, fenced, wrong_epoch
 from rljob_workers.dcs.coordinator.store import Derived
 from rljob_workers.dcs.coordinator.table import Change
-from rljob_workers.transfer_queue.queue_admin import InWork
+from rljob_workers.transfer_queue.admin import InWork
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from rljob_workers.dcs.checkpoint_on_disk import read_file, read_json, read_reco
 from rljob_workers.dcs.coordinator.refusals import not_open
 from rljob_workers.dcs.durable import replace_synced, sync_folder
 from rljob_workers.dcs.errors import CheckpointDamaged, CheckpointUnreadable
-from rljob_workers.transfer_queue.control.tickets import is_table_of_draws
+from rljob_workers.transfer_queue.types import is_table_of_draws
 
 _log = logging.getLogger(__name__)
 

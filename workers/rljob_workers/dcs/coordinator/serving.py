@@ -33,8 +33,8 @@ from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
 from rljob_workers.dcs.coordinator.store import Store
 from rljob_workers.keepalive import redis_options
 from rljob_workers.kept_logs import KeptLogs
-from rljob_workers.roles.tasks import queue_shape
-from rljob_workers.transfer_queue.queue_admin import QueueAdmin, QueueAdminTiming
+from rljob_workers.pipeline import queue_shape
+from rljob_workers.transfer_queue.admin import QueueAdmin, QueueAdminTiming
 
 REDIS_TIMEOUT_SECONDS = 2.0
 LOOK_SECONDS = 0.25

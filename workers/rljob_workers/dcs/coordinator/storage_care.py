@@ -19,7 +19,7 @@ from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.records import ROOM
 from rljob_workers.transfer_queue.errors import StorageUnreachable
-from rljob_workers.transfer_queue.losses import Dropped, LostChunks, LostRows, in_one_sentence
+from rljob_workers.transfer_queue.upkeep import Dropped, LostChunks, LostRows, in_one_sentence
 
 SHORTAGE_SECONDS = 10.0
 """A shortage of memory that lasts so long does not pass by training going on."""

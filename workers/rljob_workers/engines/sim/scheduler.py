@@ -12,21 +12,19 @@ import numpy.typing as npt
 
 from rljob_workers.engines.torch_engine.continuous_batching import ContinuousBatching, Room
 from rljob_workers.engines.torch_engine.length_runs import Moves
-from rljob_workers.simulation.hashing import Words
-from rljob_workers.simulation.policy import Choice, drawn, log_probs, places, seeded_chance
-from rljob_workers.simulation.weights import fingerprint
+from rljob_workers.simulation.policy import SamplingChoice, Words, drawn, fingerprint, log_probs, places, seeded_chance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rljob_workers.engines.torch_engine.slots import Admission
-    from rljob_workers.simulation.pace import Pace
+    from rljob_workers.simulation.pace import SimulatedPace
 
 
 class SimScheduler(ContinuousBatching[Words]):
     """The samples that would run."""
 
-    def __init__(self, room: Room, pace: Pace) -> None:
+    def __init__(self, room: Room, pace: SimulatedPace) -> None:
         """Starts without weights."""
         super().__init__(room)
         self._pace = pace
@@ -67,7 +65,7 @@ class SimScheduler(ContinuousBatching[Words]):
         at = places(fingerprint(self._weights), before, positions, self._room.vocab_size)
         temperature, top_p = columns.temperature.astype(np.float64), columns.top_p.astype(np.float64)
         chance = seeded_chance(columns.seed, num_drawn)
-        tokens = drawn(at, Choice(temperature, top_p, columns.top_k, chance))
+        tokens = drawn(at, SamplingChoice(temperature, top_p, columns.top_k, chance))
         found = log_probs(at, tokens, np.where(temperature == 0, 1.0, temperature))
         self._record(start, tokens, found.astype(np.float32))
 

@@ -15,8 +15,8 @@ from rljob_workers.engines.torch_engine.scheduler import Limits
 from rljob_workers.engines.torch_engine.server import TokenizerCodec, serve_commands
 from rljob_workers.models.building import described_config
 from rljob_workers.models.tokenizers import build_tokenizer
-from rljob_workers.simulation.pace import Pace
-from rljob_workers.simulation.weights import read_simulated
+from rljob_workers.simulation.pace import SimulatedPace
+from rljob_workers.simulation.policy import read_simulated
 
 
 def serve(listener: socket.socket, model: ModelSpec, simulation: SimulationSpec | None, incarnation: str) -> None:
@@ -33,5 +33,5 @@ def serve(listener: socket.socket, model: ModelSpec, simulation: SimulationSpec 
     )
     room = Room(served.vocab_size, served.max_positions, Limits().max_running_samples, max_cells=sys.maxsize)
     settings = simulation or SimulationSpec()
-    scheduler = SimScheduler(room, Pace(settings.generation, settings.speed))
+    scheduler = SimScheduler(room, SimulatedPace(settings.generation, settings.speed))
     serve_commands(listener, EngineCommands(scheduler, read_simulated), served, incarnation)

@@ -11,7 +11,7 @@ from itertools import islice
 
 import xxhash
 
-from rljob_workers.data.base import Prompt, PromptSource
+from rljob_workers.data.prompts import Prompt, PromptSource
 from rljob_workers.engines.all_or_none import all_or_none
 from rljob_workers.engines.base import Engine, FinishReason, Generation, Sample, SamplingParams
 from rljob_workers.engines.errors import EngineEmptied

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from rljob_api.wire.identity import WeightId
+from rljob_workers import pipeline
 from rljob_workers.engines.base import FinishReason, Sample
 from rljob_workers.rewards.base import Score
-from rljob_workers.roles import tasks
-from rljob_workers.transfer_queue.jagged import Jagged
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 
 FINISH_CODES: Mapping[str, int] = {FinishReason.STOP: 0, FinishReason.LENGTH: 1, FinishReason.ABORT: 2}
@@ -33,16 +33,16 @@ def group_rows(
     )
     log_probs = torch.tensor([value for sample in samples for value in sample.log_probs], dtype=torch.float32)
     columns = {
-        tasks.TOKENS: Jagged.from_lengths(tokens, response_lengths + len(prompt_ids)),
-        tasks.RESPONSE_LENGTHS: Jagged.scalars(response_lengths),
-        tasks.LOSS_MASKS: Jagged.from_lengths(torch.ones(sum(lengths), dtype=torch.uint8), response_lengths),
-        tasks.ROLLOUT_LOG_PROBS: Jagged.from_lengths(log_probs, response_lengths),
-        tasks.REWARDS: Jagged.scalars(torch.tensor([score.reward for score in scores], dtype=torch.float32)),
-        tasks.VALID: Jagged.scalars(torch.tensor([score.failure is None for score in scores], dtype=torch.uint8)),
-        tasks.FINISH_REASONS: Jagged.scalars(
+        pipeline.TOKENS: Jagged.from_lengths(tokens, response_lengths + len(prompt_ids)),
+        pipeline.RESPONSE_LENGTHS: Jagged.scalars(response_lengths),
+        pipeline.LOSS_MASKS: Jagged.from_lengths(torch.ones(sum(lengths), dtype=torch.uint8), response_lengths),
+        pipeline.ROLLOUT_LOG_PROBS: Jagged.from_lengths(log_probs, response_lengths),
+        pipeline.REWARDS: Jagged.scalars(torch.tensor([score.reward for score in scores], dtype=torch.float32)),
+        pipeline.VALID: Jagged.scalars(torch.tensor([score.failure is None for score in scores], dtype=torch.uint8)),
+        pipeline.FINISH_REASONS: Jagged.scalars(
             torch.tensor([FINISH_CODES[sample.finish_reason] for sample in samples], dtype=torch.uint8)
         ),
-        tasks.VERSION_SPANS: _spans(samples),
+        pipeline.VERSION_SPANS: _spans(samples),
     }
     oldest: list[WeightId] = [sample.spans[0].weight for sample in samples]
     newest: list[WeightId] = [sample.spans[-1].weight for sample in samples]

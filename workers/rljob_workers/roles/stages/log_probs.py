@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rljob_workers.roles import tasks
+from rljob_workers import pipeline
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import ForwardModel, no_progress
-from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.types import Batch
 
 
@@ -25,5 +25,5 @@ class LogProbsStage:
 
     def run(self, batch: Batch, progress: Callable[[], None] = no_progress) -> dict[str, Jagged]:
         """The column that `put` takes: float32 over response tokens. `progress` is called after every micro-batch."""
-        tokens, response_lengths = batch.columns[tasks.TOKENS], batch.columns[tasks.RESPONSE_LENGTHS].values
+        tokens, response_lengths = batch.columns[pipeline.TOKENS], batch.columns[pipeline.RESPONSE_LENGTHS].values
         return {self.field: self.model.log_probs(tokens, response_lengths, self.temperature, progress)}

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from rljob_api.spec import Truncated
+from rljob_workers import pipeline
 from rljob_workers.algorithms.loss_masks import masks_of_rows
-from rljob_workers.roles import tasks
 from rljob_workers.roles.stages.group_rows import FINISH_LENGTH
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import OptimizerStepResult, TrainRows
-from rljob_workers.transfer_queue.jagged import Jagged
 from rljob_workers.transfer_queue.types import Batch
 
 
@@ -24,28 +24,28 @@ def train_rows(batch: Batch, truncated: Truncated, log_probs: Jagged | None = No
     """
     columns = batch.columns
     return TrainRows(
-        tokens=columns[tasks.TOKENS],
-        response_lengths=columns[tasks.RESPONSE_LENGTHS].values,
+        tokens=columns[pipeline.TOKENS],
+        response_lengths=columns[pipeline.RESPONSE_LENGTHS].values,
         loss_masks=loss_masks(batch, truncated),
-        log_probs=columns.get(tasks.LOG_PROBS, log_probs),
-        rollout_log_probs=columns[tasks.ROLLOUT_LOG_PROBS],
-        advantages=columns[tasks.ADVANTAGES],
-        ref_log_probs=columns.get(tasks.REF_LOG_PROBS),
+        log_probs=columns.get(pipeline.LOG_PROBS, log_probs),
+        rollout_log_probs=columns[pipeline.ROLLOUT_LOG_PROBS],
+        advantages=columns[pipeline.ADVANTAGES],
+        ref_log_probs=columns.get(pipeline.REF_LOG_PROBS),
         row_numbers=torch.from_numpy(batch.rows.astype(np.int64)),
     )
 
 
 def loss_masks(batch: Batch, truncated: Truncated) -> Jagged:
     """The masks of the batch, with 0 throughout the rows that nothing may be learnt from."""
-    masks = batch.columns[tasks.LOSS_MASKS]
-    kept = batch.columns[tasks.VALID].values.bool()
+    masks = batch.columns[pipeline.LOSS_MASKS]
+    kept = batch.columns[pipeline.VALID].values.bool()
     if truncated is Truncated.MASK:
         kept = kept & ~_is_truncated(batch)
     return Jagged(masks_of_rows(masks.values, masks.lengths, kept), masks.offsets)
 
 
 def _is_truncated(batch: Batch) -> torch.Tensor:
-    return batch.columns[tasks.FINISH_REASONS].values == FINISH_LENGTH
+    return batch.columns[pipeline.FINISH_REASONS].values == FINISH_LENGTH
 
 
 FACTS = ("row", "group", "oldest_version", "reward", "response_length", "valid", "truncated", "token_staleness")
@@ -59,9 +59,9 @@ def slice_facts(batch: Batch) -> torch.Tensor:
         torch.from_numpy(batch.rows.astype(np.float64)),
         torch.from_numpy(batch.groups.astype(np.float64)),
         torch.from_numpy(batch.oldest_versions.astype(np.float64)),
-        batch.columns[tasks.REWARDS].values.double(),
-        batch.columns[tasks.RESPONSE_LENGTHS].values.double(),
-        batch.columns[tasks.VALID].values.double(),
+        batch.columns[pipeline.REWARDS].values.double(),
+        batch.columns[pipeline.RESPONSE_LENGTHS].values.double(),
+        batch.columns[pipeline.VALID].values.double(),
         _is_truncated(batch).double(),
         _token_staleness(batch),
     )
@@ -70,7 +70,7 @@ def slice_facts(batch: Batch) -> torch.Tensor:
 
 def _token_staleness(batch: Batch) -> torch.Tensor:
     """[rows] float64."""
-    spans = batch.columns[tasks.VERSION_SPANS]
+    spans = batch.columns[pipeline.VERSION_SPANS]
     _, versions, starts, ends = spans.values.double().unbind(1)
     row_of_span = torch.arange(len(spans)).repeat_interleave(spans.lengths)
     of_spans = (batch.rollout_id - versions) * (ends - starts)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import ForwardModel, no_progress
 from rljob_workers.trainers.fsdp.inputs import joined_inputs, padded_inputs, rows_between
 from rljob_workers.trainers.fsdp.loading import load_folder
 from rljob_workers.trainers.fsdp.scoring import score
 from rljob_workers.trainers.micro_batches import MicroBatchLimits, cut
-from rljob_workers.transfer_queue.jagged import Jagged
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.packing import cut_by_length
-from rljob_workers.transfer_queue.jagged import Jagged
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rljob_workers.algorithms.policy_loss import LossSums, PolicyLossConfig, TokenInputs, policy_loss
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import OptimizerStepResult, Trainer, TrainRows, no_progress
 from rljob_workers.trainers.fsdp.export import Export
 from rljob_workers.trainers.fsdp.inputs import joined_inputs, padded_inputs, rows_between
@@ -28,7 +29,6 @@ from rljob_workers.trainers.fsdp.stored_names import layout_of
 from rljob_workers.trainers.host_staging import HostStaging
 from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange, cut
 from rljob_workers.trainers.skipping import Skipping, Suspects
-from rljob_workers.transfer_queue.jagged import Jagged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

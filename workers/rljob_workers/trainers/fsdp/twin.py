@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rljob_api.family_proofs import FamilyProof, NotProven
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.fsdp.building import ModelOptions, build_whole, model_config
 from rljob_workers.trainers.fsdp.inputs import joined_inputs, padded_inputs
 from rljob_workers.trainers.fsdp.loading import load_folder
 from rljob_workers.trainers.fsdp.scoring import score
 from rljob_workers.trainers.fsdp.twin_config import VOCABULARY, twin_configs
-from rljob_workers.transfer_queue.jagged import Jagged
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from rljob_workers.simulation.policy import log_probs, places
-from rljob_workers.simulation.weights import fingerprint, read_simulated
+from rljob_workers.simulation.policy import fingerprint, log_probs, places, read_simulated
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import ForwardModel, no_progress
 from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange, cut
-from rljob_workers.transfer_queue.jagged import Jagged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rljob_workers.simulation.hashing import Words
-    from rljob_workers.simulation.pace import Pace
+    from rljob_workers.simulation.pace import SimulatedPace
+    from rljob_workers.simulation.policy import Words
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class SimForward:
 
     vocab_size: int
     limits: MicroBatchLimits
-    pace: Pace
+    pace: SimulatedPace
 
     def log_probs(
         self,

@@ -15,8 +15,17 @@ from rljob_api.role_traits import LEADING_ROLE
 from rljob_workers.devices import own_device
 from rljob_workers.models.share import WeightShare, layout_digest
 from rljob_workers.models.slices import EXP_AVG, STEPS, SavedState, StateShare, StateSlice
-from rljob_workers.simulation.hashing import Words, joined, mixed, words
-from rljob_workers.simulation.weights import NAMES, no_moments, read_simulated, stepped, tensors_of
+from rljob_workers.simulation.policy import (
+    NAMES,
+    Words,
+    joined,
+    mixed,
+    no_moments,
+    read_simulated,
+    stepped,
+    tensors_of,
+    words,
+)
 from rljob_workers.trainers.base import OptimizerStepResult, Trainer, TrainRows, no_progress
 from rljob_workers.trainers.micro_batches import cut
 from rljob_workers.trainers.sim.forward_model import num_tokens
@@ -26,10 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from rljob_workers.simulation.pace import Pace
+    from rljob_workers.simulation.pace import SimulatedPace
+    from rljob_workers.tensors.jagged import Jagged
     from rljob_workers.trainers.data_parallel import DataParallelGroup
     from rljob_workers.trainers.sim.forward_model import SimForward
-    from rljob_workers.transfer_queue.jagged import Jagged
 
 MOMENTS = "simulated.moments"
 LOSS_UNIT = 2.0**-24
@@ -42,7 +51,13 @@ class SimTrainer(Trainer):
     """A policy that every row changes."""
 
     def __init__(
-        self, forward: SimForward, pace: Pace, group: DataParallelGroup, weights: Words, *, max_skipped_steps: int
+        self,
+        forward: SimForward,
+        pace: SimulatedPace,
+        group: DataParallelGroup,
+        weights: Words,
+        *,
+        max_skipped_steps: int,
     ) -> None:
         self._forward = forward
         self._pace = pace

@@ -1,17 +1,18 @@
-"""A connection to the control Redis that knows which server it talks to.
+"""The client's talk with the control Redis: calls that survive its restarts, notices, and waits for an answer.
 
-For `client` and `admin`. The server's run id is learnt on every new connection and sent with every call: a connection
-does not survive the server, so the id is true of the server that runs the function.
+A call is repeated until it has an answer or its deadline passes. A wait asks, listens for a notice and asks again; a
+lost notice costs one recheck and never a hang. For `client` and the coordinator's side; knows no function by name.
 """
 
 from __future__ import annotations
 
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
 
-from rljob_workers.transfer_queue.address import ServerAddress
 from rljob_workers.transfer_queue.control.library import Library
 from rljob_workers.transfer_queue.errors import (
     ControlRefused,
@@ -25,13 +26,18 @@ from rljob_workers.transfer_queue.errors import (
     Replaced,
     WrongEpoch,
 )
-from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection
-from rljob_workers.transfer_queue.timing import QueueTiming
+from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection, ServerAddress
+from rljob_workers.transfer_queue.types import QueueTiming
 
 RETRY_SECONDS = 0.02
 
+
 Clock = Callable[[], float]
+
+
 Sleep = Callable[[float], None]
+
+
 Argument = bytes | str | int | float
 
 
@@ -54,10 +60,18 @@ _REFUSALS: dict[str, type[QueueError]] = {
     "STALEUNIT": StaleUnit,
     "SWEPT": BytesSwept,
 }
+
+
 _NOT_YET = ("LOADING", "BUSY")
 """Answers of a server that is not ready yet."""
+
+
 _NOT_US = ("NOAUTH", "WRONGPASS")
+
+
 _IS_CROWDED = "max number of clients reached"
+
+
 _WHERE = re.compile(r" script: \S+, on \S+?\.$")
 
 
@@ -194,3 +208,205 @@ def _run_id(info: bytes) -> bytes:
     if found is None:
         raise BrokenReply("INFO names no run id")
     return found.group(1)
+
+
+POLL_SECONDS = 0.02
+
+
+class Notices(ABC):
+    """Channels that are listened to, and what came on them."""
+
+    @abstractmethod
+    def listen(self, channel: str) -> bool:
+        """From here on no notice on `channel` is missed; True if that was not so before, and is so now."""
+
+    @abstractmethod
+    def noticed(self, channel: str) -> bool:
+        """Whether something may have changed since this was last asked: a notice came, or none could have come."""
+
+    @abstractmethod
+    def wait(self, seconds: float) -> None:
+        """Returns at a notice on any channel, or when it is time to ask again, at the latest after `seconds`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """May be called twice."""
+
+
+class Polling(Notices):
+    """Asks again and again."""
+
+    def __init__(self, sleep: Sleep = time.sleep) -> None:
+        self._sleep = sleep
+
+    def listen(self, channel: str) -> bool:  # noqa: ARG002 - of no channel
+        """Nothing can be listened to."""
+        return False
+
+    def noticed(self, channel: str) -> bool:  # noqa: ARG002 - of no channel
+        """Nobody knows."""
+        return True
+
+    def wait(self, seconds: float) -> None:
+        """Sleeps for a moment."""
+        self._sleep(min(seconds, POLL_SECONDS))
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class Subscription(Notices):
+    """Redis pub/sub on one connection."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timing: QueueTiming = QueueTiming(),
+        clock: Clock = time.monotonic,
+        sleep: Sleep = time.sleep,
+    ) -> None:
+        """Connects when first used."""
+        self._address = ServerAddress.parse(url)
+        self._silence_seconds = timing.control_silence_seconds
+        self._clock = clock
+        self._sleep = sleep
+        self._connection: RespConnection | None = None
+        self._channels: set[str] = set()
+        self._noticed: set[str] = set()
+
+    def listen(self, channel: str) -> bool:
+        """Subscribes once. Without a connection it is not listening, and the queue itself is asked."""
+        if channel in self._channels:
+            return False
+        try:
+            self._subscribe(channel)
+        except (OSError, BrokenReply, ErrorReply):
+            # The queue itself is asked next, over its own connection, and names the trouble if it lasts.
+            self.close()
+            return False
+        return True
+
+    def noticed(self, channel: str) -> bool:
+        """Reads what has come."""
+        self._read_for(0.0)
+        if channel not in self._channels:
+            return True
+        was_told = channel in self._noticed
+        self._noticed.discard(channel)
+        return was_told
+
+    def wait(self, seconds: float) -> None:
+        """Reads until one notice came. Without a connection it is a short sleep."""
+        if self._connection is None:
+            self._sleep(min(seconds, POLL_SECONDS))
+        else:
+            self._read_for(seconds)
+
+    def close(self) -> None:
+        """Ends the subscription."""
+        connection, self._connection = self._connection, None
+        self._channels.clear()
+        self._noticed.clear()
+        if connection is not None:
+            connection.close()
+
+    def _subscribe(self, channel: str) -> None:
+        until = self._clock() + self._silence_seconds
+        if self._connection is None:
+            self._connection = RespConnection(
+                self._address, deadline=until, silence_seconds=self._silence_seconds, clock=self._clock
+            )
+        self._connection.command(b"SUBSCRIBE", b"n:" + channel.encode())
+        self._connection.flush(until)
+        while channel not in self._channels:
+            self._read_one()
+
+    def _read_for(self, seconds: float) -> None:
+        """All notices that are there, waiting up to `seconds` for the first."""
+        try:
+            while self._connection is not None and self._connection.has_reply(seconds):
+                self._read_one()
+                seconds = 0.0
+        except (OSError, BrokenReply, ErrorReply):
+            self.close()
+
+    def _read_one(self) -> None:
+        assert self._connection is not None
+        reply = self._connection.read(self._clock() + self._silence_seconds)
+        if not isinstance(reply, list) or len(reply) != 3 or not isinstance(reply[1], bytes):
+            raise BrokenReply(f"a notice was expected, {reply!r} came")
+        kind, channel = reply[0], reply[1].decode(errors="replace").removeprefix("n:")
+        (self._channels if kind == b"subscribe" else self._noticed).add(channel)
+
+
+RECHECK_SECONDS = 1.0
+"""`Not yet` is believed for so long: leases end without a notice, and a notice may be lost."""
+
+
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt(Generic[A]):
+    """What came of one question."""
+
+    value: A
+    is_final: bool
+    stands: bool = True
+    """The queue itself said `not yet`, and not a connection that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _NotYet:
+    question: object
+    answer: object
+    until: float
+
+
+class Waits:
+    """The waits of one client, which never waits for two things at a time."""
+
+    def __init__(self, notices: Notices, clock: Clock) -> None:
+        self._notices = notices
+        self._clock = clock
+        self._not_yet: dict[str, _NotYet] = {}
+
+    def first_final(self, channel: str, question: object, ask: Callable[[float], Attempt[A]], timeout: float) -> A:
+        """The first final answer within `timeout` seconds, else the last one.
+
+        `question` compares equal where the same is asked: while its answer stands it is not asked again. `ask` gets
+        the deadline.
+        """
+        deadline = self._clock() + timeout
+        if self._notices.noticed(channel):
+            self._not_yet.pop(channel, None)
+        while True:
+            known = self._standing(channel, question)
+            if known is None:
+                answer = ask(deadline)
+                if answer.is_final:
+                    self._not_yet.pop(channel, None)
+                    return answer.value
+                known = self._remember(channel, question, answer)
+            left = deadline - self._clock()
+            if left <= 0:
+                return cast(A, known.answer)
+            if self._notices.listen(channel):
+                # What came between the answer and this moment was missed.
+                self._not_yet.pop(channel, None)
+                continue
+            self._notices.wait(max(0.0, min(left, known.until - self._clock())))
+            if self._notices.noticed(channel):
+                self._not_yet.pop(channel, None)
+
+    def _standing(self, channel: str, question: object) -> _NotYet | None:
+        known = self._not_yet.get(channel)
+        if known is None or known.question != question or self._clock() >= known.until:
+            return None
+        return known
+
+    def _remember(self, channel: str, question: object, answer: Attempt[A]) -> _NotYet:
+        seconds = RECHECK_SECONDS if answer.stands else RETRY_SECONDS
+        known = self._not_yet[channel] = _NotYet(question, answer.value, self._clock() + seconds)
+        return known

@@ -1,26 +1,48 @@
-"""Which task reads and writes which field: the wiring of the pipeline, as data.
+"""The pipeline as data: the columns of a row, and which task reads and writes which of them.
 
-Read by the coordinator (readiness) and by every role (names). Imports nothing heavy.
+The coordinator gives the queue its shape from here; the roles take the names of their tasks and columns. Imports no
+torch and no role.
 """
 
 from rljob_api.role_traits import TRAITS
-from rljob_api.spec import RLJobSpec
-from rljob_workers.transfer_queue.types import ClaimPolicy, QueueShape, Task, TaskKind
+from rljob_api.spec import ClaimPolicy, RLJobSpec
+from rljob_workers.transfer_queue.types import QueueShape, Task, TaskKind
 
 TOKENS = "tokens"
+
+
 RESPONSE_LENGTHS = "response_lengths"
+
+
 LOSS_MASKS = "loss_masks"
+
+
 ROLLOUT_LOG_PROBS = "rollout_log_probs"
+
+
 REWARDS = "rewards"
+
+
 VALID = "valid"
 """1 element a row: 0 where the sample could not be scored, so that nothing may be learnt from it."""
+
+
 FINISH_REASONS = "finish_reasons"
 """1 element a row, as in `stages.group_rows.FINISH_CODES`."""
+
+
 VERSION_SPANS = "version_spans"
 """[spans, 4] a row: lineage and version of the weight, first token and the one after the last."""
+
+
 LOG_PROBS = "log_probs"
+
+
 REF_LOG_PROBS = "ref_log_probs"
+
+
 ADVANTAGES = "advantages"
+
 
 GENERATED_FIELDS = (
     TOKENS,
@@ -33,8 +55,13 @@ GENERATED_FIELDS = (
     VERSION_SPANS,
 )
 
+
 ACTOR_LOG_PROBS = Task("actor_log_probs", TaskKind.FORWARD, (TOKENS, RESPONSE_LENGTHS), (LOG_PROBS,))
+
+
 REFERENCE_LOG_PROBS = Task("ref_log_probs", TaskKind.FORWARD, (TOKENS, RESPONSE_LENGTHS), (REF_LOG_PROBS,))
+
+
 COMPUTE_ADVANTAGES = Task(
     "compute_advantages_and_returns",
     TaskKind.FORWARD,
@@ -43,7 +70,9 @@ COMPUTE_ADVANTAGES = Task(
     ClaimPolicy.GROUP,
 )
 
+
 _FORWARD = (ACTOR_LOG_PROBS, COMPUTE_ADVANTAGES, REFERENCE_LOG_PROBS)
+
 
 ACTOR_TRAIN = "actor_train"
 

@@ -1,6 +1,6 @@
-"""A column of variable-length rows: values back to back and offsets. No padding, nothing copied on the way in.
+"""Jagged columns: rows of different lengths as one tensor of values and one of offsets, without padding.
 
-The only tensor container that crosses the queue's border.
+For the queue, the roles and the trainers. Imports torch alone; never stores, sends or pads anything.
 """
 
 from __future__ import annotations
@@ -100,6 +100,8 @@ class JaggedParts:
 
 
 Column: TypeAlias = Jagged | JaggedParts
+
+
 _COPIED_BYTES = 1 << 18
 """Less than this is cheaper copied together than sent in parts."""
 

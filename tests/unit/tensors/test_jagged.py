@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_workers.transfer_queue.jagged import Jagged, JaggedParts, join
+from rljob_workers.tensors.jagged import Jagged, JaggedParts, join
 
 
 def test_rows_come_back_as_they_went_in() -> None:

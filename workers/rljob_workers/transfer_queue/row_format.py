@@ -1,12 +1,13 @@
-"""The binary form of rows in the control Redis: where each row of a field lies, and the weights behind it.
+"""Where rows lie, and the binary form in which the control Redis stores and returns it.
 
-Pure. For `client`; the Lua side (`lua/rows.lua`) only moves these bytes and reads their fixed places.
+Pure; for the client (puts, claims), the storage units and the coordinator's side. The Lua side (`lua/rows.lua`) moves
+these bytes and reads their fixed places. Imports no torch; malformed bytes raise CorruptChunk.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,13 +15,59 @@ import numpy.typing as npt
 
 from rljob_api.wire.identity import WeightId
 from rljob_workers.transfer_queue.errors import CorruptChunk
-from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement
+
+MAX_CHUNK_BYTES = 4 << 20
+"""Payload of one chunk: larger values stall a unit's other clients, smaller ones cost a command each."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRef:
+    """One stored chunk: a run of rows of one field under one key of one storage unit."""
+
+    unit: int
+    """Index into the job's storage units."""
+    unit_generation: int
+    """Generation that the unit was marked with when the bytes went there."""
+    key: str
+    """`{epoch}:{incarnation}:{nonce}`; never overwritten."""
+    field: str
+    first_row: int
+    """Row of the `store` call that the chunk begins with (only for the writer; 0 in a claim's answer)."""
+    num_rows: int
+    dtype: str
+    """As in the chunk header, e.g. `int32`."""
+    inner_shape: tuple[int, ...] = ()
+    num_bytes: int = 0
+    """Whole value, header included (0 where unknown)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FieldPlacement:
+    """Rows of one field, in the order in which they are wanted (or were given)."""
+
+    chunks: tuple[ChunkRef, ...]
+    rows: npt.NDArray[np.uint32]
+    """[n, 3]: index into `chunks`, offset in the chunk (elements of inner shape, header not counted), length."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredChunks:
+    """What one `store` call wrote."""
+
+    fields: Mapping[str, FieldPlacement]
+
 
 CHUNK_ID_BYTES = 12
+
+
 MAX_VALUE_BYTES = 512 << 20
 """Redis takes no longer string; a chunk that is said to be longer is not asked for."""
+
+
 ROW = np.dtype([("chunk", "S12"), ("offset", "<u4"), ("length", "<u4"), ("lineage", "<i4"), ("version", "<i4")])
 """28 bytes a row and field. Lineage 0: no weight had a part in it."""
+
+
 WEIGHTS = np.dtype([("oldest_lineage", "<i4"), ("oldest", "<i4"), ("newest_lineage", "<i4"), ("newest", "<i4")])
 """16 bytes a row: the oldest and the newest weight of its tokens."""
 

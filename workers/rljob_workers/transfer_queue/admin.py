@@ -1,7 +1,7 @@
-"""The queue as the coordinator keeps it: epochs and lives, publish and record, drain, access to its other rooms.
+"""The coordinator's side of the queue: epochs and incarnations, publish and record, the drain.
 
-For the coordinator only; one at a time (a later one fences an earlier one). Decides nothing about restarts and imports
-no torch. Thread-safe. Storage is `upkeep`, garbage `sweeping`, what people look at `inspection` and `peeking`.
+For the coordinator only, one at a time (a later one fences an earlier one). Decides nothing about restarts and imports
+no torch. Thread-safe. Storage and garbage are `upkeep`, counts and invariants `inspection`, single rows `peeking`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,14 @@ from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.identity import Endpoints, Life, WeightId
 from rljob_api.wire.observation import QueueObservation, ServerState
 from rljob_api.wire.weights import CheckpointRecord
-from rljob_workers.transfer_queue.admin_access import AdminAccess
+from rljob_workers.transfer_queue.admin_calls import AdminAccess, ReadAccess
 from rljob_workers.transfer_queue.control.connection import Argument, Clock, ControlConnection, Sleep
 from rljob_workers.transfer_queue.control.library import library
-from rljob_workers.transfer_queue.inspection import QueueInspection, UnitFigures, unix_seconds
-from rljob_workers.transfer_queue.invariants import QueueInvariants
+from rljob_workers.transfer_queue.inspection import QueueInspection, QueueInvariants, UnitFigures, unix_seconds
 from rljob_workers.transfer_queue.peeking import QueuePeeking
-from rljob_workers.transfer_queue.read_access import ReadAccess
-from rljob_workers.transfer_queue.sweeping import Sweeper
 from rljob_workers.transfer_queue.types import QueueShape
 from rljob_workers.transfer_queue.units import StorageUnit
-from rljob_workers.transfer_queue.upkeep import StorageUpkeep
+from rljob_workers.transfer_queue.upkeep import StorageUpkeep, Sweeper
 
 _SET_ASIDE = struct.Struct("<6I")
 

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 
 from rljob_workers.transfer_queue.control.library import library, shape_fields
-from rljob_workers.transfer_queue.control.rows import (
+from rljob_workers.transfer_queue.row_format import (
     ChunkIds,
+    ChunkRef,
+    FieldPlacement,
     describe,
     field_arguments,
     pack_weights,
     parse_chunk,
     parse_claim,
 )
-from rljob_workers.transfer_queue.placement import ChunkRef, FieldPlacement
 from rljob_workers.transfer_queue.types import QueueShape, Task, TaskKind
 from tests.weights import weight
 

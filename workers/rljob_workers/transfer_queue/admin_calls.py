@@ -1,19 +1,46 @@
-"""The queue admin's own call on the control Redis: its name, its numbered changes, what it has seen of the server.
+"""The calls of the coordinator's side on the control Redis: reads, numbered changes, and pages of named chunks.
 
-For the rooms of the coordinator's side of the queue (`admin`, `upkeep`, `sweeping`), which share one. Decides
-nothing. Thread-safe.
+Shared by `admin`, `upkeep`, `inspection` and `peeking`; the lock is held for one call. A later queue admin fences an
+earlier one here. Decides nothing and imports no torch. Thread-safe.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
+from rljob_api.names import RolloutId
 from rljob_api.wire.observation import ServerState
-from rljob_workers.transfer_queue.control.connection import Argument
-from rljob_workers.transfer_queue.read_access import ReadAccess
+from rljob_workers.transfer_queue.control.connection import Argument, Clock, ControlConnection
+from rljob_workers.transfer_queue.types import QueueShape
 from rljob_workers.transfer_queue.units import StorageUnit
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAccess:
+    """Shared with the queue admin; the lock is held for one call."""
+
+    control: ControlConnection
+    units: Sequence[StorageUnit]
+    shape: QueueShape
+    lock: threading.RLock
+    clock: Clock
+    patience_seconds: float
+
+    def deadline(self) -> float:
+        """For one call that begins now."""
+        return self.clock() + self.patience_seconds
+
+    def read(self, name: str, *args: Argument, waiting: str) -> list[Any]:
+        """One read call on the control Redis."""
+        with self.lock:
+            reply = self.control.read(name, *args, deadline=self.deadline(), waiting=waiting)
+        assert isinstance(reply, list)
+        return reply
 
 
 class AdminAccess:
@@ -86,3 +113,27 @@ class AdminAccess:
         """Unit -> the mark that it should have."""
         reply = self.read("units", waiting="the coordinator looks after storage")
         return {int(unit): int(generation) for unit, generation in zip(reply[::2], reply[1::2], strict=True)}
+
+
+class Named(StrEnum):
+    """By which partitions."""
+
+    KEPT = "kept"
+    """Those with rows."""
+    ALL = "all"
+    """Also those that wait to be collected."""
+
+
+def partitions(access: ReadAccess, which: Named, waiting: str) -> list[RolloutId]:
+    """Of this kind, as they are now."""
+    return [RolloutId(rollout_id) for rollout_id in access.read("partitions", which.value, waiting=waiting)]
+
+
+def chunks_of(access: ReadAccess, which: Named, rollout_id: RolloutId, waiting: str) -> Iterator[tuple[bytes, bytes]]:
+    """Id and line of every chunk that the partition names, some of them twice; none where it is of another kind."""
+    cursor = b"0"
+    while True:
+        cursor, *listed = access.read("chunks", which.value, rollout_id, cursor, waiting=waiting)
+        yield from zip(listed[::2], listed[1::2], strict=True)
+        if cursor == b"0":
+            return

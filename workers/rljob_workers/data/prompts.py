@@ -1,0 +1,147 @@
+"""Prompts: an endless deterministic stream of them, its order, and how a prompt becomes text and token ids.
+
+The contract of every source, and what sources share. The order of a pass is computed and never stored: a Feistel
+network over the smallest even number of bits that holds the indices, walked until it lands among them (Black and
+Rogaway 2002, "Ciphers with arbitrary finite domains"), so that it is a function of (seed, pass, size) alone. Imports
+neither torch nor a tokenizer.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+import xxhash
+
+if TYPE_CHECKING:
+    from rljob_api.spec import DataSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt, tokenised."""
+
+    index: int
+    """Position in the stream of the cursor."""
+    text: str
+    token_ids: tuple[int, ...]
+    label: Any
+
+
+class PromptSource(ABC):
+    """A deterministic endless stream of prompts: `at(i)` is a function of the spec and i alone; any thread may ask."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Prompts in one pass."""
+
+    @abstractmethod
+    def at(self, index: int) -> Prompt:
+        """The prompt at position `index` >= 0; each pass over the data has an order of its own."""
+
+
+KEPT = 1024
+"""More than a replica asks for before it generates for the first of them."""
+
+
+class RecentPrompts(PromptSource):
+    """The same stream as that of `source`."""
+
+    def __init__(self, source: PromptSource) -> None:
+        """Reads nothing yet."""
+        self._source = source
+        self._at = lru_cache(KEPT)(source.at)
+
+    def __len__(self) -> int:
+        """See `PromptSource`."""
+        return len(self._source)
+
+    def at(self, index: int) -> Prompt:
+        """See `PromptSource.at`."""
+        return self._at(index)
+
+
+ChatMessages = Sequence[Mapping[str, str]]
+
+
+class EncodePrompt(Protocol):
+    """Tokenises a text, or chat messages in the tokenizer's template with the generation prompt."""
+
+    def __call__(self, prompt: str | ChatMessages, /) -> Sequence[int]:
+        """ValueError where the tokenizer cannot."""
+        ...
+
+
+class PromptEncoder:
+    """Knows whether strings are wrapped as a user's message."""
+
+    def __init__(self, spec: DataSpec, encode_prompt: EncodePrompt) -> None:
+        self._wraps = spec.apply_chat_template
+        self._encode_prompt = encode_prompt
+
+    def encode(self, prompt: Any, where: str) -> tuple[str, tuple[int, ...]]:  # noqa: ANN401 - judged here
+        """Text (as rewards and logs see it, without the template) and token ids; `where` is for errors."""
+        if isinstance(prompt, str):
+            text: str = prompt
+            messages: str | ChatMessages = [{"role": "user", "content": prompt}] if self._wraps else prompt
+        elif _is_chat(prompt):
+            text, messages = "\n".join(message["content"] for message in prompt), prompt
+        else:
+            raise ValueError(
+                f"data.promptKey: the prompt of {where} is neither a string nor a list of chat messages"
+                ' ({"role": ..., "content": ...}, both strings). Write one of them.'
+            )
+        try:
+            token_ids = tuple(self._encode_prompt(messages))
+        except ValueError as error:
+            raise ValueError(f"{error} ({where})") from error
+        if not token_ids:
+            raise ValueError(f"data.promptKey: the prompt of {where} has no tokens. Remove the line or write a prompt.")
+        return text, token_ids
+
+
+def _is_chat(prompt: object) -> bool:
+    if not isinstance(prompt, list) or not prompt:
+        return False
+    return all(
+        isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))
+        for message in prompt
+    )
+
+
+_NUM_ROUNDS = 6
+"""Four suffice for a random-looking permutation of a large domain; small domains want more."""
+
+
+_KEY = struct.Struct("<QQBQ")
+
+
+def item_at(index: int, size: int, seed: int | None) -> int:
+    """Which of `size` items comes at position `index` of the endless stream; every pass has an order of its own.
+
+    Without a seed every pass is in the order of the data.
+    """
+    pass_number, position = divmod(index, size)
+    return position if seed is None else shuffled_position(position, size, seed=seed, pass_number=pass_number)
+
+
+def shuffled_position(position: int, size: int, *, seed: int, pass_number: int) -> int:
+    """Which of `size` items comes at `position` (0 <= position < size) in this pass."""
+    half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
+    mask = (1 << half_bits) - 1
+    value = position
+    while True:
+        left, right = value >> half_bits, value & mask
+        for number in range(_NUM_ROUNDS):
+            left, right = right, left ^ (_round(seed, pass_number, number, right) & mask)
+        value = left << half_bits | right
+        if value < size:  # the walk is a cycle through `position`, so that it always comes back among the items
+            return value
+
+
+def _round(seed: int, pass_number: int, number: int, half: int) -> int:
+    return xxhash.xxh3_64_intdigest(_KEY.pack(seed & (1 << 64) - 1, pass_number, number, half))

@@ -1,0 +1,165 @@
+"""Logs of a run with a JSON line per sample: the audit of trained samples, and the texts that were generated.
+
+Written by one rank each. A writer that died in mid-write leaves half a line, which the next one cuts off. The audit is
+durable before the checkpoint that contains the training.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import orjson
+from pydantic.alias_generators import to_camel
+
+from rljob_api.bounded_text import without_middle
+from rljob_api.generations import FILE, MAX_CHARACTERS, OLDER_FILE
+
+
+def open_log(path: Path) -> BinaryIO:
+    """`path`, made if it is missing, for appending; half a line at its end is cut off."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("a+b")
+    _cut_torn_line(file.fileno())
+    return file
+
+
+def _cut_torn_line(fd: int) -> None:
+    size = os.fstat(fd).st_size
+    end = size
+    while end:
+        start = max(0, end - 65536)
+        newline = os.pread(fd, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            end = start + newline + 1
+            break
+        end = start
+    if end < size:
+        os.ftruncate(fd, end)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedSample:
+    """One sample that an optimizer step used."""
+
+    partition: str
+    group: int
+    index: int
+    weight_version: int
+    """The oldest version that made any of its tokens."""
+    step: int
+    epoch: int
+    pass_index: int
+    reward: float
+    valid: bool
+    """Whether it could be scored: if not, the reward means nothing, and it was masked."""
+
+    def line(self) -> bytes:
+        """The sample as a JSON line."""
+        return orjson.dumps(
+            {
+                "partition": self.partition,
+                "group": self.group,
+                "index": self.index,
+                "weightVersion": self.weight_version,
+                "step": self.step,
+                "epoch": self.epoch,
+                "pass": self.pass_index,
+                "reward": self.reward,
+                "valid": self.valid,
+            },
+            option=orjson.OPT_APPEND_NEWLINE,
+        )
+
+
+class SampleLog:
+    """Appends trained samples and makes them durable."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens `path` for appending, without the half line that a dead writer may have left."""
+        self._file = open_log(path)
+
+    def append(self, samples: Sequence[TrainedSample]) -> None:
+        """Writes the lines; they are durable after `sync`."""
+        self._file.write(b"".join(sample.line() for sample in samples))
+
+    def sync(self) -> None:
+        """Blocks until every line is on the disk."""
+        self._file.flush()
+        os.fdatasync(self._file.fileno())
+
+    def close(self) -> None:
+        """Makes everything durable and closes."""
+        self.sync()
+        self._file.close()
+
+
+MAX_BYTES = 64 << 20
+"""Of each of the two files: the older one goes when the newer one is full."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpanOfVersion:
+    """Response tokens [start, end) were made by this version."""
+
+    lineage: int
+    version: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedGeneration:
+    """One sample."""
+
+    rollout: int
+    epoch: int
+    group: int
+    index: int
+    prompt: str
+    """As the model has read it, special tokens included; so is the response."""
+    response: str
+    prompt_tokens: int
+    response_tokens: int
+    finish_reason: str
+    reward: float
+    valid: bool
+    """Whether it could be scored; if not, the reward means nothing."""
+    advantage: float
+    versions: Sequence[SpanOfVersion]
+
+    def line(self) -> bytes:
+        """The sample as a JSON line; a long text is without its middle."""
+        fields = {to_camel(name): value for name, value in asdict(self).items()}
+        fields |= {"prompt": _bounded(self.prompt), "response": _bounded(self.response)}
+        return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+
+
+class GenerationLog:
+    """Appends samples; the two newest files of them are kept."""
+
+    def __init__(self, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
+        self._path = folder / FILE
+        self._older = folder / OLDER_FILE
+        self._max_bytes = max_bytes
+        self._file = open_log(self._path)
+
+    def append(self, samples: Sequence[LoggedGeneration]) -> None:
+        """Readers see the lines when this returns."""
+        self._file.write(b"".join(sample.line() for sample in samples))
+        self._file.flush()
+        if self._file.tell() >= self._max_bytes:
+            self._file.close()
+            self._path.replace(self._older)
+            self._file = open_log(self._path)
+
+    def close(self) -> None:
+        """Nothing is appended any more."""
+        self._file.close()
+
+
+def _bounded(text: str) -> str:
+    return without_middle(text, MAX_CHARACTERS)

@@ -1,0 +1,1 @@
+"""Tensors in the forms in which rows travel. Knows no queue, no trainer and no job."""
