@@ -60,6 +60,6 @@ def _with_interval(text: str, job: RLJob, folder: Path) -> str:
 
 def _objects(job: RLJob, config: Path | None) -> str:
     from rljob_cli.kubernetes_objects import kubernetes_objects  # a plain render does without
-    from rljob_operator.options_file import load_options
+    from rljob_operator.cluster.options_file import load_options
 
     return kubernetes_objects(job, load_options(config))

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED, EXIT_SUCCEEDED
-from rljob_operator.operator_process import OperatorProcess
+from rljob_operator.cluster.options_file import load_options
+from rljob_operator.cluster.process import OperatorProcess
 from rljob_operator.options import OptionsRefused
-from rljob_operator.options_file import load_options
 
 RECURSION = 25_000
 """The API server takes objects of 10000 levels. kopf's reader of JSON counts a level as a call: by Python's own limit

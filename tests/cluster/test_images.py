@@ -45,7 +45,7 @@ def test_the_operator_image_has_all_that_it_imports_and_no_torch(operator_image:
     said = _run(
         kubectl,
         operator_image,
-        f"python -c 'import kopf, kubernetes.aio, rljob_operator.operator_process; {COMPILED}'",
+        f"python -c 'import kopf, kubernetes.aio, rljob_operator.cluster.process; {COMPILED}'",
         "python -c 'from importlib.util import find_spec; assert not find_spec(\"torch\")'",
         "python -m rljob_operator --help",
         "rljob --version",

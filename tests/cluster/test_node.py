@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rljob_operator.local.embedded_redis import find_server
+from rljob_operator.local.services import find_server
 from tests.cluster.harness import hostpython, processes
 from tests.cluster.harness.kubectl import Kubectl, KubectlFailed, NotInTime, Object, is_ready
 from tests.cluster.harness.machine import REPOSITORY, Node

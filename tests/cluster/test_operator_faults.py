@@ -17,7 +17,7 @@ import pytest
 
 from rljob_api.cluster import ANNOTATION_APPLIED, LABEL_JOB, config_name, secret_name
 from rljob_api.wire.epochs import EpochRequest
-from rljob_operator.coordinator_link import CoordinatorRefused
+from rljob_operator.coordinator_client.link import CoordinatorRefused
 from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.door import Door
 from tests.cluster.harness.kubectl import Kubectl, KubectlFailed, Object

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_operator.budget import Budget, Rate
+from rljob_operator.rate_limit import Budget, Rate
 
 RATE = Rate(burst=5, every_seconds=2.0)
 

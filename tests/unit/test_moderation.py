@@ -8,8 +8,8 @@ from rljob_api.base import LONGEST_WORDS, MOST_NAMES
 from rljob_api.names import Role
 from rljob_api.status import RLJobStatus
 from rljob_api.wire.observation import CoordinatorStatus
+from rljob_operator.coordinator_client.link import LARGEST_NUMBER, LONGEST_TEXT, MOST_ENTRIES, exceeds_limits
 from rljob_operator.core import begin
-from rljob_operator.moderation import LARGEST_NUMBER, LONGEST_TEXT, MOST_ENTRIES, immoderate
 from tests.unit.core.worlds import REPLICAS, START, key, make_coordinator, make_failure, make_pod
 
 STATUS, _ = begin(RLJobStatus(), REPLICAS, START)
@@ -20,7 +20,7 @@ def said(**fields: object) -> CoordinatorStatus:
 
 
 def test_what_every_coordinator_says_is_taken() -> None:
-    assert immoderate(said(failures=[make_failure(STATUS, key(Role.ACTOR), last_words="x" * 4096)])) is None
+    assert exceeds_limits(said(failures=[make_failure(STATUS, key(Role.ACTOR), last_words="x" * 4096)])) is None
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_what_every_coordinator_says_is_taken() -> None:
     ids=["a name without end", "no number", "no end of it", "beyond what a float counts", "beyond any float"],
 )
 def test_what_cannot_be_so_is_named(fields: dict[str, object], problem: str) -> None:
-    found = immoderate(said().model_copy(update=fields))
+    found = exceeds_limits(said().model_copy(update=fields))
     assert found is not None
     assert found.startswith(problem)
 
@@ -47,13 +47,13 @@ def test_a_place_deep_within_is_named() -> None:
     status = said()
     rank = status.pods[0].ranks[0].model_copy(update={"beat_age_seconds": -math.inf})
     pod = status.pods[0].model_copy(update={"ranks": [rank]})
-    found = immoderate(status.model_copy(update={"pods": [pod]}))
+    found = exceeds_limits(status.model_copy(update={"pods": [pod]}))
     assert found == "pods[0].ranks[0].beat_age_seconds: no number that anything is counted with"
 
 
 def test_a_list_without_end_is_named_by_its_length() -> None:
     status = said()
-    found = immoderate(status.model_copy(update={"pods": status.pods * (MOST_ENTRIES + 1)}))
+    found = exceeds_limits(status.model_copy(update={"pods": status.pods * (MOST_ENTRIES + 1)}))
     assert found == f"pods: {MOST_ENTRIES + 1} entries, at most {MOST_ENTRIES} are taken"
 
 

@@ -7,14 +7,14 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
-from rljob_operator import operator_process
-from rljob_operator.adapters.api import Api
-from rljob_operator.adapters.errors import LeaseLost
-from rljob_operator.adapters.side_loop import SideLoop
 from rljob_operator.build import Platform
-from rljob_operator.operator_process import OperatorProcess
+from rljob_operator.cluster import process
+from rljob_operator.cluster.health_server import SideLoop
+from rljob_operator.cluster.process import OperatorProcess
+from rljob_operator.kube.api import Api
+from rljob_operator.kube.errors import LeadershipLost
 from rljob_operator.options import OperatorOptions
-from tests.unit.adapters.fake_api import ApiOfAnswers
+from tests.unit.kube.fake_api import ApiOfAnswers
 
 GROUPS = Platform(pod_groups=True)
 
@@ -46,7 +46,7 @@ class Replica:
                 replica.steps.append("release")
 
             def check(self) -> None:
-                raise LeaseLost("not renewed")
+                raise LeadershipLost("not renewed")
 
         async def rehearse(api: Api, options: OperatorOptions, platform: Platform, namespace: str) -> None:
             self.steps.append(f"rehearse in {namespace}; unready: {len(self.process._checks.unready())}")
@@ -67,10 +67,10 @@ class Replica:
         async def connected() -> Session:
             return Session()
 
-        monkeypatch.setattr(operator_process, "Lease", LateLease)
-        monkeypatch.setattr(operator_process, "_connected", connected)
-        monkeypatch.setattr(operator_process, "rehearse", rehearse)
-        monkeypatch.setattr(operator_process, "platform_of", platform_of)
+        monkeypatch.setattr(process, "Lease", LateLease)
+        monkeypatch.setattr(process, "_connected", connected)
+        monkeypatch.setattr(process, "rehearse", rehearse)
+        monkeypatch.setattr(process, "platform_of", platform_of)
         monkeypatch.setattr(self.process, "_work", work)
 
     def leads(self) -> bool:
@@ -99,7 +99,7 @@ def test_a_replica_asks_its_lease_before_every_write(monkeypatch: pytest.MonkeyP
     replica = Replica(monkeypatch)
     replica.process._may_write()  # without a lease, as one that is alone
     assert replica.leads()
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeadershipLost):
         replica.process._may_write()
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from rljob_api.names import EXIT_BAD_MANIFEST
-from rljob_operator.options_file import load_options
+from rljob_operator.cluster.options_file import load_options
 
 COMMAND = {"spec": {"containers": [{"name": "worker", "command": ["sleep"]}]}}
 

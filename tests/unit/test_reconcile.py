@@ -9,18 +9,18 @@ import pytest
 
 from rljob_api.status import Condition, RestartStatus, RLJobStatus, TrainingStatus
 from rljob_api.times import timestamp
-from rljob_operator.adapters.api import Api
-from rljob_operator.adapters.cache import Cache
-from rljob_operator.adapters.coordinators import Coordinators
-from rljob_operator.adapters.errors import refusal
-from rljob_operator.adapters.job_memory import World
-from rljob_operator.adapters.metrics import Metrics
-from rljob_operator.adapters.resources import RLJOBS, Resource, resource_of
-from rljob_operator.adapters.views import JobKey, view_owned
-from rljob_operator.adapters.workers import Look
 from rljob_operator.build import Owner, Platform, manifests
+from rljob_operator.cluster.coordinators import JobCoordinators
+from rljob_operator.cluster.job import OperatorContext
+from rljob_operator.cluster.reconcile import REFUSED_SECONDS, Reconciler
+from rljob_operator.kube.api import Api
+from rljob_operator.kube.cache import Cache
+from rljob_operator.kube.errors import refusal
+from rljob_operator.kube.kinds import RLJOBS, Resource, resource_of
+from rljob_operator.kube.operator_metrics import Metrics
+from rljob_operator.kube.views import JobKey, view_owned
+from rljob_operator.kube.work_queue import NextTurn
 from rljob_operator.options import OperatorOptions
-from rljob_operator.reconcile import REFUSED_SECONDS, Reconciler
 from tests.unit.build.jobs import changed, quickstart
 
 Json = dict[str, Any]
@@ -137,11 +137,11 @@ class Turns:
                 cache.put_owned(KEY, view_owned(each["kind"], made))
                 server.put(path_of(each["kind"], each["metadata"]["name"]), made)
         self.metrics = Metrics()
-        coordinators = cast(Coordinators, NoCoordinators())
-        world = World(cast(Api, server), cache, coordinators, self.metrics, options, platform, "me")
+        coordinators = cast(JobCoordinators, NoCoordinators())
+        world = OperatorContext(cast(Api, server), cache, coordinators, self.metrics, options, platform, "me")
         self._reconciler = Reconciler(world)
 
-    def turn(self) -> Look | None:
+    def turn(self) -> NextTurn | None:
         return asyncio.run(self._reconciler.turn(KEY))
 
 
@@ -251,7 +251,7 @@ def test_a_defect_of_the_build_is_said_and_makes_no_job_wait_in_silence(monkeypa
     def broken(*_: object) -> None:
         raise KeyError("tolerations")
 
-    monkeypatch.setattr("rljob_operator.adapters.manifests_memo.manifests", broken)
+    monkeypatch.setattr("rljob_operator.cluster.job.manifests", broken)
     turns.turn()
     assert accepted_of(server)[:2] == ("False", "InvalidSpec")
     assert "KeyError: 'tolerations'" in accepted_of(server)[2]

@@ -20,7 +20,7 @@ PodDevices = Mapping[PodKey, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class RoleDevices:
+class RoleDemand:
     """What a role wants."""
 
     role: Role
@@ -47,12 +47,12 @@ def placement_order() -> tuple[Role, ...]:
     return tuple(sorted(TRAITS, key=lambda role: not TRAITS[role].leads))
 
 
-def wanted_devices(roles: RolesSpec) -> list[RoleDevices]:
+def wanted_devices(roles: RolesSpec) -> list[RoleDemand]:
     """What each role wants, in the order in which devices are given; roles that want none left out."""
     present = roles.present()
     specs = [(role, present[role]) for role in placement_order() if role in present]
     return [
-        RoleDevices(role, spec.most_replicas, spec.gpus, spec.share_devices_with is not None, _counted_by(roles, role))
+        RoleDemand(role, spec.most_replicas, spec.gpus, spec.share_devices_with is not None, _counted_by(roles, role))
         for role, spec in specs
         if spec.gpus
     ]
@@ -81,7 +81,7 @@ def place(roles: RolesSpec, devices: Sequence[str], source: str) -> PodDevices:
     return {pod: dealt.get(pod, ()) for role, count in roles.most_replicas().items() for pod in _pods(role, count)}
 
 
-def _dealt(wants: Sequence[RoleDevices], devices: Sequence[str]) -> Iterator[tuple[PodKey, tuple[str, ...]]]:
+def _dealt(wants: Sequence[RoleDemand], devices: Sequence[str]) -> Iterator[tuple[PodKey, tuple[str, ...]]]:
     start = 0
     for want in wants:
         for pod in _pods(want.role, want.pods):
@@ -93,7 +93,7 @@ def _pods(role: Role, count: int) -> Iterator[PodKey]:
     return (PodKey(role=role, replica=replica) for replica in range(count))
 
 
-def _arithmetic(wants: Sequence[RoleDevices], available: int, source: str) -> str:
+def _arithmetic(wants: Sequence[RoleDemand], available: int, source: str) -> str:
     terms = [
         f"{field_name(want.role)} {want.total}" + (f" ({want.pods} pods x {want.gpus})" if want.pods > 1 else "")
         for want in wants

@@ -15,8 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from rljob_operator.local.errors import RunRefused
-from rljob_operator.local.run_files import replace_file, sync_folder
-from rljob_operator.local.run_record import FILE, MANIFEST, CheckpointOwner, RunRecord
+from rljob_operator.local.run_record import FILE, MANIFEST, CheckpointOwner, RunRecord, replace_file, sync_folder
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _ESCAPE = re.compile(r"\\([0-7]{3})")

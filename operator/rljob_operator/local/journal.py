@@ -1,18 +1,107 @@
-"""The journal: everything that the supervisor writes down and shows, in one place and one order.
+"""What a run writes down: status, events, metrics, and after its end the merged timeline and the summary.
 
-Status first, then the event that tells of it; both before anything is done, so that what was done can be read.
+The status is written before the event that reports it, and both before any action.
 """
 
+import json
 import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
 
-from rljob_api.status import RLJobStatus
+from rljob_api.status import Phase, RLJobStatus
 from rljob_api.times import timestamp
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, QueueObservation
 from rljob_operator.core import Decision, Event
+from rljob_operator.core.conditions import terminal
 from rljob_operator.core.told import told
-from rljob_operator.local.metrics import step_line
 from rljob_operator.local.run_folder import RunFolder
+from rljob_operator.local.run_record import read_lines
 from rljob_operator.local.view import View
+
+
+def step_line(event: CoordinatorEvent, queue: QueueObservation | None) -> dict[str, object] | None:
+    """What the user reads of a step; None for an event without a report."""
+    report = event.step
+    if report is None:
+        return None
+    seconds = max(report.seconds, 1e-9)
+    return {
+        "time": event.at,
+        "step": report.step,
+        "epoch": event.epoch,
+        "reward": report.reward,
+        "loss": report.loss,
+        "weightVersion": report.version,
+        "staleness": report.staleness,
+        "samples": report.samples,
+        "tokens": report.tokens,
+        "seconds": report.seconds,
+        "samplesPerSecond": report.samples / seconds,
+        "tokensPerSecond": report.tokens / seconds,
+        "queueDepth": queue.groups_issued if queue is not None else None,
+        **{name: value for name, value in sorted(report.metrics.items()) if name not in _OURS},
+    }
+
+
+_OURS = frozenset(
+    ("time", "step", "epoch", "reward", "loss", "weightVersion", "staleness", "samples", "tokens", "seconds")
+)
+"""A metric of the trainer cannot replace one of these."""
+
+
+def merge_timeline(run: Path) -> Path:
+    """Writes `timeline.json`, an array of trace events in order of time; lines torn by a kill are left out."""
+    events = [event for part in sorted((run / "timeline").glob("*.jsonl")) for event in read_lines(part)]
+    events.sort(key=lambda event: (event.get("ph") != "M", event.get("ts", 0)))
+    target = run / "timeline.json"
+    with target.open("w") as out:
+        out.write("[\n")
+        out.write(",\n".join(json.dumps(event, separators=(",", ":")) for event in events))
+        out.write("\n]\n")
+    return target
+
+
+REWARD_WINDOW = 10
+"""Steps whose rewards are averaged: a single step's reward is noise."""
+
+
+def summary(run: Path, status: RLJobStatus, seconds: float, resume: str) -> dict[str, object]:
+    """A line for the view. Steps of epochs that were taken back do not count."""
+    ended = terminal(status)
+    steps = _steps(run)
+    rewards = [float(line["reward"]) for line in steps]
+    trained = sum(line["seconds"] for line in steps)
+    return {
+        "phase": status.phase,
+        "reason": ended.reason if ended is not None else "Killed",
+        "message": ended.message if ended is not None else "everything was killed on the second request to stop",
+        "steps": len(steps),
+        "rewardFirst": _mean(rewards[:REWARD_WINDOW]),
+        "rewardLast": _mean(rewards[-REWARD_WINDOW:]),
+        "samplesPerSecond": sum(line["samples"] for line in steps) / trained if trained else None,
+        "seconds": round(seconds, 1),
+        "epoch": status.restart.epoch,
+        "checkpoint": status.training.checkpoint,
+        "globalRestarts": status.restart.global_restarts,
+        "out": str(run),
+        "resume": "" if status.phase is Phase.SUCCEEDED else resume,
+    }
+
+
+def _steps(run: Path) -> list[dict[str, Any]]:
+    """Those that stand: a line is void once a later one is of its step or of one before it."""
+    standing: list[dict[str, Any]] = []
+    for line in reversed(list(read_lines(run / "metrics.jsonl"))):
+        if not standing or line["step"] < standing[-1]["step"]:
+            standing.append(line)
+    return standing[::-1]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
+
 
 PROGRESS_SECONDS = 1.0
 """Progress alone rewrites status.json this often."""

@@ -14,9 +14,10 @@ from rich.text import Text
 
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase, RLJobStatus
-from rljob_operator.local.pace import Pace
-from rljob_operator.local.sentences import (
+from rljob_operator.local.view import (
     Line,
+    StepRates,
+    View,
     clock_text,
     event_text,
     headline,
@@ -28,7 +29,6 @@ from rljob_operator.local.sentences import (
     summary_rows,
     time_of_day,
 )
-from rljob_operator.local.view import View
 
 SHOWN_RESTARTS = 3
 
@@ -50,7 +50,7 @@ class LiveView(View):
         self._started_at = time.monotonic()
         self._status = RLJobStatus()
         self._step: Line = {}
-        self._pace = Pace()
+        self._pace = StepRates()
         self._restarts: deque[Line] = deque(maxlen=SHOWN_RESTARTS)
         self._num_restarts = 0
         self._last_message = ""
@@ -133,7 +133,7 @@ def _with_note(value: str, note: str) -> Text:
     return Text.assemble(f"{value:<8}", (note, "dim"))
 
 
-def _reward_note(pace: Pace) -> str:
+def _reward_note(pace: StepRates) -> str:
     first = f", of the first ten {number(pace.first_reward)}" if pace.first_reward is not None else ""
     return f"mean of the last ten steps{first}"
 

@@ -1,6 +1,7 @@
-"""Processes of this machine: started with a parent-death signal, in a session of their own, with a log file.
+"""Processes of this machine with a parent-death signal, and the infrastructure of a run made of them.
 
-A child dies with the supervisor, however that dies, and does not get the terminal's Ctrl-C: the supervisor drains.
+A child dies with the supervisor and does not receive the terminal's Ctrl-C. `Infrastructure` starts Redis, coordinator
+and preloaded parent, notices their ends and reports facts; `core` decides about restarts.
 """
 
 import asyncio
@@ -8,16 +9,23 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rljob_api.process_stat import STATE, is_stopped, stat_of
+from rljob_operator.core import ProcessFact
+from rljob_operator.core.wording import last_line
 
 LOOK_SECONDS = 0.2
 """How soon it is noticed that a process which shall end was stopped."""
 
+
 _PR_SET_PDEATHSIG = 1
+
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
 """Loaded before any fork: a child between fork and exec must not load libraries."""
 
@@ -79,3 +87,90 @@ def is_running(pid: int) -> bool:
     """Whether the process is there and not only its exit code."""
     stat = stat_of(pid)
     return stat is not None and stat[STATE] not in ("Z", "X")
+
+
+Launch = Callable[[], Awaitable[asyncio.subprocess.Process]]
+
+
+REMEMBERED_ENDS = 32
+"""More than any policy asks for."""
+
+
+@dataclass(slots=True)
+class _Member:
+    launch: Launch
+    process: asyncio.subprocess.Process
+    ends: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED_ENDS))
+    num_restarts: int = 0
+    watch: asyncio.Task[None] | None = None
+
+
+class Infrastructure:
+    """The processes by name, in the order of their start."""
+
+    def __init__(self, *, ended: Callable[[str], None], last_words: Callable[[str], str]) -> None:
+        self._ended = ended
+        self._last_words = last_words
+        self._members: dict[str, _Member] = {}
+
+    async def start(self, services: Mapping[str, Launch]) -> None:
+        """Starts these, in order, without waiting for what they do."""
+        for name, launch in services.items():
+            member = _Member(launch, await launch())
+            self._members[name] = member
+            member.watch = asyncio.create_task(self._watch(name, member), name=f"watch {name}")
+
+    async def restart(self, name: str) -> None:
+        """Starts a dead one again; a living one is left alone."""
+        member = self._members[name]
+        if member.process.returncode is None:
+            return
+        member.process = await member.launch()
+        member.num_restarts += 1
+        member.watch = asyncio.create_task(self._watch(name, member), name=f"watch {name}")
+
+    def process(self, name: str) -> asyncio.subprocess.Process:
+        """The process that has this name now."""
+        return self._members[name].process
+
+    def is_alive(self, name: str) -> bool:
+        """Whether it runs."""
+        member = self._members.get(name)
+        return member is not None and member.process.returncode is None
+
+    def is_stopped(self, name: str) -> bool:
+        """Whether it is there and does nothing (SIGSTOP)."""
+        return self.is_alive(name) and is_stopped(self.process(name).pid)
+
+    def facts(self) -> tuple[ProcessFact, ...]:
+        """What the core may know of them."""
+        return tuple(self._fact(name, member) for name, member in self._members.items())
+
+    async def stop(self, name: str, *, patience: float) -> None:
+        """Ends one for good."""
+        member = self._members.get(name)
+        if member is None:
+            return
+        if member.watch is not None:
+            member.watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await member.watch
+        await stop(member.process, patience=patience)
+
+    async def _watch(self, name: str, member: _Member) -> None:
+        await member.process.wait()
+        member.ends.append(time.time())
+        self._ended(name)
+
+    def _fact(self, name: str, member: _Member) -> ProcessFact:
+        code = member.process.returncode
+        return ProcessFact(
+            name=name,
+            pid=member.process.pid,
+            alive=code is None,
+            exits=tuple(member.ends),
+            num_restarts=member.num_restarts,
+            stopped=code is None and is_stopped(member.process.pid),
+            exit_code=code,
+            last_words="" if code is None else last_line(self._last_words(name)),
+        )

@@ -1,6 +1,7 @@
-"""The run folder: lock, manifest, status, metrics, events, and where everything else of a run lies.
+"""The run folder: locked, created or resumed, and the only place through which a run writes its files.
 
-Used by the supervisor alone. `status.json` is replaced atomically; the other files only grow, a line at a time.
+A checkpoint folder elsewhere is locked for as long as the run uses it and records its owner: a later run deletes what
+its records make superfluous, so two runs never share one.
 """
 
 import fcntl
@@ -20,17 +21,101 @@ from pydantic import BaseModel, ValidationError
 from rljob_api.cluster_fields import is_cluster_only
 from rljob_api.problems import first_problem
 from rljob_api.revision import changes, refused_changes
+from rljob_api.run_identity import run_digest
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.status import Phase, RLJobStatus
 from rljob_api.wire.logs import last_lives
-from rljob_operator.local.checkpoint_place import lock_checkpoints, own_checkpoints, refuse_anothers
 from rljob_operator.local.earlier_run import Earlier, start_over
 from rljob_operator.local.errors import RunRefused
-from rljob_operator.local.run_files import append_line, read_lines, replace_file
-from rljob_operator.local.run_record import FILE, LOCK, MANIFEST, RunRecord, checkpoint_folder, strangers
+from rljob_operator.local.run_record import (
+    FILE,
+    LOCK,
+    MANIFEST,
+    CheckpointOwner,
+    RunRecord,
+    append_line,
+    checkpoint_folder,
+    read_lines,
+    replace_file,
+    strangers,
+)
+
+
+def lock_checkpoints(path: Path, spec: RLJobSpec) -> TextIO | None:
+    """Makes the folder of the checkpoints of the run in the folder `path`; its lock where it lies elsewhere.
+
+    Raises RunRefused where it cannot be written or is in use.
+    """
+    folder = path / checkpoint_folder(path, spec)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(0, "no right to write there")
+        return None if folder.is_relative_to(path) else _locked_checkpoints(folder)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def refuse_anothers(path: Path, spec: RLJobSpec, before: RunRecord) -> None:
+    """Refuses what `own_checkpoints` would refuse once the run `before`, whose folder is `path`, is cleared away."""
+    folder = path / checkpoint_folder(path, spec)
+    owner = None if folder.is_relative_to(path) else CheckpointOwner.of(folder)
+    if owner is not None and not owner.is_run(before.run, path) and owner.digest != run_digest(spec):
+        raise _of_another(folder, owner)
+
+
+def own_checkpoints(path: Path, spec: RLJobSpec, run: str) -> None:
+    """Notes in a locked folder whose checkpoints it has. Raises RunRefused where they are another run's."""
+    folder = path / checkpoint_folder(path, spec)
+    if folder.is_relative_to(path):
+        return
+    owner, digest = CheckpointOwner.of(folder), run_digest(spec)
+    has_begun = (path / "status.json").exists()
+    if owner is not None and (
+        _is_copy(path, owner, run) or (owner.run != run and (has_begun or owner.digest != digest))
+    ):
+        raise _of_another(folder, owner)
+    try:
+        CheckpointOwner(run=run, out=str(path), digest=digest).write(folder)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def _locked_checkpoints(folder: Path) -> TextIO:
+    lock = (folder / LOCK).open("a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise RunRefused(
+            f"spec.checkpoint.path: {folder} is in use by another run. Give each run a folder of its own."
+        ) from None
+    return lock
+
+
+def _unwritable(folder: Path, error: OSError) -> RunRefused:
+    return RunRefused(f"spec.checkpoint.path: {folder} cannot be written ({error.strerror}). Give one that can be.")
+
+
+def _of_another(folder: Path, owner: CheckpointOwner) -> RunRefused:
+    return RunRefused(
+        f"spec.checkpoint.path: {folder} has the checkpoints of another run, whose folder is {owner.out}. Give"
+        " another folder; to begin with its weights, set model.path to its last checkpoint."
+    )
+
+
+def _is_copy(path: Path, owner: CheckpointOwner, run: str) -> bool:
+    """Whether the run folder `path` was copied from one that is still there: both would write these checkpoints."""
+    if owner.run != run or owner.is_run(run, path):
+        return False
+    original = RunRecord.read(Path(owner.out))
+    return original is not None and original.run == run
+
 
 _SHOWN = 5
 """Names in a sentence."""
+
+
 _LONGEST_OWNER = 32
 """Characters of a lock: the number of a process."""
 

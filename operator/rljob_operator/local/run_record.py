@@ -1,13 +1,14 @@
-"""The record of a run: what it writes, by name, so that nothing else in its folders is ever taken for its own.
+"""The files of a run folder and its record `run.json`: whose folder it is, and which entries the run made.
 
-Used by `run_folder` and `earlier_run`. `run.json` is written before anything else of a run. Names in it are regular
-expressions for whole entries of a folder: another version of rljob goes by those of the version that wrote them.
+Called by `run_folder` and `earlier_run`. Files are replaced atomically; lines torn by a kill are skipped on reading.
 """
 
+import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -17,21 +18,91 @@ from rljob_api.names import Role
 from rljob_api.spec import RLJobSpec
 from rljob_api.status import RLJobStatus
 from rljob_operator.local.errors import RunRefused
-from rljob_operator.local.run_files import replace_file
+
+
+def read_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """The JSON lines of a file; a torn last line, left by a kill, is skipped."""
+    if not file.exists():
+        return
+    for line in file.read_bytes().splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue
+
+
+def append_line(file: Path, line: Mapping[str, object]) -> None:
+    """One write per line: a kill can tear only the last one, which the next line then closes."""
+    with file.open("a+b") as out:
+        size = out.seek(0, os.SEEK_END)
+        out.seek(max(0, size - 1))
+        torn = size > 0 and out.read(1) != b"\n"
+        out.write((b"\n" if torn else b"") + json.dumps(line).encode() + b"\n")
+
+
+def replace_file(file: Path, data: bytes, *, durable: bool) -> None:
+    """Atomically; `durable` also waits for the disk."""
+    beside = file.with_name(f".{file.name}.new")
+    with beside.open("wb") as out:
+        out.write(data)
+        if durable:
+            out.flush()
+            os.fsync(out.fileno())
+    beside.replace(file)
+    if durable:
+        sync_folder(file.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Waits until the disk has the names in this folder."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_secret(file: Path, data: bytes) -> None:
+    """A file that only its owner may read, from its first moment on."""
+    beside = file.with_name(f".{file.name}.new")
+    beside.unlink(missing_ok=True)
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as out:
+        out.write(data)
+    beside.replace(file)
+
 
 FILE = "run.json"
+
+
 MANIFEST = "job.json"
+
+
 LOCK = "lock"
+
+
 CHECKPOINTS = "checkpoints"
+
+
 _REFERENCE = "reference"
+
+
 _ABSENT = (FileNotFoundError, NotADirectoryError)
+
+
 _POD = rf"({'|'.join(Role)})-\d+"
+
+
 _INFRASTRUCTURE = r"coordinator|parent|control|storage-\d+"
+
+
 _CHECKPOINT = r"\d+-e\d+-[0-9a-f]{12}"
+
+
 _JOB = r"job(\.\d+)?\.json"
 
 
-class Place(BaseModel):
+class RecordedPlace(BaseModel):
     """A folder and the entries that a run makes in it."""
 
     folder: str
@@ -44,7 +115,7 @@ class RunRecord(BaseModel):
 
     run: str
     """Drawn once: tells apart runs that had the same folder one after the other."""
-    places: list[Place]
+    places: list[RecordedPlace]
     leaves: int | None = None
     """A fresh start has begun to clear the folder: to `NAME.{leaves}`, or by deletion where that is 0."""
     moves: dict[str, str] = {}
@@ -77,7 +148,7 @@ class RunRecord(BaseModel):
         """Durably, into the run folder `path`."""
         replace_file(path / FILE, self.model_dump_json(indent=1).encode(), durable=True)
 
-    def entries(self, path: Path) -> Iterator[tuple[Place, Path]]:
+    def entries(self, path: Path) -> Iterator[tuple[RecordedPlace, Path]]:
         """What the run in the folder `path` has written, the record itself last."""
         for place in self.places:
             base, below = self.located(path, place)
@@ -85,9 +156,9 @@ class RunRecord(BaseModel):
                 for entry in matching(base / below, place.names):
                     yield place, entry
         if (path / FILE).exists():
-            yield Place(folder=".", names=[]), path / FILE
+            yield RecordedPlace(folder=".", names=[]), path / FILE
 
-    def located(self, path: Path, place: Place) -> tuple[Path, Path]:
+    def located(self, path: Path, place: RecordedPlace) -> tuple[Path, Path]:
         """Of which folder a place is, and where below it: the run folder `path`, or one of the run's checkpoints."""
         folder = Path(place.folder)
         if not folder.is_absolute():
@@ -152,12 +223,12 @@ class _Manifest(BaseModel):
 
 
 _RUN_FOLDER = [
-    Place(folder="logs", names=[rf"({_POD}(\.\d+|\.engine(\.\d+)?)?|{_INFRASTRUCTURE})\.log"]),
-    Place(folder="timeline", names=[rf"{_POD}\..*\.jsonl"]),
-    Place(folder="redis", names=[r"control|storage-\d+"]),
-    Place(folder="devices", names=[rf"{_POD}\.[^/]*\.json"]),
-    Place(folder="engines", names=[_POD]),
-    Place(
+    RecordedPlace(folder="logs", names=[rf"({_POD}(\.\d+|\.engine(\.\d+)?)?|{_INFRASTRUCTURE})\.log"]),
+    RecordedPlace(folder="timeline", names=[rf"{_POD}\..*\.jsonl"]),
+    RecordedPlace(folder="redis", names=[r"control|storage-\d+"]),
+    RecordedPlace(folder="devices", names=[rf"{_POD}\.[^/]*\.json"]),
+    RecordedPlace(folder="engines", names=[_POD]),
+    RecordedPlace(
         folder=".",
         names=[
             r"(status|timeline|endpoints)\.json",
@@ -175,7 +246,7 @@ def checkpoint_folder(path: Path, spec: RLJobSpec) -> str:
     return os.path.relpath(folder, path) if Path(folder).is_relative_to(path) else folder
 
 
-def _checkpoint_places(folder: str) -> list[Place]:
+def _checkpoint_places(folder: str) -> list[RecordedPlace]:
     names = [
         rf"(\.partial-|\.deleted-)?{_CHECKPOINT}|{_CHECKPOINT}\.damaged",
         r"(record|begun)\.json|record\.json\.damaged|\.((record|begun)\.json|latest)\.\d+",
@@ -183,8 +254,8 @@ def _checkpoint_places(folder: str) -> list[Place]:
     ]
     if Path(folder).is_absolute():
         names.append(re.escape(FILE))
-    reference = Place(folder=f"{folder}/{_REFERENCE}", names=[rf"{_CHECKPOINT}\.safetensors"])
-    return [reference, Place(folder=folder, names=names)]
+    reference = RecordedPlace(folder=f"{folder}/{_REFERENCE}", names=[rf"{_CHECKPOINT}\.safetensors"])
+    return [reference, RecordedPlace(folder=folder, names=names)]
 
 
 def matching(folder: Path, names: list[str]) -> list[Path]:

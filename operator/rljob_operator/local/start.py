@@ -11,13 +11,12 @@ from rljob_api.names import EXIT_FAILED, EXIT_SUCCEEDED
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase
 from rljob_operator.core import Reason
-from rljob_operator.local import stop_signals
+from rljob_operator.local import supervisor
 from rljob_operator.local.device_placement import PodDevices, place, wanted_devices
 from rljob_operator.local.earlier_run import Earlier
 from rljob_operator.local.errors import RunRefused
-from rljob_operator.local.journal import Journal
+from rljob_operator.local.journal import Journal, summary
 from rljob_operator.local.run_folder import RunFolder
-from rljob_operator.local.summary import summary
 from rljob_operator.local.supervisor import Supervisor
 from rljob_operator.local.view import View, make_view
 
@@ -60,7 +59,7 @@ def _supervise(job: RLJob, folder: RunFolder, devices: PodDevices, view: View, r
     # What is loaded by now lives to the end: a full collection in the middle of a restart would cost tens of ms.
     gc.freeze()
     try:
-        with stop_signals.held_back():
+        with supervisor.held_back():
             view.open(job, str(folder.path))
             changed = folder.write_manifest(job)
             journal = Journal(folder, view, folder.status())

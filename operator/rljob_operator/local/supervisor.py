@@ -1,12 +1,19 @@
 """The supervisor of `rljob run`: observe -> decide -> persist -> act, until the core says that the job is over.
 
-Everything that is decided is decided by `core`; here is only how it is observed and carried out on one machine.
+`core` decides; here is how one machine is observed and changed, with the HTTP transport to the run's coordinator and
+the signals that stop a run.
 """
 
 import asyncio
+import signal
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import httpx
 
 from rljob_api.backends import preloads_of
 from rljob_api.failpoints import failpoint
@@ -14,9 +21,15 @@ from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED, EXIT_INTERRUPTED, EX
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase, RLJobStatus
 from rljob_api.wire.epochs import EpochRequest
-from rljob_api.wire.observation import CoordinatorStatus
-from rljob_operator.coordinator_follower import CoordinatorFollower
-from rljob_operator.coordinator_link import CoordinatorError, CoordinatorLink
+from rljob_api.wire.identity import Endpoints
+from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, QueueObservation
+from rljob_operator.coordinator_client.follower import QUIET, CoordinatorFollower, FollowerLimits
+from rljob_operator.coordinator_client.link import (
+    CoordinatorError,
+    CoordinatorLink,
+    CoordinatorRefused,
+    CoordinatorUnreachable,
+)
 from rljob_operator.core import (
     AcknowledgeFailures,
     Action,
@@ -40,25 +53,121 @@ from rljob_operator.core.autoscaling import wanted_replicas
 from rljob_operator.core.conditions import terminal
 from rljob_operator.core.roster import pods
 from rljob_operator.core.told import epoch_opened
-from rljob_operator.local import stop_signals
-from rljob_operator.local.coordinator_transport import LocalTransport
 from rljob_operator.local.device_placement import PodDevices
-from rljob_operator.local.infrastructure import Infrastructure
 from rljob_operator.local.journal import Journal
-from rljob_operator.local.listener import PACE, Listener
 from rljob_operator.local.pods import Pods
+from rljob_operator.local.processes import Infrastructure
 from rljob_operator.local.run_folder import RunFolder
-from rljob_operator.local.services import COORDINATOR, PARENT, Services
-from rljob_operator.local.shutdown import shut_down
+from rljob_operator.local.services import COORDINATOR, PARENT, Services, shut_down
 from rljob_operator.local.view import View
 from rljob_operator.local.watchdog import Watchdog
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Until `follow`, or the end of the block. Threads that begin meanwhile never take one."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+
+
+def follow(asked: Callable[[], None]) -> None:
+    """Calls `asked` in the running loop for each of them, also for one that was held back."""
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, asked)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+
+
+class LocalTransport:
+    """Connections are made when they are needed, and closed at the end of the `async with`."""
+
+    def __init__(self, endpoints: Endpoints) -> None:
+        # Environment proxies are not asked: the coordinator is on this machine.
+        self._http = httpx.AsyncClient(
+            base_url=endpoints.coordinator, headers={"X-RLJob-Token": endpoints.token}, trust_env=False
+        )
+
+    async def __aenter__(self) -> Self:
+        """Opens nothing yet."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes all connections."""
+        await self._http.aclose()
+
+    async def send(self, method: str, path: str, body: str | None, timeout: float, most_bytes: int) -> bytes:
+        """The body of a good answer."""
+        del most_bytes  # who answers is a child of this process
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        try:
+            answer = await self._http.request(method, path, content=body, headers=headers, timeout=timeout)
+        except httpx.TransportError as error:
+            raise CoordinatorUnreachable(f"the coordinator did not answer {method} {path}: {error!r}") from error
+        if answer.is_error:
+            raise CoordinatorRefused(f"{method} {path}: {answer.status_code} {answer.text[:500]}")
+        return answer.content
+
+
+PATIENCE_SECONDS = 0.25
+"""A coordinator that takes longer to answer does not keep the supervisor from what it can decide without it."""
+
+
+WAIT_SECONDS = 10.0
+
+
+EVENTS_RETRY_SECONDS = 0.1
+
+
+FOLLOWER_LIMITS = FollowerLimits(
+    patience_seconds=PATIENCE_SECONDS,
+    first_patience_seconds=PATIENCE_SECONDS,
+    wait_seconds=lambda: WAIT_SECONDS,
+    retry_seconds=lambda _: EVENTS_RETRY_SECONDS,
+)
+"""Steps are written down as they come: no event is held back."""
+
+
+class RunListener:
+    """The owner of a run's `CoordinatorFollower`."""
+
+    def __init__(self, journal: Journal, wake: Callable[[], None], answered: Callable[[], None]) -> None:
+        """`answered`: the coordinator has said something, whatever it was."""
+        self._journal = journal
+        self._wake = wake
+        self._answered = answered
+        self.queue: QueueObservation | None = None
+        """As last told."""
+
+    def hear(self, events: Sequence[CoordinatorEvent]) -> None:
+        """Writes them down."""
+        for event in events:
+            self._journal.hear(event, self.queue)
+        if any(event.kind not in QUIET for event in events):
+            self._wake()
+
+    def note_request(self, _what: str, error: CoordinatorError | None) -> None:
+        """A refusal is an answer, too."""
+        if not isinstance(error, CoordinatorUnreachable):
+            self._answered()
+
+    def wake(self, _seen: CoordinatorStatus | None) -> None:
+        """An answer that was not waited for."""
+        self._wake()
+
 
 RETRY_SECONDS = 0.05
 """After an action that was refused or not answered everything is observed and decided anew."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """How a run ended."""
 
     status: RLJobStatus
@@ -88,7 +197,7 @@ class Supervisor:
         status, event = begin(last, wanted_replicas(self._replicas, self._autoscaling, last), time.time())
         self._journal = Journal(folder, view, status)
         self._journal.begin(status, event)
-        self._listener = Listener(self._journal, self._wake.set, self._coordinator_answered)
+        self._listener = RunListener(self._journal, self._wake.set, self._coordinator_answered)
         self._watchdog = Watchdog(
             self._infrastructure,
             self._pods,
@@ -101,12 +210,12 @@ class Supervisor:
         self._killed = False
         self._last_refusal = ""
 
-    async def run(self) -> Outcome:
+    async def run(self) -> RunOutcome:
         """Until the job is over; leaves no process behind."""
-        stop_signals.follow(self._interrupt)
+        follow(self._interrupt)
         async with LocalTransport(self._services.endpoints) as transport:
             self._link = CoordinatorLink(transport)
-            self._follower = CoordinatorFollower(self._link, self._listener, PACE)
+            self._follower = CoordinatorFollower(self._link, self._listener, FOLLOWER_LIMITS)
             try:
                 # The parent's imports take longest, so it comes first; the Redis servers are up before anybody asks.
                 await self._infrastructure.start(
@@ -121,7 +230,7 @@ class Supervisor:
                 pass
             finally:
                 await self._close()
-        return Outcome(self._journal.status, _exit_code(self._journal.status))
+        return RunOutcome(self._journal.status, _exit_code(self._journal.status))
 
     async def _supervise(self) -> None:
         watching = asyncio.create_task(self._watchdog.run())

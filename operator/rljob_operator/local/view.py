@@ -1,31 +1,201 @@
-"""What the user sees while a job runs: a live table on a terminal, plain lines elsewhere, JSON lines for programs.
+"""Output of `rljob run`: plain or JSON lines, their sentences and the rates over the last steps.
 
-A view is told what happened and draws it; it asks nobody and decides nothing.
+The journal passes lines and status to a view, which prints them. A view requests and decides nothing; the live table
+is in `live_view`, since only a terminal needs rich.
 """
 
 import json
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TextIO
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from statistics import fmean
+from typing import Any, TextIO
 
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase, RLJobStatus
-from rljob_operator.local.pace import Pace
-from rljob_operator.local.sentences import (
-    Line,
-    event_text,
-    headline,
-    phase_text,
-    status_text,
-    step_text,
-    summary_rows,
-    time_of_day,
-)
+
+WINDOW_STEPS = 10
+
+
+class StepRates:
+    """Means over the last ten steps of an epoch; None until there are two to measure between."""
+
+    def __init__(self) -> None:
+        """Before the first step."""
+        self._window: deque[Mapping[str, Any]] = deque(maxlen=WINDOW_STEPS + 1)
+        self._first_rewards: list[float] = []
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """One more step. A new epoch is measured from its own first step, without the gap before it."""
+        if self._window and self._window[-1]["epoch"] != line["epoch"]:
+            self._window.clear()
+        self._window.append(line)
+        if len(self._first_rewards) < WINDOW_STEPS:
+            self._first_rewards.append(line["reward"])
+
+    @property
+    def reward(self) -> float | None:
+        """Mean of the last steps."""
+        return fmean(line["reward"] for line in list(self._window)[-WINDOW_STEPS:]) if self._window else None
+
+    @property
+    def first_reward(self) -> float | None:
+        """Mean of the first ten steps, once there are more than these."""
+        return fmean(self._first_rewards) if len(self._window) > WINDOW_STEPS else None
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """From the end of one step to the end of another."""
+        return self._rate("samples")
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Likewise."""
+        return self._rate("tokens")
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Likewise."""
+        seconds = self._seconds()
+        return seconds / (len(self._window) - 1) if seconds is not None else None
+
+    def _rate(self, counted: str) -> float | None:
+        seconds = self._seconds()
+        return sum(line[counted] for line in list(self._window)[1:]) / seconds if seconds is not None else None
+
+    def _seconds(self) -> float | None:
+        if len(self._window) < 2:
+            return None
+        return max(float(self._window[-1]["time"] - self._window[0]["time"]), 1e-9)
+
+
+Line = Mapping[str, Any]
+
+
+SECONDS_PER_HOUR = 3600
+
+
+EXACT_SECONDS = 100.0
+"""Durations below this are told with a digit after the point."""
+
+
+_NOT_YET = (Phase.STARTING, Phase.RESTARTING)
+
+
+_HINTS = {"Draining": " (Ctrl-C again kills everything at once)"}
+"""What a user at the keyboard wants to know beside the event of this reason."""
+
+
+def step_text(line: Line, total: int, pace: StepRates) -> str:
+    """A step in one line, with the pace of the last ten."""
+    done = int(line["step"]) + 1
+    return (
+        f"step {done}/{total}  reward {number(line['reward'])}  staleness {line['staleness']}  "
+        f"queue {number(line['queueDepth'])}  {number(pace.samples_per_second)} samples/s  "
+        f"{remaining(total - done, pace)} left"
+    )
+
+
+def event_text(line: Line) -> str:
+    """An event in one line."""
+    scope = f" [{line['scope']}]" if line.get("scope") else ""
+    return f"{line['reason']}{scope}: {line['message']}{_HINTS.get(str(line['reason']), '')}"
+
+
+def restart_text(line: Line) -> str:
+    """An event that restarted something, in a few words."""
+    return f"{line['reason']} of {line['role'] or 'the job'} ({line['scope']})"
+
+
+def phase_text(status: RLJobStatus) -> str:
+    """The phase, and who is waited for."""
+    if status.phase not in _NOT_YET:
+        return status.phase
+    waiting = [pod.name for role in status.roles for pod in role.pods if not pod.ready]
+    return f"{status.phase}, waiting for {', '.join(waiting)}" if waiting else status.phase
+
+
+def status_text(status: RLJobStatus) -> str:
+    """A sign of life."""
+    training = status.training
+    if status.phase in _NOT_YET:
+        return phase_text(status)
+    return (
+        f"{phase_text(status)}; step {steps_done(status)}/{training.total_steps}, queue {training.queue_depth} groups"
+    )
+
+
+def steps_done(status: RLJobStatus) -> int:
+    """How many rollouts are trained."""
+    return 0 if status.training.step is None else status.training.step + 1
+
+
+def headline(summary: Line) -> str:
+    """How the run ended and why."""
+    return f"{summary['phase']}: {summary['message']}"
+
+
+def summary_rows(summary: Line) -> list[tuple[str, str]]:
+    """The end of a run as names and values."""
+    rows = []
+    if summary["steps"]:
+        first, last = number(summary["rewardFirst"]), number(summary["rewardLast"])
+        rows += [
+            ("reward", f"{first} -> {last} (means of the first and last ten steps)"),
+            ("steps", f"{summary['steps']}, {number(summary['samplesPerSecond'])} samples/s"),
+        ]
+    if summary["seconds"]:
+        rows.append(("time", duration(summary["seconds"])))
+    rows.append(("restarts", f"{summary['globalRestarts']} of the whole job"))
+    if summary["checkpoint"] is not None:
+        rows.append(("checkpoint", f"version {summary['checkpoint']}"))
+    rows.append(("files", str(summary["out"])))
+    if summary["phase"] == Phase.FAILED.value:
+        rows.append(("details", "events.jsonl has every decision, logs/ the last words of every process"))
+    if summary["resume"]:
+        rows.append(("resume with", str(summary["resume"])))
+    return rows
+
+
+def remaining(steps: int, pace: StepRates) -> str:
+    """How long so many steps will take at this pace."""
+    return "-" if pace.seconds_per_step is None else clock_text(steps * pace.seconds_per_step)
+
+
+def clock_text(seconds: float) -> str:
+    """As 1:05 or 2:00:07."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def duration(seconds: float) -> str:
+    """As 24.9 s or 2:00 minutes."""
+    if seconds < EXACT_SECONDS:
+        return f"{seconds:.1f} s"
+    return clock_text(seconds) + (" hours" if seconds >= SECONDS_PER_HOUR else " minutes")
+
+
+def time_of_day(at: object) -> str:
+    """Of a line of events.jsonl (text, UTC) or metrics.jsonl (seconds), where the user is."""
+    moment = datetime.fromisoformat(at) if isinstance(at, str) else datetime.fromtimestamp(float(str(at)), UTC)
+    return moment.astimezone().strftime("%H:%M:%S")
+
+
+def number(value: object) -> str:
+    """Four digits are enough to compare."""
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
+    return "-" if value is None else str(value)
+
 
 STEP_LINE_SECONDS = 1.0
 """Plain lines: of the steps within this long only one is told. metrics.jsonl has all of them."""
+
+
 SIGN_OF_LIFE_SECONDS = 30.0
 """Plain lines: a line this often while nothing happens."""
 
@@ -62,7 +232,7 @@ class PlainView(View):
         self._clock = clock
         self._said_at = clock()
         self._step_at = -STEP_LINE_SECONDS
-        self._pace = Pace()
+        self._pace = StepRates()
         self._total = 0
         self._waiting = ""
         self._last_message = ""

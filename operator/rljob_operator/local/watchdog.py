@@ -12,8 +12,8 @@ from pathlib import Path
 
 from rljob_api.attended import AttendedTime
 from rljob_api.process_stat import progress_of
-from rljob_operator.local.infrastructure import Infrastructure
 from rljob_operator.local.pods import Pods
+from rljob_operator.local.processes import Infrastructure
 
 PROBE_INTERVAL_SECONDS = 2.0
 SILENCE_LIMIT_SECONDS = 15.0

@@ -20,22 +20,21 @@ from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 
 from rljob_api.cluster import LABEL_JOB
-from rljob_operator.adapters.api import Api
-from rljob_operator.adapters.cache import Cache
-from rljob_operator.adapters.coordinator import Access, ProxyAccess
-from rljob_operator.adapters.coordinators import Coordinators
-from rljob_operator.adapters.errors import AdapterError, ApiNotFound
-from rljob_operator.adapters.informer import Informer
-from rljob_operator.adapters.job_memory import World
-from rljob_operator.adapters.metrics import Metrics
-from rljob_operator.adapters.platform import owned_kinds
-from rljob_operator.adapters.resources import PODS, RLJOBS, SECRETS
-from rljob_operator.adapters.sinks import OwnedSink, PodSink
-from rljob_operator.adapters.views import JobKey
 from rljob_operator.build import Platform
-from rljob_operator.coordinator_link import CoordinatorError, CoordinatorLink, Transport
+from rljob_operator.cluster.coordinators import JobCoordinators
+from rljob_operator.cluster.job import OperatorContext
+from rljob_operator.cluster.reconcile import Reconciler
+from rljob_operator.coordinator_client.cluster_transport import Access, ProxyAccess
+from rljob_operator.coordinator_client.link import CoordinatorError, CoordinatorLink, CoordinatorTransport
+from rljob_operator.kube.api import Api
+from rljob_operator.kube.cache import Cache, OwnedSink, PodSink
+from rljob_operator.kube.capabilities import owned_kinds
+from rljob_operator.kube.errors import AdapterError, ApiNotFound
+from rljob_operator.kube.informer import Informer
+from rljob_operator.kube.kinds import PODS, RLJOBS, SECRETS
+from rljob_operator.kube.operator_metrics import Metrics
+from rljob_operator.kube.views import JobKey
 from rljob_operator.options import OperatorOptions
-from rljob_operator.reconcile import Reconciler
 from tests.cluster.harness.kubectl import Object
 from tests.cluster.harness.machine import workload_options
 
@@ -114,12 +113,12 @@ class _MortalAccess:
         self._access = access
         self._life = life
 
-    def to(self, job: JobKey, token: str) -> Transport:
+    def to(self, job: JobKey, token: str) -> CoordinatorTransport:
         return _MortalTransport(self._access.to(job, token), self._life)
 
 
 class _MortalTransport:
-    def __init__(self, transport: Transport, life: Life) -> None:
+    def __init__(self, transport: CoordinatorTransport, life: Life) -> None:
         self._transport = transport
         self._life = life
 
@@ -201,8 +200,8 @@ class Lives:
         informers = self._informers(api, cache, metrics)
         watches = [asyncio.create_task(informer.run()) for informer in informers]
         access = _MortalAccess(ProxyAccess(api), life)
-        coordinators = Coordinators(access, lambda key, cause: None, metrics)
-        world = World(api, cache, coordinators, metrics, self._options, Platform(pod_monitors=False), "test")
+        coordinators = JobCoordinators(access, lambda key, cause: None, metrics)
+        world = OperatorContext(api, cache, coordinators, metrics, self._options, Platform(pod_monitors=False), "test")
         try:
             await asyncio.gather(*(informer.synced.wait() for informer in informers))
             await self._work(Reconciler(world), api, cache, life, holds)

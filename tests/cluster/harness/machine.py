@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rljob_operator.local.embedded_redis import find_server
+from rljob_operator.local.services import find_server
 from tests.cluster.harness import hostpython
 
 REPOSITORY = Path(__file__).parents[3]

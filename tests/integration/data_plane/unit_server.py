@@ -8,7 +8,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from rljob_operator.local.embedded_redis import find_server, storage_command
+from rljob_operator.local.services import find_server, storage_command
 from rljob_workers.transfer_queue.types import QueueTiming
 from rljob_workers.transfer_queue.units import StorageUnit
 from tests.integration.children import die_with_tests

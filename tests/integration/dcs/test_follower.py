@@ -8,10 +8,9 @@ from dataclasses import replace
 
 from rljob_api.names import Role
 from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, ServerState
-from rljob_operator.coordinator_follower import CoordinatorFollower
-from rljob_operator.coordinator_link import CoordinatorError, CoordinatorLink, Transport
-from rljob_operator.local.coordinator_transport import LocalTransport
-from rljob_operator.local.listener import PACE
+from rljob_operator.coordinator_client.follower import CoordinatorFollower
+from rljob_operator.coordinator_client.link import CoordinatorError, CoordinatorLink, CoordinatorTransport
+from rljob_operator.local.supervisor import FOLLOWER_LIMITS, LocalTransport
 from tests.integration.dcs.world import World, eventually
 
 
@@ -34,7 +33,7 @@ class Heard:
 class LateLink(CoordinatorLink):
     """Its statuses come when the test lets them."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: CoordinatorTransport) -> None:
         super().__init__(transport)
         self.is_answered = asyncio.Event()
         self.may_come = asyncio.Event()
@@ -50,7 +49,9 @@ async def follow(world: World) -> list[int]:
     heard = Heard()
     async with LocalTransport(world.endpoints) as transport:
         link = LateLink(transport)
-        follower = CoordinatorFollower(link, heard, replace(PACE, patience_seconds=100.0, first_patience_seconds=0.0))
+        follower = CoordinatorFollower(
+            link, heard, replace(FOLLOWER_LIMITS, patience_seconds=100.0, first_patience_seconds=0.0)
+        )
         follower.listen_after(0)
         assert await follower.status() is None
 

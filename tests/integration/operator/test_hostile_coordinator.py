@@ -12,14 +12,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from rljob_operator.adapters.answers import FRAME_BYTES, MeteredConnector
-from rljob_operator.adapters.contact import Contact
-from rljob_operator.adapters.coordinator import ServiceAccess
-from rljob_operator.adapters.coordinators import LEAST_BYTES, LISTENING, Coordinators
-from rljob_operator.adapters.metrics import Metrics
-from rljob_operator.adapters.views import JobKey
-from rljob_operator.adapters.work_queue import Urgency
+from rljob_operator.cluster.coordinators import LEAST_BYTES, LISTENING, CoordinatorContact, JobCoordinators
+from rljob_operator.coordinator_client.cluster_transport import ServiceAccess
 from rljob_operator.core import Reason, Silence
+from rljob_operator.kube.operator_metrics import Metrics
+from rljob_operator.kube.responses import FRAME_BYTES, MeteredConnector
+from rljob_operator.kube.views import JobKey
+from rljob_operator.kube.work_queue import Urgency
 from tests.bench.operator_scale.hostile import WAYS, Hostile
 from tests.bench.operator_scale.measured import memory_mib
 
@@ -56,13 +55,13 @@ class World:
     def __init__(self, session: aiohttp.ClientSession, hostile: Hostile) -> None:
         self.hostile = hostile
         self.woken: list[Urgency] = []
-        self.coordinators = Coordinators(
+        self.coordinators = JobCoordinators(
             ServiceAccess(session, lambda: None), lambda _, urgency: self.woken.append(urgency), Metrics()
         )
 
     async def silence_of(self, way: str) -> Silence | None:
         """What is told of a coordinator after one question."""
-        contact = Contact("op")
+        contact = CoordinatorContact("op")
         coordinator = await self.coordinators.of(JobKey("ns", way), "token", contact, NUM_PROCESSES)
         while await coordinator.status() is None and contact.silence() is None:
             await asyncio.sleep(0.01)
@@ -99,7 +98,7 @@ def within(test: Callable[[World], Awaitable[None]]) -> None:
 
 
 def set_patience(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    monkeypatch.setattr("rljob_operator.adapters.coordinators.STATUS_SECONDS", seconds)
+    monkeypatch.setattr("rljob_operator.cluster.coordinators.STATUS_SECONDS", seconds)
 
 
 def forget_peak() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import redis
 
 from rljob_api.wire.identity import Endpoints
-from rljob_operator.local.embedded_redis import control_command, find_server, storage_command
+from rljob_operator.local.services import control_command, find_server, storage_command
 from tests.integration.children import die_with_tests
 
 PASSWORD = "secret"

@@ -17,7 +17,7 @@ import pytest
 import redis
 
 import rljob_workers.transfer_queue_compat as tq
-from rljob_operator.local.embedded_redis import find_server
+from rljob_operator.local.services import find_server
 from tests.integration.children import die_with_tests
 
 PAGE = (Path(__file__).parents[3] / "docs" / "queue-compat.md").read_text()

@@ -11,15 +11,14 @@ import pytest
 from rljob_api.names import Epoch, Role, Scope
 from rljob_api.status import RestartStatus, RLJobStatus
 from rljob_api.wire.observation import CoordinatorEvent, EventKind
-from rljob_operator.adapters.api import Api
-from rljob_operator.adapters.errors import refusal
-from rljob_operator.adapters.event_records import record_of
-from rljob_operator.adapters.events import Events
-from rljob_operator.adapters.resources import EVENTS
-from rljob_operator.adapters.views import JobKey
-from rljob_operator.coordinator_link import CoordinatorRefused, CoordinatorUnreachable
+from rljob_operator.coordinator_client.link import CoordinatorRefused, CoordinatorUnreachable
 from rljob_operator.core import PodEnding, Reason
 from rljob_operator.core.told import RETOLD_SECONDS, TOLD, end_of, retold, told
+from rljob_operator.kube.api import Api
+from rljob_operator.kube.errors import refusal
+from rljob_operator.kube.events import Events, record_of
+from rljob_operator.kube.kinds import EVENTS
+from rljob_operator.kube.views import JobKey
 from rljob_operator.local.journal import Journal
 from tests.unit.core.cluster import make_cluster
 from tests.unit.core.worlds import key

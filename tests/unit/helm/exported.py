@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from rljob_operator.adapters.metrics import Metrics
+from rljob_operator.kube.operator_metrics import Metrics
 from rljob_workers.dcs.coordinator import metrics as coordinator
 from rljob_workers.launcher import pod_metrics
 from rljob_workers.telemetry.exposition import Families

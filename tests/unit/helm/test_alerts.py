@@ -9,7 +9,7 @@ import yaml
 
 from rljob_api.names import Scope
 from rljob_api.status import Phase
-from rljob_operator.adapters.job_series import CONDITIONS
+from rljob_operator.kube.operator_metrics import CONDITIONS
 from tests.unit.helm.exported import asked_by, grouped_by, of_operator, problems
 
 ROOT = Path(__file__).parents[3]

@@ -11,8 +11,8 @@ import pytest
 from rljob_api.spec import RLJob
 from rljob_api.status import RestartStatus, RLJobStatus
 from rljob_operator.local.errors import RunRefused
+from rljob_operator.local.journal import summary
 from rljob_operator.local.run_folder import RunFolder, memory_folder, memory_path
-from rljob_operator.local.summary import summary
 from tests.power_cuts import noted_syncs
 from tests.unit.api.manifests import changed
 

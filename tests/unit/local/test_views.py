@@ -11,9 +11,7 @@ from rich.console import Console
 from rljob_api.manifest import load_manifest
 from rljob_api.status import Phase, PodStatus, RLJobStatus, RoleStatus
 from rljob_operator.local.live_view import LiveView
-from rljob_operator.local.pace import Pace
-from rljob_operator.local.sentences import clock_text, duration
-from rljob_operator.local.view import JsonView, PlainView, make_view
+from rljob_operator.local.view import JsonView, PlainView, StepRates, clock_text, duration, make_view
 
 JOB = load_manifest(Path(__file__).parents[3] / "examples/quickstart.yaml")
 
@@ -142,7 +140,7 @@ def test_what_is_no_terminal_gets_plain_lines() -> None:
 
 
 def test_the_pace_is_of_the_last_ten_steps() -> None:
-    pace = Pace()
+    pace = StepRates()
     assert (pace.samples_per_second, pace.reward, pace.seconds_per_step) == (None, None, None)
     for step in range(30):
         pace.add(make_step(step, at=step * (1.0 if step < 15 else 0.5), reward=step / 100))
@@ -153,7 +151,7 @@ def test_the_pace_is_of_the_last_ten_steps() -> None:
 
 
 def test_a_new_epoch_is_measured_without_the_gap_before_it() -> None:
-    pace = Pace()
+    pace = StepRates()
     for step in range(3):
         pace.add(make_step(step, at=step))
     pace.add(make_step(3, at=1000.0, epoch=2))

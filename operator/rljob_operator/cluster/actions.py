@@ -1,0 +1,229 @@
+"""Actions of the core, carried out on a cluster. Each may be repeated; the first that fails ends the turn.
+
+What Kubernetes does by itself is left to it: Deployments make pods, StatefulSets and the kubelet restart Redis.
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rljob_api.cluster import COMPONENT_CONTROL
+from rljob_api.failpoints import failpoint
+from rljob_api.spec import RLJob
+from rljob_api.status import RLJobStatus
+from rljob_api.wire.epochs import EpochRequest
+from rljob_api.wire.identity import PodKey
+from rljob_operator.cluster.coordinators import JobCoordinator
+from rljob_operator.core import PodEnding
+from rljob_operator.core.decision import (
+    AcknowledgeFailures,
+    Action,
+    CreatePod,
+    DeleteJob,
+    Event,
+    KeepPod,
+    KillPod,
+    MarkForDeletion,
+    RaiseEpoch,
+    RestartInfrastructure,
+    SetDesired,
+    Stop,
+)
+from rljob_operator.core.roster import pods
+from rljob_operator.core.told import epoch_opened
+from rljob_operator.kube.api import Api, Json
+from rljob_operator.kube.errors import ApiConflict, ApiNotFound, ApiRefused
+from rljob_operator.kube.kinds import NODES, PODS, RLJOBS
+from rljob_operator.kube.pod_facts import ending_of, life_of, process_name, returns, returns_by_itself, stranded
+from rljob_operator.kube.views import JobKey, PodView
+
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+
+
+MARKED = "-1000"
+
+
+AT_ONCE_SECONDS = 1
+"""0 would be force: the object goes although its processes may still run."""
+
+
+_log = logging.getLogger(__name__)
+
+
+class PodActions:
+    """Of one job; all of them may be done twice."""
+
+    def __init__(self, api: Api, key: JobKey) -> None:
+        self._api = api
+        self._key = key
+        self._buried = frozenset[str]()
+        """Uids of pods that were let go of and not yet seen to be gone."""
+        self._beside = frozenset[str]()
+        """Uids of pods that were there at a burial and have not been made anew for it."""
+
+    async def delete(self, pod: PodView) -> None:
+        """Deletes this pod, and not one of the same name: at once, by force where nobody is left to end it."""
+        grace = 0 if await self._is_abandoned(pod) else AT_ONCE_SECONDS
+        if pod.deleting and pod.grace_seconds <= grace:
+            return
+        await self._delete(pod, grace)
+
+    async def bury(self, pods: Sequence[PodView]) -> None:
+        """Deletes by force those that nobody is left to end: a StatefulSet makes no other one before they are gone."""
+        lost = [pod for pod in stranded(pods, time.time()) if await self._is_abandoned(pod)]
+        for pod in lost:
+            await self._delete(pod, 0)
+        for pod in self._kept_waiting(pods, frozenset(pod.uid for pod in lost)):
+            await self._delete(pod, AT_ONCE_SECONDS)
+
+    async def mark(self, pod: PodView) -> None:
+        """Its Deployment takes it first when it shrinks."""
+        await self._annotate(pod, MARKED)
+
+    async def unmark(self, pod: PodView) -> None:
+        """Takes the mark back."""
+        await self._annotate(pod, None)
+
+    def _kept_waiting(self, pods: Sequence[PodView], lost: frozenset[str]) -> list[PodView]:
+        """Pods that had to be near a lost one: the scheduler does not notice for minutes that they need not be now.
+
+        Meant are those that are listed when a pod is let go of, or when it is first seen to be gone, and each is named
+        once: what is made later waits for something else.
+        """
+        buried, there = self._buried, frozenset(pod.uid for pod in pods)
+        beside = self._beside & there
+        if lost - buried or buried - there:
+            beside |= there
+        waiting = [pod for pod in pods if pod.uid in beside and pod.unscheduled and not pod.deleting]
+        self._buried = (buried | lost) & there
+        self._beside = beside - {pod.uid for pod in waiting}
+        return waiting
+
+    async def _delete(self, pod: PodView, grace: int) -> None:
+        options = {"gracePeriodSeconds": grace, "preconditions": {"uid": pod.uid}}
+        try:
+            await self._api.delete(PODS, self._key.namespace, pod.name, options)
+        except (ApiNotFound, ApiConflict):
+            return
+        _log.info("%s: deleted pod %s%s", self._key, pod.name, "" if grace else " by force: its node is lost")
+
+    async def _annotate(self, pod: PodView, cost: str | None) -> None:
+        body: Json = {"metadata": {"uid": pod.uid, "annotations": {DELETION_COST: cost}}}
+        try:
+            await self._api.merge(PODS, self._key.namespace, pod.name, body)
+        except (ApiNotFound, ApiConflict):
+            return
+
+    async def _is_abandoned(self, pod: PodView) -> bool:
+        """Whether its node is gone or silent.
+
+        A silent node may still run it. Two control Redis must not write one file, so its pod has to be lost by the word
+        of the cluster, too, which waits longer.
+        """
+        if not pod.node:
+            return False
+        try:
+            node = await self._api.get(NODES, None, pod.node)
+        except ApiNotFound:
+            return True
+        except ApiRefused as error:  # an operator of single namespaces may not ask
+            _log.debug("node %s: %s", pod.node, error)
+            return False
+        conditions = node.get("status", {}).get("conditions", [])
+        if any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions):
+            return False
+        return pod.component != COMPONENT_CONTROL or ending_of(pod, "") is PodEnding.NODE_LOST
+
+
+@dataclass(frozen=True, slots=True)
+class ActionContext:
+    """Where the actions of a turn take place."""
+
+    key: JobKey
+    uid: str
+    job: RLJob
+    status: RLJobStatus
+    """As it was persisted in this turn."""
+    pods: Sequence[PodView]
+    members: Mapping[PodKey, PodView]
+    coordinator: JobCoordinator | None
+    told: list[Event] = field(default_factory=list)
+    """What came of actions and is to be told."""
+
+
+class Actions:
+    """Carries out those of one job."""
+
+    def __init__(self, api: Api, key: JobKey) -> None:
+        self._api = api
+        self._pods = PodActions(api, key)
+
+    async def bury(self, pods: Sequence[PodView]) -> None:
+        """Lets go of pods that are lost with their node: they would be going for ever."""
+        await self._pods.bury(pods)
+
+    async def carry_out(self, action: Action, scene: ActionContext) -> None:
+        """One action; raises what the API server or the coordinator answered."""
+        match action:
+            case RaiseEpoch():
+                await self._raise_epoch(action, scene)
+            case SetDesired(desired):
+                if scene.coordinator is not None:
+                    await scene.coordinator.link.set_desired(desired)
+                    failpoint("operator.after_write")
+            case AcknowledgeFailures(ids):
+                if scene.coordinator is not None:
+                    await scene.coordinator.link.acknowledge(ids)
+                    failpoint("operator.after_write")
+            case CreatePod(pod):
+                await self._make_way(scene, pod)
+            case KillPod(pod, life) | MarkForDeletion(pod, life) | KeepPod(pod, life):
+                view = scene.members.get(pod)
+                if view is not None and life_of(view) == life:
+                    await self._to_pod(action, view)
+            case RestartInfrastructure(name):
+                await self._restart_infrastructure(scene, name)
+            case DeleteJob():
+                await self._delete_job(scene)
+            case Stop():
+                pass  # the replicas follow from the status
+
+    async def _to_pod(self, action: Action, pod: PodView) -> None:
+        match action:
+            case KillPod():
+                await self._pods.delete(pod)
+            case MarkForDeletion():
+                await self._pods.mark(pod)
+            case KeepPod():
+                await self._pods.unmark(pod)
+
+    async def _raise_epoch(self, action: RaiseEpoch, scene: ActionContext) -> None:
+        if scene.coordinator is None:
+            return
+        failpoint("epoch.after_persist")
+        request = EpochRequest(epoch=action.epoch, decision_id=action.decision_id, reason=action.reason, job=scene.job)
+        point = await scene.coordinator.link.raise_epoch(request)
+        failpoint("epoch.after_raise")
+        failpoint("operator.after_write")
+        scene.told.append(epoch_opened(point, time.time()))
+
+    async def _make_way(self, scene: ActionContext, key: PodKey) -> None:
+        """A pod whose life was given up and that stays as it is keeps its Deployment from making another one."""
+        lost = {pod.lost_life for other, pod in pods(scene.status) if other == key and pod.lost_life and not pod.life}
+        for view in scene.pods:
+            stays = not view.deleting and view.phase not in ("Failed", "Succeeded")
+            if life_of(view) in lost and stays and not returns(view, None):
+                await self._pods.delete(view)
+
+    async def _restart_infrastructure(self, scene: ActionContext, name: str) -> None:
+        for view in scene.pods:
+            if process_name(scene.key, view) == name and not view.deleting and not returns_by_itself(view):
+                await self._pods.delete(view)
+
+    async def _delete_job(self, scene: ActionContext) -> None:
+        options = {"preconditions": {"uid": scene.uid}, "propagationPolicy": "Background"}
+        try:
+            await self._api.delete(RLJOBS, scene.key.namespace, scene.key.name, options)
+        except (ApiNotFound, ApiConflict):
+            return

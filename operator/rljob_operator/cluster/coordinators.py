@@ -1,0 +1,262 @@
+"""The coordinators of all jobs: status requests of a turn, event long polls between turns, and their silence.
+
+A turn waits a bounded time for an answer; a late answer wakes the job. A coordinator that is down costs a retry with
+backoff. What follows from its silence is decided by the core.
+"""
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from rljob_api.bounded_text import cut
+from rljob_api.spec import RLJob
+from rljob_api.status import RLJobStatus
+from rljob_api.topology import topology_of
+from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, EventKind
+from rljob_operator.coordinator_client.cluster_transport import Access
+from rljob_operator.coordinator_client.follower import QUIET, CoordinatorFollower, FollowerLimits
+from rljob_operator.coordinator_client.link import MOST_BYTES, CoordinatorError, CoordinatorLink, CoordinatorUnreachable
+from rljob_operator.core import Event, Reason, Silence
+from rljob_operator.core.told import RETOLD_SECONDS, TOLD, told
+from rljob_operator.kube.operator_metrics import Metrics
+from rljob_operator.kube.views import JobKey, PodView
+from rljob_operator.kube.work_queue import Urgency
+from rljob_operator.rate_limit import Rate, backoff_seconds
+
+_ALARMS = frozenset(
+    {
+        EventKind.FAILURE_REPORTED,
+        EventKind.UNIT_LOST,
+        EventKind.ROWS_LOST,
+        EventKind.PROMPT_SET_ASIDE,
+        EventKind.STATE_LOST,
+    }
+)
+"""Events of the coordinator that something may have to be restarted for."""
+
+
+def urgency_of_events(events: Iterable[CoordinatorEvent]) -> Urgency:
+    """Of what the coordinator tells."""
+    return Urgency.ALARM if any(event.kind in _ALARMS for event in events) else Urgency.PROGRESS
+
+
+def urgency_of_status(seen: CoordinatorStatus) -> Urgency:
+    """Of an answer of the coordinator that came when its turn was over."""
+    return Urgency.ALARM if seen.failures else Urgency.PROGRESS
+
+
+LONGEST_WORDS = 300
+"""Of what came back: it may be anything."""
+
+
+class CoordinatorContact:
+    """With one job's coordinator."""
+
+    def __init__(self, who: str, clock: Callable[[], float] = time.time) -> None:
+        """`who` asks: whoever looks for lost packets has to know where they come from."""
+        self._who = who
+        self._clock = clock
+        self._silence: Silence | None = None
+
+    def heard(self) -> None:
+        """It answered."""
+        self._silence = None
+
+    def refused(self, error: CoordinatorError, seconds: float) -> None:
+        """A question that took so long had no answer that could be used."""
+        kind = CoordinatorUnreachable
+        reason = Reason.COORDINATOR_UNREACHABLE if isinstance(error, kind) else Reason.COORDINATOR_REFUSED
+        self._silent(reason, f"operator {self._who} asks the coordinator: {shown(str(error))}", self._clock() - seconds)
+
+    def nobody_there(self, pods: Sequence[PodView]) -> None:
+        """None of these, the coordinator's pods, takes requests."""
+        staying = [pod for pod in pods if not pod.deleting]
+        why = f"its pod {staying[-1].name} is not ready" if staying else "it has no pod"
+        self._silent(Reason.INFRASTRUCTURE_DOWN, f"coordinator ({why})", self._clock())
+
+    def not_asked(self, reason: Reason, why: str) -> Silence:
+        """There is a pod, and it cannot be asked."""
+        return self._silent(reason, why, self._clock())
+
+    def silence(self) -> Silence | None:
+        """What the core may know; None while it answers, or where nobody has asked to the end yet."""
+        return self._silence
+
+    def _silent(self, reason: Reason, message: str, at: float) -> Silence:
+        before = self._silence
+        since = at if before is None else min(before.since, at)
+        reason_since = at if before is None or before.reason is not reason else min(before.reason_since, at)
+        self._silence = Silence(since, reason, message, reason_since)
+        return self._silence
+
+
+def shown(said: str) -> str:
+    """What somebody else has said, in one line that can be read."""
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in said[: 2 * LONGEST_WORDS]).split())
+    return cut(line, LONGEST_WORDS)
+
+
+PATIENCE_SECONDS = 1.0
+"""A coordinator that takes longer to answer does not keep a turn from what can be decided without it. It is not waited
+for again before it has been faster: where many are out of reach, their turns would leave none for the others."""
+
+
+FIRST_PATIENCE_SECONDS = 0.2
+"""The same for one that was never asked: when an operator begins, that is all of them."""
+
+
+WAIT_SECONDS = 30.0
+"""How long a question for events is held open; the coordinator allows no more. While nothing happens but steps, it is
+how old the status gets. A little less each time, so that the jobs do not all write theirs at the same moment."""
+
+
+RETRY_SECONDS = (0.2, 10.0)
+
+
+MOST_TOLD = 64
+"""Events that wait for their job's turn: of a coordinator that tells more than that in between, the last."""
+
+
+LOOK_BACK = 100
+"""Of a job that it hears of first an operator listens to so many events that were before: whoever was here before it
+may not have told them."""
+
+
+STATUS_SECONDS = 10.0
+"""A coordinator that does not say its status in this time is told to be out of reach."""
+
+
+LISTENING = Rate(burst=20, every_seconds=1.0)
+"""How often one is asked for events. One that restarts its job tells a dozen times; one that tells without end is
+heard of every second."""
+
+
+LEAST_BYTES, BYTES_PER_PROCESS = 1024 * 1024, 4 * 1024
+"""Of an answer: what failures and events of any job may need, and what each of its processes adds."""
+
+
+ASK_AGAIN_SECONDS = (1.0, 30.0)
+"""When a job whose coordinator did not answer is looked at again unasked: later each time, since a pod that comes back
+is announced, and there may be many that do not."""
+
+
+class JobCoordinator:
+    """One job's."""
+
+    def __init__(
+        self,
+        link: CoordinatorLink,
+        wake: Callable[[Urgency], None],
+        contact: CoordinatorContact,
+        metrics: Metrics,
+        clock: Callable[[], float],
+    ) -> None:
+        self.link = link
+        self._wake = wake
+        self._contact = contact
+        self._metrics = metrics
+        self._follower = CoordinatorFollower(link, self, _pace(), clock)
+        self._told: deque[CoordinatorEvent] = deque(maxlen=MOST_TOLD)
+
+    @property
+    def ask_again_seconds(self) -> float:
+        """In how long to look unasked, where there was no answer. While a question is open its end wakes the job."""
+        if self._follower.is_asking:
+            return ASK_AGAIN_SECONDS[1]
+        return backoff_seconds(self._follower.unanswered, *ASK_AGAIN_SECONDS)
+
+    async def status(self) -> CoordinatorStatus | None:
+        """What it sees; None if it does not say so soon, then its answer wakes the job.
+
+        Whatever happens after its first answer and may need a decision wakes the job, too.
+        """
+        return await self._follower.status()
+
+    async def close(self) -> None:
+        """Asks and listens no more."""
+        await self._follower.close()
+
+    def hear(self, events: Sequence[CoordinatorEvent]) -> None:
+        """Wakes the job, whose turn takes from here what is to be told."""
+        since = time.time() - RETOLD_SECONDS
+        self._told.extend(event for event in events if event.at >= since and event.kind in TOLD)
+        self._wake(urgency_of_events(events))
+
+    def take_told(self, status: RLJobStatus) -> list[Event]:
+        """What it has told since this was asked last, and the user of a job of this status should know."""
+        taken = [told(event, status) for event in self._told]
+        self._told.clear()
+        return [event for event in taken if event is not None]
+
+    def note_request(self, what: str, error: CoordinatorError | None) -> None:
+        """Counts it. The status says whether it can be reached: where only events do not come, it is asked for that."""
+        if what == "status" and error is None:
+            self._contact.heard()
+        elif what == "status" and error is not None:
+            self._contact.refused(error, self._follower.took_seconds)
+        self._metrics.coordinator_requests.labels(what, "ok" if error is None else type(error).__name__).inc()
+
+    def wake(self, seen: CoordinatorStatus | None) -> None:
+        """Wakes the job by an answer that no turn has waited for."""
+        self._wake(Urgency.PROGRESS if seen is None else urgency_of_status(seen))
+
+
+def _pace() -> FollowerLimits:
+    return FollowerLimits(
+        patience_seconds=PATIENCE_SECONDS,
+        first_patience_seconds=FIRST_PATIENCE_SECONDS,
+        wait_seconds=lambda: WAIT_SECONDS * random.uniform(0.8, 1.0),
+        retry_seconds=lambda failures: backoff_seconds(failures, *RETRY_SECONDS) * random.uniform(0.7, 1.0),
+        quiet=QUIET,
+        look_back=LOOK_BACK,
+        status_seconds=STATUS_SECONDS,
+        listening=LISTENING,
+    )
+
+
+def num_processes(job: RLJob, status: RLJobStatus) -> int:
+    """Pods, ranks and engines that the coordinator may tell of: those of now and those that are wanted."""
+    roles = job.spec.roles
+    wanted = [topology_of(roles, role) for role in roles.present()]
+    per_pod = max((1 + shape.ranks_per_pod + shape.engines for shape in wanted), default=1)
+    return per_pod * (sum(shape.pods for shape in wanted) + sum(len(role.pods) for role in status.roles))
+
+
+class JobCoordinators:
+    """All of them, by job; one is made when its job is first asked about."""
+
+    def __init__(
+        self,
+        access: Access,
+        wake: Callable[[JobKey, Urgency], None],
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._access = access
+        self._clock = clock
+        self._wake = wake
+        self._metrics = metrics
+        self._known: dict[JobKey, tuple[str, JobCoordinator]] = {}
+
+    async def of(self, key: JobKey, token: str, contact: CoordinatorContact, num_processes: int) -> JobCoordinator:
+        """The coordinator of a job; another token means another job of the same name."""
+        known = self._known.get(key)
+        if known is None or known[0] != token:
+            await self.close(key)
+            link = CoordinatorLink(self._access.to(key, token))
+            made = JobCoordinator(link, lambda urgency: self._wake(key, urgency), contact, self._metrics, self._clock)
+            known = self._known[key] = (token, made)
+        known[1].link.most_bytes = min(MOST_BYTES, LEAST_BYTES + BYTES_PER_PROCESS * num_processes)
+        return known[1]
+
+    async def close(self, key: JobKey) -> None:
+        """The job is gone, over or suspended."""
+        known = self._known.pop(key, None)
+        if known is not None:
+            await known[1].close()
+
+    async def close_all(self) -> None:
+        """Before the process ends."""
+        for key in list(self._known):
+            await self.close(key)

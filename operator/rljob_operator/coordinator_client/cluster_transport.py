@@ -1,0 +1,126 @@
+"""HTTP transports of the operator to a coordinator: its Service inside the cluster, the API server's proxy outside.
+
+A coordinator runs an image of the user's in the user's namespace, so its answers are not trusted: each has a maximal
+length, redirections are refused and nothing is decompressed. The API server's proxy strips `Authorization`; the job's
+token travels in a header of its own. Never imported by `rljob run`.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import aiohttp
+import orjson
+
+from rljob_api.cluster import COORDINATOR_PORT, coordinator_name, service_host
+from rljob_operator.coordinator_client.link import (
+    CoordinatorRefused,
+    CoordinatorTooLong,
+    CoordinatorTransport,
+    CoordinatorUnreachable,
+)
+from rljob_operator.kube.api import Api
+from rljob_operator.kube.errors import AnswerTooLong, ApiUnreachable
+from rljob_operator.kube.kinds import SERVICES
+from rljob_operator.kube.responses import read_at_most, what_came_back
+from rljob_operator.kube.views import JobKey
+
+CONNECT_SECONDS = 3.0
+
+
+_GATEWAY = (502, 503, 504)
+
+
+_HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+
+
+class Access(Protocol):
+    """Makes a way to the coordinator of a job."""
+
+    def to(self, job: JobKey, token: str) -> CoordinatorTransport:
+        """The way; nothing is connected yet."""
+        ...
+
+
+class ServiceAccess:
+    """From inside the cluster."""
+
+    def __init__(self, session: aiohttp.ClientSession, check_may_write: Callable[[], None]) -> None:
+        """`check_may_write` raises LeaseLost where only questions may be asked."""
+        self._session = session
+        self._check_may_write = check_may_write
+
+    def to(self, job: JobKey, token: str) -> CoordinatorTransport:
+        """Straight to the Service."""
+        host = service_host(coordinator_name(job.name), job.namespace)
+        return _ServiceTransport(self._session, f"http://{host}:{COORDINATOR_PORT}", token, self._check_may_write)
+
+
+class ProxyAccess:
+    """From outside, for development."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def to(self, job: JobKey, token: str) -> CoordinatorTransport:
+        """Through the API server."""
+        service = f"{coordinator_name(job.name)}:{COORDINATOR_PORT}"
+        return _ProxyTransport(self._api, SERVICES.path(job.namespace, service, "proxy"), token)
+
+
+class _ServiceTransport:
+    def __init__(
+        self, session: aiohttp.ClientSession, base: str, token: str, check_may_write: Callable[[], None]
+    ) -> None:
+        self._session = session
+        self._base = base
+        self._token = token
+        self._check_may_write = check_may_write
+
+    async def send(self, method: str, path: str, body: str | None, timeout: float, most_bytes: int) -> bytes:
+        """The body of a good answer."""
+        if method != "GET":
+            self._check_may_write()
+        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS)
+        headers = {**_HEADERS, "X-RLJob-Token": self._token}
+        what = f"{method} {self._base}{path}"
+        try:
+            async with self._session.request(
+                method, self._base + path, data=body, headers=headers, timeout=limits, allow_redirects=False
+            ) as answer:
+                return _checked(what, answer, await read_at_most(answer, most_bytes))
+        except AnswerTooLong as error:
+            raise CoordinatorTooLong(f"{what}: the answer is longer than {most_bytes} bytes") from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise CoordinatorUnreachable(f"{what}: {what_came_back(error, timeout, CONNECT_SECONDS)}") from error
+
+
+class _ProxyTransport:
+    def __init__(self, api: Api, base: str, token: str) -> None:
+        self._api = api
+        self._base = base
+        self._token = token
+
+    async def send(self, method: str, path: str, body: str | None, timeout: float, most_bytes: int) -> bytes:
+        """The body of a good answer; what the proxy itself answers is no answer of the coordinator."""
+        headers = {**_HEADERS, "X-RLJob-Token": self._token}
+        content = None if body is None else orjson.loads(body)  # the client makes JSON of what it is given
+        what = f"{method} {self._base}{path}"
+        try:
+            answer, said = await self._api.proxy(method, self._base + path, content, headers, timeout, most_bytes)
+        except AnswerTooLong as error:
+            raise CoordinatorTooLong(f"{what}: the answer is longer than {most_bytes} bytes") from error
+        except ApiUnreachable as error:
+            raise CoordinatorUnreachable(f"{what}: {error}") from error
+        if answer.status in _GATEWAY and b'"kind":"Status"' in said:
+            raise CoordinatorUnreachable(f"{what}: the API server's proxy says {answer.status}")
+        return _checked(what, answer, said)
+
+
+def _checked(what: str, answer: aiohttp.ClientResponse, body: bytes) -> bytes:
+    if answer.headers.get("Content-Encoding", "identity") != "identity":
+        raise CoordinatorRefused(f"{what}: the answer is packed, which was not asked for")
+    if answer.status // 100 == 3:
+        raise CoordinatorRefused(f"{what}: {answer.status}, a redirection, which is not followed")
+    if answer.status // 100 != 2:
+        raise CoordinatorRefused(f"{what}: {answer.status} {body[:500].decode(errors='replace')}")
+    return body

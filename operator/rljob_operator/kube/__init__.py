@@ -1,0 +1,1 @@
+"""The API server: cache, watches, apply, Events, status, lease. Decides nothing; knows no `cluster` and no kopf."""

@@ -1,0 +1,180 @@
+"""The spec of a job: parsed from the API server, and the last one that was accepted.
+
+Called by the reconciler. The last accepted spec is read back from the job's ConfigMap after a restart of the operator
+and believed only if its digest is the one in the job's status, which only the operator writes.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import orjson
+from pydantic import ValidationError
+
+from rljob_api.cluster import config_name
+from rljob_api.engine_spec import EngineKind
+from rljob_api.open_defaults import Kept, Place, resolve
+from rljob_api.problems import first_problem, sentences
+from rljob_api.revision import revision
+from rljob_api.spec import Dtype, RLJob, RLJobSpec
+from rljob_api.status import AcceptedStatus, DefaultsStatus, RLJobStatus
+from rljob_operator.build import JOB_KEY, job_file
+from rljob_operator.kube.api import Api, Json
+from rljob_operator.kube.errors import ApiNotFound
+from rljob_operator.kube.kinds import CONFIG_MAPS, RLJOBS
+from rljob_operator.kube.views import JobKey
+
+MANAGER = "rljob.dev/operator"
+"""What spec.managedBy may say (or leave out) for this operator to take care of a job."""
+
+
+_TOO_DEEP = "spec: is nested too deeply, by more than 200 levels, in one of its templates. Leave the levels out."
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidManifest:
+    """The API server took it, but it cannot work."""
+
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A status that no version of this operator has written: nobody knows what the job has done."""
+
+    problem: str
+
+
+class Accepted:
+    """One job as of its last generation, and its status as of its last version."""
+
+    def __init__(self, key: JobKey) -> None:
+        self._key = key
+        self._job: tuple[int, RLJob | InvalidManifest] | None = None
+        self._status: tuple[str, RLJobStatus | Unreadable] | None = None
+        self._revision: tuple[RLJob, str] | None = None
+
+    def job(self, raw: Json) -> RLJob | InvalidManifest:
+        """The job, or what is wrong with it."""
+        generation: int = raw["metadata"].get("generation", 0)
+        if self._job is None or self._job[0] != generation:
+            job = _parsed_manifest(self._key, raw)
+            self._job = (generation, job if isinstance(job, InvalidManifest) else _resolved(job, self.status(raw)))
+        return self._job[1]
+
+    def revision(self, job: RLJob) -> str:
+        """The revision of its spec, which takes longer to work out than all else that a turn observes."""
+        if self._revision is None or self._revision[0] is not job:
+            self._revision = (job, revision(job.spec))
+        return self._revision[1]
+
+    def status(self, raw: Json) -> RLJobStatus | Unreadable:
+        """Its status as last persisted, or why it cannot be understood: an empty one would begin the job anew."""
+        version: str = raw["metadata"]["resourceVersion"]
+        if self._status is None or self._status[0] != version:
+            self._status = (version, _status(raw))
+        return self._status[1]
+
+
+def is_ours(raw: Json) -> bool:
+    """Whether this operator takes care of the job."""
+    return raw["spec"].get("managedBy") in (None, MANAGER)
+
+
+def _parsed_manifest(key: JobKey, raw: Json) -> RLJob | InvalidManifest:
+    document = {
+        "apiVersion": RLJOBS.api_version,
+        "kind": RLJOBS.kind,
+        "metadata": {"name": key.name, "namespace": key.namespace},
+        "spec": raw["spec"],
+    }
+    try:
+        # Through JSON, so that types are as strict as the manifest's.
+        return RLJob.model_validate_json(orjson.dumps(document), strict=True, by_alias=True, by_name=False)
+    except orjson.JSONEncodeError:  # the object was JSON, which may be nested more deeply than can be written again
+        return InvalidManifest((_TOO_DEEP,))
+    except ValidationError as error:
+        is_too_deep = any(each["type"] == "json_invalid" for each in error.errors(include_input=False))
+        return InvalidManifest((_TOO_DEEP,) if is_too_deep else tuple(sentences(error)))
+
+
+def as_stored(job: RLJob) -> RLJob:
+    """A job whose defaults were resolved before it was stored: what it does not say is what it means."""
+    resolution = resolve(job.spec, Place.CLUSTER, Kept.of(job.spec))
+    return job.model_copy(update={"spec": resolution.spec})
+
+
+def recorded_defaults(spec: RLJobSpec) -> DefaultsStatus:
+    """What the status keeps of a resolved spec."""
+    kept = Kept.of(spec)
+    head_dtype = kept.head_dtype.value if kept.head_dtype is not None else ""
+    return DefaultsStatus(actor_fwd=kept.has_proximal_role, engine=kept.engine.value, head_dtype=head_dtype)
+
+
+def _resolved(job: RLJob, status: RLJobStatus | Unreadable) -> RLJob:
+    """By what the status has kept, so that a job keeps its defaults over edits and other versions of the operator."""
+    if isinstance(status, Unreadable):
+        return job  # nothing is done with it
+    kept = status.accepted.defaults if status.accepted is not None else None
+    if kept is not None and kept.engine in tuple(EngineKind):
+        head_dtype = Dtype(kept.head_dtype) if kept.head_dtype in tuple(Dtype) else None
+        had = Kept(kept.actor_fwd, EngineKind(kept.engine), head_dtype=head_dtype)
+        spec = resolve(job.spec, Place.CLUSTER, had).spec
+    elif status.restart.epoch > 0:  # begun by an operator that kept none
+        return as_stored(job)
+    else:
+        spec = resolve(job.spec, Place.CLUSTER).spec
+    return job.model_copy(update={"spec": spec})
+
+
+def _status(raw: Json) -> RLJobStatus | Unreadable:
+    try:
+        return RLJobStatus.model_validate_json(orjson.dumps(raw["status"]))
+    except ValidationError as error:
+        return Unreadable(first_problem(error))
+
+
+class LastAccepted:
+    """One job's."""
+
+    def __init__(self, api: Api, key: JobKey) -> None:
+        self._api = api
+        self._key = key
+        self._known: tuple[RLJob, AcceptedStatus] | None = None
+
+    def note(self, job: RLJob, generation: int) -> AcceptedStatus:
+        """This spec can work. What the status shall remember of it."""
+        if self._known is None or self._known[0] is not job:
+            digest, defaults = _digest(self._file_of(job)), recorded_defaults(job.spec)
+            self._known = (job, AcceptedStatus(generation=generation, digest=digest, defaults=defaults))
+        return self._known[1]
+
+    async def read(self, status: RLJobStatus) -> tuple[RLJob, AcceptedStatus] | None:
+        """The spec and what the status remembers of it; None where there was none, or somebody has changed it."""
+        if self._known is None and status.accepted is not None:
+            text = await self._text()
+            if _digest(text) == status.accepted.digest:
+                self._known = _parsed_file(text, status.accepted)
+        return self._known
+
+    def _file_of(self, job: RLJob) -> str:
+        return job_file(job, self._key.namespace)
+
+    async def _text(self) -> str:
+        try:
+            found = await self._api.get(CONFIG_MAPS, self._key.namespace, config_name(self._key.name))
+        except ApiNotFound:
+            return ""
+        data: Json = found.get("data") or {}
+        return str(data.get(JOB_KEY, ""))
+
+
+def _parsed_file(text: str, accepted: AcceptedStatus) -> tuple[RLJob, AcceptedStatus] | None:
+    try:
+        job = RLJob.model_validate_json(text, strict=True, by_alias=True, by_name=False)
+        return as_stored(job), accepted
+    except ValidationError:  # rules of this version that it did not have to keep when it was accepted
+        return None
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,199 @@
+"""What this cluster serves and accepts: its optional APIs, and dry runs of the manifests before they are used.
+
+The process rehearses the administrator's options before it becomes ready; the reconciler rehearses each new spec
+before it accepts it. A refusal by a webhook or quota is not a refusal by the API server and is ignored.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from rljob_api.spec import RLJob
+from rljob_api.status import RLJobStatus
+from rljob_operator.build import Owner, Platform, manifests
+from rljob_operator.core.conditions import terminal
+from rljob_operator.kube.api import Api, Json
+from rljob_operator.kube.apply import WITH_PODS, Refusal
+from rljob_operator.kube.errors import ApiRefused, ApiUnreachable
+from rljob_operator.kube.kinds import OWNED, POD_GROUPS, POD_MONITORS, RLJOBS, Resource, resource_of
+from rljob_operator.kube.views import JobKey
+from rljob_operator.options import OperatorOptions, OptionsRefused
+from rljob_operator.rate_limit import backoff_seconds
+
+PLATFORM_RETRY_SECONDS = 1.0
+"""Before an API server that gave no answer is asked again what it has."""
+
+
+LOOK_SECONDS = 10.0
+"""How often it is looked whether the cluster has what a job was refused for."""
+
+
+_platform_log = logging.getLogger(__name__)
+
+
+async def platform_of(api: Api) -> Platform:
+    """What the cluster has, once it says so."""
+    while True:
+        try:
+            return await _served_platform(api)
+        except (ApiRefused, ApiUnreachable) as error:
+            if isinstance(error, ApiRefused) and error.status < 500 and error.status != HTTPStatus.TOO_MANY_REQUESTS:
+                raise
+            _platform_log.warning("cannot begin yet: %s; asked again in %g s", error, PLATFORM_RETRY_SECONDS)
+            await asyncio.sleep(PLATFORM_RETRY_SECONDS)
+
+
+async def until_another(api: Api, known: Platform, missed: asyncio.Event) -> None:
+    """Returns when the cluster has something else than `known`, once a job has `missed` something.
+
+    Nobody else has to bear that the process begins anew. A cluster that gives no answer is asked again.
+    """
+    await missed.wait()
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        try:
+            if await _served_platform(api) != known:
+                return
+        except (ApiRefused, ApiUnreachable) as error:
+            _platform_log.debug("what the cluster has was not answered: %s", error)
+
+
+def owned_kinds(platform: Platform) -> Iterator[Resource]:
+    """What a job may be made of on this cluster."""
+    missing = {POD_MONITORS: not platform.pod_monitors, POD_GROUPS: not platform.pod_groups}
+    return (owned for owned in OWNED if not missing.get(owned, False))
+
+
+async def _served_platform(api: Api) -> Platform:
+    return Platform(pod_monitors=await api.serves(POD_MONITORS), pod_groups=await api.serves(POD_GROUPS))
+
+
+REHEARSAL_RETRY_SECONDS = 1.0
+
+
+_NAME = "rljob-options-rehearsal"
+
+
+_MADE_OF_OPTIONS = ("Deployment", "StatefulSet", "NetworkPolicy", "PodMonitor")
+
+
+_WRONG = (400, 422)
+"""It is not understood, or is not valid."""
+
+
+_OF_OTHERS = ("admission webhook", "ValidatingAdmissionPolicy", "MutatingAdmissionPolicy")
+
+
+_log = logging.getLogger(__name__)
+
+
+async def rehearse(api: Api, options: OperatorOptions, platform: Platform, namespace: str) -> None:
+    """Raises OptionsRefused. `namespace` is one in which the operator may make objects."""
+    owner = Owner(namespace=namespace, uid="00000000-0000-0000-0000-000000000000")
+    made = manifests(_job(namespace), owner, RLJobStatus(), options, platform)
+    refused = [said for each in made if each["kind"] in _MADE_OF_OPTIONS and (said := await _refused_by_api(api, each))]
+    if refused:
+        raise OptionsRefused("\n".join(dict.fromkeys(refused)))
+
+
+def is_never_taken(error: ApiRefused) -> bool:
+    """Whether the API server itself says no, and not a webhook or policy of somebody's, which may come and go."""
+    return error.status in _WRONG and not any(each in error.message for each in _OF_OTHERS)
+
+
+async def _refused_by_api(api: Api, manifest: Json) -> str | None:
+    """What is wrong with an object, in the API server's words."""
+    kind, namespace = manifest["kind"], manifest["metadata"]["namespace"]
+    while True:
+        try:
+            await api.rehearse(resource_of(kind), namespace, manifest)
+        except ApiUnreachable as error:
+            _log.warning("cannot begin yet: %s; asked again in %g s", error, REHEARSAL_RETRY_SECONDS)
+            await asyncio.sleep(REHEARSAL_RETRY_SECONDS)
+            continue
+        except ApiRefused as error:
+            if not is_never_taken(error):
+                return None
+            part = manifest["metadata"]["name"].removeprefix(f"{_NAME}-")
+            words = " ".join(error.message.split()).rstrip(".")
+            return (
+                f"workloads: the API server refuses the {kind} {part} that is made by them: {words}. Mend the option."
+            )
+        return None
+
+
+def _job(namespace: str) -> RLJob:
+    """One with every kind of object."""
+    document: Json = {
+        "apiVersion": RLJOBS.api_version,
+        "kind": RLJOBS.kind,
+        "metadata": {"name": _NAME, "namespace": namespace},
+        "spec": {
+            "model": {"config": {}},
+            "data": {"prompts": "data/prompts.jsonl"},
+            "rollout": {"numRollouts": 1, "batchSize": 1, "samplesPerPrompt": 2, "reward": {"characterMatch": {}}},
+            "training": {"globalBatchSize": 2, "microBatchSize": 2, "optimizer": {"learningRate": 1e-3}},
+        },
+    }
+    return RLJob.model_validate(document)
+
+
+SPEC_RETRY_SECONDS = (10.0, 120.0)
+
+
+_CURE = "Mend the template, or whatever field of the spec it comes from."
+
+
+@dataclass(frozen=True, slots=True)
+class _Rehearsed:
+    generation: int
+    refused: tuple[str, ...]
+    times: int
+    until: float
+
+
+class SpecRehearsal:
+    """Of one job."""
+
+    def __init__(self, api: Api, key: JobKey, clock: Callable[[], float] = time.time) -> None:
+        self._api = api
+        self._key = key
+        self._clock = clock
+        self._asked: _Rehearsed | None = None
+
+    async def refused(self, generation: int, wanted: Sequence[Json], status: RLJobStatus) -> tuple[str, ...]:
+        """A sentence for each object that is never taken, in the API server's words."""
+        if self._is_accepted(generation, status):
+            self._asked = None
+            return ()
+        known = self._asked if self._asked is not None and self._asked.generation == generation else None
+        if known is not None and (not known.refused or self._clock() < known.until):
+            return known.refused
+        with_pods = [each for each in wanted if each["kind"] in WITH_PODS]
+        said = await asyncio.gather(*map(self._ask, with_pods))
+        times = 1 + (known.times if known is not None else 0)
+        until = self._clock() + backoff_seconds(times, *SPEC_RETRY_SECONDS)
+        self._asked = _Rehearsed(generation, tuple(filter(None, said)), times, until)
+        return self._asked.refused
+
+    @property
+    def look_again_at(self) -> float | None:
+        """When to ask again for what was refused."""
+        return self._asked.until if self._asked is not None and self._asked.refused else None
+
+    def _is_accepted(self, generation: int, status: RLJobStatus) -> bool:
+        """A job that has begun without that note was begun by release 0.1.0: what it is made of was taken."""
+        has_begun = status.restart.epoch > 0
+        accepted = status.accepted.generation >= generation if status.accepted is not None else has_begun
+        return accepted or terminal(status) is not None
+
+    async def _ask(self, manifest: Json) -> str:
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        try:
+            await self._api.rehearse(resource_of(kind), self._key.namespace, manifest)
+        except ApiRefused as error:
+            return f"{str(Refusal(kind, name, error)).rstrip('.')}. {_CURE}" if is_never_taken(error) else ""
+        return ""

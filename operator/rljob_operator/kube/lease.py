@@ -1,0 +1,157 @@
+"""The Lease: which of several replicas of the operator leads (coordination.k8s.io).
+
+    lease = Lease(api, options, identity, namespace, hangs)
+    await side.run(lease.acquire()); keeping = side.begin(lease.keep()); ...; lease.check() before every write
+
+It is acquired, kept and released in a loop of its own (`side_loop`), over an API session of its own, so that a busy
+main loop delays no renewal; `check` and `age` may be called by any thread. A Lease whose main loop hangs is no longer
+renewed, so that another replica takes over.
+
+Its age is taken by this machine's monotonic clock, from before the request that renewed it: a process that was paused
+finds its lease too old the moment it runs again, whatever the clocks of others say. The official client's election is
+not used: it counts with the wall clock, and has no deadline for a request and no way to ask for the age.
+"""
+
+import asyncio
+import logging
+import math
+import random
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from rljob_operator.kube.api import Api, Json
+from rljob_operator.kube.errors import ApiConflict, ApiNotFound, ApiRefused, ApiUnreachable, LeadershipLost
+from rljob_operator.kube.kinds import LEASES
+from rljob_operator.options import LeaseOptions
+
+_log = logging.getLogger(__name__)
+
+
+_NEVER = float("-inf")
+
+
+class Lease:
+    """One candidate."""
+
+    def __init__(
+        self,
+        api: Api,
+        options: LeaseOptions,
+        namespace: str,
+        identity: str,
+        hangs: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._options = options
+        self._namespace = namespace
+        self._identity = identity
+        self._hangs = hangs
+        self._clock = clock
+        self._renewed_at = _NEVER
+        self._seen: tuple[object, ...] = ()
+        self._seen_at = _NEVER
+
+    def age(self) -> float:
+        """Seconds since this replica last knew that it leads."""
+        return self._clock() - self._renewed_at
+
+    def check(self) -> None:
+        """Raises LeaseLost unless this replica leads now."""
+        if self.age() >= self._options.renew_seconds:
+            raise LeadershipLost(
+                f"Lease {self._options.name}: not renewed for {self.age():.1f} s "
+                f"(lease.renewSeconds {self._options.renew_seconds:g}), so that nothing may be written any more"
+            )
+
+    async def acquire(self) -> None:
+        """Waits until this replica leads."""
+        while not await self._try():
+            await asyncio.sleep(self._options.retry_seconds * random.uniform(0.8, 1.2))
+        _log.info("lease %s/%s is held by %s", self._namespace, self._options.name, self._identity)
+
+    async def keep(self) -> None:
+        """Renews; returns when the lease is lost, or when who holds it hangs."""
+        while self.age() < self._options.renew_seconds:
+            if self._hangs():
+                _log.error("lease %s: the main loop hangs, so that the lease is not renewed", self._options.name)
+                return
+            left = self._options.renew_seconds - self.age()
+            await asyncio.sleep(min(self._options.retry_seconds, max(0.0, left)))
+            await self._try()
+
+    async def release(self) -> None:
+        """Lets another replica lead at once. Whoever calls this writes nothing afterwards."""
+        if self.age() >= self._options.renew_seconds:
+            return
+        self._renewed_at = _NEVER
+        try:
+            lease = await self._read()
+            if lease is not None and lease["spec"].get("holderIdentity") == self._identity:
+                lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()}
+                await self._write(lease)
+        except (ApiRefused, ApiUnreachable) as error:
+            _log.info("the lease was not released: %s", error)
+
+    async def _try(self) -> bool:
+        """Takes or renews the lease if that is allowed."""
+        asked_at = self._clock()
+        try:
+            # Long enough for an API server that is slow, and short enough for a second attempt after a lost packet.
+            async with asyncio.timeout(self._options.renew_seconds / 2):
+                lease = await self._read()
+                if lease is None:
+                    await self._api.claim("POST", LEASES, LEASES.path(self._namespace), self._manifest())
+                elif self._is_ours_to_take(lease["spec"]):
+                    await self._write(self._taken(lease))
+                else:
+                    return False
+        except ApiConflict:
+            return False
+        except (ApiRefused, ApiUnreachable, TimeoutError) as error:
+            _log.warning("lease %s: %s", self._options.name, str(error) or "no answer in time")
+            return False
+        self._renewed_at = asked_at
+        return True
+
+    def _is_ours_to_take(self, spec: Json) -> bool:
+        """Ours, nobody's, or not renewed for its duration while we watched it."""
+        holder = spec.get("holderIdentity")
+        if not holder or holder == self._identity:
+            return True
+        seen = (holder, spec.get("renewTime"), spec.get("leaseTransitions"))
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, self._clock()
+        return self._clock() - self._seen_at > float(spec.get("leaseDurationSeconds") or 0)
+
+    def _taken(self, lease: Json) -> Json:
+        spec: dict[str, Any] = lease["spec"]
+        if spec.get("holderIdentity") != self._identity:
+            spec["acquireTime"] = _now()
+            spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + 1
+        spec |= {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": math.ceil(self._options.duration_seconds),  # whole seconds, and never less
+            "renewTime": _now(),
+        }
+        return lease
+
+    def _manifest(self) -> Json:
+        name = {"name": self._options.name, "namespace": self._namespace}
+        body = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": name, "spec": {}}
+        return self._taken(body)
+
+    async def _read(self) -> Json | None:
+        try:
+            return await self._api.get(LEASES, self._namespace, self._options.name)
+        except ApiNotFound:
+            return None
+
+    async def _write(self, lease: Json) -> None:
+        await self._api.claim("PUT", LEASES, LEASES.path(self._namespace, self._options.name), lease)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

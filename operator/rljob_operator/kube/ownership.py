@@ -1,0 +1,182 @@
+"""Ownership: whether an object belongs to this job, to an earlier job of the same name, or to somebody else.
+
+Called before every write. Objects without a controller are foreign, except a retained checkpoint claim. Pods of an
+earlier job are waited for; pods orphaned from it (`--cascade=orphan`) are named, since they stay until deleted.
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from rljob_api.cluster import ANNOTATION_SPEC, API_GROUP, checkpoint_claim_name
+from rljob_api.run_identity import differences, read_kept_spec
+from rljob_operator.kube.api import Api
+from rljob_operator.kube.errors import ApiNotFound
+from rljob_operator.kube.kinds import CLAIMS, REPLICA_SETS
+from rljob_operator.kube.views import Controller, JobKey, OwnedView, PodView, controller_of
+
+JOB_KIND = f"RLJob.{API_GROUP}"
+
+
+SET_KIND = "StatefulSet.apps"
+
+
+REPLICA_SET_KIND = "ReplicaSet.apps"
+"""As `Controller.kind` has them."""
+
+
+MOST_NAMED = 8
+"""Of a job that was deleted with `--cascade=orphan` two dozen objects are left: more names say nothing new."""
+
+
+class ObjectHolder(Enum):
+    """Who has the name."""
+
+    JOB = "job"
+    """This job."""
+    PASSING = "passing"
+    """An earlier job of the same name, or this job's object that is being deleted: the garbage collector takes it."""
+    OTHER = "other"
+    """Anybody else, or nobody: it is not to be touched."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Foreign:
+    """What stands in a job's way."""
+
+    kind: str
+    name: str
+    belongs_to: str = ""
+    """Kind and name of its controller."""
+    other_run: str = ""
+    """Of a claim that an earlier job of this name has left: why its checkpoints are not this job's."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}" + (f" (of {self.belongs_to})" if self.belongs_to else "")
+
+
+def holder(view: OwnedView, job: JobKey, uid: str, run: str = "") -> ObjectHolder:
+    """Who has the name of `view`, seen by the job with this uid and run."""
+    controller = view.controller
+    if controller is None:
+        return _keeper(view, uid, run)
+    if controller.uid == uid:
+        return ObjectHolder.PASSING if view.deleting else ObjectHolder.JOB
+    return ObjectHolder.PASSING if is_earlier(controller, job) else ObjectHolder.OTHER
+
+
+def _keeper(view: OwnedView, uid: str, run: str) -> ObjectHolder:
+    """Of what nobody controls: nobody's, unless it is a claim that stays when its job goes."""
+    claim = view.claim
+    if claim is None or not claim.run:
+        return ObjectHolder.OTHER
+    if view.deleting:
+        return ObjectHolder.PASSING
+    return ObjectHolder.JOB if claim.run_of == uid or claim.run == run else ObjectHolder.OTHER
+
+
+def is_earlier(controller: Controller, job: JobKey) -> bool:
+    """Whether it is an earlier job of this name: it is gone, or this one would not have the name."""
+    return controller.kind == JOB_KIND and controller.name == job.name
+
+
+def foreign(view: OwnedView, annotations: Mapping[str, str] | None = None) -> Foreign:
+    """An object of somebody else, in words, where the job's own would have these annotations."""
+    other_run = ""
+    if view.controller is None and view.claim is not None and view.claim.run:
+        other_run = _difference(view.claim.spec, (annotations or {}).get(ANNOTATION_SPEC, ""))
+    return Foreign(view.kind, view.name, named(view.controller), other_run)
+
+
+def _difference(kept: str, wanted: str) -> str:
+    """What makes two specs two runs."""
+    before, now = read_kept_spec(kept), read_kept_spec(wanted)
+    changes = differences(before, now) if before is not None and now is not None else []
+    if not changes:
+        return "its spec differs in a field that cannot change"
+    return ", ".join(f"spec.{change.field}: {change.new!r} differs from {change.old!r}" for change in changes)
+
+
+def named(controller: Controller | None) -> str:
+    """Kind and name of a controller; "" of none."""
+    return "" if controller is None else f"{controller.kind.partition('.')[0]} {controller.name}"
+
+
+def sentence(found: Collection[Foreign], job: JobKey) -> str:
+    """What is in the way and the cure. The same for the same objects, in whatever order they were found."""
+    each = sorted(set(found))
+    first = ", ".join(str(one) for one in each[:MOST_NAMED])
+    rest = f" and {len(each) - MOST_NAMED} more" if len(each) > MOST_NAMED else ""
+    claim = checkpoint_claim_name(job.name)
+    use, runs = "", [one.other_run for one in each if one.other_run]
+    if not runs and any((one.kind, one.name) == (CLAIMS.kind, claim) for one in each):
+        use = f", or, to keep checkpoints on that volume, set spec.checkpoint.volume.claimName to {claim}"
+    return (
+        f"names of this job's objects are taken by what is not its own: {first}{rest}. Nothing is done to that, and "
+        f"nothing of the job is started. Delete it, or give the job another name{use}; the job then goes on by itself"
+        + "".join(_of_other_run(claim, run, job) for run in runs)
+    )
+
+
+def _of_other_run(claim: str, run: str, job: JobKey) -> str:
+    return (
+        f". {claim} keeps the checkpoints of an earlier job of this name, which was another run: {run}. Set that back "
+        f"to train on from them, or begin a new job with their weights: rljob clone {job.name} --from-checkpoint. They "
+        "go with the claim"
+    )
+
+
+PATIENCE_SECONDS = 60.0
+"""For the garbage collector. What it has not begun to delete by then is named, whatever may take it away."""
+
+
+MOST_PODS_NAMED = 8
+"""Pods: more names say nothing new."""
+
+
+def earlier_pods_sentence(pods: Sequence[PodView]) -> str:
+    """What a job waits for that has the name of an earlier one."""
+    if not pods:
+        return "objects of an earlier job of this name are still being deleted; the job begins when they are gone"
+    names = sorted(pod.name for pod in pods)
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_PODS_NAMED else ""
+    return (
+        f"pods of an earlier job of this name are still there: {', '.join(names[:MOST_NAMED])}{more}; the job begins "
+        "when they are gone"
+    )
+
+
+class OrphanedPods:
+    """What one job waits for, and since when."""
+
+    def __init__(self, api: Api, key: JobKey, clock: Callable[[], float] = time.time) -> None:
+        self._api = api
+        self._key = key
+        self._clock = clock
+        self._since: float | None = None
+
+    def are_gone(self) -> None:
+        """The job waits no more."""
+        self._since = None
+
+    async def stranded(self, pods: Sequence[PodView]) -> list[Foreign]:
+        """Pods, or what makes them, that nobody takes away."""
+        if self._since is None:
+            self._since = self._clock()
+        # One that is being deleted ends by itself, however long its grace is, or is let go when its node is lost.
+        staying = [pod for pod in pods if not pod.deleting]
+        if self._clock() - self._since > PATIENCE_SECONDS:
+            return [Foreign("Pod", pod.name, named(pod.controller)) for pod in staying]
+        found = [Foreign("Pod", pod.name) for pod in staying if pod.controller is None]
+        for controller in {pod.controller for pod in staying if pod.controller is not None}:
+            if controller.kind == REPLICA_SET_KIND and await self._is_cut_off(controller):
+                found.append(Foreign(REPLICA_SETS.kind, controller.name))
+        return found
+
+    async def _is_cut_off(self, replicas: Controller) -> bool:
+        try:
+            found = await self._api.get(REPLICA_SETS, self._key.namespace, replicas.name)
+        except ApiNotFound:
+            return False
+        return "deletionTimestamp" not in found["metadata"] and controller_of(found["metadata"]) is None

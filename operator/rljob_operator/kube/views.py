@@ -1,0 +1,323 @@
+"""Views: what is kept of an object of the API server, and nothing else, since there are very many. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from rljob_api.cluster import (
+    ANNOTATION_APPLIED,
+    ANNOTATION_BUILT_FOR,
+    ANNOTATION_KEPT,
+    ANNOTATION_RECORDED,
+    ANNOTATION_RUN,
+    ANNOTATION_RUN_OF,
+    ANNOTATION_SPEC,
+    ANNOTATION_TEMPLATE,
+    COMPONENT_COORDINATOR,
+    LABEL_COMPONENT,
+    LABEL_JOB,
+    LABEL_ROLE,
+)
+from rljob_api.times import seconds
+
+Raw = Mapping[str, Any]
+
+
+ON_ITS_WAY = ("", "ContainerCreating", "PodInitializing")
+"""Of a container that waits for nothing but its turn."""
+
+
+_EXPANSION = ("ControllerResizeError", "NodeResizeError", "FileSystemResizePending", "Resizing")
+"""Conditions of a claim that tell of its expansion, what keeps it from going on first."""
+
+
+class JobKey(NamedTuple):
+    """A job's place in the cluster."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """Who an object belongs to: its one owner reference that says `controller`."""
+
+    kind: str
+    """With its API group: `RLJob.rljob.dev`, `ReplicaSet.apps`; a kind of the core group stands alone."""
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerEnd:
+    """How a container ended."""
+
+    exit_code: int
+    signal: int
+    reason: str
+    message: str
+    finished_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """A pod, and of its containers the one that its component is named after."""
+
+    name: str
+    uid: str
+    controller: Controller | None
+    component: str
+    role: str
+    template: str
+    """Digest of the template that it was made from."""
+    phase: str
+    reason: str
+    message: str
+    created_at: float
+    deleting: bool
+    gone_by: float | None
+    """Unix time by which it should have ended, once it is being deleted."""
+    grace_seconds: int
+    """How long it may take to end, once it is being deleted."""
+    node: str = field(compare=False)
+    """Where a pod is placed is no news: nothing is decided on it."""
+    ready: bool
+    """Of the coordinator. Of other pods it is not asked: the coordinator knows better, and tells."""
+    disruption: str
+    """Reason of the condition DisruptionTarget."""
+    disruption_message: str
+    disrupted_at: float | None
+    """When that was said; None while nothing is."""
+    unscheduled: str
+    """Why no node was found, in the scheduler's words."""
+    unscheduled_reason: str
+    """Its word for that: Unschedulable, SchedulingGated."""
+    scheduler: str
+    """Whose turn it is to find a node, by schedulerName."""
+    is_tried: bool
+    """A scheduler has looked at it, or it has a node."""
+    restarts: int
+    running_since: float | None
+    started: bool
+    """It runs, and is past its start-up probe."""
+    image: str
+    waiting: str
+    """Why the container waits; `Init:` and the word of an init container that keeps it waiting."""
+    waiting_message: str
+    ended: ContainerEnd | None
+    """While it has ended and not been started again."""
+    last_end: ContainerEnd | None
+    deletion_cost: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimView:
+    """What a PersistentVolumeClaim says beyond its metadata, and of the checkpoints on it."""
+
+    run: str = ""
+    """Digest of the run whose checkpoints it has; "" where the operator did not note one."""
+    run_of: str = ""
+    """Uid of the job that trains that run, or did last."""
+    spec: str = ""
+    """That job's, as the claim keeps it."""
+    kept: str = ""
+    """Digest of these."""
+    recorded: str = ""
+    size: str = ""
+    """What it asks for."""
+    capacity: str | None = None
+    """What its volume has."""
+    said: str = ""
+    """Of its expansion."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedView:
+    """An object with a job's label or name: one that the operator has applied, or somebody else's."""
+
+    kind: str
+    name: str
+    uid: str
+    controller: Controller | None
+    applied: str
+    built_for: str
+    template: str
+    deleting: bool
+    replicas: int | None
+    """spec.replicas of a Deployment or StatefulSet."""
+    refused: str = ""
+    """Why the pods of a Deployment cannot be made, in the API server's words: a quota, an admission webhook."""
+    claim: ClaimView | None = None
+    """Of a PersistentVolumeClaim."""
+    version: int = field(default=0, compare=False)
+    """Of two views of one object (uid) the one with the greater number is the later; alone it says nothing new."""
+
+
+def job_of(raw: Raw) -> JobKey | None:
+    """Which job an object belongs to, by its label."""
+    metadata = raw["metadata"]
+    name = (metadata.get("labels") or {}).get(LABEL_JOB)
+    return JobKey(metadata["namespace"], name) if name else None
+
+
+def view_pod(raw: Raw) -> PodView:
+    """What is kept of a pod."""
+    metadata, status = raw["metadata"], raw.get("status") or {}
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
+    component, spec = labels.get(LABEL_COMPONENT, ""), raw.get("spec") or {}
+    container = _container(status, spec)
+    state = container.get("state") or {}
+    waiting = _waiting(status, state)
+    disruption = _true(conditions, "DisruptionTarget")
+    scheduled = conditions.get("PodScheduled") or {}
+    return PodView(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        controller=controller_of(metadata),
+        component=component,
+        role=labels.get(LABEL_ROLE, ""),
+        template=annotations.get(ANNOTATION_TEMPLATE, ""),
+        phase=status.get("phase", ""),
+        reason=status.get("reason", ""),
+        message=status.get("message", ""),
+        created_at=_time(metadata.get("creationTimestamp")) or 0.0,
+        deleting="deletionTimestamp" in metadata,
+        gone_by=_time(metadata.get("deletionTimestamp")),
+        grace_seconds=metadata.get("deletionGracePeriodSeconds", 0),
+        node=spec.get("nodeName", ""),
+        ready=component == COMPONENT_COORDINATOR and bool(_true(conditions, "Ready")),
+        disruption=disruption.get("reason", ""),
+        disrupted_at=_time(disruption.get("lastTransitionTime")),
+        disruption_message=disruption.get("message", ""),
+        unscheduled=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
+        unscheduled_reason=scheduled.get("reason", "") if scheduled.get("status") == "False" else "",
+        scheduler=spec.get("schedulerName", ""),
+        is_tried=bool(scheduled) or bool(spec.get("nodeName")),
+        restarts=container.get("restartCount", 0),
+        running_since=_time((state.get("running") or {}).get("startedAt")),
+        started="running" in state and container.get("started") is not False,
+        image=next((each.get("image", "") for each in spec.get("containers") or ()), ""),
+        waiting=waiting.get("reason", ""),
+        waiting_message=waiting.get("message", ""),
+        ended=_end(state.get("terminated")),
+        last_end=_end((container.get("lastState") or {}).get("terminated")),
+        deletion_cost=annotations.get("controller.kubernetes.io/pod-deletion-cost", ""),
+    )
+
+
+def view_owned(kind: str, raw: Raw) -> OwnedView:
+    """What is kept of an object of a job; of most kinds only the metadata was asked for."""
+    metadata, spec = raw["metadata"], raw.get("spec") or {}
+    annotations = metadata.get("annotations") or {}
+    template = ((spec.get("template") or {}).get("metadata") or {}).get("annotations") or {}
+    return OwnedView(
+        kind=kind,
+        name=metadata["name"],
+        uid=metadata["uid"],
+        controller=controller_of(metadata),
+        applied=annotations.get(ANNOTATION_APPLIED, ""),
+        built_for=annotations.get(ANNOTATION_BUILT_FOR, ""),
+        template=template.get(ANNOTATION_TEMPLATE, ""),
+        deleting="deletionTimestamp" in metadata,
+        replicas=spec.get("replicas"),
+        refused=_refused(raw),
+        claim=_claim(raw) if kind == "PersistentVolumeClaim" else None,
+        version=int(metadata["resourceVersion"]),
+    )
+
+
+def _claim(raw: Raw) -> ClaimView:
+    annotations = raw["metadata"].get("annotations") or {}
+    status = raw.get("status") or {}
+    conditions = {each["type"]: each for each in status.get("conditions") or () if each.get("status") == "True"}
+    said = [conditions[name].get("message", "") for name in _EXPANSION if name in conditions]
+    return ClaimView(
+        run=annotations.get(ANNOTATION_RUN, ""),
+        run_of=annotations.get(ANNOTATION_RUN_OF, ""),
+        spec=annotations.get(ANNOTATION_SPEC, ""),
+        kept=annotations.get(ANNOTATION_KEPT, ""),
+        recorded=annotations.get(ANNOTATION_RECORDED, ""),
+        size=((raw.get("spec") or {}).get("resources") or {}).get("requests", {}).get("storage", ""),
+        capacity=(status.get("capacity") or {}).get("storage"),
+        said=next(filter(None, said), ""),
+    )
+
+
+def controller_of(metadata: Raw) -> Controller | None:
+    """Who an object belongs to, or None."""
+    owners = metadata.get("ownerReferences") or ()
+    owner = next((owner for owner in owners if owner.get("controller")), None)
+    if owner is None:
+        return None
+    group, slash, _ = owner["apiVersion"].rpartition("/")
+    return Controller(f"{owner['kind']}.{group}" if slash else owner["kind"], owner["name"], owner["uid"])
+
+
+def _container(status: Raw, spec: Raw) -> Raw:
+    """The first container of the pod's own list: sidecars that others inject come after it or elsewhere."""
+    names = [container["name"] for container in spec.get("containers") or ()]
+    known = {container["name"]: container for container in status.get("containerStatuses") or ()}
+    empty: Raw = {}
+    return next((known[name] for name in names if name in known), empty)
+
+
+def _waiting(status: Raw, state: Raw) -> Raw:
+    """What the container waits for; what keeps an init container from its end, which it waits for, too.
+
+    An init container that ends well, or stays as a sidecar, is followed by the next: at most one is told of.
+    """
+    own: Raw = state.get("waiting") or {}
+    if state and own.get("reason") != "PodInitializing":
+        return own
+    for container in status.get("initContainerStatuses") or ():
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        reason = waiting.get("reason", "")
+        if reason in ON_ITS_WAY:
+            continue
+        last = _end((container.get("lastState") or {}).get("terminated"))
+        ended = (
+            f"it ended with code {last.exit_code}, {last.message.strip() or last.reason}" if last is not None else ""
+        )
+        said = "; ".join(filter(None, (waiting.get("message", ""), ended)))
+        return {"reason": f"Init:{reason}", "message": f"init container {container['name']}: {said}"}
+    return own
+
+
+def _refused(raw: Raw) -> str:
+    """A Deployment's controller says it of its ReplicaSet's pods, and of the ReplicaSet itself."""
+    for condition in (raw.get("status") or {}).get("conditions") or ():
+        kind, word, reason = condition["type"], condition["status"], condition.get("reason", "")
+        if (kind, word) == ("ReplicaFailure", "True") or (kind, word, reason) == (
+            "Progressing",
+            "False",
+            "ReplicaSetCreateError",
+        ):
+            message: str = condition.get("message", "")
+            return message or reason
+    return ""
+
+
+def _end(terminated: Raw | None) -> ContainerEnd | None:
+    if terminated is None:
+        return None
+    return ContainerEnd(
+        exit_code=terminated.get("exitCode", 0),
+        signal=terminated.get("signal", 0),
+        reason=terminated.get("reason", ""),
+        message=terminated.get("message", ""),
+        finished_at=_time(terminated.get("finishedAt")) or 0.0,
+    )
+
+
+def _true(conditions: Mapping[str, Raw], kind: str) -> Raw:
+    condition = conditions.get(kind)
+    empty: Raw = {}
+    return condition if condition is not None and condition.get("status") == "True" else empty
+
+
+def _time(text: str | None) -> float | None:
+    return None if text is None else seconds(text)

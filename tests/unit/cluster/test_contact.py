@@ -1,0 +1,59 @@
+"""Since when nothing was heard of a coordinator, and what is said of it."""
+
+import pytest
+
+from rljob_operator.cluster.coordinators import LONGEST_WORDS, CoordinatorContact, shown
+from rljob_operator.coordinator_client.link import CoordinatorRefused, CoordinatorTooLong, CoordinatorUnreachable
+from rljob_operator.core import Reason, Silence
+
+ASKED = "operator op asks the coordinator: GET u: no answer"
+
+
+def made(now: list[float]) -> CoordinatorContact:
+    return CoordinatorContact("op", lambda: now[0])
+
+
+def test_a_silence_begins_with_the_first_question_that_had_no_answer() -> None:
+    now = [100.0]
+    contact = made(now)
+    assert contact.silence() is None
+    contact.refused(CoordinatorUnreachable("GET u: no answer"), seconds=10.0)
+    now[0] = 150.0
+    contact.refused(CoordinatorUnreachable("GET u: no answer"), seconds=10.0)
+    assert contact.silence() == Silence(90.0, Reason.COORDINATOR_UNREACHABLE, ASKED, 90.0)
+    contact.heard()
+    assert contact.silence() is None
+
+
+def test_a_pod_that_comes_up_is_not_out_of_reach_since_before_it_was_there() -> None:
+    now = [100.0]
+    contact = made(now)
+    contact.nobody_there([])
+    silence = contact.silence()
+    assert silence is not None
+    assert silence.message == "coordinator (it has no pod)"
+    now[0] = 140.0
+    contact.refused(CoordinatorUnreachable("GET u: no answer"), seconds=3.0)
+    assert contact.silence() == Silence(100.0, Reason.COORDINATOR_UNREACHABLE, ASKED, 137.0)
+
+
+@pytest.mark.parametrize("error", [CoordinatorRefused("x"), CoordinatorTooLong("x")])
+def test_an_answer_that_is_not_taken_is_another_reason(error: CoordinatorRefused) -> None:
+    contact = made([100.0])
+    contact.refused(error, seconds=0.0)
+    silence = contact.silence()
+    assert silence is not None
+    assert silence.reason is Reason.COORDINATOR_REFUSED
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ("a\n\tb\x1b[31m  c\u202e", "a b [31m c"),
+        ("x" * (LONGEST_WORDS + 1), "x" * (LONGEST_WORDS - 3) + "..."),
+        ("x" * LONGEST_WORDS, "x" * LONGEST_WORDS),
+    ],
+    ids=["what a terminal would obey", "too long", "just as long as it may be"],
+)
+def test_what_somebody_else_said_is_one_line_that_can_be_read(said: str, line: str) -> None:
+    assert shown(said) == line

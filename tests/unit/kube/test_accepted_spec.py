@@ -1,0 +1,111 @@
+"""A job as the operator goes by it: defaults that depend on the spec are those that the job began with."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from rljob_api.cluster import config_name
+from rljob_api.spec import RLJob
+from rljob_api.status import AcceptedStatus, DefaultsStatus, RestartStatus, RLJobStatus
+from rljob_operator.build import JOB_KEY, job_file
+from rljob_operator.kube.accepted_spec import Accepted, InvalidManifest, LastAccepted
+from rljob_operator.kube.api import Api
+from rljob_operator.kube.kinds import CONFIG_MAPS
+from rljob_operator.kube.views import JobKey
+from tests.unit.api.manifests import changed
+from tests.unit.kube.fake_api import ApiOfAnswers
+
+KEY = JobKey("ns", "job")
+GPUS = {"actor": {"gpus": 2}, "rollout": {"gpus": 1}, "reference": {"gpus": 1}}
+"""As the API server has it: no actorFwd, no kind of engine."""
+BEGUN = RestartStatus(epoch=3)
+
+
+def accepted(status: RLJobStatus, roles: dict[str, Any] = GPUS, **changes: Any) -> RLJob:
+    spec = changed({"spec.roles": roles, **changes})["spec"]
+    raw = {
+        "metadata": {"generation": 1, "resourceVersion": "1"},
+        "spec": spec,
+        "status": status.model_dump(mode="json"),
+    }
+    job = Accepted(KEY).job(raw)
+    assert isinstance(job, RLJob)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("status", "has_actor_fwd", "engine"),
+    [
+        pytest.param(RLJobStatus(), False, "SGLang", id="a new job"),
+        pytest.param(RLJobStatus(restart=BEGUN), True, "Torch", id="begun by an operator that kept nothing"),
+        pytest.param(
+            RLJobStatus(restart=BEGUN, accepted=AcceptedStatus(generation=1)), True, "Torch", id="or that kept a digest"
+        ),
+        pytest.param(
+            RLJobStatus(
+                restart=BEGUN, accepted=AcceptedStatus(defaults=DefaultsStatus(actor_fwd=False, engine="SGLang"))
+            ),
+            False,
+            "SGLang",
+            id="begun with the defaults of now",
+        ),
+        pytest.param(
+            RLJobStatus(accepted=AcceptedStatus(defaults=DefaultsStatus(actor_fwd=True, engine="Torch"))),
+            True,
+            "Torch",
+            id="accepted, and kept before its first epoch",
+        ),
+    ],
+)
+def test_what_is_not_given_means(status: RLJobStatus, has_actor_fwd: bool, engine: str) -> None:
+    roles = accepted(status).spec.roles
+    assert (roles.actor_fwd is not None, roles.rollout.engine.kind.value) == (has_actor_fwd, engine)
+
+
+@pytest.mark.parametrize("levels", [220, 300])
+def test_a_template_nested_too_deeply_is_refused_in_a_sentence(levels: int) -> None:
+    nested: dict[str, Any] = {}
+    for _ in range(levels):
+        nested = {"a": nested}
+    spec = changed({"spec.roles": {"rollout": {"template": {"spec": nested}}}})["spec"]
+    raw = {"metadata": {"generation": 1, "resourceVersion": "1"}, "spec": spec, "status": {}}
+    job = Accepted(KEY).job(raw)
+    assert isinstance(job, InvalidManifest)
+    (sentence,) = job.problems
+    assert sentence.startswith("spec: is nested too deeply")
+
+
+def test_what_was_chosen_is_kept_over_an_edit_by_the_next_operator() -> None:
+    """Several optimizer steps would be another default for a new job."""
+    last = LastAccepted(cast(Api, ApiOfAnswers({})), KEY)
+    kept = last.note(accepted(RLJobStatus()), 1)
+    assert kept.defaults == DefaultsStatus(actor_fwd=False, engine="SGLang")
+    status = RLJobStatus.model_validate_json(RLJobStatus(restart=BEGUN, accepted=kept).model_dump_json(by_alias=True))
+    several: dict[str, Any] = {"spec.training.globalBatchSize": 256, "spec.training.microBatchSize": 8}
+    job = accepted(status, **several)
+    assert job.spec.roles.actor_fwd is None
+
+
+def test_the_type_of_logits_is_kept_over_gpus_that_come_later() -> None:
+    bf16 = {"spec.model.dtype": "bfloat16"}
+    for roles, expected in ((GPUS, "float32"), ({"actor": {}, "rollout": {}, "reference": {}}, "")):
+        kept = LastAccepted(cast(Api, ApiOfAnswers({})), KEY).note(accepted(RLJobStatus(), roles, **bf16), 1)
+        assert kept.defaults is not None
+        assert kept.defaults.head_dtype == expected
+        job = accepted(RLJobStatus(restart=BEGUN, accepted=kept), {**GPUS, "reference": {"gpus": 0}}, **bf16)
+        assert (job.spec.model.head_dtype or "") == expected
+
+
+def test_the_spec_in_the_config_map_says_where_every_role_computes() -> None:
+    """It is written without defaults, and is read as what it means, not as what a new job would get."""
+    job = accepted(RLJobStatus(), {**GPUS, "reference": {"gpus": 0}})
+    note = LastAccepted(cast(Api, ApiOfAnswers({})), KEY).note(job, 1)
+    path = CONFIG_MAPS.path("ns", config_name("job"))
+    api = ApiOfAnswers({path: {"data": {JOB_KEY: job_file(job, KEY.namespace)}}})
+    found = asyncio.run(LastAccepted(cast(Api, api), KEY).read(RLJobStatus(accepted=note)))
+    assert found is not None
+    assert found[0].spec == job.spec
+    reference = found[0].spec.roles.reference
+    assert reference is not None
+    assert "gpus" in reference.model_fields_set

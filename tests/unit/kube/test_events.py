@@ -1,0 +1,79 @@
+"""What is told of a job as Events, and what of that is written."""
+
+import asyncio
+from typing import Any, cast
+
+from rljob_operator.kube.api import Api
+from rljob_operator.kube.errors import refusal
+from rljob_operator.kube.events import EMIT_RATE, REPEAT_SECONDS, Events, warning
+from rljob_operator.kube.kinds import Resource
+from rljob_operator.kube.views import JobKey
+
+Json = dict[str, Any]
+KEY = JobKey("team", "job")
+RAW = {"metadata": {"uid": "u1"}}
+
+
+class Server:
+    """Takes events; keeps their messages, and the counts that are written later."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+        self.counts: list[int] = []
+        self._names: set[str] = set()
+
+    async def create(self, resource: Resource, namespace: str, body: Json) -> Json:
+        if (name := body["metadata"]["name"]) in self._names:
+            raise refusal("create", 409, "AlreadyExists", name)
+        self._names.add(name)
+        self.messages.append(body["message"])
+        return body
+
+    async def merge(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
+        self.counts.append(body["count"])
+        return body
+
+
+class Told:
+    """By one life of the operator."""
+
+    def __init__(self, server: Server | None = None) -> None:
+        self.now = 1000.0
+        self.server = server or Server()
+        self._events = Events(cast(Api, self.server), "me", lambda: self.now)
+
+    def say(self, message: str, times: int = 1, once: str = "") -> None:
+        async def all_of_them() -> None:
+            for _ in range(times):
+                await self._events.emit(KEY, RAW, warning("ObjectRefused", message), once)
+
+        asyncio.run(all_of_them())
+
+
+def test_a_sentence_that_repeats_costs_nothing_until_it_is_written() -> None:
+    told = Told()
+    told.say("refused", times=2 * EMIT_RATE.burst)
+    told.say("something else")
+    assert told.server.messages == ["refused", "something else"]
+    assert told.server.counts == []
+    told.now += REPEAT_SECONDS
+    told.say("refused")
+    assert told.server.counts == [2 * EMIT_RATE.burst + 1]
+
+
+def test_a_job_that_says_ever_more_is_cut_short() -> None:
+    told = Told()
+    for number in range(EMIT_RATE.burst + 10):
+        told.say(f"{number}")
+    assert len(told.server.messages) == EMIT_RATE.burst
+
+
+def test_what_happened_once_is_told_once_by_all_lives_of_the_operator_together() -> None:
+    first = Told()
+    first.say("epoch 2", once="e2")
+    for life in (first, Told(first.server)):
+        life.say("epoch 2, in other words", once="e2")
+    first.say("epoch 3", once="e3")
+    first.say("whatever repeats")
+    Told(first.server).say("whatever repeats")
+    assert first.server.messages == ["epoch 2", "epoch 3", "whatever repeats", "whatever repeats"]

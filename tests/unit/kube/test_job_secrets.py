@@ -1,0 +1,171 @@
+"""The Secret of a job: drawn once, looked for now and then, made again of what is remembered, or lost."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from rljob_api.cluster import secret_name
+from rljob_api.spec import RLJob
+from rljob_operator.build import Owner
+from rljob_operator.kube.api import Api
+from rljob_operator.kube.errors import ApiConflict, ApiNotFound
+from rljob_operator.kube.job_secrets import CHECK_SECONDS, WAITING_SECONDS, Absent, Held, JobSecret
+from rljob_operator.kube.kinds import Resource
+from rljob_operator.kube.ownership import Foreign
+from rljob_operator.kube.views import JobKey, PodView, view_pod
+from tests.unit.build.jobs import quickstart
+from tests.unit.kube.objects import NOW_SECONDS, make_pod, running, waiting
+
+KEY = JobKey("ns", "job")
+OWNER = Owner(namespace="ns", uid="j1")
+RUNS, STARTS = view_pod(make_pod(running())), view_pod(make_pod(waiting("ContainerCreating")))
+YOUNG = replace(STARTS, created_at=NOW_SECONDS + 3)
+
+Json = dict[str, Any]
+
+
+class Secrets:
+    """The API server's, and how often they were asked for."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, Json] = {}
+        self.num_reads = 0
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Json:
+        self.num_reads += 1
+        if name not in self.stored:
+            raise ApiNotFound(f"get {name}", 404, "NotFound", "")
+        return self.stored[name]
+
+    async def create(self, resource: Resource, namespace: str, body: Json) -> Json:
+        name = body["metadata"]["name"]
+        if name in self.stored:
+            raise ApiConflict(f"create {name}", 409, "AlreadyExists", "")
+        self.stored[name] = {**body, "metadata": {**body["metadata"], "uid": "s1", "resourceVersion": "1"}}
+        return self.stored[name]
+
+
+class Scene:
+    """An operator and what it asks."""
+
+    def __init__(self) -> None:
+        self.api, self.now = Secrets(), NOW_SECONDS
+        job = quickstart()
+        self.job: RLJob = job.model_copy(update={"metadata": job.metadata.model_copy(update={"name": KEY.name})})
+        self.restart()
+
+    def restart(self) -> None:
+        """Another operator, that remembers nothing."""
+        self.secret = JobSecret(cast(Api, self.api), KEY, clock=lambda: self.now)
+
+    def ask(self, *pods: PodView, has_begun: bool = True) -> Held | Absent | Foreign:
+        return asyncio.run(self.secret.of(self.job, OWNER, pods, has_begun=has_begun))
+
+    def make_another(self) -> Json:
+        """Somebody else's in the place of the job's, or the job's own without its owner."""
+        found = self.api.stored[secret_name(KEY.name)]
+        made = self.api.stored[secret_name(KEY.name)] = {
+            **found,
+            "metadata": {**found["metadata"], "ownerReferences": []},
+        }
+        return made
+
+    def delete_by_hand(self) -> None:
+        del self.api.stored[secret_name(KEY.name)]
+
+
+def token_of(held: Held | Absent | Foreign) -> str:
+    assert isinstance(held, Held)
+    return held.token
+
+
+def test_it_is_drawn_once_and_read_by_the_next_operator() -> None:
+    scene = Scene()
+    token = token_of(scene.ask(has_begun=False))
+    assert token_of(scene.ask(RUNS)) == token
+    scene.restart()
+
+    assert token_of(scene.ask(RUNS)) == token
+
+
+@pytest.mark.parametrize(
+    ("pod", "after"),
+    [
+        pytest.param(RUNS, CHECK_SECONDS, id="while all pods run"),
+        pytest.param(STARTS, CHECK_SECONDS, id="while a pod waits that is older than the last look"),
+        pytest.param(YOUNG, 3 + WAITING_SECONDS, id="sooner while a pod waits that was made since"),
+    ],
+)
+def test_one_that_was_deleted_is_made_again_with_the_same_content(pod: PodView, after: float) -> None:
+    scene = Scene()
+    token = token_of(scene.ask(has_begun=False))
+    before = scene.api.stored[secret_name(KEY.name)]["data"]
+    scene.delete_by_hand()
+    scene.now += after - 1
+    assert scene.ask(pod) == Held(token)
+    scene.now += 1
+
+    assert scene.ask(pod) == Held(token, is_restored=True)
+    assert scene.api.stored[secret_name(KEY.name)]["data"] == before
+    assert scene.ask(pod) == Held(token)
+
+
+def test_another_one_that_somebody_made_instead_is_not_taken_for_it() -> None:
+    scene = Scene()
+    held = scene.ask(has_begun=False)
+    theirs = scene.make_another()
+    scene.now += CHECK_SECONDS
+
+    assert scene.ask(RUNS) == scene.ask(RUNS) == Foreign("Secret", secret_name(KEY.name))
+    assert scene.api.stored[secret_name(KEY.name)] is theirs
+    scene.delete_by_hand()
+    assert scene.ask(RUNS) == Held(token_of(held), is_restored=True)
+
+
+def test_one_that_was_cut_off_from_an_earlier_job_is_named() -> None:
+    scene = Scene()
+    scene.ask(has_begun=False)
+    scene.make_another()
+    scene.restart()
+
+    assert scene.ask(has_begun=False) == Foreign("Secret", secret_name(KEY.name))
+    assert scene.ask(RUNS) == Foreign("Secret", secret_name(KEY.name))
+
+
+def test_it_is_not_read_in_every_turn() -> None:
+    scene = Scene()
+    scene.ask(has_begun=False)
+    read = scene.api.num_reads
+    for _ in range(100):
+        scene.ask(RUNS)
+        scene.now += CHECK_SECONDS / 50
+
+    assert scene.api.num_reads == read + 1
+
+
+def test_what_nobody_remembers_is_lost_while_pods_run_and_drawn_anew_when_they_are_gone() -> None:
+    scene = Scene()
+    token = token_of(scene.ask(has_begun=False))
+    scene.delete_by_hand()
+    scene.restart()
+
+    assert scene.ask(RUNS) is Absent.LOST
+    assert not scene.api.stored, "another content would lock the running pods out for good"
+    assert token_of(scene.ask()) != token
+
+
+def test_a_new_job_waits_until_the_pods_of_an_earlier_one_are_gone() -> None:
+    scene = Scene()
+    assert scene.ask(RUNS, has_begun=False) is Absent.REMAINS
+    assert isinstance(scene.ask(has_begun=False), Held)
+
+
+def test_the_secret_of_an_earlier_job_is_not_used() -> None:
+    scene = Scene()
+    scene.ask(has_begun=False)
+    scene.restart()
+    later = Owner(namespace="ns", uid="j2")
+
+    assert asyncio.run(scene.secret.of(scene.job, later, (), has_begun=False)) is Absent.REMAINS

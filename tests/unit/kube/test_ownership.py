@@ -1,0 +1,124 @@
+"""Whose an object is that has the name of one of a job's, and how that is said."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rljob_api.cluster import ANNOTATION_SPEC
+from rljob_api.run_identity import kept_spec
+from rljob_api.spec import RLJobSpec
+from rljob_operator.kube.ownership import MOST_NAMED, Foreign, ObjectHolder, foreign, holder, sentence
+from rljob_operator.kube.views import ClaimView, Controller, JobKey, OwnedView, view_owned
+from tests.unit.api.manifests import GOOD
+
+KEY, UID = JobKey("ns", "job"), "u1"
+ROWS = [
+    pytest.param(Controller("RLJob.rljob.dev", "job", UID), False, ObjectHolder.JOB, id="the job's own"),
+    pytest.param(
+        Controller("RLJob.rljob.dev", "job", UID), True, ObjectHolder.PASSING, id="the job's own, being deleted"
+    ),
+    pytest.param(Controller("RLJob.rljob.dev", "job", "u0"), False, ObjectHolder.PASSING, id="of an earlier job"),
+    pytest.param(Controller("RLJob.rljob.dev", "job", "u0"), True, ObjectHolder.PASSING, id="of an earlier job, going"),
+    pytest.param(Controller("RLJob.rljob.dev", "other", "u2"), False, ObjectHolder.OTHER, id="of another job"),
+    pytest.param(
+        Controller("RLJob.example.org", "job", "u2"), False, ObjectHolder.OTHER, id="of another kind of that name"
+    ),
+    pytest.param(Controller("Deployment.apps", "job", "u2"), False, ObjectHolder.OTHER, id="of another controller"),
+    pytest.param(None, False, ObjectHolder.OTHER, id="nobody's"),
+    pytest.param(None, True, ObjectHolder.OTHER, id="nobody's, being deleted: until it is gone"),
+]
+
+
+def there(controller: Controller | None, *, deleting: bool = False) -> OwnedView:
+    return OwnedView("Service", "job-control", "o1", controller, "d1", "r1", "", deleting, None)
+
+
+@pytest.mark.parametrize(("controller", "deleting", "expected"), ROWS)
+def test_holder(controller: Controller | None, deleting: bool, expected: ObjectHolder) -> None:
+    assert holder(there(controller, deleting=deleting), KEY, UID) is expected
+
+
+KEPT = ClaimView(run="r", run_of="u0", spec='{"seed":1}', size="10Gi")
+CLAIM_ROWS = [
+    pytest.param(replace(KEPT, run_of=UID), None, False, ObjectHolder.JOB, id="the job's own, of no owner"),
+    pytest.param(KEPT, None, False, ObjectHolder.JOB, id="of an earlier job, of the same run"),
+    pytest.param(replace(KEPT, run="other"), None, False, ObjectHolder.OTHER, id="of an earlier job, of another run"),
+    pytest.param(KEPT, None, True, ObjectHolder.PASSING, id="that somebody deletes"),
+    pytest.param(
+        replace(KEPT, run="other"), None, True, ObjectHolder.PASSING, id="of another run, that somebody deletes"
+    ),
+    pytest.param(ClaimView(size="10Gi"), None, False, ObjectHolder.OTHER, id="of nobody"),
+    pytest.param(
+        KEPT, Controller("RLJob.rljob.dev", "job", "u0"), False, ObjectHolder.PASSING, id="that goes with its job"
+    ),
+    pytest.param(
+        KEPT, Controller("Other.example.org", "job", "u0"), False, ObjectHolder.OTHER, id="that another one took"
+    ),
+]
+
+
+@pytest.mark.parametrize(("claim", "controller", "deleting", "expected"), CLAIM_ROWS)
+def test_holder_of_a_claim(
+    claim: ClaimView, controller: Controller | None, deleting: bool, expected: ObjectHolder
+) -> None:
+    view = OwnedView(
+        "PersistentVolumeClaim", "job-checkpoints", "o1", controller, "d1", "r1", "", deleting, None, claim=claim
+    )
+    assert holder(view, KEY, UID, "r") is expected
+
+
+def test_the_checkpoints_of_another_run_are_told_by_the_fields_that_differ() -> None:
+    def spec(**fields: Any) -> str:
+        return kept_spec(RLJobSpec.model_validate({**GOOD["spec"], **fields}))
+
+    claim = replace(KEPT, spec=spec(seed=1))
+    view = OwnedView("PersistentVolumeClaim", "job-checkpoints", "o1", None, "d1", "r1", "", False, None, claim=claim)
+
+    said = sentence([foreign(view, {ANNOTATION_SPEC: spec(seed=7)})], KEY)
+
+    assert said == (
+        "names of this job's objects are taken by what is not its own: PersistentVolumeClaim job-checkpoints. Nothing "
+        "is done to that, and nothing of the job is started. Delete it, or give the job another name; the job then goes"
+        " on by itself. job-checkpoints keeps the checkpoints of an earlier job of this name, which was another run: "
+        "spec.seed: 7 differs from 1. Set that back to train on from them, or begin a new job with their weights: "
+        "rljob clone job --from-checkpoint. They go with the claim"
+    )
+    unknown = replace(view, claim=replace(claim, spec="what another version wrote"))
+    assert "another run: its spec differs in a field that cannot change." in sentence([foreign(unknown)], KEY)
+
+
+def test_the_labels_and_annotations_of_the_job_make_nothing_its_own() -> None:
+    reference = {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "name": "job", "uid": UID}
+    metadata: dict[str, Any] = {"name": "job-control", "uid": "o1", "resourceVersion": "1"}
+    metadata |= {"labels": {"rljob.dev/job": "job"}, "annotations": {"rljob.dev/applied": "d1"}}
+    metadata |= {"ownerReferences": [reference]}
+
+    assert holder(view_owned("Service", {"metadata": metadata}), KEY, UID) is ObjectHolder.OTHER
+
+
+def test_the_sentence_names_each_once_in_one_order_with_the_cure() -> None:
+    found = [foreign(there(Controller("Deployment.apps", "web", "u2"))), Foreign("Secret", "job-secret")]
+
+    said = sentence([*found, found[1]], KEY)
+
+    assert said == sentence(found[::-1], KEY)
+    assert said == (
+        "names of this job's objects are taken by what is not its own: Secret job-secret, Service job-control (of "
+        "Deployment web). Nothing is done to that, and nothing of the job is started. Delete it, or give the job "
+        "another name; the job then goes on by itself"
+    )
+
+
+def test_a_volume_can_be_kept() -> None:
+    said = sentence([Foreign("PersistentVolumeClaim", "job-checkpoints")], KEY)
+
+    assert "set spec.checkpoint.volume.claimName to job-checkpoints" in said
+
+
+def test_of_very_many_some_are_named() -> None:
+    said = sentence([Foreign("Pod", f"job-{number:02}") for number in range(MOST_NAMED + 3)], KEY)
+
+    assert "Pod job-00" in said
+    assert f"Pod job-{MOST_NAMED}" not in said
+    assert " and 3 more." in said

@@ -1,0 +1,274 @@
+"""What a pod as the API server has it means to the core."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from rljob_api.names import Role
+from rljob_api.wire.identity import PodKey
+from rljob_operator.core import PodEnding, PodState
+from rljob_operator.kube.pod_facts import Startups, fact_of, stranded
+from rljob_operator.kube.views import view_pod
+from tests.unit.kube.objects import NOW_SECONDS, make_pod, running, terminated, waiting
+
+KEY = PodKey(role=Role.ACTOR, replica=0)
+param = pytest.param
+
+
+@dataclass(frozen=True)
+class Want:
+    state: PodState
+    exit_code: int | None = None
+    last_words: str = ""
+    ending: PodEnding | None = None
+    reason: str = ""
+    returns: bool = True
+    life: str = "u1/0"
+    marked: bool = False
+    has_run: bool = True
+
+
+LOOP = waiting("CrashLoopBackOff", "back-off 10s restarting failed container")
+
+ROWS = [
+    param(make_pod(phase="Pending"), Want(PodState.PENDING, has_run=False), id="a pod that nobody has looked at yet"),
+    param(
+        make_pod(phase="Pending", conditions={"PodScheduled": ("False", "Unschedulable", "0/1 nodes: no GPU")}),
+        Want(PodState.PENDING, last_words="0/1 nodes: no GPU", reason="Unschedulable", has_run=False),
+        id="no node takes it",
+    ),
+    param(
+        make_pod(waiting("ContainerCreating"), phase="Pending"),
+        Want(PodState.PENDING, has_run=False),
+        id="a container that is being made is no news",
+    ),
+    param(
+        make_pod(waiting("ImagePullBackOff", "no such image"), phase="Pending"),
+        Want(PodState.PENDING, last_words="no such image", reason="ImagePullBackOff", has_run=False),
+        id="its image cannot be pulled",
+    ),
+    param(
+        make_pod(waiting("ErrImagePull", "unauthorized"), phase="Pending", image="registry/worker:1"),
+        Want(
+            PodState.PENDING,
+            last_words="image registry/worker:1: unauthorized",
+            reason="ImagePullBackOff",
+            has_run=False,
+        ),
+        id="its image is named, and the word does not come and go",
+    ),
+    param(
+        make_pod(waiting("CreateContainerConfigError", 'secret "hub" not found'), phase="Pending"),
+        Want(
+            PodState.PENDING,
+            last_words='secret "hub" not found',
+            reason="CreateContainerConfigError",
+            has_run=False,
+        ),
+        id="what its container names is not there",
+    ),
+    param(
+        make_pod(
+            phase="Pending",
+            conditions={"PodScheduled": ("False", "SchedulingGated", "gates are there")},
+        ),
+        Want(PodState.PENDING, last_words="gates are there", reason="SchedulingGated", has_run=False),
+        id="somebody holds it back",
+    ),
+    param(
+        make_pod(
+            waiting("PodInitializing"),
+            phase="Pending",
+            status={
+                "initContainerStatuses": [
+                    {"name": "first", "state": terminated(0)},
+                    {
+                        "name": "fetch",
+                        "state": waiting("CrashLoopBackOff", "back-off 10s"),
+                        "lastState": terminated(3, message="no model"),
+                    },
+                ]
+            },
+        ),
+        Want(
+            PodState.PENDING,
+            last_words="init container fetch: back-off 10s; it ended with code 3, no model",
+            reason="Init:CrashLoopBackOff",
+            has_run=False,
+        ),
+        id="an init container does not end well",
+    ),
+    param(make_pod(running()), Want(PodState.RUNNING), id="running"),
+    param(
+        make_pod(running(), started=False),
+        Want(PodState.PENDING, last_words="its first process imports its libraries"),
+        id="a launcher that imports has not begun",
+    ),
+    param(
+        make_pod(running(), last=terminated(1, message="boom"), restarts=3),
+        Want(PodState.RUNNING, life="u1/3"),
+        id="running again: the last end belongs to an earlier life",
+    ),
+    param(
+        make_pod(terminated(1, message="ValueError: no such file")),
+        Want(PodState.EXITED, exit_code=1, last_words="ValueError: no such file", reason="Error"),
+        id="it has exited and the kubelet will start it again",
+    ),
+    param(
+        make_pod(terminated(137, reason="OOMKilled")),
+        Want(PodState.EXITED, exit_code=-9, last_words="OOMKilled", reason="OOMKilled"),
+        id="out of memory",
+    ),
+    param(
+        make_pod(terminated(64, message="bad manifest")),
+        Want(PodState.EXITED, exit_code=64, last_words="bad manifest", reason="Error"),
+        id="a configuration error",
+    ),
+    param(
+        make_pod(terminated(0, reason="Completed")),
+        Want(PodState.EXITED, exit_code=0, reason="Completed"),
+        id="it has ended well",
+    ),
+    param(
+        make_pod(LOOP, last=terminated(143), restarts=4),
+        Want(PodState.EXITED, exit_code=-15, reason="Error", returns=False, life="u1/4"),
+        id="the kubelet waits before it starts it again",
+    ),
+    param(
+        make_pod(running(), deleting=True),
+        Want(PodState.EXITED, ending=PodEnding.DELETED, returns=False),
+        id="somebody deletes it",
+    ),
+    param(
+        make_pod(running(), deleting=True, template="t0"),
+        Want(PodState.EXITED, ending=PodEnding.OUTDATED, returns=False),
+        id="its Deployment replaces it by one of a newer template",
+    ),
+    param(make_pod(running(), template="t0"), Want(PodState.RUNNING), id="of an older template, but not going yet"),
+    param(
+        make_pod(running(), deleting=True, conditions={"DisruptionTarget": ("True", "PreemptionByScheduler", "p")}),
+        Want(PodState.EXITED, ending=PodEnding.PREEMPTED, last_words="p", returns=False),
+        id="preempted",
+    ),
+    param(
+        make_pod(running(), conditions={"DisruptionTarget": ("True", "EvictionByEvictionAPI", "drained")}),
+        Want(PodState.EXITED, ending=PodEnding.EVICTED, last_words="drained", returns=False),
+        id="evicted by the eviction API",
+    ),
+    param(
+        make_pod(running(), conditions={"DisruptionTarget": ("True", "DeletionByTaintManager", "")}),
+        Want(PodState.EXITED, ending=PodEnding.NODE_LOST, returns=False),
+        id="its node does not answer",
+    ),
+    param(
+        make_pod(
+            phase="Pending", deleting=True, conditions={"DisruptionTarget": ("True", "DeletionByTaintManager", "")}
+        ),
+        Want(PodState.EXITED, ending=PodEnding.NODE_LOST, returns=False, has_run=False),
+        id="it was placed on a node that does not answer",
+    ),
+    param(
+        make_pod(running(), conditions={"DisruptionTarget": ("False", "EvictionByEvictionAPI", "")}),
+        Want(PodState.RUNNING),
+        id="an eviction that was taken back",
+    ),
+    param(
+        make_pod(None, phase="Failed", status={"reason": "Evicted", "message": "low on memory"}),
+        Want(PodState.EXITED, ending=PodEnding.EVICTED, last_words="low on memory", returns=False),
+        id="evicted by the kubelet",
+    ),
+    param(
+        make_pod(running(), annotations={"controller.kubernetes.io/pod-deletion-cost": "-1000"}),
+        Want(PodState.RUNNING, marked=True),
+        id="marked to go first",
+    ),
+]
+
+
+@pytest.mark.parametrize(("pod", "want"), ROWS)
+def test_a_pod_as_a_fact(pod: dict[str, Any], want: Want) -> None:
+    fact = fact_of(KEY, view_pod(pod), "t1")
+
+    assert fact.pod == KEY
+    assert fact.started_at == NOW_SECONDS
+    seen = Want(
+        fact.state,
+        fact.exit_code,
+        fact.last_words,
+        fact.ending,
+        fact.reason,
+        fact.returns,
+        fact.life,
+        fact.marked,
+        fact.has_run,
+    )
+    assert seen == want
+
+
+LOST = {"DisruptionTarget": ("True", "DeletionByTaintManager", "")}
+
+
+@pytest.mark.parametrize(
+    ("pod", "late", "expected"),
+    [
+        param(make_pod(running()), 1000, False, id="it runs"),
+        param(make_pod(running(), deleting=True), -1, False, id="it is going and has time left"),
+        param(make_pod(running(), deleting=True), 1, True, id="it should have ended"),
+        param(make_pod(running(), conditions=LOST), 1, False, id="its node is lost and nothing has deleted it yet"),
+        param(make_pod(running(), deleting=True, conditions=LOST), -1, True, id="its node is lost"),
+    ],
+)
+def test_whether_somebody_may_have_to_end_a_pod_for_its_node(pod: dict[str, Any], late: float, expected: bool) -> None:
+    assert bool(stranded([view_pod(pod)], NOW_SECONDS + late)) is expected
+
+
+def test_a_sidecar_that_comes_first_in_the_status_is_not_taken_for_the_worker() -> None:
+    pod = make_pod(terminated(1))
+    sidecar = {"name": "proxy", "restartCount": 7, "state": running(), "lastState": {}}
+    pod["spec"]["containers"].append({"name": "proxy"})
+    pod["status"]["containerStatuses"].insert(0, sidecar)
+
+    assert view_pod(pod).restarts == 0
+
+
+def test_a_launcher_is_up_from_the_first_sight_after_its_startup_and_each_life_anew() -> None:
+    times = iter([10.0, 20.0, 30.0, 40.0])
+    startups = Startups(lambda: next(times))
+    begun, imports = view_pod(make_pod(running())), view_pod(make_pod(running(), restarts=1, started=False))
+    again = view_pod(make_pod(running(), restarts=1))
+
+    assert startups.of([begun]) == {"u1/0": 10.0}
+    assert startups.of([begun]) == {"u1/0": 10.0}
+    assert startups.of([imports]) == {}
+    assert startups.of([again]) == {"u1/1": 40.0}
+
+
+PREEMPTED = {"DisruptionTarget": ("True", "PreemptionByScheduler", "by another")}
+
+
+@pytest.mark.parametrize(
+    ("raw", "seconds"),
+    [
+        param(make_pod(running()), None, id="nobody takes it away"),
+        param(make_pod(running(), deleting=True), 0.0, id="deleted: its time says when its grace is over"),
+        param(make_pod(running(), conditions=PREEMPTED), 30.0, id="announced, and the deletion is still to come"),
+        param(make_pod(terminated(0), deleting=True), None, id="it has ended"),
+        param(make_pod(phase="Pending", deleting=True), None, id="it has not begun"),
+    ],
+)
+def test_how_long_a_pod_that_is_taken_away_may_still_run(raw: dict[str, Any], seconds: float | None) -> None:
+    leaves_by = fact_of(KEY, view_pod(raw), "").leaves_by
+    assert leaves_by is None if seconds is None else leaves_by == pytest.approx(NOW_SECONDS + seconds)
+
+
+@pytest.mark.parametrize(
+    ("raw", "placed"),
+    [
+        param(make_pod(phase="Pending", node=""), False, id="it waits for a node"),
+        param(make_pod(waiting("ContainerCreating"), phase="Pending"), True, id="it has one and starts"),
+        param(make_pod(running()), True, id="it runs"),
+    ],
+)
+def test_whether_a_pod_has_a_node(raw: dict[str, Any], placed: bool) -> None:
+    assert fact_of(KEY, view_pod(raw), "").placed is placed
