@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 import pytest
 
 from rljob_workers.dcs.coordinator import metrics as coordinator
-from rljob_workers.launcher import pod_metrics
+from rljob_workers.launcher import probes
 from tests.cluster.chart.release import OPERATOR, Release
 from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.kubectl import Kubectl, Object
@@ -156,7 +156,7 @@ def test_every_panel_has_a_series(stage: Stage) -> None:
 def test_every_metric_of_a_job_is_told(stage: Stage) -> None:
     found = stage.prometheus.value('count by (__name__) ({__name__=~"rljob_.*",job="steady"})')
     told = {one["metric"]["__name__"] for one in found}
-    declared = {*coordinator.FAMILIES, *pod_metrics.FAMILIES}
+    declared = {*coordinator.FAMILIES, *probes.FAMILIES}
     assert {name for name in declared - told if not name.startswith(tuple(NEVER_TOLD))} == set()
 
 

@@ -28,7 +28,7 @@ import torch
 from rljob_api.backends import TrainerBackend
 from rljob_api.model_size import parameters_of_config
 from rljob_api.spec import Architecture, ModelConfig, RLJobSpec
-from rljob_workers.dcs.blob import stage_blob
+from rljob_workers.dcs.tensor_bytes import stage_blob
 from rljob_workers.devices import own_device
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import build_config

@@ -10,10 +10,10 @@ import pytest
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.identity import Endpoints, WeightId
 from rljob_api.wire.weights import OfferedPart, Stream
-from rljob_workers.dcs.client import CoordinatorClient
 from rljob_workers.dcs.errors import CoordinatorUnreachable, WeightTimeout
-from rljob_workers.dcs.weights.pulling import PullTerms, WantedPart, pull
-from rljob_workers.launcher.replica import ReplicaQuestion
+from rljob_workers.dcs.membership.coordinator_http import CoordinatorClient
+from rljob_workers.dcs.weights.chunk_transfer import PullTerms, WantedPart, pull
+from rljob_workers.launcher.coordinator_calls import ReplicaQuestion
 from rljob_workers.transfer_queue.control.connection import Subscription
 from rljob_workers.transfer_queue.errors import StorageUnreachable
 from rljob_workers.transfer_queue.units import StorageUnit

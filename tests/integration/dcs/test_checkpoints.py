@@ -17,12 +17,12 @@ from rljob_api import failpoints
 from rljob_api.names import Role
 from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.observation import EventKind
-from rljob_workers.dcs import checkpoint_attempt
-from rljob_workers.dcs.checkpoint_attempt import settle
-from rljob_workers.dcs.checkpoint_on_disk import read_record, share_of_files
-from rljob_workers.dcs.checkpoints import CheckpointStore, build_checkpoint_store
+from rljob_workers.dcs.checkpoints import attempt
+from rljob_workers.dcs.checkpoints.attempt import settle
+from rljob_workers.dcs.checkpoints.on_disk import read_record, share_of_files
+from rljob_workers.dcs.checkpoints.store import CheckpointStore, build_checkpoint_store
 from rljob_workers.dcs.errors import CheckpointDamaged, LifeOver
-from rljob_workers.dcs.session import RankSession
+from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.models.share import WHOLE, WeightShare
 from rljob_workers.models.slices import EXP_AVG, StateShare, StateSlice
 from tests.integration.dcs.world import World, read_json
@@ -102,7 +102,7 @@ def test_a_power_cut_takes_nothing_of_a_checkpoint_that_is_about_to_be_recorded(
             files = [*(root / name).iterdir(), *(root / "reference").iterdir()]
             lost.extend([disk.lost_name(root / name), *map(disk.lost, files)])
 
-    monkeypatch.setattr(checkpoint_attempt, "failpoint", look)
+    monkeypatch.setattr(attempt, "failpoint", look)
     with noted_syncs() as disk:
         store.keep_reference(0, model(0))
         save(store, 0)

@@ -15,7 +15,7 @@ from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.launchers import LauncherPoll
 from rljob_api.wire.observation import EventKind, ServerState
 from rljob_workers.dcs.errors import LifeOver
-from rljob_workers.dcs.launcher_client import LauncherClient
+from rljob_workers.launcher.coordinator_calls import LauncherClient
 from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually
 
 

@@ -18,8 +18,8 @@ from rljob_api.wire.epochs import EpochRequest, PodPhase
 from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, EventPage, ServerState
 from rljob_api.wire.ranks import NoticeKind, StepReport
-from rljob_workers.dcs.counters import PASSED_OVER
 from rljob_workers.dcs.errors import LifeOver
+from rljob_workers.dcs.membership.counters import PASSED_OVER
 from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually
 
 

@@ -12,7 +12,7 @@ import pytest
 from rljob_api.names import Role
 from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.observation import EventKind
-from rljob_workers.dcs.checkpoints import CheckpointStore, build_checkpoint_store
+from rljob_workers.dcs.checkpoints.store import CheckpointStore, build_checkpoint_store
 from rljob_workers.dcs.errors import CheckpointUnreadable, DamageReported
 from tests.integration.dcs.test_checkpoints import model, published, state
 from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rljob_api.names import Role
 from rljob_api.wire.ranks import StepReport
-from rljob_workers.dcs.counters import LOOP_SECONDS, STARVED_SECONDS, WITHHELD_SECONDS
-from rljob_workers.dcs.session import RankSession
+from rljob_workers.dcs.membership.counters import LOOP_SECONDS, STARVED_SECONDS, WITHHELD_SECONDS
+from rljob_workers.dcs.membership.session import RankSession
 
 from .world import ROLES, World
 

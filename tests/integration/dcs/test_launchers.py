@@ -14,7 +14,7 @@ from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import LauncherAnswer, LauncherPoll
 from rljob_api.wire.observation import EventKind
 from rljob_workers.dcs.errors import LifeOver
-from rljob_workers.dcs.launcher_client import LauncherClient, PendingOrder
+from rljob_workers.launcher.coordinator_calls import LauncherClient, PendingOrder
 from tests.integration.dcs.world import World
 
 

@@ -12,8 +12,7 @@ from rljob_api.wire.epochs import PodPhase
 from rljob_api.wire.launchers import LauncherHello, LauncherPoll
 from rljob_api.wire.observation import ServerState
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
-from rljob_workers.dcs.coordinator.freeze_detector import TICK_SECONDS
-from rljob_workers.dcs.coordinator.opening import ACROSS_MACHINES, ON_ONE_MACHINE, OpeningPatience
+from rljob_workers.dcs.coordinator.server_gate import ACROSS_MACHINES, ON_ONE_MACHINE, TICK_SECONDS, OpeningPatience
 from rljob_workers.transfer_queue.admin import QueueAdminTiming
 from tests.integration.dcs.world import World, context_here, job
 

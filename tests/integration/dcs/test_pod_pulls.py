@@ -11,10 +11,10 @@ import pytest
 from rljob_api.names import Role
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.weights import OfferedPart, Stream, WeightOffer
-from rljob_workers.dcs.blob import digest_of
 from rljob_workers.dcs.errors import WeightTimeout
+from rljob_workers.dcs.tensor_bytes import digest_of
 from rljob_workers.dcs.weights import build_publisher, build_receiver
-from rljob_workers.dcs.weights.pod_pulls import PodPulls
+from rljob_workers.dcs.weights.host_staged import PodPulls
 from tests.integration.dcs.test_weights import assert_is, in_time, tensors
 from tests.integration.dcs.world import World
 from tests.weights import weight

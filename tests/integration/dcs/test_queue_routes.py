@@ -11,7 +11,7 @@ from rljob_api.names import Lineage, Role, WeightVersion
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.queue import DrainRequest, DrainState, QueueCheck, QueuePeek, QueueStats, Tickets
-from rljob_workers.dcs.session import RankSession
+from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.pipeline import GENERATED_FIELDS, queue_shape
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import TransferQueueClient

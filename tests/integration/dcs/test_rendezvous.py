@@ -11,10 +11,10 @@ import pytest
 
 from rljob_api.names import Role
 from rljob_api.wire.ranks import Rendezvous
-from rljob_workers.dcs.client import CoordinatorClient
-from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.errors import LifeOver
-from rljob_workers.dcs.session import RankSession
+from rljob_workers.dcs.membership.coordinator_http import CoordinatorClient
+from rljob_workers.dcs.membership.rank_context import RankContext
+from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.roles.group import form_group
 from rljob_workers.trainers.errors import GroupBroken, GroupNotComplete
 from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually, job

@@ -12,10 +12,10 @@ from rljob_api.names import Epoch, Lineage, Role, WeightVersion
 from rljob_api.wire.epochs import EpochRequest
 from rljob_api.wire.identity import Life, RankKey, WeightId
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, RoomMade, ServerState
+from rljob_workers.dcs.coordinator.background_care import EMIT_SECONDS, SHORTAGE_SECONDS
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
-from rljob_workers.dcs.coordinator.opening import ON_ONE_MACHINE
 from rljob_workers.dcs.coordinator.queue_room import STATS_SECONDS, STATS_SHARE
-from rljob_workers.dcs.coordinator.storage_care import EMIT_SECONDS, SHORTAGE_SECONDS
+from rljob_workers.dcs.coordinator.server_gate import ON_ONE_MACHINE
 from rljob_workers.pipeline import GENERATED_FIELDS, queue_shape
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.admin import QueueAdminTiming

@@ -27,10 +27,11 @@ from rljob_workers.dcs.coordinator.records import (
     SEQ_FLOOR,
     TABLES,
     TAKEN,
+    Change,
+    Derived,
+    Store,
     TakenOrder,
 )
-from rljob_workers.dcs.coordinator.store import Derived, Store
-from rljob_workers.dcs.coordinator.table import Change
 from tests.integration.transfer_queue.servers import Servers
 
 FIELDS = st.sampled_from(["a", "b", "c"])

@@ -20,7 +20,6 @@ from rljob_api.names import Role
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.weights import OfferedPart, PartRequest, Probe, Stream, WeightOffer, WeightPart
-from rljob_workers.dcs.blob import chunk_checksums, digest_of
 from rljob_workers.dcs.errors import (
     CoordinatorRefused,
     CorruptWeights,
@@ -29,10 +28,17 @@ from rljob_workers.dcs.errors import (
     WeightIncomplete,
     WeightTimeout,
 )
-from rljob_workers.dcs.session import RankSession
+from rljob_workers.dcs.membership.session import RankSession
+from rljob_workers.dcs.tensor_bytes import chunk_checksums, digest_of
 from rljob_workers.dcs.weights import StagedWeights, WeightPublisher, WeightReceiver, build_publisher, build_receiver
-from rljob_workers.dcs.weights.pulling import PullTerms, WantedPart, monotonic_terms, pull
-from rljob_workers.dcs.weights.serving import ChunkServer, ServedPart
+from rljob_workers.dcs.weights.chunk_transfer import (
+    ChunkServer,
+    PullTerms,
+    ServedPart,
+    WantedPart,
+    monotonic_terms,
+    pull,
+)
 from rljob_workers.models.blob import read_weights
 from rljob_workers.models.share import WeightShare
 from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually, read_json
@@ -434,10 +440,10 @@ def _checksums(content: bytes, chunk_bytes: int) -> bytes:
 
 
 def _serve_file(path: Path, token: str, chunk_bytes: int, checksums: bytes, die_at: int | None, tell: object) -> None:
-    from rljob_workers.dcs.weights import serving
+    from rljob_workers.dcs.weights import chunk_transfer
 
     if die_at is not None:
-        serving._send_range = lambda connection, descriptor, start, end: _send_and_die(
+        chunk_transfer._send_range = lambda connection, descriptor, start, end: _send_and_die(
             connection, descriptor, start, die_at
         )
     server = ChunkServer("127.0.0.1", token)

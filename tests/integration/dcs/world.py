@@ -21,12 +21,12 @@ from rljob_api.wire.failures import Failure, FailureAcknowledgement, FailureKind
 from rljob_api.wire.identity import Endpoints, Life, PodKey, RankKey
 from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
 from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, EventKind, EventPage
-from rljob_workers.dcs.client import CoordinatorClient
-from rljob_workers.dcs.context import RankContext, SeqSink
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
-from rljob_workers.dcs.coordinator.store import Store
-from rljob_workers.dcs.launcher_client import LauncherClient
-from rljob_workers.dcs.session import RankSession
+from rljob_workers.dcs.coordinator.records import Store
+from rljob_workers.dcs.membership.coordinator_http import CoordinatorClient
+from rljob_workers.dcs.membership.rank_context import RankContext, SeqSink
+from rljob_workers.dcs.membership.session import RankSession
+from rljob_workers.launcher.coordinator_calls import LauncherClient
 from rljob_workers.pipeline import queue_shape
 from rljob_workers.transfer_queue.admin import QueueAdmin, QueueAdminTiming
 from tests.integration.preloaded.client import Forked, fork_program

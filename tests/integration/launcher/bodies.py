@@ -19,15 +19,15 @@ from pathlib import Path
 from rljob_api.backends import Preloads
 from rljob_api.engine_spec import EngineKind
 from rljob_api.spec import RLJobSpec
-from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.errors import LifeOver
-from rljob_workers.dcs.session import RankSession
+from rljob_workers.dcs.membership.rank_context import RankContext
+from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.engines.backend import EngineBackend, EngineSettings, Exec, Fork, Ready
 from rljob_workers.engines.torch_engine.client import TorchEngineClient
 from rljob_workers.launcher.launcher import Bodies
 from rljob_workers.launcher.parent import serve
 from rljob_workers.launcher.preload import preload
-from rljob_workers.launcher.rank_process import seed_everything, seed_of, until_fenced, use_threads
+from rljob_workers.launcher.ranks import seed_everything, seed_of, until_fenced, use_threads
 from rljob_workers.transfer_queue.errors import ControlRefused, ControlUnreachable, Fenced
 
 PROGRAM = Path(__file__).with_name("engine_program.py")

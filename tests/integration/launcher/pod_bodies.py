@@ -8,11 +8,11 @@ import sys
 import time
 from pathlib import Path
 
-from rljob_workers.dcs.context import RankContext
-from rljob_workers.dcs.session import RankSession
+from rljob_workers.dcs.membership.rank_context import RankContext
+from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.launcher.launcher import Bodies
 from rljob_workers.launcher.pod import main
-from rljob_workers.launcher.rank_process import until_fenced
+from rljob_workers.launcher.ranks import until_fenced
 from tests.integration.launcher.bodies import act, small_engine
 
 

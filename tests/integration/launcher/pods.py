@@ -23,7 +23,7 @@ from rljob_api.wire.epochs import DesiredState, EpochRequest, PodOrder, PodPhase
 from rljob_api.wire.identity import Endpoints, PodKey
 from rljob_api.wire.observation import CoordinatorStatus, PodObservation
 from rljob_operator.local.services import control_command, find_server, storage_command
-from rljob_workers.dcs.client import CoordinatorClient
+from rljob_workers.dcs.membership.coordinator_http import CoordinatorClient
 from tests.integration.children import die_with_tests
 from tests.integration.dcs.world import job
 from tests.integration.launcher.conftest import eventually

@@ -3,7 +3,7 @@
 import socket
 
 from rljob_workers.engines.backend import Ready
-from rljob_workers.launcher.health import LONGEST_TURN_SECONDS, HealthProbe
+from rljob_workers.launcher.engine_health import LONGEST_TURN_SECONDS, HealthProbe
 
 ANY = Ready("/health", lambda status: status > 0)
 

@@ -3,7 +3,7 @@
 from rljob_api.names import Epoch, Role
 from rljob_api.wire.identity import Life, RankKey
 from rljob_api.wire.ranks import Beat, RankState
-from rljob_workers.dcs.coordinator.advance import Advance
+from rljob_workers.dcs.coordinator.demand import Advance
 from tests.clock import Clock
 
 

@@ -12,8 +12,9 @@ from rljob_api.names import Epoch, Role
 from rljob_api.spec import RestartPolicySpec
 from rljob_api.wire.identity import Life, RankKey
 from rljob_api.wire.ranks import Beat, BeatAnswer, RankState
-from rljob_workers.dcs.coordinator.beats import Beats, Judged, beat_interval_seconds
-from rljob_workers.dcs.coordinator.refusals import Refused, fenced, not_open
+from rljob_workers.dcs.coordinator.context import Refused, fenced, not_open
+from rljob_workers.dcs.coordinator.rank_lives import Judged, beat_interval_seconds
+from rljob_workers.dcs.coordinator.serial_executor import Beats
 
 T = TypeVar("T")
 FINE = BeatAnswer(drain=False, published=None)

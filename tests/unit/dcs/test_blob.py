@@ -7,7 +7,7 @@ import torch
 import xxhash
 from safetensors.torch import load
 
-from rljob_workers.dcs.blob import safetensors_pieces, stage_blob
+from rljob_workers.dcs.tensor_bytes import safetensors_pieces, stage_blob
 
 TENSORS = {
     "float32": torch.arange(12, dtype=torch.float32).reshape(3, 4),

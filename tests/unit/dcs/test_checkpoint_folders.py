@@ -4,14 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_workers.dcs.checkpoint_folders import (
-    CheckpointFolder,
-    Retention,
-    folder_name,
-    folders_to_delete,
-    parse_folder,
-    partial_name,
-)
+from rljob_workers.dcs.checkpoints.on_disk import CheckpointFolder, folder_name, parse_folder, partial_name
+from rljob_workers.dcs.checkpoints.retention import Retention, folders_to_delete
 
 INCARNATION = "0123456789ab"
 

@@ -11,8 +11,14 @@ import pytest
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import CheckpointRecord
-from rljob_workers.dcs.checkpoint_on_disk import expected_checksums, read_record, verify, write_record
-from rljob_workers.dcs.durable import file_checksum, write_synced
+from rljob_workers.dcs.checkpoints.on_disk import (
+    expected_checksums,
+    file_checksum,
+    read_record,
+    verify,
+    write_record,
+    write_synced,
+)
 from rljob_workers.dcs.errors import CheckpointDamaged, CheckpointUnreadable
 
 FOLDER = "4-e1-aaaaaaaaaaaa"

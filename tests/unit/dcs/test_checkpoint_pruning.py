@@ -13,17 +13,19 @@ from hypothesis import strategies as st
 
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import CheckpointRecord
-from rljob_workers.dcs.checkpoint_attempt import settle
-from rljob_workers.dcs.checkpoint_folders import DAMAGED_SUFFIX, Retention, folder_name, partial_name
-from rljob_workers.dcs.checkpoint_layout import (
+from rljob_workers.dcs.checkpoints.attempt import settle
+from rljob_workers.dcs.checkpoints.on_disk import (
     CHECKSUMS_FILE,
+    DAMAGED_SUFFIX,
     RECORDED_MARK,
     REFERENCE_FOLDER,
     Reference,
+    folder_name,
+    partial_name,
     reference_file,
+    write_synced,
 )
-from rljob_workers.dcs.checkpoint_pruning import prune
-from rljob_workers.dcs.durable import write_synced
+from rljob_workers.dcs.checkpoints.retention import Retention, prune
 from rljob_workers.models.share import WHOLE
 from tests.unit.dcs.test_checkpoint_on_disk import flip, give_an_io_error, take_away, truncate
 

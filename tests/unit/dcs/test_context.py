@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 
-from rljob_workers.dcs.context import SeqSink
+from rljob_workers.dcs.membership.rank_context import SeqSink
 
 
 def test_the_highest_number_survives_the_process_that_saw_it() -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rljob_workers.dcs.durable import replace_synced, sync_folder, write_synced
+from rljob_workers.dcs.checkpoints.on_disk import replace_synced, sync_folder, write_synced
 from rljob_workers.telemetry.sample_logs import SampleLog, TrainedSample
 from tests.power_cuts import noted_syncs
 

@@ -7,7 +7,7 @@ import pytest
 from rljob_api.names import Epoch, Lineage, Role, WeightVersion
 from rljob_api.wire.identity import Life, RankKey, WeightId
 from rljob_api.wire.ranks import Beat, Busy, RankState
-from rljob_workers.dcs.coordinator.held_work import Replica, replica_of, to_take_back
+from rljob_workers.dcs.coordinator.background_care import Replica, replica_of, to_take_back
 
 WEIGHTS = WeightId(lineage=Lineage(1), version=WeightVersion(3))
 BUSY, IDLE = Replica("busy", 0.2, is_idle=False), Replica("idle", 0.2, is_idle=True)

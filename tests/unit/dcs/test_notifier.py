@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from rljob_workers.dcs.coordinator.notifier import Notifier, Topic
+from rljob_workers.dcs.coordinator.context import Notifier, Topic
 
 LONG = 600.0
 FIRST, SECOND = "actor-0", "actor-1"

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_workers.dcs.coordinator.opening import (
+from rljob_workers.dcs.coordinator.launchers import Word
+from rljob_workers.dcs.coordinator.server_gate import (
     ACROSS_MACHINES,
     ON_ONE_MACHINE,
     Closed,
     OpeningPatience,
-    Word,
     launchers_awaited,
 )
 

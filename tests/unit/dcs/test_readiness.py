@@ -5,7 +5,7 @@ import pytest
 from rljob_api.names import Epoch, Role
 from rljob_api.wire.epochs import DesiredState, PodOrder
 from rljob_api.wire.identity import Life, PodKey, RankKey
-from rljob_workers.dcs.coordinator.readiness import RankStanding, readiness_mark
+from rljob_workers.dcs.coordinator.rank_lives import RankStanding, readiness_mark
 
 EPOCH = Epoch(3)
 

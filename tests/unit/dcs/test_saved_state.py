@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rljob_api.names import Epoch
-from rljob_workers.dcs.coordinator.saved_state import SavedFolder
+from rljob_workers.dcs.coordinator.restoring import SavedFolder
 from tests.power_cuts import noted_syncs
 
 FOLDER = "4-e1-0123456789ab"

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Probe, Stream, WeightPart
-from rljob_workers.dcs.coordinator.weight_parts import Gathering, gathered
+from rljob_workers.dcs.coordinator.records import Gathering
+from rljob_workers.dcs.coordinator.weights import gathered
 
 
 def make_part(index: int = 0, *, version: int = 1, lineage: int = 1, count: int = 3, layout: str = "a") -> WeightPart:

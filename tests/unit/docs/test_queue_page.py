@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rljob_workers.dcs.coordinator.queue_metrics import queue_samples
-from rljob_workers.dcs.counters import COUNTERS
+from rljob_workers.dcs.coordinator.queue_room import queue_samples
+from rljob_workers.dcs.membership.counters import COUNTERS
 from rljob_workers.transfer_queue.control.library import library
 from rljob_workers.transfer_queue.units import GENERATION_KEY
 from tests.integration.transfer_queue.world import make_shape

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rljob_operator.kube.operator_metrics import Metrics
 from rljob_workers.dcs.coordinator import metrics as coordinator
-from rljob_workers.launcher import pod_metrics
+from rljob_workers.launcher import probes
 from rljob_workers.telemetry.exposition import Families
 
 _SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_count", "_sum", "_bucket")}
@@ -49,7 +49,7 @@ def of_operator() -> dict[str, set[str]]:
 
 def of_workers() -> dict[str, set[str]]:
     """The same of coordinators and launchers."""
-    both: Families = {**coordinator.FAMILIES, **pod_metrics.FAMILIES}
+    both: Families = {**coordinator.FAMILIES, **probes.FAMILIES}
     return {name: {"job", *family.labels, *family.optional} for name, family in both.items()}
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rljob_workers.launcher.contact import AFTER_SECONDS, LOST_SECONDS, Contact
+from rljob_workers.launcher.ranks import AFTER_SECONDS, LOST_SECONDS, Contact
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_workers.launcher.device_slices import (
+from rljob_workers.launcher.pod_devices import (
     CudaBeforeForkError,
     container_devices,
     require_cuda,

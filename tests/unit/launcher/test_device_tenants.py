@@ -7,8 +7,8 @@ import pytest
 
 from rljob_api import nvml
 from rljob_api.nvml import Holder
-from rljob_workers.launcher import device_tenants
-from rljob_workers.launcher.device_tenants import DeviceNotFree, Tenant, await_free, left_behind, started_at, take_over
+from rljob_workers.launcher import pod_devices
+from rljob_workers.launcher.pod_devices import DeviceNotFree, Tenant, await_free, left_behind, started_at, take_over
 
 BEFORE = Tenant(pid=40, started=1000, devices="GPU-a")
 OWN, OTHER = Holder("GPU-a", 40, 3 << 30), Holder("GPU-a", 41, 1 << 30)
@@ -48,7 +48,7 @@ class Machine:
 def test_it_waits_no_longer_than_until_the_memory_is_free() -> None:
     machine = Machine(frees_at=2.0)
     await_free("actor-0.0", BEFORE, machine.holders, lambda _: None, machine.clock, machine.sleep)
-    assert 2.0 <= machine.now < 2.0 + 2 * device_tenants.POLL_SECONDS
+    assert 2.0 <= machine.now < 2.0 + 2 * pod_devices.POLL_SECONDS
 
 
 def test_memory_that_is_never_freed_has_a_name() -> None:
@@ -68,7 +68,7 @@ def test_a_process_is_known_by_its_start() -> None:
 
 def test_lives_take_over_from_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[Tenant] = []
-    monkeypatch.setattr(device_tenants, "await_free", lambda name, before, *_: waited.append(before))
+    monkeypatch.setattr(pod_devices, "await_free", lambda name, before, *_: waited.append(before))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
     take_over("actor-0.0", ("GPU-a",), tmp_path / "logs")
     assert waited == []

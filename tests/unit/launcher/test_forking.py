@@ -11,8 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from rljob_api.spec import ModelSpec, RLJobSpec
-from rljob_workers.launcher.forking import LAST_WORDS_BYTES, Child, is_users_error
-from rljob_workers.launcher.ranks import how_it_ended
+from rljob_workers.launcher.forking import LAST_WORDS_BYTES, Child, how_it_ended, is_users_error
 from rljob_workers.models.tokenizers import build_tokenizer
 
 

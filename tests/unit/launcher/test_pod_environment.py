@@ -6,7 +6,7 @@ import pytest
 
 from rljob_api.names import Role
 from rljob_api.wire.identity import Endpoints, PodKey
-from rljob_workers.pod import PodEnvironment, of_role, role_of
+from rljob_workers.pod_environment import PodEnvironment, of_role, role_of
 from tests.integration.dcs.world import job
 
 ENVIRON = {"RLJOB_NAME": "demo", "RLJOB_NAMESPACE": "team", "RLJOB_POD_IP": "10.0.0.7"}

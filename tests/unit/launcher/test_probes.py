@@ -11,9 +11,8 @@ from rljob_api.names import Epoch, Role
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import EngineState
-from rljob_workers.launcher.loop_plugins import EngineFacts, LauncherState
-from rljob_workers.launcher.pod_metrics import exposition
-from rljob_workers.launcher.probes import CLIENT_SECONDS, MAX_CLIENTS, ProbeServer, reply_to
+from rljob_workers.launcher.environment import EngineFacts, LauncherState
+from rljob_workers.launcher.probes import CLIENT_SECONDS, MAX_CLIENTS, ProbeServer, exposition, reply_to
 from tests.clock import Clock
 
 

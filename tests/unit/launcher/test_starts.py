@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rljob_workers.launcher.starts import FILE, count_start
+from rljob_workers.launcher.preload import FILE, count_start
 
 
 def test_each_start_counts_one_more(tmp_path: Path) -> None:

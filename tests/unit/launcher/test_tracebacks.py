@@ -2,7 +2,7 @@
 
 import pytest
 
-from rljob_workers.launcher.tracebacks import LONGEST_SENTENCE, died_of, killed_itself
+from rljob_workers.launcher.engine_deaths import LONGEST_SENTENCE, died_of, killed_itself
 
 SCHEDULER = """
 [2026-11-24 00:07:36] Load weight begin. avail mem=21.61 GB

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from rljob_workers.launcher.vain_starts import MAX_BY_ONE_CAUSE, MAX_STARTS, VainStarts
+from rljob_workers.launcher.engine_deaths import MAX_BY_ONE_CAUSE, MAX_STARTS, VainStarts
 
 LACKS = "AttributeError: 'Gemma2Config' object has no attribute 'hidden_act' (gemma2.py:231, in __init__)"
 FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has {} MiB free"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rljob_api.names import RolloutId
 from rljob_workers.data.prompts import Prompt, PromptSource
-from rljob_workers.dcs.counters import PASSED_OVER
+from rljob_workers.dcs.membership.counters import PASSED_OVER
 from rljob_workers.roles.fitting_prompts import MAX_IN_A_ROW, FittingPrompts, PromptLimit
 from rljob_workers.transfer_queue.errors import TicketLost
 from rljob_workers.transfer_queue.types import Ticket

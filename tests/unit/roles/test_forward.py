@@ -15,7 +15,7 @@ from rljob_api.spec import RLJob
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Stream
 from rljob_workers import pipeline
-from rljob_workers.dcs.weights.base import StagedWeights
+from rljob_workers.dcs.weights.transport import StagedWeights
 from rljob_workers.roles.forward import ForwardConfig, ForwardLoop
 from rljob_workers.telemetry.timeline import Timeline
 from tests.unit.api.manifests import changed

@@ -1,6 +1,6 @@
 """The time of a main loop, and what of it was lost."""
 
-from rljob_workers.dcs.counters import COUNTERS, LOOP_SECONDS, STARVED_SECONDS, WITHHELD_SECONDS
+from rljob_workers.dcs.membership.counters import COUNTERS, LOOP_SECONDS, STARVED_SECONDS, WITHHELD_SECONDS
 from rljob_workers.roles.lost_time import LostTime
 
 

@@ -16,7 +16,7 @@ from rljob_api.names import Lineage, WeightVersion
 from rljob_api.spec import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Probe
-from rljob_workers.dcs.weights.base import StagedWeights, WeightReceiver
+from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
 from rljob_workers.engines.errors import EngineError, EngineGone, EngineRefused, EngineTimeout
 from rljob_workers.roles.event_loop import EventLoopThread
 from rljob_workers.roles.standstill import Standstill

@@ -12,7 +12,7 @@ import torch
 from rljob_api.names import WeightVersion
 from rljob_api.spec import WeightSyncSpec
 from rljob_api.wire.weights import Probe
-from rljob_workers.dcs.weights.base import StagedWeights
+from rljob_workers.dcs.weights.transport import StagedWeights
 from rljob_workers.engines.base import EngineCapabilities
 from rljob_workers.roles.event_loop import EventLoopThread
 from rljob_workers.roles.weight_probe import NUM_TOKENS, TrainerProbe, bound_of, difference, probe_tokens

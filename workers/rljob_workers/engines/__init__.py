@@ -23,7 +23,7 @@ from rljob_workers.engines.errors import EngineAway, EngineError, EngineGone, En
 from rljob_workers.engines.registry import backend_of
 
 if TYPE_CHECKING:
-    from rljob_workers.dcs.context import RankContext
+    from rljob_workers.dcs.membership.rank_context import RankContext
 
 __all__ = [
     "Engine",

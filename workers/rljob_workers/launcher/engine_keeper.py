@@ -1,59 +1,103 @@
-"""One engine server of a pod: keeps its port, starts it, notices when it hangs, says what its death was.
+"""One engine server of a pod: keeps its port, starts it, detects a hang, names what its death was.
 
-Called by `engines` only. The engine outlives ranks and epochs. It is restarted in place by the launcher itself, since
-it is infrastructure: its death is reported, but no row of the restart table counts it.
+Only `engines` calls it. The engine outlives ranks and epochs. The launcher restarts it in place by itself: its death is
+reported, but no row of the restart table counts it.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import select
+import shutil
 import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from rljob_api.names import EXIT_BAD_MANIFEST
 from rljob_api.process_stat import is_stopped
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure, FailureKind, Hopeless
 from rljob_api.wire.launchers import EngineProcess, EngineState
-from rljob_workers.engines.backend import EngineBackend, EngineSettings, EngineSite, Fork
-from rljob_workers.engines.identity import read_reason
-from rljob_workers.launcher.device_slices import require_no_cuda, see_only
-from rljob_workers.launcher.device_tenants import take_over
-from rljob_workers.launcher.engine_parts import EngineParts
-from rljob_workers.launcher.engine_process import become_engine, begin_life, remove_folder
-from rljob_workers.launcher.forking import Child, Exit, fork_child
-from rljob_workers.launcher.health import HealthProbe
+from rljob_workers.engines.backend import Command, EngineBackend, EngineSettings, EngineSite, Exec, Fork
+from rljob_workers.engines.identity import EngineIdentity, read_reason, write_identity
+from rljob_workers.launcher.engine_deaths import VainStarts, died_of, killed_itself
+from rljob_workers.launcher.engine_health import EngineParts, HealthProbe
+from rljob_workers.launcher.environment import PodIdentity
+from rljob_workers.launcher.forking import RANK_OOM_SCORE, Child, Exit, exec_program, fork_child, how_it_ended
 from rljob_workers.launcher.plan import EngineView
-from rljob_workers.launcher.ranks import RANK_OOM_SCORE, PodIdentity, how_it_ended
-from rljob_workers.launcher.tracebacks import died_of, killed_itself
-from rljob_workers.launcher.vain_starts import VainStarts
+from rljob_workers.launcher.pod_devices import require_cuda, require_no_cuda, see_only, take_over
+from rljob_workers.launcher.preload import THREAD_POOLS
+
+
+def become_engine(command: Command, settings: EngineSettings, port: socket.socket, life: EngineIdentity) -> int:
+    """Serves as `life`; the exit code. A program takes this process over and does not return."""
+    if isinstance(command, Exec):
+        _become_program(command, settings)
+    os.environ.update(settings.env)
+    require_cuda()
+    return command.serve(port, life.incarnation)
+
+
+def begin_life(port: socket.socket, incarnation: str, file: Path, folder: Path) -> EngineIdentity:
+    """Says in `file` that this process is the engine behind `port` from now on, and gives it an empty folder."""
+    host, number = port.getsockname()
+    life = EngineIdentity(incarnation, os.getpid(), f"http://{host}:{number}")
+    write_identity(file, life)
+    remove_folder(folder)
+    folder.mkdir(parents=True, mode=0o700)
+    return life
+
+
+def remove_folder(folder: Path) -> None:
+    """What a life has left. Its processes are killed and may not have gone yet: the next start looks again."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _become_program(command: Exec, settings: EngineSettings) -> NoReturn:
+    """The launcher limits thread pools for its own imports; the program's are as large as the spec says."""
+    command.prepare()
+    threads = {name: str(settings.threads) for name in THREAD_POOLS}
+    try:
+        exec_program(command.arguments, {**os.environ, **threads, **command.environment, **settings.env})
+    except ValueError as error:
+        raise ValueError(f"spec.roles.rollout.engine: {error}") from error
+
 
 YOUNG_SECONDS = 10.0
 """An engine that dies younger than this would die again at once: the next one waits, longer each time."""
 
+
 FIRST_DELAY_SECONDS = 0.2
+
+
 LONGEST_DELAY_SECONDS = 10.0
+
 
 PARTS_SECONDS = 1.0
 """Between two looks at the processes of a server."""
+
 
 LOG_BYTES = 1 << 18
 """Of its log, in which the exception is looked for that it has died of: that of one process of several, before what the
 others wrote."""
 
+
 LAST_LINES = 100
 """Of the log of a server that was up: an exception before them was one request's. A long traceback is half of that."""
+
 
 BY_OTHERS = "by neither its launcher nor itself, as where memory is full"
 """Who sent SIGKILL. What it had raised before it has survived, perhaps of an optional import."""
 
+
 BACKLOG = 1024
 """Connections that wait while the engine is restarted, instead of failing."""
+
 
 _log = logging.getLogger(__name__)
 

@@ -18,10 +18,9 @@ from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import EngineProcess
 from rljob_workers.engines.backend import EngineBackend, settings_of
 from rljob_workers.launcher.engine_keeper import EngineKeeper, EnginePlace, EngineWish
+from rljob_workers.launcher.environment import EngineFacts, PodIdentity
 from rljob_workers.launcher.forking import Exit
-from rljob_workers.launcher.loop_plugins import EngineFacts
 from rljob_workers.launcher.plan import EngineView
-from rljob_workers.launcher.ranks import PodIdentity
 
 
 def engine_names(pod: PodKey, num_engines: int) -> list[str]:

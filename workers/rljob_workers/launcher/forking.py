@@ -1,6 +1,6 @@
-"""One fork: a child that dies with its parent, has a log of its own, and ends with an exit code and last words.
+"""Forked children: signals that a select loop can wait for, a fork that dies with its parent, its log, its end.
 
-Used by `parent` (launchers) and `launcher` (ranks, engine). The caller must be single-threaded.
+`parent` forks launchers with it, a launcher its ranks and engines. The caller must be single-threaded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,13 +22,73 @@ from typing import NoReturn
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED
 from rljob_api.times import timestamp
 from rljob_api.wire.logs import begins_line
-from rljob_workers.launcher.signals import release_signals, reset_signals, signals_held
+
+_OURS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+
+
+class SignalPipe:
+    """Readable after SIGCHLD, SIGTERM or SIGINT. One per process."""
+
+    def __init__(self) -> None:
+        """Takes the three signals over."""
+        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.terminated = False
+        """Whether SIGTERM or SIGINT was received."""
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler is needed for the wake-up
+        signal.signal(signal.SIGTERM, self._terminate)
+        signal.signal(signal.SIGINT, self._terminate)
+
+    def fileno(self) -> int:
+        """For select."""
+        return self._read
+
+    def drain(self) -> None:
+        """Forgets the wake-ups so far."""
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._read, 512):
+                pass
+
+    def close(self) -> None:
+        """Closes the pipe, also this copy of it in a forked child (where `reset_signals` came first)."""
+        os.close(self._read)
+        os.close(self._write)
+
+    def _terminate(self, *_: object) -> None:
+        self.terminated = True
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Holds our signals back over a fork, so that none reaches the child while it has its parent's handlers."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def reset_signals() -> None:
+    """In a forked child: default actions, and no wake-ups into the parent's pipe. Signals stay held for now."""
+    signal.set_wakeup_fd(-1)
+    for number in _OURS:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def release_signals() -> None:
+    """In a forked child that has its own handlers now."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _OURS)
+
 
 LAST_WORDS_BYTES = 4096
 
+
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
+
 _PR_SET_PDEATHSIG = 1
+
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -204,3 +264,17 @@ def _raised_in(trace: TracebackType | None) -> str:
         name = trace.tb_frame.f_globals.get("__name__", "")
         trace = trace.tb_next
     return name
+
+
+RANK_OOM_SCORE = 300
+"""Points by which a rank goes before launcher, coordinator and Redis when memory runs out."""
+
+
+def how_it_ended(code: int) -> str:
+    """The end of a process in words."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -28,20 +28,16 @@ from rljob_api.wire.failures import Failure
 from rljob_api.wire.identity import Endpoints
 from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
 from rljob_api.wire.processes import SpawnLauncher
-from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.errors import CoordinatorUnreachable, LifeOver
-from rljob_workers.dcs.launcher_client import LauncherClient, PendingOrder
+from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.engines.backend import EngineBackend
 from rljob_workers.engines.registry import backend_of
-from rljob_workers.launcher import rank_process
-from rljob_workers.launcher.contact import LOST_SECONDS
-from rljob_workers.launcher.device_slices import slice_of
+from rljob_workers.launcher import ranks
+from rljob_workers.launcher.coordinator_calls import FailureOutbox, LauncherClient, PendingOrder, WaitLog
 from rljob_workers.launcher.engine_keeper import EngineKeeper, EngineWish
 from rljob_workers.launcher.engines import Engines, engine_places, identity_file, wish_of
-from rljob_workers.launcher.forking import reap
-from rljob_workers.launcher.launcher_environment import LauncherEnvironment, WhenDone, one_machine
-from rljob_workers.launcher.loop_plugins import LauncherState
-from rljob_workers.launcher.outbox import FailureOutbox
+from rljob_workers.launcher.environment import LauncherEnvironment, LauncherState, PodIdentity, WhenDone, one_machine
+from rljob_workers.launcher.forking import SignalPipe, reap
 from rljob_workers.launcher.plan import (
     DrainRank,
     KillEngine,
@@ -53,9 +49,8 @@ from rljob_workers.launcher.plan import (
     Step,
     plan,
 )
-from rljob_workers.launcher.ranks import PodIdentity, Ranks
-from rljob_workers.launcher.signals import SignalPipe
-from rljob_workers.launcher.wait_log import WaitLog
+from rljob_workers.launcher.pod_devices import slice_of
+from rljob_workers.launcher.ranks import LOST_SECONDS, Ranks
 
 TICK_SECONDS = 0.25
 """Longest sleep: deadlines (graces, the engine's health) are looked at this often."""
@@ -73,7 +68,7 @@ _log = logging.getLogger(__name__)
 class Bodies:
     """What the children run."""
 
-    rank: Callable[[RankContext], int] = rank_process.live
+    rank: Callable[[RankContext], int] = ranks.live
     engine: Callable[[RLJobSpec], EngineBackend] = backend_of
 
 

@@ -28,10 +28,14 @@ from rljob_workers.launcher.preload import limit_thread_pools, preload, require_
 
 limit_thread_pools()  # before anything below pulls in NumPy or torch
 
-from rljob_workers.launcher.device_slices import require_no_cuda  # noqa: E402 -- see above
-from rljob_workers.launcher.forking import Child, fork_child, reap  # noqa: E402 -- see above
+from rljob_workers.launcher.forking import (  # noqa: E402 -- see above
+    Child,
+    SignalPipe,
+    fork_child,
+    reap,
+)
 from rljob_workers.launcher.launcher import Bodies, run_launcher  # noqa: E402 -- see above
-from rljob_workers.launcher.signals import SignalPipe  # noqa: E402 -- see above
+from rljob_workers.launcher.pod_devices import require_no_cuda  # noqa: E402 -- see above
 
 END_GRACE_SECONDS = 1.0
 """After the socket's end the supervisor is gone, and coordinator and Redis with it: nothing can be drained any more."""

@@ -18,8 +18,7 @@ from pathlib import Path
 from rljob_api import cluster
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_TERMINATED, Role
 from rljob_api.role_traits import field_name
-from rljob_workers.launcher.preload import limit_thread_pools, preload
-from rljob_workers.launcher.starts import count_start
+from rljob_workers.launcher.preload import count_start, limit_thread_pools, preload
 
 limit_thread_pools()  # before anything below pulls in NumPy or torch
 
@@ -27,20 +26,29 @@ from rljob_api.backends import Preloads, preloads_of  # noqa: E402 -- see above
 from rljob_api.spec import RLJob  # noqa: E402 -- see above
 from rljob_api.topology import topology_of  # noqa: E402 -- see above
 from rljob_api.wire.identity import PodKey  # noqa: E402 -- see above
-from rljob_workers.dcs.coordinator.listening import open_listener  # noqa: E402 -- see above
-from rljob_workers.launcher.device_slices import container_devices  # noqa: E402 -- see above
-from rljob_workers.launcher.echo import LogEcho  # noqa: E402 -- see above
-from rljob_workers.launcher.forking import is_users_error  # noqa: E402 -- see above
+from rljob_workers.launcher.coordinator_calls import ReplicaQuestion  # noqa: E402 -- see above
+from rljob_workers.launcher.environment import (  # noqa: E402 -- see above
+    LauncherEnvironment,
+    LauncherState,
+    PodIdentity,
+    WhenDone,
+)
+from rljob_workers.launcher.forking import (  # noqa: E402 -- see above
+    SignalPipe,
+    is_users_error,
+)
 from rljob_workers.launcher.launcher import Bodies, Launcher  # noqa: E402 -- see above
-from rljob_workers.launcher.launcher_environment import LauncherEnvironment, WhenDone  # noqa: E402 -- see above
-from rljob_workers.launcher.log_tails import LogTails  # noqa: E402 -- see above
-from rljob_workers.launcher.loop_plugins import LauncherState  # noqa: E402 -- see above
-from rljob_workers.launcher.pod_metrics import exposition  # noqa: E402 -- see above
-from rljob_workers.launcher.probes import ProbeServer  # noqa: E402 -- see above
-from rljob_workers.launcher.ranks import PodIdentity  # noqa: E402 -- see above
-from rljob_workers.launcher.replica import ReplicaQuestion  # noqa: E402 -- see above
-from rljob_workers.launcher.signals import SignalPipe  # noqa: E402 -- see above
-from rljob_workers.pod import PodEnvironment, of_role, required, role_of  # noqa: E402 -- see above
+from rljob_workers.launcher.pod_devices import container_devices  # noqa: E402 -- see above
+from rljob_workers.launcher.pod_logs import (  # noqa: E402 -- see above
+    LogEcho,
+    LogTails,
+)
+from rljob_workers.launcher.probes import (  # noqa: E402 -- see above
+    ProbeServer,
+    exposition,
+)
+from rljob_workers.pod_environment import PodEnvironment, of_role, required, role_of  # noqa: E402 -- see above
+from rljob_workers.sockets import open_listener  # noqa: E402 -- see above
 
 TURN_SECONDS = 0.25
 

@@ -1,6 +1,6 @@
-"""Imports the heavy libraries once, so that a rank costs a fork and not an import.
+"""The first steps of a process that will fork: counts its start, limits thread pools, imports the heavy libraries once.
 
-Called by `parent` before anything is forked. Imports only: no tensor, no thread, no CUDA; that is checked.
+`parent` and `pod` call it before any fork. Imports only: no tensor, no thread, no CUDA; that is checked.
 """
 
 from __future__ import annotations
@@ -14,9 +14,27 @@ from pathlib import Path
 
 from rljob_api.backends import Preloads, TrainerBackend
 
+FILE = "container-starts"
+
+
+def count_start(folder: Path) -> int:
+    """The restart count of this container: 0 for the first start in this pod. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / FILE
+    try:
+        count = int(path.read_text()) + 1
+    except (FileNotFoundError, ValueError):  # half a number: the folder's file system lost what was not yet on disk
+        count = 0
+    beside = path.with_suffix(".new")
+    beside.write_text(str(count))
+    beside.replace(path)
+    return count
+
+
 THREAD_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """OpenBLAS (in NumPy) starts its pool when it is imported, and a pool does not survive a fork. Ranks set torch's own
 number of threads after the fork, whatever stands here."""
+
 
 MODULES = (
     "numpy",
@@ -41,6 +59,7 @@ MODULES = (
     "rljob_workers.dcs.weights.host_staged",
     "rljob_workers.roles.main",
 )
+
 
 OF_BACKEND = {
     TrainerBackend.FLAT: (),

@@ -1,6 +1,6 @@
-"""Answers the kubelet's probes and Prometheus from the launcher's loop: a tiny HTTP server that never waits.
+"""The kubelet's probes and a pod's metrics, answered from the launcher's loop by a small HTTP server that never waits.
 
-    /startupz   200 once the launcher is registered and has heard an order
+    /startupz   200 once the launcher is registered and has received an order
     /livez      200: the loop turns
     /readyz     200 while every rank of the pod is Ready in the present order, and when the job is done
     /metrics    the pod's gauges
@@ -14,16 +14,71 @@ import contextlib
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rljob_api.wire.epochs import PodPhase
-from rljob_workers.launcher.loop_plugins import LauncherState
+from rljob_api.wire.launchers import EngineState
+from rljob_workers.launcher.environment import EngineFacts, LauncherState
+from rljob_workers.telemetry.exposition import Family, Labels, Sample, render
+
+_POD = ("role", "replica")
+
+
+_ENGINE = ("engine",)
+
+
+FAMILIES = {
+    "rljob_pod_ranks": Family("Ranks of the pod.", _POD),
+    "rljob_pod_ranks_up": Family("Its ranks that run.", _POD),
+    "rljob_pod_ranks_ready": Family("Its ranks that are ready.", _POD),
+    "rljob_pod_rank_starts_total": Family("Starts of its ranks.", _POD),
+    "rljob_pod_container_restarts_total": Family("Restarts of its container.", _POD),
+    "rljob_pod_seen_seq": Family("Highest number of a change of the queue that it has seen.", _POD),
+    "rljob_pod_epoch": Family("Epoch that it was ordered.", _POD),
+    "rljob_pod_generation": Family("Generation that it was ordered.", _POD),
+    "rljob_pod_engine_running": Family("1 while the engine runs.", _POD, _ENGINE),
+    "rljob_pod_engine_starts_total": Family("Starts of the engine.", _POD, _ENGINE),
+}
+"""All that a launcher may tell."""
+
+
+def exposition(job: str, role: str, container_restarts: int, state: LauncherState) -> str:
+    """All samples. `role` and `replica` of the order are labels."""
+    order = state.order
+    pod = tuple(zip(_POD, (role, "" if order is None else str(order.pod.replica)), strict=True))
+    figures: dict[str, float] = {
+        "ranks": state.num_ranks,
+        "ranks_up": state.ranks_up,
+        "ranks_ready": state.ranks_ready,
+        "rank_starts_total": state.rank_starts,
+        "container_restarts_total": container_restarts,
+        "seen_seq": state.seen_seq,
+    }
+    if order is not None:
+        figures |= {"epoch": order.epoch, "generation": order.generation}
+    own: list[Sample] = [(f"rljob_pod_{name}", pod, value) for name, value in figures.items()]
+    return render(FAMILIES, (("job", job),), [*own, *_of_engines(pod, state.engines)])
+
+
+def _of_engines(pod: Labels, engines: Sequence[EngineFacts]) -> Iterator[Sample]:
+    """The only engine of a pod has the pod's labels; of several, each has its index as one more."""
+    for index, engine in enumerate(engines):
+        if engine.state is not None:
+            labels = (*pod, ("engine", str(index))) if len(engines) > 1 else pod
+            yield "rljob_pod_engine_running", labels, float(engine.state is EngineState.RUNNING)
+            yield "rljob_pod_engine_starts_total", labels, engine.starts
+
 
 CLIENT_SECONDS = 5.0
 """A client may be connected for so long."""
+
+
 MAX_CLIENTS = 32
+
+
 MAX_REQUEST_BYTES = 8192
+
 
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 503: "Service Unavailable"}
 

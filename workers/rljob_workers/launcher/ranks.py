@@ -1,33 +1,81 @@
-"""The ranks of a pod: forks lives, knows which live, and says what a death was.
+"""The ranks of a pod: forks lives, knows which live, names what a death was; and the rank's own side of the fork.
 
-Called by `launcher` only. Which rank is started or killed, and when, is `plan`'s word.
+Only `launcher` calls it; `plan` decides which rank is started or killed. A rank that lost the coordinator together with
+its launcher is held back, since others may explain it. Roles and torch are imported in the child only.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import random
 import secrets
 import signal
+import sys
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rljob_api.attended import AttendedTime
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_CUT_OFF, EXIT_FENCED, EXIT_GROUP_BROKEN
 from rljob_api.process_stat import is_stopped
+from rljob_api.role_traits import TRAITS
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure, FailureKind
-from rljob_api.wire.identity import Life, PodKey, RankKey
+from rljob_api.wire.identity import Life, RankKey
 from rljob_api.wire.launchers import RankProcess
-from rljob_workers.dcs.context import CollectiveMark, RankContext, ReadyMark, SeqSink
-from rljob_workers.launcher.contact import Contact
-from rljob_workers.launcher.device_slices import require_no_cuda, see_only
-from rljob_workers.launcher.device_tenants import take_over
-from rljob_workers.launcher.forking import Child, Exit, fork_child
+from rljob_workers.dcs.errors import CoordinatorUnreachable, DamageReported, LifeOver
+from rljob_workers.dcs.membership.rank_context import CollectiveMark, RankContext, ReadyMark, SeqSink
+from rljob_workers.launcher.environment import PodIdentity
+from rljob_workers.launcher.forking import RANK_OOM_SCORE, Child, Exit, fork_child, how_it_ended
 from rljob_workers.launcher.plan import RankView
+from rljob_workers.launcher.pod_devices import require_cuda, require_no_cuda, see_only, take_over
+from rljob_workers.transfer_queue.errors import ControlRefused, ControlUnreachable, Fenced
+
+if TYPE_CHECKING:
+    from rljob_api.names import Role
+    from rljob_api.spec import RLJobSpec
+
+
+LOST_SECONDS = 5.0
+"""Without an answer, at most. A poll is held open for a second, and a coordinator that is restarted is back in two."""
+
+
+AFTER_SECONDS = 10.0
+"""How long a rank may still leave for it once the launcher is answered again: an attempt of a rank's takes five."""
+
+
+class Contact:
+    """Of one launcher, from its start on."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Counts as answered now."""
+        self._clock = clock
+        self._answered_at = clock()
+        self._back_at: float | None = None
+        self.lost_seconds = LOST_SECONDS
+        """Half of what a rank does without its coordinator, where that is less."""
+
+    def answered(self) -> None:
+        """The coordinator has answered the launcher now."""
+        now = self._clock()
+        if now - self._answered_at > self.lost_seconds:
+            self._back_at = now
+        self._answered_at = now
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether it has not been answered for that long, or was not until a moment ago."""
+        now, back_at = self._clock(), self._back_at
+        is_back = back_at is not None and now - back_at <= AFTER_SECONDS
+        return is_back or now - self._answered_at > self.lost_seconds
+
 
 PATIENCE_SECONDS = {EXIT_FENCED: 10.0, EXIT_GROUP_BROKEN: 10.0}
+
+
 CUT_OFF_PATIENCE_SECONDS = 10.0
 """By exit code, and for a rank that was cut off with its launcher; from when the coordinator answers the launcher.
 
@@ -36,11 +84,10 @@ which somebody else reports; one that was cut off may not have been alone, and d
 be known first. Only if no order comes in time are such ends failures.
 """
 
+
 LONGEST_TURN_SECONDS = 1.0
 """More of the time between two looks does not count for a rank that is stopped: its launcher was, too."""
 
-RANK_OOM_SCORE = 300
-"""Points by which a rank goes before launcher, coordinator and Redis when memory runs out."""
 
 _log = logging.getLogger(__name__)
 
@@ -67,19 +114,6 @@ class _HeldBack:
     failure: Failure
     due: float | None = None
     """None: the coordinator has not answered since."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodIdentity:
-    """Which life of which pod this launcher is; part of every failure's id."""
-
-    pod: PodKey
-    pod_uid: str
-    container_restart_count: int
-
-    def failure_id(self, incarnation: str) -> str:
-        """One cause, one id, however often it is reported."""
-        return f"{self.pod_uid}/{self.container_restart_count}/{incarnation}"
 
 
 class Ranks:
@@ -268,19 +302,80 @@ class Ranks:
         )
 
 
-def how_it_ended(code: int) -> str:
-    """The end of a process in words."""
-    if code >= 0:
-        return f"exited with code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
-
-
 def _is_wanted(row: _RankLife, order: PodOrder | None) -> bool:
     """Whether the pod has been told to end this life; what it died of is then nobody's concern."""
     if order is None:
         return False
     outdated = (row.life.epoch, row.life.generation) < (order.epoch, order.generation)
     return outdated or order.phase is PodPhase.DONE
+
+
+def live(context: RankContext) -> int:
+    """One life of a rank, from the fork to its exit code."""
+    spec, key = context.job.spec, context.life.key
+    require_cuda()
+    use_threads(rank_threads(spec, key.role))
+    seed_everything(seed_of(spec.seed, key))
+    from rljob_workers.roles.main import main
+
+    return until_broken(main, context)
+
+
+def until_broken(main: Callable[[RankContext], int], context: RankContext) -> int:
+    """As `until_fenced`; a rank that lost another one of its gang leaves with a code of its own, too.
+
+    So does one that has reported a damaged checkpoint, which all of its gang leave for: that is reported already.
+    """
+    from rljob_workers.trainers.errors import GroupBroken
+
+    try:
+        return until_fenced(main, context)
+    except (GroupBroken, DamageReported) as broken:
+        sys.stderr.write(f"{context.life.key}: {broken}\n")
+        return EXIT_GROUP_BROKEN
+
+
+def until_fenced(main: Callable[[RankContext], int], context: RankContext) -> int:
+    """Runs `main`; a life that is over by the word of coordinator or queue leaves with a code of its own.
+
+    So does one that could reach them no more: it is begun anew once its launcher can.
+    """
+    try:
+        return main(context)
+    except (LifeOver, Fenced) as over:
+        sys.stderr.write(f"{context.life.key}: this life is over: {over}\n")
+        return EXIT_FENCED
+    except ControlRefused:
+        raise  # a wrong password, or too many connections: no network is at fault
+    except (CoordinatorUnreachable, ControlUnreachable) as absent:
+        sys.stderr.write(f"{absent}\n")
+        return EXIT_CUT_OFF
+
+
+def rank_threads(spec: RLJobSpec, role: Role) -> int:
+    """CPU threads of tensor operations in a rank; where there are engines, the threads are theirs."""
+    given = spec.roles.of(role)
+    return 1 if given is None or TRAITS[role].has_engines else given.threads
+
+
+def use_threads(num_threads: int) -> None:
+    """Sets torch's pools. After the fork: a pool is threads, and threads do not survive one."""
+    import torch
+
+    torch.set_num_threads(num_threads)
+    torch.set_num_interop_threads(1)
+
+
+def seed_of(job_seed: int, key: RankKey) -> int:
+    """A seed of 32 bits: the same for every life of a rank, another for every rank."""
+    return int.from_bytes(hashlib.blake2b(f"{job_seed}/{key}".encode(), digest_size=4).digest(), "big")
+
+
+def seed_everything(seed: int) -> None:
+    """Python's, NumPy's and torch's generators, which all forks would otherwise share."""
+    import numpy as np
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from rljob_api.names import RolloutId
 from rljob_api.spec import Truncated
 from rljob_api.wire.ranks import NoticeKind
-from rljob_workers.dcs.counters import STARVED_SECONDS
-from rljob_workers.dcs.session import RankSession
+from rljob_workers.dcs.membership.counters import STARVED_SECONDS
+from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.roles.exports import Exports
 from rljob_workers.roles.group import gather_rows
 from rljob_workers.roles.leader import Leader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from rljob_workers.dcs.session import RankSession
+from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.pipeline import COMPUTE_ADVANTAGES
 from rljob_workers.roles.rank import Draining, idle_until_ordered, serve_again, serve_partitions
 from rljob_workers.roles.stages.advantages import advantages

@@ -23,9 +23,9 @@ from rljob_api.spec import Dtype
 from rljob_api.timeouts import loading_seconds
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Probe, Stream
-from rljob_workers.dcs.checkpoints import CheckpointStore
-from rljob_workers.dcs.session import RankSession
-from rljob_workers.dcs.weights.base import WeightPublisher
+from rljob_workers.dcs.checkpoints.store import CheckpointStore
+from rljob_workers.dcs.membership.session import RankSession
+from rljob_workers.dcs.weights.transport import WeightPublisher
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.trainers.base import Trainer
 

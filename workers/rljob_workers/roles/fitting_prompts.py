@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rljob_workers.data.prompts import Prompt, PromptSource
-from rljob_workers.dcs.counters import PASSED_OVER
+from rljob_workers.dcs.membership.counters import PASSED_OVER
 from rljob_workers.transfer_queue.errors import TicketLost
 from rljob_workers.transfer_queue.types import Ticket
 

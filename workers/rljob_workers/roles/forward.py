@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from rljob_api.timeouts import loading_seconds
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Stream
-from rljob_workers.dcs.session import RankSession
-from rljob_workers.dcs.weights.base import StagedWeights, WeightReceiver
+from rljob_workers.dcs.membership.session import RankSession
+from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
 from rljob_workers.roles.rank import TURN_SECONDS, Draining, idle_until_ordered, serve_again, serve_partitions
 from rljob_workers.roles.stages.log_probs import LogProbsStage
 from rljob_workers.telemetry.timeline import Timeline

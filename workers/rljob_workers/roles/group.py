@@ -12,10 +12,10 @@ import torch
 from rljob_api.timeouts import absence_seconds, collective_seconds
 from rljob_api.wire.identity import Life
 from rljob_api.wire.ranks import Rendezvous
-from rljob_workers.dcs.client import CoordinatorClient
-from rljob_workers.dcs.context import RankContext
 from rljob_workers.dcs.errors import CoordinatorRefused
-from rljob_workers.dcs.session import RankSession
+from rljob_workers.dcs.membership.coordinator_http import CoordinatorClient
+from rljob_workers.dcs.membership.rank_context import RankContext
+from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.trainers.data_parallel import DataParallelGroup, HostedStore, SingleRank, host_store, join_group
 from rljob_workers.trainers.errors import GroupBroken, GroupNotComplete
 

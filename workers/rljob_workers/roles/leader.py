@@ -12,7 +12,7 @@ import torch
 
 from rljob_api.names import RolloutId, WeightVersion, partition_name
 from rljob_api.wire.ranks import StepReport
-from rljob_workers.dcs.session import RankSession
+from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.roles.kept_generations import KeptGenerations
 from rljob_workers.roles.stages.train import RolloutSummary
 from rljob_workers.telemetry.sample_logs import SampleLog, TrainedSample

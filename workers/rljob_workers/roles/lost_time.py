@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, MutableMapping
 
-from rljob_workers.dcs.counters import LOOP_SECONDS
+from rljob_workers.dcs.membership.counters import LOOP_SECONDS
 
 
 class LostTime:

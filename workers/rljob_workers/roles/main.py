@@ -24,9 +24,9 @@ from rljob_api.topology import RoleTopology, topology_of
 from rljob_workers import pipeline
 from rljob_workers.data import build_prompt_source
 from rljob_workers.data.prompts import RecentPrompts
-from rljob_workers.dcs.checkpoints import build_checkpoint_store
-from rljob_workers.dcs.context import RankContext
-from rljob_workers.dcs.session import RankSession
+from rljob_workers.dcs.checkpoints.store import build_checkpoint_store
+from rljob_workers.dcs.membership.rank_context import RankContext
+from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights import build_publisher, build_receiver
 from rljob_workers.engines import Engine, EngineError, await_engine, build_engine, end_engine, startup_seconds
 from rljob_workers.models.building import described_config, policy_files

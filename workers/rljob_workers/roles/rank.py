@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from rljob_api.wire.identity import WeightId
-from rljob_workers.dcs.session import RankSession
+from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import LeaseLost
 from rljob_workers.transfer_queue.types import Batch, Claim, Exhausted, NotReady

@@ -13,8 +13,8 @@ from typing import NamedTuple, NoReturn
 
 from rljob_api.wire.failures import Hopeless
 from rljob_api.wire.ranks import NoticeKind
-from rljob_workers.dcs.counters import WITHHELD_SECONDS
-from rljob_workers.dcs.session import RankSession
+from rljob_workers.dcs.membership.counters import WITHHELD_SECONDS
+from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.engines.errors import EngineError, EngineGone, EngineRefused, EngineStandsStill
 from rljob_workers.roles.admission import AdmissionLimits, tickets_to_claim
 from rljob_workers.roles.fitting_prompts import FittingPrompts

@@ -17,7 +17,7 @@ from rljob_api.names import WeightVersion
 from rljob_api.spec import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Stream
-from rljob_workers.dcs.weights.base import StagedWeights, WeightReceiver
+from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
 from rljob_workers.engines.base import Engine
 from rljob_workers.engines.errors import EngineError, EngineTimeout
 from rljob_workers.roles.event_loop import EventLoopThread, watched

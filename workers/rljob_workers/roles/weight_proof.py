@@ -10,7 +10,7 @@ from enum import Enum, auto
 
 from rljob_api.names import WeightVersion
 from rljob_api.wire.identity import WeightId
-from rljob_workers.dcs.weights.base import StagedWeights
+from rljob_workers.dcs.weights.transport import StagedWeights
 from rljob_workers.engines.base import Engine
 from rljob_workers.roles.event_loop import EventLoopThread
 from rljob_workers.roles.weight_probe import Difference, difference

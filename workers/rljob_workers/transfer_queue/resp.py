@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from rljob_workers.keepalive import keep_alive
+from rljob_workers.sockets import keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable

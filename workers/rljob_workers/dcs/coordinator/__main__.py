@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from rljob_api.names import EXIT_BAD_MANIFEST
-from rljob_workers.dcs.coordinator.listening import open_listener
+from rljob_workers.sockets import open_listener
 
 _PR_SET_PDEATHSIG = 1
 

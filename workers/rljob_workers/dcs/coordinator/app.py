@@ -1,11 +1,13 @@
-"""The coordinator's HTTP side: routes and long polls. Translates; decides nothing.
+"""The coordinator's HTTP routes and long polls. Each carries out one method of `Coordinator` at the executor.
 
-Built by `serving`. Every route carries out one method of `Coordinator` at the executor; what every pod asks all the
-time is in `hot_routes`.
+`serving` builds it; `asgi_layers` answers what every pod asks all the time. Logs are written in a thread of their own,
+so that a slow volume delays no beat. Translates; decides nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from functools import partial
 from typing import Annotated
 
@@ -13,23 +15,129 @@ from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.types import ASGIApp
 
+from rljob_api.base import ApiModel
+from rljob_api.names import Role
+from rljob_api.wire.checkpoints import CheckpointBegin, CheckpointGiveUp, CheckpointPartRequest, DamageRequest
 from rljob_api.wire.epochs import DesiredState, EpochRequest
 from rljob_api.wire.failures import Failure, FailureAcknowledgement
 from rljob_api.wire.launchers import LauncherHello, ReplicaAnswer
+from rljob_api.wire.logs import LogTail
 from rljob_api.wire.observation import EventPage, ServerState
+from rljob_api.wire.queue import MAX_PEEK_ROWS, MAX_PEEK_VALUES, DrainRequest, QueueCheck, RowState
 from rljob_api.wire.ranks import Notice, RankHello, Rendezvous, StepReport
-from rljob_api.wire.weights import PartRequest, SourceRequest
-from rljob_workers.dcs.coordinator.answers import Wait, as_json
-from rljob_workers.dcs.coordinator.checkpoint_routes import add_checkpoint_routes
-from rljob_workers.dcs.coordinator.hot_routes import HotRoutes
-from rljob_workers.dcs.coordinator.log_routes import add_log_routes
+from rljob_api.wire.weights import CheckpointRequest, PartRequest, SourceRequest
+from rljob_workers.dcs.coordinator.asgi_layers import LONGEST_WAIT_SECONDS, HotRoutes, TokenGuard
+from rljob_workers.dcs.coordinator.context import Refused, Topic, bad_request, invalid, not_found, not_open
 from rljob_workers.dcs.coordinator.metrics import exposition
-from rljob_workers.dcs.coordinator.notifier import Topic
-from rljob_workers.dcs.coordinator.queue_routes import add_queue_routes
-from rljob_workers.dcs.coordinator.refusals import Refused, bad_request, invalid, not_found, not_open
+from rljob_workers.dcs.coordinator.queue_room import PeekRequest
 from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
-from rljob_workers.dcs.coordinator.token_guard import TokenGuard
 from rljob_workers.kept_logs import KeptLogs
+
+Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT_SECONDS)]
+
+
+def as_json(model: ApiModel | None) -> Response:
+    """The whole answer; null where there is nothing to say."""
+    body = "null" if model is None else model.model_dump_json()
+    return Response(body, media_type="application/json")
+
+
+def add_checkpoint_routes(app: FastAPI, executor: SerialExecutor) -> None:
+    """What the ranks of trainers say of checkpoints."""
+    coordinator = executor.coordinator
+
+    @app.post("/v1/checkpoints/begin")
+    async def begin(request: CheckpointBegin) -> Response:
+        await executor.do_when_open(partial(coordinator.checkpoints.begin, request))
+        return as_json(None)
+
+    @app.post("/v1/checkpoints/parts")
+    async def take_part(request: CheckpointPartRequest) -> Response:
+        return as_json(await executor.do_when_open(partial(coordinator.checkpoints.take_part, request)))
+
+    @app.get("/v1/checkpoints/attempts/{folder}")
+    async def attempt(folder: str, wait: Wait = 0.0) -> Response:
+        look = partial(coordinator.checkpoints.whole, folder)
+        return as_json(await executor.await_answer(Topic.CHECKPOINTS, look, wait))
+
+    @app.post("/v1/checkpoints/give-up")
+    async def give_up(request: CheckpointGiveUp) -> Response:
+        await executor.do_when_open(partial(coordinator.checkpoints.give_up, request))
+        return as_json(None)
+
+    @app.post("/v1/checkpoints/damaged")
+    async def take_damage(request: DamageRequest) -> Response:
+        await executor.do_when_open(partial(coordinator.restoring.take_report, request))
+        return as_json(None)
+
+    @app.post("/v1/checkpoints")
+    async def record(request: CheckpointRequest) -> Response:
+        return as_json(await executor.do_when_open(partial(coordinator.progress.record, request)))
+
+
+_LOG = logging.getLogger("rljob.coordinator")
+
+
+def add_log_routes(app: FastAPI, logs: KeptLogs) -> None:
+    """`/v1/logs`."""
+    one_write = asyncio.Lock()
+    unkept: set[str] = set()
+
+    @app.put("/v1/logs")
+    async def keep(tail: LogTail) -> Response:
+        async with one_write:
+            try:
+                await asyncio.to_thread(logs.keep, tail)
+            except OSError as error:  # a full volume must not end the job: its checkpoints say so
+                if tail.name not in unkept:
+                    _LOG.warning("the log of %s is not kept: %s", tail.name, error)
+                unkept.add(tail.name)
+        return as_json(None)
+
+    @app.get("/v1/logs")
+    async def kept(role: Role | None = None, previous: bool = False) -> Response:
+        return as_json(await asyncio.to_thread(partial(logs.read, role, previous=previous)))
+
+
+def add_queue_routes(app: FastAPI, executor: SerialExecutor) -> None:
+    """`/v1/queue` and what is below it."""
+    room = executor.coordinator.queue
+
+    @app.get("/v1/queue")
+    async def stats() -> Response:
+        return as_json(await executor.do_when_open(room.stats))
+
+    @app.get("/v1/queue/rows")
+    async def rows(
+        partition: Annotated[int | None, Query(ge=0)] = None,
+        task: str | None = None,
+        state: RowState | None = None,
+        field: str | None = None,
+        first: Annotated[int, Query(ge=0)] = 0,
+        limit: Annotated[int, Query(ge=1, le=MAX_PEEK_ROWS)] = 10,
+        values: Annotated[int, Query(ge=0, le=MAX_PEEK_VALUES)] = 8,
+    ) -> Response:
+        request = PeekRequest(partition, task, state, field, first, limit, values)
+        return as_json(await executor.do_when_open(partial(room.peek, request)))
+
+    one_check = asyncio.Lock()
+
+    @app.get("/v1/queue/check")
+    async def check() -> Response:
+        # Step by step, one check at a time: beats and polls are served in between.
+        async with one_check:
+            number, steps = await executor.do_when_open(room.check_steps)
+            broken = [line for step in steps for line in await executor.do_when_open(step)]
+        return as_json(QueueCheck(partitions=number, broken=list(dict.fromkeys(broken))))
+
+    @app.put("/v1/queue/drain")
+    async def drain(request: DrainRequest) -> Response:
+        return as_json(await executor.do_when_open(partial(room.drain, request)))
+
+    @app.get("/v1/queue/drain")
+    async def drain_state() -> Response:
+        return as_json(await executor.do_when_open(room.drain_state))
+
 
 MAX_TOLD_FAILURES = 100
 """At a time, oldest first: the supervisor acknowledges them, and asks again. It does not take an endless answer."""

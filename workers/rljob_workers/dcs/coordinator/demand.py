@@ -1,7 +1,7 @@
-"""How long the actor was starved of rows, rollouts stood idle, and how many prompts they passed over, by their beats.
+"""Sums over the beats of all ranks: when the job last progressed, starved and idle seconds, skipped prompts.
 
-Used by the coordinator in its thread, told to the supervisor with the status and to scrapers live. In memory alone: a
-coordinator that began anew counts anew, and says since when, so that nobody compares the one count with the other.
+`rank_lives` feeds it in the coordinator's thread; status and metrics show it. In memory only: a restarted coordinator
+counts anew and reports since when.
 """
 
 from __future__ import annotations
@@ -13,8 +13,38 @@ from rljob_api.names import Role
 from rljob_api.role_traits import LEADING_ROLE, TICKET_ROLE
 from rljob_api.wire.observation import DemandObservation
 from rljob_api.wire.ranks import Beat
-from rljob_workers.dcs.counters import LOOP_SECONDS, PASSED_OVER, STARVED_SECONDS, WITHHELD_SECONDS
+from rljob_workers.dcs.membership.counters import LOOP_SECONDS, PASSED_OVER, STARVED_SECONDS, WITHHELD_SECONDS
 from rljob_workers.telemetry.exposition import Family, Sample
+
+
+class Advance:
+    """The newest growth of any rank's progress."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._at = clock()
+        self._known: dict[str, int] = {}
+        """Incarnation -> the highest progress that it told."""
+
+    def hear(self, beat: Beat) -> None:
+        """Notes the beat of a living rank."""
+        name = beat.life.incarnation
+        if beat.progress > self._known.get(name, 0):
+            self._known[name] = beat.progress
+            self._at = self._clock()
+
+    def forget(self, incarnation: str) -> None:
+        """A life is over; what it did still counts."""
+        self._known.pop(incarnation, None)
+
+    def epoch_opened(self) -> None:
+        """All lives are over."""
+        self._known.clear()
+
+    def age_seconds(self) -> float:
+        """Since the job last came forward."""
+        return self._clock() - self._at
+
 
 _SUMMED: dict[tuple[Role, str], str] = {
     (LEADING_ROLE, LOOP_SECONDS): "actor_seconds",
@@ -25,12 +55,14 @@ _SUMMED: dict[tuple[Role, str], str] = {
 }
 """Role and counter of its ranks -> the sum over all lives."""
 
+
 _EXPORTED = {
     "actor_seconds": "rljob_actor_loop_seconds_total",
     "starved_seconds": "rljob_actor_starved_seconds_total",
     "rollout_seconds": "rljob_rollout_loop_seconds_total",
     "withheld_seconds": "rljob_rollout_withheld_seconds_total",
 }
+
 
 FAMILIES = {
     "rljob_actor_loop_seconds_total": Family("Seconds that the actor's ranks have run."),

@@ -1,36 +1,95 @@
-"""The epoch, where it starts from, and what each pod shall do in it.
+"""The epoch, its restore point and its job, the orders of each pod, and which of them launchers have taken.
 
-Called by the coordinator in its thread. Raises what the supervisor says and never raises by itself.
+The coordinator calls it in its thread. Raises the epoch and takes orders at the supervisor's request, never by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from rljob_api.failpoints import failpoint
-from rljob_api.names import Epoch, Lineage, WeightVersion
-from rljob_api.wire.epochs import DesiredState, EpochRequest, PodOrder, PodPhase, RestorePoint
+from rljob_api.names import Epoch, Lineage, Role, WeightVersion
+from rljob_api.spec import RLJob
+from rljob_api.topology import RoleTopology, topology_of
+from rljob_api.wire.epochs import NOBODY, DesiredState, EpochRequest, PodOrder, PodPhase, RestorePoint
 from rljob_api.wire.identity import PodKey
+from rljob_api.wire.launchers import LauncherHello
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.ranks import StepReport
 from rljob_api.wire.weights import CheckpointRecord
-from rljob_workers.dcs.coordinator.context import CoordinatorContext
-from rljob_workers.dcs.coordinator.jobs import job_changes
-from rljob_workers.dcs.coordinator.notifier import Topic
+from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, wrong_epoch
 from rljob_workers.dcs.coordinator.records import (
     DESIRED,
     EPOCH,
     EPOCH_TO_COME,
+    JOB_IN_FORCE,
+    JOB_TO_COME,
     LAST_STEP,
     RANKS,
     RECORD,
     RENDEZVOUS,
+    TAKEN,
+    Change,
+    Derived,
+    EpochJob,
     OpenEpoch,
+    Store,
+    TakenOrder,
 )
-from rljob_workers.dcs.coordinator.refusals import wrong_epoch
-from rljob_workers.dcs.coordinator.saved_state import Choice
-from rljob_workers.dcs.coordinator.store import Derived
-from rljob_workers.dcs.coordinator.table import Change
+
+
+def job_changes(epoch: Epoch, job: RLJob | None) -> Sequence[Change]:
+    """What to store with an epoch that is opened; None: as before."""
+    if job is None:
+        return ()
+    return JOB_IN_FORCE.put(EpochJob(epoch=epoch, job=job)), JOB_TO_COME.drop()
+
+
+def note_job_to_come(epoch: Epoch, job: RLJob) -> Change:
+    """What to store before the coordinator is made anew for `job`."""
+    return JOB_TO_COME.put(EpochJob(epoch=epoch, job=job))
+
+
+def job_to_work_by(store: Store) -> RLJob | None:
+    """The job that the coordinator works by: the one to come, else the one in force; None: the file's."""
+    known = store.value(JOB_TO_COME) or store.value(JOB_IN_FORCE)
+    return None if known is None else known.job
+
+
+def job_in_force(store: Store) -> RLJob | None:
+    """The job that the open epoch runs with; None: the one that everybody has a file of."""
+    known = store.value(JOB_IN_FORCE)
+    return None if known is None else known.job
+
+
+def runs_alike(one: RLJob, other: RLJob) -> bool:
+    """Whether a coordinator that was made for one serves the other too."""
+    return one.spec == other.spec and one.metadata.name == other.metadata.name
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """What lies beside the checkpoint folders, for a control Redis that knows less, or must go back."""
+
+    record: CheckpointRecord
+    tickets: bytes
+    """The queue's ticket table of that checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What an epoch is to begin with."""
+
+    state: SavedState | None = None
+    """None: what the control Redis has recorded, if anything."""
+    version: int | None = None
+    """None: nothing was recorded yet."""
+    left: tuple[str, ...] = ()
+    """Folders that the epoch must not begin with, though the control Redis has recorded them."""
+    is_intact: bool = True
+    """Whether any checkpoint can be trained from. If none can, the epoch is opened for the job to fail in."""
+
 
 NO_EPOCH = OpenEpoch(
     decision_id="",
@@ -187,3 +246,53 @@ def _refuse_older(before: DesiredState, desired: DesiredState) -> None:
                 f"desired.pods[{order.pod}].generation: {order.generation} is below {generations[order.pod]}, which "
                 "is ordered already. Read /v1/status and decide anew."
             )
+
+
+def ordered_topology(context: CoordinatorContext, epochs: Epochs, role: Role) -> RoleTopology:
+    """As the orders in force have it."""
+    topology = topology_of(context.job.spec.roles, role)
+    return replace(topology, pods=epochs.desired.replicas.get(role.value, 1))
+
+
+class OrdersTaken:
+    """The last order that each pod has taken, and whose launcher took it."""
+
+    def __init__(self, context: CoordinatorContext) -> None:
+        self._context = context
+
+    def may_take(self, hello: LauncherHello, order: PodOrder) -> bool:
+        """A launcher that came back by itself gets no order that its earlier life took: the table decides first.
+
+        Another pod is a decision already: its uid is in the order.
+        """
+        if order.pod_uid == NOBODY:
+            return False
+        taken = self._of(hello.pod)
+        if taken is None or taken.launcher == hello.launcher:
+            return True
+        if order.pod_uid and order.pod_uid != taken.pod_uid:
+            return True
+        return (order.epoch, order.generation) > (taken.epoch, taken.generation)
+
+    def has(self, pod: PodKey, epoch: Epoch, generation: int) -> bool:
+        """Whether a launcher of the pod has taken the order of this epoch and generation."""
+        taken = self._of(pod)
+        return taken is not None and (taken.epoch, taken.generation) == (epoch, generation)
+
+    def _of(self, pod: PodKey) -> TakenOrder | None:
+        return self._context.store.get(TAKEN, str(pod))
+
+    def note(self, hello: LauncherHello, epoch: Epoch, generation: int) -> None:
+        """Durable once."""
+        taken = self.anew(hello, epoch, generation)
+        if taken is not None:
+            self._context.store.commit([TAKEN.put(str(hello.pod), taken)])
+
+    def anew(self, hello: LauncherHello, epoch: Epoch, generation: int) -> TakenOrder | None:
+        """What is to be noted; None where it is known, or history: below the last order that this pod took."""
+        before = self._of(hello.pod)
+        is_same_pod = before is not None and before.pod_uid == hello.pod_uid
+        if before is not None and is_same_pod and (epoch, generation) < (before.epoch, before.generation):
+            return None
+        taken = TakenOrder(launcher=hello.launcher, pod_uid=hello.pod_uid, epoch=epoch, generation=generation)
+        return None if taken == before else taken

@@ -1,7 +1,7 @@
-"""Launchers: who carries a pod, who wishes to, what each has reported last, and what it is answered.
+"""Launchers: which one carries a pod, which ones wait for an order, what each polled last and what it is answered.
 
-Called by the coordinator in its thread. Registrations are durable; what a launcher carries is heard again after a
-restart of the coordinator, and ages are counted from its start.
+The coordinator calls it in its thread. Registrations are durable; polls are in memory only, are received again after a
+restart of the coordinator, and ages count from its start.
 """
 
 from __future__ import annotations
@@ -14,19 +14,41 @@ from rljob_api.wire.epochs import NOBODY, PodOrder
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
 from rljob_api.wire.observation import EventKind
-from rljob_workers.dcs.coordinator.context import CoordinatorContext
-from rljob_workers.dcs.coordinator.epochs import Epochs
-from rljob_workers.dcs.coordinator.jobs import job_in_force
-from rljob_workers.dcs.coordinator.notifier import Topic
-from rljob_workers.dcs.coordinator.opening import Word
-from rljob_workers.dcs.coordinator.ordered_topology import ordered_topology
-from rljob_workers.dcs.coordinator.orders_taken import OrdersTaken
+from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, fenced, not_found
+from rljob_workers.dcs.coordinator.epochs import Epochs, OrdersTaken, job_in_force, ordered_topology
 from rljob_workers.dcs.coordinator.rank_lives import RankLives
-from rljob_workers.dcs.coordinator.records import ENDED_LAUNCHERS, PODS
-from rljob_workers.dcs.coordinator.refusals import fenced, not_found
-from rljob_workers.dcs.coordinator.store import Derived
-from rljob_workers.dcs.coordinator.table import Change
-from rljob_workers.dcs.coordinator.unordered import UnorderedLaunchers
+from rljob_workers.dcs.coordinator.records import ENDED_LAUNCHERS, PODS, Change, Derived
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What a launcher said last."""
+
+    at: float
+    seen_seq: int
+
+
+class UnorderedLaunchers:
+    """By launcher. All of a pod are forgotten once one of them carries it: who still lives of the others says so."""
+
+    def __init__(self) -> None:
+        self._hellos: dict[str, LauncherHello] = {}
+
+    def add(self, hello: LauncherHello) -> None:
+        """It waits; twice is once."""
+        self._hellos[hello.launcher] = hello
+
+    def find(self, launcher: str) -> LauncherHello | None:
+        """What it said of itself; None: it does not wait."""
+        return self._hellos.get(launcher)
+
+    def remove(self, pod: PodKey) -> list[str]:
+        """The launchers that waited to carry `pod`, which do no more."""
+        gone = [launcher for launcher, hello in self._hellos.items() if hello.pod == pod]
+        for launcher in gone:
+            del self._hellos[launcher]
+        return gone
+
 
 MAX_ENDED_LAUNCHERS = 1000
 """Ended launchers that are remembered; a zombie older than this many restarts is not plausible."""

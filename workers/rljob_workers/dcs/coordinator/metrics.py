@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
 from rljob_api.wire.observation import CoordinatorStatus, ServerState
-from rljob_workers.dcs import counters
-from rljob_workers.dcs.coordinator import demand, queue_metrics
+from rljob_workers.dcs.coordinator import demand, queue_room
+from rljob_workers.dcs.membership import counters
 from rljob_workers.telemetry.exposition import Family, Labels, Sample, render
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ FAMILIES = {
     "rljob_rank_beat_age_seconds": Family("Since its last beat.", counters.RANK_LABELS),
     **counters.FAMILIES,
     **demand.FAMILIES,
-    **queue_metrics.FAMILIES,
+    **queue_room.FAMILIES,
 }
 """All that a coordinator may tell of the job."""
 
@@ -65,7 +65,7 @@ def exposition(coordinator: Coordinator) -> str:
     status = coordinator.status()
     samples = [*_job_samples(status), *_step_samples(status), *_pod_samples(status), *_counter_samples(coordinator)]
     queue = coordinator.queue.scraped()
-    samples += [] if queue is None else queue_metrics.queue_samples(queue)
+    samples += [] if queue is None else queue_room.queue_samples(queue)
     samples += coordinator.ranks.demand.samples()
     of_job = render(FAMILIES, (("job", coordinator.job_name),), samples)
     return of_job + generate_latest(_PROCESS).decode()

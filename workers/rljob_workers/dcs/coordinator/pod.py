@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from rljob_api.cluster import COORDINATOR_PORT
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_SUCCEEDED, EXIT_TERMINATED
-from rljob_workers.dcs.coordinator.listening import open_listener
+from rljob_workers.sockets import open_listener
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--host", default="0.0.0.0", help="address to listen on (default: all)")  # noqa: S104
     parser.add_argument("--port", type=int, default=COORDINATOR_PORT)
     options = parser.parse_args(arguments)
-    from rljob_workers.pod import PodEnvironment
+    from rljob_workers.pod_environment import PodEnvironment
 
     try:
         pod = PodEnvironment.read(os.environ)
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"{error}\n")
         return EXIT_BAD_MANIFEST
     listener = open_listener(options.host, options.port)  # callers wait in its backlog while the rest is imported
-    from rljob_workers.dcs.coordinator.opening import ACROSS_MACHINES
+    from rljob_workers.dcs.coordinator.server_gate import ACROSS_MACHINES
     from rljob_workers.dcs.coordinator.serving import serve_job
 
     serve_job(listener, pod.endpoints, job, ACROSS_MACHINES)

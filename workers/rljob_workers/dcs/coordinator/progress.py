@@ -1,6 +1,6 @@
-"""What the job has reached and what went wrong: steps, checkpoint records, failures.
+"""What the job has reached and what failed: steps, checkpoints in work and recorded, failures.
 
-Called by the coordinator in its thread. A failure stays until the supervisor has acted on it and says so.
+The coordinator calls it in its thread. A failure stays until the supervisor acknowledges it. Touches no file.
 """
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rljob_api.names import Epoch, Role
+from rljob_api.wire.checkpoints import CheckpointAttempt, CheckpointBegin, CheckpointGiveUp, CheckpointPartRequest
 from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.ranks import Notice, NoticeKind, StepReport
 from rljob_api.wire.weights import CheckpointRecord, CheckpointRequest
-from rljob_workers.dcs.coordinator.context import CoordinatorContext
+from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, not_found
 from rljob_workers.dcs.coordinator.epochs import Epochs
-from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.rank_lives import RankLives
-from rljob_workers.dcs.coordinator.records import ACKNOWLEDGED, ATTEMPTS, FAILURES, GIVEN_UP, RECORD
-from rljob_workers.dcs.counters import PASSED_OVER
+from rljob_workers.dcs.coordinator.records import ACKNOWLEDGED, ATTEMPTS, FAILURES, GIVEN_UP, RECORD, Change
+from rljob_workers.dcs.membership.counters import PASSED_OVER
 
 NOTICED = {
     NoticeKind.WRONG_WEIGHTS: EventKind.WRONG_WEIGHTS,
@@ -27,6 +27,7 @@ NOTICED = {
     NoticeKind.ENGINE_STANDS_STILL: EventKind.ENGINE_STANDS_STILL,
 }
 """As what each kind of notice is told."""
+
 
 MAX_ACKNOWLEDGED = 1000
 """Acknowledged failures that are remembered, so that a second report of one does not come back as new."""
@@ -137,3 +138,80 @@ class Progress:
             at=self._context.wall(),
         )
         self.report_failure(failure, server_is_open=False)
+
+
+MOST_GIVEN_UP = 3
+"""Attempts in a row: a job that cannot save would lose ever more to its next failure."""
+
+
+class Checkpoints:
+    """Attempts of this epoch."""
+
+    def __init__(self, context: CoordinatorContext, ranks: RankLives, progress: Progress) -> None:
+        self._context = context
+        self._ranks = ranks
+        self._progress = progress
+
+    def begin(self, request: CheckpointBegin) -> None:
+        """The leader has begun a checkpoint; what came before it is over. Twice is once."""
+        self._ranks.check_life(request.life)
+        known = self.attempt(request.folder)
+        parts = [] if known is None else known.parts
+        attempt = CheckpointAttempt(epoch=request.life.epoch, id=request.id, wanted=request.parts, parts=parts)
+        self._commit([*self._outdated(request), ATTEMPTS.put(request.folder, attempt)])
+
+    def take_part(self, request: CheckpointPartRequest) -> CheckpointAttempt:
+        """A rank has written its part; the attempt as it is with it. Twice is once."""
+        self._ranks.check_life(request.life)
+        known = self.attempt(request.folder) or CheckpointAttempt(epoch=request.life.epoch, id=request.id)
+        others = [part for part in known.parts if part.writer != request.part.writer]
+        attempt = known.model_copy(update={"parts": [*others, request.part]})
+        self._commit([ATTEMPTS.put(request.folder, attempt)])
+        return attempt
+
+    def attempt(self, folder: str) -> CheckpointAttempt | None:
+        """A checkpoint in work; None for one of which nothing was heard."""
+        return self._context.store.get(ATTEMPTS, folder)
+
+    def whole(self, folder: str) -> CheckpointAttempt | None:
+        """The attempt once every part of it is there."""
+        attempt = self.attempt(folder)
+        return attempt if attempt is not None and attempt.is_whole else None
+
+    def give_up(self, request: CheckpointGiveUp) -> None:
+        """Tells whose part is missing; the third time in a row the job fails by that name. Twice is once."""
+        self._ranks.check_life(request.life)
+        attempt = self.attempt(request.folder)
+        if attempt is None:
+            raise not_found(f"checkpoint {request.folder}: it was not begun.")
+        if attempt.given_up:
+            return
+        count = (self._context.store.value(GIVEN_UP) or 0) + 1
+        missing = ", ".join(map(str, attempt.missing))
+        message = (
+            f"Checkpoint {attempt.id} was given up: after {request.waited_seconds:.0f} s the part of {missing} was "
+            "missing. The record before stands."
+        )
+        event = self._context.event(EventKind.CHECKPOINT_GIVEN_UP, request.life.epoch, message)
+        over = attempt.model_copy(update={"given_up": True})
+        self._context.emit_once(
+            "given_up", request.folder, event, ATTEMPTS.put(request.folder, over), GIVEN_UP.put(count)
+        )
+        if count >= MOST_GIVEN_UP:
+            cause, role = f"checkpoints/{request.folder}", request.life.key.role
+            self._progress.report_found(
+                FailureKind.REPORTED, role, cause, f"{count} checkpoints in a row were given up. {message}"
+            )
+
+    def _outdated(self, request: CheckpointBegin) -> list[Change]:
+        """What a new attempt leaves behind; parts of later versions may have been reported already."""
+        return [
+            ATTEMPTS.drop(folder)
+            for folder, attempt in self._context.store.rows(ATTEMPTS).items()
+            if folder != request.folder
+            and (attempt.epoch != request.life.epoch or attempt.id.version <= request.id.version)
+        ]
+
+    def _commit(self, changes: list[Change]) -> None:
+        self._context.store.commit(changes)
+        self._context.notify(Topic.CHECKPOINTS)

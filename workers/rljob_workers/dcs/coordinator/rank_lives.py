@@ -1,7 +1,7 @@
-"""Lives of ranks: their registrations, beats and ends; the fencing of earlier ones.
+"""Lives of ranks: registration, beats, readiness of their roles, ends, and the fencing of earlier lives.
 
-Called by the coordinator in its thread. Registrations are durable; what a rank waits for is heard again after a restart
-of the coordinator, and ages are counted from its start.
+The coordinator calls it in its thread. Registrations are durable; beats are in memory only, are received again after a
+restart of the coordinator, and ages count from its start.
 """
 
 from __future__ import annotations
@@ -12,23 +12,80 @@ from dataclasses import dataclass
 
 from rljob_api.names import Role
 from rljob_api.role_traits import TRAITS
+from rljob_api.spec import RestartPolicySpec
+from rljob_api.wire.epochs import DesiredState, PodOrder
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.identity import Life, PodKey
 from rljob_api.wire.launchers import LauncherHello
 from rljob_api.wire.observation import EventKind
-from rljob_api.wire.ranks import Beat, RankHello, RankState
-from rljob_workers.dcs.coordinator.advance import Advance
-from rljob_workers.dcs.coordinator.context import CoordinatorContext
-from rljob_workers.dcs.coordinator.demand import Demand
-from rljob_workers.dcs.coordinator.epochs import Epochs
-from rljob_workers.dcs.coordinator.ordered_topology import ordered_topology
-from rljob_workers.dcs.coordinator.orders_taken import OrdersTaken
-from rljob_workers.dcs.coordinator.readiness import RankStanding, readiness_mark
-from rljob_workers.dcs.coordinator.records import PODS, RANKS, RankEntry
-from rljob_workers.dcs.coordinator.refusals import Refused, fenced, wrong_epoch
-from rljob_workers.dcs.coordinator.store import Derived
-from rljob_workers.dcs.coordinator.table import Change
+from rljob_api.wire.ranks import Beat, BeatAnswer, RankHello, RankState
+from rljob_workers.dcs.coordinator.context import CoordinatorContext, Refused, fenced, wrong_epoch
+from rljob_workers.dcs.coordinator.demand import Advance, Demand
+from rljob_workers.dcs.coordinator.epochs import Epochs, OrdersTaken, ordered_topology
+from rljob_workers.dcs.coordinator.records import PODS, RANKS, Change, Derived, RankEntry
 from rljob_workers.transfer_queue.admin import InWork
+
+
+@dataclass(frozen=True, slots=True)
+class RankStanding:
+    """A registered rank: whose life it is and whether it said that it is Ready."""
+
+    life: Life
+    ready: bool
+
+
+def readiness_mark(
+    role: Role,
+    desired: DesiredState,
+    ranks_per_pod: Mapping[str, int],
+    ranks: Mapping[str, RankStanding],
+) -> str | None:
+    """Names the Ready state of a role: one word per set of lives; None while any rank is missing.
+
+    Every pod of the role that is wanted counts: it must be registered (`ranks_per_pod` has it) and each of its ranks
+    must be Ready in the wanted epoch and generation. A role without pods is never Ready.
+    """
+    orders = [order for order in desired.pods if order.pod.role is role]
+    if not orders or len(orders) < desired.replicas.get(role.value, 0):
+        return None
+    incarnations: list[str] = []
+    for order in orders:
+        ready = _ready_lives(order, ranks_per_pod.get(str(order.pod), 0), ranks)
+        if ready is None:
+            return None
+        incarnations += ready
+    return f"{desired.epoch}:" + ",".join(sorted(incarnations))
+
+
+def _ready_lives(order: PodOrder, num_ranks: int, ranks: Mapping[str, RankStanding]) -> list[str] | None:
+    """Incarnations of the pod's ranks if all are Ready."""
+    lives: list[str] = []
+    for rank in range(num_ranks):
+        standing = ranks.get(f"{order.pod}.{rank}")
+        if standing is None or not standing.ready:
+            return None
+        life = standing.life
+        if life.epoch != order.epoch or life.generation != order.generation:
+            return None
+        lives.append(life.incarnation)
+    return lives or None
+
+
+BEAT_SHARE = 1 / 6
+"""Of the time after which a silent rank hangs: five beats may go astray."""
+
+
+BEAT_BOUNDS_SECONDS = (0.5, 5.0)
+"""Hundreds of ranks beat; and status and metrics are as old as the last beat."""
+
+
+Judged = BeatAnswer | Refused
+
+
+def beat_interval_seconds(policy: RestartPolicySpec) -> float:
+    """How often ranks beat."""
+    low, high = BEAT_BOUNDS_SECONDS
+    return min(max(policy.heartbeat_timeout_seconds * BEAT_SHARE, low), high)
 
 
 @dataclass(frozen=True, slots=True)

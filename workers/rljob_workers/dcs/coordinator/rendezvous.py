@@ -11,14 +11,10 @@ from collections import defaultdict
 
 from rljob_api.wire.identity import Life, RankKey
 from rljob_api.wire.ranks import Rendezvous
-from rljob_workers.dcs.coordinator.context import CoordinatorContext
-from rljob_workers.dcs.coordinator.epochs import Epochs
-from rljob_workers.dcs.coordinator.notifier import Topic
-from rljob_workers.dcs.coordinator.ordered_topology import ordered_topology
-from rljob_workers.dcs.coordinator.orders_taken import OrdersTaken
+from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, fenced, wrong_epoch
+from rljob_workers.dcs.coordinator.epochs import Epochs, OrdersTaken, ordered_topology
 from rljob_workers.dcs.coordinator.rank_lives import RankLives
 from rljob_workers.dcs.coordinator.records import RENDEZVOUS
-from rljob_workers.dcs.coordinator.refusals import fenced, wrong_epoch
 
 
 class RendezvousTable:

@@ -1,6 +1,7 @@
-"""The one thread in which the coordinator works, and the long polls that look into it.
+"""The one thread in which the coordinator works, the long polls that read from it, and beats carried out in batches.
 
-Called by `app`. Turns the errors of Redis and of the queue into refusals; a lost connection closes the gate.
+The HTTP side calls it from the event loop. Turns errors of Redis and of the queue into refusals; a lost connection
+closes the gate.
 """
 
 from __future__ import annotations
@@ -9,19 +10,31 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import redis
 
+from rljob_api.wire.ranks import Beat, BeatAnswer
+from rljob_workers.dcs.coordinator.context import (
+    UNAVAILABLE,
+    Notifier,
+    Refused,
+    Topic,
+    dead,
+    fenced,
+    incomplete,
+    not_open,
+    wrong_epoch,
+)
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
-from rljob_workers.dcs.coordinator.notifier import Notifier, Topic
-from rljob_workers.dcs.coordinator.refusals import UNAVAILABLE, Refused, dead, fenced, incomplete, not_open, wrong_epoch
+from rljob_workers.dcs.coordinator.rank_lives import Judged
 from rljob_workers.transfer_queue import errors as queue_errors
 
 T = TypeVar("T")
+
 
 OPENING_PATIENCE_SECONDS = 4.0
 """How long a request waits for a restarted control Redis to be opened before it is sent away to ask again."""
@@ -126,3 +139,62 @@ def _refusal_of(error: queue_errors.QueueError) -> Refused:
             return incomplete(str(error))
         case _:
             return not_open(str(error))
+
+
+W = TypeVar("W")
+
+
+CarryOut = Callable[[Sequence[Beat]], Sequence[Judged]]
+
+
+class Thread(Protocol):
+    """Where work is done one after another."""
+
+    async def do(self, work: Callable[[], W]) -> W:
+        """Carries out `work`; raises what it raises."""
+        ...
+
+
+class Beats:
+    """The beats that wait, and those that are carried out now."""
+
+    def __init__(self, thread: Thread, carry_out: CarryOut) -> None:
+        """`carry_out` answers each of some beats, in their order; it raises where none of them could be carried out."""
+        self._thread = thread
+        self._carry_out = carry_out
+        self._waiting: list[tuple[Beat, asyncio.Future[BeatAnswer]]] = []
+        self._work: asyncio.Task[None] | None = None
+
+    async def answer(self, beat: Beat) -> BeatAnswer:
+        """Once it was carried out. Raises Refused for a life that is over, and where the control Redis is not open."""
+        answered: asyncio.Future[BeatAnswer] = asyncio.get_running_loop().create_future()
+        self._waiting.append((beat, answered))
+        if self._work is None:
+            self._work = asyncio.create_task(self._carry_out_all())
+        return await answered
+
+    async def _carry_out_all(self) -> None:
+        try:
+            while self._waiting:
+                await self._carry_out_waiting()
+        finally:
+            self._work = None
+
+    async def _carry_out_waiting(self) -> None:
+        now, self._waiting = self._waiting, []
+        try:
+            answers = await self._thread.do(partial(self._carry_out, [beat for beat, _ in now]))
+        except Exception as error:  # the requests raise it, each of them
+            for _, answered in now:
+                _fail(answered, error)
+            return
+        for (_, answered), answer in zip(now, answers, strict=True):
+            if isinstance(answer, Refused):
+                _fail(answered, answer)
+            elif not answered.done():
+                answered.set_result(answer)
+
+
+def _fail(answered: asyncio.Future[BeatAnswer], error: Exception) -> None:
+    if not answered.done():  # else its request was given up
+        answered.set_exception(error)

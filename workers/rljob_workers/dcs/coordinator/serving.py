@@ -21,19 +21,16 @@ from redis.retry import Retry
 from rljob_api.spec import RLJob
 from rljob_api.wire.identity import Endpoints
 from rljob_api.wire.observation import ServerState
-from rljob_workers.dcs.context import checkpoint_dir
 from rljob_workers.dcs.coordinator.app import build_app
-from rljob_workers.dcs.coordinator.context import CoordinatorContext
+from rljob_workers.dcs.coordinator.context import CoordinatorContext, Notifier, Refused, Topic
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
-from rljob_workers.dcs.coordinator.freeze_detector import TICK_SECONDS
-from rljob_workers.dcs.coordinator.notifier import Notifier, Topic
-from rljob_workers.dcs.coordinator.opening import ON_ONE_MACHINE, OpeningPatience
-from rljob_workers.dcs.coordinator.refusals import Refused
+from rljob_workers.dcs.coordinator.records import Store
 from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
-from rljob_workers.dcs.coordinator.store import Store
-from rljob_workers.keepalive import redis_options
+from rljob_workers.dcs.coordinator.server_gate import ON_ONE_MACHINE, TICK_SECONDS, OpeningPatience
+from rljob_workers.dcs.membership.rank_context import checkpoint_dir
 from rljob_workers.kept_logs import KeptLogs
 from rljob_workers.pipeline import queue_shape
+from rljob_workers.sockets import redis_options
 from rljob_workers.transfer_queue.admin import QueueAdmin, QueueAdminTiming
 
 REDIS_TIMEOUT_SECONDS = 2.0

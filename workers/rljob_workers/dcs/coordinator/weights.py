@@ -1,7 +1,7 @@
-"""Which weights exist and who serves them.
+"""Which weights exist, which of their parts were reported, and who serves them.
 
-Called by the coordinator in its thread. Keeps the newest weight of each stream and the parts of the next; never touches
-bytes, nor the checksums of chunks, which travel with them.
+The coordinator calls it in its thread. Keeps the newest weight of each stream and the parts of the next; never touches
+their bytes.
 """
 
 from __future__ import annotations
@@ -11,14 +11,41 @@ from dataclasses import dataclass
 from rljob_api.wire.identity import Life, WeightId
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.weights import OfferedPart, PartRequest, SourceRequest, Stream, WeightOffer, WeightPart
-from rljob_workers.dcs.coordinator.context import CoordinatorContext
+from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, bad_request, dead
 from rljob_workers.dcs.coordinator.epochs import Epochs
-from rljob_workers.dcs.coordinator.notifier import Topic
 from rljob_workers.dcs.coordinator.rank_lives import RankLives
-from rljob_workers.dcs.coordinator.records import EPOCH, OFFERS, PARTS, RANKS, OfferEntry
-from rljob_workers.dcs.coordinator.refusals import bad_request, dead
-from rljob_workers.dcs.coordinator.store import Derived
-from rljob_workers.dcs.coordinator.weight_parts import Gathering, gathered, is_newer
+from rljob_workers.dcs.coordinator.records import EPOCH, OFFERS, PARTS, RANKS, Derived, Gathering, OfferEntry, OwnedPart
+
+
+def is_newer(weight: WeightId, than: WeightId) -> bool:
+    """Whether a weight comes after another: a later lineage first, then a later version."""
+    return (weight.lineage, weight.version) > (than.lineage, than.version)
+
+
+def gathered(before: Gathering | None, part: WeightPart, owner: str, epoch: int) -> Gathering | None:
+    """What is there once `part` was owned; None for one of an older weight than is being owned of.
+
+    Parts of an earlier epoch are forgotten: their owners are gone. ValueError where `part` cannot belong to the others.
+    """
+    owned = {part.index: OwnedPart(part=part, owner=owner)}
+    if before is None or before.epoch != epoch or is_newer(part.id, before.first.id):
+        return Gathering(epoch=epoch, parts=_fitting(owned))
+    if is_newer(before.first.id, part.id):
+        return None
+    first = before.first
+    if (first.count, first.layout) != (part.count, part.layout):
+        raise ValueError(
+            f"part {part.index} of {part.stream.value} {part.id}: its layout ({part.layout}, {part.count} parts) is "
+            f"not that of the parts before it ({first.layout}, {first.count}). All ranks must assign tensors alike."
+        )
+    return Gathering(epoch=epoch, parts=_fitting({**before.parts, **owned}))
+
+
+def _fitting(parts: dict[int, OwnedPart]) -> dict[int, OwnedPart]:
+    for index, owned in parts.items():
+        if index >= owned.part.count:
+            raise ValueError(f"part {index} of {owned.part.id}: there are {owned.part.count} parts, counted from 0.")
+    return parts
 
 
 @dataclass(frozen=True, slots=True)

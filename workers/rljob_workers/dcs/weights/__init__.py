@@ -6,9 +6,9 @@ Called by roles. A role never asks which backend it has.
 from __future__ import annotations
 
 from rljob_api.spec import WeightBackend
-from rljob_workers.dcs.context import RankContext
-from rljob_workers.dcs.session import RankSession
-from rljob_workers.dcs.weights.base import StagedWeights, WeightPublisher, WeightReceiver
+from rljob_workers.dcs.membership.rank_context import RankContext
+from rljob_workers.dcs.membership.session import RankSession
+from rljob_workers.dcs.weights.transport import StagedWeights, WeightPublisher, WeightReceiver
 
 __all__ = ["StagedWeights", "WeightPublisher", "WeightReceiver", "build_publisher", "build_receiver"]
 

@@ -1,12 +1,14 @@
-"""The HostStaged transport: each rank leaves its part in host memory and goes on; receivers pull all parts.
+"""The HostStaged transport: each rank leaves its part in host memory; receivers pull all parts, once for each pod.
 
-Chosen in the factory of this package. Half a weight is never visible: it is offered after the last of its parts was
-told, and a receiver's folder appears after the last chunk of the last part is verified.
+Chosen in the factory of this package. A weight is offered after its last part was reported; a receiver's folder gets
+its name after the last chunk of the last part is verified. The ranks of a pod take turns: the second links what the
+first has pulled.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -17,25 +19,134 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljob_api.failpoints import failpoint
-from rljob_api.wire.identity import WeightId
+from rljob_api.wire.identity import PodKey, WeightId
 from rljob_api.wire.weights import PartRequest, Probe, SourceRequest, Stream, WeightOffer, WeightPart
-from rljob_workers.dcs.blob import digest_of, stage_blob, tensor_names
-from rljob_workers.dcs.channel import ChannelBroken, HttpChannel
-from rljob_workers.dcs.client import ATTEMPT_SECONDS, CoordinatorClient
-from rljob_workers.dcs.context import RankContext
-from rljob_workers.dcs.session import RankSession
-from rljob_workers.dcs.weights.base import StagedWeights, WeightPublisher, WeightReceiver
-from rljob_workers.dcs.weights.pod_pulls import PodPulls, folder_name
-from rljob_workers.dcs.weights.pulling import WantedPart, monotonic_terms, pull
-from rljob_workers.dcs.weights.serving import ChunkServer, ServedPart
+from rljob_workers.dcs.errors import WeightTimeout
+from rljob_workers.dcs.membership.coordinator_http import ATTEMPT_SECONDS, ChannelBroken, CoordinatorClient, HttpChannel
+from rljob_workers.dcs.membership.rank_context import RankContext
+from rljob_workers.dcs.membership.session import RankSession
+from rljob_workers.dcs.tensor_bytes import digest_of, stage_blob, tensor_names
+from rljob_workers.dcs.weights.chunk_transfer import ChunkServer, ServedPart, WantedPart, monotonic_terms, pull
+from rljob_workers.dcs.weights.transport import StagedWeights, WeightPublisher, WeightReceiver
 from rljob_workers.models.blob import INDEX_FILE, part_file
 from rljob_workers.models.share import WHOLE, WeightShare
 
 if TYPE_CHECKING:
     import torch
 
+
+TURN_SECONDS = 0.05
+"""Between two looks whether the rank that pulls is done."""
+
+
+KEPT_IN_POD = 2
+"""A rank that is slower than the others of its pod may still want the weight before the newest."""
+
+
+CHECKSUMS = ".checksums"
+
+
+class PodPulls:
+    """What the ranks of one pod have pulled, in memory that they share."""
+
+    def __init__(self, weights_dir: Path, pod: PodKey, timeout_seconds: float) -> None:
+        self._pod = pod
+        self._root = weights_dir / f"{pod}.pulled"
+        self._root.mkdir(parents=True, exist_ok=True)
+        self._lock = weights_dir / f"{pod}.lock"
+        self._timeout = timeout_seconds
+
+    @contextlib.contextmanager
+    def turn(self, pulse: Callable[[], None]) -> Iterator[None]:
+        """This rank's turn to look and to pull; a rank that dies in its turn loses it.
+
+        Raises WeightTimeout where another rank of the pod has not finished within the time of a pull.
+        """
+        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._take(descriptor, pulse)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def find(self, offer: WeightOffer) -> dict[int, bytes] | None:
+        """The checksums of each part, where this very weight was pulled already."""
+        folder = self.folder_of(offer)
+        found = {}
+        for part in offer.parts:
+            path = folder / part_file(part.index, len(offer.parts))
+            try:
+                checksums = path.with_name(path.name + CHECKSUMS).read_bytes()
+            except FileNotFoundError:
+                return None
+            if digest_of(checksums) != part.digest:
+                return None  # another layout, or a job before this one
+            found[part.index] = checksums
+        return found
+
+    @contextlib.contextmanager
+    def pulling(self, offer: WeightOffer) -> Iterator[Path]:
+        """A folder to pull into, which goes again unless `keep` was called."""
+        partial = self._root / f".partial-{self.folder_of(offer).name}"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        try:
+            yield partial
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def keep(self, offer: WeightOffer, pulled: Path, checksums: Mapping[int, bytes]) -> None:
+        """All parts of `pulled` are right: from now on it is found."""
+        for index, content in checksums.items():
+            (pulled / (part_file(index, len(offer.parts)) + CHECKSUMS)).write_bytes(content)
+        folder = self.folder_of(offer)
+        shutil.rmtree(folder, ignore_errors=True)
+        pulled.rename(folder)
+        self._prune(offer)
+
+    def link(self, offer: WeightOffer, target: Path) -> None:
+        """Makes `target` a folder of its own with the same files."""
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
+        for path in self.folder_of(offer).iterdir():
+            if not path.name.endswith(CHECKSUMS):
+                os.link(path, target / path.name)
+
+    def folder_of(self, offer: WeightOffer) -> Path:
+        """Where the pod has this weight."""
+        return self._root / folder_name(offer)
+
+    def _take(self, descriptor: int, pulse: Callable[[], None]) -> None:
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                pulse()
+            if time.monotonic() >= deadline:
+                raise WeightTimeout(
+                    f"{self._pod}: another rank of this pod has been pulling a weight for {self._timeout:.0f} s "
+                    "(weightSync.timeoutSeconds)."
+                )
+            time.sleep(TURN_SECONDS)
+
+    def _prune(self, newest: WeightOffer) -> None:
+        """Older weights of the stream; ranks that still read one have links of their own."""
+        of_stream = sorted(self._root.glob(f"{newest.stream.value}-*"), key=lambda path: path.stat().st_mtime_ns)
+        for path in of_stream[:-KEPT_IN_POD]:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def folder_name(offer: WeightOffer) -> str:
+    """Of a weight, in the pod's memory and in each rank's own."""
+    return f"{offer.stream.value}-{offer.id.lineage}-{offer.id.version}"
+
+
 POLL_SECONDS = 0.5
 """One turn of the long poll: how long a receiver stays away from its pulse."""
+
+
 KEPT_FOLDERS = 2
 """The newest weight, and the one before it that an engine may still be loading."""
 

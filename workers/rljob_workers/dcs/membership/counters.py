@@ -1,0 +1,67 @@
+"""Counters that a rank may send with its beats, and what each counts. Others are left out of /metrics."""
+
+from rljob_api.names import Role
+from rljob_api.role_traits import TRAITS
+from rljob_workers.telemetry.exposition import Family
+from rljob_workers.transfer_queue.types import Withheld
+
+LOOP_SECONDS = "loop_seconds"
+
+
+STARVED_SECONDS = "starved_seconds"
+
+
+WITHHELD_SECONDS = "withheld_seconds"
+
+
+PASSED_OVER = "prompts_passed_over"
+
+
+RANK_LABELS = ("role", "replica", "rank")
+
+
+COUNTERS: dict[str, str] = {
+    LOOP_SECONDS: "Seconds that the main loop of a rank of actor or rollout has run.",
+    STARVED_SECONDS: "Of them, those in which a rank of the actor waited for rows.",
+    WITHHELD_SECONDS: "Of those of a rollout, the part of its engine's capacity that was idle, its tickets withheld.",
+    "groups_put": "Groups of samples that a rollout rank has put into the queue.",
+    "groups_lost": "Groups that were refused since their ticket had been given to another.",
+    "groups_redrawn": "Groups with fewer than two scored samples, drawn again.",
+    PASSED_OVER: "Prompts that were too long.",
+    "queue_claims": "Claims that brought rows.",
+    "queue_rows": "Rows that a rank has claimed.",
+    "queue_got_bytes": "Bytes of values read from the queue.",
+    "queue_put_bytes": "Bytes of chunks put into the queue.",
+    "queue_wait_seconds": "Seconds that a rank has waited for the rows that it then got.",
+    "reward_retries": "Calls for groups whose reward had failed.",
+    "samples_unscored": "Samples that stayed without a score.",
+    "skipped_steps": "Optimizer steps whose loss or gradient was not finite.",
+    **{f"withheld_{reason.value.lower()}": f"Times that a rank got no ticket: {reason.value}." for reason in Withheld},
+}
+"""Only grow within one life; exported as `rljob_rank_NAME_total`."""
+
+
+_OF_TICKETS = (
+    "groups_put",
+    "groups_lost",
+    "groups_redrawn",
+    PASSED_OVER,
+    "reward_retries",
+    "samples_unscored",
+)
+
+
+_OF_STEPS = ("skipped_steps",)
+
+
+def from_zero(role: Role) -> dict[str, float]:
+    """What a rank of this role counts, before anything was counted.
+
+    A counter that begins with its first event hides it: Prometheus counts only what comes after the first value.
+    """
+    traits = TRAITS[role]
+    names = (_OF_TICKETS if traits.draws_tickets else ()) + (_OF_STEPS if traits.leads else ())
+    return dict.fromkeys(names, 0.0)
+
+
+FAMILIES = {f"rljob_rank_{name}_total": Family(text, RANK_LABELS) for name, text in COUNTERS.items()}

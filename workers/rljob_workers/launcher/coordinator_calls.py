@@ -1,0 +1,319 @@
+"""Requests of a pod's first process to the coordinator: its replica, registration, polls for orders, failure reports.
+
+`pod` and `launcher` call it from their loops. Nothing here starts a thread; only registration waits. A failure report
+is repeated until the coordinator has it; its id is its cause, so that a repetition is harmless.
+
+    client = LauncherClient(endpoints)
+    client.register(hello)
+    pending = client.begin_poll(poll)
+    while not pending.ready():
+        select.select([pending.fileno(), children], [], [], 0.2)   # fileno() anew each turn; the time-out is needed
+    answer = pending.result()                                      # None: not reached, poll again
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from urllib.parse import quote
+
+from pydantic import ValidationError
+
+from rljob_api.wire.failures import Failure
+from rljob_api.wire.identity import Endpoints, PodKey
+from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll, ReplicaAnswer
+from rljob_workers.dcs.errors import CoordinatorUnreachable
+from rljob_workers.dcs.membership.coordinator_http import (
+    ATTEMPT_SECONDS,
+    PAUSE_SECONDS,
+    Answer,
+    ChannelBroken,
+    CoordinatorClient,
+    HttpChannel,
+    PendingAnswer,
+    accept,
+)
+
+LOG_SECONDS = 30.0
+"""Between two lines about one wait."""
+
+
+class WaitLog:
+    """One wait: from its making, or the last `end`, on."""
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float]) -> None:
+        self._log = log
+        self._clock = clock
+        self.end()
+
+    def end(self) -> None:
+        """It is over; the next one begins."""
+        self._begun = self._logged = self._clock()
+
+    def turn(self, sentence: str) -> None:
+        """It goes on; `sentence` says who waits for what."""
+        now = self._clock()
+        if now - self._logged >= LOG_SECONDS:
+            self._logged = now
+            self._log.info("%s (for %.0f s by now)", sentence, now - self._begun)
+
+
+WAIT_SECONDS = 20.0
+"""How long the coordinator may hold the question."""
+
+
+REPLICA_ANSWER_SECONDS = 5.0
+"""How much longer its answer may take."""
+
+
+REPLICA_PAUSE_SECONDS = 1.0
+"""Before the question is asked again of a coordinator that was not reached or refused."""
+
+
+_log = logging.getLogger(__name__)
+
+
+class ReplicaQuestion:
+    """One question at a time, from a loop."""
+
+    def __init__(self, endpoints: Endpoints, pod_uid: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._channel = HttpChannel(endpoints.coordinator, endpoints.token, clock)
+        self._url = endpoints.coordinator
+        self._pod_uid = pod_uid
+        self._clock = clock
+        self._pending: PendingAnswer | None = None
+        self._not_before = 0.0
+        self._wait = WaitLog(_log, clock)
+        self._why = "it has not answered yet"
+
+    def turn(self) -> PodKey | None:
+        """Asks, or takes the answer; the replica once it is known."""
+        if self._pending is not None and self._pending.ready():
+            pending, self._pending = self._pending, None
+            found = self._hear(pending)
+            if found is not None:
+                return found
+        if self._pending is None and self._clock() >= self._not_before:
+            self._ask()
+        self._wait.turn(f"pod {self._pod_uid} waits to hear from {self._url} which replica it is: {self._why}")
+        return None
+
+    def watch(self, poller: select.poll) -> None:
+        """Registers what is waited for."""
+        if self._pending is not None and self._pending.fileno() >= 0:
+            poller.register(self._pending.fileno(), select.POLLIN)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._channel.close()
+
+    def _ask(self) -> None:
+        path = f"/v1/replicas/{quote(self._pod_uid, safe='')}?wait={WAIT_SECONDS}"
+        try:
+            self._pending = self._channel.begin("GET", path, None, timeout=WAIT_SECONDS + REPLICA_ANSWER_SECONDS)
+        except ChannelBroken as error:
+            self._later(f"it cannot be reached ({error})")
+
+    def _hear(self, pending: PendingAnswer) -> PodKey | None:
+        try:
+            answer = pending.result()
+        except ChannelBroken as error:
+            self._channel.close()
+            self._later(f"it did not answer ({error})")
+            return None
+        if answer.status != 200:
+            self._later(f"it refuses (status {answer.status}: {_text(answer)})")
+            return None
+        try:
+            found = ReplicaAnswer.model_validate_json(answer.body).pod
+        except ValidationError:
+            self._later(f"its answer is not understood ({_text(answer)})")
+            return None
+        self._why = "no replica is ordered to be this pod yet"
+        return found
+
+    def _later(self, why: str) -> None:
+        self._why = why
+        self._not_before = self._clock() + REPLICA_PAUSE_SECONDS
+
+
+def _text(answer: Answer) -> str:
+    return answer.body[:300].decode(errors="replace")
+
+
+REPORT_SECONDS = 60.0
+"""How long registration and failure reports are tried: they must outlive a restart of the coordinator."""
+
+
+NOT_FOUND = 404
+
+
+class PendingOrder:
+    """A poll on its way."""
+
+    def __init__(
+        self, pending: PendingAnswer | None, not_before: float, idle: socket.socket, clock: Callable[[], float]
+    ) -> None:
+        self._pending = pending
+        self._not_before = not_before
+        self._idle = idle
+        self._clock = clock
+        self.registration_lost = False
+        """The coordinator does not know this launcher any more; the client registers it again by itself."""
+
+    def fileno(self) -> int:
+        """For select; ask anew each turn. Never readable where the coordinator could not be reached."""
+        descriptor = -1 if self._pending is None else self._pending.fileno()
+        return descriptor if descriptor >= 0 else self._idle.fileno()
+
+    def ready(self) -> bool:
+        """Whether `result()` returns without waiting. Never blocks."""
+        if self._pending is None:
+            return self._clock() >= self._not_before
+        return self._pending.ready()
+
+    def result(self) -> LauncherAnswer | None:
+        """The answer; None when the coordinator was not reached or is not open (poll again). Raises LifeOver."""
+        if self._pending is None:
+            return None
+        try:
+            answer = self._pending.result()
+        except ChannelBroken:
+            return None
+        self.registration_lost = answer.status == NOT_FOUND
+        if answer.status >= 500 or self.registration_lost:
+            return None
+        return LauncherAnswer.model_validate_json(accept(answer))
+
+
+class LauncherClient:
+    """One launcher's two connections: polls on one, everything else on the other. Close it in a forked child."""
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        patience_seconds: float = REPORT_SECONDS,
+    ) -> None:
+        """`patience_seconds`: how long one call of `register` tries."""
+        self._patience_seconds = patience_seconds
+        self._clock = clock
+        self._calls = CoordinatorClient(endpoints, clock)
+        self._polls = HttpChannel(endpoints.coordinator, endpoints.token, clock)
+        self._idle, self._idle_peer = socket.socketpair()
+        self._hello: LauncherHello | None = None
+        self._last: PendingOrder | None = None
+
+    def register(self, hello: LauncherHello) -> None:
+        """Registers this life of the launcher, fencing earlier ones. Raises LifeOver, CoordinatorUnreachable."""
+        self._hello = hello
+        self._calls.call("POST", "/v1/launchers", hello, deadline=self._clock() + self._patience_seconds)
+
+    def begin_poll(self, poll: LauncherPoll) -> PendingOrder:
+        """Reports the pod's state and asks for an order other than `poll.carried`. One poll at a time."""
+        if self._hello is None:
+            raise ValueError("LauncherClient.begin_poll: the launcher is not registered. Call register(hello) first.")
+        is_lost = self._last is not None and self._last.registration_lost
+        path = f"/v1/launchers/{self._hello.launcher}/poll"
+        began, pending = self._clock(), None
+        try:
+            if is_lost:
+                self.register(self._hello.model_copy(update={"seen_seq": poll.seen_seq}))
+                is_lost = False
+            body = poll.model_dump_json().encode()
+            pending = self._polls.begin("POST", path, body, timeout=poll.wait_seconds + ATTEMPT_SECONDS)
+        except (ChannelBroken, CoordinatorUnreachable):
+            pass
+        # An attempt that took long (nothing refuses, nothing answers) may take half of the time, and no more.
+        now = self._clock()
+        self._last = PendingOrder(pending, now + max(PAUSE_SECONDS, now - began), self._idle, self._clock)
+        self._last.registration_lost = is_lost
+        return self._last
+
+    def report_failure(self, failure: Failure) -> None:
+        """Reports a failure; durable when this returns. Same id, one failure. Raises CoordinatorUnreachable."""
+        self._calls.call("POST", "/v1/failures", failure, deadline=self._clock() + REPORT_SECONDS)
+
+    def close(self) -> None:
+        """Closes all connections (also in a forked child, which must not speak on its parent's)."""
+        self._calls.close()
+        self._polls.close()
+        self._idle.close()
+        self._idle_peer.close()
+
+
+REPORT_ANSWER_SECONDS = 5.0
+"""After this long without an answer the report is sent again."""
+
+
+REPORT_PAUSE_SECONDS = 0.2
+"""Between attempts while the coordinator is away: a restart of it takes a second or two."""
+
+
+_report_log = logging.getLogger(__name__)
+
+
+class FailureOutbox:
+    """Reports in order; one in flight."""
+
+    def __init__(self, endpoints: Endpoints, clock: Callable[[], float]) -> None:
+        self._channel = HttpChannel(endpoints.coordinator, endpoints.token, clock)
+        self._clock = clock
+        self._waiting: deque[Failure] = deque()
+        self._in_flight: PendingAnswer | None = None
+        self._not_before = 0.0
+
+    def __len__(self) -> int:
+        """Reports that the coordinator has not taken yet."""
+        return len(self._waiting)
+
+    def add(self, failure: Failure) -> None:
+        """Queues a report; `turn` sends it."""
+        self._waiting.append(failure)
+
+    def fileno(self) -> int:
+        """For select; -1 when no answer is awaited."""
+        return -1 if self._in_flight is None else self._in_flight.fileno()
+
+    def turn(self) -> None:
+        """Collects the answer if it is there, and sends the next report. Never waits."""
+        if self._in_flight is not None and self._in_flight.ready():
+            self._collect(self._in_flight)
+        if self._in_flight is None and self._waiting and self._clock() >= self._not_before:
+            self._send(self._waiting[0])
+
+    def close(self) -> None:
+        """Closes the connection (also in a forked child, which must not speak on it)."""
+        self._channel.close()
+
+    def _send(self, failure: Failure) -> None:
+        body = failure.model_dump_json().encode()
+        try:
+            self._in_flight = self._channel.begin("POST", "/v1/failures", body, timeout=REPORT_ANSWER_SECONDS)
+        except ChannelBroken as error:
+            self._later(str(error))
+
+    def _collect(self, pending: PendingAnswer) -> None:
+        self._in_flight = None
+        try:
+            answer = pending.result()
+        except ChannelBroken as error:
+            self._channel.close()
+            self._later(str(error))
+            return
+        if answer.status >= 500:
+            self._later(f"status {answer.status}")
+            return
+        failure = self._waiting.popleft()
+        if answer.status >= 400:
+            # Refused for good (an older epoch's death, for one): to repeat it would hold back those behind it.
+            _report_log.warning("report %s was refused: %s", failure.id, answer.body[:500].decode(errors="replace"))
+
+    def _later(self, why: str) -> None:
+        self._not_before = self._clock() + REPORT_PAUSE_SECONDS
+        _report_log.info("report %s is not taken yet (%s)", self._waiting[0].id, why)
