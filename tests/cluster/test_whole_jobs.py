@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rljob_operator.build.pod_group import MISSING_API
+from rljob_operator.build.scheduling import MISSING_API
 from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.gangs import SCHEDULER, Watched, add_groups, add_pretended_nodes, add_scheduler, pretended
 from tests.cluster.harness.gpus import asks_for, pretended_gpus

@@ -1,6 +1,6 @@
 {{/*
 What workloads.podTemplate brings, for the admission policy: a policy sees an RLJob and not the pods that it is merged into.
-The same rules as the operator's (build/trespasses.py), which has the last word; here the mention of a thing is enough.
+The same rules as the operator's (build/template_protection.py), which has the last word; here the mention of a thing is enough.
 */}}
 {{/* Entries of a list without those that only take one away. */}}
 {{- define "rljob.given" -}}

@@ -1,26 +1,46 @@
-"""All objects of a job, in the order in which they are applied: what others refer to comes first."""
+"""All objects of a job, in the order in which they are applied: objects that others refer to come first. Pure."""
 
 from collections.abc import Callable
 from functools import partial
 
+from rljob_api import cluster
 from rljob_api.cluster_rules import cluster_problems
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
-from rljob_operator.build.checkpoint_claim import Found, claim
-from rljob_operator.build.config import config
-from rljob_operator.build.coordinator import coordinator
-from rljob_operator.build.disruption import disruption_budget
-from rljob_operator.build.monitor import pod_monitor
-from rljob_operator.build.network import network_policies
-from rljob_operator.build.parts import Manifest, Owner, Platform, Site
-from rljob_operator.build.placement import makes_claim
-from rljob_operator.build.pod_group import MISSING_API, pod_group
+from rljob_operator.build.deployments import coordinator, role_deployment
+from rljob_operator.build.mounted_objects import Found, claim, config
+from rljob_operator.build.network import network_policies, services
+from rljob_operator.build.parts import Manifest, Owner, Platform, Site, manifest
 from rljob_operator.build.redis import control, storage
-from rljob_operator.build.roles import role_deployment
-from rljob_operator.build.services import services
+from rljob_operator.build.scheduling import MISSING_API, makes_claim, pod_group
+from rljob_operator.build.template_protection import Trespass
 from rljob_operator.build.template_rules import template_problems
-from rljob_operator.build.trespasses import Trespass
 from rljob_operator.options import OperatorOptions
+
+
+def disruption_budget(site: Site) -> Manifest:
+    """The budget, named as the job is."""
+    spec = {
+        "maxUnavailable": 1,
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        "selector": {"matchLabels": {cluster.LABEL_JOB: site.name}},
+    }
+    return manifest(site, ("policy/v1", "PodDisruptionBudget"), site.name, {"spec": spec})
+
+
+_LABELS = [cluster.LABEL_JOB, cluster.LABEL_COMPONENT, cluster.LABEL_ROLE]
+
+
+def pod_monitor(site: Site) -> Manifest:
+    """Named as the job is. Redis pods have no port of this name, and so no target."""
+    spec = {
+        "selector": {"matchLabels": {cluster.LABEL_JOB: site.name}},
+        "podTargetLabels": _LABELS,
+        # Else the label `job`, by which each series names its job, would be the scraper's own word for this monitor.
+        "podMetricsEndpoints": [{"port": "http", "path": "/metrics", "honorLabels": True}],
+    }
+    kind = ("monitoring.coreos.com/v1", "PodMonitor")
+    return manifest(site, kind, site.name, {"spec": spec}, labels=site.workloads.monitor_labels)
 
 
 class MissingApi(ValueError):

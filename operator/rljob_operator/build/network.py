@@ -1,21 +1,26 @@
-"""NetworkPolicies: who may talk to a job's pods, and whom they may talk to.
+"""The network of a job's pods: Services and NetworkPolicies.
 
-In: pods of the same job; the operator, to the coordinator; the scraper, to metrics. Out: Redis nowhere; the
-coordinator to the job's pods and to DNS; workers anywhere, since models, data and remote rewards may be anywhere.
+Services list pods that are not ready too: clients retry by themselves and connect as soon as a server listens. Workers
+have none: the coordinator hands out their addresses. In: pods of the same job; the operator, to the coordinator; the
+scraper, to metrics. Out: Redis nowhere; the coordinator to the job's pods and DNS; workers anywhere, since models, data
+and remote rewards may be anywhere. Pure.
 """
 
 from typing import Any
 
 from rljob_api import cluster
-from rljob_operator.build import coordinator
-from rljob_operator.build.metadata import manifest, selector
-from rljob_operator.build.parts import Manifest, Part, Site
+from rljob_operator.build import deployments
+from rljob_operator.build.parts import Manifest, Part, Site, manifest, selector
 from rljob_operator.build.redis import CONTROL_PART, STORAGE_PART
 from rljob_operator.options import CoordinatorAccess, Isolation
 
 _WORKERS = Part(cluster.COMPONENT_WORKER, "")
+
+
 _NAMESPACE = "kubernetes.io/metadata.name"
 """Kubernetes puts it on every namespace."""
+
+
 _DNS_PORT = 53
 
 
@@ -25,7 +30,7 @@ def network_policies(site: Site) -> list[Manifest]:
         return []
     return [
         _policy(
-            site, coordinator.PART, cluster.coordinator_name(site.name), _coordinator_in(site), _coordinator_out(site)
+            site, deployments.PART, cluster.coordinator_name(site.name), _coordinator_in(site), _coordinator_out(site)
         ),
         _policy(site, CONTROL_PART, cluster.control_name(site.name), [_from_job(site)], []),
         _policy(site, STORAGE_PART, cluster.storage_name(site.name), [_from_job(site)], []),
@@ -82,3 +87,33 @@ def _from_scraper(site: Site, port: int) -> dict[str, Any]:
 
 def _namespace(name: str | None) -> dict[str, Any]:
     return {"namespaceSelector": {} if name is None else {"matchLabels": {_NAMESPACE: name}}}
+
+
+_POD_NAME = "statefulset.kubernetes.io/pod-name"
+"""Kubernetes puts it on the pods of a StatefulSet."""
+
+
+_HTTP = {"name": "http", "port": cluster.COORDINATOR_PORT, "targetPort": "http"}
+
+
+_REDIS = {"name": "redis", "port": cluster.REDIS_PORT, "targetPort": "redis"}
+
+
+def services(site: Site) -> list[Manifest]:
+    """All of them."""
+    return [
+        _service(site, deployments.PART, cluster.coordinator_name(site.name), _HTTP),
+        _service(site, CONTROL_PART, cluster.control_name(site.name), _REDIS),
+        _service(site, STORAGE_PART, cluster.storage_name(site.name), _REDIS, clusterIP="None"),
+        *(_unit(site, unit) for unit in range(site.job.spec.transfer_queue.storage_units)),
+    ]
+
+
+def _unit(site: Site, unit: int) -> Manifest:
+    name = cluster.storage_unit_name(site.name, unit)
+    return _service(site, STORAGE_PART, name, _REDIS, selector={**selector(site, STORAGE_PART), _POD_NAME: name})
+
+
+def _service(site: Site, part: Part, name: str, port: dict[str, Any], **fields: Any) -> Manifest:  # noqa: ANN401 - JSON
+    spec = {"selector": selector(site, part), "ports": [port], "publishNotReadyAddresses": True, **fields}
+    return manifest(site, ("v1", "Service"), name, {"spec": spec}, part)

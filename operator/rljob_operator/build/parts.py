@@ -1,12 +1,19 @@
-"""What a build is made from, and the parts of a job that have pods. Values only."""
+"""What every object of a job is made from: the site, its parts with pods, their labels, owner, digests and replicas.
 
+Values and pure functions. A digest covers what an object was built for, so that an unchanged object is not built anew.
+"""
+
+import hashlib
+import json
 from dataclasses import dataclass
 from typing import Any
 
 from rljob_api import cluster
+from rljob_api.gang import required_replicas
 from rljob_api.names import Role
 from rljob_api.revision import revision
-from rljob_api.spec import RLJob
+from rljob_api.spec import CleanPodPolicy, RLJob, RLJobSpec
+from rljob_api.status import ConditionType, RLJobStatus
 from rljob_operator.options import OperatorOptions, WorkloadOptions
 
 Manifest = dict[str, Any]
@@ -69,10 +76,18 @@ class Part:
 
 
 WORKER_CONTAINER = "worker"
+
+
 COORDINATOR_CONTAINER = "coordinator"
+
+
 REDIS_CONTAINER = "redis"
+
+
 CONTAINERS = (WORKER_CONTAINER, COORDINATOR_CONTAINER, REDIS_CONTAINER)
 """Every container that the operator makes has one of these names."""
+
+
 CONTAINER_OF = {
     cluster.COMPONENT_WORKER: WORKER_CONTAINER,
     cluster.COMPONENT_COORDINATOR: COORDINATOR_CONTAINER,
@@ -80,3 +95,103 @@ CONTAINER_OF = {
     cluster.COMPONENT_STORAGE: REDIS_CONTAINER,
 }
 """Component -> its container."""
+
+
+def digest(value: Any) -> str:  # noqa: ANN401 - JSON
+    """Of anything that JSON can say; the order of keys does not count."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
+_STANDARD = {"app.kubernetes.io/name": "rljob", "app.kubernetes.io/managed-by": "rljob-operator"}
+
+
+def job_labels(site: Site) -> dict[str, str]:
+    """On every object."""
+    return {**_STANDARD, "app.kubernetes.io/instance": site.name, cluster.LABEL_JOB: site.name}
+
+
+def part_labels(site: Site, part: Part) -> dict[str, str]:
+    """On a part's objects and pods."""
+    role = {} if part.role is None else {cluster.LABEL_ROLE: part.role.value}
+    return {**job_labels(site), cluster.LABEL_COMPONENT: part.component, **role}
+
+
+def selector(site: Site, part: Part) -> dict[str, str]:
+    """What a part's pods are selected by. Never changes: a Deployment's selector cannot."""
+    role = {} if part.role is None else {cluster.LABEL_ROLE: part.role.value}
+    return {cluster.LABEL_JOB: site.name, cluster.LABEL_COMPONENT: part.component, **role}
+
+
+def manifest(
+    site: Site,
+    kind: tuple[str, str],
+    name: str,
+    body: dict[str, Any],
+    part: Part | None = None,
+    labels: dict[str, str] | None = None,
+) -> Manifest:
+    """An object of `kind` (apiVersion, kind) with everything but its metadata in `body`; `labels` come on top."""
+    own = job_labels(site) if part is None else part_labels(site, part)
+    made: Manifest = {
+        "apiVersion": kind[0],
+        "kind": kind[1],
+        "metadata": {
+            "name": name,
+            "namespace": site.owner.namespace,
+            "labels": {**(labels or {}), **own},
+            "ownerReferences": [_owner_reference(site)],
+        },
+        **body,
+    }
+    # What it was built for counts in the digest: an object that a new revision leaves as it is must say so too, or a
+    # later version of the operator would take it for one of an older revision and build it anew.
+    built_for = {cluster.ANNOTATION_BUILT_FOR: site.revision}
+    made["metadata"]["annotations"] = {
+        **built_for,
+        cluster.ANNOTATION_APPLIED: digest({**made, "annotations": built_for}),
+    }
+    return made
+
+
+def _owner_reference(site: Site) -> dict[str, Any]:
+    # Without blockOwnerDeletion, which wants a right on the owner's finalizers and would let a deletion wait.
+    return {
+        "apiVersion": site.job.api_version,
+        "kind": site.job.kind,
+        "name": site.name,
+        "uid": site.owner.uid,
+        "controller": True,
+    }
+
+
+_ENDED = (ConditionType.SUCCEEDED, ConditionType.FAILED)
+
+
+def role_replicas(site: Site, status: RLJobStatus, role: Role) -> int:
+    """Pods of a role: as many as the status has, draining ones among them; those it begins with before it has any."""
+    if _workers_gone(site.job.spec, status) or status.restart.releasing:
+        return 0
+    known = next((found for found in status.roles if found.name == role), None)
+    if known is not None:
+        return len(known.pods)
+    return 0 if site.job.spec.suspend else required_replicas(site.job.spec)[role]
+
+
+def infrastructure_replicas(site: Site, status: RLJobStatus, replicas: int) -> int:
+    """Pods of the coordinator or of Redis, `replicas` while the job needs them."""
+    spec = site.job.spec
+    if _is(status, ConditionType.SUSPENDED) or (spec.suspend and not status.roles):
+        return 0
+    return 0 if _ended(status) and spec.clean_pod_policy is CleanPodPolicy.ALL else replicas
+
+
+def _workers_gone(spec: RLJobSpec, status: RLJobStatus) -> bool:
+    return _is(status, ConditionType.SUSPENDED) or (_ended(status) and spec.clean_pod_policy is not CleanPodPolicy.NONE)
+
+
+def _ended(status: RLJobStatus) -> bool:
+    return any(_is(status, condition) for condition in _ENDED)
+
+
+def _is(status: RLJobStatus, condition: ConditionType) -> bool:
+    return any(found.type is condition and found.status == "True" for found in status.conditions)

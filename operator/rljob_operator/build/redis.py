@@ -10,13 +10,24 @@ from rljob_api import cluster
 from rljob_api.infrastructure_spec import ResourcesSpec
 from rljob_api.spec import PersistenceKind
 from rljob_api.status import RLJobStatus
-from rljob_operator.build.metadata import manifest, part_labels, selector
-from rljob_operator.build.parts import REDIS_CONTAINER, Manifest, Part, Site
-from rljob_operator.build.probes import LAST_WORDS, redis_probes
-from rljob_operator.build.resources import CONTROL, storage_resources
-from rljob_operator.build.scale import infrastructure_replicas
-from rljob_operator.build.secret import PASSWORD_KEY
-from rljob_operator.build.security import container_security
+from rljob_operator.build.containers import (
+    CONTROL_RESOURCES,
+    LAST_WORDS,
+    container_security,
+    redis_probes,
+    storage_resources,
+)
+from rljob_operator.build.mounted_objects import PASSWORD_KEY
+from rljob_operator.build.parts import (
+    REDIS_CONTAINER,
+    Manifest,
+    Part,
+    Site,
+    infrastructure_replicas,
+    manifest,
+    part_labels,
+    selector,
+)
 from rljob_operator.build.template import Given, pod_template
 
 CONTROL_PART = Part(cluster.COMPONENT_CONTROL, REDIS_CONTAINER)
@@ -37,7 +48,7 @@ def control(site: Site, status: RLJobStatus) -> Manifest:
     """The control Redis: synced every second, a torn tail cut off at the start."""
     persistence = site.job.spec.transfer_queue.redis.persistence
     claimed = persistence.kind is PersistenceKind.CLAIM
-    pod = _pod(site, _CONTROL_ARGUMENTS, [], CONTROL, volumes=[] if claimed else [_scratch()])
+    pod = _pod(site, _CONTROL_ARGUMENTS, [], CONTROL_RESOURCES, volumes=[] if claimed else [_scratch()])
     template = _template(site, CONTROL_PART, pod, site.job.spec.infrastructure.control.resources)
     replicas = infrastructure_replicas(site, status, 1)
     body = _stateful(site, CONTROL_PART, replicas, cluster.control_name(site.name), template)

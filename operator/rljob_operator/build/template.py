@@ -6,17 +6,18 @@ from typing import Any
 from rljob_api import cluster
 from rljob_api.infrastructure_spec import ResourcesSpec
 from rljob_api.role_traits import field_name
-from rljob_operator.build.brought import Brought
-from rljob_operator.build.digests import digest
-from rljob_operator.build.lost_nodes import bounded
-from rljob_operator.build.metadata import part_labels
-from rljob_operator.build.parts import CONTAINERS, Part, Site
-from rljob_operator.build.placement import LABEL_RUN_VOLUME, has_run_volume
-from rljob_operator.build.resources import with_given
-from rljob_operator.build.scheduling import pod_annotations, pod_labels, pod_scheduling
-from rljob_operator.build.security import pod_security
+from rljob_operator.build.containers import pod_security, with_given
+from rljob_operator.build.parts import CONTAINERS, Part, Site, digest, part_labels
+from rljob_operator.build.scheduling import (
+    LABEL_RUN_VOLUME,
+    bounded,
+    has_run_volume,
+    pod_annotations,
+    pod_labels,
+    pod_scheduling,
+)
 from rljob_operator.build.template_patch import patched
-from rljob_operator.build.trespasses import Trespass, trespasses
+from rljob_operator.build.template_protection import Brought, Trespass, trespasses
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 from rljob_api import cluster
 from rljob_api.role_traits import LEADING_ROLE, field_name
 from rljob_api.spec import RLJob
+from rljob_operator.build.containers import JOB, JOB_DIR, RUN, SECRET, STATE, overlap
 from rljob_operator.build.parts import (
     CONTAINERS,
     COORDINATOR_CONTAINER,
@@ -18,9 +19,8 @@ from rljob_operator.build.parts import (
     Owner,
     Site,
 )
-from rljob_operator.build.placement import shares_node
+from rljob_operator.build.scheduling import shares_node
 from rljob_operator.build.template_patch import DIRECTIVE, MERGE_KEYS
-from rljob_operator.build.volumes import JOB, JOB_DIR, RUN, SECRET, STATE, overlap
 from rljob_operator.options import OperatorOptions, WorkloadOptions
 
 _OWN_PREFIX = "rljob.dev/"

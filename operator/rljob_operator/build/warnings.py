@@ -1,14 +1,20 @@
-"""What a user should know of a job that is accepted all the same: what the loss of a node or pod will cost.
+"""Sentences for the Events of an accepted job: what a lost node or pod costs, and which operator defaults it overrides.
 
-Sentences for Warning events; told once.
+An override of `workloads.podTemplate` that is not allowed is refused before (`template_protection`). Pure.
 """
 
+from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
+from typing import Any
 
 from rljob_api import cluster
+from rljob_api.names import Role
+from rljob_api.role_traits import field_name
 from rljob_api.spec import PersistenceKind, RLJob
-from rljob_operator.build.parts import Owner, Site
-from rljob_operator.build.placement import run_volume, shares_node
+from rljob_operator.build.parts import CONTAINER_OF, Manifest, Owner, Part, Site
+from rljob_operator.build.scheduling import run_volume, shares_node
+from rljob_operator.build.template import brought_to
+from rljob_operator.build.template_patch import DIRECTIVE, MERGE_KEYS
 from rljob_operator.options import OperatorOptions
 
 _NODE_LOCAL = ("emptyDir", "hostPath")
@@ -55,3 +61,60 @@ def _control_state(site: Site) -> str | None:
         "transferQueue.redis.persistence.kind: EmptyDir goes with its pod, so the loss of that pod takes the job back"
         " to its last checkpoint. Give Claim to lose nothing."
     )
+
+
+_LONGEST_VALUE = 80
+
+
+def overridden(job: RLJob, options: OperatorOptions, made: Iterable[Manifest]) -> list[str]:
+    """A sentence for each such field of the objects `made`, with all parts of the job that have it."""
+    if not options.workloads.pod_template:
+        return []
+    site = Site.of(job, Owner(namespace="", uid=""), options)
+    whose: dict[str, list[str]] = {}
+    for manifest in made:
+        if "template" not in manifest.get("spec", {}):
+            continue
+        part, where = _part(manifest["metadata"]["labels"])
+        for difference in _differences(brought_to(site, part).patch, manifest["spec"]["template"], ""):
+            whose.setdefault(difference, []).append(where)
+    return [f"{' and '.join(parts)}: {difference}" for difference, parts in whose.items()]
+
+
+def _part(labels: dict[str, str]) -> tuple[Part, str]:
+    component = labels[cluster.LABEL_COMPONENT]
+    role = labels.get(cluster.LABEL_ROLE)
+    where = component if role is None else f"roles.{field_name(Role(role))}"
+    return Part(component, CONTAINER_OF[component], None if role is None else Role(role)), where
+
+
+def _differences(brought: Any, found: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - JSON
+    key = path.rpartition(".")[2]
+    if isinstance(brought, dict):
+        for name, value in brought.items():
+            inner = found.get(name) if isinstance(found, dict) else None
+            yield from _differences(value, inner, f"{path}.{name}" if path else name)
+    elif isinstance(brought, list) and key in MERGE_KEYS and isinstance(found, list):
+        merged_by = MERGE_KEYS[key]
+        there = {entry[merged_by]: entry for entry in found}
+        for entry in brought:
+            if DIRECTIVE not in entry:
+                yield from _differences(entry, there.get(entry[merged_by]), f"{path}[{entry[merged_by]}]")
+    elif not _holds(brought, found):
+        has = "has none" if found is None else f"has {_shown(found)}"
+        yield (
+            f"{path}: the job {has}, where the operator's workloads.podTemplate has {_shown(brought)}."
+            " What the job says counts."
+        )
+
+
+def _holds(brought: Any, found: Any) -> bool:  # noqa: ANN401 - JSON
+    """The operator adds tolerations of its own; and what the administrator takes away (null) a job may give."""
+    if isinstance(brought, list) and isinstance(found, list):
+        return all(each in found for each in brought)
+    return brought is None or brought == found
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."

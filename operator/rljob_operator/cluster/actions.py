@@ -30,8 +30,8 @@ from rljob_operator.core.decision import (
     SetDesired,
     Stop,
 )
-from rljob_operator.core.roster import pods
-from rljob_operator.core.told import epoch_opened
+from rljob_operator.core.membership import pods
+from rljob_operator.core.notices import epoch_opened
 from rljob_operator.kube.api import Api, Json
 from rljob_operator.kube.errors import ApiConflict, ApiNotFound, ApiRefused
 from rljob_operator.kube.kinds import NODES, PODS, RLJOBS

@@ -18,7 +18,7 @@ from rljob_operator.coordinator_client.cluster_transport import Access
 from rljob_operator.coordinator_client.follower import QUIET, CoordinatorFollower, FollowerLimits
 from rljob_operator.coordinator_client.link import MOST_BYTES, CoordinatorError, CoordinatorLink, CoordinatorUnreachable
 from rljob_operator.core import Event, Reason, Silence
-from rljob_operator.core.told import RETOLD_SECONDS, TOLD, told
+from rljob_operator.core.notices import RETOLD_SECONDS, TOLD, told
 from rljob_operator.kube.operator_metrics import Metrics
 from rljob_operator.kube.views import JobKey, PodView
 from rljob_operator.kube.work_queue import Urgency

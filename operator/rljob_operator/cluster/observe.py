@@ -25,8 +25,8 @@ from rljob_operator.core import (
     Wishes,
 )
 from rljob_operator.core.conditions import is_true, terminal
+from rljob_operator.core.membership import Candidate, assign
 from rljob_operator.core.observed import Obstacle
-from rljob_operator.core.replicas import Candidate, assign
 from rljob_operator.kube.blockers import BlockerReports, pod_blocker, process_names, unmade_process, unmade_roles
 from rljob_operator.kube.pod_facts import (
     Ends,

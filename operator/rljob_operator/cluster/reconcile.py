@@ -21,8 +21,8 @@ from rljob_operator.cluster.observe import JobSnapshot, observe
 from rljob_operator.coordinator_client.link import CoordinatorError, CoordinatorRefused
 from rljob_operator.core import Decision, DeleteJob, Event, RaiseEpoch, Reason, RefusedSpec, SetDesired, Stop, decide
 from rljob_operator.core.conditions import find, is_true, terminal, with_condition
-from rljob_operator.core.sight import out_of_sight
-from rljob_operator.core.told import retold
+from rljob_operator.core.derived_status import out_of_sight
+from rljob_operator.core.notices import retold
 from rljob_operator.kube import checkpoint_claim
 from rljob_operator.kube.accepted_spec import InvalidManifest, Unreadable, is_ours
 from rljob_operator.kube.api import Json

@@ -21,6 +21,7 @@ from rljob_operator.core.decision import (
     SetDesired,
     Stop,
 )
+from rljob_operator.core.membership import Candidate, assign
 from rljob_operator.core.observed import (
     Autoscaling,
     Kept,
@@ -35,7 +36,6 @@ from rljob_operator.core.observed import (
     Wishes,
 )
 from rljob_operator.core.reasons import Reason
-from rljob_operator.core.replicas import Candidate, assign
 from rljob_operator.core.start import begin
 
 __all__ = [

@@ -24,11 +24,9 @@ from rljob_api.names import Role
 from rljob_api.role_traits import SCALED_ROLE
 from rljob_api.status import ConditionType, DemandMark, RLJobStatus, RoleStatus, ScalingStatus
 from rljob_api.wire.observation import DemandObservation
-from rljob_operator.core.conditions import is_true
-from rljob_operator.core.notices import is_queue_draining
+from rljob_operator.core.conditions import is_queue_draining, is_scaling, is_true
 from rljob_operator.core.observed import Autoscaling, Observed
 from rljob_operator.core.reasons import Reason
-from rljob_operator.core.scaling import is_scaling
 
 MOST_GROWTH = 2
 """Times as many after one decision as before it, up or down: a share that is measured at a bottleneck says little of a

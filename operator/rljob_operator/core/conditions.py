@@ -1,13 +1,17 @@
-"""Conditions: set and read. A condition's time changes only when its status does."""
+"""Conditions of a job's status: set, read, and the states that follow from one of them alone.
+
+A condition's transition time changes only when its status does. Pure; the policies and the adapters call it.
+"""
 
 from collections.abc import Iterable
 
 from rljob_api.status import Condition, ConditionType, RLJobStatus
 from rljob_api.times import timestamp
-from rljob_operator.core.wording import shortened
+from rljob_operator.core.reasons import Reason, shortened
 
 TERMINAL = (ConditionType.SUCCEEDED, ConditionType.FAILED, ConditionType.INTERRUPTED)
 """Once one of these is true, nothing is started any more."""
+
 
 UNKNOWN = "Unknown"
 """Neither True nor False: as Kubernetes says of a node that it cannot ask."""
@@ -68,3 +72,24 @@ def without(status: RLJobStatus, kinds: Iterable[ConditionType]) -> RLJobStatus:
     """`status` without these conditions."""
     dropped = set(kinds)
     return status.model_copy(update={"conditions": [c for c in status.conditions if c.type not in dropped]})
+
+
+def is_scaling(status: RLJobStatus) -> bool:
+    """Whether the job runs, and only replicas that have joined it are not ready."""
+    return _unready_for(status, Reason.SCALING)
+
+
+def is_without_infrastructure(status: RLJobStatus) -> bool:
+    """Whether every role is ready, and something that they need does not come back."""
+    return _unready_for(status, Reason.INFRASTRUCTURE_DOWN)
+
+
+def _unready_for(status: RLJobStatus, reason: Reason) -> bool:
+    ready = find(status, ConditionType.READY)
+    return ready is not None and ready.status == "False" and ready.reason == reason.value
+
+
+def is_queue_draining(status: RLJobStatus) -> bool:
+    """Whether the status says that the queue drains."""
+    condition = find(status, ConditionType.STALLED)
+    return condition is not None and condition.reason == Reason.QUEUE_DRAINING.value

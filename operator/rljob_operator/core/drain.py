@@ -1,17 +1,23 @@
-"""Interruption and suspension: the actor saves, then everything stops. Nothing is restarted on the way."""
+"""Draining: the actor saves before an interruption, a suspension, or a restart that a graceful termination announced.
+
+Node drains, preemptions and deletions arrive as SIGTERM, and the pod's launcher drains. Before such a restart opens a
+new epoch, which fences the old one, the actor is ordered to save, whichever pod leaves. Pure.
+"""
 
 from collections.abc import Iterable
 
 from rljob_api.role_traits import TRAITS
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_api.times import seconds
+from rljob_api.wire.epochs import DesiredState, PodPhase
+from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import PodObservation, RankObservation
 from rljob_api.wire.ranks import RankState
 from rljob_operator.core.conditions import find
-from rljob_operator.core.observed import Observed
+from rljob_operator.core.decision import Drain, Interrupt, Suspend
+from rljob_operator.core.membership import is_known, pods
+from rljob_operator.core.observed import Observed, PodFact
 from rljob_operator.core.reasons import Reason
-from rljob_operator.core.roster import is_known, pods
-from rljob_operator.core.verdicts import Drain, Interrupt, Suspend
 
 DRAIN_LIMIT_SECONDS = 60.0
 """An actor that has not saved by then, and has not announced that it needs longer for its bytes, is stopped; its last
@@ -92,3 +98,51 @@ def _saving(observed: Observed, status: RLJobStatus) -> list[RankObservation]:
     savers = [(key, pod) for key, pod in pods(status) if TRAITS[key.role].saves]
     seen = [observed.seen(key, pod.life) for key, pod in savers]
     return [rank for pod in seen if pod is not None for rank in at_work(pod, status.restart.epoch)]
+
+
+HEARD_SECONDS = 3.0
+"""A launcher asks for orders every second; one that has not for this long is gone, whatever its grace."""
+
+
+STUCK_SECONDS = 5.0
+"""An actor that has begun to train on a rollout and waits for its other rows cannot leave: one that still waits by then
+has nobody left to make them. One that saves announces it, and waits for that."""
+
+
+_ANNOUNCED = (Reason.POD_EVICTED, Reason.POD_PREEMPTED, Reason.POD_DELETED, Reason.GANG_RELEASED)
+"""Why epochs are decided whose old ones end well. A lost node announces nothing, nor does a death."""
+
+
+def is_parting(observed: Observed, key: PodKey, fact: PodFact | None, now: float) -> bool:
+    """Whether a pod that is taken away still runs and may finish what it does."""
+    if fact is None or fact.leaves_by is None or now >= fact.leaves_by:
+        return False
+    seen = observed.seen(key, fact.life)
+    return seen is not None and _is_heard(seen)
+
+
+def saves_first(observed: Observed, status: RLJobStatus, now: float) -> bool:
+    """Whether the epoch that is decided waits for the actor, which saves in the old one."""
+    coordinator, restart = observed.coordinator, status.restart
+    if coordinator is None or coordinator.desired is None or restart.reason not in _ANNOUNCED:
+        return False
+    waited = now - (restart.decided_at or 0.0)
+    if not 0 < coordinator.epoch < restart.epoch:
+        return False
+    savers = [pod for pod in coordinator.pods if TRAITS[pod.pod.role].saves and _is_heard(pod)]
+    ranks = [rank for pod in savers for rank in at_work(pod, coordinator.epoch)]
+    is_stuck = waited >= STUCK_SECONDS and all(rank.waiting is not None and rank.busy is None for rank in ranks)
+    return bool(ranks) and has_time(ranks, waited) and not is_stuck
+
+
+def saving(desired: DesiredState) -> DesiredState:
+    """The old epoch's orders, in which whoever saves is told to leave."""
+    pods = [
+        order.model_copy(update={"phase": PodPhase.DRAIN}) if TRAITS[order.pod.role].saves else order
+        for order in desired.pods
+    ]
+    return desired.model_copy(update={"pods": pods})
+
+
+def _is_heard(seen: PodObservation) -> bool:
+    return seen.is_heard and seen.poll_age_seconds <= HEARD_SECONDS

@@ -1,19 +1,21 @@
-"""Ends: what ends a job for good, and when a job that has ended is deleted.
+"""Ends: what ends a job for good, when an ended job has nothing left to wait for, and when it is deleted.
 
-Pure. Called by `decide`, in this order: work that is done is not undone, and no restart can help the rest.
+`decide` asks in this order: finished work is not undone by a later failure, and no restart can help the rest. Pure.
 """
 
 from rljob_api.names import EXIT_BAD_MANIFEST
 from rljob_api.spec import RestartPolicySpec
 from rljob_api.status import PodStatus, RLJobStatus
+from rljob_api.times import seconds
+from rljob_api.wire.epochs import PodPhase
 from rljob_api.wire.failures import Failure, FailureKind, Hopeless
 from rljob_operator.core.causes import Causes, cannot_start, engines_can_work
+from rljob_operator.core.conditions import terminal
+from rljob_operator.core.decision import Fail, RestartGlobal, Succeed
 from rljob_operator.core.infrastructure import failing
+from rljob_operator.core.membership import staying
 from rljob_operator.core.observed import Observed, PodFact, PodState
-from rljob_operator.core.reasons import Reason
-from rljob_operator.core.roster import staying
-from rljob_operator.core.verdicts import Fail, RestartGlobal, Succeed
-from rljob_operator.core.wording import last_line, quoted
+from rljob_operator.core.reasons import Reason, last_line, quoted
 
 _HOPELESS: dict[str | None, Reason] = {
     Hopeless.ENGINE_CANNOT_START: Reason.ENGINE_CANNOT_START,
@@ -93,3 +95,37 @@ def _refused(fact: PodFact, pod: PodStatus) -> bool:
 def _sentence(failure: Failure) -> str:
     said = last_line(failure.last_words)
     return f"{failure.pod}: {said}" if said else failure.message
+
+
+DONE_LIMIT_SECONDS = 10.0
+"""Launchers that have not ended by then are killed: what they should have saved is saved."""
+
+
+def over_at(status: RLJobStatus) -> float | None:
+    """When what still runs of an ended job is killed."""
+    ended = terminal(status)
+    return None if ended is None else seconds(ended.last_transition_time) + DONE_LIMIT_SECONDS
+
+
+def is_over(observed: Observed, status: RLJobStatus, now: float) -> bool:
+    """Whether an ended job has nothing left to wait for."""
+    at = over_at(status)
+    if at is None:
+        return False
+    running = any(_is_awaited(observed, fact) for fact in observed.pods)
+    nobody_listens = status.restart.opened < status.restart.epoch
+    nobody_tells = any(process.stopped for process in observed.infrastructure)
+    return not running or nobody_listens or nobody_tells or now >= at
+
+
+def _is_awaited(observed: Observed, fact: PodFact) -> bool:
+    """What is stopped never leaves: it is killed with what is left."""
+    return fact.state is not PodState.EXITED and not fact.stopped and not _is_idle(observed, fact)
+
+
+def _is_idle(observed: Observed, fact: PodFact) -> bool:
+    """A launcher in a pod stays when it is done, so that the kubelet starts nothing again: its word counts."""
+    seen = observed.seen(fact.pod, fact.life)
+    if seen is None or seen.carried is None or seen.carried.phase is not PodPhase.DONE:
+        return False
+    return not seen.engines and all(process.exit_code is not None for process in seen.processes)

@@ -1,22 +1,27 @@
-"""Infrastructure: coordinator, control state, storage. Restarted in place, at once, and not counted.
+"""Infrastructure processes (coordinator, control Redis, storage): restarted in place, at once, and not counted.
 
-One that dies again and again is not restarted for ever: its restarts are spaced out, then the job fails with its name.
+A process that keeps dying gets longer delays, then fails the job. On one machine ends within a time window are
+counted; a kubelet spaces its restarts too far apart for that, so the status keeps their number since the last progress.
+Pure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rljob_api.names import EXIT_BAD_MANIFEST
-from rljob_operator.core.decision import Event, RestartInfrastructure
-from rljob_operator.core.observed import ProcessFact
-from rljob_operator.core.reasons import Reason
-from rljob_operator.core.verdicts import Fail
-from rljob_operator.core.wording import how_ended, quoted
+from rljob_api.status import ConditionType, ProcessStatus, RLJobStatus
+from rljob_operator.core.conditions import is_true
+from rljob_operator.core.decision import Event, Fail, RestartInfrastructure
+from rljob_operator.core.observed import Observed, ProcessFact
+from rljob_operator.core.progress import has_advanced
+from rljob_operator.core.reasons import Reason, how_ended, quoted
 
 WINDOW_SECONDS = 120.0
 """Ends longer ago than this say nothing about a process that runs now."""
 
+
 MAX_ENDS = 10
 """So many ends within the window fail the job: with the delays below that is more than a minute of trying."""
+
 
 FREE_ENDS = 3
 """So many restarts within the window are immediate, so that a killed process costs no waiting."""
@@ -72,3 +77,58 @@ def _recent(process: ProcessFact, now: float) -> list[float]:
 def _event(process: ProcessFact, now: float) -> Event:
     message = f"{process.name} {how_ended(process.exit_code)}; it is started again"
     return Event(now, Reason.INFRASTRUCTURE_RESTARTED, message)
+
+
+MAX_IN_VAIN = 8
+"""One more fails the job. The kubelet waits for 10 s, 20 s, 40 s ... 300 s before each: that is about twenty minutes,
+in which whatever passes has passed."""
+
+
+def in_vain(observed: Observed, status: RLJobStatus) -> Fail | None:
+    """The failure of a job whose infrastructure does not stay up, however long it is waited for.
+
+    It is not asked whether the process runs just now: between two of its ends it does.
+    """
+    facts = {fact.name: fact for fact in observed.infrastructure}
+    for process in status.infrastructure:
+        fact = facts.get(process.name)
+        if fact is None or process.restarts_in_vain <= MAX_IN_VAIN:
+            continue
+        times = process.restarts_in_vain
+        message = (
+            f"{process.name} has ended {times} times since the job was last Ready or trained a step; "
+            f"the last time it {how_ended(fact.exit_code)}{_last_words(fact)}"
+        )
+        return Fail(Reason.INFRASTRUCTURE_FAILING, message)
+    return None
+
+
+def counted(observed: Observed, status: RLJobStatus) -> RLJobStatus:
+    """`status`, as refreshed, with the restarts since the last one counted; none where the job came forward."""
+    if not observed.on_cluster or not status.infrastructure:
+        return status
+    before = {process.name: process for process in observed.status.infrastructure}
+    processes = [_counted(process, before) for process in status.infrastructure]
+    return status.model_copy(update={"infrastructure": processes})
+
+
+def forgotten(old: RLJobStatus, status: RLJobStatus) -> RLJobStatus:
+    """`status` with nothing counted where the job became Ready, or trained a step, after `old`."""
+    ready = ConditionType.READY
+    is_forward = has_advanced(old.training.step, status.training.step)
+    is_forward = is_forward or (is_true(status, ready) and not is_true(old, ready))
+    if not is_forward or not any(process.restarts_in_vain for process in status.infrastructure):
+        return status
+    processes = [process.model_copy(update={"restarts_in_vain": 0}) for process in status.infrastructure]
+    return status.model_copy(update={"infrastructure": processes})
+
+
+def _counted(process: ProcessStatus, before: Mapping[str, ProcessStatus]) -> ProcessStatus:
+    known = before.get(process.name)
+    more = max(0, process.restarts - known.restarts) if known is not None else 0
+    return process.model_copy(update={"restarts_in_vain": process.restarts_in_vain + more})
+
+
+def _last_words(fact: ProcessFact) -> str:
+    """Whoever is killed says nothing about it: its last line would be of something else."""
+    return "" if fact.exit_code is not None and fact.exit_code < 0 else quoted(fact.last_words)

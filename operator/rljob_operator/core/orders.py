@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from rljob_api.names import Role
 from rljob_api.role_traits import TRAITS
 from rljob_api.status import ConditionType, PodStatus, RLJobStatus
-from rljob_api.times import seconds
 from rljob_api.wire.epochs import NOBODY, DesiredState, PodOrder, PodPhase
 from rljob_api.wire.observation import ServerState
 from rljob_operator.core.conditions import is_true, terminal
@@ -26,16 +25,12 @@ from rljob_operator.core.decision import (
     SetDesired,
     Stop,
 )
-from rljob_operator.core.drain import is_draining
-from rljob_operator.core.ends import deleted_at
-from rljob_operator.core.observed import Observed, PodFact, PodState
-from rljob_operator.core.opening import held
-from rljob_operator.core.parting import saves_first, saving
-from rljob_operator.core.phase import phase
-from rljob_operator.core.roster import pods
-
-DONE_LIMIT_SECONDS = 10.0
-"""Launchers that have not ended by then are killed: what they should have saved is saved."""
+from rljob_operator.core.derived_status import phase
+from rljob_operator.core.drain import is_draining, saves_first, saving
+from rljob_operator.core.ends import deleted_at, is_over
+from rljob_operator.core.membership import pods
+from rljob_operator.core.observed import Observed, PodState
+from rljob_operator.core.readiness import held
 
 
 def orders(observed: Observed, status: RLJobStatus, now: float) -> tuple[Action, ...]:
@@ -52,12 +47,6 @@ def orders(observed: Observed, status: RLJobStatus, now: float) -> tuple[Action,
         *(_replacements(observed, status, now) if terminal(status) is None else ()),
         *_marks(observed, status),
     )
-
-
-def over_at(status: RLJobStatus) -> float | None:
-    """When what still runs of an ended job is killed."""
-    ended = terminal(status)
-    return None if ended is None else seconds(ended.last_transition_time) + DONE_LIMIT_SECONDS
 
 
 def wanted(observed: Observed, status: RLJobStatus) -> DesiredState:
@@ -77,30 +66,6 @@ def wanted(observed: Observed, status: RLJobStatus) -> DesiredState:
         ],
         replicas={role.name.value: len(role.pods) for role in status.roles},
     )
-
-
-def is_over(observed: Observed, status: RLJobStatus, now: float) -> bool:
-    """Whether an ended job has nothing left to wait for."""
-    at = over_at(status)
-    if at is None:
-        return False
-    running = any(_is_awaited(observed, fact) for fact in observed.pods)
-    nobody_listens = status.restart.opened < status.restart.epoch
-    nobody_tells = any(process.stopped for process in observed.infrastructure)
-    return not running or nobody_listens or nobody_tells or now >= at
-
-
-def _is_awaited(observed: Observed, fact: PodFact) -> bool:
-    """What is stopped never leaves: it is killed with what is left."""
-    return fact.state is not PodState.EXITED and not fact.stopped and not _is_idle(observed, fact)
-
-
-def _is_idle(observed: Observed, fact: PodFact) -> bool:
-    """A launcher in a pod stays when it is done, so that the kubelet starts nothing again: its word counts."""
-    seen = observed.seen(fact.pod, fact.life)
-    if seen is None or seen.carried is None or seen.carried.phase is not PodPhase.DONE:
-        return False
-    return not seen.engines and all(process.exit_code is not None for process in seen.processes)
 
 
 def _pod_phase(status: RLJobStatus, role: Role, pod: PodStatus) -> PodPhase:

@@ -1,4 +1,4 @@
-"""What a verdict makes of the status, and the sentence that tells it. The only writer of the restart memory."""
+"""What a verdict makes of the status, and the event for it. The only writer of the restart memory. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -9,17 +9,10 @@ from rljob_api.spec import Mechanism
 from rljob_api.status import ConditionType, PodStatus, RLJobStatus, RoleStatus
 from rljob_api.wire.identity import PodKey
 from rljob_operator.core.conditions import find, with_condition, without
-from rljob_operator.core.decision import Event, decision_id
-from rljob_operator.core.drain import is_draining
-from rljob_operator.core.observed import Observed
-from rljob_operator.core.opening import consecutive, delay_seconds
-from rljob_operator.core.reasons import Reason
-from rljob_operator.core.restart import remembered
-from rljob_operator.core.roster import given_up, resized, with_pods
-from rljob_operator.core.told import end_of, restarts_in
-from rljob_operator.core.verdicts import (
+from rljob_operator.core.decision import (
     Cause,
     Drain,
+    Event,
     Fail,
     Interrupt,
     RestartGlobal,
@@ -27,8 +20,15 @@ from rljob_operator.core.verdicts import (
     Succeed,
     Suspend,
     Verdict,
+    decision_id,
 )
-from rljob_operator.core.wording import shortened
+from rljob_operator.core.drain import is_draining
+from rljob_operator.core.membership import given_up, resized, with_pods
+from rljob_operator.core.notices import end_of, restarts_in
+from rljob_operator.core.observed import Observed
+from rljob_operator.core.readiness import consecutive, delay_seconds
+from rljob_operator.core.reasons import Reason, shortened
+from rljob_operator.core.restart import remembered
 
 Outcome = tuple[RLJobStatus, tuple[Event, ...]]
 

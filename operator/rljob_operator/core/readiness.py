@@ -1,17 +1,155 @@
-"""Readiness: conditions that follow from what is seen, not from a decision."""
+"""Readiness: when a decided epoch may open, what the job waits for, when it is Ready, and when it is too late.
+
+Every blocker of a job has its reason and sentence here (`waited_for`): one that is missing is a silent wait. The
+start-up deadline counts one spell without Ready as one, over all restarts in it: a job that is evicted before it is
+Ready holds devices for nothing, too. Pure.
+"""
+
+from collections.abc import Iterator
+from itertools import groupby
 
 from rljob_api.role_traits import TRAITS
+from rljob_api.spec import BackoffSpec
 from rljob_api.status import Condition, ConditionType, RLJobStatus
-from rljob_operator.core.conditions import UNKNOWN, find, is_true, was_well, with_condition, with_unknown
-from rljob_operator.core.decision import Event
-from rljob_operator.core.infrastructure import is_away
-from rljob_operator.core.observed import Observed, Obstacle, Silence
+from rljob_api.times import seconds
+from rljob_api.wire.identity import PodKey
+from rljob_api.wire.observation import ServerState
+from rljob_operator.core.conditions import (
+    UNKNOWN,
+    find,
+    is_scaling,
+    is_true,
+    terminal,
+    was_well,
+    with_condition,
+    with_unknown,
+)
+from rljob_operator.core.decision import Event, Fail
+from rljob_operator.core.drain import saves_first, stopping
+from rljob_operator.core.infrastructure import down, is_away
+from rljob_operator.core.membership import all_ready, pods, staying
+from rljob_operator.core.observed import Observed, Obstacle, PodState, Silence
 from rljob_operator.core.progress import has_advanced
-from rljob_operator.core.reach import is_blind
-from rljob_operator.core.reasons import Reason
-from rljob_operator.core.roster import all_ready, staying
-from rljob_operator.core.scaling import is_scaling
-from rljob_operator.core.waits import waited_for
+from rljob_operator.core.reachability import heard_since, is_blind
+from rljob_operator.core.reasons import Reason, last_line
+
+
+def consecutive(status: RLJobStatus) -> int:
+    """The n of the global restart that is being decided: 1 again once a checkpoint was recorded after the last one."""
+    return 1 if has_recorded(status) else status.restart.consecutive + 1
+
+
+def has_recorded(status: RLJobStatus) -> bool:
+    """Whether a checkpoint was recorded after the last global restart."""
+    recorded, before = status.training.checkpoint, status.restart.checkpoint
+    return recorded is not None and (before is None or recorded > before)
+
+
+def delay_seconds(spec: BackoffSpec, n: int) -> float:
+    """The delay of the n-th restart in a row: initialSeconds * factor^(n - 1), at most maxSeconds."""
+    if spec.initial_seconds == 0:
+        return 0.0
+    # A float overflows at factor^1024; the limit is reached long before n is that large.
+    exponent = min(n - 1, 256)
+    return float(min(spec.max_seconds, spec.initial_seconds * spec.factor**exponent))
+
+
+def held(observed: Observed, status: RLJobStatus, now: float) -> Obstacle | None:
+    """Why the epoch is not opened now, or None.
+
+    What the epoch starts must stay: pods that an update or a smaller role takes away go first.
+    """
+    until = status.restart.backoff_until
+    if until is not None and now < until:
+        delay = until - (status.restart.decided_at or 0.0)
+        sentence = f"it is opened {round(delay, 1):g} s after it was decided (restartPolicy.backoff)"
+        return Obstacle(Reason.BACKING_OFF.value, sentence)
+    if saves_first(observed, status, now):
+        return Obstacle(Reason.DRAINING.value, "the actor saves first")
+    if observed.wishes.outdated:
+        return Obstacle(Reason.PODS_LEAVING.value, "pods of an older template are still there")
+    members = {key for key, _ in pods(status)}
+    over = [str(fact.pod) for fact in observed.pods if fact.pod not in members and fact.state is not PodState.EXITED]
+    if not observed.on_cluster or not over:
+        return None
+    return Obstacle(Reason.PODS_LEAVING.value, f"no longer wanted and still there: {', '.join(over)}")
+
+
+_BESIDE_ANOTHER = "didn't match pod affinity rules"
+
+
+_SHORTAGE = "Insufficient "
+"""In the words of Kubernetes' scheduler."""
+
+
+def waited_for(observed: Observed, status: RLJobStatus, now: float) -> Obstacle:
+    """The first word that anybody has for it ("": only time is waited for), and all that is waited for."""
+    if status.restart.opened < status.restart.epoch:
+        why = _why_not_open(observed, status, now)
+        sentence = "the epoch is not open yet" + (f": {why.sentence}" if why else "")
+        named = _causes_first([*_down(observed), *_named(observed, status, only_told=True)])
+        sentence += f"; waiting for {', '.join(named)}" if named else ""
+    else:
+        why = None
+        sentence = "waiting for " + ", ".join(_causes_first([*_down(observed), *_named(observed, status)]))
+    found = sorted(_obstacles(observed, status), key=lambda each: _follows(each.sentence))
+    said = [*observed.obstacles, *found, *([why] if why else [])]
+    sentence = "; ".join([sentence, *(each.sentence for each in observed.obstacles)])
+    return Obstacle(next((each.reason for each in said if each.reason), ""), sentence)
+
+
+def _causes_first(named: list[str]) -> list[str]:
+    return sorted(named, key=_follows)
+
+
+def _follows(sentence: str) -> bool:
+    """Whether a pod waits only until another has a node: what keeps the other one is the cause of both."""
+    return _BESIDE_ANOTHER in sentence and _SHORTAGE not in sentence
+
+
+def _down(observed: Observed) -> list[str]:
+    """Infrastructure that does not run. There may be no pod of the coordinator that could say so of itself."""
+    found, silence = down(observed.infrastructure), observed.silence
+    is_nobody_there = silence is not None and silence.reason is Reason.INFRASTRUCTURE_DOWN
+    return [silence.message] if silence is not None and is_nobody_there and not found else found
+
+
+def _why_not_open(observed: Observed, status: RLJobStatus, now: float) -> Obstacle | None:
+    if not observed.on_cluster:
+        return None
+    why = held(observed, status, now)
+    coordinator = observed.coordinator
+    if why is None and coordinator is not None and coordinator.server is ServerState.OPENING:
+        return Obstacle(Reason.CONTROL_STATE_OPENING.value, "the coordinator reads the control state")
+    return why
+
+
+def _obstacles(observed: Observed, status: RLJobStatus) -> Iterator[Obstacle]:
+    """Of infrastructure and pods, in this order: nothing of a pod can be told without the infrastructure."""
+    for process in observed.infrastructure:
+        yield Obstacle(process.reason, process.waits_for)
+    for key, pod in staying(status):
+        if not pod.ready and (why := _why(observed, key)) is not None:
+            yield why
+
+
+def _why(observed: Observed, key: PodKey) -> Obstacle | None:
+    """What a pod's platform says of why it does not run, or is not there."""
+    fact = observed.fact(key)
+    if fact is None:
+        return observed.unmade.get(key.role)
+    return Obstacle(fact.reason, last_line(fact.last_words)) if fact.state is PodState.PENDING else None
+
+
+def _named(observed: Observed, status: RLJobStatus, *, only_told: bool = False) -> Iterator[str]:
+    """Pods that are not ready, each with its sentence; neighbours of whom the same is said have it once."""
+    waiting = [key for key, pod in staying(status) if not pod.ready]
+    for sentence, keys in groupby(waiting, lambda key: why.sentence if (why := _why(observed, key)) else ""):
+        if sentence:
+            yield f"{' and '.join(map(str, keys))} ({sentence})"
+        elif not only_told:
+            yield from map(str, keys)
+
 
 STARTING = "Starting"
 """Reason of Ready=False as long as nothing else is known."""
@@ -68,3 +206,41 @@ def _became_ready(status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[E
     if find(status, ConditionType.RESTARTING) is not None:
         status = with_condition(status, ConditionType.RESTARTING, now, true=False, reason=reason, message=message)
     return status, (Event(now, Reason.READY, message),)
+
+
+def too_late(observed: Observed, status: RLJobStatus, now: float) -> Fail | None:
+    """The failure of a job that was not Ready in time. Names what it waited for."""
+    at = too_late_at(observed, status)
+    if at is None or now < at or stopping(observed, status) or _nobody_knows(observed, status, now):
+        return None
+    limit, wait = observed.wishes.startup_deadline_seconds, waited_for(observed, status, now)
+    why = f"{wait.reason}: {wait.sentence}" if wait.reason else wait.sentence
+    message = f"the job has not been Ready for startupDeadlineSeconds ({limit} s): {why}"
+    return Fail(Reason.STARTUP_DEADLINE_EXCEEDED, message)
+
+
+def too_late_at(observed: Observed, status: RLJobStatus) -> float | None:
+    """Unix time at which the job will not have been Ready for too long; None: never."""
+    limit = observed.wishes.startup_deadline_seconds
+    if limit is None or status.waiting_since is None:
+        return None
+    ready = find(status, ConditionType.READY)
+    # An earlier version of the operator leaves `waiting_since` as it finds it, and keeps the condition's time.
+    unready = seconds(ready.last_transition_time) if ready is not None and ready.status == "False" else 0.0
+    begun = max(status.waiting_since, status.started_at or 0.0, status.restart.backoff_until or 0.0)
+    return max(begun, unready, heard_since(status)) + limit
+
+
+def waiting(status: RLJobStatus, now: float) -> RLJobStatus:
+    """`status` with the time since which the job waits."""
+    rests = terminal(status) is not None or is_true(status, ConditionType.SUSPENDED) or status.restart.epoch == 0
+    waits = not (rests or was_well(status) or is_scaling(status))
+    since = (status.waiting_since or now) if waits else None
+    return status if since == status.waiting_since else status.model_copy(update={"waiting_since": since})
+
+
+def _nobody_knows(observed: Observed, status: RLJobStatus, now: float) -> bool:
+    """Whether all may be well in an open epoch: its coordinator runs, as far as is seen, and does not say."""
+    if observed.coordinator is not None or status.restart.opened < status.restart.epoch:
+        return False
+    return not is_away(observed.infrastructure, now, observed.policy.heartbeat_timeout_seconds)

@@ -1,6 +1,9 @@
-"""The restart table: which scope the failures of a role restart, and what the user's rules make of single failures.
+"""Restart policies: the restart table with the user's failure rules, requested restarts, gang release, control state.
 
-Pure. Called by `decide`; knows neither processes nor Deployments, only causes and counts.
+Requested restarts and changed specs never count. A gang without room for a lost pod gives all its pods back, else two
+jobs could hold for ever what the other needs. An epoch of the coordinator below the one that was opened means a lost
+tail of the control state; one above it, or the same under another decision, means a lost status: both open a new
+epoch. Pure; `decide` calls them in its order of precedence.
 """
 
 from collections import Counter
@@ -8,12 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from rljob_api.names import Role, Scope
-from rljob_api.role_traits import TRAITS
-from rljob_api.spec import FailureRuleSpec, RestartPolicySpec, RuleAction
+from rljob_api.role_traits import TRAITS, Grouping
+from rljob_api.spec import FailureRuleSpec, RestartPolicySpec, RestartRequestSpec, RuleAction
 from rljob_api.status import RLJobStatus
-from rljob_operator.core.observed import Observed
+from rljob_api.wire.observation import ServerState
+from rljob_operator.core.decision import Cause, Fail, RestartGlobal, RestartInPlace
+from rljob_operator.core.membership import staying
+from rljob_operator.core.observed import Observed, PodFact, PodState
 from rljob_operator.core.reasons import Reason
-from rljob_operator.core.verdicts import Cause, Fail, RestartGlobal, RestartInPlace
 
 _SIGNAL_BASE = 128
 """A container runtime tells death by signal N as exit code 128 + N."""
@@ -98,3 +103,109 @@ def _spellings(exit_code: int | None) -> set[int]:
     if exit_code < 0:
         return {exit_code, _SIGNAL_BASE - exit_code}
     return {exit_code, _SIGNAL_BASE - exit_code} if exit_code > _SIGNAL_BASE else {exit_code}
+
+
+def spec_change(observed: Observed, status: RLJobStatus) -> RestartGlobal | None:
+    """A new epoch from the checkpoint where what the epoch runs with is not what the spec says now."""
+    revision = observed.wishes.revision
+    if not revision or revision == status.restart.revision:
+        return None
+    message = f"the spec was changed (generation {observed.wishes.generation})"
+    return RestartGlobal(Reason.SPEC_CHANGED, message, ids=(f"spec/{revision}",), counts=False, wished=True)
+
+
+def requested(
+    observed: Observed, status: RLJobStatus, beside: RestartInPlace | None
+) -> RestartGlobal | RestartInPlace | None:
+    """What spec.restartRequest asks for, once for every id, together with what restarts in place anyway; else None."""
+    request = observed.wishes.request
+    if request is None or request.id == status.restart.handled_request:
+        return None
+    if request.role is None or TRAITS[request.role].fixed_because:
+        message, id_ = _sentence(request), f"request/{request.id}"
+        return RestartGlobal(
+            Reason.RESTART_REQUESTED, message, role=request.role, ids=(id_,), counts=False, wished=True
+        )
+    failed = beside.causes if beside is not None else ()
+    there = {cause.pod for cause in failed}
+    asked = tuple(
+        Cause(f"request/{request.id}/{key}", Reason.RESTART_REQUESTED, key, _sentence(request), counts=False)
+        for key, _ in staying(status)
+        if key.role is request.role and key not in there
+    )
+    return RestartInPlace((*failed, *asked), request.id)
+
+
+def _sentence(request: RestartRequestSpec) -> str:
+    return f"a restart was requested ({request.id})" + (f": {request.reason}" if request.reason else "")
+
+
+def released(observed: Observed, status: RLJobStatus, now: float) -> RestartGlobal | None:
+    """The restart in which a job lets go of all of its pods."""
+    at = released_at(observed, status)
+    if at is None or now < at:
+        return None
+    homeless = _homeless(observed, status)
+    first = min(homeless, key=lambda fact: fact.started_at)
+    waited = now - first.started_at
+    message = (
+        f"there has been no room for pod {first.pod} for {waited:.0f} s, without which the job cannot train; it gives "
+        "its other pods back and waits as a whole (scheduling.gang)"
+    )
+    ids = tuple(f"release/{fact.life}" for fact in homeless)
+    return RestartGlobal(Reason.GANG_RELEASED, message, role=first.pod.role, ids=ids, counts=False, releases=True)
+
+
+def released_at(observed: Observed, status: RLJobStatus) -> float | None:
+    """When the job gives its pods back; None while it can train, or has none."""
+    patience = observed.release_after_seconds
+    if patience is None or not any(_holds(observed.fact(key)) for key, pod in staying(status) if pod.life):
+        return None
+    since = [fact.started_at for fact in _homeless(observed, status)]
+    return min(since) + patience if since else None
+
+
+def given_back(observed: Observed, status: RLJobStatus) -> RLJobStatus:
+    """`status`, once no pod is there any more, without the word that keeps others from being made.
+
+    The scheduler counts pods that are on their way out: with them a new one would be one of a whole gang, alone.
+    """
+    if not status.restart.releasing or observed.num_worker_pods:
+        return status
+    return status.model_copy(update={"restart": status.restart.model_copy(update={"releasing": False})})
+
+
+def _homeless(observed: Observed, status: RLJobStatus) -> list[PodFact]:
+    """Pods without a node, of roles that can do nothing without them: a gang without one, another role without all."""
+    found: list[PodFact] = []
+    for role in status.roles:
+        keys = [key for key, _ in staying(status) if key.role is role.name]
+        waiting = [fact for key in keys if (fact := observed.fact(key)) is not None and _waits(fact)]
+        is_gang = TRAITS[role.name].grouping is Grouping.GANG
+        if waiting and (is_gang or len(waiting) == len(keys)):
+            found += waiting
+    return found
+
+
+def _waits(fact: PodFact) -> bool:
+    return fact.state is PodState.PENDING and not fact.placed
+
+
+def _holds(fact: PodFact | None) -> bool:
+    return fact is not None and fact.placed and fact.state is not PodState.EXITED
+
+
+def control_state(observed: Observed, status: RLJobStatus) -> RestartGlobal | None:
+    """A global restart where the coordinator's state and the status cannot be reconciled otherwise."""
+    seen, restart = observed.coordinator, status.restart
+    if seen is None or seen.server is ServerState.OPENING:
+        return None
+    if seen.epoch > restart.epoch or (seen.epoch == restart.epoch and seen.decision_id != restart.decision_id):
+        message = f"the coordinator has epoch {seen.epoch}, which this job's status does not know"
+        return RestartGlobal(Reason.EPOCH_TAKEN, message, ids=(f"taken/{seen.epoch}/{seen.decision_id}",), counts=False)
+    if restart.opened < restart.epoch:
+        return None
+    if seen.server is not ServerState.LOST and seen.epoch == restart.epoch:
+        return None
+    message = "the control state came back without its tail: training goes on from the last recorded checkpoint"
+    return RestartGlobal(Reason.CONTROL_STATE_LOST, message, ids=(f"lost/{restart.epoch}",))

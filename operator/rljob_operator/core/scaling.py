@@ -10,12 +10,12 @@ from rljob_api.role_traits import SCALED_ROLE
 from rljob_api.status import ConditionType, PodStatus, RLJobStatus, RoleStatus
 from rljob_api.wire.epochs import PodPhase
 from rljob_api.wire.identity import PodKey
-from rljob_operator.core.conditions import find, is_true
+from rljob_operator.core.conditions import is_scaling, is_true, is_without_infrastructure
 from rljob_operator.core.decision import Event
 from rljob_operator.core.drain import DRAIN_LIMIT_SECONDS
+from rljob_operator.core.membership import counted, given_up, new_pod
 from rljob_operator.core.observed import Observed, PodState
 from rljob_operator.core.reasons import Reason
-from rljob_operator.core.roster import counted, given_up, new_pod
 
 LEAVE_LIMIT_SECONDS = DRAIN_LIMIT_SECONDS
 """A replica that has not drained by then goes all the same; the tickets of its life come back by themselves."""
@@ -35,21 +35,6 @@ def scaled(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobSt
     if members == role.pods:
         return status, ()
     return _with_role(status, counted(role, members)), tuple(events)
-
-
-def is_scaling(status: RLJobStatus) -> bool:
-    """Whether the job runs, and only replicas that have joined it are not ready."""
-    return _unready_for(status, Reason.SCALING)
-
-
-def is_without_infrastructure(status: RLJobStatus) -> bool:
-    """Whether every role is ready, and something that they need does not come back."""
-    return _unready_for(status, Reason.INFRASTRUCTURE_DOWN)
-
-
-def _unready_for(status: RLJobStatus, reason: Reason) -> bool:
-    ready = find(status, ConditionType.READY)
-    return ready is not None and ready.status == "False" and ready.reason == reason.value
 
 
 def is_owed(observed: Observed, status: RLJobStatus) -> bool:

@@ -15,7 +15,7 @@ from enum import Enum
 from rljob_api.cluster import secret_name
 from rljob_api.spec import RLJob
 from rljob_operator.build import Owner, secret
-from rljob_operator.build.secret import PASSWORD_KEY, TOKEN_KEY
+from rljob_operator.build.mounted_objects import PASSWORD_KEY, TOKEN_KEY
 from rljob_operator.kube.api import Api, Json
 from rljob_operator.kube.errors import ApiConflict, ApiNotFound
 from rljob_operator.kube.kinds import SECRETS

@@ -7,7 +7,7 @@ the job is decided anew from a fresh read.
 import time
 
 from rljob_api.status import Condition, RLJobStatus, TrainingStatus
-from rljob_operator.core.opening import has_recorded
+from rljob_operator.core.readiness import has_recorded
 from rljob_operator.kube.api import Api, Json
 from rljob_operator.kube.cache import Cache
 from rljob_operator.kube.errors import ApiConflict, ApiNotFound

@@ -15,7 +15,7 @@ from rljob_api.times import timestamp
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, QueueObservation
 from rljob_operator.core import Decision, Event
 from rljob_operator.core.conditions import terminal
-from rljob_operator.core.told import told
+from rljob_operator.core.notices import told
 from rljob_operator.local.run_folder import RunFolder
 from rljob_operator.local.run_record import read_lines
 from rljob_operator.local.view import View

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rljob_api.process_stat import STATE, is_stopped, stat_of
 from rljob_operator.core import ProcessFact
-from rljob_operator.core.wording import last_line
+from rljob_operator.core.reasons import last_line
 
 LOOK_SECONDS = 0.2
 """How soon it is noticed that a process which shall end was stopped."""

@@ -51,8 +51,8 @@ from rljob_operator.core import (
 )
 from rljob_operator.core.autoscaling import wanted_replicas
 from rljob_operator.core.conditions import terminal
-from rljob_operator.core.roster import pods
-from rljob_operator.core.told import epoch_opened
+from rljob_operator.core.membership import pods
+from rljob_operator.core.notices import epoch_opened
 from rljob_operator.local.device_placement import PodDevices
 from rljob_operator.local.journal import Journal
 from rljob_operator.local.pods import Pods

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rljob_api.status import RestartStatus, RLJobStatus
-from rljob_operator.build.resources import times
+from rljob_operator.build.containers import times
 from tests.unit.build.jobs import build, changed, container, quickstart
 
 _ACTOR = "Deployment/quickstart-actor"

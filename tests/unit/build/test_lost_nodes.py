@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rljob_operator.build.lost_nodes import LOST_NODE_SECONDS, bounded
+from rljob_operator.build.scheduling import LOST_NODE_SECONDS, bounded
 
 NOT_READY, UNREACHABLE = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rljob_api import cluster
-from rljob_operator.build.lost_nodes import bounded
+from rljob_operator.build.scheduling import bounded
 from tests.unit.build.jobs import build, changed, quickstart, rich
 
 _ACTOR, _COORDINATOR = "Deployment/quickstart-actor", "Deployment/quickstart-coordinator"

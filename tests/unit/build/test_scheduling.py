@@ -9,8 +9,8 @@ from rljob_api.quantity import value
 from rljob_api.spec import RLJob
 from rljob_api.status import ConditionType
 from rljob_operator.build import Manifest, Platform, template_problems, warnings
-from rljob_operator.build.pod_group import MISSING_API
-from rljob_operator.build.resources import COORDINATOR
+from rljob_operator.build.containers import COORDINATOR_RESOURCES
+from rljob_operator.build.scheduling import MISSING_API
 from tests.unit.build.jobs import build, changed, container, make_status, pod_templates, quickstart
 
 _SHARED = {"checkpoint": {"volume": {"accessMode": "ReadWriteMany"}}}
@@ -198,7 +198,10 @@ def test_resources_of_servers_are_those_of_the_spec_and_what_is_usual() -> None:
     }
     objects = _built(changed(quickstart(), infrastructure=given))
     coordinator = container(objects["Deployment/quickstart-coordinator"], "coordinator")["resources"]
-    assert coordinator == {"requests": {**COORDINATOR["requests"], "cpu": "2"}, "limits": COORDINATOR["limits"]}
+    assert coordinator == {
+        "requests": {**COORDINATOR_RESOURCES["requests"], "cpu": "2"},
+        "limits": COORDINATOR_RESOURCES["limits"],
+    }
     control = container(objects["StatefulSet/quickstart-control"], "redis")["resources"]
     # The usual request would be above this limit.
     assert control == {"requests": {"cpu": "100m"}, "limits": {"memory": "64Mi"}}

@@ -40,8 +40,8 @@ from rljob_operator.core.decision import (
     RaiseEpoch,
     SetDesired,
 )
+from rljob_operator.core.membership import Candidate, assign
 from rljob_operator.core.observed import ProcessFact
-from rljob_operator.core.replicas import Candidate, assign
 from tests.unit.core.worlds import REPLICAS, START, make_coordinator, make_policy, make_queue
 
 

@@ -28,8 +28,8 @@ from rljob_operator.core import (
 )
 from rljob_operator.core.decision import CreatePod
 from rljob_operator.core.drain import DRAIN_LIMIT_SECONDS
+from rljob_operator.core.ends import DONE_LIMIT_SECONDS
 from rljob_operator.core.infrastructure import MAX_ENDS, WINDOW_SECONDS
-from rljob_operator.core.orders import DONE_LIMIT_SECONDS
 from tests.unit.core.worlds import (
     REPLICAS,
     START,

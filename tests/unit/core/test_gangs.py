@@ -7,8 +7,7 @@ from rljob_api.names import Role
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_operator.core import PodEnding, PodState, begin
 from rljob_operator.core.conditions import is_true
-from rljob_operator.core.gangs import levelled
-from rljob_operator.core.roster import pods, with_pods
+from rljob_operator.core.membership import levelled, pods, with_pods
 from tests.unit.core.cluster import make_cluster
 from tests.unit.core.worlds import START
 

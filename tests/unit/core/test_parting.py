@@ -7,8 +7,7 @@ from rljob_api.spec import RestartTableSpec
 from rljob_api.status import ConditionType
 from rljob_api.wire.epochs import PodPhase
 from rljob_operator.core import PodEnding, PodState
-from rljob_operator.core.drain import DRAIN_LIMIT_SECONDS
-from rljob_operator.core.parting import STUCK_SECONDS
+from rljob_operator.core.drain import DRAIN_LIMIT_SECONDS, STUCK_SECONDS
 from tests.unit.core.cluster import Cluster, make_cluster
 from tests.unit.core.worlds import make_policy
 

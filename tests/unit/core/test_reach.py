@@ -8,10 +8,10 @@ from rljob_api.names import Role
 from rljob_api.status import ConditionType, Phase
 from rljob_api.timeouts import absence_seconds
 from rljob_operator.core import Observed, PodState, Reason, Silence
-from rljob_operator.core.attention import look_again_at
 from rljob_operator.core.conditions import find, is_true
+from rljob_operator.core.decide import look_again_at
+from rljob_operator.core.derived_status import out_of_sight
 from rljob_operator.core.observed import ProcessFact
-from rljob_operator.core.sight import out_of_sight
 from tests.unit.core.cluster import Cluster, make_cluster
 from tests.unit.core.worlds import make_policy
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rljob_api.names import Role
 from rljob_api.status import PodStatus, RLJobStatus, RoleStatus
-from rljob_operator.core.replicas import Candidate, assign
+from rljob_operator.core.membership import Candidate, assign
 
 
 def make_status(*members: tuple[str, str]) -> RLJobStatus:

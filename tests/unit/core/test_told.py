@@ -13,7 +13,7 @@ from rljob_api.status import RestartStatus, RLJobStatus
 from rljob_api.wire.observation import CoordinatorEvent, EventKind
 from rljob_operator.coordinator_client.link import CoordinatorRefused, CoordinatorUnreachable
 from rljob_operator.core import PodEnding, Reason
-from rljob_operator.core.told import RETOLD_SECONDS, TOLD, end_of, retold, told
+from rljob_operator.core.notices import RETOLD_SECONDS, TOLD, end_of, retold, told
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.errors import refusal
 from rljob_operator.kube.events import Events, record_of

@@ -1,7 +1,7 @@
 """Infrastructure that its cluster starts again and again: for nothing only if the job comes no step forward."""
 
 from rljob_operator.core import PodState, ProcessFact
-from rljob_operator.core.vain_restarts import MAX_IN_VAIN
+from rljob_operator.core.infrastructure import MAX_IN_VAIN
 from tests.unit.core.cluster import Cluster, make_cluster
 
 WORDS = "Traceback\nOSError: [Errno 28] No space left on device: '/run/rljob'"

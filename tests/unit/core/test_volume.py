@@ -7,7 +7,7 @@ import pytest
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_operator.core import Observed, VolumeFact
 from rljob_operator.core.conditions import find
-from rljob_operator.core.volume import with_volume
+from rljob_operator.core.derived_status import with_volume
 from tests.unit.core.worlds import START, make_running
 
 WELL = VolumeFact("job-checkpoints", wanted="20Gi", size="20Gi", capacity="20Gi", is_large_enough=True)

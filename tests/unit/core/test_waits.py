@@ -10,7 +10,7 @@ from rljob_api.status import ConditionType
 from rljob_api.wire.observation import ServerState
 from rljob_operator.core import Observed, PodState, ProcessFact, Wishes, decide
 from rljob_operator.core.observed import Obstacle
-from rljob_operator.core.waits import waited_for
+from rljob_operator.core.readiness import waited_for
 from tests.unit.core.cluster import Cluster, make_cluster
 from tests.unit.core.worlds import make_coordinator
 

@@ -1,31 +1,34 @@
-"""Lost pods: whose first process died, was replaced under it, does not answer, or is taken away by its platform.
+"""Liveness: lost pods (launcher dead, replaced, silent, or taken away by the platform) and hanging ranks.
 
-A lost pod is created anew. It counts as a failure of its role, unless an update or the cluster took it away, or its
-launcher was fenced: a decision did that, and nothing failed; or nothing of it reached the coordinator although it runs:
-then the network between them is parted. The platform's facts decide; what the coordinator reports of lost launchers
-says the same thing again and is only acknowledged.
+A lost pod is created anew. It counts as a failure of its role, unless an update or the cluster took it away, its
+launcher was fenced, or the network between pod and coordinator is cut. The platform's facts decide; reported lost
+launchers are only acknowledged. A rank that announced long work is left alone until its own deadline. While its
+launcher is silent too, the rank is not judged: the pod is. Before registration the limit of registration holds; a pod
+whose ranks miss it for the second time is replaced. Pure.
 """
 
 from rljob_api.names import EXIT_FENCED, Scope
 from rljob_api.status import PodStatus, RLJobStatus
 from rljob_api.timeouts import absence_seconds
 from rljob_api.wire.identity import PodKey
-from rljob_api.wire.observation import PodObservation
+from rljob_api.wire.launchers import RankProcess
+from rljob_api.wire.observation import PodObservation, RankObservation
+from rljob_operator.core.decision import Cause
+from rljob_operator.core.drain import is_parting
+from rljob_operator.core.membership import staying
 from rljob_operator.core.observed import Observed, PodEnding, PodFact, PodState
-from rljob_operator.core.parting import is_parting
-from rljob_operator.core.reach import heard_since, seen_seconds
-from rljob_operator.core.reasons import Reason
+from rljob_operator.core.reachability import heard_since, seen_seconds
+from rljob_operator.core.reasons import Reason, how_ended, quoted
 from rljob_operator.core.restart import row
-from rljob_operator.core.roster import staying
-from rljob_operator.core.verdicts import Cause
-from rljob_operator.core.wording import how_ended, quoted
 
 POLL_SLACK_SECONDS = 2.0
 """A launcher's poll is held open for about a second; without this a short heartbeat timeout would call that a hang."""
 
+
 REGISTER_LIMIT_SECONDS = 120.0
 """From a pod's start to the registration of its launcher, or from an order to that of a rank. Both take a second; on a
 machine that swaps or compiles byte code they were seen to take tens. Without a limit they could hang without a name."""
+
 
 _ENDINGS = {
     PodEnding.EVICTED: (Reason.POD_EVICTED, "pod {} was evicted"),
@@ -38,7 +41,7 @@ _ENDINGS = {
 
 def lost_pods(observed: Observed, status: RLJobStatus, now: float) -> list[Cause]:
     """A cause for every pod whose accepted life is over."""
-    found = [_lost(observed, status, key, pod, now) for key, pod in staying(status) if pod.life]
+    found = [_lost_pod(observed, status, key, pod, now) for key, pod in staying(status) if pod.life]
     return [cause for cause in found if cause is not None]
 
 
@@ -111,7 +114,7 @@ def never_ran(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
     return all(seen.pod_uid != uid for seen in coordinator.pods)
 
 
-def _lost(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus, now: float) -> Cause | None:
+def _lost_pod(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus, now: float) -> Cause | None:
     fact = observed.fact(key)
     if fact is None or not _same_pod(fact.life, pod.life):
         came = "" if fact is None else f" and replaced ({pod.life} is now {fact.life})"
@@ -122,7 +125,7 @@ def _lost(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus, 
             return None
         return _taken_away(key, pod, fact.ending, quoted(fact.last_words), fact)
     if fact.life == pod.life and fact.state is not PodState.EXITED:
-        silent = _silent(observed, status, key, fact, now)
+        silent = _silent_launcher(observed, status, key, fact, now)
         if silent is None:
             return None
         seen = observed.seen(key, fact.life)
@@ -168,7 +171,7 @@ def _how_ended(key: PodKey, pod: PodStatus, fact: PodFact) -> str:
     return f"the launcher of {key} {how_ended(fact.exit_code)}{because}{said}"
 
 
-def _silent(observed: Observed, status: RLJobStatus, key: PodKey, fact: PodFact, now: float) -> str | None:
+def _silent_launcher(observed: Observed, status: RLJobStatus, key: PodKey, fact: PodFact, now: float) -> str | None:
     if observed.coordinator is None or fact.state is not PodState.RUNNING:
         return None
     seen = observed.seen(key, fact.life)
@@ -185,3 +188,94 @@ def _silent(observed: Observed, status: RLJobStatus, key: PodKey, fact: PodFact,
     if age <= (observed.policy.heartbeat_timeout_seconds if fact.stopped else limit):
         return None
     return f"the launcher of {key} has not asked the coordinator for orders in {age:.0f} s"
+
+
+BEATS_AWAITED = 2
+"""No rank is called silent before it could have beaten so often."""
+
+
+def hanging(observed: Observed, status: RLJobStatus, now: float) -> list[Cause]:
+    """A cause for every running rank that hangs, and for every pod that does not begin what it was ordered."""
+    causes: list[Cause] = []
+    for key, pod in staying(status):
+        seen = observed.seen(key, pod.life)
+        if seen is None or is_parted(observed, status, seen, now):
+            continue  # it cannot ask for its order: its silence is judged, as its pod's
+        causes += _silent_ranks(observed, status, key, pod, seen, now)
+        causes += _unregistered(status, key, pod, seen, now - _ordered_at(observed, status, key, pod))
+    return causes
+
+
+def hangs_after_seconds(observed: Observed) -> float:
+    """After which silence a rank hangs.
+
+    Ranks beat as often as the time-out asks that was in force when their epoch was opened. One that was made much
+    shorter since would call all of them silent.
+    """
+    interval = observed.coordinator.beat_interval_seconds if observed.coordinator is not None else 0.0
+    return max(observed.policy.heartbeat_timeout_seconds, BEATS_AWAITED * interval)
+
+
+def overdue_in(status: RLJobStatus, rank: RankObservation, timeout_seconds: float, now: float) -> float:
+    """Seconds from now until the rank hangs, if nothing more is heard of it; <= 0: it hangs."""
+    left = timeout_seconds - seen_seconds(status, rank.beat_age_seconds, now)
+    return max(left, rank.busy_left_seconds or 0.0) if rank.busy is not None else left
+
+
+def _silent_ranks(
+    observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus, seen: PodObservation, now: float
+) -> list[Cause]:
+    timeout = hangs_after_seconds(observed)
+    if seen.poll_age_seconds > max(timeout / 2, POLL_SLACK_SECONDS):
+        return []
+    running = {process.incarnation for process in _of_order(status, pod, seen) if process.exit_code is None}
+    return [
+        Cause(
+            f"hang/{rank.incarnation}",
+            Reason.HANG,
+            key,
+            f"{key}.{rank.rank} has not beaten in {rank.beat_age_seconds:.0f} s; {_last_known(rank)}",
+        )
+        for rank in seen.ranks
+        if rank.incarnation in running and overdue_in(status, rank, timeout, now) < 0
+    ]
+
+
+def _unregistered(
+    status: RLJobStatus, key: PodKey, pod: PodStatus, seen: PodObservation, ordered_ago: float
+) -> list[Cause]:
+    """The first time the ranks are started again, as the table says; the second time the whole pod."""
+    if status.restart.opened < status.restart.epoch or ordered_ago <= REGISTER_LIMIT_SECONDS:
+        return []
+    processes = _of_order(status, pod, seen)
+    registered = {rank.incarnation for rank in seen.ranks}
+    late = [process for process in processes if process.exit_code is None and process.incarnation not in registered]
+    if processes and not late:
+        return []
+    who = f"{key}.{late[0].rank} has not registered with the coordinator" if late else f"{key} has not started a rank"
+    epoch, generation = status.restart.epoch, pod.generation
+    what = f"{who} in {ordered_ago:.0f} s"
+    id_ = f"hang/{late[0].incarnation}" if late else f"order/{pod.life}/{epoch}/{generation}"
+    again = pod.unregistered > 0
+    message = what + (", for the second time: the pod is replaced" if again else "")
+    return [Cause(id_, Reason.HANG, key, message, lost=again, unregistered=True)]
+
+
+def _of_order(status: RLJobStatus, pod: PodStatus, seen: PodObservation) -> list[RankProcess]:
+    order = (status.restart.epoch, pod.generation)
+    return [process for process in seen.processes if (process.epoch, process.generation) == order]
+
+
+def _ordered_at(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus) -> float:
+    """When the pod can have taken its order at the earliest."""
+    fact = observed.fact(key)
+    up_at = (fact.up_at or fact.started_at) if fact is not None else 0.0
+    return max(pod.ordered_at, status.restart.opened_at or 0.0, up_at, heard_since(status))
+
+
+def _last_known(rank: RankObservation) -> str:
+    if rank.busy is not None:
+        return f"it was busy with {rank.busy.what}, which it had announced for {rank.busy.seconds:g} s"
+    if rank.waiting is not None:
+        return f"it was waiting for {rank.waiting}"
+    return "it was at work and had not announced anything long"

@@ -1,44 +1,224 @@
-"""Trespasses: where a job would change what the administrator has brought (`brought`), a sentence for each.
+"""What the operator's `workloads.podTemplate` brings to a pod, and a sentence for each change of it by a job.
 
-Pure. Called by `template` for every pod template that is built. What a job's patch says and how it is merged does not
-matter here: the template with the administrator's part alone is compared with the one that comes out in the end. Where
-a job's pods run, what they ask for and what their own containers are started with is the job's to say.
+The template with the administrator's part alone is compared with the final one, whatever the job's patch says. Objects
+and identities that the administrator names (claims, Secrets, devices, service account, volume drivers) are closed to
+the job's own volumes and variables. Where pods run, what they ask for and what their own containers start with is the
+job's choice. Pure; `template` calls it for every pod template.
 """
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from rljob_operator.build.brought import (
-    ACCOUNT,
-    CONTAINER_LISTS,
-    PLACES,
-    WHOSE,
-    Brought,
-    Json,
-    field_of,
-    jobs_containers,
-    named,
-)
-from rljob_operator.build.brought_objects import objects
-from rljob_operator.build.template_patch import MERGE_KEYS
-from rljob_operator.build.volumes import overlap
+from rljob_operator.build.containers import MEMORY, RUN, TEMPORARY, overlap
+from rljob_operator.build.template_patch import DIRECTIVE, MERGE_KEYS
+
+Json = dict[str, Any]
+
+
+WHOSE = "belongs to the administrator (the operator's workloads.podTemplate brings it), and no job changes it"
+
+
+CONTAINER_LISTS = ("containers", "initContainers")
+
+
+PLACES = (("volumeMounts", "mountPath"), ("volumeDevices", "devicePath"))
+"""Lists of a container's, and the field of an entry that says where it lies."""
+
+
+ACCOUNT = ("serviceAccountName", "serviceAccount")
+"""Two names of one field: where the first is not given, the API server takes the second."""
+
+
+_PODS_OWN = ("emptyDir", "configMap", "secret", "downwardAPI", "projected", "ephemeral")
+"""Volumes that hold the same for every user. Of all others the user decides which files may be read."""
+
+
+_SIZED = (TEMPORARY, MEMORY)
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """The administrator's patch as it concerns one part's pods."""
+
+    patch: Json
+    own: str
+    """The container that the operator makes in these pods: a job's program runs in it."""
+    pull_secrets: tuple[str, ...] = ()
+
+    @property
+    def spec(self) -> Json:
+        """Of the patch."""
+        found: Json = self.patch.get("spec", {})
+        return found
+
+    @property
+    def volumes(self) -> list[str]:
+        """Volumes. Of the operator's own it may say the size, and so may a job after it."""
+        sized = [each["name"] for each in self.spec.get("volumes", []) if each["name"] in _SIZED and "emptyDir" in each]
+        return [name for name in self.names("volumes") if name not in sized]
+
+    @property
+    def drivers(self) -> list[object]:
+        """Of its volumes: a job that names one could have the same volume with other rights."""
+        return [field_of(each.get("csi"), "driver") for each in self.spec.get("volumes", []) if "csi" in each]
+
+    @property
+    def has_account(self) -> bool:
+        """Whether it gives the pods a service account."""
+        return any(self.spec.get(key) is not None for key in ACCOUNT)
+
+    def names(self, key: str) -> list[str]:
+        """Of the entries of one of the pod's lists, without the operator's own container."""
+        entries = [entry for entry in self.spec.get(key, []) if DIRECTIVE not in entry]
+        return [entry["name"] for entry in entries if key != "containers" or entry["name"] != self.own]
+
+    @property
+    def containers(self) -> list[str]:
+        """Containers that run beside the operator's."""
+        return [*self.names("containers"), *self.names("initContainers")]
+
+    @property
+    def shared(self) -> list[str]:
+        """The operator's volumes that one of these containers has, too: what is in them is given to it."""
+        others = [each for key in CONTAINER_LISTS for each in self.spec.get(key, []) if each["name"] in self.names(key)]
+        return [mount.get("name", "") for each in others for mount in each.get("volumeMounts", [])]
+
+    @property
+    def in_own(self) -> Json:
+        """What it gives to the operator's container."""
+        return named(self.spec.get("containers"), self.own)
+
+    def mounts(self, key: str) -> list[Json]:
+        """Mounts (or devices) in the operator's container."""
+        return [mount for mount in self.in_own.get(key, []) if DIRECTIVE not in mount]
+
+    @property
+    def mounts_files_of_users(self) -> bool:
+        """Whether that container sees files that are somebody's."""
+        mounted = {mount.get("name") for mount in self.mounts("volumeMounts")}
+        volumes = [volume for volume in self.spec.get("volumes", []) if volume["name"] in mounted]
+        return any(key not in (*_PODS_OWN, "name") for volume in volumes for key in volume)
+
+
+def jobs_containers(brought: Brought, before: Json, after: Json, path: str) -> Iterator[tuple[str, Json, Json]]:
+    """Where, each container that is not the administrator's, and the same without the job's patch."""
+    for key in CONTAINER_LISTS:
+        for container in after["spec"].get(key, []):
+            if container["name"] not in brought.names(key):
+                where = f"{path}.spec.{key}[{container['name']}]"
+                yield where, container, named(before["spec"].get(key), container["name"])
+
+
+def field_of(value: object, key: str) -> object:
+    """Of what may be no object: the API server has not judged it yet."""
+    return value.get(key) if isinstance(value, dict) else None
+
+
+def named(entries: list[Json] | None, name: str) -> Json:
+    """The entry of that name; empty where there is none."""
+    return next((entry for entry in entries or [] if entry["name"] == name), {})
+
+
+_SECRET_REFERENCES = ("secretRef", "secretKeyRef", "nodePublishSecretRef", "secret")
+"""`secret` is a projected volume's; a volume's own has `secretName`."""
+
+
+_IDENTITIES = {"serviceAccountToken", "podCertificate"}
+"""Sources of a projected volume."""
+
+
+_RUN_PATH = "checkpoint.volume.claimName (or roles.actor.template.spec.volumes[run])"
+
+
+def objects(brought: Brought, before: Json, after: Json, path: str) -> Iterator[str]:
+    """A sentence for each of them that the job names, too."""
+    pulls = [each["name"] for each in brought.spec.get("imagePullSecrets", [])]
+    named = {*_all_named(brought.spec), *(("Secret", name) for name in (*brought.pull_secrets, *pulls))}
+    for volume in after["spec"].get("volumes", []):
+        if volume["name"] in brought.volumes:
+            continue
+        where = _RUN_PATH if volume["name"] == RUN else f"{path}.spec.volumes[{volume['name']}]"
+        yield from _sentences(named, volume, where)
+        yield from _identities(brought, volume, where)
+    for claim in after["spec"].get("resourceClaims", []):
+        if claim["name"] not in brought.names("resourceClaims"):
+            yield from _sentences(named, claim, f"{path}.spec.resourceClaims[{claim['name']}]")
+    for where, container, known in jobs_containers(brought, before, after, path):
+        for source in ("env", "envFrom"):
+            rest = [entry for entry in container.get(source, []) if entry not in known.get(source, [])]
+            yield from _sentences(named, {source: rest}, f"{where}.{source}")
+
+
+def _identities(brought: Brought, volume: Json, path: str) -> Iterator[str]:
+    """What a volume of the job's gets in the name of the pod's account, or by a driver of the administrator's."""
+    sources = field_of(volume.get("projected"), "sources")
+    kinds = {key for each in sources if isinstance(each, dict) for key in each} if isinstance(sources, list) else set()
+    if brought.has_account and _IDENTITIES & kinds:
+        yield f"{path}: is the account's identity, which {WHOSE}. Remove it."
+    if "csi" not in volume:
+        return
+    driver = field_of(volume["csi"], "driver")
+    if brought.has_account:
+        yield f"{path}: the driver {driver} may act in the name of the account, which {WHOSE}. Use a claim instead."
+    elif driver in brought.drivers:
+        yield f"{path}: the driver {driver} mounts a volume that {WHOSE}. Use a claim instead."
+
+
+def _sentences(named: set[tuple[str, str]], value: Json, path: str) -> Iterator[str]:
+    for kind, name in _all_named(value):
+        if (kind, name) in named:
+            yield f"{path}: the {kind} {name} is one that the operator's workloads.podTemplate names. Name another one."
+
+
+def _all_named(value: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - JSON
+    """Kind and name of each claim and Secret that is named in it, wherever."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _all_named(each)
+    if not isinstance(value, dict):
+        return
+    for key, inner in value.items():
+        if key == "claimName":
+            yield "PersistentVolumeClaim", str(inner)
+        elif key in ("secretName", "resourceClaimName"):
+            yield ("Secret" if key == "secretName" else "ResourceClaim"), str(inner)
+        elif key in ("dataSource", "dataSourceRef") and isinstance(inner, dict):  # a claim that begins as a copy
+            yield str(inner.get("kind")), str(inner.get("name"))
+        elif key in _SECRET_REFERENCES and isinstance(inner, dict) and "name" in inner:
+            yield "Secret", str(inner["name"])
+        else:
+            yield from _all_named(inner)
+
 
 _LISTS = (*CONTAINER_LISTS, "volumes")
 """Of a pod: judged entry by entry."""
+
+
 _JOBS_OWN = (
     *("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "schedulerName", "schedulingGates"),
     "terminationGracePeriodSeconds",
 )
 """Where a pod runs and how long it may take to end: what the administrator says of it is a default."""
+
+
 _REACHES_NO_CONTAINER = (
     *(*_JOBS_OWN, "nodeName", "priorityClassName", "priority", "preemptionPolicy"),
     *("imagePullSecrets", "resourceClaims", "ephemeralContainers"),
 )
 """Every other field of a pod, known here or not, is one of the administrator's containers, too."""
+
+
 _USERS = ("runAsUser", "runAsGroup", "runAsUserName", "supplementalGroups", "fsGroup")
+
+
 _REFERENCE = re.compile(r"\$\(([^()]+)\)")
+
+
 _METADATA_PATH = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
+
+
 _MESSAGE = "terminationMessagePath"
 """The kubelet mounts a file of the node there."""
 

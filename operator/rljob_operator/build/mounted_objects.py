@@ -1,18 +1,55 @@
-"""The claim that is made for a job's checkpoints, and what it says of them when its job is gone.
+"""The objects that pods mount: the job's ConfigMap, its Secret, and the claim for its checkpoints.
 
-One that stays has no owner reference. It says instead whose it is, which run its checkpoints are of, and by what spec
-they were made: a later job of the name is compared with that, and `rljob clone` reads it.
+The Secret is made once and immutable: a rotation under running pods would lock them out. A retained claim has no owner
+reference; it records whose it is, which run its checkpoints belong to and by what spec they were made: a later job of
+the name is compared with that, and `rljob clone` reads it. Pure.
 """
 
+import base64
 from enum import Enum
+from pathlib import PurePosixPath
 from typing import Any
 
 from rljob_api import cluster
 from rljob_api.run_identity import kept_spec, run_digest
-from rljob_api.spec import OnDelete
-from rljob_operator.build.digests import digest
-from rljob_operator.build.metadata import manifest
-from rljob_operator.build.parts import Manifest, Site
+from rljob_api.spec import Metadata, OnDelete, RLJob
+from rljob_operator.build.parts import Manifest, Owner, Site, digest, manifest
+from rljob_operator.options import OperatorOptions
+
+JOB_KEY = PurePosixPath(cluster.JOB_FILE).name
+"""In the ConfigMap's data."""
+
+
+def config(site: Site) -> Manifest:
+    """The job as it was given; of its metadata only what names it.
+
+    Without defaults: a pod of an earlier version would refuse a field that it does not know, though nobody set it.
+    """
+    data = {JOB_KEY: job_file(site.job, site.owner.namespace)}
+    return manifest(site, ("v1", "ConfigMap"), cluster.config_name(site.name), {"data": data})
+
+
+def job_file(job: RLJob, namespace: str) -> str:
+    """The text of the file. The operator reads it, too: it is where a spec outlives an edit that is refused."""
+    given = job.model_copy(update={"metadata": Metadata(name=job.metadata.name, namespace=namespace)})
+    return given.model_dump_json(indent=2, exclude_defaults=True) + "\n"
+
+
+TOKEN_KEY = "token"  # noqa: S105 - a name
+
+
+PASSWORD_KEY = "redis-password"  # noqa: S105 - a name
+
+
+def secret(job: RLJob, owner: Owner, token: str, password: str) -> Manifest:
+    """The Secret with what the operator has drawn."""
+    data = {TOKEN_KEY: token, PASSWORD_KEY: password}
+    encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
+    site = Site.of(job, owner, OperatorOptions())
+    return manifest(
+        site, ("v1", "Secret"), cluster.secret_name(site.name), {"type": "Opaque", "immutable": True, "data": encoded}
+    )
+
 
 _LONGEST_SPEC = 128 * 1024
 """Characters; the API server takes 256 KiB of annotations. A longer one is not kept, and cannot be cloned from."""

@@ -1,12 +1,15 @@
-"""The roster: which pods the job has, which of their lives it counts on, and which are ready.
+"""Membership: which pods the job has, which incarnation of each it counts on, and which are ready.
 
-Pure. Called by `decide` before the policies (facts go into the status) and by the policies that change a pod's order.
+`enrol` copies observations into the status. `assign` gives a Deployment's pods, which have no numbers, their replicas;
+the status remembers a number by the pod's life. `levelled` gives all pods of a gang one generation, since ranks of
+different generations never meet at a rendezvous. Pure.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from rljob_api.names import Role
-from rljob_api.role_traits import TRAITS
+from rljob_api.role_traits import TRAITS, Grouping
 from rljob_api.status import ConditionType, EngineStatus, PodStatus, RankStatus, RLJobStatus, RoleStatus
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import PodObservation, ServerState
@@ -134,3 +137,79 @@ def _is_ready(status: RLJobStatus, pod: PodStatus, seen: PodObservation) -> bool
     current = [process for process in seen.processes if (process.epoch, process.generation) == order]
     ready = {rank.incarnation for rank in seen.ranks if rank.state is RankState.READY}
     return bool(current) and all(p.exit_code == 0 or p.incarnation in ready for p in current)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A pod of a role, as the platform lists it."""
+
+    uid: str
+    role: Role
+    created_at: float
+    """Unix time in seconds; of two new pods the older one takes the lower number."""
+    going: bool = False
+    """It is being deleted, or ended for good: it takes no number any more, and keeps one only while it has none to
+    replace it."""
+
+
+def assign(status: RLJobStatus, candidates: Iterable[Candidate]) -> dict[str, PodKey]:
+    """Pod uid -> replica. No replica is given twice.
+
+    The pod that the job counts on keeps its number, also while it goes, so that its end is seen. A new pod takes the
+    lowest number without one. A pod whose life was given up keeps its number until a new one has it. Live pods beyond
+    the replicas of their role get the numbers above: nobody counts on them, but they are seen.
+    """
+    listed = sorted(candidates, key=lambda pod: (pod.created_at, pod.uid))
+    given: dict[str, PodKey] = {}
+    taken: set[PodKey] = set()
+
+    def give(uid: str, key: PodKey) -> None:
+        if uid not in given and key not in taken:
+            given[uid] = key
+            taken.add(key)
+
+    known = {(pod.uid, pod.role): pod for pod in listed}
+    lost: dict[str, PodKey] = {}
+    for key, member in pods(status):
+        uid, lost_uid = _uid(member.life), _uid(member.lost_life)
+        if uid and (uid, key.role) in known:
+            give(uid, key)
+        elif lost_uid and (lost_uid, key.role) in known:
+            lost.setdefault(lost_uid, key)
+    new = [pod for pod in listed if not pod.going and pod.uid not in given and pod.uid not in lost]
+    for role in dict.fromkeys(pod.role for pod in new):
+        numbers = _free_numbers(role, taken)
+        for pod in (pod for pod in new if pod.role is role):
+            give(pod.uid, PodKey(role=role, replica=next(numbers)))
+    for uid, key in lost.items():
+        give(uid, key)
+    return given
+
+
+def _uid(life: str) -> str:
+    return life.rpartition("/")[0]
+
+
+def _free_numbers(role: Role, taken: set[PodKey]) -> Iterator[int]:
+    """Numbers of the role that no pod has, from below; those of replicas that wait for a pod come first by that."""
+    number = 0
+    while True:
+        if PodKey(role=role, replica=number) not in taken:
+            yield number
+        number += 1
+
+
+def levelled(status: RLJobStatus, now: float) -> RLJobStatus:
+    """`status` with every pod of a gang in the gang's highest generation."""
+    highest: dict[Role, int] = {}
+    for key, pod in staying(status):
+        if TRAITS[key.role].grouping is Grouping.GANG:
+            highest[key.role] = max(highest.get(key.role, 0), pod.generation)
+
+    def level(key: PodKey, pod: PodStatus) -> PodStatus:
+        generation = highest.get(key.role, 0)
+        if pod.draining or pod.generation >= generation:
+            return pod
+        return pod.model_copy(update={"generation": generation, "ready": False, "ordered_at": now})
+
+    return with_pods(status, level)

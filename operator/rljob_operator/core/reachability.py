@@ -1,8 +1,8 @@
-"""Reach: whether the coordinator can be asked. While it cannot, nobody knows how the job is, and nothing is counted.
+"""Reachability of the coordinator: while it does not answer, the state of the job is unknown and no failure is counted.
 
-Pure. A failed question is told after a moment; a job that has not been heard of for heartbeatTimeoutSeconds is called
-well no longer. What the coordinator says when it answers again may be as old as the silence: whoever was cut off
-together with the operator is not called silent for that (`heard_since`).
+A failed request is reported after a moment; after heartbeatTimeoutSeconds without an answer the job is no longer Ready.
+The first answer after a silence may carry ages as old as the silence: `heard_since` bounds what counts against a rank
+or launcher. Pure.
 """
 
 from rljob_api.status import ConditionType, RLJobStatus
@@ -15,8 +15,10 @@ from rljob_operator.core.reasons import Reason
 TOLD_AFTER_SECONDS = 10.0
 """A coordinator that is started again is refused for a second or two, and its pod says so by itself."""
 
+
 ANSWERS = "Answers"
 """Reason of the condition where no silence was told before: what is silent then is silent by itself."""
+
 
 _KIND = ConditionType.COORDINATOR_REACHABLE
 

@@ -1,0 +1,160 @@
+"""The Deployments: one per role with a launcher in each pod, and one for the coordinator.
+
+Pods of a role are alike; the coordinator gives each a number, which outlives its pod. The coordinator's strategy is
+Recreate, because two at a time would both open epochs; its state is in the control Redis. Pure.
+"""
+
+from typing import Any
+
+from rljob_api import cluster
+from rljob_api.names import Role
+from rljob_api.role_traits import TRAITS
+from rljob_api.spec import RoleSpec
+from rljob_api.status import RLJobStatus
+from rljob_operator.build.containers import (
+    COORDINATOR_RESOURCES,
+    LAST_WORDS,
+    MEMORY,
+    MEMORY_DIR,
+    ROLE_RESOURCES,
+    TEMPORARY_DIR,
+    checkpoint_volume,
+    common_mounts,
+    common_volumes,
+    container_security,
+    coordinator_probes,
+    memory_volume,
+    own_run_volume,
+    role_given,
+    worker_probes,
+)
+from rljob_operator.build.parts import (
+    COORDINATOR_CONTAINER,
+    WORKER_CONTAINER,
+    Manifest,
+    Part,
+    Site,
+    infrastructure_replicas,
+    manifest,
+    role_replicas,
+    selector,
+)
+from rljob_operator.build.scheduling import coordinator_placement, role_placement, run_volume
+from rljob_operator.build.template import Given, pod_template
+
+NO_DEADLINE = 2**31 - 1
+"""Kubernetes' word for none: waiting for GPUs is no failure of a Deployment."""
+
+
+def role_part(role: Role) -> Part:
+    """The pods of a role."""
+    return Part(cluster.COMPONENT_WORKER, WORKER_CONTAINER, role)
+
+
+def role_deployment(site: Site, status: RLJobStatus, role: Role, spec: RoleSpec) -> Manifest:
+    """The Deployment. All of its pods are replaced at once: a new template is a new epoch anyhow."""
+    part = role_part(role)
+    body = {
+        "replicas": role_replicas(site, status, role),
+        "revisionHistoryLimit": 1,
+        "progressDeadlineSeconds": NO_DEADLINE,
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "100%"}},
+        "selector": {"matchLabels": selector(site, part)},
+        "template": pod_template(
+            site, part, _role_pod(site, role, spec), _role_given_fields(site, spec), spec.template
+        ),
+    }
+    return manifest(site, ("apps/v1", "Deployment"), cluster.deployment_name(site.name, role), {"spec": body}, part)
+
+
+def _role_pod(site: Site, role: Role, spec: RoleSpec) -> dict[str, Any]:
+    saves = TRAITS[role].saves
+    run = checkpoint_volume(site) if saves else own_run_volume()
+    return {
+        # No preStop hook: SIGTERM goes to the launcher, which drains, and no Service has to forget the pod before.
+        "terminationGracePeriodSeconds": site.workloads.termination_grace_seconds,
+        "containers": [_role_container(site, role)],
+        "volumes": [run, *common_volumes(site), memory_volume(site, role, spec)],
+        **role_placement(site, role_part(role)),
+    }
+
+
+def _role_given_fields(site: Site, spec: RoleSpec) -> Given:
+    return Given(role_given(spec), site.job.spec.image)
+
+
+def _role_container(site: Site, role: Role) -> dict[str, Any]:
+    return {
+        "name": WORKER_CONTAINER,
+        "image": site.workloads.worker_image,
+        "imagePullPolicy": site.workloads.pull_policy.value,
+        "command": [site.workloads.python, "-m", "rljob_workers.launcher.pod"],
+        "env": [*pod_identity(site), {"name": "RLJOB_ROLE", "value": role.value}],
+        "ports": [{"name": "http", "containerPort": cluster.PROBE_PORT}],
+        "resources": ROLE_RESOURCES,
+        "volumeMounts": [*common_mounts(), {"name": MEMORY, "mountPath": MEMORY_DIR}],
+        "terminationMessagePolicy": LAST_WORDS,
+        **worker_probes(site.job.spec.roles.rollout.engine.startup_seconds),
+        **container_security(),
+    }
+
+
+def pod_identity(site: Site) -> list[dict[str, Any]]:
+    """What a pod of a job is told of itself; nothing of it changes while the job lives."""
+    return [
+        {"name": "RLJOB_NAME", "value": site.name},
+        {"name": "RLJOB_NAMESPACE", "value": site.owner.namespace},
+        {"name": "RLJOB_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+        {"name": "RLJOB_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        # Libraries keep caches at home, and the image's own home is read-only.
+        {"name": "HOME", "value": TEMPORARY_DIR},
+    ]
+
+
+PART = Part(cluster.COMPONENT_COORDINATOR, COORDINATOR_CONTAINER)
+
+
+_COORDINATOR_GRACE_SECONDS = 10
+
+
+def coordinator(site: Site, status: RLJobStatus) -> Manifest:
+    """The Deployment."""
+    body = {
+        "replicas": infrastructure_replicas(site, status, 1),
+        "revisionHistoryLimit": 1,
+        "progressDeadlineSeconds": NO_DEADLINE,
+        "strategy": {"type": "Recreate"},
+        "selector": {"matchLabels": selector(site, PART)},
+        "template": pod_template(site, PART, _coordinator_pod(site), _coordinator_given(site)),
+    }
+    return manifest(site, ("apps/v1", "Deployment"), cluster.coordinator_name(site.name), {"spec": body}, PART)
+
+
+def _coordinator_pod(site: Site) -> dict[str, Any]:
+    return {
+        "terminationGracePeriodSeconds": _COORDINATOR_GRACE_SECONDS,
+        "containers": [_coordinator_container(site)],
+        "volumes": [run_volume(site), *common_volumes(site)],
+        **coordinator_placement(site),
+    }
+
+
+def _coordinator_given(site: Site) -> Given:
+    spec = site.job.spec
+    return Given(spec.infrastructure.coordinator.resources, spec.image)
+
+
+def _coordinator_container(site: Site) -> dict[str, Any]:
+    return {
+        "name": COORDINATOR_CONTAINER,
+        "image": site.workloads.worker_image,
+        "imagePullPolicy": site.workloads.pull_policy.value,
+        "command": [site.workloads.python, "-m", "rljob_workers.dcs.coordinator.pod"],
+        "env": pod_identity(site),
+        "ports": [{"name": "http", "containerPort": cluster.COORDINATOR_PORT}],
+        "resources": COORDINATOR_RESOURCES,
+        "volumeMounts": common_mounts(),
+        "terminationMessagePolicy": LAST_WORDS,
+        **coordinator_probes(site.job.spec.roles.rollout.engine.startup_seconds),
+        **container_security(),
+    }

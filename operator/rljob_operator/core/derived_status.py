@@ -1,0 +1,173 @@
+"""Fields of the status that follow from the rest: phase and reason, Progressing, the scale, the claim's size.
+
+`decide` writes them last. `out_of_sight` is for a job that is held back without a decision because its coordinator must
+not be asked. Pure.
+"""
+
+from rljob_api.role_traits import SCALED_ROLE
+from rljob_api.status import ConditionType, Phase, RLJobStatus, ScalingStatus
+from rljob_operator.core.conditions import (
+    find,
+    is_queue_draining,
+    is_scaling,
+    is_true,
+    is_unknown,
+    is_without_infrastructure,
+    terminal,
+    was_well,
+    with_condition,
+    with_unknown,
+)
+from rljob_operator.core.drain import is_draining
+from rljob_operator.core.ends import is_over
+from rljob_operator.core.membership import counted, with_pods
+from rljob_operator.core.observed import Observed, Silence
+from rljob_operator.core.reachability import lasts
+from rljob_operator.core.readiness import STARTING
+from rljob_operator.core.reasons import Reason
+
+EXPANDED, EXPANDING, REFUSED = "Expanded", "Expanding", "ExpansionRefused"
+"""Reasons of the condition."""
+
+
+def with_volume(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
+    """`status` with what became of a larger `checkpoint.volume.size`; nothing is said where it never became larger."""
+    fact, kind = observed.volume, ConditionType.VOLUME_EXPANDED
+    if fact is None:
+        return status
+    if fact.refusal:
+        message = (
+            f"checkpoint.volume.size: the claim {fact.claim} stays at {fact.size}, since the API server refuses "
+            f"{fact.wanted}: {fact.refusal}. It is asked for again every minute, and the job goes on; its storage "
+            "class has to have allowVolumeExpansion"
+        )
+        return with_condition(status, kind, now, true=False, reason=REFUSED, message=message)
+    if fact.capacity is not None and not fact.is_large_enough:
+        said = f": {fact.said}" if fact.said else ""
+        message = f"the volume of the claim {fact.claim} has {fact.capacity}, and is to have {fact.size}{said}"
+        return with_condition(status, kind, now, true=False, reason=EXPANDING, message=message)
+    if find(status, kind) is None:
+        return status
+    message = f"the volume of the claim {fact.claim} has {fact.capacity or fact.size}"
+    return with_condition(status, kind, now, true=True, reason=EXPANDED, message=message)
+
+
+_BY_CONDITION = (
+    (ConditionType.SUCCEEDED, Phase.SUCCEEDED),
+    (ConditionType.FAILED, Phase.FAILED),
+    (ConditionType.INTERRUPTED, Phase.INTERRUPTED),
+    (ConditionType.SUSPENDED, Phase.SUSPENDED),
+)
+
+
+_WHILE_RUNNING = (
+    (ConditionType.STALLED, Phase.STALLED),
+    (ConditionType.RESTARTING, Phase.RESTARTING),
+    (ConditionType.READY, Phase.RUNNING),
+)
+
+
+def phase(status: RLJobStatus) -> Phase:
+    """The first condition in order of precedence that is true."""
+    for kind, word in _BY_CONDITION:
+        if is_true(status, kind):
+            return word
+    if is_draining(status):
+        return Phase.DRAINING
+    for kind, word in _WHILE_RUNNING:
+        if is_true(status, kind):
+            return word
+    if is_unknown(status, ConditionType.READY):
+        return Phase.UNKNOWN
+    if is_scaling(status) or is_without_infrastructure(status):
+        return Phase.RUNNING
+    return Phase.STARTING if status.restart.epoch > 0 else Phase.PENDING
+
+
+def reason(status: RLJobStatus) -> str:
+    """Why it has ended, is suspended, stalls, restarts or waits for something; else why it was restarted last."""
+    for kind, _ in (*_BY_CONDITION, *_WHILE_RUNNING[:-1]):
+        condition = find(status, kind)
+        if condition is not None and condition.status == "True":
+            return condition.reason
+    if is_queue_draining(status):
+        return Reason.QUEUE_DRAINING.value
+    taken = find(status, ConditionType.ACCEPTED)
+    if taken is not None and taken.status == "False":
+        return taken.reason
+    waits = find(status, ConditionType.READY)
+    if waits is not None and waits.status != "True" and waits.reason != STARTING:
+        return waits.reason
+    return status.restart.reason or ""
+
+
+def out_of_sight(status: RLJobStatus, silence: Silence, limit_seconds: float, now: float) -> RLJobStatus:
+    """`status` of a job that was well and of which nobody has heard for so long: nobody knows whether it is."""
+    if not was_well(status) or terminal(status) is not None or not lasts(status, silence, limit_seconds, now):
+        return status
+    reason, message = silence.reason.value, silence.message
+    kind = ConditionType.COORDINATOR_REACHABLE
+    status = with_condition(status, kind, now, true=False, reason=reason, message=message)
+    status = with_unknown(status, ConditionType.READY, now, reason=reason, message=message)
+    return status.model_copy(update={"phase": phase(status)})
+
+
+def with_cluster_status(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
+    """`status` with Progressing, the scale, and on every condition the generation of the spec that it was judged by.
+
+    A local run shows of these the scale alone, if it scales itself: its spec does not change.
+    """
+    if observed.on_cluster:
+        status = _ended(observed, status, now)
+    status = status.model_copy(update={"scaling": _scaling(observed, status)}) if observed.scales else status
+    if not observed.on_cluster:
+        return status
+    status = _progressing(observed, status, now)
+    # Of a condition that another version wrote nobody here knows what it was judged by.
+    conditions = [
+        c.model_copy(update={"observed_generation": _generation(observed, c.type)})
+        if isinstance(c.type, ConditionType)
+        else c
+        for c in status.conditions
+    ]
+    return status.model_copy(update={"conditions": conditions})
+
+
+def _generation(observed: Observed, kind: ConditionType) -> int:
+    """What a condition was judged by: all but Accepted by the spec that the job goes by."""
+    wishes = observed.wishes
+    if kind is ConditionType.ACCEPTED and wishes.refusal is not None:
+        return wishes.refusal.generation
+    return wishes.generation
+
+
+def _progressing(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
+    """True also while launchers of an ended job are told that it is done: their pods stay until then."""
+    kind, epoch = ConditionType.PROGRESSING, status.restart.epoch
+    ended = terminal(status)
+    suspended = find(status, ConditionType.SUSPENDED) if is_true(status, ConditionType.SUSPENDED) else None
+    why = ended or suspended
+    if why is not None and (suspended or is_over(observed, status, now)):
+        return with_condition(status, kind, now, true=False, reason=why.reason, message=why.message)
+    message = f"the job is in epoch {epoch}" if ended is None else "ranks and engines are stopped"
+    return with_condition(status, kind, now, true=True, reason=kind.value, message=message)
+
+
+def _ended(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
+    """`status` of a job that is over without what runs no more: pods that `cleanPodPolicy` leaves are listed still."""
+    if terminal(status) is None or not is_over(observed, status, now):
+        return status
+    there = {fact.pod.role for fact in observed.pods}
+    idle = with_pods(status, lambda _, pod: pod.model_copy(update={"ready": False}))
+    roles = [role if role.name in there else counted(role, []) for role in idle.roles]
+    return status.model_copy(update={"roles": roles})
+
+
+def _scaling(observed: Observed, status: RLJobStatus) -> ScalingStatus:
+    role = next((role for role in status.roles if role.name is SCALED_ROLE), None)
+    suspended = is_true(status, ConditionType.SUSPENDED)
+    replicas = 0 if role is None or suspended else len(role.pods)
+    desired = observed.replicas.get(SCALED_ROLE, 0)
+    return status.scaling.model_copy(
+        update={"replicas": replicas, "selector": observed.scale_selector, "desired": desired}
+    )
