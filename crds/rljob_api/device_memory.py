@@ -55,7 +55,7 @@ _MOMENT_BYTES = 8
 _LOGIT_BYTES = 4
 _LOGIT_COPIES = 3
 LOGIT_CHUNK = 1 << 25
-"""Logits that the chunked log-probs of Fsdp make at a time, as `rljob_workers.algorithms.chunked_log_probs` says."""
+"""Logits that the chunked log-probs of Fsdp make at a time, as `rljob_workers.algorithms.log_probs` says."""
 
 
 @dataclass(frozen=True, slots=True)

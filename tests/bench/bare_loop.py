@@ -23,10 +23,9 @@ import torch
 from rljob_api.manifest import load_manifest
 from rljob_api.wire.identity import WeightId
 from rljob_workers.algorithms.grpo import broadcast_to_tokens, group_normalised
-from rljob_workers.engines.torch_engine.geometry import geometry_of
+from rljob_workers.engines.torch_engine.decoder import fuse_weights, geometry_of
 from rljob_workers.engines.torch_engine.requests import Batch, PromptGroup
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
-from rljob_workers.engines.torch_engine.weights import fuse_weights
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import build_config, initial_state, torch_dtype
 from rljob_workers.models.tokenizers import build_tokenizer, decode_tokens, encode_prompt

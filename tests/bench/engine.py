@@ -31,10 +31,9 @@ from rljob_api.names import Lineage, WeightVersion
 from rljob_api.spec import ModelConfig, ModelSpec, TokenizerConfig
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import SamplingParams
-from rljob_workers.engines.torch_engine.geometry import geometry_of
+from rljob_workers.engines.torch_engine.decoder import fuse_weights, geometry_of
 from rljob_workers.engines.torch_engine.requests import Batch, PromptGroup
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
-from rljob_workers.engines.torch_engine.weights import fuse_weights
 from tests.integration.engines.driven import DrivenEngine, torch_engine
 from tests.integration.engines.engine_process import engine_process, open_listener, url_of, write_weights
 

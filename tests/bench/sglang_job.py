@@ -24,7 +24,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from rljob_workers.engines.sglang.client import sampling_body
+from rljob_workers.engines.sglang.sglang_client import sampling_body
 from tests.integration.engines.contract.calls import load, params
 from tests.integration.engines.contract.contenders import SglangContender
 from tests.integration.engines.contract.reference import write_versions

@@ -31,8 +31,7 @@ from rljob_api.spec import Architecture, ModelConfig, RLJobSpec
 from rljob_workers.dcs.tensor_bytes import stage_blob
 from rljob_workers.devices import own_device
 from rljob_workers.models.blob import write_blob
-from rljob_workers.models.building import build_config
-from rljob_workers.models.layout import tensor_shapes
+from rljob_workers.models.building import build_config, tensor_shapes
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_trainer

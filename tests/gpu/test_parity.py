@@ -10,10 +10,9 @@ import torch
 
 from rljob_api.spec import RLJobSpec
 from rljob_workers.devices import HOST
-from rljob_workers.engines.torch_engine.geometry import geometry_of
+from rljob_workers.engines.torch_engine.decoder import geometry_of, read_weights
 from rljob_workers.engines.torch_engine.requests import Batch, PromptGroup
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
-from rljob_workers.engines.torch_engine.weights import read_weights
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import build_config, initial_state, torch_dtype
 from rljob_workers.models.tokenizers import build_tokenizer

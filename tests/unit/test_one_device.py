@@ -14,24 +14,19 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from rljob_workers.algorithms.policy_loss import policy_loss
+from rljob_workers.algorithms.losses import policy_loss
 from rljob_workers.devices import HOST
 from rljob_workers.engines.torch_engine.decoder import Decoder as EngineDecoder
-from rljob_workers.engines.torch_engine.geometry import geometry_of
-from rljob_workers.engines.torch_engine.kv_cache import KvCache
-from rljob_workers.engines.torch_engine.length_runs import plan_runs
-from rljob_workers.engines.torch_engine.prompts import pad_prompts
-from rljob_workers.engines.torch_engine.sampling import SamplingColumns, draw_tokens
-from rljob_workers.engines.torch_engine.weights import fuse_weights
+from rljob_workers.engines.torch_engine.decoder import KvCache, fuse_weights, geometry_of
+from rljob_workers.engines.torch_engine.scheduler import pad_prompts
+from rljob_workers.engines.torch_engine.slots import SamplingColumns, draw_tokens, plan_runs
 from rljob_workers.models.building import build_config, described_config, initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.trainers import loss_config
-from rljob_workers.trainers.decoder import Decoder
-from rljob_workers.trainers.fsdp.building import ModelOptions, build_whole, model_config
+from rljob_workers.trainers.flat_decoder import Decoder
 from rljob_workers.trainers.fsdp.inputs import joined_inputs
-from rljob_workers.trainers.fsdp.scoring import score
-from rljob_workers.trainers.micro_batches import RowRange
-from rljob_workers.trainers.packing import pack
+from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, model_config, score
+from rljob_workers.trainers.micro_batches import RowRange, pack
 from rljob_workers.trainers.torch_trainer import _token_inputs
 from tests.unit.trainers.rows import make_rows, make_spec
 

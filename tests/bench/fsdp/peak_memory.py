@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from rljob_workers.algorithms.chunked_log_probs import chunked_log_probs
+from rljob_workers.algorithms.log_probs import chunked_log_probs
 
 WARM_UP_TOKENS = 4
 

@@ -15,7 +15,7 @@ import torch
 
 from rljob_api.manifest import parse_manifest
 from rljob_api.spec import RLJobSpec
-from rljob_workers.algorithms.policy_loss import TokenInputs, policy_loss
+from rljob_workers.algorithms.losses import TokenInputs, policy_loss
 from rljob_workers.models.blob import read_blob, write_blob
 from rljob_workers.models.building import described_config, initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
@@ -23,7 +23,7 @@ from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_trainer, loss_config
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
-from rljob_workers.trainers.fsdp.building import model_config
+from rljob_workers.trainers.fsdp.sharded_model import model_config
 
 TEMPERATURE = 1.0
 _MANIFEST = """

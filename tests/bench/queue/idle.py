@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from rljob_api.spec import Waiting
-from rljob_workers.roles.rank import TURN_SECONDS
+from rljob_workers.rank_loop import TURN_SECONDS
 from tests.bench.queue.channel import START_SECONDS, Child
 from tests.bench.queue.contestants import OurQueue
 from tests.bench.queue.figures import Figure, Unit

@@ -13,8 +13,8 @@ import httpx
 from rljob_api.spec import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import Engine, Generation, SamplingParams
-from rljob_workers.engines.torch_engine.client import TorchEngineClient
-from rljob_workers.roles.event_loop import EventLoopThread
+from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient
+from rljob_workers.rollout.engine_access import EventLoopThread
 
 WAIT_SECONDS = 240.0
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from rljob_api.spec import Architecture, Dtype, ModelConfig, ModelSpec, TokenizerConfig
 from rljob_workers.engines.torch_engine import server
-from rljob_workers.engines.torch_engine.commands import EngineCommands
-from rljob_workers.engines.torch_engine.control_bodies import PauseMode
+from rljob_workers.engines.torch_engine.decoder import DecoderWeights
+from rljob_workers.engines.torch_engine.dialect import PauseMode
+from rljob_workers.engines.torch_engine.model_loop import EngineCommands
 from rljob_workers.engines.torch_engine.requests import Batch
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
-from rljob_workers.engines.torch_engine.weights import DecoderWeights
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.tokenizers import build_tokenizer

@@ -26,8 +26,8 @@ from functools import cache
 from pathlib import Path
 
 from rljob_workers.engines.backend import EngineSettings, EngineSite, Fork
-from rljob_workers.engines.identity import EngineIdentity, write_identity
-from rljob_workers.engines.sglang.backend import SGLANG
+from rljob_workers.engines.incarnation import EngineIdentity, write_identity
+from rljob_workers.engines.sglang.sglang_backend import SGLANG
 from rljob_workers.launcher.preload import limit_thread_pools
 from tests.integration.children import die_with_tests
 

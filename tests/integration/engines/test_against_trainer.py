@@ -15,7 +15,7 @@ from rljob_workers.models.building import build_config
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
-from rljob_workers.trainers.torch_forward import TorchForwardModel
+from rljob_workers.trainers.torch_trainer import TorchForwardModel
 from tests.integration.engines.driven import DrivenEngine
 from tests.integration.engines.engine_process import talkative_model
 from tests.near import assert_log_probs_near

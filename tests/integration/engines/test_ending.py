@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rljob_workers.engines.ending import end_engine
-from rljob_workers.engines.identity import EngineIdentity, read_reason, write_identity
+from rljob_workers.engines.incarnation import EngineIdentity, end_engine, read_reason, write_identity
 
 END_IT = """
 import sys

@@ -19,8 +19,7 @@ from safetensors.torch import save_file
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.spec import Interruption
 from rljob_api.wire.identity import WeightId
-from rljob_workers.engines.base import Generation, SamplingParams
-from rljob_workers.engines.errors import EngineGone, EngineRefused
+from rljob_workers.engines.base import EngineGone, EngineRefused, Generation, SamplingParams
 from rljob_workers.engines.torch_engine.scheduler import Limits
 from rljob_workers.models.blob import read_blob
 from rljob_workers.models.building import build_config

@@ -18,15 +18,11 @@ from rljob_api.names import Lineage, RolloutId, WeightVersion
 from rljob_api.spec import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.data.prompts import Prompt, PromptSource
-from rljob_workers.engines.base import Engine
-from rljob_workers.engines.errors import EngineTimeout
-from rljob_workers.engines.torch_engine.client import TorchEngineClient
-from rljob_workers.roles.admission import AdmissionLimits, tickets_to_claim
-from rljob_workers.roles.event_loop import EventLoopThread
-from rljob_workers.roles.groups_in_work import GroupsInWork
-from rljob_workers.roles.headway import Headway
-from rljob_workers.roles.stages.generate import GenerateConfig, GeneratedGroup, GenerateStage
-from rljob_workers.roles.standstill import Standstill
+from rljob_workers.engines.base import Engine, EngineTimeout
+from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient
+from rljob_workers.rollout.admission import AdmissionLimits, tickets_to_claim
+from rljob_workers.rollout.engine_access import EventLoopThread, Headway, Standstill
+from rljob_workers.rollout.groups import GenerateConfig, GeneratedGroup, GenerateStage, GroupsInWork
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 from tests.integration.engines.driven import wait_until, waiting_prompts

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from rljob_workers.engines.backend import Ready
-from rljob_workers.engines.errors import EngineAway, EngineGone, EngineTimeout
+from rljob_workers.engines.base import EngineAway, EngineGone, EngineTimeout
+from rljob_workers.engines.incarnation import LIVES, await_engine
 from rljob_workers.engines.sglang.connection import Connection
-from rljob_workers.engines.startup import LIVES, await_engine
 
 READY = Ready("/up", lambda status: status == 200)
 

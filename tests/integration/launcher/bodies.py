@@ -23,7 +23,7 @@ from rljob_workers.dcs.errors import LifeOver
 from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.engines.backend import EngineBackend, EngineSettings, Exec, Fork, Ready
-from rljob_workers.engines.torch_engine.client import TorchEngineClient
+from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient
 from rljob_workers.launcher.launcher import Bodies
 from rljob_workers.launcher.parent import serve
 from rljob_workers.launcher.preload import preload
@@ -81,8 +81,8 @@ def train(context: RankContext) -> int:
 
     from rljob_workers.models.building import build_config, initial_state
     from rljob_workers.models.tokenizers import build_tokenizer
-    from rljob_workers.trainers.decoder import Decoder
-    from rljob_workers.trainers.packing import pack
+    from rljob_workers.trainers.flat_decoder import Decoder
+    from rljob_workers.trainers.micro_batches import pack
 
     model = context.job.spec.model
     tokenizer = build_tokenizer(model)

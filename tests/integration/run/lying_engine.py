@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 
 import rljob_workers.engines
 from rljob_api.spec import RLJobSpec
-from rljob_workers.engines import registry
+from rljob_workers import engines
 from rljob_workers.engines.backend import EngineBackend
 from rljob_workers.engines.base import Engine
-from rljob_workers.engines.identity import read_identity
+from rljob_workers.engines.incarnation import read_identity
 
 FOLDER = "RLJOB_TEST_LIES"
 DROPS = "drops"
@@ -116,11 +116,11 @@ def lying(backend: EngineBackend) -> EngineBackend:
 
 
 if __name__ == "__main__":
-    honest = registry.backend_of
+    honest = engines.backend_of
 
     def backend_of(spec: RLJobSpec) -> EngineBackend:
         """In place of the registry's, for clients alone."""
         return lying(honest(spec))
 
-    rljob_workers.engines.backend_of = backend_of  # type: ignore[attr-defined] # where it was imported to
+    rljob_workers.engines.backend_of = backend_of  # where it was imported to
     runpy.run_module("tests.integration.preloaded.supervised", run_name="__main__", alter_sys=True)

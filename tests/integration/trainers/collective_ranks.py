@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 from torch import distributed
 
-from rljob_workers.trainers.data_parallel import DataParallelGroup, host_store, join_group
-from rljob_workers.trainers.errors import GroupError
+from rljob_workers.trainers.data_parallel import DataParallelGroup, GroupError, host_store, join_group
 
 
 class Signs:

@@ -14,9 +14,9 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from rljob_workers.trainers.data_parallel import DataParallelGroup
-from rljob_workers.trainers.fsdp.building import ModelOptions, build_sharded, model_config
-from rljob_workers.trainers.fsdp.loading import local_rows
-from rljob_workers.trainers.fsdp.trainer import FsdpTrainer, FsdpTrainerConfig
+from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded, model_config
+from rljob_workers.trainers.fsdp.sharded_trainer import FsdpTrainer, FsdpTrainerConfig
+from rljob_workers.trainers.fsdp.stored_tensors import local_rows
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
 from tests.integration.trainers.parts import save_part
 from tests.integration.trainers.plain_training import LOSS, OPTIMIZER

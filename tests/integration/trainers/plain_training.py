@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 
-from rljob_workers.algorithms import aggregation, kl
-from rljob_workers.algorithms.policy_loss import PolicyLossConfig
+from rljob_workers.algorithms import losses
+from rljob_workers.algorithms.losses import PolicyLossConfig
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.trainers.adamw import AdamWConfig
 from rljob_workers.trainers.base import TrainRows
-from rljob_workers.trainers.learning_rate import LearningRate, linear
+from rljob_workers.trainers.optimizer_steps import AdamWConfig, LearningRate, linear
 from tests.unit.trainers.fsdp.tiny import make_tokens, row_by_row
 
 STEPS = 5
@@ -27,9 +26,9 @@ MOST_SKIPPED = 1
 LOSS = PolicyLossConfig(
     clip_low=0.2,
     clip_high=0.28,
-    aggregate=aggregation.token_mean,
+    aggregate=losses.token_mean,
     kl_coefficient=0.05,
-    kl_estimate=kl.k3,
+    kl_estimate=losses.k3,
     tis_cap=2.0,
 )
 OPTIMIZER = AdamWConfig(

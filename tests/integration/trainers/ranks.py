@@ -11,8 +11,7 @@ import torch
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.trainers import build_trainer
-from rljob_workers.trainers.data_parallel import host_store, join_group
-from rljob_workers.trainers.errors import GroupError
+from rljob_workers.trainers.data_parallel import GroupError, host_store, join_group
 from tests.unit.trainers.rows import make_rows, make_spec, select_rows
 
 STEPS = 3

@@ -16,8 +16,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from rljob_workers.models.blob import write_blob
 from rljob_workers.trainers.base import Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import DataParallelGroup, Word, agree
-from rljob_workers.trainers.fsdp.building import ModelOptions, build_sharded, model_config
-from rljob_workers.trainers.fsdp.trainer import FsdpTrainer, FsdpTrainerConfig
+from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded, model_config
+from rljob_workers.trainers.fsdp.sharded_trainer import FsdpTrainer, FsdpTrainerConfig
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
 from tests.integration.trainers.parts import save_part
 from tests.integration.trainers.plain_training import LOSS, MOST_SKIPPED, OPTIMIZER, TEMPERATURE, rows_of_step

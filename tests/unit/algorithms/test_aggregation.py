@@ -5,8 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_workers.algorithms.aggregation import sequence_mean, token_mean
-from rljob_workers.algorithms.policy_loss import Aggregate
+from rljob_workers.algorithms.losses import Aggregate, sequence_mean, token_mean
 
 MASKS = torch.tensor([1, 1, 0, 1, 0, 0], dtype=torch.uint8)
 LENGTHS = torch.tensor([3, 1, 0, 2])

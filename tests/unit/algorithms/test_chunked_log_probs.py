@@ -8,9 +8,8 @@ from functools import partial
 import pytest
 import torch
 
-from rljob_workers.algorithms import wide_products
-from rljob_workers.algorithms.chunked_log_probs import chunked_log_probs
-from rljob_workers.algorithms.wide_products import wide_linear
+from rljob_workers.algorithms import log_probs
+from rljob_workers.algorithms.log_probs import chunked_log_probs, wide_linear
 from tests.memory_meter import MemoryMeter
 from tests.near import assert_near
 
@@ -68,7 +67,7 @@ def test_values_and_gradients_are_those_of_all_logits(
 
     With float32 products only the gradients themselves are rounded.
     """
-    monkeypatch.setattr(wide_products, "BLOCK_ELEMENTS", 30 * WIDTH)  # several blocks, the last one not full
+    monkeypatch.setattr(log_probs, "BLOCK_ELEMENTS", 30 * WIDTH)  # several blocks, the last one not full
     hidden, head, targets = inputs(dtype)
     found = chunked_log_probs(
         hidden,

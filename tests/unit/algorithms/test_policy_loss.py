@@ -6,9 +6,7 @@ import math
 import pytest
 import torch
 
-from rljob_workers.algorithms.aggregation import sequence_mean, token_mean
-from rljob_workers.algorithms.kl import k3
-from rljob_workers.algorithms.policy_loss import PolicyLossConfig, TokenInputs, policy_loss
+from rljob_workers.algorithms.losses import PolicyLossConfig, TokenInputs, k3, policy_loss, sequence_mean, token_mean
 
 CONFIG = PolicyLossConfig(
     clip_low=0.2, clip_high=0.28, aggregate=token_mean, kl_coefficient=0.1, kl_estimate=k3, tis_cap=1.5

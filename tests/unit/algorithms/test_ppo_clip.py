@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_workers.algorithms.ppo_clip import ppo_clip
+from rljob_workers.algorithms.losses import ppo_clip
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from rljob_workers.algorithms.tis import truncated_weights
+from rljob_workers.algorithms.losses import truncated_weights
 
 
 def test_weights_are_ratios_up_to_the_cap() -> None:

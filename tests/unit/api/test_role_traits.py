@@ -13,7 +13,7 @@ from rljob_workers.pipeline import queue_shape
 from tests.unit.api.manifests import changed
 
 ROOT = Path(__file__).parents[3]
-WHERE_A_ROLE_WORKS = ("crds/rljob_api/role_traits.py", "workers/rljob_workers/roles/")
+WHERE_A_ROLE_WORKS = ("crds/rljob_api/role_traits.py", "workers/rljob_workers/roles.py")
 
 
 def test_every_role_has_a_row_and_a_field() -> None:

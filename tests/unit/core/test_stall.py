@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rljob_api.names import RolloutId
 from rljob_operator.core import RaiseEpoch, decide
-from rljob_workers.roles.headway import CREDITED_BEGINNINGS, Headway
+from rljob_workers.rollout.engine_access import CREDITED_BEGINNINGS, Headway
 from rljob_workers.transfer_queue.types import Ticket
 from tests.unit.core.worlds import START, actions_of, make_policy, make_running, with_coordinator
 

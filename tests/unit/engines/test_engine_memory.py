@@ -9,8 +9,7 @@ from rljob_api.device_memory import engine_memory
 from rljob_api.engine_spec import EngineSpec
 from rljob_api.model_shape import shape_of_config
 from rljob_api.spec import Dtype, ModelConfig, ModelSpec
-from rljob_workers.engines.torch_engine.geometry import geometry_of
-from rljob_workers.engines.torch_engine.weights import fuse_weights
+from rljob_workers.engines.torch_engine.decoder import fuse_weights, geometry_of
 from rljob_workers.models.building import build_config, initial_state, torch_dtype
 from rljob_workers.models.tokenizers import build_tokenizer
 from tests.memory_meter import MemoryMeter

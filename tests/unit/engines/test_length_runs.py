@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_workers.engines.torch_engine.length_runs import (
+from rljob_workers.engines.torch_engine.slots import (
     Moves,
     Run,
     needs_sorting,

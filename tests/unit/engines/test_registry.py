@@ -6,9 +6,9 @@ import pytest
 
 from rljob_api.names import Role
 from rljob_api.spec import Dtype, RLJobSpec
+from rljob_workers.engines import BACKENDS, backend_of
 from rljob_workers.engines.backend import EngineSettings, EngineSite, Fork, settings_of
-from rljob_workers.engines.registry import BACKENDS, backend_of
-from rljob_workers.engines.torch_engine.client import TorchEngineClient
+from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient
 from tests.unit.api.manifests import changed
 
 SITE = EngineSite(port=1, devices=(), folder=Path("engine"))

@@ -6,9 +6,8 @@ import pytest
 
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.identity import WeightId
-from rljob_workers.engines.base import VersionSpan
-from rljob_workers.engines.errors import EngineGone
-from rljob_workers.engines.torch_engine.replies import read_compact
+from rljob_workers.engines.base import EngineGone, VersionSpan
+from rljob_workers.engines.torch_engine.torch_client import read_compact
 
 OLD = WeightId(lineage=Lineage(1), version=WeightVersion(3))
 

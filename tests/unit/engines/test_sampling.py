@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rljob_workers.engines.torch_engine.sampling import SamplingColumns, draw_tokens, uniforms
+from rljob_workers.engines.torch_engine.slots import SamplingColumns, draw_tokens, uniforms
 
 PINNED = [0.6524484863740321, 0.36818951565166946, 0.20852775745463292]
 LOGITS = torch.tensor([0.4, 0.1, 0.3, 0.2]).log()

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_workers.engines.torch_engine.decoder import Decoder
-from rljob_workers.engines.torch_engine.errors import BadRequest, NotServing, StepFailed
-from rljob_workers.engines.torch_engine.requests import Batch, FinishReason, Span
+from rljob_workers.engines.torch_engine.requests import BadRequest, Batch, FinishReason, NotServing, Span, StepFailed
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
 from tests.near import FORWARD, LOGITS, assert_log_probs_near
 from tests.unit.engines.tiny_models import (

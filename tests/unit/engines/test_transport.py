@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_workers.engines.torch_engine.transport import _read_lines
+from rljob_workers.engines.torch_engine.torch_client import _read_lines
 
 LINES = st.lists(st.text("abc{}:,é", min_size=1, max_size=20), min_size=1, max_size=8)
 

@@ -10,9 +10,8 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, PretrainedConfig, Qwen3Config
 
 from rljob_api.decoder_config import read_config
-from rljob_workers.engines.torch_engine.geometry import geometry_of
+from rljob_workers.engines.torch_engine.decoder import fuse_weights, geometry_of, read_weights
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
-from rljob_workers.engines.torch_engine.weights import fuse_weights, read_weights
 from tests.unit.engines.tiny_models import FIRST, hf_log_probs, make_batch, make_group, make_model, outputs, run
 from tests.unit.models.peer import config_of
 

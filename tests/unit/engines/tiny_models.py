@@ -11,10 +11,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Pr
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.torch_engine.continuous_batching import ContinuousBatching
-from rljob_workers.engines.torch_engine.geometry import Geometry, geometry_of
+from rljob_workers.engines.torch_engine.decoder import DecoderWeights, Geometry, fuse_weights, geometry_of
 from rljob_workers.engines.torch_engine.requests import Batch, PromptGroup
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
-from rljob_workers.engines.torch_engine.weights import DecoderWeights, fuse_weights
 from tests.unit.models.peer import config_of
 
 VOCAB = 29

@@ -20,8 +20,8 @@ from rljob_workers.models.building import (
     save_folder,
     shapes_of,
     stored_weights,
+    tensor_shapes,
 )
-from rljob_workers.models.layout import tensor_shapes
 from rljob_workers.models.tokenizers import build_tokenizer, make_tokenizer
 from tests.near import FORWARD, assert_near
 from tests.unit.models.peer import peer_of

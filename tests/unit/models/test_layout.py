@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rljob_api.decoder_config import read_config
-from rljob_workers.models.layout import initial_weights, tensor_shapes
+from rljob_workers.models.building import initial_weights, tensor_shapes
 from tests.unit.models.peer import state_of
 from tests.unit.models.test_decoder_config import LLAMA, QWEN3
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from rljob_api.simulation import SimulatedCost
-from rljob_workers.engines.sim.scheduler import SimScheduler
-from rljob_workers.engines.torch_engine.commands import EngineCommands
+from rljob_workers.engines.sim.server import SimScheduler
 from rljob_workers.engines.torch_engine.continuous_batching import Room
-from rljob_workers.engines.torch_engine.control_bodies import PauseMode
+from rljob_workers.engines.torch_engine.dialect import PauseMode
+from rljob_workers.engines.torch_engine.model_loop import EngineCommands
 from rljob_workers.engines.torch_engine.requests import Batch, FinishReason
 from rljob_workers.simulation.pace import SimulatedPace
 from rljob_workers.simulation.policy import Words, fingerprint, log_probs, places, read_simulated, version_0

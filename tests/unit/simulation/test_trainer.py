@@ -19,7 +19,7 @@ from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_forward_model, build_trainer
 from rljob_workers.trainers.base import OptimizerStepResult, Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import DataParallelGroup, SingleRank
-from rljob_workers.trainers.sim.trainer import SimTrainer
+from rljob_workers.trainers.sim_trainer import SimTrainer
 from tests.unit.trainers.rows import make_rows, select_rows
 
 MANIFEST = """

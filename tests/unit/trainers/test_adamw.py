@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from rljob_workers.trainers.adamw import AdamWConfig, FlatAdamW
-from rljob_workers.trainers.learning_rate import LearningRate
+from rljob_workers.trainers.optimizer_steps import AdamWConfig, FlatAdamW, LearningRate
 
 CONFIG = AdamWConfig(
     learning_rate=LearningRate(0.1), beta1=0.9, beta2=0.95, epsilon=1e-8, weight_decay=0.1, max_grad_norm=0.0

@@ -7,12 +7,11 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from rljob_workers.models.building import build_config, initial_state
-from rljob_workers.models.layout import tensor_shapes
+from rljob_workers.models.building import build_config, initial_state, tensor_shapes
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.trainers.base import TrainRows
-from rljob_workers.trainers.decoder import ACTIVATIONS, Decoder
-from rljob_workers.trainers.packing import pack
+from rljob_workers.trainers.flat_decoder import ACTIVATIONS, Decoder
+from rljob_workers.trainers.micro_batches import pack
 from tests.near import BACKWARD, FORWARD, assert_near
 from tests.unit.models.peer import config_of, peer_of, state_of
 from tests.unit.trainers.rows import make_rows, make_spec

@@ -12,20 +12,25 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rljob_workers.algorithms import kl
-from rljob_workers.algorithms.aggregation import sequence_mean, token_mean
-from rljob_workers.algorithms.loss_masks import masks_of_rows
-from rljob_workers.algorithms.policy_loss import Aggregate, PolicyLossConfig, TokenInputs, policy_loss
+from rljob_workers.algorithms import losses
+from rljob_workers.algorithms.losses import (
+    Aggregate,
+    PolicyLossConfig,
+    TokenInputs,
+    masks_of_rows,
+    policy_loss,
+    sequence_mean,
+    token_mean,
+)
 from rljob_workers.models.building import build_config, described_config, initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import TrainRows
-from rljob_workers.trainers.decoder import Decoder
-from rljob_workers.trainers.fsdp.building import ModelOptions, build_whole, model_config
+from rljob_workers.trainers.flat_decoder import Decoder
 from rljob_workers.trainers.fsdp.inputs import joined_inputs
-from rljob_workers.trainers.fsdp.scoring import score
+from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, model_config, score
 from rljob_workers.trainers.micro_batches import RowRange
-from rljob_workers.trainers.torch_forward import row_log_probs
+from rljob_workers.trainers.torch_trainer import row_log_probs
 from tests.near import assert_near
 from tests.unit.trainers.rows import make_rows, make_spec, select_rows
 
@@ -146,7 +151,7 @@ def masked(rows: TrainRows, kept: list[bool], poison: float) -> TrainRows:
 def test_masked_rows_are_as_if_they_were_not_there(
     model: Model, aggregate: Aggregate, seed: int, kept: list[bool], ends: list[int], poison: float
 ) -> None:
-    config = PolicyLossConfig(0.2, 0.28, aggregate, 0.05, kl.k3, 2.0)
+    config = PolicyLossConfig(0.2, 0.28, aggregate, 0.05, losses.k3, 2.0)
     rows = make_rows(seed, num_groups=2)
     holed = masked(rows, kept, poison)
     edges = [0, *ends, NUM_ROWS]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.trainers.packing import (
+from rljob_workers.trainers.micro_batches import (
     FREE_PADDING_TOKENS,
     PADDING_SHARE,
     SHARED_SEQUENCE_TOKENS,

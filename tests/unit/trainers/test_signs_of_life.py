@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
-from rljob_workers.trainers import signs_of_life
-from rljob_workers.trainers.signs_of_life import SignsOfLife
+from rljob_workers.trainers import data_parallel
+from rljob_workers.trainers.data_parallel import SignsOfLife
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signs_of_life, "SIGN_SECONDS", 0.001)
+    monkeypatch.setattr(data_parallel, "SIGN_SECONDS", 0.001)
 
 
 def test_signs_are_given_by_another_thread_until_the_block_ends() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rljob_workers.trainers.micro_batches import RowRange
-from rljob_workers.trainers.skipping import Skipping, Suspects
+from rljob_workers.trainers.optimizer_steps import Skipping, Suspects
 from tests.unit.trainers.rows import make_rows
 
 

@@ -1,19 +1,53 @@
-"""What a rollout needs of an inference engine. Roles know engines by this base only.
+"""What a rollout needs of an inference engine: the contract, its values and what engines raise.
 
-Everything of a client runs in one event loop, that of the rollout's generation thread. Who waits has the deadlines.
+Read by rollout, training and every backend. Torch-free; knows no backend, no coordinator and no queue.
 """
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from rljob_api.spec import Interruption
 from rljob_api.wire.identity import WeightId
+
+
+class EngineError(Exception):
+    """Base of everything an engine client raises."""
+
+
+class EngineAway(EngineError):
+    """Nobody listens at the server's port: it is being started, and the request has reached nobody."""
+
+
+class EngineGone(EngineError):
+    """The server died, or another incarnation of it answers."""
+
+
+class EngineTimeout(EngineError):
+    """No answer within the deadline."""
+
+
+class EngineStandsStill(EngineTimeout):
+    """It has requests and has made no token of any for too long."""
+
+    def __init__(self, sentence: str, *, found_at: float) -> None:
+        """`found_at` in monotonic seconds: it says nothing of a life that was begun later."""
+        super().__init__(sentence)
+        self.found_at = found_at
+
+
+class EngineEmptied(EngineError):
+    """The request was aborted with all others: what its engine had made is not wanted."""
+
+
+class EngineRefused(EngineError):
+    """The server refuses the request, with its sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +172,35 @@ class Engine(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Closes connections. The server lives on."""
+
+
+_Answer = TypeVar("_Answer")
+
+
+async def all_or_none(requests: Iterable[Coroutine[Any, Any, _Answer]]) -> list[_Answer]:
+    """The answers, in order. Raises what the first failure raised, once the others are cancelled and gone."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(request) for request in requests]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
+    return [task.result() for task in tasks]
+
+
+def sampling_words(params: SamplingParams) -> dict[str, Any]:
+    """Everything is said, so that no default of the server's or of its model's counts."""
+    return {
+        "max_new_tokens": params.max_new_tokens,
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "top_k": params.top_k or -1,
+        "stop_token_ids": list(params.stop_token_ids),
+        "stop": list(params.stop),
+    }
+
+
+FINISH_CODES: Mapping[str, int] = {FinishReason.STOP: 0, FinishReason.LENGTH: 1, FinishReason.ABORT: 2}
+"""Finish reason of a sample -> its number in the column `finish_reasons`. Numbers are never given twice."""
+
+
+FINISH_LENGTH = FINISH_CODES[FinishReason.LENGTH]

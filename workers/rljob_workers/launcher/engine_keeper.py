@@ -24,7 +24,7 @@ from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure, FailureKind, Hopeless
 from rljob_api.wire.launchers import EngineProcess, EngineState
 from rljob_workers.engines.backend import Command, EngineBackend, EngineSettings, EngineSite, Exec, Fork
-from rljob_workers.engines.identity import EngineIdentity, read_reason, write_identity
+from rljob_workers.engines.incarnation import EngineIdentity, read_reason, write_identity
 from rljob_workers.launcher.engine_deaths import VainStarts, died_of, killed_itself
 from rljob_workers.launcher.engine_health import EngineParts, HealthProbe
 from rljob_workers.launcher.environment import PodIdentity

@@ -30,8 +30,8 @@ from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
 from rljob_api.wire.processes import SpawnLauncher
 from rljob_workers.dcs.errors import CoordinatorUnreachable, LifeOver
 from rljob_workers.dcs.membership.rank_context import RankContext
+from rljob_workers.engines import backend_of
 from rljob_workers.engines.backend import EngineBackend
-from rljob_workers.engines.registry import backend_of
 from rljob_workers.launcher import ranks
 from rljob_workers.launcher.coordinator_calls import FailureOutbox, LauncherClient, PendingOrder, WaitLog
 from rljob_workers.launcher.engine_keeper import EngineKeeper, EngineWish

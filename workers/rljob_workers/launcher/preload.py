@@ -57,7 +57,7 @@ MODULES = (
     "rljob_workers.engines.torch_engine.server",
     "rljob_workers.data.jsonl",
     "rljob_workers.dcs.weights.host_staged",
-    "rljob_workers.roles.main",
+    "rljob_workers.roles",
 )
 
 
@@ -72,8 +72,8 @@ OF_BACKEND = {
         "transformers.masking_utils",
         "transformers.modeling_utils",
         "transformers.models.auto.modeling_auto",
-        "rljob_workers.trainers.fsdp.forward_model",
-        "rljob_workers.trainers.fsdp.building",
+        "rljob_workers.trainers.fsdp.sharded_trainer",
+        "rljob_workers.trainers.fsdp.sharded_model",
     ),
 }
 """What else a job's models need: two seconds and 150 MB, which jobs of the other backend shall not pay."""
@@ -105,7 +105,7 @@ def preload(preloads: Preloads = OF_MOST_JOBS) -> None:
         warnings.simplefilter("ignore")  # deprecations inside the libraries: nobody here can act on them
         for name in (*MODULES, *OF_BACKEND[preloads.trainer]):
             importlib.import_module(name)
-        from rljob_workers.engines.registry import BACKENDS
+        from rljob_workers.engines import BACKENDS
 
         BACKENDS[preloads.engine].preload()
     require_single_thread()

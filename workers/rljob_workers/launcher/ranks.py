@@ -316,7 +316,7 @@ def live(context: RankContext) -> int:
     require_cuda()
     use_threads(rank_threads(spec, key.role))
     seed_everything(seed_of(spec.seed, key))
-    from rljob_workers.roles.main import main
+    from rljob_workers.roles import main
 
     return until_broken(main, context)
 
@@ -326,7 +326,7 @@ def until_broken(main: Callable[[RankContext], int], context: RankContext) -> in
 
     So does one that has reported a damaged checkpoint, which all of its gang leave for: that is reported already.
     """
-    from rljob_workers.trainers.errors import GroupBroken
+    from rljob_workers.trainers.data_parallel import GroupBroken
 
     try:
         return until_fenced(main, context)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE, WordLevel
@@ -19,10 +19,12 @@ from rljob_api.tokenizer_size import SPECIAL_TOKENS, alphabet_of
 
 ChatMessages: TypeAlias = Sequence[Mapping[str, str]]
 
+
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['content'] }}{% if not loop.last %}{{ eos_token }}{% endif %}{% endfor %}"
 )
 """Contents, parted by the end-of-sequence token: no character that an alphabet may lack, so that it suits every one."""
+
 
 _UNBOUNDED = int(1e30)
 """What transformers takes for "no limit": a character-level tokenizer knows none, the model does."""
@@ -172,3 +174,11 @@ def _without_special_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> st
 
 def _shortened(text: str, limit: int = 80) -> str:
     return text if len(text) <= limit else text[:limit] + "..."
+
+
+class TextDecoder(Protocol):
+    """Turns token ids into text."""
+
+    def __call__(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        """One string per sequence."""
+        ...

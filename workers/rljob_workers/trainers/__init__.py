@@ -1,11 +1,12 @@
 """Trainers and forward models: the factories. Which backend there is stands here and nowhere else.
 
-Called by the roles actor, actor_fwd and reference. Built from a config the weights are not set: `load` or `restore`
-comes next, since version 0 is materialised once, as checkpoint 0.
+Called by the assembly of actor, actor_fwd and reference. Built from a config the weights are not set: `load` or
+`restore` comes next, since version 0 is materialised once, as checkpoint 0.
 """
 
 from __future__ import annotations
 
+import ctypes
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,8 +25,8 @@ from rljob_api.spec import (
     Schedule,
     TrainingSpec,
 )
-from rljob_workers.algorithms import aggregation, kl
-from rljob_workers.algorithms.policy_loss import PolicyLossConfig
+from rljob_workers.algorithms import losses
+from rljob_workers.algorithms.losses import PolicyLossConfig
 from rljob_workers.devices import own_device
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import (
@@ -38,20 +39,14 @@ from rljob_workers.models.building import (
 )
 from rljob_workers.simulation.pace import SimulatedPace
 from rljob_workers.simulation.policy import tensors_of, version_0
-from rljob_workers.trainers import learning_rate
-from rljob_workers.trainers.adamw import AdamWConfig
-from rljob_workers.trainers.allocator import keep_freed_memory
-from rljob_workers.trainers.fsdp.building import ModelOptions, build_sharded, build_whole, model_config
-from rljob_workers.trainers.fsdp.forward_model import FsdpForwardModel
-from rljob_workers.trainers.fsdp.mesh import mesh_of
+from rljob_workers.trainers import optimizer_steps
 from rljob_workers.trainers.fsdp.proof import require_right
-from rljob_workers.trainers.fsdp.trainer import FsdpTrainer, FsdpTrainerConfig
-from rljob_workers.trainers.learning_rate import LearningRate
+from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded, build_whole, mesh_of, model_config
+from rljob_workers.trainers.fsdp.sharded_trainer import FsdpForwardModel, FsdpTrainer, FsdpTrainerConfig
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
-from rljob_workers.trainers.sim.forward_model import SimForward, SimForwardModel
-from rljob_workers.trainers.sim.trainer import SimTrainer
-from rljob_workers.trainers.torch_forward import TorchForwardModel
-from rljob_workers.trainers.torch_trainer import TorchTrainer, TorchTrainerConfig
+from rljob_workers.trainers.optimizer_steps import AdamWConfig, LearningRate
+from rljob_workers.trainers.sim_trainer import SimForward, SimForwardModel, SimTrainer
+from rljob_workers.trainers.torch_trainer import TorchForwardModel, TorchTrainer, TorchTrainerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -62,15 +57,44 @@ if TYPE_CHECKING:
     from rljob_workers.trainers.base import ForwardModel, Trainer
     from rljob_workers.trainers.data_parallel import DataParallelGroup
 
-_KL = {KlEstimator.K1: kl.k1, KlEstimator.K2: kl.k2, KlEstimator.K3: kl.k3}
+
+_M_TRIM_THRESHOLD = -1
+
+
+_M_MMAP_THRESHOLD = -3
+
+
+_LARGEST_HEAP_BLOCK = 1 << 30
+"""Blocks from 1 GiB on are mapped as before: keeping those would hold too much."""
+
+
+_NEVER_TRIM = (1 << 31) - 1
+"""The largest value that the C interface (an int) takes."""
+
+
+def keep_freed_memory() -> None:
+    """Raises glibc's thresholds for mapping and trimming."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return
+    mallopt(_M_MMAP_THRESHOLD, _LARGEST_HEAP_BLOCK)
+    mallopt(_M_TRIM_THRESHOLD, _NEVER_TRIM)
+
+
+_KL = {KlEstimator.K1: losses.k1, KlEstimator.K2: losses.k2, KlEstimator.K3: losses.k3}
+
+
 _AGGREGATION = {
-    LossAggregation.TOKEN_MEAN: aggregation.token_mean,
-    LossAggregation.SEQUENCE_MEAN: aggregation.sequence_mean,
+    LossAggregation.TOKEN_MEAN: losses.token_mean,
+    LossAggregation.SEQUENCE_MEAN: losses.sequence_mean,
 }
+
+
 _FADES = {
-    Schedule.CONSTANT: learning_rate.constant,
-    Schedule.LINEAR: learning_rate.linear,
-    Schedule.COSINE: learning_rate.cosine,
+    Schedule.CONSTANT: optimizer_steps.constant,
+    Schedule.LINEAR: optimizer_steps.linear,
+    Schedule.COSINE: optimizer_steps.cosine,
 }
 
 

@@ -1,27 +1,21 @@
 """The data-parallel group of a role: sums over its ranks, with deadlines, and what they agree on.
 
-    hosted = host_store("127.0.0.1", timeout_seconds=60)            # rank 0; it publishes hosted.address
-    group = join_group(hosted.address, rank, world, timeout_seconds=60, hosted=hosted, on_wait=session.beat_within)
-    group.add_up(gradients, "gradients of train_3")                  # in place, the same sum on every rank
-    agreed = agree(group, Word(has_rows=True, drains=False, num_micro_batches=4), "slice 2 of train_3")
-    with group.collective("micro-batch 1 of train_3"):               # a library meets the other ranks in it
-        loss.backward()
-    group.close()
-
-Called by a role (joining, agreeing) and a trainer (sums). A process joins one group in its life: a rank that lost its
-group ends, and the restart table has the next word. Knows no model.
+Used by trainers and by the actor. While a collective blocks, a second thread beats for the rank (`SignsOfLife`), for as
+long as the collective may take. Knows no coordinator: the address comes from the caller.
 """
 
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 import torch
 from torch import distributed
@@ -29,14 +23,68 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported 
 
 from rljob_api.failpoints import failpoint
 from rljob_workers.devices import group_backend, own_device
-from rljob_workers.trainers.errors import GroupBroken, GroupNotComplete
-from rljob_workers.trainers.signs_of_life import SignsOfLife
+
+
+class TrainerError(Exception):
+    """Anything below."""
+
+
+class GroupError(TrainerError):
+    """The data-parallel group cannot go on."""
+
+
+class GroupNotComplete(GroupError):
+    """Not all ranks joined in time."""
+
+
+class GroupBroken(GroupError):
+    """A rank is gone or did not answer in time."""
+
+
+SIGN_SECONDS = 0.25
+"""Between two signs; as often as a waiting main loop turns. A block that is shorter gives none."""
+
+
+class SignsOfLife:
+    """Calls `give(waiting_for)` again and again while the block runs; for `limit_seconds` at most.
+
+    After the limit the block is one that hangs, and silence shall tell so. `give` must not raise.
+    """
+
+    def __init__(self, give: Callable[[str], None], waiting_for: str, *, limit_seconds: float) -> None:
+        self._give = give
+        self._waiting_for = waiting_for
+        self._limit_seconds = limit_seconds
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="signs of life", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        until = time.monotonic() + self._limit_seconds
+        while not self._over.wait(SIGN_SECONDS) and time.monotonic() < until:
+            self._give(self._waiting_for)
+
 
 STORE_BACKLOG = 2048
 """Every rank connects at once."""
+
+
 BEHIND_SECONDS = 5.0
 """For rank 0 to say which sums the ranks have entered, once the group is broken."""
+
+
 FIRST_PAUSE_SECONDS = 0.00005
+
+
 LONGEST_PAUSE_SECONDS = 0.002
 """Between two looks at a sum that is not done: a small one takes a tenth of a millisecond, a large one many."""
 

@@ -1,6 +1,6 @@
-"""Training by torch: `Trainer` on a `Decoder`; gradients in one flat buffer, one all-reduce per optimizer step.
+"""The flat backend by torch: `Trainer` and `ForwardModel` on a `Decoder`, and its state in checkpoints.
 
-Used by the actor through `trainers.build_trainer`. Knows neither queue nor rollout ids.
+Built by the factories. Gradients lie in one flat buffer: one all-reduce per optimizer step.
 """
 
 from __future__ import annotations
@@ -10,26 +10,151 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rljob_workers.algorithms.policy_loss import LossSums, PolicyLossConfig, TokenInputs, policy_loss
+from rljob_api.role_traits import LEADING_ROLE
+from rljob_workers.algorithms.losses import LossSums, PolicyLossConfig, TokenInputs, policy_loss
 from rljob_workers.devices import HOST, moved
+from rljob_workers.models.blob import read_weights
+from rljob_workers.models.release_0_1_0 import OldState, is_of_release_0_1_0
 from rljob_workers.models.share import WeightShare, layout_digest
-from rljob_workers.trainers import flat_state
-from rljob_workers.trainers.adamw import AdamWConfig, FlatAdamW
-from rljob_workers.trainers.base import OptimizerStepResult, Trainer, TrainRows, no_progress
-from rljob_workers.trainers.decoder import Decoder
+from rljob_workers.models.slices import EXP_AVG, EXP_AVG_SQ, PARAMETER, STEPS, SavedState, StateShare, StateSlice
+from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.trainers.base import ForwardModel, OptimizerStepResult, Trainer, TrainRows, no_progress
+from rljob_workers.trainers.flat_decoder import Decoder
 from rljob_workers.trainers.host_staging import HostStaging
-from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange, cut
-from rljob_workers.trainers.skipping import Skipping, Suspects
-from rljob_workers.trainers.torch_forward import forward_log_probs, load_weights, row_log_probs
+from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange, cut, pack
+from rljob_workers.trainers.optimizer_steps import AdamWConfig, FlatAdamW, Skipping, Suspects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from rljob_api.decoder_config import DecoderConfig
-    from rljob_workers.models.slices import StateShare
-    from rljob_workers.tensors.jagged import Jagged
     from rljob_workers.trainers.data_parallel import DataParallelGroup
+
+
+class TorchForwardModel(ForwardModel):
+    """A decoder that only computes log-probs."""
+
+    def __init__(
+        self,
+        model: DecoderConfig,
+        *,
+        dtype: torch.dtype,
+        limits: MicroBatchLimits,
+        head_dtype: torch.dtype | None = None,
+        device: torch.device = HOST,
+    ) -> None:
+        """`head_dtype` is that of logits, where it is wider than `dtype`."""
+        self._decoder = Decoder(model, storage=dtype, compute=dtype, head_dtype=head_dtype, device=device)
+        self._limits = limits
+
+    def load(self, blob: Path) -> None:
+        """Replaces all weights by those of a safetensors file, or none."""
+        load_weights(self._decoder, blob)
+
+    def log_probs(
+        self,
+        tokens: Jagged,
+        response_lengths: torch.Tensor,
+        temperature: float,
+        progress: Callable[[], None] = no_progress,
+        *,
+        num_micro_batches: int = 0,
+    ) -> Jagged:
+        """Log pi of every response token, micro-batch by micro-batch."""
+        del num_micro_batches  # nobody is met in a forward pass
+        return forward_log_probs(self._decoder, tokens, response_lengths, temperature, self._limits, progress)
+
+
+def row_log_probs(
+    decoder: Decoder, tokens: Jagged, response_lengths: torch.Tensor, rows: RowRange, temperature: float
+) -> torch.Tensor:
+    """Log pi of the response tokens of `rows`, [tokens], on the decoder's device; with a graph if gradients are on."""
+    plan = pack(tokens.values, tokens.offsets[rows.start : rows.stop + 1], response_lengths[rows.start : rows.stop])
+    return decoder.log_probs(tokens.values, plan, temperature)
+
+
+def forward_log_probs(
+    decoder: Decoder,
+    tokens: Jagged,
+    response_lengths: torch.Tensor,
+    temperature: float,
+    limits: MicroBatchLimits,
+    progress: Callable[[], None] = no_progress,
+) -> Jagged:
+    """Log pi of every response token of a slice, on the host, without a graph."""
+    parts = []
+    with torch.no_grad():
+        for rows in cut(tokens.lengths, response_lengths, limits):
+            parts.append(row_log_probs(decoder, tokens, response_lengths, rows, temperature))
+            progress()
+    return Jagged.from_lengths(torch.cat(parts).cpu(), response_lengths)
+
+
+def load_weights(decoder: Decoder, blob: Path) -> None:
+    """Copies a file or folder of weights into the decoder; ValueError, and nothing changed, where they do not fit."""
+    decoder.load(read_weights(blob), source=str(blob))
+
+
+def random_state() -> StateShare:
+    """What a rank saves that exports nothing."""
+    return StateShare(own={"random": torch.random.get_rng_state()})
+
+
+def stage(decoder: Decoder, optimizer: FlatAdamW, staging: HostStaging, *, weights_are_exact: bool) -> StateShare:
+    """Everything: the moments and, where the published weights are rounded, the exact ones."""
+    flats = {EXP_AVG: optimizer.first_moment, EXP_AVG_SQ: optimizer.second_moment}
+    if not weights_are_exact:
+        flats[PARAMETER] = decoder.flat
+    copies = {kind: staging.copy(decoder.views_of(flat)) for kind, flat in flats.items()}
+    slices = [
+        StateSlice(kind, name, tuple(view.shape), (0,) * view.dim(), view)
+        for kind, staged in copies.items()
+        for name, view in staged.unfinished.items()
+    ]
+
+    def wait() -> None:
+        for staged in copies.values():
+            staged.wait()
+
+    return StateShare(slices, random_state().own, {STEPS: optimizer.steps}, wait)
+
+
+def restore(folder: Path, decoder: Decoder, optimizer: FlatAdamW, rank: int) -> None:
+    """Weights, moments and random state; ValueError, and nothing changed, where they are of another model."""
+    if is_of_release_0_1_0(folder):
+        _restore_release_0_1_0(folder, decoder, optimizer)
+        return
+    saved = SavedState(folder, LEADING_ROLE.value)
+    shapes = {name: view.shape for name, view in decoder.views_of(decoder.flat).items()}
+    kinds: Mapping[str, torch.Tensor] = {EXP_AVG: optimizer.first_moment, EXP_AVG_SQ: optimizer.second_moment}
+    if saved.has(PARAMETER):
+        kinds = {**kinds, PARAMETER: decoder.flat}
+    for kind in kinds:
+        saved.check(kind, shapes)
+    load_weights(decoder, folder)
+    for kind, flat in kinds.items():
+        saved.fill(kind, decoder.views_of(flat))
+    optimizer.steps = saved.values[STEPS]
+    _restore_random(saved.own(rank))
+
+
+def _restore_random(own: Mapping[str, torch.Tensor]) -> None:
+    """A rank that the checkpoint does not know begins with a random state of its own."""
+    if "random" in own:
+        torch.random.set_rng_state(own["random"].clone())
+
+
+def _restore_release_0_1_0(folder: Path, decoder: Decoder, optimizer: FlatAdamW) -> None:
+    saved = OldState(folder)
+    saved.check({name: tuple(view.shape) for name, view in decoder.views_of(decoder.flat).items()})
+    load_weights(decoder, folder)
+    flats = {EXP_AVG: optimizer.first_moment, EXP_AVG_SQ: optimizer.second_moment, PARAMETER: decoder.flat}
+    for kind, tensors in saved.kinds().items():
+        for name, view in decoder.views_of(flats[kind]).items():
+            view.copy_(tensors[name])
+    optimizer.steps = saved.values[STEPS]
+    _restore_random({"random": saved.random})
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +280,14 @@ class TorchTrainer(Trainer):
     def stage_state(self) -> StateShare:
         """The random state of every rank; of rank 0 also what all have alike."""
         if self._group.rank != 0:
-            return flat_state.random_state()
+            return random_state()
         is_exact = self._config.dtype == torch.float32
-        return flat_state.stage(self._decoder, self._optimizer, self._staging, weights_are_exact=is_exact)
+        return stage(self._decoder, self._optimizer, self._staging, weights_are_exact=is_exact)
 
     def restore(self, folder: Path) -> None:
         """Weights and state of a checkpoint folder; gradients of the time before are dropped."""
         self._staging.settle()
-        flat_state.restore(folder, self._decoder, self._optimizer, self._group.rank)
+        restore(folder, self._decoder, self._optimizer, self._group.rank)
         self._clear()
 
     def _clear(self) -> None:

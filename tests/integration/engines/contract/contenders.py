@@ -25,9 +25,9 @@ from rljob_api.simulation import SimulatedCost, SimulationSpec
 from rljob_api.spec import Dtype
 from rljob_workers.engines.backend import EngineSettings, EngineSite
 from rljob_workers.engines.base import Engine
-from rljob_workers.engines.sglang.client import SglangEngine
+from rljob_workers.engines.sglang.sglang_client import SglangEngine
 from rljob_workers.engines.sim import server as simulated
-from rljob_workers.engines.torch_engine.client import TorchEngineClient
+from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient
 from tests.integration.engines.engine_process import (
     engine_process,
     open_listener,

@@ -6,8 +6,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from rljob_workers.engines.base import Engine, FinishReason, VersionSpan
-from rljob_workers.engines.errors import EngineRefused
+from rljob_workers.engines.base import Engine, EngineRefused, FinishReason, VersionSpan
 from tests.integration.engines.contract.calls import PROMPT, Running, draw, load, params, soon, until, version
 from tests.integration.engines.contract.contenders import Contender, TorchContender
 from tests.integration.engines.contract.reference import Weights

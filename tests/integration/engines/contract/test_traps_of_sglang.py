@@ -43,8 +43,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rljob_workers.engines.base import Engine
-from rljob_workers.engines.errors import EngineRefused
+from rljob_workers.engines.base import Engine, EngineRefused
 from rljob_workers.engines.sglang.connection import Connection
 from tests.integration.engines.contract.calls import PROMPT, load, soon
 from tests.integration.engines.contract.contenders import Contender, SglangContender, TorchContender

@@ -15,8 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rljob_api.spec import Interruption
-from rljob_workers.engines.base import Engine, Sample
-from rljob_workers.engines.errors import EngineError, EngineRefused
+from rljob_workers.engines.base import Engine, EngineError, EngineRefused, Sample
 from tests.integration.engines.contract.calls import (
     PROMPT,
     Running,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rljob_api.spec import Dtype
 from rljob_workers.engines.backend import EngineSettings, EngineSite, Exec, Fork
-from rljob_workers.engines.sglang.backend import SGLANG
+from rljob_workers.engines.sglang.sglang_backend import SGLANG
 from tests.integration.engines.engine_process import tiny_model
 
 SITE = EngineSite(port=30001, devices=(), folder=Path("/dev/shm/engine"))

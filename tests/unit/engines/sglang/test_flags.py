@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rljob_api.spec import Dtype
-from rljob_workers.engines.sglang.flags import server_flags
+from rljob_workers.engines.sglang.sglang_backend import server_flags
 from tests.integration.engines.engine_process import tiny_model
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rljob_workers.engines.sglang.gate import Gate, Recalled
+from rljob_workers.engines.sglang.weight_update import Gate, Recalled
 
 pytestmark = pytest.mark.anyio
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from rljob_workers.engines.base import FinishReason, VersionSpan
-from rljob_workers.engines.errors import EngineGone, EngineRefused
-from rljob_workers.engines.sglang.sample_stream import SampleBuilder
+from rljob_workers.engines.base import EngineGone, EngineRefused, FinishReason, VersionSpan
+from rljob_workers.engines.sglang.sglang_client import SampleBuilder
 from tests.weights import weight
 
 

@@ -1,7 +1,7 @@
 """What a sample is asked for with: a server's or a model's own defaults never count."""
 
 from rljob_workers.engines.base import SamplingParams
-from rljob_workers.engines.sglang.client import sampling_body
+from rljob_workers.engines.sglang.sglang_client import sampling_body
 
 PARAMS = SamplingParams(0.7, 0.9, 0, 32, (3,), num_samples=4, seed=9, stop=("</answer>",))
 

@@ -13,11 +13,10 @@ from safetensors.numpy import save_file
 
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.identity import WeightId
-from rljob_workers.engines.sglang.connection import sentence_of
-from rljob_workers.engines.sglang.pace import FIRST_INTERVAL, LONGEST_INTERVAL, Pace
-from rljob_workers.engines.sglang.server_facts import FIELDS, PATHS, PAUSE_MODES, missing_parts
-from rljob_workers.engines.sglang.shapes import checkpoint_shapes, misfit
-from rljob_workers.engines.sglang.weight_labels import NOTHING, label_of, weight_of
+from rljob_workers.engines.sglang.connection import FIELDS, PATHS, PAUSE_MODES, missing_parts, sentence_of
+from rljob_workers.engines.sglang.model_folder import checkpoint_shapes, misfit
+from rljob_workers.engines.sglang.sglang_client import FIRST_INTERVAL, LONGEST_INTERVAL, Pace
+from rljob_workers.engines.sglang.weight_update import NOTHING, label_of, weight_of
 
 
 def test_a_weight_s_name_comes_back_as_the_weight() -> None:

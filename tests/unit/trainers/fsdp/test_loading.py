@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from rljob_workers.models.blob import part_file, read_weights, write_blob
-from rljob_workers.trainers.fsdp.building import ModelOptions, build_whole, model_config
-from rljob_workers.trainers.fsdp.forward_model import FsdpForwardModel
-from rljob_workers.trainers.fsdp.loading import load_folder, load_weights, own_parts, weight_shapes
+from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, model_config
+from rljob_workers.trainers.fsdp.sharded_trainer import FsdpForwardModel
+from rljob_workers.trainers.fsdp.stored_tensors import load_folder, load_weights, own_parts, weight_shapes
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
 from tests.near import assert_near
 from tests.unit.trainers.fsdp.tiny import OTHERS, described, make_tokens, row_by_row, save_model

@@ -13,10 +13,9 @@ from safetensors import SafetensorError
 
 from rljob_api.family_proofs import FamilyProof, NotProven, keep_proof, kept_proof
 from rljob_workers.trainers.fsdp import proof, twin
-from rljob_workers.trainers.fsdp.building import build_whole, model_config
 from rljob_workers.trainers.fsdp.proof import require_right
-from rljob_workers.trainers.fsdp.twin import prove
-from rljob_workers.trainers.fsdp.twin_config import twin_configs
+from rljob_workers.trainers.fsdp.sharded_model import build_whole, model_config
+from rljob_workers.trainers.fsdp.twin import prove, twin_configs
 
 NOT_ALONE = r"log-probs of its twin are off by \d"
 

@@ -1,18 +1,74 @@
-"""The folder that a server is started with: what describes the model and its tokenizer, and no weights.
+"""The folder that a SGLang server is started with, and the shapes that an update of its weights must have.
 
-Written by the engine's own process before SGLang reads it.
+The folder describes the model and its tokenizer and has no weights. SGLang dies of a wrong shape and answers `success`
+to missing and unknown names, so that an update that does not fit is refused here. Written in the server's child.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TypeAlias
+
+from safetensors import SafetensorError, safe_open
 
 from rljob_api.spec import ModelSpec
-from rljob_workers.engines.sglang.shapes import SHAPES_FILE, checkpoint_shapes
-from rljob_workers.models.building import build_config, policy_files
-from rljob_workers.models.layout import tensor_shapes
+from rljob_workers.models.building import build_config, policy_files, tensor_shapes
 from rljob_workers.models.tokenizers import build_tokenizer
+
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+"""Name of each tensor -> its shape."""
+
+
+SHAPES_FILE = "rljob-tensors.json"
+"""In the folder that a server is started with, which has no weights of its own."""
+
+
+_HEAD = "lm_head.weight"
+
+
+def model_shapes(folder: Path) -> Shapes:
+    """The tensors that each update must have: as the folder's own file says, else as its weights are."""
+    told = folder / SHAPES_FILE
+    if told.is_file():
+        return {name: tuple(shape) for name, shape in json.loads(told.read_bytes()).items()}
+    return checkpoint_shapes(folder)
+
+
+def checkpoint_shapes(folder: Path) -> Shapes:
+    """What is published of a Hugging Face folder: a head that is tied to the embedding is not, though some carry it."""
+    tied = json.loads((folder / "config.json").read_bytes()).get("tie_word_embeddings", False)
+    return {name: shape for name, shape in stored_shapes(folder).items() if not (tied and name == _HEAD)}
+
+
+def stored_shapes(folder: Path) -> Shapes:
+    """Of all safetensors files of a folder; reads their heads only. ValueError where one is none, or there is none."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ValueError(f"{folder} has no safetensors file.")
+    return {name: shape for file in files for name, shape in _file_shapes(file)}
+
+
+def misfit(found: Shapes, wanted: Shapes) -> str | None:
+    """What the first difference is, in words; None where all is as it shall be. Pure."""
+    for name in sorted({*found, *wanted}):
+        if found.get(name) != wanted.get(name):
+            there, here = _in_words(found.get(name)), _in_words(wanted.get(name))
+            return f"tensor {name} is {there} there, but {here} in the model"
+    return None
+
+
+def _file_shapes(file: Path) -> Iterable[tuple[str, tuple[int, ...]]]:
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            return [(name, tuple(opened.get_slice(name).get_shape())) for name in opened.keys()]  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{file} is not a whole safetensors file ({error}).") from error
+
+
+def _in_words(shape: tuple[int, ...] | None) -> str:
+    return "absent" if shape is None else f"of shape {list(shape)}"
 
 
 def write_model_folder(folder: Path, model: ModelSpec) -> None:

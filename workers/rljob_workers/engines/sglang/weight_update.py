@@ -1,33 +1,123 @@
-"""One update of a server's weights, by the mode that says what becomes of samples that run.
+"""One update of a server's weights, by the mode that decides what becomes of samples that run.
 
 | mode    | samples that run                        | their tokens afterwards                                        |
 |---------|-----------------------------------------|----------------------------------------------------------------|
 | Retract | wait; their cache is dropped            | as if the new weights had read all before them: recomputed     |
 | InPlace | stand still; their cache is kept        | new weights on what the old ones cached: no model's own tokens |
-| Drain   | end first, while nobody new comes in    | none: each sample has one version                              |
+| Drain   | end first, while the gate holds new ones back | none: each sample has one version                        |
 
-The server has no name from before its weights change until all of them have: whoever dies in between leaves a server
-that says so. `success` of the server says little (names that it does not know are passed over), so that the folder is
-looked at before.
+The server has no label from before its weights change until all of them have, so that a client that dies in between
+leaves a server without a label. `Gate` holds requests back before they are sent: one that waits at the paused server
+loses its abort.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
+from rljob_api.names import Lineage, WeightVersion
 from rljob_api.spec import Interruption
-from rljob_workers.engines.errors import EngineError, EngineRefused, EngineTimeout
+from rljob_api.wire.identity import WeightId
+from rljob_workers.engines.base import EngineError, EngineRefused, EngineTimeout
 from rljob_workers.engines.sglang.connection import Connection
-from rljob_workers.engines.sglang.gate import Gate
-from rljob_workers.engines.sglang.shapes import Shapes, misfit, stored_shapes
-from rljob_workers.engines.sglang.weight_labels import NOTHING
+from rljob_workers.engines.sglang.model_folder import Shapes, misfit, stored_shapes
+
+NOTHING = "none"
+"""What a server is called while its weights are replaced: whoever asks it later knows that they do not count."""
+
+
+def label_of(weight: WeightId) -> str:
+    """As it is given to a server."""
+    return f"{weight.lineage}:{weight.version}"
+
+
+def weight_of(label: object) -> WeightId | None:
+    """None for all that we did not give: a server begins with `default`."""
+    lineage, colon, version = str(label).partition(":")
+    if not colon or not lineage.isdecimal() or not version.isdecimal():
+        return None
+    return WeightId(lineage=Lineage(int(lineage)), version=WeightVersion(int(version)))
+
+
+class Recalled(Exception):
+    """The request has to be sent anew: what it would read of the server's cache is of the weights before."""
+
+
+class Gate:
+    """Of one server, in one event loop."""
+
+    def __init__(self) -> None:
+        """Open, and nobody inside."""
+        self._open = asyncio.Event()
+        self._open.set()
+        self._vacant = asyncio.Event()
+        self._vacant.set()
+        self._updates = asyncio.Lock()
+        self._inside = 0
+        self._unbegun: set[asyncio.Timeout] = set()
+
+    @asynccontextmanager
+    async def passed(self) -> AsyncIterator[None]:
+        """Inside, once the gate is open."""
+        while not self._open.is_set():
+            await self._open.wait()
+        with self._counted():
+            yield
+
+    @asynccontextmanager
+    async def closed(self) -> AsyncIterator[None]:
+        """Nobody new comes in; one update at a time."""
+        async with self._updates:
+            self._open.clear()
+            try:
+                yield
+            finally:
+                self._open.set()
+
+    @asynccontextmanager
+    async def unbegun(self) -> AsyncIterator[None]:
+        """Inside, until the first token has come; Recalled where `recall` was called before that."""
+        try:
+            async with asyncio.timeout(None) as recalled:
+                self._unbegun.add(recalled)
+                try:
+                    yield
+                finally:
+                    self._unbegun.discard(recalled)
+        except TimeoutError as error:
+            if not recalled.expired():  # it is of what was waited for
+                raise
+            raise Recalled from error
+
+    def recall(self) -> None:
+        """Ends the wait of all who are inside and have no token yet."""
+        now = asyncio.get_running_loop().time()
+        for request in self._unbegun:
+            request.reschedule(now)
+
+    async def vacant(self) -> None:
+        """Until those who are inside have left."""
+        await self._vacant.wait()
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._inside += 1
+        self._vacant.clear()
+        try:
+            yield
+        finally:
+            self._inside -= 1
+            if not self._inside:
+                self._vacant.set()
+
 
 _CONTINUE_SECONDS = 5.0
 """Of its own: after a deadline the server must not stay paused. Whoever is frozen is waited for no longer than that."""
+
 
 _PAUSES = {Interruption.RETRACT: "retract", Interruption.IN_PLACE: "in_place", Interruption.DRAIN: "retract"}
 """SGLang's words. After a drain nothing runs that could be retracted."""

@@ -1,22 +1,98 @@
-"""Entry of the simulated engine's server: called by the launcher in a forked child, returns at SIGTERM."""
+"""The simulated engine's server: speaks the torch engine's dialect, draws tokens by hashing and spends time instead.
+
+`serve` is called by the launcher in a forked child and returns at SIGTERM.
+"""
 
 from __future__ import annotations
 
 import socket
 import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from rljob_api.simulation import SimulationSpec
 from rljob_api.spec import ModelSpec
-from rljob_workers.engines.sim.scheduler import SimScheduler
-from rljob_workers.engines.torch_engine.commands import EngineCommands
-from rljob_workers.engines.torch_engine.continuous_batching import Room
-from rljob_workers.engines.torch_engine.http_api import ServedModel
+from rljob_workers.engines.torch_engine.continuous_batching import ContinuousBatching, Room
+from rljob_workers.engines.torch_engine.model_loop import EngineCommands
 from rljob_workers.engines.torch_engine.scheduler import Limits
-from rljob_workers.engines.torch_engine.server import TokenizerCodec, serve_commands
+from rljob_workers.engines.torch_engine.server import ServedModel, TokenizerCodec, serve_commands
+from rljob_workers.engines.torch_engine.slots import Moves
 from rljob_workers.models.building import described_config
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.simulation.pace import SimulatedPace
-from rljob_workers.simulation.policy import read_simulated
+from rljob_workers.simulation.policy import (
+    SamplingChoice,
+    Words,
+    drawn,
+    fingerprint,
+    log_probs,
+    places,
+    read_simulated,
+    seeded_chance,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rljob_workers.engines.torch_engine.slots import Admission
+
+
+class SimScheduler(ContinuousBatching[Words]):
+    """The samples that would run."""
+
+    def __init__(self, room: Room, pace: SimulatedPace) -> None:
+        """Starts without weights."""
+        super().__init__(room)
+        self._pace = pace
+
+    def drop_cache(self) -> None:
+        """There is none."""
+
+    def _score(self, weights: Words, tokens: Sequence[int]) -> list[float]:
+        row = np.array(tokens, dtype=np.int64)
+        at = places(fingerprint(weights), row[:-1], np.arange(len(row) - 1), self._room.vocab_size)
+        found: list[float] = log_probs(at, row[1:], np.ones(len(row) - 1)).tolist()
+        return found
+
+    def _admit(self, admitted: list[Admission]) -> None:
+        start = self._slots.count
+        self._slots.append(admitted)
+        self._pace.spend(rows=self._slots.count - start)
+        counts = [one.count for one in admitted]
+        self._slots.ints("last_token")[start:] = np.repeat([one.group.prompt[-1] for one in admitted], counts)
+        self._mark_weight(start)
+        self._draw(start)
+
+    def _decode(self) -> None:
+        self._pace.spend(tokens=1)
+        self._draw(0)
+
+    def _recompute(self) -> None:
+        self._pace.spend(rows=self._slots.count)
+        self._is_stale = False
+
+    def _draw(self, start: int) -> None:
+        assert self._weights is not None, "samples only run while weights are held"
+        columns = self._slots.sampling(start)
+        num_drawn = self._slots.ints("num_drawn")[start:]
+        # A slot's length is that of its prompt throughout: its last token stands behind what it drew.
+        positions = self._slots.ints("length")[start:] + num_drawn - 1
+        before = self._slots.ints("last_token")[start:]
+        at = places(fingerprint(self._weights), before, positions, self._room.vocab_size)
+        temperature, top_p = columns.temperature.astype(np.float64), columns.top_p.astype(np.float64)
+        chance = seeded_chance(columns.seed, num_drawn)
+        tokens = drawn(at, SamplingChoice(temperature, top_p, columns.top_k, chance))
+        found = log_probs(at, tokens, np.where(temperature == 0, 1.0, temperature))
+        self._record(start, tokens, found.astype(np.float32))
+
+    def _compact(self, live: npt.NDArray[np.bool_]) -> None:
+        kept = np.flatnonzero(live)
+        self._slots.move(Moves(sources=kept, targets=np.arange(kept.size)), kept.size)
+
+    def _forget_slots(self) -> None:
+        """The slots themselves are all that there is."""
 
 
 def serve(listener: socket.socket, model: ModelSpec, simulation: SimulationSpec | None, incarnation: str) -> None:

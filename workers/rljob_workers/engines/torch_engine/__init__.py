@@ -1,5 +1,4 @@
-"""A small inference server for CPU and tests that speaks SGLang's HTTP dialect.
+"""A small inference server for CPU and tests that speaks SGLang's HTTP dialect."""
 
-`server.serve` is its only entry; roles reach it through `client` like any other engine. Weights come by
-`/update_weights_from_disk` only: a started server holds none and says so.
-"""
+INCARNATION_HEADER = "x-rljob-incarnation"
+"""Which life of the server answered."""

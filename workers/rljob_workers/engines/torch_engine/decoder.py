@@ -1,26 +1,272 @@
-"""The forward pass of Qwen3 and Llama over slots: prompts at once, then one token a step.
+"""The decoder of Qwen3 and Llama for inference: its shape, its weights, its KV cache, and the forward pass over slots.
 
-Used by the model loop only. Formulas as in Hugging Face's `modeling_qwen3` and `modeling_llama`; the order of heads'
-elements differs (see `weights`). Shapes: B prompts or slots, T tokens, H hidden, V vocabulary.
+Used by the scheduler only: prompts at once, then one token a step. Knows slots, and neither samples nor requests. What
+its kernels do not compute is refused by name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch.nn import functional
 
-from rljob_workers.devices import moved
+from rljob_api.spec import Architecture
+from rljob_workers.devices import HOST, moved
+from rljob_workers.engines.torch_engine.slots import round_width
+from rljob_workers.models.building import EMBEDDING, HEAD, tensor_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
-    from rljob_workers.engines.torch_engine.geometry import Geometry
-    from rljob_workers.engines.torch_engine.kv_cache import KvCache
-    from rljob_workers.engines.torch_engine.length_runs import IntArray, Run
-    from rljob_workers.engines.torch_engine.weights import DecoderWeights, LayerWeights
+    from rljob_api.decoder_config import DecoderConfig
+    from rljob_workers.engines.torch_engine.slots import Run, _Slots
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Sizes and constants of one decoder-only model."""
+
+    has_qk_norm: bool
+    """Qwen3 normalises every query and key head; Llama does not."""
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_positions: int
+    """Longest prompt + output, in tokens."""
+    norm_eps: float
+    rope_theta: float
+    tied_embeddings: bool
+    dtype: torch.dtype
+    head_dtype: torch.dtype
+    """Of logits, and of the head that makes them, which is held in it."""
+    device: torch.device
+    """Where weights and cache are and the passes run. Prompts and parameters come from the host, tokens go to it."""
+    tensors: Mapping[str, tuple[int, ...]]
+    """Hugging Face name -> shape of every tensor that a weight file must hold."""
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that share one key-value head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def cell_bytes(self) -> int:
+        """Bytes of KV cache that one token takes over all layers."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+
+
+def geometry_of(
+    config: DecoderConfig, dtype: torch.dtype, device: torch.device = HOST, head_dtype: torch.dtype | None = None
+) -> Geometry:
+    """Reads the geometry; a config that the kernels would compute wrongly is refused with a sentence.
+
+    Logits are in `dtype` where there is no `head_dtype`.
+    """
+    _refuse_unsupported(config)
+    return Geometry(
+        has_qk_norm=config.architecture is Architecture.QWEN3,
+        num_layers=config.num_hidden_layers,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_heads=config.num_attention_heads,
+        num_kv_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        vocab_size=config.vocab_size,
+        max_positions=config.max_position_embeddings,
+        norm_eps=config.rms_norm_eps,
+        rope_theta=float(config.rope_parameters["rope_theta"]),
+        tied_embeddings=config.tie_word_embeddings,
+        dtype=dtype,
+        head_dtype=head_dtype or dtype,
+        device=device,
+        tensors=tensor_shapes(config),
+    )
+
+
+def _refuse_unsupported(config: DecoderConfig) -> None:
+    """Raises ValueError for what would otherwise give wrong logits without a word."""
+    rope_type = config.rope_parameters["rope_type"]
+    if rope_type != "default":
+        raise ValueError(
+            f"rope_parameters.rope_type: {rope_type!r} is not computed by the torch engine, only 'default'. "
+            "Choose a model without rope scaling or another engine."
+        )
+    for field, has_bias in (("attention_bias", config.attention_bias), ("mlp_bias", config.mlp_bias)):
+        if has_bias:
+            raise ValueError(
+                f"{field}: true is not computed by the torch engine. Choose a model without it or another engine."
+            )
+    if config.hidden_act != "silu":
+        raise ValueError(f"hidden_act: {config.hidden_act!r} is not computed by the torch engine, only 'silu'.")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerWeights:
+    """One decoder layer; matrices are [in, out], so that `x @ w` needs no transpose."""
+
+    input_norm: torch.Tensor
+    qkv: torch.Tensor
+    qk_norm: torch.Tensor | None
+    """[num_heads + num_kv_heads, head_dim]: the query norm for every query head, then the key norm."""
+    out: torch.Tensor
+    post_norm: torch.Tensor
+    gate_up: torch.Tensor
+    down: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecoderWeights:
+    """All weights of one version."""
+
+    embedding: torch.Tensor
+    layers: tuple[LayerWeights, ...]
+    final_norm: torch.Tensor
+    head: torch.Tensor
+
+
+def read_weights(path: Path, geometry: Geometry) -> DecoderWeights:
+    """Loads a safetensors file, or every `*.safetensors` of a folder. ValueError names what does not fit."""
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    if not files or not files[0].is_file():
+        raise ValueError(f"model_path: there is no safetensors file at {path}. Give a file or a folder that holds one.")
+    tensors: dict[str, torch.Tensor] = {}
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as opened:
+                tensors |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a mapping)
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"model_path: {file} is not a readable safetensors file ({error}).") from error
+    return fuse_weights(tensors, geometry)
+
+
+def fuse_weights(tensors: Mapping[str, torch.Tensor], geometry: Geometry) -> DecoderWeights:
+    """Copies Hugging Face tensors into the kernels' layout. ValueError names the first one that does not fit."""
+    _check_fit(tensors, geometry)
+    embedding = _own(tensors[EMBEDDING], geometry)
+    head = embedding if geometry.tied_embeddings else _own(tensors[HEAD], geometry)
+    return DecoderWeights(
+        embedding=embedding,
+        layers=tuple(_fuse_layer(tensors, layer, geometry) for layer in range(geometry.num_layers)),
+        final_norm=_own(tensors["model.norm.weight"], geometry),
+        head=head.to(geometry.head_dtype).t().contiguous(),
+    )
+
+
+def _fuse_layer(tensors: Mapping[str, torch.Tensor], layer: int, geometry: Geometry) -> LayerWeights:
+    def take(name: str) -> torch.Tensor:
+        return _own(tensors[f"model.layers.{layer}.{name}.weight"], geometry)
+
+    query, key = (_pair_rows(take(f"self_attn.{name}_proj"), geometry) for name in ("q", "k"))
+    return LayerWeights(
+        input_norm=take("input_layernorm"),
+        qkv=torch.cat([query, key, take("self_attn.v_proj")]).t().contiguous(),
+        qk_norm=_qk_norm(take("self_attn.q_norm"), take("self_attn.k_norm"), geometry)
+        if geometry.has_qk_norm
+        else None,
+        out=take("self_attn.o_proj").t().contiguous(),
+        post_norm=take("post_attention_layernorm"),
+        gate_up=torch.cat([take("mlp.gate_proj"), take("mlp.up_proj")]).t().contiguous(),
+        down=take("mlp.down_proj").t().contiguous(),
+    )
+
+
+def _pair_order(head_dim: int) -> torch.Tensor:
+    """Hugging Face rotates element i with i + head_dim/2; put next to each other they are one complex number.
+
+    Queries and keys are permuted alike, so that their products do not change.
+    """
+    first = torch.arange(head_dim // 2)
+    return torch.stack([first, first + head_dim // 2], dim=1).flatten()
+
+
+def _pair_rows(weight: torch.Tensor, geometry: Geometry) -> torch.Tensor:
+    heads = weight.view(-1, geometry.head_dim, geometry.hidden_size)
+    return heads[:, _pair_order(geometry.head_dim)].reshape(weight.shape)
+
+
+def _qk_norm(query: torch.Tensor, key: torch.Tensor, geometry: Geometry) -> torch.Tensor:
+    order = _pair_order(geometry.head_dim)
+    return torch.cat([query[order].expand(geometry.num_heads, -1), key[order].expand(geometry.num_kv_heads, -1)])
+
+
+def _own(tensor: torch.Tensor, geometry: Geometry) -> torch.Tensor:
+    return tensor.to(geometry.device, geometry.dtype, copy=True).contiguous()
+
+
+def _check_fit(tensors: Mapping[str, torch.Tensor], geometry: Geometry) -> None:
+    for name, shape in geometry.tensors.items():
+        if name not in tensors:
+            raise ValueError(f"weights: {name} is missing. The file is not of this model.")
+        if tuple(tensors[name].shape) != shape:
+            raise ValueError(
+                f"weights: {name} has shape {tuple(tensors[name].shape)}, but the model needs {shape}. "
+                "The file is not of this model."
+            )
+    known = geometry.tensors.keys() | ({HEAD} if geometry.tied_embeddings else set())
+    unknown = sorted(tensors.keys() - known)
+    if unknown:
+        raise ValueError(f"weights: {unknown[0]} (and {len(unknown) - 1} more) is no tensor of this model.")
+
+
+class KvCache:
+    """Preallocated slots. `keys[layer]` and `values[layer]` may be replaced by `reserve`: never keep them."""
+
+    def __init__(self, geometry: Geometry, max_cells: int) -> None:
+        """Starts empty. `max_cells`: slots x width that are allocated at most, where what is asked for allows it."""
+        self._geometry = geometry
+        self._max_cells = max_cells
+        self.num_slots = 0
+        self.width = 0
+        self.keys: list[torch.Tensor] = []
+        self.values: list[torch.Tensor] = []
+        self.drop()
+
+    def drop(self) -> None:
+        """Frees everything."""
+        self.num_slots = self.width = 0
+        self.keys = [self._allocate() for _ in range(self._geometry.num_layers)]
+        self.values = [self._allocate() for _ in range(self._geometry.num_layers)]
+
+    def reserve(self, num_slots: int, width: int) -> None:
+        """Makes room for `num_slots` slots of `width` tokens; what they hold stays. Grows in large steps."""
+        if num_slots <= self.num_slots and width <= self.width:
+            return
+        slots = max(num_slots, self.num_slots * 2) if num_slots > self.num_slots else self.num_slots
+        tokens = max(width, self.width + self.width // 2) if width > self.width else self.width
+        if slots * round_width(tokens) > self._max_cells:
+            slots, tokens = num_slots, width
+        self.num_slots, self.width = slots, round_width(tokens)
+        for store in (self.keys, self.values):
+            for layer, old in enumerate(store):
+                store[layer] = self._allocate()
+                kept = old[:slots, :, : self.width]
+                store[layer][: kept.shape[0], :, : kept.shape[2]] = kept
+
+    def move(self, sources: torch.Tensor, targets: torch.Tensor, width: int) -> None:
+        """Copies the first `width` tokens of slots `sources` into slots `targets`, all at once."""
+        sources, targets = (moved(slots, self._geometry.device) for slots in (sources, targets))
+        for store in (self.keys, self.values):
+            for layer in store:
+                layer[targets, :, :width] = layer[sources, :, :width]
+
+    def write_prompts(self, layer: int, first_slot: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Stores [slots, kv_heads, tokens, head_dim] from slot `first_slot` on, at tokens 0."""
+        slots = slice(first_slot, first_slot + keys.shape[0])
+        self.keys[layer][slots, :, : keys.shape[2]] = keys
+        self.values[layer][slots, :, : values.shape[2]] = values
+
+    def _allocate(self) -> torch.Tensor:
+        g = self._geometry
+        return torch.zeros(self.num_slots, g.num_kv_heads, self.width, g.head_dim, dtype=g.dtype, device=g.device)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +327,7 @@ class Decoder:
         return x, keys, values
 
     def decode(
-        self, weights: DecoderWeights, last_tokens: IntArray, cached: IntArray, runs: Sequence[Run], cache: KvCache
+        self, weights: DecoderWeights, last_tokens: _Slots, cached: _Slots, runs: Sequence[Run], cache: KvCache
     ) -> torch.Tensor:
         """Feeds one token to slots 0..B-1, whose caches hold `cached` tokens; returns logits [B, V] float32."""
         g = self._geometry

@@ -1,4 +1,4 @@
-"""SGLang's generation dialect as this server reads and writes it: bodies to batches, batches to replies.
+"""SGLang's dialect as this server reads and writes it: bodies to batches and controls, batches to replies.
 
 Pure. Called by the HTTP edge. A field that this engine does not honour is refused by name, never ignored; SGLang's
 neutral values of such fields are taken, so that its clients need no change. Extensions of ours: `compact`,
@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rljob_workers.engines.torch_engine.errors import BadRequest
-from rljob_workers.engines.torch_engine.requests import FINISH_WORDS, Batch, FinishReason, PromptGroup, Span
+from rljob_api.names import Lineage, WeightVersion
+from rljob_api.wire.identity import WeightId
+from rljob_workers.engines.torch_engine.requests import FINISH_WORDS, BadRequest, Batch, FinishReason, PromptGroup, Span
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "min_p": (0, None),
@@ -261,3 +264,56 @@ def _render_compact(batch: Batch) -> bytes:
         "weight_versions": spans,
     }
     return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+class PauseMode(StrEnum):
+    """What a pause does to running samples."""
+
+    ABORT = "abort"
+    """They end with the tokens that they have."""
+    RETRACT = "retract"
+    """They keep their tokens; their KV is computed anew when generation goes on."""
+    IN_PLACE = "in_place"
+    """They keep tokens and KV, also across an update of the weights."""
+    DRAIN = "drain"
+    """They run to their ends, and the pause is answered then; what has not begun waits. An extension of ours."""
+
+
+class AbortBody(ControlBody):
+    """`/abort_request`: exactly one of `rid` and `abort_all`."""
+
+    rid: str | None = None
+    abort_all: bool = False
+
+
+class PauseBody(ControlBody):
+    """`/pause_generation`."""
+
+    mode: PauseMode = PauseMode.ABORT
+
+
+class ScoreBody(ControlBody):
+    """`/score_tokens`, an extension of ours."""
+
+    input_ids: list[int] = Field(min_length=2)
+
+
+class UpdateBody(ControlBody):
+    """`/update_weights_from_disk`. `weight_version` is `7` with `lineage` beside it, or `lineage:version`."""
+
+    model_path: Path
+    weight_version: str | int
+    lineage: int | None = Field(default=None, ge=0)
+    flush_cache: bool = True
+    abort_all_requests: bool = False
+
+    def weight(self) -> WeightId:
+        """The id that the weights are held under."""
+        lineage, _, version = str(self.weight_version).rpartition(":")
+        given = lineage or (None if self.lineage is None else str(self.lineage))
+        if given is None or not given.isdigit() or not version.isdigit():
+            raise BadRequest(
+                f"weight_version: {self.weight_version!r} with lineage {self.lineage} names no weight. "
+                "Give a whole number and lineage, or 'lineage:version'."
+            )
+        return WeightId(lineage=Lineage(int(given)), version=WeightVersion(int(version)))

@@ -1,7 +1,7 @@
-"""What runs through the engine: a batch of prompt groups, and what has come of it.
+"""What runs through the engine: a batch of prompt groups, what has come of it, and what its parts raise.
 
-Written by the model loop, read by the HTTP edge once `on_done` was called. No per-sample Python on the way: rows are
-numpy columns over all samples of the batch.
+Written by the model loop, read by the HTTP edge once `on_done` was called; the edge turns each error into a status and
+a sentence. No per-sample Python: rows are numpy columns over all samples of the batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rljob_api.wire.identity import WeightId
-    from rljob_workers.engines.torch_engine.errors import EngineFault
+
+
+class EngineFault(Exception):
+    """Base: a sentence and the HTTP status that it is answered with."""
+
+    status = 500
+
+
+class BadRequest(EngineFault):
+    """The request can never be served."""
+
+    status = 400
+
+
+class NotServing(EngineFault):
+    """No weights are loaded, or they went while the request ran."""
+
+    status = 503
+
+
+class StepFailed(EngineFault):
+    """Computing failed; the requests that took part are lost, the server is not."""
+
+    status = 500
+
 
 IntArray = npt.NDArray[np.int64]
 

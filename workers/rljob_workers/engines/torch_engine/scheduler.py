@@ -6,6 +6,7 @@ to its samples, a step is one pass over all slots, and after new weights (Retrac
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,29 +15,65 @@ import torch
 
 from rljob_workers.devices import moved
 from rljob_workers.engines.torch_engine.continuous_batching import ContinuousBatching, Room
-from rljob_workers.engines.torch_engine.decoder import Decoder
-from rljob_workers.engines.torch_engine.errors import StepFailed
-from rljob_workers.engines.torch_engine.kv_cache import KvCache, round_width
-from rljob_workers.engines.torch_engine.length_runs import (
+from rljob_workers.engines.torch_engine.decoder import Decoder, DecoderWeights, KvCache
+from rljob_workers.engines.torch_engine.requests import StepFailed
+from rljob_workers.engines.torch_engine.slots import (
     Moves,
     Run,
+    draw_tokens,
     needs_sorting,
     plan_compaction,
     plan_runs,
     plan_sorting,
+    round_width,
     shrink_runs,
 )
-from rljob_workers.engines.torch_engine.prompts import PaddedPrompts, cut_chunks, pad_prompts
-from rljob_workers.engines.torch_engine.sampling import draw_tokens
-from rljob_workers.engines.torch_engine.weights import DecoderWeights
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
 
-    from rljob_workers.engines.torch_engine.geometry import Geometry
+    from rljob_workers.engines.torch_engine.decoder import Geometry
     from rljob_workers.engines.torch_engine.slots import Admission
+
+
+_SLACK_TOKENS = 16
+"""Prompts whose lengths differ by no more share a pass: a second pass costs more than so much padding."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PaddedPrompts:
+    """`ids` [B, T] int64, zeros behind each sequence; `lengths` [B] int64."""
+
+    ids: torch.Tensor
+    lengths: torch.Tensor
+
+    @property
+    def width(self) -> int:
+        """T."""
+        return self.ids.shape[1]
+
+
+def pad_prompts(sequences: Sequence[Sequence[int]]) -> PaddedPrompts:
+    """Pads to the longest."""
+    lengths = [len(sequence) for sequence in sequences]
+    width = max(lengths)
+    padded = [[*sequence, *([0] * (width - length))] for sequence, length in zip(sequences, lengths, strict=True)]
+    return PaddedPrompts(torch.tensor(padded, dtype=torch.int64), torch.tensor(lengths, dtype=torch.int64))
+
+
+def cut_chunks(admitted: list[Admission], max_tokens: int) -> list[list[Admission]]:
+    """Sorts by prompt length and cuts into passes of at most `max_tokens` padded tokens (or one prompt)."""
+    chunks: list[list[Admission]] = []
+    for one in sorted(admitted, key=lambda admission: -len(admission.group.prompt)):
+        length = len(one.group.prompt)
+        if chunks:
+            longest = len(chunks[-1][0].group.prompt)
+            is_alike = longest - length <= max(_SLACK_TOKENS, longest // 4)
+            if is_alike and longest * (len(chunks[-1]) + 1) <= max_tokens:
+                chunks[-1].append(one)
+                continue
+        chunks.append([one])
+    return chunks
 
 
 _CACHE_SHARE = 8

@@ -1,21 +1,231 @@
-"""The running samples, a row per slot: numpy columns that grow, move and shrink together with the KV cache.
+"""The running samples, a row per slot: columns that grow, move and shrink, their order, and how tokens are drawn.
 
-Used by the scheduler only. Slots 0..count-1 run; there are no gaps.
+Used by the schedulers only. Slots 0..count-1 run without gaps; neighbours of like lengths make a run for attention. A
+token is one uniform number per (seed, position), inverted through the distribution's sums.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from rljob_workers.engines.torch_engine.sampling import SamplingColumns
+from rljob_workers.devices import moved
 
 if TYPE_CHECKING:
-    from rljob_workers.engines.torch_engine.length_runs import Moves
     from rljob_workers.engines.torch_engine.requests import IntArray, PromptGroup
+
+
+_Slots = npt.NDArray[np.int64]
+
+
+_SLACK_TOKENS = 32
+"""Lengths that differ by less share a run: a kernel call costs about as much as reading so many tokens."""
+
+
+_MAX_RUNS = 8
+"""More runs than this are sorted by length, which is one copy of the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Slots [start, stop)."""
+
+    start: int
+    stop: int
+    is_uniform: bool
+    """All lengths are equal: attention needs no mask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Slots `sources` go to `targets`, all at once."""
+
+    sources: _Slots
+    targets: _Slots
+
+
+def plan_runs(lengths: _Slots) -> list[Run]:
+    """Cuts slots in their order into runs; a run's lengths differ by at most a quarter of the longest, or the slack."""
+    if lengths.size == 0:
+        return []
+    runs, start = [], 0
+    changes = np.flatnonzero(np.diff(lengths)) + 1
+    low = high = int(lengths[0])
+    for change in changes.tolist():
+        length = int(lengths[change])
+        low, high = min(low, length), max(high, length)
+        if high - low > max(_SLACK_TOKENS, high // 4):
+            runs.append(_run(lengths, start, change))
+            start, low, high = change, length, length
+    runs.append(_run(lengths, start, lengths.size))
+    return runs
+
+
+def needs_sorting(runs: list[Run], lengths: _Slots) -> bool:
+    """True when there are many runs and an order by length would have fewer."""
+    if len(runs) <= _MAX_RUNS:
+        return False
+    return len(plan_runs(np.sort(lengths)[::-1])) < len(runs)
+
+
+def plan_sorting(lengths: _Slots) -> Moves:
+    """Longest first."""
+    order = np.argsort(-lengths, kind="stable")
+    targets = np.arange(lengths.size)
+    moved = order != targets
+    return Moves(order[moved], targets[moved])
+
+
+def plan_compaction(runs: list[Run], live: npt.NDArray[np.bool_]) -> Moves:
+    """Closes the gaps of finished slots within each run, so that runs stay what they are.
+
+    Only slots outside their run's new region move: about as many as have finished, times the runs behind them.
+    """
+    sources, targets, start = [], [], 0
+    for run in runs:
+        alive = np.flatnonzero(live[run.start : run.stop]) + run.start
+        stop = start + alive.size
+        stays = (alive >= start) & (alive < stop)
+        is_free = np.ones(alive.size, dtype=np.bool_)
+        is_free[alive[stays] - start] = False
+        sources.append(alive[~stays])
+        targets.append(np.flatnonzero(is_free) + start)
+        start = stop
+    return Moves(np.concatenate(sources), np.concatenate(targets))
+
+
+def shrink_runs(runs: list[Run], live: npt.NDArray[np.bool_], lengths_after: _Slots) -> list[Run]:
+    """The runs after `plan_compaction`; `lengths_after` are in the new order."""
+    shrunk, start = [], 0
+    for run in runs:
+        stop = start + int(np.count_nonzero(live[run.start : run.stop]))
+        if stop > start:
+            shrunk.append(_run(lengths_after, start, stop))
+        start = stop
+    return shrunk
+
+
+def _run(lengths: _Slots, start: int, stop: int) -> Run:
+    part = lengths[start:stop]
+    return Run(start, stop, bool(part.min() == part.max()))
+
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+
+
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+
+
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SamplingColumns:
+    """Parameters of B slots, a column each."""
+
+    temperature: npt.NDArray[np.float32]
+    """0 means greedy; log-probs are then of temperature 1."""
+    top_p: npt.NDArray[np.float32]
+    top_k: npt.NDArray[np.int64]
+    """0 means all tokens."""
+    seed: npt.NDArray[np.uint64]
+
+
+def uniforms(seed: npt.NDArray[np.uint64], position: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Numbers in [0, 1 - 2^-52], by two rounds of splitmix64 (Steele, Lea, Flood 2014): counter-based, no state.
+
+    52 bits, so that number * sum is below the sum in float64 whatever the rounding.
+    """
+    with np.errstate(over="ignore"):
+        mixed = _splitmix(_splitmix(seed) + position.astype(np.uint64))
+    return (mixed >> np.uint64(12)).astype(np.float64) * 2.0**-52
+
+
+def _splitmix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    values = values + _GAMMA
+    values = (values ^ (values >> np.uint64(30))) * _MIX_1
+    values = (values ^ (values >> np.uint64(27))) * _MIX_2
+    return values ^ (values >> np.uint64(31))
+
+
+def draw_tokens(
+    logits: torch.Tensor, columns: SamplingColumns, positions: npt.NDArray[np.int64]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens [B] int64 and their log softmax(logits / temperature) [B] float32 (before top-p and top-k).
+
+    Drawn on the device of the logits, where the answer stays.
+    """
+    greedy = columns.temperature == 0
+    divisor = np.where(greedy, np.float32(1), columns.temperature)
+    if (divisor != 1).any():
+        logits = logits / _beside(logits, divisor)[:, None]
+    shifted = logits - logits.amax(-1, keepdim=True)
+    weights = shifted.exp()
+    tokens = _draw(weights, columns, greedy, positions)
+    chosen = shifted.gather(-1, tokens[:, None])[:, 0]
+    return tokens, chosen - weights.sum(-1).log()
+
+
+def _draw(
+    weights: torch.Tensor,
+    columns: SamplingColumns,
+    greedy: npt.NDArray[np.bool_],
+    positions: npt.NDArray[np.int64],
+) -> torch.Tensor:
+    chances = _beside(weights, uniforms(columns.seed, positions))
+    vocab_size = weights.shape[1]
+    is_cut = ~greedy & ((columns.top_p < 1) | ((columns.top_k > 0) & (columns.top_k < vocab_size)))
+    if not greedy.any() and not is_cut.any():
+        return _invert(weights, chances)
+    tokens = torch.empty(weights.shape[0], dtype=torch.int64, device=weights.device)
+    rows = _beside(weights, np.flatnonzero(greedy))
+    tokens[rows] = weights[rows].argmax(-1)
+    rows = _beside(weights, np.flatnonzero(is_cut))
+    top_p, top_k = _beside(weights, columns.top_p[is_cut]), _beside(weights, columns.top_k[is_cut])
+    tokens[rows] = _draw_cut(weights[rows], chances[rows], top_p, top_k)
+    rows = _beside(weights, np.flatnonzero(~greedy & ~is_cut))
+    tokens[rows] = _invert(weights[rows], chances[rows])
+    return tokens
+
+
+def _beside(tensor: torch.Tensor, column: npt.NDArray[Any]) -> torch.Tensor:
+    return moved(torch.from_numpy(column), tensor.device)
+
+
+def _invert(weights: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
+    """The first token whose running sum exceeds chance * total."""
+    sums = weights.cumsum(-1, dtype=torch.float64)
+    goals = (chances * sums[:, -1])[:, None]
+    found = torch.searchsorted(sums, goals, right=True)[:, 0]
+    return found.clamp_(max=weights.shape[1] - 1)
+
+
+def _draw_cut(weights: torch.Tensor, chances: torch.Tensor, top_p: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
+    """Keeps the top_k likeliest tokens, then of these the fewest whose share reaches top_p; the first always stays."""
+    vocab_size = weights.shape[1]
+    ordered, tokens = weights.sort(dim=-1, descending=True, stable=True)
+    limit = torch.where(top_k > 0, top_k, vocab_size)[:, None]
+    ordered = ordered.masked_fill(torch.arange(vocab_size, device=limit.device) >= limit, 0.0)
+    sums = ordered.cumsum(-1, dtype=torch.float64)
+    before = sums - ordered
+    is_out = before >= top_p.double()[:, None] * sums[:, -1:]
+    is_out[:, 0] = False
+    chosen = _invert(ordered.masked_fill(is_out, 0.0), chances)
+    return tokens.gather(-1, chosen[:, None])[:, 0]
+
+
+_WIDTH_STEP = 64
+"""Slots grow by at least this many tokens: smaller steps would copy the cache every few tokens."""
+
+
+def round_width(tokens: int) -> int:
+    """The width of a slot that holds so many tokens."""
+    return -(-tokens // _WIDTH_STEP) * _WIDTH_STEP
+
 
 _COLUMNS: dict[str, type[np.generic]] = {
     "batch": np.int64,

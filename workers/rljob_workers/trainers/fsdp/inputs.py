@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.trainers.packing import cut_by_length
+from rljob_workers.trainers.micro_batches import cut_by_length
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,21 +1,73 @@
-"""A fork of a process that has SGLang imported, as a server of its own on the launcher's socket.
+"""SGLang on a machine without a GPU: imported once in the launcher, then a fork per server on the launcher's socket.
 
-Called in the forked child only: what it sets holds for this process and SGLang's own children. It returns when the
-server was told to end; a server whose scheduler dies is ended by SGLang itself.
+Used by the backend only. Each server costs a fork (1 s) and not an import (14 CPU-seconds).
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
+import logging
 import multiprocessing
 import os
 import random
 import socket
+import sys
 import tempfile
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from rljob_workers.engines.sglang.cpu.preloading import preload_sglang
+_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TORCHDYNAMO_DISABLE": "1",
+}
+
+
+_STAND_IN = "rljob_workers.engines.sglang.cpu.sgl_kernel"
+
+
+_MODULES = (
+    "sglang.launch_server",
+    "sglang.srt.entrypoints.http_server",
+    "sglang.srt.layers.attention.torch_native_backend",
+    "sglang.srt.managers.detokenizer_manager",
+    "sglang.srt.managers.scheduler",
+    "sglang.srt.model_loader.loader",
+    "sglang.srt.models.registry",
+)
+
+
+def preload_sglang() -> None:
+    """Imports it with our stand-in for its kernels; does nothing the second time."""
+    if _MODULES[-1] in sys.modules:
+        return
+    os.environ.update(_ENVIRONMENT)
+    logging.disable(logging.WARNING)  # a line for each family of models that wants more of the kernels
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecations inside the libraries: nobody here can act on them
+        sys.modules["sgl_kernel"] = importlib.import_module(_STAND_IN)
+        for name in _MODULES:
+            importlib.import_module(name)
+        _allow_seeds()
+    logging.disable(logging.NOTSET)
+
+
+def _allow_seeds() -> None:
+    """Lets `--enable-deterministic-inference` run on plain torch: only there does SGLang heed a sampling seed.
+
+    It refuses that backend, and a prefix cache with it, and would replace matrix products by kernels for GPUs. On a CPU
+    a row's sums do not depend on its batch beyond rounding, so that a seed fixes its tokens all the same.
+    """
+    from sglang.srt import batch_invariant_ops
+    from sglang.srt.arg_groups import choices
+
+    choices.add_deterministic_attention_backend_choices(["torch_native"])
+    choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
+    batch_invariant_ops.enable_batch_invariant_mode = lambda *_, **__: None
+
 
 FLAGS = (
     "--device=cpu",
@@ -31,6 +83,7 @@ FLAGS = (
     "--max-running-requests=64",
 )
 """Of every server here; a job's own flags come later, and win."""
+
 
 _LONGEST_FOLDER = 80
 """Bytes: a socket's path may have 107, and its name takes the rest."""

@@ -1,0 +1,218 @@
+"""What the follower bears of its engine, and what it gives up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljob_api.names import Lineage, WeightVersion
+from rljob_api.spec import Interruption
+from rljob_api.wire.identity import WeightId
+from rljob_api.wire.weights import Probe
+from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
+from rljob_workers.engines.base import EngineError, EngineGone, EngineRefused, EngineTimeout
+from rljob_workers.rollout.engine_access import EventLoopThread, Standstill
+from rljob_workers.rollout.engine_sync import WeightFollower
+from rljob_workers.rollout.verification import EngineMismatch, WeightProof, WrongWeights
+from rljob_workers.telemetry.timeline import Timeline
+from tests.unit.rollout.fake_engine import FakeEngine
+
+STAGED = StagedWeights(
+    WeightId(lineage=Lineage(1), version=WeightVersion(3)), Path("weights"), 8, Probe(tokens=[1, 2], log_probs=[-1.0])
+)
+PATIENCE_SECONDS = 60.0
+
+
+class OneWeight(WeightReceiver):
+    """One weight, at once; never a newer one."""
+
+    def __init__(self, staged: StagedWeights) -> None:
+        self._staged: StagedWeights | None = staged
+
+    def await_newer(self, *_: Any, deadline: float, **__: Any) -> StagedWeights | None:
+        staged, self._staged = self._staged, None
+        if staged is not None:
+            return staged
+        time.sleep(min(0.01, max(0.0, deadline - time.monotonic())))
+        return None
+
+    def close(self) -> None:
+        return
+
+
+class MovedEngine(FakeEngine):
+    """Takes weights after it has met each of `errors`; what it scores at first may be another weight's."""
+
+    def __init__(
+        self, errors: Sequence[EngineError], scores: Sequence[float] = (), aborts: EngineError | None = None
+    ) -> None:
+        self._errors = list(errors)
+        self._scores = list(scores)
+        self._aborts = aborts
+        self._held: WeightId | None = None
+        self._said: list[str] = []
+        self.ended = 0
+
+    async def update_weights(
+        self, folder: Path, weight: WeightId, interruption: Interruption, *, deadline: float
+    ) -> None:
+        if self._errors:
+            raise self._errors.pop(0)
+        self._held = weight
+
+    async def score(self, tokens: Sequence[int], *, deadline: float) -> list[float]:
+        return [self._scores.pop(0) if self._scores else -1.0]
+
+    async def held(self) -> WeightId | None:
+        return self._held
+
+    async def abort_all(self) -> None:
+        if self._aborts is not None:
+            raise self._aborts
+
+    def end(self, why: str) -> None:
+        """As its launcher would."""
+        assert why
+        self.ended += 1
+
+    @property
+    def scores(self) -> list[float]:
+        """Those that it has not told yet."""
+        return self._scores
+
+    def said(self, follower: WeightFollower) -> list[str]:
+        """All news of it until now."""
+        self._said += follower.news()
+        return self._said
+
+
+@contextmanager
+def following(
+    engine: MovedEngine,
+    tmp_path: Path,
+    *,
+    timeout_seconds: float,
+    await_up: Callable[[], bool] = lambda: True,
+    staged: StagedWeights = STAGED,
+) -> Iterator[WeightFollower]:
+    with (
+        closing(EventLoopThread("engine")) as events,
+        closing(Timeline(tmp_path / "timeline.jsonl", "rollout-0.0")) as timeline,
+    ):
+        follower = WeightFollower(
+            OneWeight(staged),
+            engine,
+            events,
+            Standstill(time.monotonic),
+            timeline,
+            WeightProof(engine, events, bound=0.1),
+            interruption=Interruption.RETRACT,
+            on_change=lambda: None,
+            await_up=await_up,
+            end_engine=engine.end,
+            first=RESUMED.weight.version if staged is RESUMED else WeightVersion(0),
+            timeout_seconds=timeout_seconds,
+        )
+        follower.start()
+        try:
+            yield follower
+        finally:
+            follower.stop()
+            for thread in threading.enumerate():
+                if thread.name == "weight-follower":
+                    thread.join(PATIENCE_SECONDS)
+
+
+def wait_for(what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_time_in_which_a_dead_engine_starts_is_not_that_of_an_update(tmp_path: Path) -> None:
+    timeout = 0.5
+
+    def await_up() -> bool:
+        time.sleep(2 * timeout)
+        return True
+
+    engine = MovedEngine([EngineGone("killed"), EngineGone("not there yet")])
+    with following(engine, tmp_path, timeout_seconds=timeout, await_up=await_up) as follower:
+        wait_for(lambda: follower.held or follower.error)
+        assert (follower.held, follower.error) == (STAGED.weight, None)
+
+
+def test_an_engine_that_is_up_and_takes_no_weights_is_given_up_by_name(tmp_path: Path) -> None:
+    engine = MovedEngine([EngineRefused("no room")] * 1000)
+    with following(engine, tmp_path, timeout_seconds=0.2) as follower:
+        wait_for(lambda: follower.error)
+        assert "the engine took no weights for 0 s (weightSync.timeoutSeconds)" in str(follower.error)
+        assert engine.ended == 1, "it outlives its rank, and would take none from the next one"
+
+
+def test_an_engine_that_does_not_come_up_ends_the_rank_with_its_sentence(tmp_path: Path) -> None:
+    def never_up() -> bool:
+        raise EngineTimeout("The engine has not answered for 60 s.")
+
+    with following(MovedEngine([EngineGone("killed")]), tmp_path, timeout_seconds=60, await_up=never_up) as follower:
+        wait_for(lambda: follower.error)
+        assert str(follower.error) == "The engine has not answered for 60 s."
+
+
+@pytest.mark.parametrize("error", [EngineGone("killed"), EngineTimeout("no answer"), EngineRefused("not paused")])
+def test_an_engine_that_does_not_drop_what_wrong_weights_have_made_is_ended(tmp_path: Path, error: EngineError) -> None:
+    engine = MovedEngine([], scores=[-7.0], aborts=error)
+    with following(engine, tmp_path, timeout_seconds=60) as follower:
+        wait_for(lambda: engine.ended or follower.error)
+        wait_for(lambda: follower.held or follower.error)
+        assert (follower.held, follower.error, engine.ended) == (STAGED.weight, None, 1)
+        (said,) = follower.news()
+        assert "has other weights" in said
+
+
+RESUMED = replace(STAGED, weight=WeightId(lineage=Lineage(2), version=WeightVersion(7)))
+FIRST = replace(STAGED, weight=WeightId(lineage=Lineage(1), version=WeightVersion(0)))
+
+
+@pytest.mark.parametrize(
+    ("staged", "scores", "ended", "error", "news"),
+    [
+        pytest.param(STAGED, [-7.0, -7.0], 1, WrongWeights, 1, id="a server that lies twice is ended"),
+        pytest.param(STAGED, [-7.0], 0, None, 1, id="one that lies once is believed again"),
+        pytest.param(FIRST, [-7.0, -7.0], 1, EngineMismatch, 0, id="two processes compute version 0 otherwise"),
+        pytest.param(FIRST, [-7.0, -9.0], 2, WrongWeights, 0, id="two processes have dropped it"),
+        pytest.param(FIRST, [-7.0], 1, None, 1, id="the next process has taken it"),
+        pytest.param(RESUMED, [-7.0, -7.0], 1, EngineMismatch, 0, id="two compute the version that a job goes on from"),
+    ],
+)
+def test_an_engine_with_other_weights(
+    tmp_path: Path, staged: StagedWeights, scores: list[float], ended: int, error: type[Exception] | None, news: int
+) -> None:
+    engine = MovedEngine([], scores=scores)
+    with following(engine, tmp_path, timeout_seconds=60, staged=staged) as follower:
+        # The engine holds the version between its last score and the error that the score is the cause of.
+        wait_for(lambda: follower.error or (error is None and follower.held and not engine.scores))
+        wait_for(lambda: follower.error or news == len(engine.said(follower)))
+        assert type(follower.error) is (type(None) if error is None else error)
+        assert (engine.ended, len(engine.said(follower))) == (ended, news)
+
+
+def test_a_mismatch_says_how_far_where_and_what_to_change(tmp_path: Path) -> None:
+    with following(MovedEngine([], scores=[-7.0] * 2), tmp_path, timeout_seconds=60, staged=FIRST) as follower:
+        wait_for(lambda: follower.error)
+        said = str(follower.error)
+    for part in (
+        "compute version 0 of the model differently: 1 of 1 log-probs of the probe differ, by up to 6; 0.1 is allowed",
+        "token 2 of 2 (id 2: the engine says -7.0000, the trainer -1.0000)",
+        "Set roles.rollout.engine.kind",
+        "weightSync.verify to None",
+    ):
+        assert part in said

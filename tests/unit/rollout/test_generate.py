@@ -1,0 +1,213 @@
+"""Tickets become requests that only the ticket decides, and answers become groups of samples."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from rljob_api.names import RolloutId
+from rljob_api.wire.identity import WeightId
+from rljob_workers.data.prompts import Prompt, PromptSource
+from rljob_workers.engines.base import (
+    EngineEmptied,
+    EngineGone,
+    FinishReason,
+    Generation,
+    Sample,
+    SamplingParams,
+    VersionSpan,
+)
+from rljob_workers.rollout.groups import GenerateConfig, GeneratedGroup, GenerateStage, Listener, sampling_seed
+from rljob_workers.transfer_queue.types import Ticket
+from tests.unit.rollout.fake_engine import FakeEngine
+from tests.weights import weight
+
+CONFIG = GenerateConfig(
+    job_seed=7,
+    samples_per_prompt=2,
+    temperature=0.5,
+    top_p=0.9,
+    top_k=4,
+    max_new_tokens=6,
+    max_tokens=10,
+    stop_token_ids=(1,),
+)
+TICKET = Ticket(id=11, rollout_id=RolloutId(3), group=2, attempt=0, prompt_index=4, alone=False)
+
+
+class CountingSource(PromptSource):
+    """Prompt i has i tokens, all of them i."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def at(self, index: int) -> Prompt:
+        return Prompt(index, f"p{index}", (index,) * index, label=f"l{index}")
+
+
+class SwappedOnceEngine(FakeEngine):
+    """Answers with as many tokens as the number of the sample; the weights changed after the first token."""
+
+    def __init__(self) -> None:
+        self.params: list[SamplingParams] = []
+
+    async def generate(
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, progress: Callable[[int], None]
+    ) -> list[Generation]:
+        self.params += params
+        generations = [
+            Generation(tuple(self._sample(prompt[0], number) for number in self._numbers(param)))
+            for prompt, param in zip(prompts, params, strict=True)
+        ]
+        progress(sum(len(sample.output_ids) for generation in generations for sample in generation.samples))
+        return generations
+
+    async def held(self) -> WeightId | None:
+        return weight(3)
+
+    async def max_tokens(self) -> int:
+        return CONFIG.max_tokens
+
+    async def capacity(self) -> int:
+        return 1
+
+    def _numbers(self, params: SamplingParams) -> range:
+        return range(1, 1 + params.num_samples)
+
+    def _sample(self, token: int, length: int) -> Sample:
+        spans = (VersionSpan(weight(2), 0, 1), VersionSpan(weight(3), 1, length))
+        reason = FinishReason.STOP
+        return Sample([10 * token] * length, [-0.5 * length] * length, reason, spans[: 1 if length == 1 else 2])
+
+
+class SampleBySampleEngine(SwappedOnceEngine):
+    """Takes one sample a request; the last of a group is answered first."""
+
+    prompts_per_request = 1
+    first_seed = sampling_seed(CONFIG.job_seed, TICKET)
+
+    async def generate(
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, progress: Callable[[int], None]
+    ) -> list[Generation]:
+        (one,) = params
+        for _ in range(CONFIG.samples_per_prompt - (one.seed - self.first_seed)):
+            await asyncio.sleep(0)
+        return await super().generate(prompts, params, progress=progress)
+
+    def _numbers(self, params: SamplingParams) -> range:
+        assert params.num_samples == 1
+        number = 1 + params.seed - self.first_seed
+        return range(number, number + 1)
+
+
+class Heard:
+    """What a listener heard."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.samples: list[int] = []
+
+    @property
+    def listener(self) -> Listener:
+        return Listener(self.tokens.append, self.samples.append)
+
+
+def generated(
+    tickets: Sequence[Ticket], engine: SwappedOnceEngine | None = None, heard: Heard | None = None
+) -> list[GeneratedGroup]:
+    stage = GenerateStage(CONFIG, engine or SwappedOnceEngine(), CountingSource())
+    return asyncio.run(stage.run(tickets, (heard or Heard()).listener))
+
+
+def test_the_seed_of_a_group_never_changes() -> None:
+    """Pinned: a resumed job draws the same samples as the one that was never interrupted."""
+    assert sampling_seed(7, TICKET) == 14701618348027
+
+
+@pytest.mark.parametrize(
+    "reissued",
+    [replace(TICKET, id=99), replace(TICKET, prompt_index=99), replace(TICKET, alone=True)],
+    ids=["id", "prompt", "alone"],
+)
+def test_what_a_reissue_changes_is_not_in_the_seed(reissued: Ticket) -> None:
+    assert sampling_seed(7, reissued) == sampling_seed(7, TICKET)
+
+
+def test_other_groups_rollouts_attempts_and_jobs_draw_other_samples() -> None:
+    seeds = [
+        sampling_seed(job, replace(TICKET, rollout_id=RolloutId(rollout), group=group, attempt=attempt))
+        for job in range(3)
+        for rollout in range(12)
+        for group in range(12)
+        for attempt in range(3)
+    ]
+    ordered = sorted(seeds)
+    assert all(later - earlier > 256 for earlier, later in pairwise(ordered)), (
+        "the i-th sample has seed + i: seeds must not be neighbours"
+    )
+    assert all(0 <= seed < 2**44 for seed in seeds)
+
+
+def test_a_request_is_what_the_spec_says_within_what_the_model_can_hold() -> None:
+    engine = SwappedOnceEngine()
+    generated([replace(TICKET, prompt_index=4), replace(TICKET, prompt_index=8)], engine)
+    short, long = engine.params
+    assert short == SamplingParams(0.5, 0.9, 4, 6, (1,), num_samples=2, seed=sampling_seed(7, TICKET))
+    assert long.max_new_tokens == 2
+
+
+def test_samples_are_asked_for_together_where_the_engine_takes_them_so() -> None:
+    heard = Heard()
+    first, second = generated([TICKET, replace(TICKET, id=12, group=3, prompt_index=2)], heard=heard)
+    assert (first.ticket, first.prompt.index, second.ticket.id, second.prompt.index) == (TICKET, 4, 12, 2)
+    assert [sample.output_ids for sample in second.generation.samples] == [[20], [20, 20]]
+    assert (heard.tokens, heard.samples) == ([6], [4])
+
+
+def test_each_sample_is_a_request_and_makes_room_alone_where_the_engine_takes_one() -> None:
+    heard, engine = Heard(), SampleBySampleEngine()
+    (group,) = generated([TICKET], engine, heard)
+    assert [sample.output_ids for sample in group.generation.samples] == [[40], [40, 40]], "in order of their seeds"
+    assert (heard.tokens, heard.samples) == ([2, 1], [1, 1]), "the second was done first"
+    assert {param.seed for param in engine.params} == {engine.first_seed, engine.first_seed + 1}
+
+
+class FailingEngine(SampleBySampleEngine):
+    """Dies with the first sample; the others would never end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cancelled = 0
+
+    async def generate(
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, progress: Callable[[int], None]
+    ) -> list[Generation]:
+        if params[0].seed == self.first_seed:
+            await asyncio.sleep(0)
+            raise EngineGone("the engine's sentence")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled += 1
+        raise AssertionError
+
+
+def test_the_first_sample_that_fails_ends_its_group() -> None:
+    engine = FailingEngine()
+    with pytest.raises(EngineGone, match="the engine's sentence"):
+        generated([TICKET], engine)
+    assert engine.cancelled == CONFIG.samples_per_prompt - 1
+
+
+class EmptiedEngine(SampleBySampleEngine):
+    """Everything is aborted while the first sample is made, before it has a token."""
+
+    def _sample(self, token: int, length: int) -> Sample:
+        return super()._sample(token, length) if length > 1 else Sample([], [], FinishReason.ABORT, ())
+
+
+def test_a_group_with_a_sample_that_was_aborted_is_no_group() -> None:
+    with pytest.raises(EngineEmptied, match="they are no answers"):
+        generated([TICKET], EmptiedEngine())

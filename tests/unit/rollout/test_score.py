@@ -1,0 +1,108 @@
+"""Generated groups become texts, their scores, and the rows of whole groups."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rljob_api.names import RolloutId
+from rljob_workers import pipeline
+from rljob_workers.data.prompts import Prompt
+from rljob_workers.engines.base import FinishReason, Generation, Sample, VersionSpan
+from rljob_workers.rewards.base import Answer, Score
+from rljob_workers.rollout.groups import GeneratedGroup, ScoreStage, Unscored
+from rljob_workers.transfer_queue.types import GroupRows, Ticket
+from tests.weights import weight
+
+TICKET = Ticket(id=11, rollout_id=RolloutId(3), group=2, attempt=0, prompt_index=4, alone=False)
+
+
+def make_group(ticket: Ticket, token: int) -> GeneratedGroup:
+    """Two samples of one and two tokens; the weights changed after the first token of the second."""
+    old, new = VersionSpan(weight(2), 0, 1), VersionSpan(weight(3), 1, 2)
+    samples = (
+        Sample([10 * token], [-0.5], FinishReason.STOP, (old,)),
+        Sample([10 * token] * 2, [-1.0] * 2, FinishReason.STOP, (old, new)),
+    )
+    return GeneratedGroup(ticket, Prompt(token, f"p{token}", (token,) * token, label=f"l{token}"), Generation(samples))
+
+
+class RememberingReward:
+    """An answer is worth its index."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[Answer]] = []
+
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[Score]]:
+        self.groups += [list(group) for group in groups]
+        return [[Score(float(answer.index)) for answer in group] for group in groups]
+
+
+def decode(sequences: Sequence[Sequence[int]]) -> list[str]:
+    return [" ".join(map(str, sequence)) for sequence in sequences]
+
+
+def test_rows_hold_prompt_and_response_and_who_made_them() -> None:
+    reward = RememberingReward()
+    first, second = ScoreStage(reward, decode).run(
+        [make_group(TICKET, 4), make_group(replace(TICKET, id=12, group=3), 2)]
+    )
+    assert isinstance(first, GroupRows)
+    assert isinstance(second, GroupRows)
+    assert (first.ticket, second.ticket.id) == (TICKET, 12)
+    assert set(first.columns) == set(pipeline.GENERATED_FIELDS)
+    assert [row.tolist() for row in first.columns[pipeline.TOKENS].rows()] == [[4] * 4 + [40], [4] * 4 + [40, 40]]
+    assert [row.tolist() for row in second.columns[pipeline.TOKENS].rows()] == [[2, 2, 20], [2, 2, 20, 20]]
+    assert first.columns[pipeline.RESPONSE_LENGTHS].values.tolist() == [1, 2]
+    assert [row.tolist() for row in first.columns[pipeline.LOSS_MASKS].rows()] == [[1], [1, 1]]
+    assert [row.tolist() for row in first.columns[pipeline.ROLLOUT_LOG_PROBS].rows()] == [[-0.5], [-1.0, -1.0]]
+    assert first.columns[pipeline.REWARDS].values.tolist() == [0.0, 1.0]
+    assert [first.columns[name].values.dtype for name in pipeline.GENERATED_FIELDS] == [
+        torch.int32,
+        torch.int64,
+        torch.uint8,
+        torch.float32,
+        torch.float32,
+        torch.uint8,
+        torch.uint8,
+        torch.int32,
+    ]
+    assert [first.columns[name].values.tolist() for name in (pipeline.VALID, pipeline.FINISH_REASONS)] == [
+        [1, 1],
+        [0, 0],
+    ]
+    assert [row.tolist() for row in first.columns[pipeline.VERSION_SPANS].rows()] == [
+        [[1, 2, 0, 1]],
+        [[1, 2, 0, 1], [1, 3, 1, 2]],
+    ]
+    assert (list(first.oldest), list(first.newest)) == ([weight(2)] * 2, [weight(2), weight(3)])
+    assert reward.groups[1] == [Answer("p2", "20", "l2", 3, 0), Answer("p2", "20 20", "l2", 3, 1)]
+
+
+class PartlyScored:
+    """Scores of the first so many samples of each group; the others fail."""
+
+    def __init__(self, num_valid: int) -> None:
+        self._num_valid = num_valid
+
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[Score]]:
+        return [
+            [Score(1.0) if answer.index < self._num_valid else Score(0.0, "the grader is away") for answer in group]
+            for group in groups
+        ]
+
+
+def test_a_sample_without_a_score_is_a_row_that_is_not_valid() -> None:
+    three = make_group(TICKET, 4)
+    three = replace(three, generation=Generation((*three.generation.samples, three.generation.samples[0])))
+    (rows,) = ScoreStage(PartlyScored(2), decode).run([three])
+    assert isinstance(rows, GroupRows)
+    assert rows.columns[pipeline.VALID].values.tolist() == [1, 1, 0]
+    assert rows.columns[pipeline.REWARDS].values.tolist() == [1.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("num_valid", [0, 1])
+def test_a_group_without_two_scores_is_to_be_drawn_anew(num_valid: int) -> None:
+    (outcome,) = ScoreStage(PartlyScored(num_valid), decode).run([make_group(TICKET, 4)])
+    assert outcome == Unscored(TICKET, f"{num_valid} of its 2 samples could be scored. the grader is away")

@@ -1,0 +1,42 @@
+"""The advantages stage: groups are found whatever the order of their rows."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_workers import pipeline
+from rljob_workers.algorithms.grpo import group_normalised
+from rljob_workers.scoring.advantages import advantages
+from tests.unit.training.batches import make_batch
+
+REWARDS = [[0.0, 1.0, 0.5], [1.0, 1.0, 1.0], [0.25, -2.0, 3.0], [0.0, 0.0, 1.0]]
+GROUPS = [7, 2, 5, 0]
+NUM_SAMPLES = 3
+
+
+@given(st.permutations(range(len(GROUPS) * NUM_SAMPLES)))
+def test_every_row_gets_the_advantage_of_its_place_in_its_own_group(order: list[int]) -> None:
+    groups = [GROUPS[row // NUM_SAMPLES] for row in order]
+    rewards = [REWARDS[row // NUM_SAMPLES][row % NUM_SAMPLES] for row in order]
+    lengths = [1 + row % 4 for row in order]
+    rewards_of_groups = torch.tensor(REWARDS)
+    expected = group_normalised(rewards_of_groups, torch.ones_like(rewards_of_groups, dtype=torch.bool)).flatten()
+
+    column = advantages(make_batch(groups, rewards, lengths), NUM_SAMPLES)[pipeline.ADVANTAGES]
+
+    assert column.lengths.tolist() == lengths
+    assert column.values.dtype == torch.float32
+    for values, row in zip(column.rows(), order, strict=True):
+        torch.testing.assert_close(values, expected[row].expand(len(values)))
+
+
+def test_a_row_without_a_response_has_no_advantage_and_still_counts_for_its_group() -> None:
+    column = advantages(make_batch([4, 4], [1.0, 0.0], [2, 0]), 2)[pipeline.ADVANTAGES]
+    assert column.lengths.tolist() == [2, 0]
+    torch.testing.assert_close(column.values, torch.full((2,), 2**-0.5), atol=1e-4, rtol=0)
+
+
+def test_a_sample_that_could_not_be_scored_moves_no_other() -> None:
+    whole = advantages(make_batch([4, 4], [1.0, 0.5], [2, 1]), 2)[pipeline.ADVANTAGES]
+    holed = advantages(make_batch([4, 4, 4], [1.0, 0.0, 0.5], [2, 3, 1], valid=[1, 0, 1]), 3)[pipeline.ADVANTAGES]
+    assert [row.tolist() for row in holed.rows()] == [whole.row(0).tolist(), [0.0] * 3, whole.row(1).tolist()]

@@ -1,0 +1,205 @@
+"""The actor's ranks in step: rows come late, drains at any moment, and nobody goes on or leaves alone."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rljob_api.names import RolloutId
+from rljob_api.spec import Truncated
+from rljob_workers.telemetry.timeline import Timeline
+from rljob_workers.trainers.base import OptimizerStepResult
+from rljob_workers.trainers.data_parallel import DataParallelGroup, Word, agree
+from rljob_workers.training.loop import ActorConfig, ActorLoop, Proximal
+from rljob_workers.transfer_queue.dataset import Slicing
+from rljob_workers.transfer_queue.types import Claim, NotReady
+from tests.unit.training.batches import make_batch
+
+PATIENCE_SECONDS = 60.0
+"""Never measured: a rank that waits for one that has left would wait for so long."""
+ROLLOUTS, SLICES, PASSES = 3, 4, 2
+SLICES_PER_STEP = 2
+SLICE = SimpleNamespace(tokens=None, response_lengths=None)
+"""What is made of a claimed batch: nobody here looks into it."""
+
+
+class Threads(DataParallelGroup):
+    """Ranks that are threads of one process."""
+
+    def __init__(self, rank: int, meeting: Meeting) -> None:
+        self.rank = rank
+        self.world = meeting.world
+        self._meeting = meeting
+
+    def add_up(self, values: torch.Tensor, what: str) -> None:
+        values.copy_(self._meeting.sum_of(self.rank, values))
+
+    def collective(self, what: str) -> AbstractContextManager[None]:
+        raise NotImplementedError(what)
+
+    def close(self) -> None:
+        pass
+
+
+class Meeting:
+    def __init__(self, world: int) -> None:
+        self.world = world
+        self._barrier = threading.Barrier(world)
+        self._values: dict[int, torch.Tensor] = {}
+
+    def sum_of(self, rank: int, values: torch.Tensor) -> torch.Tensor:
+        self._values[rank] = values.clone()
+        self._barrier.wait(PATIENCE_SECONDS)
+        total = torch.stack([self._values[each] for each in range(self.world)]).sum(0)
+        self._barrier.wait(PATIENCE_SECONDS)
+        return total
+
+
+@dataclass
+class Rank:
+    """One rank's surroundings: when its rows come, when it is told to drain, and what it did."""
+
+    late: dict[tuple[int, int], int]
+    """(rollout, slice) -> so many turns without rows."""
+    drains_after: int | None
+    """Told to drain after so many signs of life."""
+    did: list[str] = field(default_factory=list)
+    pulses: int = 0
+    counters: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    welcome: Any = field(default_factory=lambda: SimpleNamespace(restore=SimpleNamespace(version=0)))
+
+    @property
+    def draining(self) -> bool:
+        return self.drains_after is not None and self.pulses >= self.drains_after
+
+    def advance(self, amount: int) -> None:
+        pass
+
+    def pulse(self, **_: object) -> None:
+        self.pulses += 1
+        if self.did and self.did[-1] == "finish" and self.drains_after is None:
+            self.drains_after = 0  # idle, until somebody says that it is enough
+
+    def ready(self) -> None:
+        pass
+
+    def claim_training(self, task: str, rollout_id: RolloutId, index: int, *_: int, timeout: float) -> Claim:
+        del task, timeout
+        if self.late.get((rollout_id, index), 0) > 0:
+            self.late[rollout_id, index] -= 1
+            return NotReady(f"batch {index} of train_{rollout_id}")
+        return make_batch([0, 0], [0.0, 1.0], [1, 2])
+
+    def num_micro_batches(self, rows: object) -> int:
+        del rows
+        return 1
+
+    def log_probs(self, *_: object, num_micro_batches: int) -> str:
+        assert num_micro_batches == 1
+        self.did.append("log-probs")
+        return "log-probs of a slice"
+
+    def accumulate(self, rows: object, progress: object, *, num_micro_batches: int) -> None:
+        del rows, progress
+        assert num_micro_batches == 1
+        self.did.append("accumulate")
+
+    def optimizer_step(self) -> OptimizerStepResult:
+        self.did.append("step")
+        return OptimizerStepResult(loss=0.0, grad_norm=0.0, metrics={})
+
+    def begin(self) -> None:
+        self.did.append("begin")
+
+    def publish(self, rollout_id: RolloutId) -> None:
+        self.did.append(f"publish {rollout_id + 1}")
+
+    def save_if_due(self) -> None:
+        self.did.append("save")
+
+    def finish(self) -> None:
+        self.did.append("finish")
+
+
+def run(ranks: list[Rank], proximal: Proximal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks to their ends, each in a thread."""
+    monkeypatch.setattr("rljob_workers.training.loop.train_rows", lambda batch, *_: SLICE)
+    monkeypatch.setattr("rljob_workers.rank_loop.TURN_SECONDS", 0.0)
+    meeting, failures = Meeting(len(ranks)), []
+
+    def live(number: int, rank: Any) -> None:
+        slicing = Slicing("actor_train", 12 * SLICES, 12 * SLICES_PER_STEP, SLICES_PER_STEP, number, len(ranks))
+        config = ActorConfig(ROLLOUTS, PASSES, slicing, proximal, 1.0, Truncated.KEEP)
+        group = Threads(number, meeting)
+        try:
+            with closing(Timeline(Path(os.devnull), f"actor-{number}")) as timeline:
+                ActorLoop(config, rank, rank, rank, group, rank, None, timeline).run()
+        except BaseException as error:
+            failures.append(error)
+            meeting._barrier.abort()
+
+    threads = [threading.Thread(target=live, args=(number, rank)) for number, rank in enumerate(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+late_rows = st.dictionaries(
+    st.tuples(st.integers(0, ROLLOUTS - 1), st.integers(0, SLICES - 1)), st.integers(1, 3), max_size=4
+)
+drains = st.none() | st.integers(0, 60)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    world=st.integers(1, 3),
+    late=st.lists(late_rows, min_size=3, max_size=3),
+    told=st.tuples(drains, drains, drains),
+    proximal=st.sampled_from([Proximal.QUEUE, Proximal.ROLLOUT]),
+)
+def test_ranks_go_on_together_and_leave_together_where_no_weights_have_moved(
+    world: int, late: list[dict[tuple[int, int], int]], told: tuple[int | None, ...], proximal: Proximal
+) -> None:
+    ranks = [Rank(dict(rows), drains_after) for rows, drains_after in zip(late, told, strict=True)][:world]
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        run(ranks, proximal, monkeypatch)
+    first = ranks[0].did
+    assert all(rank.did == first for rank in ranks), "a rank did what another did not"
+    assert first[0] == "begin"
+    assert first[-1] == "finish"
+    work = [word for word in first if word in ("step", "finish") or word.startswith("publish")]
+    before = work[work.index("finish") - 1] if len(work) > 1 else "publish 0"
+    assert before.startswith("publish"), f"it left with weights that are of no version: {work}"
+    if all(drains_after is None for drains_after in told[:world]):
+        assert first.count("step") == ROLLOUTS * PASSES * SLICES // SLICES_PER_STEP
+        assert first.count("log-probs") == (ROLLOUTS * SLICES if proximal is Proximal.ROLLOUT else 0)
+
+
+def test_what_is_agreed_is_what_all_can_and_any_must() -> None:
+    meeting = Meeting(3)
+    words = [Word(True, False, 2), Word(False, False, 0), Word(True, True, 5)]
+    answers: dict[int, Any] = {}
+
+    def say(rank: int) -> None:
+        answers[rank] = agree(Threads(rank, meeting), words[rank], "a slice")
+
+    threads = [threading.Thread(target=say, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers[0] == answers[1] == answers[2]
+    assert (answers[0].all_have_rows, answers[0].draining, answers[0].num_micro_batches) == (False, (2,), 5)

@@ -1,0 +1,88 @@
+"""What rank 0 learns of every rank's rows, and a rollout in numbers."""
+
+import numpy as np
+import pytest
+import torch
+
+from rljob_api.spec import Truncated
+from rljob_workers.trainers.base import OptimizerStepResult
+from rljob_workers.trainers.data_parallel import SingleRank
+from rljob_workers.training.rendezvous import gather_rows
+from rljob_workers.training.rows import FACTS, RolloutTally, loss_masks, slice_facts
+from tests.unit.training.batches import make_batch
+
+
+def make_result(loss: float, **metrics: float) -> OptimizerStepResult:
+    return OptimizerStepResult(loss=loss, grad_norm=10 * loss, metrics=metrics)
+
+
+def test_facts_are_exact_for_the_largest_numbers_of_the_queue() -> None:
+    rows, groups, oldest = [2**32 - 1, 0], [2**32 - 2, 1], [2**31 - 1, 0]
+    batch = make_batch(groups, [0.1, -3.5], [4096, 0], rows=rows, oldest=oldest)
+    facts = slice_facts(batch)
+    assert facts.dtype == torch.float64
+    by_name = dict(zip(FACTS, facts.unbind(1), strict=True))
+    assert by_name["row"].tolist() == rows
+    assert by_name["group"].tolist() == groups
+    assert by_name["oldest_version"].tolist() == oldest
+    assert by_name["reward"].tolist() == [float(np.float32(0.1)), -3.5]
+    assert by_name["response_length"].tolist() == [4096, 0]
+
+
+def test_facts_tell_what_a_row_is_worth() -> None:
+    spans = [[(3, 0, 4)], [(1, 0, 2), (2, 2, 5), (3, 5, 6)]]
+    batch = make_batch([0, 0], [1.0, 0.0], [4, 6], valid=[1, 0], finish_reasons=["stop", "length"], spans=spans)
+    by_name = dict(zip(FACTS, slice_facts(batch).unbind(1), strict=True))
+    assert by_name["valid"].tolist() == [1, 0]
+    assert by_name["truncated"].tolist() == [0, 1]
+    assert by_name["token_staleness"].tolist() == [0, 2 * 2 + 3 * 1], "of a row of train_3"
+
+
+@pytest.mark.parametrize(
+    ("truncated", "masks"),
+    [
+        pytest.param(Truncated.KEEP, [[1, 1], [0], [1, 1, 1], [0, 0]], id="a truncated sample is a sample"),
+        pytest.param(Truncated.MASK, [[1, 1], [0], [0, 0, 0], [0, 0]], id="or nothing is learnt from it"),
+    ],
+)
+def test_the_loss_leaves_out_what_nothing_may_be_learnt_from(truncated: Truncated, masks: list[list[int]]) -> None:
+    reasons = ["stop", "stop", "length", "length"]
+    batch = make_batch([0] * 4, [0.0] * 4, [2, 1, 3, 2], valid=[1, 0, 1, 0], finish_reasons=reasons)
+    assert [row.tolist() for row in loss_masks(batch, truncated).rows()] == masks
+
+
+def test_a_single_rank_gathers_its_own_rows() -> None:
+    facts = slice_facts(make_batch([0, 0], [0.0, 1.0], [1, 2]))
+    (gathered,) = gather_rows(SingleRank(), facts)
+    assert torch.equal(gathered, facts)
+
+
+def test_a_rollout_is_summed_up_over_all_its_slices_and_steps() -> None:
+    tally = RolloutTally()
+    tally.facts.append(slice_facts(make_batch([0, 0], [0.0, 1.0], [1, 2], oldest=[5, 4])))
+    tally.facts.append(slice_facts(make_batch([1, 1, 1], [1.0, 1.0, 0.0], [3, 4, 5], oldest=[3, 5, 5])))
+    tally.add_step(make_result(0.25, kl=0.5, ratio=1.0))
+    tally.add_step(make_result(0.75, kl=0.1))
+    summary = tally.summary()
+    assert (summary.samples, summary.tokens, summary.oldest_version) == (5, 15, 3)
+    assert summary.reward == pytest.approx(0.6)
+    assert summary.loss == pytest.approx(0.5)
+    assert summary.metrics == {
+        "kl": 0.1,
+        "grad_norm": 7.5,
+        "response_length": 3.0,
+        "invalid_share": 0.0,
+        "truncated_share": 0.0,
+        "token_staleness": pytest.approx((-2 * 1 - 1 * 2 + 0 * 3 - 2 * 4 - 2 * 5) / 15),
+    }, "metrics of the training are the last step's"
+
+
+def test_a_rollout_is_worth_what_its_valid_samples_are() -> None:
+    reasons = ["length", "length", "stop", "stop"]
+    tally = RolloutTally()
+    tally.facts.append(
+        slice_facts(make_batch([0] * 4, [1.0, 0.0, 0.5, 0.0], [1] * 4, valid=[1, 0, 1, 0], finish_reasons=reasons))
+    )
+    summary = tally.summary()
+    assert (summary.samples, summary.reward) == (4, 0.75)
+    assert (summary.metrics["invalid_share"], summary.metrics["truncated_share"]) == (0.5, 0.5)

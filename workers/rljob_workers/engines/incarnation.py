@@ -1,0 +1,162 @@
+"""One incarnation of an engine's server process: its identity file, the wait until it is up, and its end.
+
+The launcher writes the file before each start; a rank reads it before and after each request, and ends a process that
+answers and computes nothing. Torch-free; knows no kind of engine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from rljob_api.process_stat import PARENT, stat_of
+from rljob_workers.engines.backend import Ready
+from rljob_workers.engines.base import EngineGone, EngineTimeout
+
+
+@dataclass(frozen=True, slots=True)
+class EngineIdentity:
+    """One life of an engine."""
+
+    incarnation: str
+    """12 hex digits."""
+    pid: int
+    """Of the server; with several processes, of the first."""
+    url: str
+
+
+def write_identity(file: Path, identity: EngineIdentity) -> None:
+    """Before the server can answer, and whole for readers from its first moment on."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_suffix(".new")
+    beside.write_text(json.dumps(asdict(identity)))
+    beside.replace(file)
+
+
+def read_identity(file: Path) -> EngineIdentity:
+    """The life that was started last. Raises EngineGone where there was none yet."""
+    try:
+        return EngineIdentity(**json.loads(file.read_text()))
+    except FileNotFoundError as error:
+        raise EngineGone(f"{file} is not there: the engine was not started yet.") from error
+
+
+def write_reason(file: Path, incarnation: str, why: str) -> None:
+    """Beside the identity in `file`, by whoever is about to end that life."""
+    _reason_file(file).write_text(json.dumps({"incarnation": incarnation, "why": why}))
+
+
+def read_reason(file: Path, incarnation: str) -> str | None:
+    """Why that life was ended; None where nobody has said so. Read once it has ended."""
+    try:
+        said = json.loads(_reason_file(file).read_text())
+    except (FileNotFoundError, ValueError):  # cut off, since its writer died
+        return None
+    return str(said["why"]) if said.get("incarnation") == incarnation else None
+
+
+def _reason_file(file: Path) -> Path:
+    return file.with_suffix(".ended")
+
+
+ASK_SECONDS = 5.0
+"""For one answer: a server that is still loading may accept a connection and say nothing."""
+
+
+PAUSE_SECONDS = 0.1
+
+
+LIVES = 12
+"""So many that ended before they were up are enough. An engine that never was up is given up by its launcher before
+that (`launcher.vain_starts`), by the name of its exception; this holds for one that was, and does not come back."""
+
+
+def await_engine(
+    url: str, ready: Ready, identity: Path, *, seconds: float, goes_on: Callable[[], bool] = lambda: True
+) -> bool:
+    """Blocks until the server at `url` is up; False where `goes_on` says that nobody waits for it any more.
+
+    Raises EngineTimeout when one life is not up after `seconds`, EngineGone once it has died LIVES times in its start.
+    """
+    deadline = time.monotonic() + seconds
+    lives: set[str] = set()
+    while not _is_up(url, ready):
+        if not goes_on():
+            return False
+        if (life := _life(identity)) - lives:
+            lives |= life
+            deadline = time.monotonic() + seconds
+        if len(lives) > LIVES:
+            raise EngineGone(f"The engine at {url} has died {LIVES} times before it was up. Its log says why.")
+        if time.monotonic() >= deadline:
+            raise EngineTimeout(
+                f"The engine at {url} has not answered {ready.path} for {seconds:.0f} s. Look into its log, or"
+                " raise roles.rollout.engine.startupTimeoutSeconds."
+            )
+        time.sleep(PAUSE_SECONDS)
+    return True
+
+
+def _is_up(url: str, ready: Ready) -> bool:
+    where = urlsplit(url)
+    connection = HTTPConnection(where.hostname or "", where.port, timeout=ASK_SECONDS)
+    try:
+        connection.request("GET", ready.path)
+        return ready.accepts(connection.getresponse().status)
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _life(identity: Path) -> set[str]:
+    try:
+        return {read_identity(identity).incarnation}
+    except EngineGone:  # not started yet
+        return set()
+
+
+GONE_SECONDS = 10.0
+"""A killed process is gone at once; one in the middle of device I/O takes longer, and is no longer waited for."""
+
+
+def end_engine(identity: Path, why: str) -> str | None:
+    """SIGKILL of the life that was started last, and waits until its process has ended: it answers nobody any more.
+
+    Its incarnation, or None where that has ended by itself. `why` is what its launcher says of the end.
+
+    Between its end and the next start the number of its process may be another's, which is no child of the launcher's:
+    a process is held first, then looked at, then ended.
+    """
+    try:
+        life = read_identity(identity)
+        held = os.pidfd_open(life.pid)
+    except (EngineGone, ProcessLookupError):
+        return None
+    try:
+        stat = stat_of(life.pid)
+        if stat is None or int(stat[PARENT]) != os.getppid():
+            return None
+        write_reason(identity, life.incarnation, why)
+        signal.pidfd_send_signal(held, signal.SIGKILL)
+        _wait(held)
+    except ProcessLookupError:
+        return None
+    finally:
+        os.close(held)
+    return life.incarnation
+
+
+def _wait(held: int) -> None:
+    """Its launcher collects it; whether it has done so yet makes no difference here."""
+    ended = select.poll()
+    ended.register(held, select.POLLIN)
+    ended.poll(GONE_SECONDS * 1000)

@@ -1,0 +1,127 @@
+"""What the main loop of every role does between two pieces of work: beat, wait, claim, and account for lost time.
+
+Used by rollout, training and scoring. Knows the session and the queue; knows no engine, trainer or role.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, MutableMapping
+from contextlib import suppress
+
+from rljob_api.wire.identity import WeightId
+from rljob_workers.dcs.membership.counters import LOOP_SECONDS
+from rljob_workers.dcs.membership.session import RankSession
+from rljob_workers.transfer_queue.client import TransferQueueClient
+from rljob_workers.transfer_queue.errors import LeaseLost
+from rljob_workers.transfer_queue.types import Batch, Claim, Exhausted, NotReady
+
+TURN_SECONDS = 0.25
+"""Longest silence of a waiting main loop; far below any heartbeat timeout."""
+
+
+class Draining(Exception):
+    """The pod was told to drain while the loop waited."""
+
+
+def await_claim(session: RankSession, ask: Callable[[float], Claim]) -> Batch | Exhausted:
+    """Asks in turns until there is work, beating in between.
+
+    `ask` takes a timeout in seconds. Raises Draining when the pod shall drain, LifeOver when this life is fenced.
+    """
+    began = time.monotonic()
+    while True:
+        answer = ask(TURN_SECONDS)
+        if not isinstance(answer, NotReady):
+            if isinstance(answer, Batch):
+                count_claim(session, answer, time.monotonic() - began)
+            session.pulse(leases=_leases(answer))
+            return answer
+        session.pulse(waiting=answer.waiting_for, leases=())
+        if session.draining:
+            raise Draining
+
+
+def count_claim(session: RankSession, batch: Batch, seconds: float) -> None:
+    """Notes for `/metrics` that `batch` was claimed after so long a wait."""
+    session.counters["queue_claims"] += 1
+    session.counters["queue_rows"] += len(batch)
+    session.counters["queue_wait_seconds"] += seconds
+
+
+def _leases(answer: Batch | Exhausted) -> tuple[str, ...]:
+    return (answer.lease,) if isinstance(answer, Batch) and answer.lease else ()
+
+
+def serve_partitions(
+    session: RankSession,
+    queue: TransferQueueClient,
+    task: str,
+    partitions: range,
+    max_rows: int,
+    work: Callable[[Batch], None],
+) -> None:
+    """Works on batches of `task`, oldest partition first, until every row of `partitions` is consumed.
+
+    A lease that was lost meanwhile costs the work and nothing else: its rows are claimed again by somebody.
+    """
+    while True:
+        batch = await_claim(session, lambda turn: queue.claim(task, partitions, max_rows, timeout=turn))
+        if isinstance(batch, Exhausted):
+            return
+        with suppress(LeaseLost):
+            work(batch)
+            session.advance(len(batch))
+
+
+def serve_again(
+    session: RankSession,
+    queue: TransferQueueClient,
+    task: str,
+    partitions: range,
+    max_rows: int,
+    work: Callable[[Batch], None],
+) -> None:
+    """Works on what is ready now of partitions that were done: their rows, or the results, may have been lost since."""
+    while isinstance(batch := queue.claim(task, partitions, max_rows, timeout=0), Batch):
+        session.pulse(leases=_leases(batch))
+        with suppress(LeaseLost):
+            work(batch)
+
+
+def idle_until_ordered(
+    session: RankSession, holds: WeightId | None = None, *, serve: Callable[[], None] | None = None
+) -> None:
+    """Beats until the pod shall drain; a rank that is done does not exit by itself. `serve` is called in every turn."""
+    while not session.draining:
+        if serve is not None:
+            serve()
+        session.pulse(waiting="the end of the job", leases=(), holds=holds)
+        time.sleep(TURN_SECONDS)
+
+
+class LostTime:
+    """Counts from when it is made; called from one thread, at least as often as the rank beats.
+
+    lost = LostTime(session.counters, STARVED_SECONDS)
+    while working:
+        ...
+        lost.count(share)       of the time since the last call
+    """
+
+    def __init__(
+        self, counters: MutableMapping[str, float], name: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`name` is the counter of the time that was lost."""
+        self._counters = counters
+        self._name = name
+        self._clock = clock
+        self._counted_at = clock()
+        counters[LOOP_SECONDS] = counters[name] = 0.0
+
+    def count(self, share: float) -> None:
+        """The time since the last call; `share` of it, from 0 to 1, was lost."""
+        now = self._clock()
+        passed, self._counted_at = now - self._counted_at, now
+        self._counters[LOOP_SECONDS] += passed
+        self._counters[self._name] += share * passed

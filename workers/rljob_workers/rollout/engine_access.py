@@ -1,0 +1,216 @@
+"""A rank's access to its engine: the event loop that calls it, how it is found idle, and the clocks of its work.
+
+Used by the rollout loop, the groups in work, sync and verification. `Standstill` measures an engine that has requests
+and makes no token; `Headway` counts the tokens that bring the job forward. Knows no backend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, TypeVar
+
+from rljob_workers.engines.base import Engine, EngineAway, EngineGone, EngineRefused, EngineTimeout
+from rljob_workers.transfer_queue.types import Ticket
+
+_Answer = TypeVar("_Answer")
+
+
+class EventLoopThread:
+    """The thread and its loop.
+
+    with closing(EventLoopThread("generation")) as events:
+        events.call(engine.abort_all())
+    """
+
+    def __init__(self, name: str) -> None:
+        """Runs at once."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def begin(self, work: Coroutine[Any, Any, _Answer]) -> Future[_Answer]:
+        """Runs `work` as a task; cancelling the future cancels the task."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def call(self, work: Coroutine[Any, Any, _Answer]) -> _Answer:
+        """Runs `work` and waits for it, never from the loop's own thread. What it waits for has its own deadlines."""
+        assert threading.current_thread() is not self._thread, "the loop would wait for itself"
+        return self.begin(work).result()
+
+    def close(self) -> None:
+        """Cancels all tasks, waits until they have cleaned up, and ends the thread."""
+        self.call(_cancel_others())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def watched(work: Coroutine[Any, Any, _Answer], look: Callable[[], object], *, every: float) -> _Answer:
+    """The answer. `look` is called every so many seconds meanwhile, and may raise to give the work up.
+
+    Work that is given up, or whose caller is cancelled, is waited for until it has cleaned up.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait({task}, timeout=every))[0]:
+            look()
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+LIVES = 5
+"""So many that died or hung at their first questions are enough: the next one would, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleEngine:
+    """What such an engine says of itself."""
+
+    max_tokens: int
+    """Of prompt and answer together."""
+    capacity: int
+    """Samples that it runs at once."""
+
+
+def find_idle_engine(
+    engine: Engine, events: EventLoopThread, await_up: Callable[[], bool], end_engine: Callable[[str], object]
+) -> IdleEngine | None:
+    """Blocks until it is there; None where `await_up` says that nobody waits any more.
+
+    An engine that dies or hangs meanwhile is no failure of the rank: its launcher starts the next life.
+    `end_engine` ends one that hangs or refuses. Raises what the last of LIVES of them raised.
+    """
+    for life in count(1):
+        if not await_up():
+            return None
+        try:
+            events.call(engine.abort_all())
+            return IdleEngine(events.call(engine.max_tokens()), events.call(engine.capacity()))
+        except (EngineAway, EngineGone):
+            if life == LIVES:
+                raise
+        except EngineTimeout as error:
+            end_engine(str(error))
+            if life == LIVES:
+                raise
+        except EngineRefused as error:
+            end_engine(str(error))  # it outlives this rank, and would refuse the next one too
+            raise
+    raise AssertionError("count has no end")
+
+
+class Standstill:
+    """The time since an engine made its last token, while it has requests and its weights are not being changed.
+
+    One clock for all requests of an engine, none for each: a request that waits for a place in the server's batch, or
+    that lost its place to others, makes no token for as long as they take, and must not be begun anew for that. One
+    that the server has lost for good stands alone in the end, since no rollout is complete without it.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._requests = 0
+        self._excuses = 0
+        self._since = clock()
+
+    @property
+    def last_progress(self) -> float:
+        """When, by the clock, the engine last made a token, got something to do, or was done with an update."""
+        with self._lock:
+            return self._since
+
+    def seconds(self) -> float:
+        """Seconds of standstill; 0 where nothing is to be expected of the engine."""
+        with self._lock:
+            return 0.0 if self._excuses or not self._requests else self._clock() - self._since
+
+    def progress(self) -> None:
+        """The engine has made a token, or shown other work."""
+        with self._lock:
+            self._since = self._clock()
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """A request is at the engine."""
+        with self._lock:
+            if not self._requests:
+                self._since = self._clock()
+            self._requests += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._requests -= 1
+
+    @contextmanager
+    def excused(self) -> Iterator[None]:
+        """The engine may stand still: it is paused for an update, which has a deadline of its own."""
+        with self._lock:
+            self._excuses += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._excuses -= 1
+                self._since = self._clock()
+
+
+CREDITED_BEGINNINGS = 3
+"""A long answer that is lost to a dead engine twice is no standstill; one that is begun for ever is."""
+
+
+ROLLOUTS_REMEMBERED = 128
+"""More rollouts than may ever be open at once (rollout.maxStaleness is at most 64)."""
+
+
+class Headway:
+    """Tokens that count."""
+
+    def __init__(self, tokens_per_ticket: int) -> None:
+        """`tokens_per_ticket`: those of all samples of a group, each as long as it may be."""
+        self.tokens = 0
+        """Of all requests until now; never goes back."""
+        self._tokens_per_ticket = tokens_per_ticket
+        self._beginnings: dict[tuple[int, int, int], int] = {}
+        self._newest = -1
+
+    def begin(self, tickets: Sequence[Ticket]) -> Callable[[int], None]:
+        """A request for these tickets begins; the answer is told of every token that it gets."""
+        left = sum(self._credit(ticket) for ticket in tickets)
+
+        def made(num_tokens: int) -> None:
+            nonlocal left
+            counted = min(num_tokens, left)
+            left -= counted
+            self.tokens += counted
+
+        return made
+
+    def _credit(self, ticket: Ticket) -> int:
+        name = (ticket.rollout_id, ticket.group, ticket.attempt)
+        before = self._beginnings.get(name, 0)
+        self._beginnings[name] = before + 1
+        if ticket.rollout_id > self._newest:
+            self._newest = ticket.rollout_id
+            self._forget_before(ticket.rollout_id - ROLLOUTS_REMEMBERED)
+        return self._tokens_per_ticket if before < CREDITED_BEGINNINGS else 0
+
+    def _forget_before(self, rollout_id: int) -> None:
+        self._beginnings = {name: count for name, count in self._beginnings.items() if name[0] >= rollout_id}

@@ -1,0 +1,220 @@
+"""Keeps an engine current: stages every new version while the engine generates, then swaps it in and verifies it.
+
+One thread beside the rollout loop, since a receiver blocks. A failed swap leaves the engine without weights, which are
+loaded again; wrong weights are loaded once more, in full. An engine that is given up is ended first: its process
+outlives its ranks, and would do the same to the next one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from rljob_api.names import WeightVersion
+from rljob_api.spec import Interruption
+from rljob_api.wire.identity import WeightId
+from rljob_api.wire.weights import Stream
+from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
+from rljob_workers.engines.base import Engine, EngineError, EngineTimeout
+from rljob_workers.rollout.engine_access import EventLoopThread, Standstill, watched
+from rljob_workers.rollout.verification import Answer, Difference, EngineMismatch, WeightProof, WrongWeights, answer_to
+from rljob_workers.telemetry.timeline import Timeline
+
+LONGEST_DRAIN_SECONDS = 7 * 86400.0
+"""No sample takes that long; one that makes no token ends a drain long before."""
+
+
+POLL_SECONDS = 0.5
+"""How soon an engine that lost its weights is noticed."""
+
+
+class WeightFollower:
+    """Owns the engine's weights. `held` is what generation may count on; None while the engine has nothing."""
+
+    def __init__(
+        self,
+        receiver: WeightReceiver,
+        engine: Engine,
+        events: EventLoopThread,
+        standstill: Standstill,
+        timeline: Timeline,
+        proof: WeightProof,
+        *,
+        interruption: Interruption,
+        on_change: Callable[[], None],
+        await_up: Callable[[], bool],
+        end_engine: Callable[[str], object],
+        first: WeightVersion,
+        timeout_seconds: float,
+    ) -> None:
+        """`on_change` is called from the follower's thread after every change of `held` and at its end.
+
+        `await_up` blocks until the engine answers, with a deadline of its own; False where nobody waits any more.
+        `end_engine` ends an engine's life for a reason, and returns when it has ended: its next one may take weights.
+        `first` is the version that the epoch began with.
+        """
+        self._receiver = receiver
+        self._engine = engine
+        self._events = events
+        self._standstill = standstill
+        self._interruption = interruption
+        self._timeline = timeline
+        self._proof = proof
+        self._on_change = on_change
+        self._await_up = await_up
+        self._end_engine = end_engine
+        self._first = first
+        self._timeout = timeout_seconds
+        self._staged: StagedWeights | None = None
+        self._stop = threading.Event()
+        self._empty_since: float | None = None
+        self._refuted: list[Difference] = []
+        """What was found in a row when the engine had other weights than it said."""
+        self._unsaid: str | None = None
+        """What is told of it once it is known that another life of the engine does better."""
+        self._said: SimpleQueue[str] = SimpleQueue()
+        self.held: WeightId | None = None
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="weight-follower", daemon=True)
+
+    def start(self) -> None:
+        """Begins with the newest published version."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends after the turn in work."""
+        self._stop.set()
+
+    def news(self) -> list[str]:
+        """What was found wrong since the last call, a sentence each."""
+        return [self._said.get() for _ in range(self._said.qsize())]
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self._turn()
+        except BaseException as error:  # carried to the main loop, which raises it
+            self.error = error
+            self._on_change()
+
+    def _turn(self) -> None:
+        than = self._staged.weight if self._staged else None
+        newer = self._receiver.await_newer(Stream.POLICY, than, deadline=time.monotonic() + POLL_SECONDS)
+        if newer is not None:
+            self._staged = newer
+        if self._staged is None:
+            return
+        if newer is not None or self.held is None or not self._engine_has(self._staged.weight):
+            self._load(self._staged)
+
+    def _engine_has(self, weight: WeightId) -> bool:
+        try:
+            return self._events.call(self._engine.held()) == weight
+        except EngineError:
+            return False
+
+    def _load(self, staged: StagedWeights) -> None:
+        drains = self._interruption is Interruption.DRAIN
+        self._proof.expect(staged)
+        try:
+            with self._timeline.span("swap", row=1, version=staged.weight.version):
+                self._events.call(self._drain_and_update(staged) if drains else self._update(staged))
+            self._change(staged.weight)  # generation goes on while the proof is made: what it makes waits for it
+            problem = self._proof.find(time.monotonic() + self._timeout)
+        except EngineError as error:
+            if isinstance(error, EngineTimeout):
+                self._end_engine(str(error))
+            self._wait_for_engine()
+            return
+        self._empty_since = None
+        if problem is not None:
+            self._refute(staged, problem)
+            return
+        self._refuted.clear()
+        if self._unsaid is not None:
+            self._said.put(f"{self._unsaid} It was ended, and its next life has them.")
+            self._unsaid = None
+        self._on_change()
+
+    async def _update(self, staged: StagedWeights) -> None:
+        deadline = time.monotonic() + self._timeout
+        with self._standstill.excused():
+            await self._engine.update_weights(staged.path, staged.weight, self._interruption, deadline=deadline)
+
+    async def _drain_and_update(self, staged: StagedWeights) -> None:
+        """Time counts from the last token: the samples that are waited for take as long as they take.
+
+        The engine is excused, as in any update: when it has drained, a load makes no token either.
+        """
+        began = time.monotonic()
+        update = self._engine.update_weights(
+            staged.path, staged.weight, self._interruption, deadline=began + LONGEST_DRAIN_SECONDS
+        )
+
+        def look() -> None:
+            if time.monotonic() - max(began, self._standstill.last_progress) > self._timeout:
+                raise EngineTimeout(
+                    f"the engine neither made a token nor took weights for {self._timeout:.0f} s while it drained "
+                    "(weightSync.timeoutSeconds)."
+                )
+
+        with self._standstill.excused():
+            await watched(update, look, every=POLL_SECONDS)
+
+    def _refute(self, staged: StagedWeights, problem: Difference) -> None:
+        """Nothing that the engine has made under this version counts; the next turn loads it anew, once."""
+        self._refuted.append(problem)
+        self._change(None)
+        sentence = f"The engine says that it has {staged.weight} and has other weights: {problem}."
+        match answer_to(staged.weight, self._refuted, self._first):
+            case Answer.LOAD_ANEW:
+                self._said.put(f"{sentence} It is loaded anew, and what it made meanwhile is drawn again.")
+                self._on_change()
+                self._empty_engine()
+            case Answer.START_ANEW:
+                self._unsaid = sentence
+                self._end_engine(sentence)
+            case Answer.MISMATCH:
+                raise EngineMismatch(
+                    f"Engine and trainer compute version {staged.weight.version} of the model differently: {problem}; "
+                    f"{problem.where}. Two processes of the engine have said so: a restart does not help. Set "
+                    "roles.rollout.engine.kind to an engine that knows all that the model's config says (a sliding "
+                    "window, a rope scaling), change what the model's config or roles.rollout.engine.args ask for, or "
+                    "set weightSync.verify to None and train on samples of another distribution."
+                )
+            case Answer.GIVE_UP:
+                self._end_engine(sentence)
+                raise WrongWeights(
+                    f"{sentence} It was loaded anew in vain (weightSync.verify), and its process is ended. Its log "
+                    "says what it took."
+                )
+
+    def _empty_engine(self) -> None:
+        try:
+            self._events.call(self._engine.abort_all())
+        except EngineError as error:
+            self._end_engine(str(error))  # its next life has nothing of what the wrong weights have made
+
+    def _wait_for_engine(self) -> None:
+        """Nothing is held meanwhile. One that is up and takes no weights is given up, by name, after the timeout.
+
+        The launcher brings a dead engine back: a start has a time of its own, which does not count here.
+        """
+        self._change(None)
+        began = time.monotonic()
+        if not self._await_up():
+            return
+        now = time.monotonic()
+        self._empty_since = now if self._empty_since is None else self._empty_since + now - began
+        if now - self._empty_since > self._timeout:
+            why = f"the engine took no weights for {self._timeout:.0f} s (weightSync.timeoutSeconds)"
+            self._end_engine(why)
+            raise TimeoutError(f"rollout: {why}; its log says why.")
+        self._stop.wait(0.05)
+
+    def _change(self, weight: WeightId | None) -> None:
+        if weight != self.held:
+            self.held = weight
+            self._on_change()

@@ -1,0 +1,396 @@
+"""Groups in work: tickets to prompts to the engine to samples, then to scores and to the rows of whole groups.
+
+Used by the rollout loop from its own thread; generation runs in the engine's event loop, scoring in threads. A sample
+counts as in flight until the engine has made it: a slow one holds only its own place, and a score holds none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+import torch
+import xxhash
+
+from rljob_api.wire.identity import WeightId
+from rljob_workers import pipeline
+from rljob_workers.data.prompts import Prompt, PromptSource
+from rljob_workers.engines.base import (
+    FINISH_CODES,
+    Engine,
+    EngineEmptied,
+    EngineStandsStill,
+    FinishReason,
+    Generation,
+    Sample,
+    SamplingParams,
+    all_or_none,
+)
+from rljob_workers.models.tokenizers import TextDecoder
+from rljob_workers.rewards.base import Answer, Score
+from rljob_workers.rollout.engine_access import EventLoopThread, Headway, Standstill, watched
+from rljob_workers.telemetry.timeline import Timeline
+from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.transfer_queue.types import GroupRows, Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateConfig:
+    """How a group is sampled."""
+
+    job_seed: int
+    samples_per_prompt: int
+    temperature: float
+    top_p: float
+    top_k: int
+    max_new_tokens: int
+    max_tokens: int
+    """Positions of the model: prompt and response together."""
+    stop_token_ids: tuple[int, ...]
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedGroup:
+    """All samples of a ticket's prompt."""
+
+    ticket: Ticket
+    prompt: Prompt
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Who hears how a request goes on; called in the engine's event loop."""
+
+    tokens: Callable[[int], None]
+    """So many more tokens were made."""
+    samples: Callable[[int], None]
+    """So many more samples are done, and no longer the engine's."""
+
+
+def sampling_seed(job_seed: int, ticket: Ticket) -> int:
+    """Seed of the group's first sample; the i-th has seed + i. A function of what names the group and nothing else."""
+    name = f"{job_seed}/{ticket.rollout_id}/{ticket.group}/{ticket.attempt}"
+    return xxhash.xxh3_64_intdigest(name.encode()) >> 20
+
+
+class GenerateStage:
+    """Generates the groups of tickets."""
+
+    def __init__(self, config: GenerateConfig, engine: Engine, source: PromptSource) -> None:
+        """The parts come from their factories; nothing is opened here."""
+        self._config = config
+        self._engine = engine
+        self._source = source
+
+    async def run(self, tickets: Sequence[Ticket], listener: Listener) -> list[GeneratedGroup]:
+        """All samples of all tickets: one request where the engine takes many prompts, else one for each sample.
+
+        Raises EngineError (nothing of it counts). Prompts leave room for a response: others are passed over before.
+        """
+        prompts = [self._source.at(ticket.prompt_index) for ticket in tickets]
+        params = [self._params(ticket, prompt) for ticket, prompt in zip(tickets, prompts, strict=True)]
+        ids = [prompt.token_ids for prompt in prompts]
+        if self._engine.prompts_per_request is None:
+            generations = await self._engine.generate(ids, params, progress=listener.tokens)
+            listener.samples(sum(one.num_samples for one in params))
+        else:
+            generations = await self._one_by_one(ids, params, listener)
+        if any(sample.finish_reason is FinishReason.ABORT for one in generations for sample in one.samples):
+            raise EngineEmptied("the samples were aborted at the engine: they are no answers")
+        return [GeneratedGroup(*parts) for parts in zip(tickets, prompts, generations, strict=True)]
+
+    async def _one_by_one(
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], listener: Listener
+    ) -> list[Generation]:
+        """Every sample on its own, so that one that is done makes room at once. The first failure ends the others."""
+
+        async def draw(prompt: Sequence[int], one: SamplingParams) -> Sample:
+            (generation,) = await self._engine.generate([prompt], [one], progress=listener.tokens)
+            listener.samples(1)
+            return generation.samples[0]
+
+        samples = iter(
+            await all_or_none(
+                draw(prompt, replace(given, num_samples=1, seed=given.seed + index))
+                for prompt, given in zip(prompts, params, strict=True)
+                for index in range(given.num_samples)
+            )
+        )
+        return [Generation(tuple(islice(samples, given.num_samples))) for given in params]
+
+    def _params(self, ticket: Ticket, prompt: Prompt) -> SamplingParams:
+        room = self._config.max_tokens - len(prompt.token_ids)
+        assert room > 0, f"prompt {prompt.index} leaves no room for a response"
+        return SamplingParams(
+            temperature=self._config.temperature,
+            top_p=self._config.top_p,
+            top_k=self._config.top_k,
+            max_new_tokens=min(self._config.max_new_tokens, room),
+            stop_token_ids=self._config.stop_token_ids,
+            num_samples=self._config.samples_per_prompt,
+            seed=sampling_seed(self._config.job_seed, ticket),
+            stop=self._config.stop,
+        )
+
+
+def group_rows(
+    ticket: Ticket, prompt_ids: Sequence[int], samples: Sequence[Sample], scores: Sequence[Score]
+) -> GroupRows:
+    """All columns of the group, a row for each sample."""
+    lengths = [len(sample.output_ids) for sample in samples]
+    response_lengths = torch.tensor(lengths, dtype=torch.int64)
+    tokens = torch.tensor(
+        [token for sample in samples for token in (*prompt_ids, *sample.output_ids)], dtype=torch.int32
+    )
+    log_probs = torch.tensor([value for sample in samples for value in sample.log_probs], dtype=torch.float32)
+    columns = {
+        pipeline.TOKENS: Jagged.from_lengths(tokens, response_lengths + len(prompt_ids)),
+        pipeline.RESPONSE_LENGTHS: Jagged.scalars(response_lengths),
+        pipeline.LOSS_MASKS: Jagged.from_lengths(torch.ones(sum(lengths), dtype=torch.uint8), response_lengths),
+        pipeline.ROLLOUT_LOG_PROBS: Jagged.from_lengths(log_probs, response_lengths),
+        pipeline.REWARDS: Jagged.scalars(torch.tensor([score.reward for score in scores], dtype=torch.float32)),
+        pipeline.VALID: Jagged.scalars(torch.tensor([score.failure is None for score in scores], dtype=torch.uint8)),
+        pipeline.FINISH_REASONS: Jagged.scalars(
+            torch.tensor([FINISH_CODES[sample.finish_reason] for sample in samples], dtype=torch.uint8)
+        ),
+        pipeline.VERSION_SPANS: _spans(samples),
+    }
+    oldest: list[WeightId] = [sample.spans[0].weight for sample in samples]
+    newest: list[WeightId] = [sample.spans[-1].weight for sample in samples]
+    return GroupRows(ticket, columns, oldest, newest)
+
+
+def _spans(samples: Sequence[Sample]) -> Jagged:
+    """[spans, 4] a row."""
+    spans = [
+        (span.weight.lineage, span.weight.version, span.start, span.end) for sample in samples for span in sample.spans
+    ]
+    counts = torch.tensor([len(sample.spans) for sample in samples], dtype=torch.int64)
+    return Jagged.from_lengths(torch.tensor(spans, dtype=torch.int32), counts)
+
+
+MIN_VALID = 2
+"""Scores of a group without which none of its samples has anything to be measured against."""
+
+
+class GroupScorer(Protocol):
+    """Scores whole groups (`rewards.scoring`)."""
+
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> Sequence[Sequence[Score]]:
+        """One score per answer, group by group. Raises ValueError where another try would not help."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Unscored:
+    """A group of which too little could be scored: its samples cannot be compared, and another prompt is drawn."""
+
+    ticket: Ticket
+    reason: str
+
+
+class ScoreStage:
+    """Scores groups and makes rows of them."""
+
+    def __init__(self, reward: GroupScorer, decode: TextDecoder) -> None:
+        """The parts come from their factories; nothing is opened here."""
+        self._reward = reward
+        self._decode = decode
+
+    def run(self, groups: Sequence[GeneratedGroup]) -> list[GroupRows | Unscored]:
+        """What became of each; blocks for as long as the reward does.
+
+        Raises ValueError for a reward that cannot work, which no restart would cure.
+        """
+        return [_outcome(*parts) for parts in zip(groups, self._score(groups), strict=True)]
+
+    def _score(self, groups: Sequence[GeneratedGroup]) -> Sequence[Sequence[Score]]:
+        texts = iter(self._decode([sample.output_ids for group in groups for sample in group.generation.samples]))
+        answers = [
+            [
+                Answer(group.prompt.text, next(texts), group.prompt.label, group.ticket.group, index)
+                for index in range(len(group.generation.samples))
+            ]
+            for group in groups
+        ]
+        return self._reward.score_groups(answers)
+
+
+def _outcome(group: GeneratedGroup, scores: Sequence[Score]) -> GroupRows | Unscored:
+    failures = [score.failure for score in scores if score.failure is not None]
+    num_valid = len(scores) - len(failures)
+    if num_valid < MIN_VALID:
+        return Unscored(group.ticket, f"{num_valid} of its {len(scores)} samples could be scored. {failures[-1]}")
+    return group_rows(group.ticket, group.prompt.token_ids, group.generation.samples, scores)
+
+
+SCORING_THREADS = 32
+"""Scores that are waited for at once; most of a slow reward is waiting."""
+
+
+LOOKS_SECONDS = 1.0
+"""How often an engine that stands still is looked at."""
+
+
+FROZEN_SECONDS = 10.0
+"""A look that comes so late was not made by a process that could have heard a token: that time does not count."""
+
+
+Outcomes = list[GroupRows | Unscored]
+"""Of each group its rows, or why it has none."""
+
+
+class Ended(NamedTuple):
+    """Tickets whose work is over: what became of them, or what went wrong with all of them."""
+
+    tickets: list[Ticket]
+    outcome: Future[Outcomes]
+
+
+class GroupsInWork:
+    """Everything between a claimed ticket and its rows.
+
+    work.begin(tickets)
+    for tickets, outcome in work.collect():
+        groups = outcome.result()
+    """
+
+    def __init__(
+        self,
+        events: EventLoopThread,
+        generate: GenerateStage,
+        score: ScoreStage,
+        standstill: Standstill,
+        headway: Headway,
+        timeline: Timeline,
+        *,
+        wake: Callable[[], None],
+        standstill_seconds: float,
+    ) -> None:
+        """`wake` is called from other threads whenever there is news: a place is free, or work has ended."""
+        self._events = events
+        self._generate = generate
+        self._score = score
+        self._standstill = standstill
+        self._headway = headway
+        self._timeline = timeline
+        self._wake = wake
+        self._limit = standstill_seconds
+        self._scorers = ThreadPoolExecutor(SCORING_THREADS, thread_name_prefix="score")
+        self._flying = _Count()
+        self._running: dict[Future[Outcomes], list[Ticket]] = {}
+
+    @property
+    def samples_in_flight(self) -> int:
+        """Samples that the engine has, or will be sent at once."""
+        return self._flying.value
+
+    @property
+    def headway(self) -> int:
+        """Tokens until now that brought the job forward."""
+        return self._headway.tokens
+
+    @property
+    def still_seconds(self) -> float:
+        """For which the engine has made no token of what it has."""
+        return self._standstill.seconds()
+
+    @property
+    def tickets(self) -> list[Ticket]:
+        """All that are generated or scored."""
+        return [ticket for tickets in self._running.values() for ticket in tickets]
+
+    def begin(self, tickets: Sequence[Ticket], samples_per_ticket: int) -> None:
+        """Starts the work on tickets that are generated together."""
+        flight = _Flight(self._flying, len(tickets) * samples_per_ticket, self._wake)
+        future = self._events.begin(self._work(tickets, flight))
+        self._running[future] = list(tickets)
+        future.add_done_callback(lambda _: self._wake())
+
+    def engine_was_ended(self) -> None:
+        """What the engine had is lost with it, and fails by itself; its next life has all its time."""
+        self._standstill.progress()
+
+    def collect(self) -> list[Ended]:
+        """What has ended since the last call."""
+        done = [future for future in self._running if future.done()]
+        return [Ended(self._running.pop(future), future) for future in done]
+
+    def close(self) -> None:
+        """Gives up all work. Scores that are waited for are not: their threads end with the process."""
+        for future in self._running:
+            future.cancel()
+        self._scorers.shutdown(wait=False, cancel_futures=True)
+
+    async def _work(self, tickets: Sequence[Ticket], flight: _Flight) -> Outcomes:
+        try:
+            name = {"row": 2 + tickets[0].group, "r": tickets[0].rollout_id, "groups": len(tickets)}
+            with self._timeline.span("generate", **name):
+                groups = await self._watched(tickets, flight)
+        finally:
+            flight.land_all()
+        return await asyncio.get_running_loop().run_in_executor(self._scorers, self._score.run, groups)
+
+    async def _watched(self, tickets: Sequence[Ticket], flight: _Flight) -> list[GeneratedGroup]:
+        """Generates; given up, by name, when the engine has stood still for too long."""
+        headway = self._headway.begin(tickets)
+
+        def on_tokens(num_tokens: int) -> None:
+            self._standstill.progress()
+            headway(num_tokens)
+
+        looked = time.monotonic()
+
+        def look() -> None:
+            nonlocal looked
+            late, looked = time.monotonic() - looked > FROZEN_SECONDS, time.monotonic()
+            if late:
+                self._standstill.progress()
+            if (still := self._standstill.seconds()) > self._limit:
+                names = ", ".join(f"{ticket.rollout_id}.{ticket.group}" for ticket in tickets)
+                raise EngineStandsStill(
+                    f"the engine has made no token for {still:.0f} s; it had groups {names}", found_at=looked
+                )
+
+        with self._standstill.request():
+            work = self._generate.run(tickets, Listener(on_tokens, flight.land))
+            return await watched(work, look, every=LOOKS_SECONDS)
+
+
+class _Count:
+    """A number that several threads change."""
+
+    def __init__(self) -> None:
+        self.value = 0
+        self._lock = threading.Lock()
+
+    def add(self, number: int) -> None:
+        with self._lock:
+            self.value += number
+
+
+class _Flight:
+    """The samples of one piece of work that are in flight."""
+
+    def __init__(self, count: _Count, num_samples: int, wake: Callable[[], None]) -> None:
+        self._count = count
+        self._left = num_samples
+        self._wake = wake
+        count.add(num_samples)
+
+    def land(self, num_samples: int) -> None:
+        self._left -= num_samples
+        self._count.add(-num_samples)
+        self._wake()
+
+    def land_all(self) -> None:
+        if self._left:
+            self.land(self._left)

@@ -1,0 +1,264 @@
+"""The rollout loop: tickets in, finished groups out, never idle while the gate lets it work.
+
+Run by the assembly. The loop claims, beats and puts; groups are generated and scored beside it; `engine_sync` keeps the
+engine current. Calls no engine itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, NoReturn
+
+from rljob_api.wire.failures import Hopeless
+from rljob_api.wire.ranks import NoticeKind
+from rljob_workers.dcs.membership.counters import WITHHELD_SECONDS
+from rljob_workers.dcs.membership.session import RankSession
+from rljob_workers.engines.base import EngineError, EngineGone, EngineRefused, EngineStandsStill
+from rljob_workers.rank_loop import TURN_SECONDS, LostTime
+from rljob_workers.rollout.admission import AdmissionLimits, FittingPrompts, tickets_to_claim
+from rljob_workers.rollout.engine_sync import WeightFollower
+from rljob_workers.rollout.groups import GroupsInWork, Outcomes, Unscored
+from rljob_workers.rollout.verification import EngineMismatch, WeightProof
+from rljob_workers.telemetry.timeline import Timeline
+from rljob_workers.transfer_queue.client import TransferQueueClient
+from rljob_workers.transfer_queue.errors import AttemptsExhausted, TicketLost
+from rljob_workers.transfer_queue.types import GroupRows, Ticket, Withheld
+
+_log = logging.getLogger(__name__)
+
+
+REFUSAL_SECONDS = 30.0
+"""An engine that has refused everything for this long (its logits are not finite, say) will not recover."""
+
+
+RETRY_SECONDS = 0.1
+"""After an error of the engine tickets are claimed again."""
+
+
+NOT_NEEDED = frozenset({Withheld.STALENESS, Withheld.CAPACITY, Withheld.MEMORY, Withheld.NONE_OPEN})
+"""Why tickets are withheld from a replica that is ahead of training. The other reasons are of the replica, or pass."""
+
+
+class Finished(NamedTuple):
+    """Tickets and what became of them."""
+
+    tickets: list[Ticket]
+    outcomes: Outcomes
+    begun: int
+    """What `proof.num_voided` was then."""
+
+
+class RolloutLoop:
+    """The main loop of one replica."""
+
+    def __init__(
+        self,
+        limits_of: Callable[[int | None], AdmissionLimits],
+        session: RankSession,
+        queue: TransferQueueClient,
+        work: GroupsInWork,
+        fitting: FittingPrompts,
+        timeline: Timeline,
+        wake: threading.Event,
+        proof: WeightProof,
+        end_engine: Callable[[str], object],
+    ) -> None:
+        """`limits_of` gives the limits for a number of ranks of this role; for None, as many as the job may have.
+
+        `wake` is set by whoever has news for the loop: the groups in work, the follower.
+
+        `end_engine` ends the engine's life for a reason; its launcher starts the next.
+        """
+        self._limits_of = limits_of
+        self._limits = limits_of(session.role_ranks)
+        self._session = session
+        self._queue = queue
+        self._work = work
+        self._fitting = fitting
+        self._timeline = timeline
+        self._wake = wake
+        self._proof = proof
+        self._end_engine = end_engine
+        self._begun: dict[int, int] = {}
+        """Ticket -> what `proof.num_voided` was when its work began."""
+        self._unproven: list[Finished] = []
+        """Groups that wait for the proof of the weights that made them."""
+        self._ready = False
+        self._waiting: str | None = "the first weights"
+        self._engine_ended_at = float("-inf")
+        """When the engine was last ended for standing still, in monotonic seconds."""
+        self._refused_since: float | None = None
+        """Since when the engine has refused everything."""
+        self._claims_again_at = 0.0
+        self._headway = 0
+        """Tokens that were told as progress."""
+        self._withheld_time = LostTime(session.counters, WITHHELD_SECONDS)
+        self._idle_share = 0.0
+        """Of the samples that the engine could run at once, those that it lacks since tickets are withheld."""
+
+    def run(self, follower: WeightFollower) -> None:
+        """Works until the pod shall drain, then hands back what was not finished."""
+        while not self._session.draining:
+            self._wake.clear()
+            for sentence in follower.news():
+                _log.warning(sentence)
+                self._session.notify(NoticeKind.WRONG_WEIGHTS, sentence)
+            if follower.error is not None:
+                self._give_up(follower.error)
+            self._withheld_time.count(self._idle_share)
+            progressed = self._collect() | self._put_proven() | self._claim(follower)
+            self._beat(follower)
+            if not progressed:
+                self._wake.wait(TURN_SECONDS)
+        follower.stop()
+        self._hand_back()
+
+    def _give_up(self, error: BaseException) -> NoReturn:
+        if isinstance(error, EngineMismatch):
+            self._session.report_failure(str(error), Hopeless.ENGINE_MISMATCH)
+        self._hand_back()  # no prompt is suspect for this
+        raise error
+
+    def _beat(self, follower: WeightFollower) -> None:
+        if follower.held is not None and not self._ready:
+            self._ready = True
+            self._session.ready()
+        tickets = [ticket.id for ticket in self._tickets()]
+        waiting = None if tickets else self._waiting
+        told, self._headway = self._headway, self._work.headway
+        self._session.advance(self._headway - told)
+        still = self._work.still_seconds
+        self._session.pulse(waiting=waiting, tickets=tickets, still_seconds=still, holds=follower.held)
+
+    def _claim(self, follower: WeightFollower) -> bool:
+        self._idle_share = 0.0
+        self._limits = self._limits_of(self._session.role_ranks)
+        held = follower.held
+        if held is None:
+            self._waiting = "weights for the engine"
+            return False
+        wanted = tickets_to_claim(self._limits, self._work.samples_in_flight, len(self._work.tickets))
+        if wanted == 0 or time.monotonic() < self._claims_again_at:
+            return False
+        answer = self._queue.claim_tickets(held, wanted, timeout=0)
+        if isinstance(answer, Withheld):
+            self._withheld(answer)
+            return False
+        self._begin(answer)
+        return True
+
+    def _begin(self, tickets: Sequence[Ticket]) -> None:
+        for request in requests_of(self._fitting.of(tickets), self._limits.tickets_per_request):
+            self._begun |= dict.fromkeys((ticket.id for ticket in request), self._proof.num_voided)
+            self._work.begin(request, self._limits.samples_per_ticket)
+
+    def _withheld(self, reason: Withheld) -> None:
+        self._waiting = f"a ticket (withheld: {reason.value})"
+        if reason in NOT_NEEDED:
+            self._idle_share = max(0.0, 1.0 - self._work.samples_in_flight / self._limits.samples_in_flight)
+        name = f"withheld_{reason.value.lower()}"
+        self._session.counters[name] = self._session.counters.get(name, 0) + 1
+
+    def _collect(self) -> bool:
+        ended = self._work.collect()
+        self._end_if_stuck([outcome.exception() for _, outcome in ended])
+        for tickets, outcome in ended:
+            error = outcome.exception()
+            if error is None:
+                self._refused_since = None
+                begun = [self._begun.pop(ticket.id) for ticket in tickets]
+                self._unproven.append(Finished(tickets, outcome.result(), min(begun)))
+            elif isinstance(error, EngineError):
+                # Only a dead engine makes suspects: a refusal or a timeout says nothing about a prompt.
+                for ticket in tickets:
+                    del self._begun[ticket.id]
+                self._queue.return_tickets(tickets, killed=isinstance(error, EngineGone))
+                self._bear(error)
+            else:
+                raise error
+        return bool(ended)
+
+    def _end_if_stuck(self, errors: Iterable[BaseException | None]) -> None:
+        """Once for all requests that have found it, also of those that are collected late: the next life works."""
+        found = (error for error in errors if isinstance(error, EngineStandsStill))
+        stuck = next((error for error in found if error.found_at > self._engine_ended_at), None)
+        if stuck is None:
+            return
+        self._end_engine(str(stuck))
+        self._work.engine_was_ended()
+        self._engine_ended_at = time.monotonic()
+        sentence = f"{stuck}. It is ended, and started anew."
+        _log.warning(sentence)
+        self._session.notify(NoticeKind.ENGINE_STANDS_STILL, sentence)
+
+    def _put_proven(self) -> bool:
+        """Puts what was made by weights that are proven; what may have tokens of wrong ones is drawn again."""
+        waiting, self._unproven = self._unproven, []
+        for finished in waiting:
+            groups = [outcome for outcome in finished.outcomes if isinstance(outcome, GroupRows)]
+            if self._proof.awaited_by(groups):
+                self._unproven.append(finished)
+            elif self._proof.voids(groups, finished.begun):
+                self._queue.return_tickets(finished.tickets, killed=False)
+            else:
+                self._settle(groups, [outcome for outcome in finished.outcomes if isinstance(outcome, Unscored)])
+        return len(self._unproven) < len(waiting)
+
+    def _tickets(self) -> list[Ticket]:
+        """All that are in work here."""
+        return [*self._work.tickets, *(ticket for finished in self._unproven for ticket in finished.tickets)]
+
+    def _bear(self, error: EngineError) -> None:
+        """Goes on after a while; an engine that only ever refuses ends this life with the engine's sentence.
+
+        It refuses for a moment when it was started anew. Told once: what repeats is what the role waits for.
+        """
+        now = time.monotonic()
+        if isinstance(error, EngineRefused):
+            self._refused_since = self._refused_since or now
+            if now - self._refused_since > REFUSAL_SECONDS:
+                self._end_engine(str(error))  # it outlives this rank, and would refuse the next one too
+                raise error
+        self._claims_again_at = now + RETRY_SECONDS
+        told, self._waiting = self._waiting, f"the engine ({type(error).__name__}: {error})"
+        if told != self._waiting:
+            _log.warning("tickets are handed back: %s: %s", type(error).__name__, error)
+
+    def _settle(self, groups: list[GroupRows], unscored: list[Unscored]) -> None:
+        if groups:
+            self._put(groups)
+        for group in unscored:
+            self._redraw(group)
+
+    def _redraw(self, group: Unscored) -> None:
+        """Another prompt for a group that has no samples to compare; none left ends the job by name."""
+        self._session.counters["groups_redrawn"] += 1
+        try:
+            self._begin([self._queue.redraw(group.ticket, group.reason)])
+        except TicketLost:
+            return
+        except AttemptsExhausted as error:
+            raise ValueError(str(error)) from error
+
+    def _put(self, groups: list[GroupRows]) -> None:
+        with self._timeline.span("put", r=groups[0].ticket.rollout_id, groups=len(groups)):
+            accepted = self._queue.put_groups(groups)
+        counters = self._session.counters
+        self._session.advance(sum(accepted))
+        counters["groups_put"] = counters.get("groups_put", 0) + sum(accepted)
+        counters["groups_lost"] = counters.get("groups_lost", 0) + len(accepted) - sum(accepted)
+
+    def _hand_back(self) -> None:
+        tickets = self._tickets()
+        if tickets:
+            self._queue.return_tickets(tickets, killed=False)
+        self._work.close()
+
+
+def requests_of(tickets: list[Ticket], tickets_per_request: int) -> list[list[Ticket]]:
+    """The tickets, in order, by the requests that they are generated in."""
+    starts = range(0, len(tickets), tickets_per_request)
+    return [tickets[start : start + tickets_per_request] for start in starts]

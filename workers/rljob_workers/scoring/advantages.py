@@ -1,0 +1,57 @@
+"""The role advantages: whole groups in, one number per response token out. The only role without a model.
+
+Run by the assembly; the formula is `algorithms.grpo`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import torch
+
+from rljob_workers import pipeline
+from rljob_workers.algorithms.grpo import broadcast_to_tokens, group_normalised
+from rljob_workers.dcs.membership.session import RankSession
+from rljob_workers.pipeline import COMPUTE_ADVANTAGES
+from rljob_workers.rank_loop import Draining, idle_until_ordered, serve_again, serve_partitions
+from rljob_workers.telemetry.timeline import Timeline
+from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.transfer_queue.client import TransferQueueClient
+from rljob_workers.transfer_queue.types import Batch
+
+
+def advantages(batch: Batch, samples_per_prompt: int) -> dict[str, Jagged]:
+    """The column that `put` takes, for a batch of whole groups in any order of rows."""
+    rewards = batch.columns[pipeline.REWARDS].values
+    lengths = batch.columns[pipeline.RESPONSE_LENGTHS].values
+    valid = batch.columns[pipeline.VALID].values.bool()
+    by_group = torch.from_numpy(np.argsort(batch.groups, kind="stable"))
+    scores = torch.empty_like(rewards)
+    whole = (rewards[by_group].view(-1, samples_per_prompt), valid[by_group].view(-1, samples_per_prompt))
+    scores[by_group] = group_normalised(*whole).flatten()
+    return {pipeline.ADVANTAGES: Jagged.from_lengths(broadcast_to_tokens(scores, lengths), lengths)}
+
+
+def run(
+    session: RankSession,
+    queue: TransferQueueClient,
+    timeline: Timeline,
+    *,
+    partitions: range,
+    samples_per_prompt: int,
+    max_rows: int,
+) -> None:
+    """Serves `partitions`, oldest first, until all are done or the pod drains."""
+
+    def work(batch: Batch) -> None:
+        with timeline.span("advantages", r=batch.rollout_id, rows=len(batch)):
+            queue.put(batch, advantages(batch, samples_per_prompt), weight=None)
+
+    session.ready()
+    try:
+        serve_partitions(session, queue, COMPUTE_ADVANTAGES.name, partitions, max_rows, work)
+        again = partial(serve_again, session, queue, COMPUTE_ADVANTAGES.name, partitions, max_rows, work)
+        idle_until_ordered(session, serve=again)
+    except Draining:
+        return

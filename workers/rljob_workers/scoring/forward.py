@@ -1,0 +1,145 @@
+"""Actor_fwd and reference: log-probs of streamed rows under the version that the rows ask for.
+
+Run by the assembly. `train_r` gets `log_probs` under version r exactly, and `ref_log_probs` under version
+floor(r / k) * k.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from rljob_api.timeouts import loading_seconds
+from rljob_api.wire.identity import WeightId
+from rljob_api.wire.weights import Stream
+from rljob_workers import pipeline
+from rljob_workers.dcs.membership.session import RankSession
+from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
+from rljob_workers.rank_loop import TURN_SECONDS, Draining, idle_until_ordered, serve_again, serve_partitions
+from rljob_workers.telemetry.timeline import Timeline
+from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.trainers.base import ForwardModel, no_progress
+from rljob_workers.transfer_queue.client import TransferQueueClient
+from rljob_workers.transfer_queue.types import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class LogProbsStage:
+    """Writes `field` for each row of a batch."""
+
+    model: ForwardModel
+    field: str
+    temperature: float
+    """That of sampling, so that ratios compare the same distribution."""
+
+    def run(self, batch: Batch, progress: Callable[[], None] = no_progress) -> dict[str, Jagged]:
+        """The column that `put` takes: float32 over response tokens. `progress` is called after every micro-batch."""
+        tokens, response_lengths = batch.columns[pipeline.TOKENS], batch.columns[pipeline.RESPONSE_LENGTHS].values
+        return {self.field: self.model.log_probs(tokens, response_lengths, self.temperature, progress)}
+
+
+LARGE_BYTES = 256 << 20
+"""Less is loaded in less than a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardConfig:
+    """What one forward role serves."""
+
+    task: str
+    stream: Stream
+    num_rollouts: int
+    max_rows: int
+    """Rows of one claim; a replica takes no more than its share of a partition."""
+    interval: int | None
+    """Partitions served under one version: 1 for actor_fwd, refUpdateInterval for reference; None: all of them."""
+
+    def partitions(self, version: int) -> range:
+        """The partitions whose rows want `version`."""
+        end = self.num_rollouts if self.interval is None else min(version + self.interval, self.num_rollouts)
+        return range(version, end)
+
+
+class ForwardLoop:
+    """The main loop of one replica."""
+
+    def __init__(
+        self,
+        config: ForwardConfig,
+        session: RankSession,
+        queue: TransferQueueClient,
+        receiver: WeightReceiver,
+        model: ForwardModel,
+        stage: LogProbsStage,
+        timeline: Timeline,
+    ) -> None:
+        """Nothing is waited for here."""
+        self._config = config
+        self._session = session
+        self._queue = queue
+        self._receiver = receiver
+        self._model = model
+        self._stage = stage
+        self._timeline = timeline
+        self._held: WeightId | None = None
+
+    def run(self) -> None:
+        """Serves version after version until the last partition is done or the pod drains."""
+        try:
+            while self._held is None or self._held.version + (self._config.interval or 0) < self._config.num_rollouts:
+                self._take(self._await_newer())
+                config = self._config
+                serve_partitions(
+                    self._session, self._queue, config.task, self._partitions(), config.max_rows, self._work
+                )
+                if config.interval is None:
+                    break
+            idle_until_ordered(self._session, self._held, serve=self._serve_again)
+        except Draining:
+            return
+
+    def _partitions(self) -> range:
+        return self._config.partitions(self._held.version if self._held else 0)
+
+    def _serve_again(self) -> None:
+        """Rows that are lost now are made again under this version: without them no newer one would ever come."""
+        config = self._config
+        serve_again(self._session, self._queue, config.task, self._partitions(), config.max_rows, self._work)
+
+    def _await_newer(self) -> StagedWeights:
+        than = self._held
+        while True:
+            if than is not None:
+                self._serve_again()
+            deadline = time.monotonic() + TURN_SECONDS
+            staged = self._receiver.await_newer(self._config.stream, than, deadline=deadline, pulse=self._pulse_waiting)
+            if staged is not None:
+                return staged
+            if self._session.draining:
+                raise Draining
+
+    def _pulse_waiting(self) -> None:
+        """Between waits and between the chunks of a pull, however long that takes."""
+        wanted = "the first weights" if self._held is None else f"weights newer than {self._held}"
+        self._session.pulse(waiting=wanted, holds=self._held)
+
+    def _take(self, staged: StagedWeights) -> None:
+        with self._timeline.span("load", version=staged.weight.version), self._loading(staged):
+            self._model.load(staged.path)
+        first = self._held is None
+        self._held = staged.weight
+        if first:
+            self._session.ready()
+
+    def _loading(self, staged: StagedWeights) -> AbstractContextManager[None]:
+        """Announced where it may take longer than a beat: the announcement itself costs a request."""
+        if staged.num_bytes < LARGE_BYTES:
+            return nullcontext()
+        return self._session.busy(f"loading {staged.weight}", loading_seconds(staged.num_bytes))
+
+    def _work(self, batch: Batch) -> None:
+        """Beats after every micro-batch: that keeps the lease, however long the whole batch takes."""
+        with self._timeline.span(self._config.task, r=batch.rollout_id, rows=len(batch)):
+            self._queue.put(batch, self._stage.run(batch, self._session.pulse), weight=self._held)

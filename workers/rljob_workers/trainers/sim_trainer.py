@@ -1,0 +1,260 @@
+"""The simulated backend: a trainer and a forward model that hash rows and spend time instead of computing a model.
+
+Built by the factories. An optimizer step is a hash of its rows, added up over the ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from rljob_api.role_traits import LEADING_ROLE
+from rljob_workers.devices import own_device
+from rljob_workers.models.share import WeightShare, layout_digest
+from rljob_workers.models.slices import EXP_AVG, STEPS, SavedState, StateShare, StateSlice
+from rljob_workers.simulation.policy import (
+    NAMES,
+    Words,
+    fingerprint,
+    joined,
+    log_probs,
+    mixed,
+    no_moments,
+    places,
+    read_simulated,
+    stepped,
+    tensors_of,
+    words,
+)
+from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.trainers.base import ForwardModel, OptimizerStepResult, Trainer, TrainRows, no_progress
+from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange, cut
+from rljob_workers.trainers.optimizer_steps import Skipping, Suspects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from rljob_workers.simulation.pace import SimulatedPace
+    from rljob_workers.trainers.data_parallel import DataParallelGroup
+
+
+@dataclass(frozen=True, slots=True)
+class SimForward:
+    """A forward pass: what it is of, how it is cut, and what it takes."""
+
+    vocab_size: int
+    limits: MicroBatchLimits
+    pace: SimulatedPace
+
+    def log_probs(
+        self,
+        weights: Words,
+        tokens: Jagged,
+        response_lengths: torch.Tensor,
+        temperature: float,
+        progress: Callable[[], None],
+    ) -> Jagged:
+        """Of every response token."""
+        parts = []
+        for rows in cut(tokens.lengths, response_lengths, self.limits):
+            self.pace.spend(tokens=num_tokens(tokens, rows), rows=rows.stop - rows.start, progress=progress)
+            parts.append(self._of(weights, tokens, response_lengths, rows, temperature))
+            progress()
+        found = np.concatenate(parts) if parts else np.zeros(0)
+        return Jagged.from_lengths(torch.from_numpy(found.astype(np.float32)), response_lengths)
+
+    def _of(
+        self, weights: Words, tokens: Jagged, response_lengths: torch.Tensor, rows: RowRange, temperature: float
+    ) -> np.typing.NDArray[np.float64]:
+        ends = tokens.offsets[rows.start + 1 : rows.stop + 1].numpy()
+        begins = tokens.offsets[rows.start : rows.stop].numpy()
+        responses = response_lengths[rows.start : rows.stop].numpy()
+        # Where each response token stands, in the column and in its row.
+        within = np.arange(responses.sum()) - np.repeat(responses.cumsum() - responses, responses)
+        at = np.repeat(ends - responses, responses) + within
+        positions = at - np.repeat(begins, responses)
+        values = tokens.values.numpy().astype(np.int64)
+        found = places(fingerprint(weights), values[at - 1], positions - 1, self.vocab_size)
+        return log_probs(found, values[at], np.full(len(at), temperature))
+
+
+def num_tokens(tokens: Jagged, rows: RowRange) -> int:
+    """Prompts and responses of some rows."""
+    return int(tokens.offsets[rows.stop] - tokens.offsets[rows.start])
+
+
+class SimForwardModel(ForwardModel):
+    """A policy that is asked only."""
+
+    def __init__(self, forward: SimForward, weights: Words) -> None:
+        self._forward = forward
+        self._weights = weights
+
+    def load(self, blob: Path) -> None:
+        """Replaces the weights; ValueError, and nothing changed, where they do not fit."""
+        self._weights = read_simulated(blob)
+
+    def log_probs(
+        self,
+        tokens: Jagged,
+        response_lengths: torch.Tensor,
+        temperature: float,
+        progress: Callable[[], None] = no_progress,
+        *,
+        num_micro_batches: int = 0,
+    ) -> Jagged:
+        """See the base."""
+        del num_micro_batches  # nobody is met in it
+        return self._forward.log_probs(self._weights, tokens, response_lengths, temperature, progress)
+
+
+MOMENTS = "simulated.moments"
+
+
+LOSS_UNIT = 2.0**-24
+"""In which losses are added up."""
+
+
+_GRADIENT, _LOSS, _TOKENS, _BROKEN = range(4)
+"""What the ranks add up: hashes of rows, losses, tokens in the loss, and those of them whose loss is not finite."""
+
+
+class SimTrainer(Trainer):
+    """A policy that every row changes."""
+
+    def __init__(
+        self,
+        forward: SimForward,
+        pace: SimulatedPace,
+        group: DataParallelGroup,
+        weights: Words,
+        *,
+        max_skipped_steps: int,
+    ) -> None:
+        self._forward = forward
+        self._pace = pace
+        self._group = group
+        self._weights = weights
+        self._moments = no_moments()
+        self._steps = 0
+        self._sums = torch.zeros(4, dtype=torch.int64)
+        self._skipping = Skipping(max_skipped_steps)
+        self._suspects = Suspects()
+
+    def load(self, blob: Path) -> None:
+        """Replaces all weights, or none."""
+        self._weights = read_simulated(blob)
+
+    def log_probs(
+        self,
+        tokens: Jagged,
+        response_lengths: torch.Tensor,
+        temperature: float,
+        progress: Callable[[], None] = no_progress,
+        *,
+        num_micro_batches: int = 0,
+    ) -> Jagged:
+        """Under the weights of now."""
+        del num_micro_batches  # the ranks do not meet in a forward pass
+        return self._forward.log_probs(self._weights, tokens, response_lengths, temperature, progress)
+
+    def num_micro_batches(self, rows: TrainRows) -> int:
+        """As many as the rows fill."""
+        return len(cut(rows.tokens.lengths, rows.response_lengths, self._forward.limits))
+
+    def accumulate(
+        self, rows: TrainRows, progress: Callable[[], None] = no_progress, *, num_micro_batches: int = 0
+    ) -> None:
+        """Hashes the rows; the ranks meet in `optimizer_step` only."""
+        del num_micro_batches
+        losses = (-rows.advantages.values.float()).where(rows.loss_masks.values > 0, 0.0)
+        broken = ~losses.isfinite()
+        for part in cut(rows.tokens.lengths, rows.response_lengths, self._forward.limits):
+            self._pace.spend(tokens=num_tokens(rows.tokens, part), rows=part.stop - part.start, progress=progress)
+            self._suspects.add(rows, part, losses[part.first_token : part.last_token])
+            progress()
+        self._sums[_GRADIENT] += _gradient(rows)
+        self._sums[_LOSS] += (losses.where(~broken, 0.0).double() / LOSS_UNIT).round().long().sum()
+        self._sums[_TOKENS] += rows.loss_masks.values.long().sum()
+        self._sums[_BROKEN] += broken.sum()
+
+    def optimizer_step(self) -> OptimizerStepResult:
+        """One sum over the ranks; where every token was masked the step still counts."""
+        number = self._steps + 1
+        sums = self._sums.to(own_device())
+        self._group.add_up(sums, f"the gradients of optimizer step {number}")
+        gradient, loss, tokens, broken = sums.tolist()
+        self._sums.zero_()
+        mean = float("nan") if broken else loss * LOSS_UNIT / max(1, tokens)
+        skipped = self._skipping.judge(number, mean, 0.0, self._suspects)
+        self._suspects.clear()
+        if skipped is None:
+            self._weights, self._moments = stepped(self._weights, self._moments, gradient)
+            self._steps = number
+        return OptimizerStepResult(mean, 0.0, {}, skipped)
+
+    @property
+    def weight_share(self) -> WeightShare | None:
+        """Tensors are dealt to ranks in turn; more ranks than tensors have none."""
+        parts = [self._part(rank) for rank in range(min(self._group.world, len(NAMES)))]
+        if self._group.rank >= len(parts):
+            return None
+        return WeightShare(self._group.rank, len(parts), layout_digest(parts))
+
+    def stage_weights(self) -> Mapping[str, torch.Tensor]:
+        """This rank's tensors."""
+        tensors = tensors_of(self._weights)
+        return {name: tensors[name] for name in self._part(self._group.rank)}
+
+    def stage_state(self) -> StateShare:
+        """This rank's rows of the moments, and the number of steps."""
+        size = len(self._moments)
+        start, stop = (size * rank // self._group.world for rank in (self._group.rank, self._group.rank + 1))
+        own = torch.from_numpy(self._moments[start:stop].view(np.int64).copy())
+        slices = [StateSlice(EXP_AVG, MOMENTS, (size,), (start,), own)] if start < stop else []
+        return StateShare(slices, values={STEPS: self._steps})
+
+    def restore(self, folder: Path) -> None:
+        """Weights and state, whoever saved them; ValueError, and nothing changed, where they are of a model."""
+        saved = SavedState(folder, LEADING_ROLE.value)
+        moments = torch.zeros(len(self._moments), dtype=torch.int64)
+        saved.check(EXP_AVG, {MOMENTS: moments.shape})
+        weights = read_simulated(folder)
+        saved.fill(EXP_AVG, {MOMENTS: moments})
+        self._weights, self._moments = weights, moments.numpy().view(np.uint64)
+        self._steps = saved.values[STEPS]
+        self._sums.zero_()
+        self._suspects.clear()
+
+    def _part(self, rank: int) -> dict[str, tuple[int, ...]]:
+        tensors = tensors_of(self._weights)
+        return {name: tuple(tensors[name].shape) for name in NAMES[rank :: self._group.world]}
+
+
+def _gradient(rows: TrainRows) -> int:
+    """The sum of the rows' hashes, as int64; of tokens, masks, advantages and the engine's log-probs."""
+    tokens = _row_sums(rows.tokens, joined(_within(rows.tokens), words(rows.tokens.values.numpy())))
+    masks = rows.loss_masks
+    columns = (rows.advantages.values.float(), rows.rollout_log_probs.values.float(), masks.values.long())
+    of_tokens = joined(_within(masks), *(words(column.numpy()) for column in columns))
+    hashes = joined(tokens, _row_sums(masks, of_tokens))
+    counted = _row_sums(masks, words(masks.values.long().numpy())) > 0
+    return int(np.where(counted, mixed(hashes), 0).sum(dtype=np.uint64).view(np.int64))
+
+
+def _within(column: Jagged) -> Words:
+    """Of each value its place in its row."""
+    begins = np.repeat(column.offsets[:-1].numpy(), column.lengths.numpy())
+    return words(np.arange(len(begins)) - begins)
+
+
+def _row_sums(column: Jagged, values: Words) -> Words:
+    """Of each row, also of one without values."""
+    sums: Words = np.concatenate([np.zeros(1, dtype=np.uint64), values.cumsum(dtype=np.uint64)])
+    ends: Words = sums[column.offsets.numpy()]
+    found: Words = ends[1:] - ends[:-1]
+    return found

@@ -1,0 +1,1 @@
+"""The actor role: trains on rows, publishes versions, reports steps, saves."""

@@ -1,0 +1,228 @@
+"""The actor's loop: trains on `train_r`, publishes version r + 1, reports the step, saves; in that order for each r.
+
+Run by the assembly on every data-parallel rank, in step: no rank goes on or leaves before all have agreed to. Rank 0
+(the `Leader`) also logs, commits and reports.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from enum import Enum
+
+from rljob_api.names import RolloutId
+from rljob_api.open_defaults import has_one_optimizer_step
+from rljob_api.spec import RLJobSpec, Truncated
+from rljob_api.wire.ranks import NoticeKind
+from rljob_workers import pipeline
+from rljob_workers.dcs.membership.counters import STARVED_SECONDS
+from rljob_workers.dcs.membership.session import RankSession
+from rljob_workers.rank_loop import Draining, LostTime, count_claim, idle_until_ordered
+from rljob_workers.telemetry.timeline import Timeline
+from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.trainers.base import Trainer, TrainRows
+from rljob_workers.trainers.data_parallel import Agreement, DataParallelGroup, Word, agree
+from rljob_workers.training.publishing import Exports
+from rljob_workers.training.rendezvous import gather_rows
+from rljob_workers.training.reporting import Leader
+from rljob_workers.training.rows import RolloutTally, slice_facts, train_rows
+from rljob_workers.transfer_queue.client import TransferQueueClient
+from rljob_workers.transfer_queue.dataset import Slicing, StreamingDataLoader, StreamingDataset, TrainingSlice
+
+
+class Proximal(Enum):
+    """Who computes them."""
+
+    QUEUE = "queue"
+    """actor_fwd does, while the rollout is still being generated: they come with the rows."""
+    STEP = "step"
+    """The forward pass that trains: before the only optimizer step on a rollout the weights are those of its version,
+    so that the new log-probs, without their gradient, are the proximal ones. A ratio is 1 then, and nothing clips."""
+    ROLLOUT = "rollout"
+    """The actor does, of all rows, before its first optimizer step on them. So the rollout must be complete first: no
+    slice of it is trained on while others are still being generated."""
+
+
+def proximal_of(spec: RLJobSpec) -> Proximal:
+    """What a job does: actor_fwd where it has one, else what its optimizer steps allow."""
+    if pipeline.LOG_PROBS in pipeline.fields_of(spec):
+        return Proximal.QUEUE
+    return Proximal.STEP if has_one_optimizer_step(spec) else Proximal.ROLLOUT
+
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ActorConfig:
+    """What the loop must know of the job."""
+
+    num_rollouts: int
+    passes: int
+    """epochsPerRollout."""
+    slicing: Slicing
+    proximal: Proximal
+    temperature: float
+    """That of sampling, for the log-probs that the actor computes itself."""
+    truncated: Truncated
+    """Whether anything is learnt from samples that were cut off."""
+
+
+class ActorLoop:
+    """The main loop of one data-parallel rank."""
+
+    def __init__(
+        self,
+        config: ActorConfig,
+        session: RankSession,
+        queue: TransferQueueClient,
+        trainer: Trainer,
+        group: DataParallelGroup,
+        exports: Exports,
+        leader: Leader | None,
+        timeline: Timeline,
+    ) -> None:
+        """`leader` on global rank 0, None on the others."""
+        self._config = config
+        self._session = session
+        self._queue = queue
+        self._trainer = trainer
+        self._group = group
+        self._exports = exports
+        self._leader = leader
+        self._timeline = timeline
+        self._moved = False
+        """Whether the weights have left version r: then there is no way back, and draining waits for the rollout."""
+        self._starved = LostTime(session.counters, STARVED_SECONDS)
+
+    def run(self) -> None:
+        """Trains from the restored version to the last rollout, then idles; saves when a pod of it shall drain.
+
+        A rank that has left with the others and was not told to drain itself waits for its order like one that is done.
+        """
+        first = RolloutId(self._session.welcome.restore.version)
+        self._exports.begin()
+        dataset = StreamingDataset(self._queue, self._config.slicing, first, on_wait=self._wait)
+        loader = StreamingDataLoader(dataset)
+        self._session.ready()
+        if self._leader is not None:
+            self._leader.begin()
+        try:
+            for r in range(first, self._config.num_rollouts):
+                loader.step(RolloutId(r))
+                self._train_rollout(RolloutId(r), loader)
+        except Draining:
+            pass  # all ranks alike, at the same agreement
+        self._exports.finish()
+        idle_until_ordered(self._session)
+
+    def _wait(self, waiting_for: str) -> None:
+        """This rank has no rows yet; the others are told so, whether they have theirs or not."""
+        self._agree(waiting_for, has_rows=False)
+        self._starved.count(1.0)
+        self._session.pulse(waiting=waiting_for)
+
+    def _pulse(self) -> None:
+        """Between two pieces of work."""
+        self._starved.count(0.0)
+        self._session.pulse()
+
+    def _await_others(self, what: str, rows: TrainRows) -> int:
+        """Until every rank has its rows: a slice is begun by all or by none. Gives the most micro-batches of a rank."""
+        count = self._trainer.num_micro_batches(rows)
+        while True:
+            agreed = self._agree(what, has_rows=True, num_micro_batches=count)
+            if agreed.all_have_rows:
+                self._pulse()
+                return agreed.num_micro_batches
+            self._starved.count(1.0)
+            self._session.pulse(waiting=f"the other ranks' rows of {what}")
+
+    def _agree(self, what: str, *, has_rows: bool, num_micro_batches: int = 0) -> Agreement:
+        """Raises Draining, on all ranks alike, where one shall leave and the weights are those of a version."""
+        agreed = agree(self._group, Word(has_rows, self._session.draining, num_micro_batches), what)
+        if agreed.draining and not self._moved:
+            raise Draining
+        return agreed
+
+    def _train_rollout(self, rollout_id: RolloutId, loader: StreamingDataLoader) -> None:
+        tally = RolloutTally()
+        log_probs = self._log_probs(rollout_id, loader) if self._config.proximal is Proximal.ROLLOUT else {}
+        for pass_index in range(self._config.passes):
+            self._starved.count(0.0)
+            asked = time.monotonic()
+            for part in loader:
+                self._starved.count(1.0)
+                if pass_index == 0 and not log_probs:  # what was claimed before is at hand
+                    count_claim(self._session, part.batch, time.monotonic() - asked)
+                self._train_slice(rollout_id, part, self._rows(part, log_probs.get(part.index)), tally)
+                self._session.advance(len(part.batch))
+                self._account(rollout_id, pass_index, part, tally)
+                self._pulse()
+                asked = time.monotonic()
+        if self._leader is not None:
+            self._leader.sync_samples()
+        self._exports.publish(rollout_id)
+        # Nothing is reported, or recorded, of a version that is not visible: some rank may be telling of its part yet.
+        agree(self._group, Word(False, False, 0), f"the parts of version {rollout_id + 1}")
+        self._starved.count(0.0)
+        if self._leader is not None:
+            self._leader.report(rollout_id, tally.summary())
+        self._exports.save_if_due()
+        self._moved = False
+
+    def _log_probs(self, rollout_id: RolloutId, loader: StreamingDataLoader) -> dict[int, Jagged]:
+        """The proximal log-probs of each slice, by its index, under version r; all of the rollout is waited for."""
+        found: dict[int, Jagged] = {}
+        self._starved.count(0.0)
+        asked = time.monotonic()
+        for part in loader:
+            self._starved.count(1.0)
+            count_claim(self._session, part.batch, time.monotonic() - asked)
+            rows = self._rows(part)
+            count = self._await_others(f"slice {part.index} of train_{rollout_id}, for its log-probs", rows)
+            with self._timeline.span("log_probs", r=rollout_id, rows=len(part.batch)):
+                found[part.index] = self._trainer.log_probs(
+                    rows.tokens,
+                    rows.response_lengths,
+                    self._config.temperature,
+                    self._pulse,
+                    num_micro_batches=count,
+                )
+            self._pulse()
+            asked = time.monotonic()
+        return found
+
+    def _rows(self, part: TrainingSlice, log_probs: Jagged | None = None) -> TrainRows:
+        return train_rows(part.batch, self._config.truncated, log_probs)
+
+    def _train_slice(self, rollout_id: RolloutId, part: TrainingSlice, rows: TrainRows, tally: RolloutTally) -> None:
+        count = self._await_others(f"slice {part.index} of train_{rollout_id}", rows)
+        with self._timeline.span("train", r=rollout_id, rows=len(part.batch)):
+            self._trainer.accumulate(rows, self._pulse, num_micro_batches=count)
+            if part.ends_step:
+                self._take_step(rollout_id, tally)
+
+    def _take_step(self, rollout_id: RolloutId, tally: RolloutTally) -> None:
+        result = self._trainer.optimizer_step()
+        self._moved = True
+        tally.add_step(result)
+        if result.skipped is not None:
+            self._session.counters["skipped_steps"] += 1
+            _LOG.warning("train_%s: %s", rollout_id, result.skipped)
+            if self._leader is not None:
+                self._session.notify(NoticeKind.STEP_SKIPPED, f"train_{rollout_id}: {result.skipped}")
+
+    def _account(self, rollout_id: RolloutId, pass_index: int, part: TrainingSlice, tally: RolloutTally) -> None:
+        """Audit first, then the commit: what the queue calls consumed has its lines."""
+        facts = gather_rows(self._group, slice_facts(part.batch))
+        if pass_index == 0:
+            tally.facts.extend(facts)
+        if self._leader is None:
+            return
+        self._leader.log_samples(rollout_id, pass_index, facts)
+        if pass_index == 0:
+            self._leader.keep_generations(rollout_id, part)
+        if part.ends_step and pass_index == 0:
+            self._queue.commit_training(self._config.slicing.task, rollout_id, part.step)

@@ -1,0 +1,154 @@
+"""How the actor's ranks find each other: all report to the coordinator, and meet at a store that rank 0 has opened.
+
+Used by the actor's assembly and loop. Every wait has a deadline: the error names a rank that does not come.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from rljob_api.timeouts import absence_seconds, collective_seconds
+from rljob_api.wire.identity import Life
+from rljob_api.wire.ranks import Rendezvous
+from rljob_workers.dcs.errors import CoordinatorRefused
+from rljob_workers.dcs.membership.coordinator_http import CoordinatorClient
+from rljob_workers.dcs.membership.rank_context import RankContext
+from rljob_workers.dcs.membership.session import RankSession
+from rljob_workers.trainers.data_parallel import (
+    DataParallelGroup,
+    GroupBroken,
+    GroupNotComplete,
+    HostedStore,
+    SingleRank,
+    host_store,
+    join_group,
+)
+
+POLL_SECONDS = 5.0
+
+
+BUSY_SECONDS = 60.0
+"""Announced at every turn of the wait, so that nobody is called silent in it."""
+
+
+REFUSED_PAUSE_SECONDS = 0.5
+
+
+def form_group(context: RankContext, session: RankSession) -> DataParallelGroup:
+    """The data-parallel group of this rank's role; blocks, busy by its own word, until every rank is there.
+
+    Raises GroupNotComplete (who has not come in rendezvousTimeoutSeconds), GroupBroken (one that had come was lost),
+    LifeOver (the epoch moved on), CoordinatorUnreachable. Time in which a pod has not begun does not count: that is its
+    platform's.
+    """
+    if context.world_size == 1:
+        return SingleRank()
+    timeout = collective_seconds(context.job.spec.restart_policy)
+    client = CoordinatorClient(context.endpoints)
+    try:
+        hosted = _host(context, client, timeout) if context.global_rank == 0 else None
+        address = _Meeting(context, session, client).address()
+    finally:
+        client.close()
+    try:
+        with session.busy("joining the other ranks", timeout):
+            return join_group(
+                address,
+                context.global_rank,
+                context.world_size,
+                timeout_seconds=timeout,
+                hosted=hosted,
+                on_wait=session.beat_within,
+                counter=context.collective_mark,
+            )
+    except GroupNotComplete as error:  # all had come: one of them was lost since, and it is not this one's fault
+        raise GroupBroken(str(error)) from error
+
+
+class _Meeting:
+    """The wait until all ranks have come."""
+
+    def __init__(self, context: RankContext, session: RankSession, client: CoordinatorClient) -> None:
+        self._context = context
+        self._session = session
+        self._client = client
+        self._limit = float(context.job.spec.restart_policy.rendezvous_timeout_seconds)
+        self._waits_for = "the other ranks"
+
+    def address(self) -> str:
+        """Where they meet."""
+        since, wait = time.monotonic(), 0.0  # the first answer tells at once who is missing
+        while True:
+            with self._session.busy(f"the rendezvous: it waits for {self._waits_for}", BUSY_SECONDS):
+                found = self._ask(wait)
+            wait = min(POLL_SECONDS, self._limit)
+            if found is not None and found.address:
+                return found.address
+            if found is not None and found.absent:
+                since = time.monotonic()
+                self._waits_for = f"{', '.join(found.absent)} to begin"
+            elif found is not None and found.missing:
+                self._waits_for = ", ".join(found.missing)
+            if time.monotonic() - since > self._limit:
+                raise GroupNotComplete(self._sentence())
+
+    def _ask(self, wait: float) -> Rendezvous | None:
+        """None: a coordinator of release 0.1.0 does not know yet where rank 0 listens."""
+        life = self._context.life
+        path = (
+            f"/v1/rendezvous/{_group_name(self._context)}?epoch={life.epoch}&generation={life.generation}"
+            f"&wait={wait}&incarnation={life.incarnation}"
+        )
+        deadline = time.monotonic() + absence_seconds(self._context.job.spec.restart_policy)
+        try:
+            answer = self._client.call("GET", path, None, deadline=deadline, wait=wait)
+        except CoordinatorRefused:
+            time.sleep(REFUSED_PAUSE_SECONDS)
+            return None
+        return Rendezvous.model_validate_json(answer)
+
+    def _sentence(self) -> str:
+        life = self._context.life
+        return (
+            f"rendezvous of {self._context.world_size} ranks in epoch {life.epoch}, generation {life.generation}: "
+            f"{self._waits_for} did not come in {self._limit:g} s (restartPolicy.rendezvousTimeoutSeconds). "
+            "Its log says what it does."
+        )
+
+
+def gather_rows(group: DataParallelGroup, rows: torch.Tensor) -> list[torch.Tensor]:
+    """`rows` [n, columns] of every rank, by rank; n is the same on all (claims give equal shares)."""
+    if group.world == 1:
+        return [rows]
+    everyone = torch.zeros(group.world, *rows.shape, dtype=rows.dtype)
+    everyone[group.rank] = rows
+    group.add_up(everyone, "what the ranks trained on")
+    return list(everyone.unbind(0))
+
+
+def incarnation_of_leader(group: DataParallelGroup, own: Life) -> str:
+    """Incarnation of global rank 0: the folders of checkpoints are named by it. A collective."""
+    number = torch.tensor(int(own.incarnation, 16) if group.rank == 0 else 0)
+    group.add_up(number, "who leads")
+    return f"{number.item():012x}"
+
+
+def _group_name(context: RankContext) -> str:
+    return f"{context.life.key.role.value}-data-parallel"
+
+
+def _host(context: RankContext, client: CoordinatorClient, timeout_seconds: float) -> HostedStore:
+    hosted = host_store(context.endpoints.address, timeout_seconds=timeout_seconds)
+    life, name = context.life, _group_name(context)
+    offer = Rendezvous(
+        group=name,
+        epoch=life.epoch,
+        generation=life.generation,
+        address=hosted.address,
+        incarnation=life.incarnation,
+    )
+    deadline = time.monotonic() + absence_seconds(context.job.spec.restart_policy)
+    client.call("PUT", f"/v1/rendezvous/{name}", offer, deadline=deadline)
+    return hosted

@@ -1,0 +1,154 @@
+"""What global rank 0 of the actor does beside its part of the work: audit lines, samples kept as text, step reports.
+
+Called by the training loop. Audit lines of step s are durable before version s + 1 is published, and so before any
+record that contains s. Kept samples are spread over a rollout by place, whatever their reward.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from rljob_api.names import RolloutId, WeightVersion, partition_name
+from rljob_api.wire.ranks import StepReport
+from rljob_workers import pipeline
+from rljob_workers.dcs.membership.session import RankSession
+from rljob_workers.engines.base import FINISH_CODES
+from rljob_workers.models.tokenizers import TextDecoder
+from rljob_workers.telemetry.sample_logs import GenerationLog, LoggedGeneration, SampleLog, SpanOfVersion, TrainedSample
+from rljob_workers.training.rows import RolloutSummary
+from rljob_workers.transfer_queue.dataset import TrainingSlice
+from rljob_workers.transfer_queue.types import Batch
+
+_FINISH_REASONS = {code: reason for reason, code in FINISH_CODES.items()}
+
+
+def places_to_keep(rollout_id: int, num_rows: int, slice_index: int, num_slices: int, count: int) -> list[int]:
+    """Places in a slice of `num_rows` rows, so that `count` of all slices are kept, evenly.
+
+    One of each stretch of equal length, and in each another one: of other places in their groups.
+    """
+    of_slice = count * (slice_index + 1) // num_slices - count * slice_index // num_slices
+    kept = min(of_slice, num_rows)
+    stretch = num_rows // max(1, kept)
+    return [number * stretch + (number + rollout_id) % stretch for number in range(kept)]
+
+
+class KeptGenerations:
+    """The samples that are kept of each rollout."""
+
+    def __init__(
+        self, log: GenerationLog, decode: TextDecoder, *, per_rollout: int, num_slices: int, samples_per_prompt: int
+    ) -> None:
+        """`decode` leaves special tokens in: what is wrong with a template is seen by them."""
+        self._log = log
+        self._decode = decode
+        self._per_rollout = per_rollout
+        self._num_slices = num_slices
+        self._samples_per_prompt = samples_per_prompt
+
+    def add(self, rollout_id: RolloutId, epoch: int, slice_index: int, batch: Batch) -> None:
+        """Keeps some rows of a slice."""
+        places = places_to_keep(rollout_id, len(batch), slice_index, self._num_slices, self._per_rollout)
+        if places:
+            self._log.append(list(self._logged(rollout_id, epoch, batch, places)))
+
+    def _logged(self, rollout_id: RolloutId, epoch: int, batch: Batch, places: list[int]) -> Iterator[LoggedGeneration]:
+        columns = batch.columns
+        rows = [columns[pipeline.TOKENS].row(place).tolist() for place in places]
+        lengths = [int(columns[pipeline.RESPONSE_LENGTHS].values[place]) for place in places]
+        cuts = [len(row) - length for row, length in zip(rows, lengths, strict=True)]
+        texts = self._decode([part for row, cut in zip(rows, cuts, strict=True) for part in (row[:cut], row[cut:])])
+        for number, place in enumerate(places):
+            advantages = columns[pipeline.ADVANTAGES].row(place)
+            yield LoggedGeneration(
+                rollout=rollout_id,
+                epoch=epoch,
+                group=int(batch.groups[place]),
+                index=int(batch.rows[place]) % self._samples_per_prompt,
+                prompt=texts[2 * number],
+                response=texts[2 * number + 1],
+                prompt_tokens=cuts[number],
+                response_tokens=lengths[number],
+                finish_reason=_FINISH_REASONS[int(columns[pipeline.FINISH_REASONS].values[place])],
+                reward=float(columns[pipeline.REWARDS].values[place]),
+                valid=bool(columns[pipeline.VALID].values[place]),
+                advantage=float(advantages[0]) if len(advantages) else 0.0,
+                versions=[SpanOfVersion(*span) for span in columns[pipeline.VERSION_SPANS].row(place).tolist()],
+            )
+
+
+class Leader:
+    """Global rank 0 of the actor."""
+
+    def __init__(
+        self,
+        session: RankSession,
+        samples: SampleLog | None,
+        generations: KeptGenerations | None,
+        samples_per_prompt: int,
+    ) -> None:
+        """`samples` is None where the audit is off, `generations` where no texts are kept."""
+        self._session = session
+        self._samples = samples
+        self._generations = generations
+        self._samples_per_prompt = samples_per_prompt
+        self._step_began = time.monotonic()
+
+    def begin(self) -> None:
+        """The first step begins now."""
+        self._step_began = time.monotonic()
+
+    def log_samples(self, rollout_id: RolloutId, pass_index: int, facts: Sequence[torch.Tensor]) -> None:
+        """Audit lines of one optimizer step; `facts` as in `stages.train.FACTS`."""
+        if self._samples is None:
+            return
+        epoch = self._session.life.epoch
+        name = partition_name(rollout_id)
+        per_group = self._samples_per_prompt
+        self._samples.append(
+            [
+                TrainedSample(
+                    name,
+                    int(group),
+                    int(row) % per_group,
+                    int(oldest),
+                    rollout_id,
+                    epoch,
+                    pass_index,
+                    reward,
+                    bool(valid),
+                )
+                for row, group, oldest, reward, _, valid, *_ in torch.cat(list(facts)).tolist()
+            ]
+        )
+
+    def keep_generations(self, rollout_id: RolloutId, part: TrainingSlice) -> None:
+        """Keeps the texts of some of its own rows."""
+        if self._generations is not None:
+            self._generations.add(rollout_id, self._session.life.epoch, part.index, part.batch)
+
+    def sync_samples(self) -> None:
+        """Makes the audit lines durable that were logged so far."""
+        if self._samples is not None:
+            self._samples.sync()
+
+    def report(self, rollout_id: RolloutId, summary: RolloutSummary) -> None:
+        """Tells of the trained step, whose version is published."""
+        now = time.monotonic()
+        seconds, self._step_began = now - self._step_began, now
+        report = StepReport(
+            life=self._session.life,
+            step=rollout_id,
+            version=WeightVersion(rollout_id + 1),
+            reward=summary.reward,
+            loss=summary.loss,
+            metrics=dict(summary.metrics),
+            staleness=rollout_id - summary.oldest_version,
+            samples=summary.samples,
+            tokens=summary.tokens,
+            seconds=seconds,
+        )
+        self._session.report_step(report)
