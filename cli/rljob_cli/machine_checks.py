@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from rljob_api.cluster import PRETENDED_DEVICES as PRETENDED
-from rljob_api.engine_spec import EngineKind
 from rljob_api.machine_devices import machine_devices
+from rljob_api.names import EngineKind
 from rljob_api.role_traits import LEADING_ROLE
 from rljob_cli.findings import ANY, Finding, problem, unchecked, warning
 

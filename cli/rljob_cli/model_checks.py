@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rljob_api.backends import TrainerBackend, head_dtype, trainer_backend
 from rljob_api.decoder_config import read_config
-from rljob_api.engine_spec import EngineKind
+from rljob_api.names import EngineKind
 from rljob_cli.family_lookup import family_finding
 from rljob_cli.findings import Finding, problem, unchecked, warning
 from rljob_cli.json_text import parsed

@@ -19,10 +19,9 @@ from rljob_api.device_memory import (
     kv_bytes_per_token,
     trainer_memory,
 )
-from rljob_api.engine_spec import EngineKind
 from rljob_api.machine_devices import MachineDevices
 from rljob_api.model_shape import ModelShape
-from rljob_api.names import Role
+from rljob_api.names import EngineKind, Role
 from rljob_api.role_traits import LEADING_ROLE, TRAITS
 from rljob_api.spec import RLJob, RLJobSpec, RoleSpec
 from rljob_api.topology import RoleTopology, topology_of

@@ -9,7 +9,7 @@ from rljob_api.rule import Rule, RuledModel
 
 MOST_REPLICAS = 1024
 
-ROLLOUT_ROLE: tuple[Rule, ...] = (
+ROLLOUT_SCALE: tuple[Rule, ...] = (
     Rule(
         field="replicas",
         # The API server fills in 1, which nobody can tell from a 1 that somebody gave.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from rljob_api.engine_spec import EngineKind
+from rljob_api.names import EngineKind
 from rljob_api.role_traits import TRAITS
 
 if TYPE_CHECKING:

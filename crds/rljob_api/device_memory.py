@@ -41,8 +41,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rljob_api.backends import TrainerBackend
-from rljob_api.engine_spec import EngineKind, EngineSpec
+from rljob_api.engine_spec import EngineSpec
 from rljob_api.model_shape import ModelShape
+from rljob_api.names import EngineKind
 from rljob_api.spec import Dtype
 
 WITHIN = 1.2

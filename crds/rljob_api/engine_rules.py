@@ -14,7 +14,7 @@ from rljob_api.names import EngineKind
 from rljob_api.rule import Derived, Rule
 
 if TYPE_CHECKING:
-    from rljob_api import spec
+    from rljob_api.spec import RolloutRoleSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ _TAKEN = (
 )
 """Written in full, as `--flag VALUE` or `--flag=VALUE`."""
 
-_OF_THE_CPU = _Taken("attention-backend sampling-backend", "without gpus RLJob chooses what a server computes with.")
+CPU_FLAGS = _Taken("attention-backend sampling-backend", "without gpus RLJob chooses what a server computes with.")
 
 _TAKEN_VARIABLES = {
     "CUDA_VISIBLE_DEVICES": "gpus and tensorParallel say which devices an engine sees.",
@@ -66,25 +66,27 @@ _IS_SGLANG = f"(has(self.engine) && has(self.engine.kind) ? self.engine.kind == 
 _SHARE = "(has(self.engine) && has(self.engine.tensorParallel) ? self.engine.tensorParallel : 1)"
 
 
-def _pattern(taken: _Taken) -> str:
+def flag_pattern(taken: _Taken) -> str:
+    """The regular expression of an argument that is one of these flags, for Python and CEL."""
     return f"^--({'|'.join(taken.flags.split())})(=|$)"
 
 
-def _given(args: list[str], taken: _Taken) -> list[str]:
-    pattern = re.compile(_pattern(taken))
+def given_flags(args: list[str], taken: _Taken) -> list[str]:
+    """Those of `args` that are one of these flags."""
+    pattern = re.compile(flag_pattern(taken))
     return [arg for arg in args if pattern.search(arg)]
 
 
 def _flags_are_ours(taken: _Taken) -> Rule:
-    pattern = _pattern(taken)
+    pattern = flag_pattern(taken)
     return Rule(
         field="args",
-        holds=lambda engine: not _given(engine.args, taken),
+        holds=lambda engine: not given_flags(engine.args, taken),
         sentence=f"{{flag}} is not yours to give: {taken.instead} Remove it from args.",
         cel=f"!{_ARGS}.exists(arg, arg.matches('{pattern}'))",
         derived={
             "flag": Derived(
-                lambda engine: _given(engine.args, taken)[0], f"{_ARGS}.filter(arg, arg.matches('{pattern}'))[0]"
+                lambda engine: given_flags(engine.args, taken)[0], f"{_ARGS}.filter(arg, arg.matches('{pattern}'))[0]"
             )
         },
     )
@@ -105,22 +107,22 @@ ENGINE: tuple[Rule, ...] = (
 )
 
 
-def _has_whole_engines(role: spec.RolloutRoleSpec) -> bool:
+def _has_whole_engines(role: RolloutRoleSpec) -> bool:
     share = role.engine.tensor_parallel
     return share == 1 or (role.gpus > 0 and role.gpus % share == 0)
 
 
-def _is_one_rank_for_each_engine(role: spec.RolloutRoleSpec) -> bool:
+def _is_one_rank_for_each_engine(role: RolloutRoleSpec) -> bool:
     if role.gpus == 0 or role.ranks_per_pod is None or not _has_whole_engines(role):
         return True
     return role.ranks_per_pod * role.engine.tensor_parallel == role.gpus
 
 
-def _first_of_the_cpu(role: spec.RolloutRoleSpec) -> str:
-    return _given(role.engine.args, _OF_THE_CPU)[0]
+def _first_of_the_cpu(role: RolloutRoleSpec) -> str:
+    return given_flags(role.engine.args, CPU_FLAGS)[0]
 
 
-def engine_kind(role: spec.RolloutRoleSpec) -> EngineKind:
+def engine_kind(role: RolloutRoleSpec) -> EngineKind:
     """The engine's kind: as given, else SGLang where it computes on GPUs.
 
     For the manifest of a new job, and not for one that is resolved: there `engine.kind` says it.
@@ -130,7 +132,7 @@ def engine_kind(role: spec.RolloutRoleSpec) -> EngineKind:
     return EngineKind.SGLANG
 
 
-ROLLOUT_ROLE: tuple[Rule, ...] = (
+ROLLOUT_ENGINE: tuple[Rule, ...] = (
     Rule(
         field="engine.args",
         holds=lambda role: engine_kind(role) == "SGLang" or not role.engine.args,
@@ -178,11 +180,13 @@ ROLLOUT_ROLE: tuple[Rule, ...] = (
     ),
     Rule(
         field="engine.args",
-        holds=lambda role: role.gpus > 0 or not _given(role.engine.args, _OF_THE_CPU),
-        sentence=f"{{flag}} is not yours to give: {_OF_THE_CPU.instead} Remove it from args or give gpus.",
-        cel=f"{_GPUS} > 0 || !{_ROLES_ARGS}.exists(arg, arg.matches('{_pattern(_OF_THE_CPU)}'))",
+        holds=lambda role: role.gpus > 0 or not given_flags(role.engine.args, CPU_FLAGS),
+        sentence=f"{{flag}} is not yours to give: {CPU_FLAGS.instead} Remove it from args or give gpus.",
+        cel=f"{_GPUS} > 0 || !{_ROLES_ARGS}.exists(arg, arg.matches('{flag_pattern(CPU_FLAGS)}'))",
         derived={
-            "flag": Derived(_first_of_the_cpu, f"{_ROLES_ARGS}.filter(arg, arg.matches('{_pattern(_OF_THE_CPU)}'))[0]")
+            "flag": Derived(
+                _first_of_the_cpu, f"{_ROLES_ARGS}.filter(arg, arg.matches('{flag_pattern(CPU_FLAGS)}'))[0]"
+            )
         },
     ),
 )

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, field_validator
 
-from rljob_api import engine_rules
-from rljob_api.names import EngineKind as EngineKind
+from rljob_api.engine_rules import ENGINE
+from rljob_api.names import EngineKind
 from rljob_api.rule import RuledModel
 
 _VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
@@ -23,7 +23,7 @@ EngineArgument = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 class EngineSpec(RuledModel):
     """What generates. Each engine is a process of its own (with tensorParallel several), which outlives its ranks."""
 
-    rules = engine_rules.ENGINE
+    rules = ENGINE
 
     kind: EngineKind = EngineKind.TORCH
     """Torch: a small server of our own, for small models and for machines without GPUs. SGLang: the one of that name,

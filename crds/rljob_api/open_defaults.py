@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from rljob_api.engine_rules import engine_kind
-from rljob_api.engine_spec import EngineKind
-from rljob_api.names import Role
+from rljob_api.names import EngineKind, Role
 from rljob_api.revision import Change, row_of
 from rljob_api.role_traits import FORWARD_ROLES, LEADING_ROLE, PROXIMAL_ROLE, TRAITS, field_name
 from rljob_api.spec import DeviceOwner, Dtype, RLJobSpec, RoleSpec, RolesSpec

@@ -18,13 +18,13 @@ from rljob_api.topology import topology_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rljob_api import spec
+    from rljob_api.spec import ModelConfig, RLJobSpec, RoleSpec
 
 
 _SPECIAL = len(SPECIAL_TOKENS)
 
 
-def _vocabulary_covers_tokenizer(model: spec.ModelConfig) -> bool:
+def _vocabulary_covers_tokenizer(model: ModelConfig) -> bool:
     return model.vocab_size is None or model.vocab_size >= tokenizer_size(model.tokenizer)
 
 
@@ -38,12 +38,12 @@ _TRAINERS = f"({_ACTOR}.replicas * {_TRAINERS_PER_POD})"
 _TRAINERS_IN_WORDS = "{trainers} actor ranks ({roles.actor.replicas} replicas x {trainersPerPod} ranks per pod)"
 
 
-def _num_trainers(job: spec.RLJobSpec) -> int:
+def _num_trainers(job: RLJobSpec) -> int:
     """Data-parallel ranks."""
     return topology_of(job.roles, LEADING_ROLE).num_ranks
 
 
-def _trainers_per_pod(job: spec.RLJobSpec) -> int:
+def _trainers_per_pod(job: RLJobSpec) -> int:
     return topology_of(job.roles, LEADING_ROLE).ranks_per_pod
 
 
@@ -60,23 +60,23 @@ _ENGINE_IS_SIM = (
 )
 
 
-def _is_simulated(job: spec.RLJobSpec) -> bool:
+def _is_simulated(job: RLJobSpec) -> bool:
     return job.roles.rollout.engine.kind == "Sim"
 
 
-def _is_simulated_by_both(job: spec.RLJobSpec) -> bool:
+def _is_simulated_by_both(job: RLJobSpec) -> bool:
     backend = job.roles.actor.backend
     return backend is None or (backend is TrainerBackend.SIM) == _is_simulated(job)
 
 
-def _slices_reach_all_ranks(job: spec.RLJobSpec) -> bool:
+def _slices_reach_all_ranks(job: RLJobSpec) -> bool:
     slices = job.training.iters_per_train_update
     if job.training.global_batch_size % slices:
         return True  # a rule of its own says so
     return job.training.global_batch_size % (slices * _num_trainers(job)) == 0
 
 
-def _groups_reach_all_ranks(job: spec.RLJobSpec) -> bool:
+def _groups_reach_all_ranks(job: RLJobSpec) -> bool:
     training = job.training
     shares = training.iters_per_train_update * _num_trainers(job)
     if training.claim_policy != "Group" or training.global_batch_size % shares:
@@ -84,12 +84,12 @@ def _groups_reach_all_ranks(job: spec.RLJobSpec) -> bool:
     return training.global_batch_size % (shares * job.rollout.samples_per_prompt) == 0
 
 
-def _answers_have_labels(job: spec.RLJobSpec) -> bool:
+def _answers_have_labels(job: RLJobSpec) -> bool:
     scored_otherwise = job.data.reasoning_gym is not None or job.rollout.reward.custom is not None
     return scored_otherwise or job.data.label_key is not None
 
 
-def _answers_fit_positions(job: spec.RLJobSpec) -> bool:
+def _answers_fit_positions(job: RLJobSpec) -> bool:
     config = job.model.config
     return config is None or job.rollout.sampling.max_new_tokens < config.max_position_embeddings
 
@@ -313,12 +313,12 @@ _SHARING_ROLES = tuple(role for role in Role if TRAITS[role].loads_model and not
 """Those whose work may lie beside the trainer's on one device."""
 
 
-def _num_devices(role: spec.RoleSpec | None) -> int:
+def _num_devices(role: RoleSpec | None) -> int:
     return 0 if role is None else role.most_replicas * role.gpus
 
 
-def _shares_what_there_is(role: Role) -> Callable[[spec.RLJobSpec], bool]:
-    def holds(job: spec.RLJobSpec) -> bool:
+def _shares_what_there_is(role: Role) -> Callable[[RLJobSpec], bool]:
+    def holds(job: RLJobSpec) -> bool:
         given = job.roles.of(role)
         if given is None or given.share_devices_with is None:
             return True

@@ -8,15 +8,32 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, field_validator
 
-from rljob_api import autoscaling_spec, engine_rules, rules
-from rljob_api.autoscaling_spec import AutoscalingSpec
+from rljob_api.autoscaling_spec import ROLLOUT_SCALE, AutoscalingSpec
 from rljob_api.backends import TrainerBackend
 from rljob_api.base import ApiModel
+from rljob_api.engine_rules import ROLLOUT_ENGINE
 from rljob_api.engine_spec import EngineSpec
 from rljob_api.infrastructure_spec import InfrastructureSpec, ResourcesSpec
 from rljob_api.names import Role, Scope
 from rljob_api.quantity import Quantity
 from rljob_api.rule import RuledModel
+from rljob_api.rules import (
+    BACKOFF,
+    CHECKPOINT_VOLUME,
+    DATA,
+    FAILURE_RULE,
+    MODEL,
+    MODEL_CONFIG,
+    OPTIMIZER,
+    RESTART_POLICY,
+    RESTART_TABLE,
+    REWARD,
+    REWARD_FAILURE,
+    ROLE,
+    SPEC,
+    TOKENIZER,
+    TRAINING,
+)
 from rljob_api.scheduling import SchedulingSpec
 from rljob_api.simulation import SimulationSpec
 
@@ -60,7 +77,7 @@ class TokenizerKind(StrEnum):
 class TokenizerConfig(RuledModel):
     """The tokenizer of a model made from a config."""
 
-    rules = rules.TOKENIZER
+    rules = TOKENIZER
 
     kind: TokenizerKind = TokenizerKind.CHARACTER
     """Character: one token per character of `alphabet`. Byte: one token per UTF-8 byte. Both add tokens for the end of
@@ -80,7 +97,7 @@ class TokenizerConfig(RuledModel):
 class ModelConfig(RuledModel):
     """A model with random weights; version 0 is materialised once from `seed`."""
 
-    rules = rules.MODEL_CONFIG
+    rules = MODEL_CONFIG
 
     architecture: Architecture = Architecture.QWEN3
     """Family of the model."""
@@ -113,7 +130,7 @@ class ModelConfig(RuledModel):
 class ModelSpec(RuledModel):
     """Exactly one of `path` and `config`."""
 
-    rules = rules.MODEL
+    rules = MODEL
 
     path: str | None = Field(default=None, min_length=1, max_length=4096)
     """A Hugging Face checkpoint folder (config.json, safetensors, tokenizer)."""
@@ -145,7 +162,7 @@ class ReasoningGymSpec(ApiModel):
 class DataSpec(RuledModel):
     """Exactly one of `prompts` and `reasoningGym`."""
 
-    rules = rules.DATA
+    rules = DATA
 
     prompts: str | None = Field(default=None, min_length=1, max_length=4096)
     """A JSONL file, one prompt a line. A relative path is relative to the manifest."""
@@ -288,7 +305,7 @@ class FailedReward(StrEnum):
 class RewardFailureSpec(RuledModel):
     """What becomes of samples whose reward raises, hangs, or returns None for them."""
 
-    rules = rules.REWARD_FAILURE
+    rules = REWARD_FAILURE
 
     retries: int = Field(default=3, ge=0, le=100)
     """Further calls for the samples of a prompt, before they count as failed. All of them together, each as long as
@@ -308,7 +325,7 @@ class RewardSpec(RuledModel):
     None of them: exact match for `prompts`, `score_answer` for `reasoningGym`.
     """
 
-    rules = rules.REWARD
+    rules = REWARD
 
     exact_match: ExactMatchSpec | None = None
     """The answer must equal the label."""
@@ -363,7 +380,7 @@ class Schedule(StrEnum):
 class OptimizerSpec(RuledModel):
     """AdamW."""
 
-    rules = rules.OPTIMIZER
+    rules = OPTIMIZER
 
     learning_rate: float = Field(default=1e-6, gt=0, le=1)
     """After the warm-up."""
@@ -401,7 +418,7 @@ class ClaimPolicy(StrEnum):
 class TrainingSpec(RuledModel):
     """How a rollout is trained on."""
 
-    rules = rules.TRAINING
+    rules = TRAINING
 
     global_batch_size: int = Field(ge=1, le=1_000_000_000)
     """Samples of one optimizer step, over all data-parallel ranks; divides batchSize x samplesPerPrompt."""
@@ -450,7 +467,7 @@ class DeviceOwner(StrEnum):
 class RoleSpec(RuledModel):
     """Size and shape of one role. Its ranks, the processes that do its work, are replicas x ranks of each pod."""
 
-    rules = rules.ROLE
+    rules = ROLE
 
     replicas: int = Field(default=1, ge=1, le=1024)
     """Pods."""
@@ -503,7 +520,7 @@ class ActorSpec(RoleSpec):
 class RolloutRoleSpec(RoleSpec):
     """Size and shape of the rollouts, and what generates in them."""
 
-    rules = (*engine_rules.ROLLOUT_ROLE, *autoscaling_spec.ROLLOUT_ROLE)
+    rules = (*ROLLOUT_ENGINE, *ROLLOUT_SCALE)
 
     engine: EngineSpec = EngineSpec()
     """The inference server behind each rank."""
@@ -674,7 +691,7 @@ class OnDelete(StrEnum):
 class CheckpointVolumeSpec(RuledModel):
     """The volume of the checkpoints. On a cluster only."""
 
-    rules = rules.CHECKPOINT_VOLUME
+    rules = CHECKPOINT_VOLUME
 
     claim_name: str | None = Field(default=None, min_length=1, max_length=253)
     """A claim of yours, which is never deleted; null makes one named `NAME-checkpoints`."""
@@ -715,7 +732,7 @@ class BackoffSpec(RuledModel):
     n falls back to 1 once a step was recorded after the last restart.
     """
 
-    rules = rules.BACKOFF
+    rules = BACKOFF
 
     initial_seconds: float = Field(default=0.0, ge=0, le=86400)
     """Delay before the first; 0 means none at all."""
@@ -728,7 +745,7 @@ class BackoffSpec(RuledModel):
 class RestartTableSpec(RuledModel):
     """Overrides of single rows of the restart table; null keeps the default. Actor takes only Global."""
 
-    rules = rules.RESTART_TABLE
+    rules = RESTART_TABLE
 
     actor: Scope | None = None
     """Default Global, and nothing else."""
@@ -764,7 +781,7 @@ class RuleAction(StrEnum):
 class FailureRuleSpec(RuledModel):
     """A rule for failures; the first that matches applies. At least one of exitCodes and podReasons."""
 
-    rules = rules.FAILURE_RULE
+    rules = FAILURE_RULE
 
     name: str = Field(min_length=1, max_length=63)
     """Named in events."""
@@ -783,7 +800,7 @@ class FailureRuleSpec(RuledModel):
 class RestartPolicySpec(RuledModel):
     """What is restarted when something fails."""
 
-    rules = rules.RESTART_POLICY
+    rules = RESTART_POLICY
 
     table: RestartTableSpec = RestartTableSpec()
     """What the failure of a role restarts: Global, the whole job; InPlace, its pod alone."""
@@ -850,7 +867,7 @@ class TelemetrySpec(ApiModel):
 class RLJobSpec(RuledModel):
     """One disaggregated reinforcement-learning job."""
 
-    rules = rules.SPEC
+    rules = SPEC
 
     mode: Mode = Mode.FULLY_ASYNC
     """FullyAsync: every role has processes of its own and streams."""

@@ -11,7 +11,7 @@ import orjson
 from pydantic import ValidationError
 
 from rljob_api.cluster import config_name
-from rljob_api.engine_spec import EngineKind
+from rljob_api.names import EngineKind
 from rljob_api.open_defaults import Kept, Place, resolve
 from rljob_api.problems import first_problem, sentences
 from rljob_api.revision import revision

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rljob_api.backends import Preloads
-from rljob_api.engine_spec import EngineKind
+from rljob_api.names import EngineKind
 from rljob_api.spec import RLJobSpec
 from rljob_workers.dcs.errors import LifeOver
 from rljob_workers.dcs.membership.rank_context import RankContext

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from rljob_api.backends import Preloads, TrainerBackend, head_dtype, preloads_of
-from rljob_api.engine_spec import EngineKind
-from rljob_api.names import Role
+from rljob_api.names import EngineKind, Role
 from rljob_api.spec import RLJobSpec
 from tests.unit.api.manifests import changed
 

@@ -6,7 +6,7 @@ import pytest
 
 from rljob_api.backends import head_dtype
 from rljob_api.crd import spec_schema
-from rljob_api.engine_spec import EngineKind
+from rljob_api.names import EngineKind
 from rljob_api.open_defaults import Kept, Place, Resolution, resolve
 from rljob_api.revision import refused_changes, revision
 from rljob_api.spec import RLJobSpec

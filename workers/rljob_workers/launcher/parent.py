@@ -20,8 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from rljob_api.backends import Preloads, TrainerBackend
-from rljob_api.engine_spec import EngineKind
-from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_SUCCEEDED
+from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_SUCCEEDED, EngineKind
 from rljob_api.wire.identity import Endpoints
 from rljob_api.wire.processes import LauncherExited, LauncherSpawned, ParentReady, SpawnLauncher
 from rljob_workers.launcher.preload import limit_thread_pools, preload, require_single_thread

@@ -11,7 +11,7 @@ import importlib
 import socket
 from pathlib import Path
 
-from rljob_api.engine_spec import EngineKind
+from rljob_api.names import EngineKind
 from rljob_workers.engines.backend import EngineBackend, EngineSettings, EngineSite, Fork, Ready
 from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient
 
