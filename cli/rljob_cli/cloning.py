@@ -25,9 +25,12 @@ from rljob_api.cluster import (
     checkpoint_claim_name,
 )
 from rljob_api.problems import sentences
-from rljob_api.role_traits import TRAITS
-from rljob_api.run_identity import read_kept_spec
-from rljob_api.spec import AccessMode, CheckpointVolumeSpec, Metadata, ModelSpec, RLJob, RLJobSpec, RoleSpec
+from rljob_api.revision import read_kept_spec
+from rljob_api.roles import TRAITS
+from rljob_api.spec import Metadata, RLJob, RLJobSpec
+from rljob_api.spec.checkpoint import AccessMode, CheckpointVolumeSpec
+from rljob_api.spec.model import ModelSpec
+from rljob_api.spec.roles import RoleSpec
 
 PARENT_DIR = "/var/lib/rljob-parent"
 """Where the pods of a clone see the volume of the job that it goes on from."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rljob_api.crd import GROUP, PLURAL, VERSION
+from rljob_api.generate.crd import GROUP, PLURAL, VERSION
 from rljob_api.names import EXIT_FAILED
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from rljob_api.machine_devices import machine_devices
-from rljob_api.model_shape import model_shape
+from rljob_api.machine.devices import machine_devices
+from rljob_api.model_files.size import model_shape
 from rljob_cli.findings import Level
 from rljob_cli.manifests import refuse
 from rljob_cli.reward_trial import trial_findings

@@ -15,8 +15,14 @@ from typing import Any
 
 import orjson
 
-from rljob_api.families import family_problem
-from rljob_api.family_proofs import EXIT_NOT_PROVEN, FamilyProof, NotProven, kept_proof, needs_proof
+from rljob_api.model_files.families import (
+    EXIT_NOT_PROVEN,
+    FamilyProof,
+    NotProven,
+    family_problem,
+    kept_proof,
+    needs_proof,
+)
 from rljob_cli.findings import Finding, problem, unchecked
 from rljob_cli.json_text import parsed
 

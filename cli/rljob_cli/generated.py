@@ -9,7 +9,7 @@ def crd() -> None:
 
     Apply it with: rljob crd | kubectl apply --server-side -f -
     """
-    from rljob_api.crd import crd_text
+    from rljob_api.generate.crd import crd_text
 
     click.echo(crd_text(), nl=False)
 
@@ -17,6 +17,6 @@ def crd() -> None:
 @click.command()
 def docs() -> None:
     """Print the reference of the spec as Markdown: every field, its type, default and meaning."""
-    from rljob_api.reference import reference
+    from rljob_api.generate.reference import reference
 
     click.echo(reference(), nl=False)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rljob_api.bounded_text import without_middle
+from rljob_api.base import without_middle
 from rljob_cli.generations import Line
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 from pydantic import ValidationError
 
-from rljob_api.open_defaults import Kept
+from rljob_api.open_defaults import RetainedDefaults
 from rljob_api.spec import RLJobSpec
 
 _MANIFEST = "job.json"
@@ -29,10 +29,10 @@ class EarlierRun:
     out: Path | None
     """As `--out` says it; None: the folder of the job's name."""
 
-    def kept(self, name: str) -> Kept | None:
+    def kept(self, name: str) -> RetainedDefaults | None:
         """What it began with. None, too, where its manifest cannot be read: the start itself refuses such a folder."""
         try:
             stored = orjson.loads((run_folder(self.out, name) / _MANIFEST).read_bytes())
-            return Kept.of(RLJobSpec.model_validate(stored["spec"]))
+            return RetainedDefaults.of(RLJobSpec.model_validate(stored["spec"]))
         except (OSError, ValueError, TypeError, KeyError, ValidationError):
             return None

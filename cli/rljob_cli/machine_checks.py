@@ -12,16 +12,16 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from rljob_api.cluster import PRETENDED_DEVICES as PRETENDED
-from rljob_api.machine_devices import machine_devices
+from rljob_api.machine.devices import machine_devices
 from rljob_api.names import EngineKind
-from rljob_api.role_traits import LEADING_ROLE
+from rljob_api.roles import LEADING_ROLE
 from rljob_cli.findings import ANY, Finding, problem, unchecked, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rljob_api.engine_spec import EngineSpec
     from rljob_api.spec import RLJobSpec
+    from rljob_api.spec.engine import EngineSpec
 
 FIELD = "spec.roles.rollout.engine"
 _KIND = (f"{FIELD}.kind", "spec.roles.rollout.gpus")

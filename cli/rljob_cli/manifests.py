@@ -13,11 +13,18 @@ import click
 from pydantic import ValidationError
 
 from rljob_api.cluster_rules import cluster_problems
-from rljob_api.manifest import ManifestError, document_of, job_of, read_manifest, resolve_paths
+from rljob_api.manifest import (
+    ManifestError,
+    document_of,
+    job_of,
+    other_problems,
+    read_manifest,
+    resolve_paths,
+    salvaged,
+)
 from rljob_api.names import EXIT_BAD_MANIFEST
-from rljob_api.open_defaults import Choice, Place, Resolution, kept_against_new, resolve
+from rljob_api.open_defaults import Platform, Resolution, ResolvedDefault, kept_against_new, resolve
 from rljob_api.problems import sentences
-from rljob_api.salvage import other_problems, salvaged
 from rljob_cli.findings import ANY, Finding, Findings, Level, Lines, independent, problem, warning
 from rljob_cli.kept_defaults import EarlierRun
 from rljob_cli.machine_checks import machine_findings
@@ -43,7 +50,7 @@ class Examined:
     lines: Lines
     refused: frozenset[str]
     """Paths of fields that were refused: there is a problem for each."""
-    choices: tuple[Choice, ...] = field(default=())
+    choices: tuple[ResolvedDefault, ...] = field(default=())
     """Defaults that depended on the rest of the job."""
 
     def told(self, level: Level) -> list[str]:
@@ -51,7 +58,7 @@ class Examined:
         return [self.lines.located(text) for text in self.findings.of(level)]
 
 
-def examine(path: Path, place: Place = Place.MACHINE, earlier: EarlierRun | None = None) -> Examined:
+def examine(path: Path, place: Platform = Platform.MACHINE, earlier: EarlierRun | None = None) -> Examined:
     """All problems at once. ManifestError where there is no YAML to look at.
 
     `earlier`: the run that may be gone on with, whose defaults stay.
@@ -78,12 +85,12 @@ def examine(path: Path, place: Place = Place.MACHINE, earlier: EarlierRun | None
     return Examined(job, findings, lines, refused, resolution.choices)
 
 
-def _found(job: RLJob, resolution: Resolution, place: Place, refused: frozenset[str]) -> Iterator[Finding]:
+def _found(job: RLJob, resolution: Resolution, place: Platform, refused: frozenset[str]) -> Iterator[Finding]:
     """What is found in a job whose defaults are resolved. `refused`: fields that it was salvaged from."""
     yield from (problem(text, *_DEVICES) for text in resolution.problems)
     if not refused:
         yield from map(problem, _broken_rules(job.spec))
-    if place is Place.CLUSTER:
+    if place is Platform.CLUSTER:
         yield from map(problem, cluster_problems(job.spec, has_begun=False, refused=refused))
     else:
         yield from machine_findings(job.spec)

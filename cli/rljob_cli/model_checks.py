@@ -9,9 +9,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rljob_api.backends import TrainerBackend, head_dtype, trainer_backend
-from rljob_api.decoder_config import read_config
+from rljob_api.model_files.decoder_config import read_config
 from rljob_api.names import EngineKind
+from rljob_api.spec import head_dtype, trainer_backend
+from rljob_api.spec.roles import TrainerBackend
 from rljob_cli.family_lookup import family_finding
 from rljob_cli.findings import Finding, problem, unchecked, warning
 from rljob_cli.json_text import parsed
@@ -19,7 +20,8 @@ from rljob_cli.json_text import parsed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from rljob_api.spec import ModelSpec, RLJobSpec
+    from rljob_api.spec import RLJobSpec
+    from rljob_api.spec.model import ModelSpec
 
 _CHECKPOINT_FILES = (
     (("config.json",), "its config"),

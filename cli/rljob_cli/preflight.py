@@ -9,20 +9,21 @@ import difflib
 import json
 from collections.abc import Collection, Iterator
 
-from rljob_api.open_defaults import Place
-from rljob_api.spec import ReasoningGymSpec, RLJob
+from rljob_api.open_defaults import Platform
+from rljob_api.spec import RLJob
+from rljob_api.spec.data import ReasoningGymSpec
 from rljob_cli.findings import Finding, Findings, problem, unchecked
 from rljob_cli.model_checks import model_findings
 from rljob_cli.prompt_checks import prompt_findings
 from rljob_cli.reward_lookup import reward_problem
 
 
-def preflight(job: RLJob, place: Place = Place.MACHINE, refused: Collection[str] = ()) -> Findings:
+def preflight(job: RLJob, place: Platform = Platform.MACHINE, refused: Collection[str] = ()) -> Findings:
     """What is missing, unreadable, or not what was meant. For a cluster what is not here is not looked at.
 
     `refused`: paths of fields that the job was salvaged from.
     """
-    spec, is_elsewhere = job.spec, place is Place.CLUSTER
+    spec, is_elsewhere = job.spec, place is Platform.CLUSTER
     findings = Findings()
     findings.add(model_findings(spec, is_elsewhere=is_elsewhere))
     reward = spec.rollout.reward.custom

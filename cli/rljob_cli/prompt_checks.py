@@ -13,8 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rljob_api.spec import ModelSpec, RLJobSpec, TokenizerKind
-from rljob_api.tokenizer_size import alphabet_of
+from rljob_api.spec import RLJobSpec
+from rljob_api.spec.model import ModelSpec, TokenizerKind, alphabet_of
 from rljob_cli.findings import Finding, independent, problem, unchecked, warning
 from rljob_cli.json_text import parsed
 from rljob_cli.model_checks import has_chat_template, json_object, max_positions

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
-from rljob_api.checkpoint_interval import checkpoint_interval
 from rljob_api.manifest import ManifestError, parse_manifest, read_manifest, render_manifest, resolve_paths
-from rljob_api.open_defaults import Place, resolve
+from rljob_api.model_files.size import checkpoint_interval
+from rljob_api.open_defaults import Platform, resolve
 from rljob_api.spec import RLJob
 from rljob_cli.findings import Lines
 from rljob_cli.manifests import refuse
@@ -34,7 +34,7 @@ def render(file: Path, *, kubernetes: bool, config: Path | None) -> None:
     lines = Lines(str(file), written)
     try:
         job = parse_manifest(written, str(file))
-        resolution = resolve(job.spec, Place.CLUSTER if kubernetes else Place.MACHINE)
+        resolution = resolve(job.spec, Platform.CLUSTER if kubernetes else Platform.MACHINE)
         if resolution.problems:
             raise ManifestError(list(resolution.problems))
         job = job.model_copy(update={"spec": resolution.spec})

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import click
 
 from rljob_api.names import Role
-from rljob_api.role_traits import field_name
+from rljob_api.roles import field_name
 from rljob_api.status import Phase
 from rljob_cli.cluster import Cluster, ClusterProblem, Unreachable, give_up
 

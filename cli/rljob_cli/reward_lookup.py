@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from rljob_api.spec import RewardFunctionSpec
+from rljob_api.spec.rollout import RewardFunctionSpec
 
 
 def reward_problem(reward: RewardFunctionSpec) -> str | None:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rljob_api.spec import DataSpec, ModelSpec, RLJobSpec, TokenizerKind
+from rljob_api.spec import RLJobSpec
+from rljob_api.spec.data import DataSpec
+from rljob_api.spec.model import ModelSpec, TokenizerKind
 from rljob_cli.json_text import parsed
 
 CHARACTERS_PER_TOKEN = 3

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from rljob_api.cluster_fields import given_cluster_fields
+from rljob_api.cluster_rules import given_cluster_fields
 from rljob_api.names import EngineKind
 from rljob_cli.extras import extra_problem
 from rljob_cli.kept_defaults import EarlierRun, run_folder

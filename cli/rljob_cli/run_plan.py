@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rljob_api.backends import TrainerBackend, head_dtype, trainer_backend
-from rljob_api.checkpoint_interval import fitting_interval
-from rljob_api.device_memory import (
+from rljob_api.machine.devices import MachineDevices
+from rljob_api.machine.memory import (
     Pass,
     ProcessMemory,
     engine_memory,
@@ -19,12 +18,11 @@ from rljob_api.device_memory import (
     kv_bytes_per_token,
     trainer_memory,
 )
-from rljob_api.machine_devices import MachineDevices
-from rljob_api.model_shape import ModelShape
+from rljob_api.model_files.size import ModelShape, fitting_interval
 from rljob_api.names import EngineKind, Role
-from rljob_api.role_traits import LEADING_ROLE, TRAITS
-from rljob_api.spec import RLJob, RLJobSpec, RoleSpec
-from rljob_api.topology import RoleTopology, topology_of
+from rljob_api.roles import LEADING_ROLE, TRAITS, RoleTopology, topology_of
+from rljob_api.spec import RLJob, RLJobSpec, head_dtype, trainer_backend
+from rljob_api.spec.roles import RoleSpec, TrainerBackend
 from rljob_api.wire.identity import PodKey
 from rljob_cli.row_lengths import RowLengths
 from rljob_operator.local.device_placement import PodDevices, placement_order

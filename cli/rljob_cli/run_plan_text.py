@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rljob_api.device_memory import WITHIN
+from rljob_api.machine.memory import WITHIN
 from rljob_cli.run_plan import PlannedDevice, PlannedProcess, RunPlan
 
 if TYPE_CHECKING:

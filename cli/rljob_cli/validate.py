@@ -10,7 +10,7 @@ import click
 
 from rljob_api.manifest import ManifestError
 from rljob_api.names import EXIT_BAD_MANIFEST
-from rljob_api.open_defaults import Place
+from rljob_api.open_defaults import Platform
 from rljob_cli.findings import Level, any_overlaps
 from rljob_cli.manifests import Examined, examine, refuse
 from rljob_cli.reward_trial import TRIED, trial_findings
@@ -50,7 +50,7 @@ def validate(file: Path, *, cluster: bool, static: bool, output: Literal["text",
     Prints one sentence for each problem, warning and thing that cannot be checked here, and exits with 64 if there is
     any problem.
     """
-    place = Place.CLUSTER if cluster else Place.MACHINE
+    place = Platform.CLUSTER if cluster else Platform.MACHINE
     try:
         examined = examine(file, place)
     except ManifestError as error:
@@ -61,13 +61,13 @@ def validate(file: Path, *, cluster: bool, static: bool, output: Literal["text",
     _end(file, told, [examined.lines.located(str(choice)) for choice in examined.choices], output)
 
 
-def _try_reward(examined: Examined, place: Place) -> None:
+def _try_reward(examined: Examined, place: Platform) -> None:
     """Only where all that it needs is here, and none of it was refused."""
     if examined.job is None or any_overlaps(TRIED, examined.refused):
         return
     if any(text.startswith(TRIED) for text in examined.findings.problems):
         return
-    if place is Place.CLUSTER and examined.findings.of(Level.UNCHECKED):
+    if place is Platform.CLUSTER and examined.findings.of(Level.UNCHECKED):
         return
     examined.findings.add(trial_findings(examined.job.spec))
 

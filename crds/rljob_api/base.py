@@ -1,20 +1,37 @@
-"""The bases of API models: camelCase outside, snake_case inside, frozen. They differ in what unknown fields come to."""
+"""The bases of API models: camelCase outside, snake_case inside, frozen; and texts of bounded length.
+
+The bases differ in how they treat unknown fields. Anyone may import it.
+"""
 
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field
 from pydantic.alias_generators import to_camel
 
-from rljob_api.bounded_text import cut
+
+def cut(text: str, limit: int) -> str:
+    """At most `limit` characters, of which the last three are dots where the text goes on."""
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def without_middle(text: str, limit: int, hint: str = "") -> str:
+    """A text of more than `limit` characters without those in its middle, and how many they are; `hint` says more."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n[{len(text) - 2 * half} characters left out{hint}]\n{text[-half:]}"
+
 
 OPEN = Field(union_mode="left_to_right")
 """For a field `Annotated[SomeEnum | str, OPEN]`: a word of another version that the enum lacks stays a word."""
+
 
 LONGEST_WORDS = 8192
 
 
 Words = Annotated[str, AfterValidator(lambda text: cut(text, LONGEST_WORDS))]
 """What somebody says, for people to read; longer words are cut where they come in."""
+
 
 MOST_NAMES = 1000
 
@@ -27,6 +44,7 @@ def _counted(value: object) -> object:
 
 FEW_NAMES = BeforeValidator(_counted)
 """For a map in a message whose names are roles, tasks or metrics: it is refused before each entry is looked at."""
+
 
 ONE_PROBLEM = FailFast()
 """For a list in a message: it is refused at its first wrong entry. Whoever sends a hundred thousand of them gets no

@@ -1,22 +1,22 @@
-"""Rules that hold for a job on a cluster only: on one machine the same manifest is right.
+"""What holds for a job on a cluster only: its rules, its fields, and the pods that a gang is placed with.
 
-Pure. Held by the API server, through the CRD (`crd.py`), and by the operator and `rljob render --kubernetes`, through
+Pure. The API server enforces the rules through the CRD, the operator and `rljob render --kubernetes` through
 `rljob_operator.build`. The models of the spec do not know them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
 
 from rljob_api.names import Role
-from rljob_api.role_traits import FORWARD_ROLES, LEADING_ROLE, SCALED_ROLE, TRAITS, field_name
+from rljob_api.revision import given
+from rljob_api.roles import FORWARD_ROLES, LEADING_ROLE, SCALED_ROLE, TRAITS, field_name
 from rljob_api.rule import Derived, Rule, rules_beside
-
-if TYPE_CHECKING:
-    from rljob_api.spec import RLJobSpec
+from rljob_api.spec import RLJobSpec
 
 _ACTOR = f"roles.{field_name(LEADING_ROLE)}"
+
+
 _ROLLOUT = f"roles.{field_name(SCALED_ROLE)}"
 
 
@@ -88,6 +88,7 @@ _FIRST_ROLLOUTS = Derived(
     f"(has(self.{_ROLLOUT}.autoscaling) ? self.{_ROLLOUT}.autoscaling.minReplicas : self.{_ROLLOUT}.replicas)",
 )
 
+
 _ENOUGH_ROLLOUTS = Rule(
     field="scheduling.minRollouts",
     holds=_has_its_rollouts,
@@ -112,12 +113,14 @@ _NO_ORDER = Rule(
     cel="!has(self.scheduling) || !has(self.scheduling.gang) || self.checkpoint.volume.accessMode == 'ReadWriteMany'",
 )
 
+
 ALWAYS: tuple[Rule, ...] = (
     *(_no_sharing(role) for role in Role),
     *(_where_it_computes(role) for role in Role if TRAITS[role].loads_model),
     _ENOUGH_ROLLOUTS,
     _NO_ORDER,
 )
+
 
 UNTIL_BEGUN: tuple[Rule, ...] = (
     Rule(
@@ -151,3 +154,39 @@ def _of_resource(rule: Rule, unless: str) -> dict[str, str]:
     entry = {name: text.replace("self.", "self.spec.") for name, text in rule.validation().items()}
     cel = f"({entry['rule']})" if unless else entry["rule"]
     return {**entry, "rule": f"{unless}{cel}", "fieldPath": f".spec{entry['fieldPath']}"}
+
+
+CLUSTER_ONLY: tuple[str, ...] = (
+    *(f"roles.{field_name(role)}.{field}" for role in Role for field in ("gpuResource", "resources", "template")),
+    "transferQueue.redis",
+    "checkpoint.volume",
+    "scheduling",
+    "infrastructure",
+    "image",
+    "suspend",
+    "restartRequest",
+    "managedBy",
+    "activeDeadlineSeconds",
+    "ttlSecondsAfterFinished",
+    "cleanPodPolicy",
+)
+"""Paths below `spec`. A field that is an object stands for everything in it."""
+
+
+def is_cluster_only(field: str) -> bool:
+    """Whether the field is one of them or lies in one."""
+    return any(field == known or field.startswith(f"{known}.") for known in CLUSTER_ONLY)
+
+
+def given_cluster_fields(spec: RLJobSpec) -> list[str]:
+    """Those that were set to something else than their default, in the order above."""
+    found = [field for field, _ in given(spec)]
+    return [known for known in CLUSTER_ONLY if any(field == known or field.startswith(f"{known}.") for field in found)]
+
+
+def required_replicas(spec: RLJobSpec) -> Mapping[Role, int]:
+    """Role -> pods that the job begins with. Without a gang that is all of them."""
+    replicas, least = spec.roles.replicas(), spec.scheduling.min_rollouts
+    if spec.scheduling.gang is None or least is None:
+        return replicas
+    return {role: min(count, least) if role is SCALED_ROLE else count for role, count in replicas.items()}

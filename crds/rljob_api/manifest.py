@@ -1,21 +1,69 @@
 """From YAML text to an RLJob and back, with one sentence for each problem that a user can cause.
 
-Called by the command line and by whoever is handed a manifest. Reads the manifest and no other file; what it names
-(data, model, reward) is looked at elsewhere.
+Reads the manifest and no other file. `admitted` does what kubectl and the API server do first; `salvaged` leaves out
+refused fields so that the command line can check the others in the same pass, and is never used for a job that runs.
 """
 
+from __future__ import annotations
+
+import copy
 import json
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
-from rljob_api.admission import admitted
-from rljob_api.problems import sentences
+from rljob_api.base import ApiModel
+from rljob_api.generate.crd import Schema, spec_schema
+from rljob_api.problems import least_value, may_be_meant, sentences
+from rljob_api.rule import BROKEN_RULE, WITHOUT_RULES, RuledModel, rules_beside
 from rljob_api.spec import RLJob
+
+_EXACT = 1 << 53
+"""Whole numbers below it are exact as a double."""
+
+
+def admitted(document: dict[str, Any]) -> dict[str, Any]:
+    """The manifest with whole numbers as integers, and without nulls that mean that a field is not there."""
+    document = {key: _with_integers(value) for key, value in document.items()}
+    if isinstance(document.get("spec"), dict):
+        document["spec"] = _without_nulls(document["spec"], _schema())
+    return document
+
+
+@cache
+def _schema() -> Schema:
+    return spec_schema()
+
+
+def _with_integers(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """`10.0` is an integer to kubectl, which writes it as 10."""
+    if isinstance(value, dict):
+        return {key: _with_integers(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_integers(inner) for inner in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return int(value)
+    return value
+
+
+def _without_nulls(value: Any, schema: Schema) -> Any:  # noqa: ANN401 - JSON
+    """As the API server prunes them: a null stays where the field may be null, is required, or is not known."""
+    if isinstance(value, dict):
+        parts, required = schema.get("properties", {}), schema.get("required", ())
+        kept = {
+            key: inner
+            for key, inner in value.items()
+            if inner is not None or key not in parts or key in required or parts[key].get("nullable", False)
+        }
+        return {key: _without_nulls(inner, parts.get(key, {})) for key, inner in kept.items()}
+    if isinstance(value, list):
+        return [_without_nulls(inner, schema.get("items", {})) for inner in value]
+    return value
 
 
 class ManifestError(ValueError):
@@ -134,7 +182,104 @@ _ManifestLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+
+
 # YAML 1.1, which PyYAML follows, wants a dot and a signed exponent; learningRate: 1e-6 would be text.
 _ManifestLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
 )
+
+
+_PASSES = 8
+"""A field that is left out may be required, and what then stands there is looked at again."""
+
+
+Location = tuple[int | str, ...]
+
+
+def salvaged(document: dict[str, Any], error: ValidationError) -> tuple[RLJob | None, frozenset[str]]:
+    """The job without what was refused, and the paths of that, as in `spec.rollout.batchSize`.
+
+    Of a field that is not known, the paths of those that it may have been meant for, too.
+    """
+    document = copy.deepcopy(document)
+    bad = {*_places(error), *_meant(document, error)}
+    for _ in range(_PASSES):
+        try:
+            return job_of(document, WITHOUT_RULES), frozenset(map(_path, bad))
+        except ValidationError as again:
+            bad |= {*_places(again), *_meant(document, again)}
+            try:
+                bad |= _mend(document, again)
+            except (KeyError, TypeError, IndexError):
+                break
+    return None, frozenset(map(_path, bad))
+
+
+def _mend(document: dict[str, Any], error: ValidationError) -> set[Location]:
+    """Leaves out what is refused, which is returned; where that must be there, its least value stands.
+
+    Where it has none, as a text, what it is in is left out.
+    """
+    gone: set[Location] = set()
+    for details in error.errors(include_url=False):
+        place = details["loc"]
+        if details["type"] != "missing":
+            gone.add(place)
+        elif (least := least_value(place)) is not None:
+            _put(document, place, least)
+        else:
+            gone.add(place[:-1])
+    for place in sorted(gone, key=lambda place: [str(part).rjust(8) for part in place], reverse=True):
+        _leave_out(document, place)
+    return gone
+
+
+def _meant(document: dict[str, Any], error: ValidationError) -> Iterator[Location]:
+    for details in error.errors(include_url=False):
+        if details["type"] == "extra_forbidden":
+            place = details["loc"]
+            yield from ((*place[:-1], name) for name in may_be_meant(place, _parent(document, place)))
+
+
+def other_problems(job: RLJob, bad: frozenset[str]) -> Iterator[str]:
+    """Rules of the spec that could not be asked beside refused fields, where they depend on none of these."""
+    return _broken(job.spec, "spec", bad)
+
+
+def _broken(model: ApiModel, path: str, bad: frozenset[str]) -> Iterator[str]:
+    if isinstance(model, RuledModel):
+        rules = rules_beside(type(model).rules, path, bad)
+        yield from (f"{path}.{rule.field}: {rule.text(model)}" for rule in rules if not rule.holds(model))
+    for name, field in type(model).model_fields.items():
+        inner = getattr(model, name)
+        if isinstance(inner, ApiModel):
+            yield from _broken(inner, f"{path}.{field.alias or name}", bad)
+
+
+def _places(error: ValidationError) -> Iterator[Location]:
+    for details in error.errors(include_url=False):
+        if details["type"] != BROKEN_RULE:
+            yield details["loc"]
+            continue
+        for name, _ in details["ctx"]["broken"]:
+            yield (*details["loc"], *name.split("."))
+
+
+def _path(place: Location) -> str:
+    return ".".join(str(part) for part in place)
+
+
+def _parent(document: dict[str, Any], place: Location) -> Any:  # noqa: ANN401 - JSON
+    node: Any = document
+    for part in place[:-1]:
+        node = node[part]
+    return node
+
+
+def _leave_out(document: dict[str, Any], place: Location) -> None:
+    del _parent(document, place)[place[-1]]
+
+
+def _put(document: dict[str, Any], place: Location, value: int | str | dict[str, Any]) -> None:
+    _parent(document, place)[place[-1]] = value

@@ -1,4 +1,4 @@
-"""Words with one meaning: roles, scopes, and the integers that must not be mixed up."""
+"""Names with one meaning: roles, scopes, streams, exit codes, and the integers that must not be mixed up."""
 
 from enum import StrEnum
 from typing import NewType
@@ -6,11 +6,14 @@ from typing import NewType
 RolloutId = NewType("RolloutId", int)
 """r: one pass of batchSize prompts x samplesPerPrompt, written to partition `train_{r}`."""
 
+
 WeightVersion = NewType("WeightVersion", int)
 """v: 0 for the initial weights, r + 1 after training on `train_{r}`."""
 
+
 Lineage = NewType("Lineage", int)
 """Opened by every restore (1 for the first epoch); a weight is named by (lineage, version)."""
+
 
 Epoch = NewType("Epoch", int)
 """Incarnation of the whole job; a global restart makes it epoch + 1."""
@@ -47,16 +50,37 @@ def partition_name(rollout_id: RolloutId) -> str:
 
 
 EXIT_SUCCEEDED = 0
+
+
 EXIT_FAILED = 1
+
+
 EXIT_BAD_MANIFEST = 64
+
+
 EXIT_INTERRUPTED = 130
+
+
 EXIT_FENCED = 75
 """A rank or launcher whose life is over by the coordinator's word (replaced, or of an older epoch): it wrote nothing
 more and left; a launcher ended its ranks and engine first."""
+
+
 EXIT_GROUP_BROKEN = 76
 """A rank that left because another one of its gang is gone or did not come: whose fault it is, others may say."""
+
+
 EXIT_CUT_OFF = 77
 """A rank that left since it could not reach the coordinator, or the control Redis, for too long: no failure of it, if
 its launcher could not either."""
+
+
 EXIT_TERMINATED = 143
 """A launcher that got SIGTERM, and left after its ranks had drained."""
+
+
+class Stream(StrEnum):
+    """Policy: the latest version. Reference: versions that reference log-probs are made under."""
+
+    POLICY = "Policy"
+    REFERENCE = "Reference"

@@ -15,19 +15,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from rljob_api.engine_rules import engine_kind
 from rljob_api.names import EngineKind, Role
 from rljob_api.revision import Change, row_of
-from rljob_api.role_traits import FORWARD_ROLES, LEADING_ROLE, PROXIMAL_ROLE, TRAITS, field_name
-from rljob_api.spec import DeviceOwner, Dtype, RLJobSpec, RoleSpec, RolesSpec
+from rljob_api.roles import FORWARD_ROLES, LEADING_ROLE, PROXIMAL_ROLE, TRAITS, field_name
+from rljob_api.spec import RLJobSpec
+from rljob_api.spec.model import Dtype
+from rljob_api.spec.roles import DeviceOwner, RoleSpec, RolesSpec, engine_kind
 
 _KEPT = "as the job began"
 """Why something is kept that a new job might get otherwise."""
+
+
 _MOST_GPUS = 64
 """The bound of `gpus`."""
 
 
-class Place(Enum):
+class Platform(Enum):
     """Where the job is to run."""
 
     MACHINE = "Machine"
@@ -45,7 +48,7 @@ class RoleDevices:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RetainedDefaults:
     """What was chosen when the job began."""
 
     has_proximal_role: bool
@@ -57,7 +60,7 @@ class Kept:
     """Of logits; None: that of the model, which release 0.1.0 computed them in."""
 
     @classmethod
-    def of(cls, spec: RLJobSpec) -> Kept:
+    def of(cls, spec: RLJobSpec) -> RetainedDefaults:
         """Of a job as it was stored: its defaults are resolved, or it began before there were any."""
         present = spec.roles.present()
         devices = {role: RoleDevices(present[role].gpus, present[role].share_devices_with) for role in _computing(spec)}
@@ -65,7 +68,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ResolvedDefault:
     """A default that was resolved."""
 
     field: str
@@ -82,7 +85,7 @@ class Resolution:
     """The job as it runs."""
 
     spec: RLJobSpec
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[ResolvedDefault, ...] = ()
     problems: tuple[str, ...] = ()
     """A sentence for each field that has to be given. On a cluster its own rules say them."""
 
@@ -93,9 +96,9 @@ def has_one_optimizer_step(spec: RLJobSpec) -> bool:
     return spec.training.global_batch_size == rows and spec.training.epochs_per_rollout == 1
 
 
-def resolve(spec: RLJobSpec, place: Place, kept: Kept | None = None) -> Resolution:
+def resolve(spec: RLJobSpec, place: Platform, kept: RetainedDefaults | None = None) -> Resolution:
     """The spec with every default filled in that depends on the rest of it."""
-    choices: list[Choice] = []
+    choices: list[ResolvedDefault] = []
     problems: list[str] = []
     for step in (_proximal_role, _engine):
         spec, choice = step(spec, place, kept)
@@ -111,7 +114,7 @@ def resolve(spec: RLJobSpec, place: Place, kept: Kept | None = None) -> Resoluti
             case (RoleDevices() as devices, str() as reason):
                 spec = _with_role(spec, role, gpus=devices.gpus, share_devices_with=devices.shares)
                 value = f"{devices.gpus}" + (f" with shareDevicesWith {devices.shares}" if devices.shares else "")
-                choices.append(Choice(f"roles.{field_name(role)}.gpus", value, reason))
+                choices.append(ResolvedDefault(f"roles.{field_name(role)}.gpus", value, reason))
     spec, choice = _head_dtype(spec, kept)
     choices += [choice] if choice is not None else []
     return Resolution(spec, tuple(choices), tuple(problems))
@@ -145,7 +148,9 @@ def _computing(spec: RLJobSpec) -> Iterator[Role]:
     )
 
 
-def _proximal_role(spec: RLJobSpec, place: Place, kept: Kept | None) -> tuple[RLJobSpec, Choice | None]:
+def _proximal_role(
+    spec: RLJobSpec, place: Platform, kept: RetainedDefaults | None
+) -> tuple[RLJobSpec, ResolvedDefault | None]:
     name, actor = PROXIMAL_ROLE.value, spec.roles.of(LEADING_ROLE)
     if name in spec.roles.model_fields_set:
         return spec, None
@@ -153,15 +158,17 @@ def _proximal_role(spec: RLJobSpec, place: Place, kept: Kept | None) -> tuple[RL
         is_there, reason = kept.has_proximal_role, _KEPT
     elif has_one_optimizer_step(spec):
         is_there, reason = False, "since one optimizer step is made per rollout, which has the log-probs itself"
-    elif place is Place.CLUSTER and actor is not None and actor.gpus:
+    elif place is Platform.CLUSTER and actor is not None and actor.gpus:
         is_there, reason = False, "since it would need GPUs of its own"
     else:
         is_there, reason = True, "since several optimizer steps are made per rollout"
     roles = spec.roles.model_copy(update={name: RoleSpec() if is_there else None})
-    return _with_roles(spec, roles), Choice(f"roles.{field_name(PROXIMAL_ROLE)}", "{}" if is_there else "null", reason)
+    return _with_roles(spec, roles), ResolvedDefault(
+        f"roles.{field_name(PROXIMAL_ROLE)}", "{}" if is_there else "null", reason
+    )
 
 
-def _engine(spec: RLJobSpec, _: Place, kept: Kept | None) -> tuple[RLJobSpec, Choice | None]:
+def _engine(spec: RLJobSpec, _: Platform, kept: RetainedDefaults | None) -> tuple[RLJobSpec, ResolvedDefault | None]:
     rollout = spec.roles.rollout
     if "kind" in rollout.engine.model_fields_set:
         return spec, None
@@ -170,10 +177,10 @@ def _engine(spec: RLJobSpec, _: Place, kept: Kept | None) -> tuple[RLJobSpec, Ch
     spec = _with_roles(spec, spec.roles.model_copy(update={"rollout": rollout.model_copy(update={"engine": engine})}))
     if not rollout.gpus:
         return spec, None
-    return spec, Choice("roles.rollout.engine.kind", kind.value, _KEPT if kept else "the default with gpus")
+    return spec, ResolvedDefault("roles.rollout.engine.kind", kind.value, _KEPT if kept else "the default with gpus")
 
 
-def _head_dtype(spec: RLJobSpec, kept: Kept | None) -> tuple[RLJobSpec, Choice | None]:
+def _head_dtype(spec: RLJobSpec, kept: RetainedDefaults | None) -> tuple[RLJobSpec, ResolvedDefault | None]:
     """Float32 where there are GPUs, whose kernels sum up in it anyhow. On a CPU it would cost tokens per second."""
     if spec.model.head_dtype is not None:
         return spec, None
@@ -181,16 +188,16 @@ def _head_dtype(spec: RLJobSpec, kept: Kept | None) -> tuple[RLJobSpec, Choice |
     reason = _KEPT if kept is not None else "the default with gpus"
     chosen = kept.head_dtype if kept is not None else Dtype.FLOAT32 if has_gpus else None
     if chosen is None or chosen is spec.model.dtype:
-        return spec, Choice("model.headDtype", spec.model.dtype.value, reason) if has_gpus else None
+        return spec, ResolvedDefault("model.headDtype", spec.model.dtype.value, reason) if has_gpus else None
     model = spec.model.model_copy(update={"head_dtype": chosen})
-    return spec.model_copy(update={"model": model}), Choice("model.headDtype", chosen.value, reason)
+    return spec.model_copy(update={"model": model}), ResolvedDefault("model.headDtype", chosen.value, reason)
 
 
 _Found = tuple[RoleDevices, str] | str | None
 """Devices and why, or a problem, or nothing to say: the CPU, as all of the job."""
 
 
-def _devices(spec: RLJobSpec, role: Role, given: RoleSpec, place: Place, kept: Kept | None) -> _Found:
+def _devices(spec: RLJobSpec, role: Role, given: RoleSpec, place: Platform, kept: RetainedDefaults | None) -> _Found:
     roles, actor = spec.roles, spec.roles.of(LEADING_ROLE)
     assert actor is not None, "every job has a trainer"
     users = [other for other, one in roles.present().items() if one.gpus and not one.share_devices_with]
@@ -198,7 +205,7 @@ def _devices(spec: RLJobSpec, role: Role, given: RoleSpec, place: Place, kept: K
         return None
     if kept is not None and role in kept.devices and _fits(kept.devices[role], given, actor):
         return kept.devices[role], _KEPT
-    if place is Place.CLUSTER:
+    if place is Platform.CLUSTER:
         return None  # its rules refuse it (`cluster_rules`)
     field = f"spec.roles.{field_name(role)}.gpus"
     if role in FORWARD_ROLES:

@@ -1,7 +1,7 @@
-"""What a change of each field of the spec means for a job that exists: nothing, a new epoch, or a refusal.
+"""What a change of each field of the spec means for a job that exists, and which fields identify a run.
 
-Pure. Read by `crd.py` (refusals become CEL transition rules), by the operator (`revision` says when an epoch is due)
-and by `rljob run` in a folder that was run in before.
+Pure. The CRD reads the refusals, the operator the revision (a new one starts an epoch) and the run digest (it decides
+whether a later job may train on from retained checkpoints), `rljob run` both.
 """
 
 import hashlib
@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
 
 from rljob_api.names import Role
-from rljob_api.role_traits import TRAITS, field_name
-from rljob_api.spec import RLJobSpec, RolesSpec
+from rljob_api.roles import TRAITS, field_name
+from rljob_api.spec import RLJobSpec
+from rljob_api.spec.roles import RolesSpec
 
 _LONGEST_VALUE = 80
 """Characters of a value in the sentence of a change."""
+
 
 WAY_OUT = "Set it back, or go on as a new job: rljob clone NAME --from-checkpoint"
 """What a user can do on a cluster where a change is refused."""
@@ -143,8 +145,12 @@ TABLE: tuple[Row, ...] = (
     *_live("ttlSecondsAfterFinished", "cleanPodPolicy"),
 )
 
+
 REFUSED = tuple(row for row in TABLE if row.change is Change.REFUSED)
+
+
 GROWING = tuple(row for row in TABLE if row.change is Change.GROWS)
+
 
 _BY_FIELD = {row.field: row for row in TABLE}
 
@@ -270,3 +276,41 @@ def _first_difference(old: object, new: object, name: str) -> tuple[str, object,
                 return found
         return None
     return None if old == new else (name, old, new)
+
+
+_NOT_OF_THE_RUN = frozenset({"managedBy", "transferQueue.redis.persistence", "checkpoint.volume.claimName"})
+"""Fixed as long as a job exists, and nothing that checkpoints depend on: the control Redis goes with its job, and the
+claim's name is how the run was found."""
+
+
+RUN_FIELDS = tuple(row.field for row in REFUSED if row.field not in _NOT_OF_THE_RUN)
+"""Rows of the table of changes (`revision.TABLE`)."""
+
+
+_USER_REQUESTS = {"suspend": False, "restart_request": None}
+"""What was asked of one job at one time."""
+
+
+def run_digest(spec: RLJobSpec) -> str:
+    """Digest of what makes a run. Only values that differ from their defaults count, as in `revision`."""
+    part = {field: value for field, value in given(spec) if row_of(field).field in RUN_FIELDS}
+    return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def run_differences(kept: RLJobSpec, wanted: RLJobSpec) -> list[RefusedChange]:
+    """What makes them two runs: one change for each row that differs."""
+    return [change for change in refused_changes(kept, wanted) if change.row.field in RUN_FIELDS]
+
+
+def kept_spec(spec: RLJobSpec) -> str:
+    """The spec as a claim keeps it: JSON of what was given, without the wishes of the day."""
+    kept = spec.model_copy(update=_USER_REQUESTS)
+    return kept.model_dump_json(exclude_defaults=True)
+
+
+def read_kept_spec(text: str) -> RLJobSpec | None:
+    """The spec that a claim keeps; None where it keeps none that this version knows."""
+    try:
+        return RLJobSpec.model_validate_json(text)
+    except ValidationError:
+        return None

@@ -26,9 +26,9 @@ from transformers import GenerationConfig, Qwen3Config
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
-from rljob_api.decoder_config import read_config
+from rljob_api.model_files.decoder_config import read_config
 from rljob_api.names import Lineage, WeightVersion
-from rljob_api.spec import ModelConfig, ModelSpec, TokenizerConfig
+from rljob_api.spec.model import ModelConfig, ModelSpec, TokenizerConfig
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import SamplingParams
 from rljob_workers.engines.torch_engine.decoder import fuse_weights, geometry_of

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rljob_api.crd import INT_OR_STRING, Schema, spec_schema, words
+from rljob_api.generate.crd import INT_OR_STRING, Schema, spec_schema, words
 from tests.unit.api.manifests import changed
 
 _SCHEMA = spec_schema()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from kubernetes import client, config
 
 from rljob_api.cluster_rules import cluster_problems
-from rljob_api.crd import GROUP, PLURAL, VERSION
+from rljob_api.generate.crd import GROUP, PLURAL, VERSION
 from rljob_api.manifest import ManifestError, parse_manifest
 from rljob_api.revision import GROWING, REFUSED, WAY_OUT
 from tests.cluster.generated_specs import edges, manifests

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from rljob_api.backends import TrainerBackend
 from rljob_api.names import Role
+from rljob_api.spec.roles import TrainerBackend
 from tests.cluster.harness import processes
 from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.kubectl import Kubectl

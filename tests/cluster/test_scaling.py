@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from rljob_api.cluster import LABEL_JOB
-from rljob_api.crd import GROUP, PLURAL, VERSION
+from rljob_api.generate.crd import GROUP, PLURAL, VERSION
 from rljob_api.names import Role
 from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.kubectl import Kubectl, Object, is_ready

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rljob_api.crd import GROUP, PLURAL, VERSION
+from rljob_api.generate.crd import GROUP, PLURAL, VERSION
 from rljob_api.status import ConditionType, RestartStatus, RLJobStatus, ScalingStatus, TrainingStatus
 from tests.cluster.harness.definition import apply_job, install_definition
 from tests.cluster.harness.kubectl import Kubectl

@@ -25,9 +25,10 @@ from typing import Any
 
 import torch
 
-from rljob_api.backends import TrainerBackend
-from rljob_api.model_size import parameters_of_config
-from rljob_api.spec import Architecture, ModelConfig, RLJobSpec
+from rljob_api.model_files.size import parameters_of_config
+from rljob_api.spec import RLJobSpec
+from rljob_api.spec.model import Architecture, ModelConfig
+from rljob_api.spec.roles import TrainerBackend
 from rljob_workers.dcs.tensor_bytes import stage_blob
 from rljob_workers.devices import own_device
 from rljob_workers.models.blob import write_blob

@@ -4,8 +4,9 @@ The coordinator gives the queue its shape from here; the roles take the names of
 torch and no role.
 """
 
-from rljob_api.role_traits import TRAITS
-from rljob_api.spec import ClaimPolicy, RLJobSpec
+from rljob_api.roles import TRAITS
+from rljob_api.spec import RLJobSpec
+from rljob_api.spec.training import ClaimPolicy
 from rljob_workers.transfer_queue.types import QueueShape, Task, TaskKind
 
 TOKENS = "tokens"

@@ -16,12 +16,11 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from rljob_api.checkpoint_interval import checkpoint_interval
+from rljob_api.model_files.size import checkpoint_interval
 from rljob_api.names import EXIT_SUCCEEDED, Role
-from rljob_api.role_traits import TRAITS
+from rljob_api.roles import TRAITS, RoleTopology, topology_of
 from rljob_api.spec import RLJobSpec
-from rljob_api.timeouts import loading_seconds, standstill_seconds
-from rljob_api.topology import RoleTopology, topology_of
+from rljob_api.spec.restart import loading_seconds, standstill_seconds
 from rljob_workers import pipeline
 from rljob_workers.data import build_prompt_source
 from rljob_workers.data.prompts import RecentPrompts

@@ -1,4 +1,4 @@
-"""Parts of a checkpoint: who writes one, who has written it, and an attempt that was given up."""
+"""Messages about checkpoints: the writer of each part, parts that are written, abandoned attempts, and the record."""
 
 from pydantic import Field
 
@@ -84,3 +84,26 @@ class DamageRequest(WireModel):
     """Below the checkpoint path."""
     message: str
     """One sentence, which names the file."""
+
+
+class CheckpointRequest(WireModel):
+    """`POST /v1/checkpoints`: records a durable checkpoint folder by compare-and-set in the current epoch."""
+
+    life: Life
+    id: WeightId
+    folder: str
+    """Name below the checkpoint path."""
+    checksums: dict[str, str]
+    """File -> xxh3-64 hex."""
+    call_id: str
+
+
+class CheckpointRecord(WireModel):
+    """The record, as in the control Redis and in `record.json` beside the folders."""
+
+    id: WeightId
+    epoch: int
+    folder: str
+    checksums: dict[str, str]
+    ancestry: dict[str, int]
+    """Lineage -> last version of it that is alive (the current lineage: -1 for no bound)."""

@@ -1,14 +1,44 @@
 """Between `rljob run` and the preloaded parent that forks the launchers of this machine: JSON lines over a socket pair.
 
 The parent reads `SpawnLauncher` lines and writes `LauncherSpawned` and `LauncherExited` lines; it ends with its socket.
+`Preloads` is what such a parent, or a launcher in a pod, imports before it forks.
 """
 
-from typing import Annotated, Literal
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
 from rljob_api.base import WireModel
+from rljob_api.names import EngineKind
+from rljob_api.roles import TRAITS
+from rljob_api.spec import trainer_backend
+from rljob_api.spec.roles import TrainerBackend
 from rljob_api.wire.identity import PodKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rljob_api.names import Role
+    from rljob_api.spec import RLJobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Preloads:
+    """What a process imports before it forks a job's ranks and engines, beside what all jobs have in common."""
+
+    trainer: TrainerBackend = TrainerBackend.FLAT
+    engine: EngineKind = EngineKind.TORCH
+    """Of engines that are forked; Torch is in what all have in common."""
+
+
+def preloads_of(spec: RLJobSpec, roles: Iterable[Role]) -> Preloads:
+    """For the pods of `roles`. An engine of kind SGLang with GPUs is no fork: it imports what it needs itself."""
+    engine = spec.roles.rollout.engine.kind
+    is_forked = spec.roles.rollout.gpus == 0 and any(TRAITS[role].has_engines for role in roles)
+    return Preloads(trainer_backend(spec), engine if is_forked else EngineKind.TORCH)
 
 
 class SpawnLauncher(WireModel):
@@ -51,4 +81,6 @@ class LauncherExited(WireModel):
 
 
 ParentMessage = Annotated[ParentReady | LauncherSpawned | LauncherExited, Field(discriminator="kind")]
+
+
 PARENT_MESSAGE: TypeAdapter[ParentReady | LauncherSpawned | LauncherExited] = TypeAdapter(ParentMessage)

@@ -1,18 +1,10 @@
-"""Metadata of weights and checkpoints: what exists, in which parts, and who serves it."""
-
-from enum import StrEnum
+"""Messages about weights: which exist, in which parts, and which address serves them."""
 
 from pydantic import Field
 
 from rljob_api.base import WireModel
+from rljob_api.names import Stream
 from rljob_api.wire.identity import Life, WeightId
-
-
-class Stream(StrEnum):
-    """Policy: the latest version. Reference: versions that reference log-probs are made under."""
-
-    POLICY = "Policy"
-    REFERENCE = "Reference"
 
 
 class Probe(WireModel):
@@ -94,26 +86,3 @@ class SourceRequest(WireModel):
     stream: Stream
     id: WeightId
     address: str
-
-
-class CheckpointRequest(WireModel):
-    """`POST /v1/checkpoints`: records a durable checkpoint folder by compare-and-set in the current epoch."""
-
-    life: Life
-    id: WeightId
-    folder: str
-    """Name below the checkpoint path."""
-    checksums: dict[str, str]
-    """File -> xxh3-64 hex."""
-    call_id: str
-
-
-class CheckpointRecord(WireModel):
-    """The record, as in the control Redis and in `record.json` beside the folders."""
-
-    id: WeightId
-    epoch: int
-    folder: str
-    checksums: dict[str, str]
-    ancestry: dict[str, int]
-    """Lineage -> last version of it that is alive (the current lineage: -1 for no bound)."""

@@ -10,11 +10,11 @@ from posixpath import normpath
 from typing import Any
 
 from rljob_api import cluster
-from rljob_api.infrastructure_spec import ResourcesSpec
 from rljob_api.names import Role
 from rljob_api.quantity import value
-from rljob_api.spec import RoleSpec
-from rljob_api.topology import topology_of
+from rljob_api.roles import topology_of
+from rljob_api.spec.infrastructure import ResourcesSpec
+from rljob_api.spec.roles import RoleSpec
 from rljob_operator.build.parts import Site
 
 USER = 10001

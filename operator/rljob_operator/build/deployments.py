@@ -8,8 +8,8 @@ from typing import Any
 
 from rljob_api import cluster
 from rljob_api.names import Role
-from rljob_api.role_traits import TRAITS
-from rljob_api.spec import RoleSpec
+from rljob_api.roles import TRAITS
+from rljob_api.spec.roles import RoleSpec
 from rljob_api.status import RLJobStatus
 from rljob_operator.build.containers import (
     COORDINATOR_RESOURCES,

@@ -11,8 +11,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from rljob_api import cluster
-from rljob_api.run_identity import kept_spec, run_digest
-from rljob_api.spec import Metadata, OnDelete, RLJob
+from rljob_api.revision import kept_spec, run_digest
+from rljob_api.spec import Metadata, RLJob
+from rljob_api.spec.checkpoint import OnDelete
 from rljob_operator.build.parts import Manifest, Owner, Site, digest, manifest
 from rljob_operator.options import OperatorOptions
 

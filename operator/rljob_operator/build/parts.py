@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rljob_api import cluster
-from rljob_api.gang import required_replicas
+from rljob_api.cluster_rules import required_replicas
 from rljob_api.names import Role
 from rljob_api.revision import revision
 from rljob_api.spec import CleanPodPolicy, RLJob, RLJobSpec

@@ -7,8 +7,8 @@ always means the same unit. A Deployment may have an old and a new pod at a time
 from typing import Any
 
 from rljob_api import cluster
-from rljob_api.infrastructure_spec import ResourcesSpec
-from rljob_api.spec import PersistenceKind
+from rljob_api.spec.infrastructure import ResourcesSpec
+from rljob_api.spec.queue import PersistenceKind
 from rljob_api.status import RLJobStatus
 from rljob_operator.build.containers import (
     CONTROL_RESOURCES,

@@ -11,11 +11,12 @@ from typing import Any
 
 from rljob_api import cluster
 from rljob_api.cluster import LABEL_POD_GROUP, control_name, coordinator_name, deployment_name, storage_name
-from rljob_api.gang import required_replicas
+from rljob_api.cluster_rules import required_replicas
 from rljob_api.quantity import value, written
-from rljob_api.role_traits import LEADING_ROLE, TRAITS
-from rljob_api.scheduling import TopologyRule
-from rljob_api.spec import AccessMode, RoleSpec
+from rljob_api.roles import LEADING_ROLE, TRAITS
+from rljob_api.spec.checkpoint import AccessMode
+from rljob_api.spec.roles import RoleSpec
+from rljob_api.spec.scheduling import TopologyRule
 from rljob_api.status import RLJobStatus
 from rljob_operator.build.containers import RUN, checkpoint_volume
 from rljob_operator.build.parts import Manifest, Part, Site, infrastructure_replicas, manifest, role_replicas

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rljob_api import cluster
-from rljob_api.infrastructure_spec import ResourcesSpec
-from rljob_api.role_traits import field_name
+from rljob_api.roles import field_name
+from rljob_api.spec.infrastructure import ResourcesSpec
 from rljob_operator.build.containers import pod_security, with_given
 from rljob_operator.build.parts import CONTAINERS, Part, Site, digest, part_labels
 from rljob_operator.build.scheduling import (

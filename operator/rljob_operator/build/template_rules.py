@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rljob_api import cluster
-from rljob_api.role_traits import LEADING_ROLE, field_name
+from rljob_api.roles import LEADING_ROLE, field_name
 from rljob_api.spec import RLJob
 from rljob_operator.build.containers import JOB, JOB_DIR, RUN, SECRET, STATE, overlap
 from rljob_operator.build.parts import (

@@ -9,8 +9,9 @@ from typing import Any
 
 from rljob_api import cluster
 from rljob_api.names import Role
-from rljob_api.role_traits import field_name
-from rljob_api.spec import PersistenceKind, RLJob
+from rljob_api.roles import field_name
+from rljob_api.spec import RLJob
+from rljob_api.spec.queue import PersistenceKind
 from rljob_operator.build.parts import CONTAINER_OF, Manifest, Owner, Part, Site
 from rljob_operator.build.scheduling import run_volume, shares_node
 from rljob_operator.build.template import brought_to

@@ -9,10 +9,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from rljob_api.bounded_text import cut
+from rljob_api.base import cut
+from rljob_api.roles import topology_of
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
-from rljob_api.topology import topology_of
 from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, EventKind
 from rljob_operator.coordinator_client.cluster_transport import Access
 from rljob_operator.coordinator_client.follower import QUIET, CoordinatorFollower, FollowerLimits

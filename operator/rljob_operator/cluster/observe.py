@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rljob_api.cluster import COMPONENT_WORKER, LABEL_JOB, LABEL_ROLE, deployment_name
-from rljob_api.gang import required_replicas
+from rljob_api.cluster_rules import required_replicas
 from rljob_api.names import Role
-from rljob_api.role_traits import SCALED_ROLE
+from rljob_api.roles import SCALED_ROLE
 from rljob_api.spec import RLJob
 from rljob_api.status import AcceptedStatus, ConditionType, RLJobStatus
 from rljob_api.wire.identity import PodKey

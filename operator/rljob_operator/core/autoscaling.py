@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from rljob_api.names import Role
-from rljob_api.role_traits import SCALED_ROLE
+from rljob_api.roles import SCALED_ROLE
 from rljob_api.status import ConditionType, DemandMark, RLJobStatus, RoleStatus, ScalingStatus
 from rljob_api.wire.observation import DemandObservation
 from rljob_operator.core.conditions import is_queue_draining, is_scaling, is_true

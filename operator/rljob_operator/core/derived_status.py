@@ -4,7 +4,7 @@
 not be asked. Pure.
 """
 
-from rljob_api.role_traits import SCALED_ROLE
+from rljob_api.roles import SCALED_ROLE
 from rljob_api.status import ConditionType, Phase, RLJobStatus, ScalingStatus
 from rljob_operator.core.conditions import (
     find,

@@ -6,7 +6,7 @@ new epoch, which fences the old one, the actor is ordered to save, whichever pod
 
 from collections.abc import Iterable
 
-from rljob_api.role_traits import TRAITS
+from rljob_api.roles import TRAITS
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_api.times import seconds
 from rljob_api.wire.epochs import DesiredState, PodPhase

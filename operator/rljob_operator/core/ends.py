@@ -4,7 +4,7 @@
 """
 
 from rljob_api.names import EXIT_BAD_MANIFEST
-from rljob_api.spec import RestartPolicySpec
+from rljob_api.spec.restart import RestartPolicySpec
 from rljob_api.status import PodStatus, RLJobStatus
 from rljob_api.times import seconds
 from rljob_api.wire.epochs import PodPhase

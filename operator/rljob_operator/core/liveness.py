@@ -8,8 +8,8 @@ whose ranks miss it for the second time is replaced. Pure.
 """
 
 from rljob_api.names import EXIT_FENCED, Scope
+from rljob_api.spec.restart import absence_seconds
 from rljob_api.status import PodStatus, RLJobStatus
-from rljob_api.timeouts import absence_seconds
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import RankProcess
 from rljob_api.wire.observation import PodObservation, RankObservation

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rljob_api.names import Role
-from rljob_api.role_traits import TRAITS, Grouping
+from rljob_api.roles import TRAITS, Grouping
 from rljob_api.status import ConditionType, EngineStatus, PodStatus, RankStatus, RLJobStatus, RoleStatus
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import PodObservation, ServerState

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
-from rljob_api.autoscaling_spec import AutoscalingSpec
 from rljob_api.names import Role
-from rljob_api.spec import RestartPolicySpec, RestartRequestSpec, RLJobSpec
+from rljob_api.spec import RLJobSpec
+from rljob_api.spec.restart import RestartPolicySpec, RestartRequestSpec
+from rljob_api.spec.roles import AutoscalingSpec
 from rljob_api.status import AcceptedStatus, RLJobStatus
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import CoordinatorStatus, PodObservation

@@ -8,7 +8,7 @@ comes after is refused), the epoch, what pods shall do, and pods themselves.
 from collections.abc import Iterator
 
 from rljob_api.names import Role
-from rljob_api.role_traits import TRAITS
+from rljob_api.roles import TRAITS
 from rljob_api.status import ConditionType, PodStatus, RLJobStatus
 from rljob_api.wire.epochs import NOBODY, DesiredState, PodOrder, PodPhase
 from rljob_api.wire.observation import ServerState

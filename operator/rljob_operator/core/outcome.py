@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from rljob_api.names import Epoch, Role, Scope
-from rljob_api.spec import Mechanism
+from rljob_api.spec.restart import Mechanism
 from rljob_api.status import ConditionType, PodStatus, RLJobStatus, RoleStatus
 from rljob_api.wire.identity import PodKey
 from rljob_operator.core.conditions import find, with_condition, without

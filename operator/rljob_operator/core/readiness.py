@@ -8,8 +8,8 @@ Ready holds devices for nothing, too. Pure.
 from collections.abc import Iterator
 from itertools import groupby
 
-from rljob_api.role_traits import TRAITS
-from rljob_api.spec import BackoffSpec
+from rljob_api.roles import TRAITS
+from rljob_api.spec.restart import BackoffSpec
 from rljob_api.status import Condition, ConditionType, RLJobStatus
 from rljob_api.times import seconds
 from rljob_api.wire.identity import PodKey

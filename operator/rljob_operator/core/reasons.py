@@ -6,7 +6,7 @@ the names. Pure.
 
 from enum import StrEnum
 
-from rljob_api.bounded_text import cut
+from rljob_api.base import cut
 
 
 class Reason(StrEnum):

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from rljob_api.names import Role, Scope
-from rljob_api.role_traits import TRAITS, Grouping
-from rljob_api.spec import FailureRuleSpec, RestartPolicySpec, RestartRequestSpec, RuleAction
+from rljob_api.roles import TRAITS, Grouping
+from rljob_api.spec.restart import FailureRuleSpec, RestartPolicySpec, RestartRequestSpec, RuleAction
 from rljob_api.status import RLJobStatus
 from rljob_api.wire.observation import ServerState
 from rljob_operator.core.decision import Cause, Fail, RestartGlobal, RestartInPlace

@@ -6,7 +6,7 @@ leaves was marked before, so that its Deployment takes no other when it shrinks:
     draining, marked, ordered to drain -> its ranks have ended -> off the roster -> the Deployment shrinks
 """
 
-from rljob_api.role_traits import SCALED_ROLE
+from rljob_api.roles import SCALED_ROLE
 from rljob_api.status import ConditionType, PodStatus, RLJobStatus, RoleStatus
 from rljob_api.wire.epochs import PodPhase
 from rljob_api.wire.identity import PodKey

@@ -12,10 +12,11 @@ from pydantic import ValidationError
 
 from rljob_api.cluster import config_name
 from rljob_api.names import EngineKind
-from rljob_api.open_defaults import Kept, Place, resolve
+from rljob_api.open_defaults import Platform, RetainedDefaults, resolve
 from rljob_api.problems import first_problem, sentences
 from rljob_api.revision import revision
-from rljob_api.spec import Dtype, RLJob, RLJobSpec
+from rljob_api.spec import RLJob, RLJobSpec
+from rljob_api.spec.model import Dtype
 from rljob_api.status import AcceptedStatus, DefaultsStatus, RLJobStatus
 from rljob_operator.build import JOB_KEY, job_file
 from rljob_operator.kube.api import Api, Json
@@ -99,13 +100,13 @@ def _parsed_manifest(key: JobKey, raw: Json) -> RLJob | InvalidManifest:
 
 def as_stored(job: RLJob) -> RLJob:
     """A job whose defaults were resolved before it was stored: what it does not say is what it means."""
-    resolution = resolve(job.spec, Place.CLUSTER, Kept.of(job.spec))
+    resolution = resolve(job.spec, Platform.CLUSTER, RetainedDefaults.of(job.spec))
     return job.model_copy(update={"spec": resolution.spec})
 
 
 def recorded_defaults(spec: RLJobSpec) -> DefaultsStatus:
     """What the status keeps of a resolved spec."""
-    kept = Kept.of(spec)
+    kept = RetainedDefaults.of(spec)
     head_dtype = kept.head_dtype.value if kept.head_dtype is not None else ""
     return DefaultsStatus(actor_fwd=kept.has_proximal_role, engine=kept.engine.value, head_dtype=head_dtype)
 
@@ -117,12 +118,12 @@ def _resolved(job: RLJob, status: RLJobStatus | Unreadable) -> RLJob:
     kept = status.accepted.defaults if status.accepted is not None else None
     if kept is not None and kept.engine in tuple(EngineKind):
         head_dtype = Dtype(kept.head_dtype) if kept.head_dtype in tuple(Dtype) else None
-        had = Kept(kept.actor_fwd, EngineKind(kept.engine), head_dtype=head_dtype)
-        spec = resolve(job.spec, Place.CLUSTER, had).spec
+        had = RetainedDefaults(kept.actor_fwd, EngineKind(kept.engine), head_dtype=head_dtype)
+        spec = resolve(job.spec, Platform.CLUSTER, had).spec
     elif status.restart.epoch > 0:  # begun by an operator that kept none
         return as_stored(job)
     else:
-        spec = resolve(job.spec, Place.CLUSTER).spec
+        spec = resolve(job.spec, Platform.CLUSTER).spec
     return job.model_copy(update={"spec": spec})
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from rljob_api.cluster import ANNOTATION_SPEC, API_GROUP, checkpoint_claim_name
-from rljob_api.run_identity import differences, read_kept_spec
+from rljob_api.revision import read_kept_spec, run_differences
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.errors import ApiNotFound
 from rljob_operator.kube.kinds import CLAIMS, REPLICA_SETS
@@ -92,7 +92,7 @@ def foreign(view: OwnedView, annotations: Mapping[str, str] | None = None) -> Fo
 def _difference(kept: str, wanted: str) -> str:
     """What makes two specs two runs."""
     before, now = read_kept_spec(kept), read_kept_spec(wanted)
-    changes = differences(before, now) if before is not None and now is not None else []
+    changes = run_differences(before, now) if before is not None and now is not None else []
     if not changes:
         return "its spec differs in a field that cannot change"
     return ", ".join(f"spec.{change.field}: {change.new!r} differs from {change.old!r}" for change in changes)

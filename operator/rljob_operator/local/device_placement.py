@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rljob_api.names import Role
-from rljob_api.role_traits import LEADING_ROLE, TRAITS, field_name
-from rljob_api.spec import RolesSpec
+from rljob_api.roles import LEADING_ROLE, TRAITS, field_name
+from rljob_api.spec.roles import RolesSpec
 from rljob_api.wire.identity import PodKey
 from rljob_operator.local.errors import RunRefused
 

@@ -13,10 +13,16 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 
-from rljob_api.backends import Preloads
-from rljob_api.process_stat import is_stopped
+from rljob_api.machine.process_stat import is_stopped
 from rljob_api.wire.identity import PodKey
-from rljob_api.wire.processes import PARENT_MESSAGE, LauncherExited, LauncherSpawned, ParentReady, SpawnLauncher
+from rljob_api.wire.processes import (
+    PARENT_MESSAGE,
+    LauncherExited,
+    LauncherSpawned,
+    ParentReady,
+    Preloads,
+    SpawnLauncher,
+)
 from rljob_operator.core import PodFact, PodState
 from rljob_operator.local import processes
 from rljob_operator.local.device_placement import PodDevices

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rljob_api.process_stat import STATE, is_stopped, stat_of
+from rljob_api.machine.process_stat import STATE, is_stopped, stat_of
 from rljob_operator.core import ProcessFact
 from rljob_operator.core.reasons import last_line
 

@@ -18,10 +18,9 @@ from typing import TextIO
 
 from pydantic import BaseModel, ValidationError
 
-from rljob_api.cluster_fields import is_cluster_only
+from rljob_api.cluster_rules import is_cluster_only
 from rljob_api.problems import first_problem
-from rljob_api.revision import changes, refused_changes
-from rljob_api.run_identity import run_digest
+from rljob_api.revision import changes, refused_changes, run_digest
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.status import Phase, RLJobStatus
 from rljob_api.wire.logs import last_lives

@@ -188,7 +188,7 @@ class CheckpointOwner(BaseModel):
     out: str
     """The run folder."""
     digest: str
-    """Of what makes its checkpoints what they are (`rljob_api.run_identity`)."""
+    """Of what makes its checkpoints what they are (`rljob_api.revision`)."""
 
     @classmethod
     def of(cls, folder: Path) -> "CheckpointOwner | None":

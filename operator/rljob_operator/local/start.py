@@ -6,7 +6,7 @@ import gc
 import time
 from pathlib import Path
 
-from rljob_api.machine_devices import machine_devices
+from rljob_api.machine.devices import machine_devices
 from rljob_api.names import EXIT_FAILED, EXIT_SUCCEEDED
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase

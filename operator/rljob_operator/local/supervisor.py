@@ -15,7 +15,6 @@ from typing import Self
 
 import httpx
 
-from rljob_api.backends import preloads_of
 from rljob_api.failpoints import failpoint
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_SUCCEEDED
 from rljob_api.spec import RLJob
@@ -23,6 +22,7 @@ from rljob_api.status import Phase, RLJobStatus
 from rljob_api.wire.epochs import EpochRequest
 from rljob_api.wire.identity import Endpoints
 from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, QueueObservation
+from rljob_api.wire.processes import preloads_of
 from rljob_operator.coordinator_client.follower import QUIET, CoordinatorFollower, FollowerLimits
 from rljob_operator.coordinator_client.link import (
     CoordinatorError,

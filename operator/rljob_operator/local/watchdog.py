@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rljob_api.attended import AttendedTime
-from rljob_api.process_stat import progress_of
+from rljob_api.machine.attended_time import AttendedTime
+from rljob_api.machine.process_stat import progress_of
 from rljob_operator.local.pods import Pods
 from rljob_operator.local.processes import Infrastructure
 

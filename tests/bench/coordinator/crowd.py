@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rljob_api.base import ApiModel
-from rljob_api.names import Epoch, Lineage, Role, WeightVersion
+from rljob_api.names import Epoch, Lineage, Role, Stream, WeightVersion
 from rljob_api.wire.epochs import PodOrder
 from rljob_api.wire.identity import Life, PodKey, RankKey, WeightId
 from rljob_api.wire.launchers import LauncherHello, LauncherPoll, RankProcess
 from rljob_api.wire.ranks import Beat, RankHello, RankState, RankWelcome
-from rljob_api.wire.weights import PartRequest, Stream, WeightPart
+from rljob_api.wire.weights import PartRequest, WeightPart
 
 OFFER_BYTES = 140_000_000_000
 """70 billion parameters of two bytes."""

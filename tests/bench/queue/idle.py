@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from rljob_api.spec import Waiting
+from rljob_api.spec.queue import Waiting
 from rljob_workers.rank_loop import TURN_SECONDS
 from tests.bench.queue.channel import START_SECONDS, Child
 from tests.bench.queue.contestants import OurQueue

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any
 
-from rljob_api.spec import Waiting
+from rljob_api.spec.queue import Waiting
 from rljob_api.wire.identity import Endpoints, Life
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import NotReady

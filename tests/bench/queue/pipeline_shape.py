@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rljob_api.spec import ClaimPolicy
+from rljob_api.spec.training import ClaimPolicy
 from rljob_workers.transfer_queue.types import QueueShape, Task, TaskKind
 
 GROUP_ROWS = 8

@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from rljob_api.crd import GROUP, PLURAL, crd_text
+from rljob_api.generate.crd import GROUP, PLURAL, crd_text
 from tests.cluster.harness.kubectl import Kubectl, KubectlFailed, Object
 from tests.unit.api.manifests import changed
 

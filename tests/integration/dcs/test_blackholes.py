@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.names import Lineage, WeightVersion
+from rljob_api.names import Lineage, Stream, WeightVersion
 from rljob_api.wire.identity import Endpoints, WeightId
-from rljob_api.wire.weights import OfferedPart, Stream
+from rljob_api.wire.weights import OfferedPart
 from rljob_workers.dcs.errors import CoordinatorUnreachable, WeightTimeout
 from rljob_workers.dcs.membership.coordinator_http import CoordinatorClient
 from rljob_workers.dcs.weights.chunk_transfer import PullTerms, WantedPart, pull

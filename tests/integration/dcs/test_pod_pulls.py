@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.names import Role
+from rljob_api.names import Role, Stream
 from rljob_api.wire.identity import PodKey
-from rljob_api.wire.weights import OfferedPart, Stream, WeightOffer
+from rljob_api.wire.weights import OfferedPart, WeightOffer
 from rljob_workers.dcs.errors import WeightTimeout
 from rljob_workers.dcs.tensor_bytes import digest_of
 from rljob_workers.dcs.weights import build_publisher, build_receiver

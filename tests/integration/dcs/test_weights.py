@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from rljob_api import failpoints
-from rljob_api.names import Role
+from rljob_api.names import Role, Stream
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.observation import EventKind
-from rljob_api.wire.weights import OfferedPart, PartRequest, Probe, Stream, WeightOffer, WeightPart
+from rljob_api.wire.weights import OfferedPart, PartRequest, Probe, WeightOffer, WeightPart
 from rljob_workers.dcs.errors import (
     CoordinatorRefused,
     CorruptWeights,

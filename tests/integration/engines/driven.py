@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from rljob_api.spec import Interruption
+from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import Engine, Generation, SamplingParams
 from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient

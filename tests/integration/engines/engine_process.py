@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rljob_api.spec import Architecture, Dtype, ModelConfig, ModelSpec, TokenizerConfig
+from rljob_api.spec.model import Architecture, Dtype, ModelConfig, ModelSpec, TokenizerConfig
 from rljob_workers.engines.torch_engine import server
 from rljob_workers.engines.torch_engine.decoder import DecoderWeights
 from rljob_workers.engines.torch_engine.dialect import PauseMode

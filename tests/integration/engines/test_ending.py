@@ -15,9 +15,8 @@ from rljob_workers.engines.incarnation import EngineIdentity, end_engine, read_r
 END_IT = """
 import sys
 from pathlib import Path
-from rljob_api.process_stat import STATE, stat_of
-from rljob_workers.engines.ending import end_engine
-from rljob_workers.engines.identity import read_identity
+from rljob_api.machine.process_stat import STATE, stat_of
+from rljob_workers.engines.incarnation import end_engine, read_identity
 
 file = Path(sys.argv[1])
 ended = end_engine(file, 'it lies')

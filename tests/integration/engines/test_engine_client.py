@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from rljob_api.names import Lineage, WeightVersion
-from rljob_api.spec import Interruption
+from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import EngineGone, EngineRefused, Generation, SamplingParams
 from rljob_workers.engines.torch_engine.scheduler import Limits

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from rljob_api.names import Lineage, RolloutId, WeightVersion
-from rljob_api.spec import Interruption
+from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.data.prompts import Prompt, PromptSource
 from rljob_workers.engines.base import Engine, EngineTimeout

@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rljob_api.backends import Preloads
 from rljob_api.names import EngineKind
 from rljob_api.spec import RLJobSpec
+from rljob_api.wire.processes import Preloads
 from rljob_workers.dcs.errors import LifeOver
 from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.dcs.membership.session import RankSession
@@ -120,7 +120,7 @@ def act(run_dir: Path) -> None:
     if what == "raise":
         raise RuntimeError(text)
     if what == "refuse":
-        from rljob_api.spec import ModelSpec
+        from rljob_api.spec.model import ModelSpec
         from rljob_workers.models.tokenizers import build_tokenizer
 
         build_tokenizer(ModelSpec(path=text))

@@ -18,7 +18,7 @@ import socket
 import sys
 from typing import Any
 
-from rljob_api.backends import TrainerBackend
+from rljob_api.spec.roles import TrainerBackend
 from rljob_workers.launcher.preload import OF_BACKEND, limit_thread_pools, preload, require_single_thread
 from tests.integration.preloaded.image import Image, become
 

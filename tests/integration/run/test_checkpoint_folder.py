@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rljob_api.spec import ModelSpec
+from rljob_api.spec.model import ModelSpec
 from rljob_workers.models.blob import read_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.tokenizers import build_tokenizer

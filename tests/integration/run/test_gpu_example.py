@@ -11,7 +11,7 @@ import yaml
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from rljob_api.spec import ModelConfig, ModelSpec
+from rljob_api.spec.model import ModelConfig, ModelSpec
 from rljob_workers.models.building import build_config, initial_state, save_folder
 from tests.integration.run.job import RunningJob
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.spec import ModelConfig, ModelSpec, TokenizerConfig
+from rljob_api.spec.model import ModelConfig, ModelSpec, TokenizerConfig
 from rljob_workers.models.building import build_config, initial_state, save_folder
 from rljob_workers.models.tokenizers import build_tokenizer
 from tests.integration.run.job import RunningJob, make_manifest

@@ -17,7 +17,7 @@ import httpx
 import pytest
 import yaml
 
-from rljob_api.spec import ModelConfig, ModelSpec, TokenizerConfig
+from rljob_api.spec.model import ModelConfig, ModelSpec, TokenizerConfig
 from rljob_workers.models.tokenizers import build_tokenizer
 
 from .job import RunningJob, at_leisure, kill, make_manifest

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from rljob_api.process_stat import progress_of
+from rljob_api.machine.process_stat import progress_of
 from rljob_operator.local.pods import Pods
 from rljob_operator.local.processes import Infrastructure
 from rljob_operator.local.watchdog import LONGEST_PAUSE_SECONDS, SILENCE_LIMIT_SECONDS, START_LIMIT_SECONDS, Watchdog

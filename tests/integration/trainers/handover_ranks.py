@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from rljob_api.backends import TrainerBackend
 from rljob_api.spec import RLJobSpec
+from rljob_api.spec.roles import TrainerBackend
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_trainer

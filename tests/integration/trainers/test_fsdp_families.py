@@ -1,6 +1,6 @@
 """Sharded over 1, 2 and 4 ranks every family gives what plain transformers gives on all rows: log-probs, gradients.
 
-The table that this is the check of is `rljob_api.families`; a few of the others, padded, beside it.
+The table that this is the check of is `rljob_api.model_files.families`; a few of the others, padded, beside it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.backends import TrainerBackend
+from rljob_api.spec.roles import TrainerBackend
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.tokenizers import build_tokenizer

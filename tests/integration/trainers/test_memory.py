@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from rljob_api.backends import TrainerBackend, trainer_backend
-from rljob_api.device_memory import WITHIN, Pass, ProcessMemory, forward_memory, trainer_memory
-from rljob_api.model_shape import model_shape
+from rljob_api.machine.memory import WITHIN, Pass, ProcessMemory, forward_memory, trainer_memory
+from rljob_api.model_files.size import model_shape
+from rljob_api.spec import trainer_backend
+from rljob_api.spec.roles import TrainerBackend
 from tests.integration.trainers.memory_jobs import JOBS, PROMPT_TOKENS, RESPONSE_TOKENS, ROWS, job_of
 from tests.integration.trainers.worlds import run_world
 

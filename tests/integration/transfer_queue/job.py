@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from rljob_api.names import Epoch, Role, RolloutId
-from rljob_api.spec import Waiting
+from rljob_api.spec.queue import Waiting
 from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.identity import Life, WeightId
 from rljob_api.wire.observation import ServerState

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from rljob_api.names import RolloutId
-from rljob_api.spec import ClaimPolicy
+from rljob_api.spec.training import ClaimPolicy
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import LeaseLost

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
 from rljob_api.names import Epoch, Lineage, Role, WeightVersion
-from rljob_api.spec import ClaimPolicy
+from rljob_api.spec.training import ClaimPolicy
 from rljob_api.wire.identity import Endpoints, Life, WeightId
 from rljob_api.wire.observation import ServerState
 from rljob_workers.transfer_queue.admin import QueueAdmin, QueueAdminTiming

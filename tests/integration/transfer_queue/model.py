@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from rljob_api.spec import ClaimPolicy
+from rljob_api.spec.training import ClaimPolicy
 from rljob_workers.transfer_queue.types import QueueShape, Task, TaskKind
 
 Row = tuple[int, int]

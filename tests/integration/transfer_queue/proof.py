@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rljob_api.spec import ClaimPolicy
+from rljob_api.spec.training import ClaimPolicy
 from rljob_workers.transfer_queue.chunks import HEADER_BYTES
 from rljob_workers.transfer_queue.control.library import shape_fields
 from rljob_workers.transfer_queue.row_format import CHUNK_ID_BYTES, ROW, ChunkRef

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rljob_api.names import Role, RolloutId
-from rljob_api.spec import Waiting
+from rljob_api.spec.queue import Waiting
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import Fenced, Incomplete, LeaseLost, Mismatch

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rljob_api.names import Role, RolloutId
-from rljob_api.spec import ClaimPolicy
+from rljob_api.spec.training import ClaimPolicy
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.errors import Mismatch
 from rljob_workers.transfer_queue.types import Batch, GroupRows, QueueShape, Task, TaskKind

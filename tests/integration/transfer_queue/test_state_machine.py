@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from rljob_api.spec import ClaimPolicy
+from rljob_api.spec.training import ClaimPolicy
 from tests.integration.transfer_queue.lossy import LossyLine
 from tests.integration.transfer_queue.members import Names
 from tests.integration.transfer_queue.servers import Servers

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from rljob_api.names import Epoch, Lineage, Role, RolloutId, WeightVersion
-from rljob_api.spec import ClaimPolicy
+from rljob_api.spec.training import ClaimPolicy
+from rljob_api.wire.checkpoints import CheckpointRecord
 from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.identity import Life, RankKey, WeightId
 from rljob_api.wire.observation import ServerState
-from rljob_api.wire.weights import CheckpointRecord
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.admin import QueueAdmin, QueueAdminTiming
 from rljob_workers.transfer_queue.client import TransferQueueClient

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import cel
 
-from rljob_api.crd import Schema
+from rljob_api.generate.crd import Schema
 from rljob_api.quantity import value
 from rljob_api.rule import VALIDATIONS
 

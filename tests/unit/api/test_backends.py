@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from rljob_api.backends import Preloads, TrainerBackend, head_dtype, preloads_of
 from rljob_api.names import EngineKind, Role
-from rljob_api.spec import RLJobSpec
+from rljob_api.spec import RLJobSpec, head_dtype
+from rljob_api.spec.roles import TrainerBackend
+from rljob_api.wire.processes import Preloads, preloads_of
 from tests.unit.api.manifests import changed
 
 SGLANG = {"kind": "SGLang"}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.cluster_rules import cluster_problems, cluster_validations
-from rljob_api.crd import crd
+from rljob_api.generate.crd import crd
 from rljob_api.rule import VALIDATIONS
 from rljob_api.spec import RLJobSpec
 from tests.unit.api.api_server import broken_rules, defaulted

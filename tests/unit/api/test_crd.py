@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from rljob_api.cluster_fields import CLUSTER_ONLY, given_cluster_fields
-from rljob_api.crd import Schema, crd, crd_text, spec_schema
-from rljob_api.reference import reference
+from rljob_api.cluster_rules import CLUSTER_ONLY, given_cluster_fields
+from rljob_api.generate.crd import Schema, crd, crd_text, spec_schema
+from rljob_api.generate.reference import reference
 from rljob_api.spec import RLJobSpec
 from tests.unit.api.api_server import defaulted
 from tests.unit.api.manifests import GOOD, changed

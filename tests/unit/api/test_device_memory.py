@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.backends import TrainerBackend
-from rljob_api.device_memory import Pass, engine_memory, forward_memory, kv_bytes_per_token, trainer_memory
-from rljob_api.engine_spec import EngineSpec
-from rljob_api.model_shape import ModelShape, model_shape, shape_of_files
-from rljob_api.spec import Dtype, ModelSpec
+from rljob_api.machine.memory import Pass, engine_memory, forward_memory, kv_bytes_per_token, trainer_memory
+from rljob_api.model_files.size import ModelShape, model_shape, shape_of_files
+from rljob_api.spec.engine import EngineSpec
+from rljob_api.spec.model import Dtype, ModelSpec
+from rljob_api.spec.roles import TrainerBackend
 
 QWEN3_4B: dict[str, Any] = {
     "model_type": "qwen3",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.crd import crd
+from rljob_api.generate.crd import crd
 from rljob_api.rule import VALIDATIONS
 from rljob_api.spec import FORM_OF_NAME, JOB_NAME
 

@@ -7,9 +7,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.infrastructure_spec import ResourcesSpec
 from rljob_api.manifest import parse_manifest, render_manifest
 from rljob_api.quantity import value, written
+from rljob_api.spec.infrastructure import ResourcesSpec
 from tests.unit.api.manifests import changed
 
 

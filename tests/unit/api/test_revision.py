@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.crd import Schema, spec_schema
+from rljob_api.generate.crd import Schema, spec_schema
 from rljob_api.revision import GROWING, REFUSED, TABLE, WAY_OUT, Change, refused_changes, revision, row_of
 from rljob_api.spec import RLJobSpec
 from tests.unit.api.api_server import defaulted, refused_by_cel

@@ -5,15 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.names import Role, Scope
-from rljob_api.role_traits import LEADING_ROLE, SCALED_ROLE, TICKET_ROLE, TRAITS, Grouping, field_name
-from rljob_api.spec import RestartTableSpec, RLJobSpec, RolesSpec
-from rljob_api.wire.weights import Stream
+from rljob_api.names import Role, Scope, Stream
+from rljob_api.roles import LEADING_ROLE, SCALED_ROLE, TICKET_ROLE, TRAITS, Grouping, field_name
+from rljob_api.spec import RLJobSpec
+from rljob_api.spec.restart import RestartTableSpec
+from rljob_api.spec.roles import RolesSpec
 from rljob_workers.pipeline import queue_shape
 from tests.unit.api.manifests import changed
 
 ROOT = Path(__file__).parents[3]
-WHERE_A_ROLE_WORKS = ("crds/rljob_api/role_traits.py", "workers/rljob_workers/roles.py")
+WHERE_A_ROLE_WORKS = ("crds/rljob_api/roles.py", "workers/rljob_workers/roles.py")
 
 
 def test_every_role_has_a_row_and_a_field() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rljob_api.crd import Schema, spec_schema
+from rljob_api.generate.crd import Schema, spec_schema
 from rljob_api.problems import sentences
 from rljob_api.rule import VALIDATIONS
 from rljob_api.spec import RLJob

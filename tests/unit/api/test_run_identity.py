@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.revision import REFUSED
-from rljob_api.run_identity import FIELDS, differences, kept_spec, read_kept_spec, run_digest
+from rljob_api.revision import REFUSED, RUN_FIELDS, kept_spec, read_kept_spec, run_differences, run_digest
 from rljob_api.spec import RLJobSpec
 from tests.unit.api.manifests import changed
 from tests.unit.api.test_revision import CHANGES
@@ -19,7 +18,7 @@ SAME = [
     pytest.param({"managedBy": "rljob.dev/operator"}, id="the operator by its name"),
     pytest.param({"seed": 0, "model.dtype": "float32"}, id="defaults that are written out"),
 ]
-OF_THE_RUN = [field for field in FIELDS if CHANGES[field] is not None]
+OF_THE_RUN = [field for field in RUN_FIELDS if CHANGES[field] is not None]
 
 
 def spec(changes: dict[str, Any]) -> RLJobSpec:
@@ -29,19 +28,19 @@ def spec(changes: dict[str, Any]) -> RLJobSpec:
 @pytest.mark.parametrize("changes", SAME)
 def test_the_same_run(changes: dict[str, Any]) -> None:
     assert run_digest(spec(changes)) == run_digest(spec({}))
-    assert differences(spec({}), spec(changes)) == []
+    assert run_differences(spec({}), spec(changes)) == []
 
 
 @pytest.mark.parametrize("field", OF_THE_RUN)
 def test_another_run_is_told_by_the_field_that_differs(field: str) -> None:
     other = spec({field: CHANGES[field]})
     assert run_digest(other) != run_digest(spec({}))
-    (change,) = differences(spec({}), other)
+    (change,) = run_differences(spec({}), other)
     assert change.row.field == field
 
 
 def test_what_is_fixed_and_of_no_run() -> None:
-    left = {row.field for row in REFUSED} - set(FIELDS)
+    left = {row.field for row in REFUSED} - set(RUN_FIELDS)
     assert left == {"managedBy", "transferQueue.redis.persistence", "checkpoint.volume.claimName"}
 
 

@@ -4,8 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.spec import RestartPolicySpec
-from rljob_api.timeouts import absence_seconds, collective_seconds, loading_seconds, parts_seconds, transfer_seconds
+from rljob_api.spec.restart import (
+    RestartPolicySpec,
+    absence_seconds,
+    collective_seconds,
+    loading_seconds,
+    parts_seconds,
+    transfer_seconds,
+)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.crd import crd
+from rljob_api.generate.crd import crd
 from rljob_api.names import Role
 from rljob_api.status import ProcessStatus, RestartStatus, RLJobStatus, RoleStatus
 from rljob_api.times import seconds, timestamp

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.names import Role
-from rljob_api.role_traits import TRAITS, Grouping
-from rljob_api.spec import RoleSpec, RolesSpec
-from rljob_api.topology import RoleTopology, topology_of
+from rljob_api.roles import TRAITS, Grouping, RoleTopology, topology_of
+from rljob_api.spec.roles import RoleSpec, RolesSpec
 
 
 def shape(role: Role, replicas: int, gpus: int, ranks_per_pod: int | None = None) -> RoleTopology:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rljob_api import cluster
-from rljob_api.run_identity import read_kept_spec, run_digest
+from rljob_api.revision import read_kept_spec, run_digest
 from rljob_api.spec import RLJob
 from rljob_operator.build import Found, Manifest, Owner, manifests
 from rljob_operator.build.parts import Platform

@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from rljob_api.cluster import ANNOTATION_RECORDED, ANNOTATION_RUN, ANNOTATION_RUN_OF, ANNOTATION_SPEC
-from rljob_api.crd import spec_schema
+from rljob_api.generate.crd import spec_schema
 from rljob_api.manifest import parse_manifest
-from rljob_api.run_identity import kept_spec
+from rljob_api.revision import kept_spec
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_cli.cloning import PARENT_DIR, Clone, CloneProblem, KeptClaim, clone, read_claim
 from tests.unit.api.api_server import defaulted

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from rljob_api.engine_spec import EngineSpec
+from rljob_api.spec.engine import EngineSpec
 from rljob_cli import machine_checks
 from rljob_cli.machine_checks import engine_problem, python_problem
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rljob_api.family_proofs import EXIT_NOT_PROVEN, FamilyProof, NotProven, keep_proof
 from rljob_api.manifest import parse_manifest, resolve_paths
+from rljob_api.model_files.families import EXIT_NOT_PROVEN, FamilyProof, NotProven, keep_proof
 from rljob_cli.findings import Level
 from rljob_cli.preflight import preflight
 from tests.unit.api.manifests import changed

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from rljob_api.names import Epoch, Role
-from rljob_api.spec import RestartPolicySpec
+from rljob_api.spec.restart import RestartPolicySpec
 from rljob_api.status import ConditionType, PodStatus, RLJobStatus
 from rljob_api.wire.epochs import DesiredState, PodOrder, PodPhase
 from rljob_api.wire.failures import Failure

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.names import Role
-from rljob_api.spec import RestartRequestSpec
+from rljob_api.spec.restart import RestartRequestSpec
 from rljob_api.status import ConditionType, Phase, ScalingStatus
 from rljob_api.wire.observation import DemandObservation
 from rljob_operator.core import Decision, PodState, Reason

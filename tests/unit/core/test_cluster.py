@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rljob_api.names import Role
-from rljob_api.spec import RestartRequestSpec
+from rljob_api.spec.restart import RestartRequestSpec
 from rljob_api.status import AcceptedStatus, ConditionType, Phase
 from rljob_api.wire.epochs import NOBODY, PodOrder, PodPhase
 from rljob_operator.core import (

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rljob_api.names import Role
-from rljob_api.spec import RestartRequestSpec
+from rljob_api.spec.restart import RestartRequestSpec
 from rljob_api.status import ConditionType, Phase, RLJobStatus
 from rljob_operator.core import Decision, Observed, PodEnding, PodState, Stop, decide
 from rljob_operator.core.conditions import is_true, terminal

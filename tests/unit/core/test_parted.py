@@ -3,8 +3,8 @@
 import pytest
 
 from rljob_api.names import Role
+from rljob_api.spec.restart import absence_seconds
 from rljob_api.status import Phase
-from rljob_api.timeouts import absence_seconds
 from rljob_operator.core import Decision, PodState, Reason
 from tests.unit.core.cluster import Cluster, make_cluster
 from tests.unit.core.worlds import REPLICAS, key, make_failure, make_policy

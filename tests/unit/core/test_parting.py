@@ -3,7 +3,7 @@
 import pytest
 
 from rljob_api.names import Role, Scope
-from rljob_api.spec import RestartTableSpec
+from rljob_api.spec.restart import RestartTableSpec
 from rljob_api.status import ConditionType
 from rljob_api.wire.epochs import PodPhase
 from rljob_operator.core import PodEnding, PodState

@@ -5,8 +5,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rljob_api.names import Role
+from rljob_api.spec.restart import absence_seconds
 from rljob_api.status import ConditionType, Phase
-from rljob_api.timeouts import absence_seconds
 from rljob_operator.core import Observed, PodState, Reason, Silence
 from rljob_operator.core.conditions import find, is_true
 from rljob_operator.core.decide import look_again_at

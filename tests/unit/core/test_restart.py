@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rljob_api.names import EXIT_CUT_OFF, EXIT_GROUP_BROKEN, Role, Scope
-from rljob_api.spec import RestartPolicySpec
+from rljob_api.spec.restart import RestartPolicySpec
 from rljob_api.status import Phase
 from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.identity import PodKey

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_api.names import EXIT_FENCED, Role
-from rljob_api.spec import BackoffSpec
+from rljob_api.spec.restart import BackoffSpec
 from rljob_api.status import ConditionType
 from rljob_api.wire.identity import PodKey
 from rljob_operator.core import CreatePod, Decision, Event, Observed, PodState, RaiseEpoch, Reason, decide

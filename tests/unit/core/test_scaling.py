@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from rljob_api.names import Role
-from rljob_api.spec import RestartRequestSpec
+from rljob_api.spec.restart import RestartRequestSpec
 from rljob_api.status import ConditionType, Phase, ScalingStatus
 from rljob_api.wire.epochs import PodPhase
 from rljob_operator.core import KeepPod, MarkForDeletion, PodEnding, PodState, SetDesired, decide

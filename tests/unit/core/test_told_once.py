@@ -1,7 +1,7 @@
 """What is told once although what follows from it is refused for a while, or comes a second time."""
 
 from rljob_api.names import Role
-from rljob_api.spec import RestartRequestSpec
+from rljob_api.spec.restart import RestartRequestSpec
 from rljob_api.status import Phase
 from rljob_operator.core import Reason
 from tests.unit.core.cluster import make_cluster

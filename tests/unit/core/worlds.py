@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rljob_api.autoscaling_spec import AutoscalingSpec
 from rljob_api.names import Epoch, Lineage, Role, WeightVersion
-from rljob_api.spec import RestartPolicySpec
+from rljob_api.spec.restart import RestartPolicySpec
+from rljob_api.spec.roles import AutoscalingSpec
 from rljob_api.status import RLJobStatus
 from rljob_api.wire.epochs import PodOrder
 from rljob_api.wire.failures import Failure, FailureKind

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.spec import DataSpec, TokenizerConfig
+from rljob_api.spec.data import DataSpec
+from rljob_api.spec.model import TokenizerConfig
 from rljob_workers.data import PromptSource, build_prompt_source
 from rljob_workers.data.jsonl import LineFile
 from rljob_workers.models.tokenizers import make_tokenizer

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.spec import DataSpec, TokenizerConfig
+from rljob_api.spec.data import DataSpec
+from rljob_api.spec.model import TokenizerConfig
 from rljob_workers.data import build_prompt_source
 from rljob_workers.data.jsonl import place_of_prompt
 from rljob_workers.models.tokenizers import make_tokenizer

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from rljob_api.spec import DataSpec, ReasoningGymSpec, RewardSpec, TokenizerConfig
+from rljob_api.spec.data import DataSpec, ReasoningGymSpec
+from rljob_api.spec.model import TokenizerConfig
+from rljob_api.spec.rollout import RewardSpec
 from rljob_workers.data import PromptSource, build_prompt_source
 from rljob_workers.data.procedural import build_dataset
 from rljob_workers.models.tokenizers import make_tokenizer
@@ -52,7 +54,7 @@ def test_tasks_are_the_same_in_another_process() -> None:
     """Hash seeds differ between processes; a task must not."""
     names = ("letter_counting", "count_bits")
     script = (
-        "from rljob_api.spec import ReasoningGymSpec\n"
+        "from rljob_api.spec.data import ReasoningGymSpec\n"
         "from rljob_workers.data.procedural import build_dataset\n"
         f"for name in {names}:\n"
         "    d = build_dataset(ReasoningGymSpec(dataset=name, size=5))\n"

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from rljob_api.names import Epoch, Role
-from rljob_api.spec import RestartPolicySpec
+from rljob_api.spec.restart import RestartPolicySpec
 from rljob_api.wire.identity import Life, RankKey
 from rljob_api.wire.ranks import Beat, BeatAnswer, RankState
 from rljob_workers.dcs.coordinator.context import Refused, fenced, not_open

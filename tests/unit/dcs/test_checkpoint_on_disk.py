@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rljob_api.names import Lineage, WeightVersion
+from rljob_api.wire.checkpoints import CheckpointRecord
 from rljob_api.wire.identity import WeightId
-from rljob_api.wire.weights import CheckpointRecord
 from rljob_workers.dcs.checkpoints.on_disk import (
     expected_checksums,
     file_checksum,

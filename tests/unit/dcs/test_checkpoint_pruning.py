@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rljob_api.wire.checkpoints import CheckpointRecord
 from rljob_api.wire.identity import WeightId
-from rljob_api.wire.weights import CheckpointRecord
 from rljob_workers.dcs.checkpoints.attempt import settle
 from rljob_workers.dcs.checkpoints.on_disk import (
     CHECKSUMS_FILE,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.names import Lineage, WeightVersion
+from rljob_api.names import Lineage, Stream, WeightVersion
 from rljob_api.wire.identity import WeightId
-from rljob_api.wire.weights import Probe, Stream, WeightPart
+from rljob_api.wire.weights import Probe, WeightPart
 from rljob_workers.dcs.coordinator.records import Gathering
 from rljob_workers.dcs.coordinator.weights import gathered
 

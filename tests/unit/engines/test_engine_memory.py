@@ -5,10 +5,10 @@ import gc
 import pytest
 import torch
 
-from rljob_api.device_memory import engine_memory
-from rljob_api.engine_spec import EngineSpec
-from rljob_api.model_shape import shape_of_config
-from rljob_api.spec import Dtype, ModelConfig, ModelSpec
+from rljob_api.machine.memory import engine_memory
+from rljob_api.model_files.size import shape_of_config
+from rljob_api.spec.engine import EngineSpec
+from rljob_api.spec.model import Dtype, ModelConfig, ModelSpec
 from rljob_workers.engines.torch_engine.decoder import fuse_weights, geometry_of
 from rljob_workers.models.building import build_config, initial_state, torch_dtype
 from rljob_workers.models.tokenizers import build_tokenizer

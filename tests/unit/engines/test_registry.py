@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from rljob_api.names import Role
-from rljob_api.spec import Dtype, RLJobSpec
+from rljob_api.spec import RLJobSpec
+from rljob_api.spec.model import Dtype
 from rljob_workers.engines import BACKENDS, backend_of
 from rljob_workers.engines.backend import EngineSettings, EngineSite, Fork, settings_of
 from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, PretrainedConfig, Qwen3Config
 
-from rljob_api.decoder_config import read_config
+from rljob_api.model_files.decoder_config import read_config
 from rljob_workers.engines.torch_engine.decoder import fuse_weights, geometry_of, read_weights
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
 from tests.unit.engines.tiny_models import FIRST, hf_log_probs, make_batch, make_group, make_model, outputs, run

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from rljob_api.crd import spec_schema
+from rljob_api.generate.crd import spec_schema
 
 
 def templates(schema: dict[str, Any], path: str = "") -> Iterator[str]:

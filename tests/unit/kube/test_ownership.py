@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rljob_api.cluster import ANNOTATION_SPEC
-from rljob_api.run_identity import kept_spec
+from rljob_api.revision import kept_spec
 from rljob_api.spec import RLJobSpec
 from rljob_operator.kube.ownership import MOST_NAMED, Foreign, ObjectHolder, foreign, holder, sentence
 from rljob_operator.kube.views import ClaimView, Controller, JobKey, OwnedView, view_owned

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api import nvml
-from rljob_api.nvml import Holder
+from rljob_api.machine import nvml
+from rljob_api.machine.nvml import MemoryHolder
 from rljob_workers.launcher import pod_devices
 from rljob_workers.launcher.pod_devices import DeviceNotFree, Tenant, await_free, left_behind, started_at, take_over
 
 BEFORE = Tenant(pid=40, started=1000, devices="GPU-a")
-OWN, OTHER = Holder("GPU-a", 40, 3 << 30), Holder("GPU-a", 41, 1 << 30)
+OWN, OTHER = MemoryHolder("GPU-a", 40, 3 << 30), MemoryHolder("GPU-a", 41, 1 << 30)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,9 @@ OWN, OTHER = Holder("GPU-a", 40, 3 << 30), Holder("GPU-a", 41, 1 << 30)
         pytest.param([OWN], 2000, [], id="its number is another's by now"),
     ],
 )
-def test_what_the_last_life_has_left(holders: list[Holder], started: int | None, expected: list[Holder]) -> None:
+def test_what_the_last_life_has_left(
+    holders: list[MemoryHolder], started: int | None, expected: list[MemoryHolder]
+) -> None:
     assert left_behind(BEFORE, holders, started) == expected
 
 
@@ -41,7 +43,7 @@ class Machine:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def holders(self) -> list[Holder]:
+    def holders(self) -> list[MemoryHolder]:
         return [OTHER] if self.now >= self._frees_at else [OWN, OTHER]
 
 

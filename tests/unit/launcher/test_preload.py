@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rljob_api.names import EXIT_BAD_MANIFEST
-from rljob_api.spec import Architecture, ModelConfig, ModelSpec
+from rljob_api.spec.model import Architecture, ModelConfig, ModelSpec
 from rljob_workers.launcher.launcher import Bodies
 from rljob_workers.launcher.parent import serve
 from rljob_workers.launcher.preload import ThreadsBeforeForkError, require_single_thread, thread_names
@@ -46,15 +46,14 @@ RANK = """
     known = set(sys.modules)
 
     # Everything below is what a rank does, after the fork.
-    from rljob_api.spec import ModelSpec, RLJobSpec
-    from rljob_workers.engines.torch_engine.geometry import geometry_of
+    from rljob_api.spec.model import ModelSpec
+    from rljob_workers.engines.torch_engine.decoder import geometry_of
     from rljob_workers.models.building import build_config, describing_files, initial_state, torch_dtype
-    from rljob_workers.models.rotary import rotary_of
     from rljob_workers.models.tokenizers import build_tokenizer, decode_tokens, encode_prompt
-    from rljob_workers.trainers.adamw import AdamWConfig, FlatAdamW
-    from rljob_workers.trainers.learning_rate import LearningRate
+    from rljob_workers.trainers.flat_decoder import rotary_of
     from rljob_workers.trainers.micro_batches import MicroBatchLimits
-    from rljob_workers.trainers.torch_forward import TorchForwardModel
+    from rljob_workers.trainers.optimizer_steps import AdamWConfig, FlatAdamW, LearningRate
+    from rljob_workers.trainers.torch_trainer import TorchForwardModel
     import torch
 
     if os.fork() == 0:
@@ -94,14 +93,15 @@ def test_a_parent_of_sharded_models_has_their_code() -> None:
     """Which begins no thread, else the preload itself would raise."""
     code = """
         import sys
-        from rljob_api.backends import Preloads, TrainerBackend
+        from rljob_api.spec.roles import TrainerBackend
+        from rljob_api.wire.processes import Preloads
         from rljob_workers.launcher.preload import preload
 
         preload(Preloads(TrainerBackend.FSDP))
         known = set(sys.modules)
         from torch.distributed.fsdp import fully_shard
         from transformers import AutoModelForCausalLM
-        from rljob_workers.trainers.fsdp.building import build_sharded
+        from rljob_workers.trainers.fsdp.sharded_model import build_sharded
         print(len(set(sys.modules) - known))
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, stdout=subprocess.PIPE, text=True)

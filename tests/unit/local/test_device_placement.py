@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.names import Role
-from rljob_api.spec import RolesSpec
+from rljob_api.spec.roles import RolesSpec
 from rljob_operator.local.device_placement import TooFewDevices, place, wanted_devices
 
 EIGHT = tuple(f"fake-{number}" for number in range(8))

@@ -4,9 +4,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from rljob_api.backends import Preloads
 from rljob_api.names import Role
 from rljob_api.wire.identity import PodKey
+from rljob_api.wire.processes import Preloads
 from rljob_operator.local.pods import IMPORTS, Pods
 from rljob_operator.local.run_folder import RunFolder
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from rljob_api.decoder_config import DecoderConfig, read_config
+from rljob_api.model_files.decoder_config import DecoderConfig, read_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

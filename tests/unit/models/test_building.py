@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from rljob_api.decoder_config import DecoderConfig
-from rljob_api.spec import Architecture, Dtype, ModelConfig, ModelSpec, TokenizerConfig, TokenizerKind
+from rljob_api.model_files.decoder_config import DecoderConfig
+from rljob_api.spec.model import Architecture, Dtype, ModelConfig, ModelSpec, TokenizerConfig, TokenizerKind
 from rljob_workers.models.blob import blob_metadata, read_blob, write_blob
 from rljob_workers.models.building import (
     build_config,

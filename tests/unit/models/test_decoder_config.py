@@ -9,8 +9,8 @@ import pytest
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
-from rljob_api.decoder_config import read_config
-from rljob_api.spec import Architecture, ModelConfig, ModelSpec
+from rljob_api.model_files.decoder_config import read_config
+from rljob_api.spec.model import Architecture, ModelConfig, ModelSpec
 from rljob_workers.models.building import build_config
 from rljob_workers.models.tokenizers import build_tokenizer
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rljob_api.decoder_config import read_config
+from rljob_api.model_files.decoder_config import read_config
 from rljob_workers.models.building import initial_weights, tensor_shapes
 from tests.unit.models.peer import state_of
 from tests.unit.models.test_decoder_config import LLAMA, QWEN3

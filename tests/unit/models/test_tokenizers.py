@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_api.spec import ModelConfig, ModelSpec, TokenizerConfig, TokenizerKind
-from rljob_api.tokenizer_size import PRINTABLE_ASCII, tokenizer_size
+from rljob_api.spec.model import PRINTABLE_ASCII, ModelConfig, ModelSpec, TokenizerConfig, TokenizerKind, tokenizer_size
 from rljob_workers.models.tokenizers import build_tokenizer, decode_tokens, encode_prompt, make_tokenizer
 
 CHARACTER = make_tokenizer(TokenizerConfig())

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from rljob_api.spec import CharacterMatchSpec, DataSpec, ExactMatchSpec, ReasoningGymSpec, RewardSpec
+from rljob_api.spec.data import DataSpec, ReasoningGymSpec
+from rljob_api.spec.rollout import CharacterMatchSpec, ExactMatchSpec, RewardSpec
 from rljob_workers.data.prompts import Prompt, PromptSource
 from rljob_workers.rewards import Answer, build_reward
 from rljob_workers.rewards.builtin import TaskScore

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.spec import DataSpec, RewardFunctionSpec, RewardSpec
+from rljob_api.spec.data import DataSpec
+from rljob_api.spec.rollout import RewardFunctionSpec, RewardSpec
 from rljob_workers.rewards import Answer, build_reward
 from rljob_workers.rewards.base import RewardError
 from tests.unit.rewards.test_builtin import NoSource

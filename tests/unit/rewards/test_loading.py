@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from rljob_api.spec import RewardFunctionSpec
+from rljob_api.spec.rollout import RewardFunctionSpec
 from rljob_workers.rewards import Answer
 from rljob_workers.rewards.custom import CustomReward, load_function
 

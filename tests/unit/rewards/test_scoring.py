@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.spec import RewardSpec
+from rljob_api.spec.rollout import RewardSpec
 from rljob_workers.rewards import Answer, RewardError, RewardFailed, RewardRefused
 from rljob_workers.rewards.base import Reward, Score
 from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring

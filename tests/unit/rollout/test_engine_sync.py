@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rljob_api.names import Lineage, WeightVersion
-from rljob_api.spec import Interruption
+from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Probe
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rljob_api.names import WeightVersion
-from rljob_api.spec import WeightSyncSpec
+from rljob_api.spec.weights import WeightSyncSpec
 from rljob_api.wire.weights import Probe
 from rljob_workers.dcs.weights.transport import StagedWeights
 from rljob_workers.engines.base import EngineCapabilities

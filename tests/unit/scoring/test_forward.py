@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.names import Role
+from rljob_api.names import Role, Stream
 from rljob_api.spec import RLJob
 from rljob_api.wire.identity import WeightId
-from rljob_api.wire.weights import Stream
 from rljob_workers import pipeline
 from rljob_workers.dcs.weights.transport import StagedWeights
 from rljob_workers.scoring.forward import ForwardConfig, ForwardLoop

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from rljob_api.simulation import SimulatedCost
+from rljob_api.spec.simulation import SimulatedCost
 from rljob_workers.simulation.pace import CREDIT_SECONDS, LONGEST_NAP_SECONDS, SimulatedPace
 
 

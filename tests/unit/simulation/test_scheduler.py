@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from rljob_api.simulation import SimulatedCost
+from rljob_api.spec.simulation import SimulatedCost
 from rljob_workers.engines.sim.server import SimScheduler
 from rljob_workers.engines.torch_engine.continuous_batching import Room
 from rljob_workers.engines.torch_engine.dialect import PauseMode

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rljob_api.spec import Dtype, ModelConfig, ModelSpec
+from rljob_api.spec.model import Dtype, ModelConfig, ModelSpec
 from rljob_workers.engines.torch_engine.decoder import Decoder as EngineDecoder
 from rljob_workers.engines.torch_engine.decoder import fuse_weights, geometry_of
 from rljob_workers.models.building import build_config, initial_state

@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from rljob_api.decoder_config import read_config
+from rljob_api.model_files.decoder_config import read_config
 from rljob_workers.trainers.flat_decoder import rotary_of
 from tests.unit.models.test_decoder_config import LLAMA, LLAMA3
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_api.names import RolloutId
-from rljob_api.spec import Truncated
+from rljob_api.spec.algorithm import Truncated
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.trainers.base import OptimizerStepResult
 from rljob_workers.trainers.data_parallel import DataParallelGroup, Word, agree

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rljob_api.names import RolloutId
-from rljob_api.timeouts import loading_seconds
+from rljob_api.spec.restart import loading_seconds
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.training.publishing import ExportConfig, Exports
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rljob_api.spec import Truncated
+from rljob_api.spec.algorithm import Truncated
 from rljob_workers.trainers.base import OptimizerStepResult
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.training.rendezvous import gather_rows

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rljob_api.names import Epoch, Lineage, Role, RolloutId, WeightVersion
-from rljob_api.spec import ClaimPolicy
+from rljob_api.spec.training import ClaimPolicy
 from rljob_api.wire.identity import Endpoints, Life, RankKey, WeightId
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import TransferQueueClient

@@ -13,7 +13,7 @@ from rljob_workers.data.prompts import Prompt, PromptSource
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from rljob_api.spec import DataSpec
+    from rljob_api.spec.data import DataSpec
 
 __all__ = ["Prompt", "PromptSource", "build_prompt_source"]
 

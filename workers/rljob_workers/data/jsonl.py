@@ -19,7 +19,7 @@ from rljob_workers.data.prompts import Prompt, PromptSource, item_at
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from rljob_api.spec import DataSpec
+    from rljob_api.spec.data import DataSpec
     from rljob_workers.data.prompts import PromptEncoder
 
 

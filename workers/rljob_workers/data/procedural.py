@@ -11,7 +11,7 @@ from rljob_workers.data.prompts import Prompt, PromptSource, item_at
 if TYPE_CHECKING:
     from reasoning_gym.dataset import ProceduralDataset
 
-    from rljob_api.spec import DataSpec, ReasoningGymSpec
+    from rljob_api.spec.data import DataSpec, ReasoningGymSpec
     from rljob_workers.data.prompts import PromptEncoder
 
 _OWN_PARAMETERS = ("size", "seed")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import xxhash
 
 if TYPE_CHECKING:
-    from rljob_api.spec import DataSpec
+    from rljob_api.spec.data import DataSpec
 
 
 @dataclass(frozen=True, slots=True)

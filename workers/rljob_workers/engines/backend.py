@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from rljob_api.backends import head_dtype
 from rljob_api.names import Role
-from rljob_api.simulation import SimulationSpec
-from rljob_api.spec import Dtype, ModelSpec, RLJobSpec, RoleSpec
+from rljob_api.spec import RLJobSpec, head_dtype
+from rljob_api.spec.model import Dtype, ModelSpec
+from rljob_api.spec.roles import RoleSpec
+from rljob_api.spec.simulation import SimulationSpec
 from rljob_workers.engines.base import Engine
 
 

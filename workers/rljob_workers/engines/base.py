@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from rljob_api.spec import Interruption
+from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 
 

@@ -17,7 +17,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from rljob_api.process_stat import PARENT, stat_of
+from rljob_api.machine.process_stat import PARENT, stat_of
 from rljob_workers.engines.backend import Ready
 from rljob_workers.engines.base import EngineGone, EngineTimeout
 

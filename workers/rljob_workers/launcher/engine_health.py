@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from rljob_api.attended import AttendedTime
-from rljob_api.process_stat import PARENT, STATE, stat_of
+from rljob_api.machine.attended_time import AttendedTime
+from rljob_api.machine.process_stat import PARENT, STATE, stat_of
 from rljob_workers.engines.backend import Ready
 
 _REQUEST = "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"

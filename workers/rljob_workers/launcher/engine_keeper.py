@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from rljob_api.machine.process_stat import is_stopped
 from rljob_api.names import EXIT_BAD_MANIFEST
-from rljob_api.process_stat import is_stopped
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure, FailureKind, Hopeless
 from rljob_api.wire.launchers import EngineProcess, EngineState

@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_api.names import EXIT_FENCED, EXIT_SUCCEEDED, EXIT_TERMINATED
-from rljob_api.role_traits import TRAITS
+from rljob_api.roles import TRAITS, topology_of
 from rljob_api.spec import RLJob, RLJobSpec
-from rljob_api.timeouts import absence_seconds
-from rljob_api.topology import topology_of
+from rljob_api.spec.restart import absence_seconds
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure
 from rljob_api.wire.identity import Endpoints

@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from rljob_api.backends import Preloads, TrainerBackend
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_SUCCEEDED, EngineKind
+from rljob_api.spec.roles import TrainerBackend
 from rljob_api.wire.identity import Endpoints
-from rljob_api.wire.processes import LauncherExited, LauncherSpawned, ParentReady, SpawnLauncher
+from rljob_api.wire.processes import LauncherExited, LauncherSpawned, ParentReady, Preloads, SpawnLauncher
 from rljob_workers.launcher.preload import limit_thread_pools, preload, require_single_thread
 
 limit_thread_pools()  # before anything below pulls in NumPy or torch

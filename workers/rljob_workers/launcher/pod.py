@@ -17,15 +17,15 @@ from pathlib import Path
 
 from rljob_api import cluster
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_TERMINATED, Role
-from rljob_api.role_traits import field_name
+from rljob_api.roles import field_name
 from rljob_workers.launcher.preload import count_start, limit_thread_pools, preload
 
 limit_thread_pools()  # before anything below pulls in NumPy or torch
 
-from rljob_api.backends import Preloads, preloads_of  # noqa: E402 -- see above
+from rljob_api.roles import topology_of  # noqa: E402 -- see above
 from rljob_api.spec import RLJob  # noqa: E402 -- see above
-from rljob_api.topology import topology_of  # noqa: E402 -- see above
 from rljob_api.wire.identity import PodKey  # noqa: E402 -- see above
+from rljob_api.wire.processes import Preloads, preloads_of  # noqa: E402 -- see above
 from rljob_workers.launcher.coordinator_calls import ReplicaQuestion  # noqa: E402 -- see above
 from rljob_workers.launcher.environment import (  # noqa: E402 -- see above
     LauncherEnvironment,

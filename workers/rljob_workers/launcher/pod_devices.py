@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rljob_api import nvml
-from rljob_api.machine_devices import VISIBLE, are_real, machine_devices
-from rljob_api.process_stat import STARTED, stat_of
+from rljob_api.machine import nvml
+from rljob_api.machine.devices import VISIBLE, are_real, machine_devices
+from rljob_api.machine.process_stat import STARTED, stat_of
 
 
 class CudaBeforeForkError(RuntimeError):
@@ -125,7 +125,7 @@ def take_over(name: str, devices: Sequence[str], logs: Path) -> None:
 def await_free(
     name: str,
     before: Tenant,
-    holders: Callable[[], Sequence[nvml.Holder]],
+    holders: Callable[[], Sequence[nvml.MemoryHolder]],
     started: Callable[[int], int | None],
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -142,7 +142,7 @@ def await_free(
         sleep(POLL_SECONDS)
 
 
-def left_behind(before: Tenant, holders: Sequence[nvml.Holder], started: int | None) -> list[nvml.Holder]:
+def left_behind(before: Tenant, holders: Sequence[nvml.MemoryHolder], started: int | None) -> list[nvml.MemoryHolder]:
     """Which of `holders` are what `before` has left. `started`: of the process that has its number now, None if none.
 
     Pure. A process is gone before the driver has freed what it held: so one that is not there may hold memory.

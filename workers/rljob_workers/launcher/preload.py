@@ -12,7 +12,8 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
-from rljob_api.backends import Preloads, TrainerBackend
+from rljob_api.spec.roles import TrainerBackend
+from rljob_api.wire.processes import Preloads
 
 FILE = "container-starts"
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rljob_api.attended import AttendedTime
+from rljob_api.machine.attended_time import AttendedTime
+from rljob_api.machine.process_stat import is_stopped
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_CUT_OFF, EXIT_FENCED, EXIT_GROUP_BROKEN
-from rljob_api.process_stat import is_stopped
-from rljob_api.role_traits import TRAITS
+from rljob_api.roles import TRAITS
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.identity import Life, RankKey

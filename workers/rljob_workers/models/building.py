@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError
 
-from rljob_api.decoder_config import DecoderConfig, read_config
-from rljob_api.spec import Architecture, Dtype, ModelConfig, ModelSpec
+from rljob_api.model_files.decoder_config import DecoderConfig, read_config
+from rljob_api.spec.model import Architecture, Dtype, ModelConfig, ModelSpec
 from rljob_workers.models.blob import INDEX_FILE, WEIGHTS_FILE, read_blob, write_blob
 
 if TYPE_CHECKING:

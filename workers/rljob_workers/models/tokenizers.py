@@ -14,8 +14,7 @@ from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE, WordLevel
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from rljob_api.spec import ModelSpec, TokenizerConfig, TokenizerKind
-from rljob_api.tokenizer_size import SPECIAL_TOKENS, alphabet_of
+from rljob_api.spec.model import SPECIAL_TOKENS, ModelSpec, TokenizerConfig, TokenizerKind, alphabet_of
 
 ChatMessages: TypeAlias = Sequence[Mapping[str, str]]
 

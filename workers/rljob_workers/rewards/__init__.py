@@ -21,7 +21,8 @@ from rljob_workers.rewards.builtin import CharacterMatch, ExactMatch, TaskScore,
 from rljob_workers.rewards.custom import CustomReward
 
 if TYPE_CHECKING:
-    from rljob_api.spec import DataSpec, RewardSpec
+    from rljob_api.spec.data import DataSpec
+    from rljob_api.spec.rollout import RewardSpec
     from rljob_workers.data.prompts import PromptSource
 
 __all__ = [

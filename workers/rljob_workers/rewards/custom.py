@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from types import ModuleType
 
-    from rljob_api.spec import RewardFunctionSpec
+    from rljob_api.spec.rollout import RewardFunctionSpec
 
 
 _SPEC_FIELD = "rollout.reward.custom"

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 
-from rljob_api.spec import FailedReward, RewardSpec
+from rljob_api.spec.rollout import FailedReward, RewardSpec
 from rljob_workers.rewards.base import Answer, Reward, RewardError, RewardRefused, Score, place_of, traceback_of
 
 AT_LEAST = 256

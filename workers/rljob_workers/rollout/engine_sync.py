@@ -12,10 +12,9 @@ import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from rljob_api.names import WeightVersion
-from rljob_api.spec import Interruption
+from rljob_api.names import Stream, WeightVersion
+from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
-from rljob_api.wire.weights import Stream
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
 from rljob_workers.engines.base import Engine, EngineError, EngineTimeout
 from rljob_workers.rollout.engine_access import EventLoopThread, Standstill, watched

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from rljob_api.names import WeightVersion
-from rljob_api.spec import RLJobSpec, WeightVerification
+from rljob_api.spec import RLJobSpec
+from rljob_api.spec.weights import WeightVerification
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Probe
 from rljob_workers.dcs.weights.transport import StagedWeights

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from rljob_api.timeouts import loading_seconds
+from rljob_api.names import Stream
+from rljob_api.spec.restart import loading_seconds
 from rljob_api.wire.identity import WeightId
-from rljob_api.wire.weights import Stream
 from rljob_workers import pipeline
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from rljob_api.simulation import SimulatedCost
+from rljob_api.spec.simulation import SimulatedCost
 
 LONGEST_NAP_SECONDS = 0.25
 """Between two signs of life."""

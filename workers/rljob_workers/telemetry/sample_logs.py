@@ -15,7 +15,7 @@ from typing import BinaryIO
 import orjson
 from pydantic.alias_generators import to_camel
 
-from rljob_api.bounded_text import without_middle
+from rljob_api.base import without_middle
 from rljob_api.generations import FILE, MAX_CHARACTERS, OLDER_FILE
 
 

@@ -13,18 +13,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rljob_api.backends import TrainerBackend, head_dtype, trainer_backend
-from rljob_api.simulation import SimulationSpec
-from rljob_api.spec import (
-    AlgorithmSpec,
-    Correction,
-    KlEstimator,
-    LossAggregation,
-    OptimizerSpec,
-    RLJobSpec,
-    Schedule,
-    TrainingSpec,
-)
+from rljob_api.spec import RLJobSpec, head_dtype, trainer_backend
+from rljob_api.spec.algorithm import AlgorithmSpec, Correction, KlEstimator, LossAggregation
+from rljob_api.spec.roles import TrainerBackend
+from rljob_api.spec.simulation import SimulationSpec
+from rljob_api.spec.training import OptimizerSpec, Schedule, TrainingSpec
 from rljob_workers.algorithms import losses
 from rljob_workers.algorithms.losses import PolicyLossConfig
 from rljob_workers.devices import own_device

@@ -23,7 +23,7 @@ from rljob_workers.models.building import EMBEDDING, HEAD, check_fit, shapes_of,
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from rljob_api.decoder_config import DecoderConfig
+    from rljob_api.model_files.decoder_config import DecoderConfig
     from rljob_workers.trainers.micro_batches import AttentionBlock, PackedRows
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from rljob_api.role_traits import LEADING_ROLE
+from rljob_api.roles import LEADING_ROLE
 from rljob_workers.devices import own_device
 from rljob_workers.models.share import WeightShare, layout_digest
 from rljob_workers.models.slices import EXP_AVG, STEPS, SavedState, StateShare, StateSlice

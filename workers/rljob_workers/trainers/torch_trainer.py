@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rljob_api.role_traits import LEADING_ROLE
+from rljob_api.roles import LEADING_ROLE
 from rljob_workers.algorithms.losses import LossSums, PolicyLossConfig, TokenInputs, policy_loss
 from rljob_workers.devices import HOST, moved
 from rljob_workers.models.blob import read_weights
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from rljob_api.decoder_config import DecoderConfig
+    from rljob_api.model_files.decoder_config import DecoderConfig
     from rljob_workers.trainers.data_parallel import DataParallelGroup
 
 

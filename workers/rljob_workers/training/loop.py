@@ -13,7 +13,8 @@ from enum import Enum
 
 from rljob_api.names import RolloutId
 from rljob_api.open_defaults import has_one_optimizer_step
-from rljob_api.spec import RLJobSpec, Truncated
+from rljob_api.spec import RLJobSpec
+from rljob_api.spec.algorithm import Truncated
 from rljob_api.wire.ranks import NoticeKind
 from rljob_workers import pipeline
 from rljob_workers.dcs.membership.counters import STARVED_SECONDS

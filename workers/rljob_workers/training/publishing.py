@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 import torch
 
-from rljob_api.checkpoint_interval import checkpoint_bytes
 from rljob_api.failpoints import failpoint
-from rljob_api.names import RolloutId, WeightVersion
-from rljob_api.spec import Dtype
-from rljob_api.timeouts import loading_seconds
+from rljob_api.model_files.size import checkpoint_bytes
+from rljob_api.names import RolloutId, Stream, WeightVersion
+from rljob_api.spec.model import Dtype
+from rljob_api.spec.restart import loading_seconds
 from rljob_api.wire.identity import WeightId
-from rljob_api.wire.weights import Probe, Stream
+from rljob_api.wire.weights import Probe
 from rljob_workers.dcs.checkpoints.store import CheckpointStore
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights.transport import WeightPublisher

@@ -9,7 +9,7 @@ import time
 
 import torch
 
-from rljob_api.timeouts import absence_seconds, collective_seconds
+from rljob_api.spec.restart import absence_seconds, collective_seconds
 from rljob_api.wire.identity import Life
 from rljob_api.wire.ranks import Rendezvous
 from rljob_workers.dcs.errors import CoordinatorRefused

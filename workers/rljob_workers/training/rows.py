@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from rljob_api.spec import Truncated
+from rljob_api.spec.algorithm import Truncated
 from rljob_workers import pipeline
 from rljob_workers.algorithms.losses import masks_of_rows
 from rljob_workers.engines.base import FINISH_LENGTH

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import orjson
 
 from rljob_api.names import Epoch, RolloutId, WeightVersion
+from rljob_api.wire.checkpoints import CheckpointRecord
 from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.identity import Endpoints, Life, WeightId
 from rljob_api.wire.observation import QueueObservation, ServerState
-from rljob_api.wire.weights import CheckpointRecord
 from rljob_workers.transfer_queue.admin_calls import AdminAccess, ReadAccess
 from rljob_workers.transfer_queue.control.connection import Argument, Clock, ControlConnection, Sleep
 from rljob_workers.transfer_queue.control.library import library

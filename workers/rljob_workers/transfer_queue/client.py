@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 import numpy as np
 
 from rljob_api.names import RolloutId, partition_name
-from rljob_api.spec import ClaimPolicy, Waiting
+from rljob_api.spec.queue import Waiting
+from rljob_api.spec.training import ClaimPolicy
 from rljob_api.wire.identity import Endpoints, Life, WeightId
 from rljob_workers.tensors.jagged import Column, Jagged, join
 from rljob_workers.transfer_queue.control.connection import (

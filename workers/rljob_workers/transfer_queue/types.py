@@ -17,7 +17,7 @@ import numpy.typing as npt
 import orjson
 
 from rljob_api.names import RolloutId
-from rljob_api.spec import ClaimPolicy
+from rljob_api.spec.training import ClaimPolicy
 from rljob_api.wire.identity import WeightId
 
 if TYPE_CHECKING:

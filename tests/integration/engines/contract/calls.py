@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from rljob_api.names import Lineage, WeightVersion
-from rljob_api.spec import Interruption
+from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import Engine, Sample, SamplingParams
 from tests.integration.engines.contract.reference import Weights

@@ -21,8 +21,8 @@ import httpx
 import pytest
 from _pytest.mark import ParameterSet
 
-from rljob_api.simulation import SimulatedCost, SimulationSpec
-from rljob_api.spec import Dtype
+from rljob_api.spec.model import Dtype
+from rljob_api.spec.simulation import SimulatedCost, SimulationSpec
 from rljob_workers.engines.backend import EngineSettings, EngineSite
 from rljob_workers.engines.base import Engine
 from rljob_workers.engines.sglang.sglang_client import SglangEngine

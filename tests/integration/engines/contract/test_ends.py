@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from rljob_api.spec import Interruption
+from rljob_api.spec.weights import Interruption
 from rljob_workers.engines.base import Engine, EngineError, EngineGone, EngineRefused
 from tests.integration.engines.contract.calls import Running, draw, load, params, require_true_name, until, version
 from tests.integration.engines.contract.contenders import Contender, SglangContender

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rljob_api.spec import Interruption
+from rljob_api.spec.weights import Interruption
 from rljob_workers.engines.base import Engine, EngineError, EngineRefused, Sample
 from tests.integration.engines.contract.calls import (
     PROMPT,

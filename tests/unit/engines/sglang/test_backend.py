@@ -4,7 +4,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from rljob_api.spec import Dtype
+from rljob_api.spec.model import Dtype
 from rljob_workers.engines.backend import EngineSettings, EngineSite, Exec, Fork
 from rljob_workers.engines.sglang.sglang_backend import SGLANG
 from tests.integration.engines.engine_process import tiny_model

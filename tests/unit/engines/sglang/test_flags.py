@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.spec import Dtype
+from rljob_api.spec.model import Dtype
 from rljob_workers.engines.sglang.sglang_backend import server_flags
 from tests.integration.engines.engine_process import tiny_model
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rljob_api.families import FAMILIES
+from rljob_api.model_files.families import FAMILIES
 from rljob_workers.trainers.fsdp.inputs import joined_inputs, padded_inputs
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, model_config, score
 from rljob_workers.trainers.fsdp.stored_tensors import load_folder

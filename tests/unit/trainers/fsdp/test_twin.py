@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from rljob_api.family_proofs import FamilyProof, NotProven, keep_proof, kept_proof
+from rljob_api.model_files.families import FamilyProof, NotProven, keep_proof, kept_proof
 from rljob_workers.trainers.fsdp import proof, twin
 from rljob_workers.trainers.fsdp.proof import require_right
 from rljob_workers.trainers.fsdp.sharded_model import build_whole, model_config

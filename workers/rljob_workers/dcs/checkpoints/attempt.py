@@ -15,17 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljob_api.failpoints import failpoint
-from rljob_api.timeouts import transfer_seconds
+from rljob_api.spec.restart import transfer_seconds
 from rljob_api.wire.checkpoints import (
     CheckpointAttempt,
     CheckpointBegin,
     CheckpointGiveUp,
     CheckpointPart,
     CheckpointPartRequest,
+    CheckpointRecord,
+    CheckpointRequest,
     PartWriter,
 )
 from rljob_api.wire.identity import Endpoints, Life, WeightId
-from rljob_api.wire.weights import CheckpointRecord, CheckpointRequest
 from rljob_workers.dcs.checkpoints.on_disk import (
     CHECKSUMS_FILE,
     RECORDED_MARK,

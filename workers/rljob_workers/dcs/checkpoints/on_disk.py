@@ -20,7 +20,7 @@ import xxhash
 from pydantic import ValidationError
 
 from rljob_api.cluster import LATEST
-from rljob_api.wire.weights import CheckpointRecord
+from rljob_api.wire.checkpoints import CheckpointRecord
 from rljob_workers.dcs.errors import CheckpointDamaged, CheckpointUnreadable
 
 if TYPE_CHECKING:

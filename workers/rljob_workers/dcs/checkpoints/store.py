@@ -21,7 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from rljob_api.failpoints import failpoint
-from rljob_api.timeouts import absence_seconds, parts_seconds
+from rljob_api.spec.restart import absence_seconds, parts_seconds
 from rljob_api.wire.checkpoints import DamageRequest, PartWriter
 from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.checkpoints.attempt import Attempt, DuePart, Gang, Place

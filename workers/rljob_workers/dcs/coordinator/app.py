@@ -17,7 +17,13 @@ from starlette.types import ASGIApp
 
 from rljob_api.base import ApiModel
 from rljob_api.names import Role
-from rljob_api.wire.checkpoints import CheckpointBegin, CheckpointGiveUp, CheckpointPartRequest, DamageRequest
+from rljob_api.wire.checkpoints import (
+    CheckpointBegin,
+    CheckpointGiveUp,
+    CheckpointPartRequest,
+    CheckpointRequest,
+    DamageRequest,
+)
 from rljob_api.wire.epochs import DesiredState, EpochRequest
 from rljob_api.wire.failures import Failure, FailureAcknowledgement
 from rljob_api.wire.launchers import LauncherHello, ReplicaAnswer
@@ -25,7 +31,7 @@ from rljob_api.wire.logs import LogTail
 from rljob_api.wire.observation import EventPage, ServerState
 from rljob_api.wire.queue import MAX_PEEK_ROWS, MAX_PEEK_VALUES, DrainRequest, QueueCheck, RowState
 from rljob_api.wire.ranks import Notice, RankHello, Rendezvous, StepReport
-from rljob_api.wire.weights import CheckpointRequest, PartRequest, SourceRequest
+from rljob_api.wire.weights import PartRequest, SourceRequest
 from rljob_workers.dcs.coordinator.asgi_layers import LONGEST_WAIT_SECONDS, HotRoutes, TokenGuard
 from rljob_workers.dcs.coordinator.context import Refused, Topic, bad_request, invalid, not_found, not_open
 from rljob_workers.dcs.coordinator.metrics import exposition

@@ -17,11 +17,10 @@ from pydantic import Field, ValidationError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rljob_api.base import WireModel
-from rljob_api.names import Lineage, WeightVersion
+from rljob_api.names import Lineage, Stream, WeightVersion
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.launchers import LauncherAnswer, LauncherPoll
 from rljob_api.wire.ranks import Beat
-from rljob_api.wire.weights import Stream
 from rljob_workers.dcs.coordinator.context import Refused, Topic, bad_request, invalid
 from rljob_workers.dcs.coordinator.serial_executor import Beats, SerialExecutor
 from rljob_workers.dcs.coordinator.weights import is_newer

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from rljob_api.names import WeightVersion, partition_name
-from rljob_api.role_traits import LEADING_ROLE, TICKET_ROLE
+from rljob_api.roles import LEADING_ROLE, TICKET_ROLE
 from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, RoomMade
 from rljob_api.wire.ranks import Beat, RankState

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rljob_api.names import Epoch
-from rljob_api.role_traits import TICKET_ROLE, TRAITS
+from rljob_api.roles import TICKET_ROLE, TRAITS
 from rljob_api.wire.epochs import DesiredState, EpochRequest, RestorePoint
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.launchers import LauncherHello

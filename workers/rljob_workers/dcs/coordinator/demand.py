@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from rljob_api.names import Role
-from rljob_api.role_traits import LEADING_ROLE, TICKET_ROLE
+from rljob_api.roles import LEADING_ROLE, TICKET_ROLE
 from rljob_api.wire.observation import DemandObservation
 from rljob_api.wire.ranks import Beat
 from rljob_workers.dcs.membership.counters import LOOP_SECONDS, PASSED_OVER, STARVED_SECONDS, WITHHELD_SECONDS

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 
 from rljob_api.failpoints import failpoint
 from rljob_api.names import Epoch, Lineage, Role, WeightVersion
+from rljob_api.roles import RoleTopology, topology_of
 from rljob_api.spec import RLJob
-from rljob_api.topology import RoleTopology, topology_of
+from rljob_api.wire.checkpoints import CheckpointRecord
 from rljob_api.wire.epochs import NOBODY, DesiredState, EpochRequest, PodOrder, PodPhase, RestorePoint
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import LauncherHello
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.ranks import StepReport
-from rljob_api.wire.weights import CheckpointRecord
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, wrong_epoch
 from rljob_workers.dcs.coordinator.records import (
     DESIRED,

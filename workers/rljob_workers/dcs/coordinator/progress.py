@@ -8,13 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rljob_api.names import Epoch, Role
-from rljob_api.wire.checkpoints import CheckpointAttempt, CheckpointBegin, CheckpointGiveUp, CheckpointPartRequest
+from rljob_api.wire.checkpoints import (
+    CheckpointAttempt,
+    CheckpointBegin,
+    CheckpointGiveUp,
+    CheckpointPartRequest,
+    CheckpointRecord,
+    CheckpointRequest,
+)
 from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.ranks import Notice, NoticeKind, StepReport
-from rljob_api.wire.weights import CheckpointRecord, CheckpointRequest
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, not_found
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.rank_lives import RankLives

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from rljob_api.names import Role
-from rljob_api.role_traits import TRAITS
-from rljob_api.spec import RestartPolicySpec
+from rljob_api.roles import TRAITS
+from rljob_api.spec.restart import RestartPolicySpec
 from rljob_api.wire.epochs import DesiredState, PodOrder
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.identity import Life, PodKey

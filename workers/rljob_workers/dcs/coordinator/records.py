@@ -20,14 +20,14 @@ from pydantic import TypeAdapter
 from rljob_api.base import WireModel
 from rljob_api.names import Epoch
 from rljob_api.spec import RLJob
-from rljob_api.wire.checkpoints import CheckpointAttempt
+from rljob_api.wire.checkpoints import CheckpointAttempt, CheckpointRecord
 from rljob_api.wire.epochs import DesiredState, RestorePoint
 from rljob_api.wire.failures import Failure
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.launchers import LauncherHello
 from rljob_api.wire.observation import CoordinatorEvent, RoomMade
 from rljob_api.wire.ranks import RankHello, Rendezvous, StepReport
-from rljob_api.wire.weights import CheckpointRecord, OfferedPart, WeightOffer, WeightPart
+from rljob_api.wire.weights import OfferedPart, WeightOffer, WeightPart
 
 T = TypeVar("T")
 

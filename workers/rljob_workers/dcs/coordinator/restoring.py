@@ -19,13 +19,12 @@ from pydantic import BaseModel, ValidationError
 
 from rljob_api.failpoints import failpoint
 from rljob_api.names import Epoch, Lineage, WeightVersion
-from rljob_api.role_traits import SAVING_ROLE
-from rljob_api.wire.checkpoints import DamageRequest
+from rljob_api.roles import SAVING_ROLE
+from rljob_api.wire.checkpoints import CheckpointRecord, DamageRequest
 from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.observation import EventKind
-from rljob_api.wire.weights import CheckpointRecord
 from rljob_workers.dcs.checkpoints.on_disk import (
     CHECKSUMS_FILE,
     DAMAGED_SUFFIX,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from rljob_api.attended import AttendedTime
+from rljob_api.machine.attended_time import AttendedTime
 from rljob_api.names import Epoch
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.launchers import LauncherHello

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rljob_api.names import Stream
 from rljob_api.wire.identity import Life, WeightId
 from rljob_api.wire.observation import EventKind
-from rljob_api.wire.weights import OfferedPart, PartRequest, SourceRequest, Stream, WeightOffer, WeightPart
+from rljob_api.wire.weights import OfferedPart, PartRequest, SourceRequest, WeightOffer, WeightPart
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, bad_request, dead
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.rank_lives import RankLives

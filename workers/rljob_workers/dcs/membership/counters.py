@@ -1,7 +1,7 @@
 """Counters that a rank may send with its beats, and what each counts. Others are left out of /metrics."""
 
 from rljob_api.names import Role
-from rljob_api.role_traits import TRAITS
+from rljob_api.roles import TRAITS
 from rljob_workers.telemetry.exposition import Family
 from rljob_workers.transfer_queue.types import Withheld
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from rljob_api.timeouts import absence_seconds
+from rljob_api.spec.restart import absence_seconds
 from rljob_api.wire.failures import Failure, FailureKind, Hopeless
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.ranks import (

@@ -5,7 +5,7 @@ Called by roles. A role never asks which backend it has.
 
 from __future__ import annotations
 
-from rljob_api.spec import WeightBackend
+from rljob_api.spec.weights import WeightBackend
 from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightPublisher, WeightReceiver

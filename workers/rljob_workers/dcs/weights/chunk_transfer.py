@@ -22,8 +22,9 @@ from io import FileIO
 from pathlib import Path
 
 from rljob_api.base import WireModel
+from rljob_api.names import Stream
 from rljob_api.wire.identity import WeightId
-from rljob_api.wire.weights import OfferedPart, Stream
+from rljob_api.wire.weights import OfferedPart
 from rljob_workers.dcs.errors import CorruptWeights, WeightTimeout
 from rljob_workers.dcs.tensor_bytes import CHECKSUM_BYTES, checksum, digest_of, write_whole
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljob_api.failpoints import failpoint
+from rljob_api.names import Stream
 from rljob_api.wire.identity import PodKey, WeightId
-from rljob_api.wire.weights import PartRequest, Probe, SourceRequest, Stream, WeightOffer, WeightPart
+from rljob_api.wire.weights import PartRequest, Probe, SourceRequest, WeightOffer, WeightPart
 from rljob_workers.dcs.errors import WeightTimeout
 from rljob_workers.dcs.membership.coordinator_http import ATTEMPT_SECONDS, ChannelBroken, CoordinatorClient, HttpChannel
 from rljob_workers.dcs.membership.rank_context import RankContext

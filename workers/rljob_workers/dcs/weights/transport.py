@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rljob_api.names import Stream
 from rljob_api.wire.identity import WeightId
-from rljob_api.wire.weights import Probe, Stream
+from rljob_api.wire.weights import Probe
 from rljob_workers.models.share import WHOLE, WeightShare
 
 if TYPE_CHECKING:

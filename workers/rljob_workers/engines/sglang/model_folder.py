@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from safetensors import SafetensorError, safe_open
 
-from rljob_api.spec import ModelSpec
+from rljob_api.spec.model import ModelSpec
 from rljob_workers.models.building import build_config, policy_files, tensor_shapes
 from rljob_workers.models.tokenizers import build_tokenizer
 

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rljob_api.machine_devices import are_real
+from rljob_api.machine.devices import are_real
 from rljob_api.names import EngineKind
-from rljob_api.spec import Dtype, ModelSpec
+from rljob_api.spec.model import Dtype, ModelSpec
 from rljob_workers.engines.backend import Command, EngineBackend, EngineSettings, EngineSite, Exec, Fork, Ready
 from rljob_workers.engines.base import Engine
 

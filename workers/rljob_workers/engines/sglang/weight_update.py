@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 from rljob_api.names import Lineage, WeightVersion
-from rljob_api.spec import Interruption
+from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import EngineError, EngineRefused, EngineTimeout
 from rljob_workers.engines.sglang.connection import Connection

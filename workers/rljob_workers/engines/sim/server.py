@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from rljob_api.simulation import SimulationSpec
-from rljob_api.spec import ModelSpec
+from rljob_api.spec.model import ModelSpec
+from rljob_api.spec.simulation import SimulationSpec
 from rljob_workers.engines.torch_engine.continuous_batching import ContinuousBatching, Room
 from rljob_workers.engines.torch_engine.model_loop import EngineCommands
 from rljob_workers.engines.torch_engine.scheduler import Limits

@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch.nn import functional
 
-from rljob_api.spec import Architecture
+from rljob_api.spec.model import Architecture
 from rljob_workers.devices import HOST, moved
 from rljob_workers.engines.torch_engine.slots import round_width
 from rljob_workers.models.building import EMBEDDING, HEAD, tensor_shapes
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from rljob_api.decoder_config import DecoderConfig
+    from rljob_api.model_files.decoder_config import DecoderConfig
     from rljob_workers.engines.torch_engine.slots import Run, _Slots
 
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
     from transformers import PreTrainedTokenizerBase
 
-    from rljob_api.spec import Dtype, ModelSpec
+    from rljob_api.spec.model import Dtype, ModelSpec
     from rljob_workers.engines.torch_engine.dialect import GenerateRequest
     from rljob_workers.engines.torch_engine.model_loop import EngineState
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from rljob_api.names import Lineage, WeightVersion
-from rljob_api.spec import Interruption
+from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import (
     Engine,

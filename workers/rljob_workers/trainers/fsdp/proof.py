@@ -15,8 +15,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rljob_api.families import family_problem
-from rljob_api.family_proofs import EXIT_NOT_PROVEN, FamilyProof, NotProven, keep_proof, kept_proof, needs_proof
+from rljob_api.model_files.families import (
+    EXIT_NOT_PROVEN,
+    FamilyProof,
+    NotProven,
+    family_problem,
+    keep_proof,
+    kept_proof,
+    needs_proof,
+)
 
 
 def require_right(described: Mapping[str, Any], *, packing: bool, has_wide_head: bool = False) -> None:

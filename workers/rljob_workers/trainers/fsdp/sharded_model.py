@@ -21,7 +21,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined] # exported
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-from rljob_api.families import FAMILIES, family_problem
+from rljob_api.model_files.families import FAMILIES, family_problem
 from rljob_workers.algorithms.log_probs import chunked_log_probs, wide_linear
 from rljob_workers.devices import group_backend
 from rljob_workers.trainers.fsdp.inputs import RowBlocks

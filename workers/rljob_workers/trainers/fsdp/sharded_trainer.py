@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rljob_api.role_traits import LEADING_ROLE
+from rljob_api.roles import LEADING_ROLE
 from rljob_workers.algorithms.losses import LossSums, PolicyLossConfig, TokenInputs, policy_loss
 from rljob_workers.models.release_0_1_0 import OldState, is_of_release_0_1_0
 from rljob_workers.models.slices import EXP_AVG, EXP_AVG_SQ, PARAMETER, STEPS, SavedState, StateShare, StateSlice

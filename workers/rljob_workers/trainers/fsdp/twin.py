@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rljob_api.family_proofs import FamilyProof, NotProven
+from rljob_api.model_files.families import FamilyProof, NotProven
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.fsdp.inputs import joined_inputs, padded_inputs
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, model_config, score

@@ -1,0 +1,1 @@
+"""What is known of this machine and its processes: devices, driver, memory. No API."""

@@ -1,0 +1,156 @@
+"""Traits and topology of each role, as one table and one derivation from the spec.
+
+Pure. Other code reads a trait instead of comparing names of roles, and a `RoleTopology` instead of multiplying replicas
+and GPUs. A role is named here and in its own work: its loop, its stage, its factory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from pydantic.alias_generators import to_camel
+
+from rljob_api.names import Role, Scope, Stream
+
+if TYPE_CHECKING:
+    from rljob_api.spec.roles import RoleSpec, RolesSpec
+
+
+class Grouping(Enum):
+    """How the ranks of a role belong together."""
+
+    INDEPENDENT = "Independent"
+    """Each rank works for itself: the others go on without it."""
+    GANG = "Gang"
+    """All ranks of the role take part in the same collectives: without one the others wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleTraits:
+    """A row of the table."""
+
+    scope: Scope
+    """What its failures restart where the spec does not override it."""
+    fixed_because: str = ""
+    """Why its scope cannot be overridden, as part of a sentence; empty: it can."""
+    grouping: Grouping = Grouping.INDEPENDENT
+    tasks: tuple[str, ...] = ()
+    """Consumers of the queue that it serves."""
+    stream: Stream | None = None
+    """Weights that it follows."""
+    leads: bool = False
+    """Its rank 0 trains the policy: publishes weights, reports steps, records checkpoints. True of one role."""
+    saves: bool = False
+    """Writes checkpoints: its pods mount the run volume, and a drain waits until it has saved."""
+    loads_model: bool = False
+    """Reads the model's folder (`model.path`) or its tokenizer's."""
+    draws_tickets: bool = False
+    """Works on prompts under tickets: a death makes suspects of the prompts in work. True of one role."""
+    has_engines: bool = False
+    """Its pods run engine servers, one for each rank; `threads` are the engine's."""
+    is_scalable: bool = False
+    """Replicas come and go while the job runs (the scale subresource). True of one role."""
+
+
+TRAITS: Mapping[Role, RoleTraits] = {
+    Role.ROLLOUT: RoleTraits(
+        Scope.GLOBAL,
+        stream=Stream.POLICY,
+        loads_model=True,
+        draws_tickets=True,
+        has_engines=True,
+        is_scalable=True,
+    ),
+    Role.ACTOR: RoleTraits(
+        Scope.GLOBAL,
+        fixed_because="a gradient that is half applied cannot be taken back",
+        grouping=Grouping.GANG,
+        tasks=("actor_train",),
+        leads=True,
+        saves=True,
+        loads_model=True,
+    ),
+    Role.ACTOR_FWD: RoleTraits(Scope.GLOBAL, tasks=("actor_log_probs",), stream=Stream.POLICY, loads_model=True),
+    Role.REFERENCE: RoleTraits(Scope.IN_PLACE, tasks=("ref_log_probs",), stream=Stream.REFERENCE, loads_model=True),
+    Role.ADVANTAGES: RoleTraits(Scope.IN_PLACE, tasks=("compute_advantages_and_returns",)),
+}
+
+
+def field_name(role: Role) -> str:
+    """The role's field in `spec.roles` and in `spec.restartPolicy.table`, in the manifest's spelling."""
+    return to_camel(role.value)
+
+
+def _only(holds: Callable[[RoleTraits], bool]) -> Role:
+    (role,) = (role for role, traits in TRAITS.items() if holds(traits))
+    return role
+
+
+LEADING_ROLE = _only(lambda traits: traits.leads)
+
+
+TICKET_ROLE = _only(lambda traits: traits.draws_tickets)
+
+
+SAVING_ROLE = _only(lambda traits: traits.saves)
+"""Whose ranks write checkpoints, and verify the one that an epoch begins with."""
+
+
+SCALED_ROLE = _only(lambda traits: traits.is_scalable)
+"""The resource has one scale subresource."""
+
+
+PROXIMAL_ROLE = _only(lambda traits: "actor_log_probs" in traits.tasks)
+"""Without it the actor makes those log-probs itself."""
+
+
+FORWARD_ROLES = frozenset(role for role, traits in TRAITS.items() if traits.stream and not traits.has_engines)
+"""They compute log-probs under weights that the actor publishes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleTopology:
+    """The shape of one role. Global ranks count over its pods, pod by pod and without gaps."""
+
+    pods: int
+    """Where they are autoscaled, as many as there may be."""
+    ranks_per_pod: int
+    engines: int
+    """Engine servers of each pod: rank i drives engine i. 0: the role has none."""
+    grouping: Grouping
+
+    @property
+    def num_ranks(self) -> int:
+        """All ranks of the role, the world size."""
+        return self.pods * self.ranks_per_pod
+
+    def ranks_of(self, replica: int) -> range:
+        """Global ranks of a pod."""
+        first = replica * self.ranks_per_pod
+        return range(first, first + self.ranks_per_pod)
+
+    @property
+    def gangs(self) -> tuple[range, ...]:
+        """Global ranks that share any collective. Each gang takes work for itself: its first rank does."""
+        if self.grouping is Grouping.GANG:
+            return (range(self.num_ranks),) if self.num_ranks else ()
+        return tuple(range(rank, rank + 1) for rank in range(self.num_ranks))
+
+
+def topology_of(roles: RolesSpec, role: Role) -> RoleTopology:
+    """The shape of `role` as the spec wants it.
+
+    A role that the job does not have has no pods; one that is there all the same has one rank. So a pod that was made
+    when its role was added, and reads the job's file before that has been renewed on its node, is of the right shape.
+    """
+    traits, spec = TRAITS[role], roles.of(role)
+    pods, ranks = (0, 1) if spec is None else (spec.most_replicas, _ranks_per_pod(spec))
+    return RoleTopology(pods, ranks, ranks if traits.has_engines else 0, traits.grouping)
+
+
+def _ranks_per_pod(spec: RoleSpec) -> int:
+    """A rank for each GPU, or for each engine's; without GPUs as many as the user says, or one."""
+    return max(spec.gpus // spec.devices_per_rank, 1) if spec.ranks_per_pod is None else spec.ranks_per_pod

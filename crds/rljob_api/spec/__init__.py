@@ -1,0 +1,423 @@
+"""The spec of an RLJob: every field that a user may write, with unit, bounds, default and meaning.
+
+A module for each part, with its rules; here are the whole, the manifest around it, and rules between parts. A field is
+here only when its behaviour is built. Anyone may import it. Reads no file.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field, StringConstraints
+
+from rljob_api.base import ApiModel
+from rljob_api.names import EngineKind, Role
+from rljob_api.roles import LEADING_ROLE, TRAITS, field_name, topology_of
+from rljob_api.rule import Derived, Rule, RuledModel
+from rljob_api.spec.algorithm import AlgorithmSpec
+from rljob_api.spec.checkpoint import CheckpointSpec
+from rljob_api.spec.data import DataSpec
+from rljob_api.spec.infrastructure import InfrastructureSpec
+from rljob_api.spec.model import ModelSpec, Seed
+from rljob_api.spec.queue import TransferQueueSpec
+from rljob_api.spec.restart import (
+    RestartPolicySpec,
+    RestartRequestSpec,
+)
+from rljob_api.spec.roles import (
+    RolesSpec,
+    TrainerBackend,
+    engine_kind,
+)
+from rljob_api.spec.rollout import RolloutSpec
+from rljob_api.spec.scheduling import SchedulingSpec
+from rljob_api.spec.simulation import SimulationSpec
+from rljob_api.spec.training import TrainingSpec
+from rljob_api.spec.weights import WeightSyncSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rljob_api.spec.model import Dtype
+    from rljob_api.spec.roles import RoleSpec
+
+
+_ACTOR = f"self.roles.{field_name(LEADING_ROLE)}"
+
+
+_NO_GPUS = "(has({0}.gpus) ? {0}.gpus : 0)"
+"""The API server fills in no `gpus`: what is not given is resolved (`open_defaults`)."""
+
+
+_ACTOR_GPUS = _NO_GPUS.format(_ACTOR)
+
+
+# As `topology` has it.
+_TRAINERS_PER_POD = f"(has({_ACTOR}.ranksPerPod) ? {_ACTOR}.ranksPerPod : ({_ACTOR_GPUS} > 1 ? {_ACTOR_GPUS} : 1))"
+
+
+_TRAINERS = f"({_ACTOR}.replicas * {_TRAINERS_PER_POD})"
+
+
+_TRAINERS_IN_WORDS = "{trainers} actor ranks ({roles.actor.replicas} replicas x {trainersPerPod} ranks per pod)"
+
+
+def _num_trainers(job: RLJobSpec) -> int:
+    """Data-parallel ranks."""
+    return topology_of(job.roles, LEADING_ROLE).num_ranks
+
+
+def _trainers_per_pod(job: RLJobSpec) -> int:
+    return topology_of(job.roles, LEADING_ROLE).ranks_per_pod
+
+
+_OF_TRAINERS = {
+    "trainers": Derived(_num_trainers, _TRAINERS),
+    "trainersPerPod": Derived(_trainers_per_pod, _TRAINERS_PER_POD),
+}
+
+
+_IS_FSDP = "(has(self.roles.actor.backend) ? self.roles.actor.backend == 'Fsdp' : has(self.model.path))"
+
+
+_ENGINE_IS_SIM = (
+    "(has(self.roles) && has(self.roles.rollout) && has(self.roles.rollout.engine) && "
+    "has(self.roles.rollout.engine.kind) && self.roles.rollout.engine.kind == 'Sim')"
+)
+
+
+def _is_simulated(job: RLJobSpec) -> bool:
+    return job.roles.rollout.engine.kind == "Sim"
+
+
+def _is_simulated_by_both(job: RLJobSpec) -> bool:
+    backend = job.roles.actor.backend
+    return backend is None or (backend is TrainerBackend.SIM) == _is_simulated(job)
+
+
+def _slices_reach_all_ranks(job: RLJobSpec) -> bool:
+    slices = job.training.iters_per_train_update
+    if job.training.global_batch_size % slices:
+        return True  # a rule of its own says so
+    return job.training.global_batch_size % (slices * _num_trainers(job)) == 0
+
+
+def _groups_reach_all_ranks(job: RLJobSpec) -> bool:
+    training = job.training
+    shares = training.iters_per_train_update * _num_trainers(job)
+    if training.claim_policy != "Group" or training.global_batch_size % shares:
+        return True  # rules of their own say that rows do not reach all ranks
+    return training.global_batch_size % (shares * job.rollout.samples_per_prompt) == 0
+
+
+def _answers_have_labels(job: RLJobSpec) -> bool:
+    scored_otherwise = job.data.reasoning_gym is not None or job.rollout.reward.custom is not None
+    return scored_otherwise or job.data.label_key is not None
+
+
+def _answers_fit_positions(job: RLJobSpec) -> bool:
+    config = job.model.config
+    return config is None or job.rollout.sampling.max_new_tokens < config.max_position_embeddings
+
+
+_SHARING_ROLES = tuple(role for role in Role if TRAITS[role].loads_model and not TRAITS[role].leads)
+"""Those whose work may lie beside the trainer's on one device."""
+
+
+def _num_devices(role: RoleSpec | None) -> int:
+    return 0 if role is None else role.most_replicas * role.gpus
+
+
+def _shares_what_there_is(role: Role) -> Callable[[RLJobSpec], bool]:
+    def holds(job: RLJobSpec) -> bool:
+        given = job.roles.of(role)
+        if given is None or given.share_devices_with is None:
+            return True
+        return 0 < _num_devices(given) <= _num_devices(job.roles.of(LEADING_ROLE))
+
+    return holds
+
+
+def _sharing(role: Role) -> Rule:
+    """A role that shares needs devices, and no more than there are."""
+    field, actor = f"roles.{field_name(role)}", f"roles.{field_name(LEADING_ROLE)}"
+    pods, count = f"self.{field}.replicas", "replicas"
+    if TRAITS[role].is_scalable:
+        most, count = f"self.{field}.autoscaling.maxReplicas", "replicas or autoscaling.maxReplicas"
+        pods = f"(has(self.{field}.autoscaling) ? {most} : {pods})"
+    gpus = _NO_GPUS.format(f"self.{field}")
+    return Rule(
+        field=f"{field}.shareDevicesWith",
+        holds=_shares_what_there_is(role),
+        sentence=f"{{{field}.shareDevicesWith}} needs gpus of at least 1, and no more in all pods ({count} x gpus) "
+        f"than the actor has, but {field}.gpus is {{gpusOfRole}} and the actor has {{{actor}.replicas}} x "
+        f"{{gpusOfActor}}. Change gpus or {count}, or remove shareDevicesWith.",
+        cel=f"!has(self.{field}) || !has(self.{field}.shareDevicesWith) || ({gpus} > 0 && "
+        f"{pods} * {gpus} <= self.{actor}.replicas * {_ACTOR_GPUS})",
+        derived={
+            "gpusOfRole": Derived(lambda job: job.roles.of(role).gpus, gpus),
+            "gpusOfActor": Derived(lambda job: job.roles.of(LEADING_ROLE).gpus, _ACTOR_GPUS),
+        },
+    )
+
+
+def _cannot_share(role: Role) -> Rule:
+    field = f"roles.{field_name(role)}.shareDevicesWith"
+    names = " and ".join(", ".join(field_name(role) for role in _SHARING_ROLES).rsplit(", ", 1))
+    return Rule(
+        field=field,
+        holds=lambda job: (given := job.roles.of(role)) is None or given.share_devices_with is None,
+        sentence=f"{{{field}}} is for {names}. Remove it.",
+        cel=f"!has(self.roles.{field_name(role)}) || !has(self.{field})",
+    )
+
+
+SPEC: tuple[Rule, ...] = (
+    *(_sharing(role) if role in _SHARING_ROLES else _cannot_share(role) for role in Role),
+    Rule(
+        field="training.globalBatchSize",
+        holds=lambda job: job.rollout.batch_size * job.rollout.samples_per_prompt % job.training.global_batch_size == 0,
+        sentence="{training.globalBatchSize} does not divide rollout.batchSize x rollout.samplesPerPrompt "
+        "({rollout.batchSize} x {rollout.samplesPerPrompt}). Give a divisor of that product.",
+        cel="self.rollout.batchSize * self.rollout.samplesPerPrompt % self.training.globalBatchSize == 0",
+    ),
+    Rule(
+        field="rollout.sampling.stop",
+        holds=lambda job: not job.rollout.sampling.stop or engine_kind(job.roles.rollout) == "SGLang",
+        sentence="are texts, at which only engines of kind SGLang end a sample. Set roles.rollout.engine.kind to "
+        "SGLang, or give tokens in stopTokenIds.",
+        cel="!has(self.rollout.sampling) || !has(self.rollout.sampling.stop) || "
+        "self.rollout.sampling.stop.size() == 0 || (has(self.roles) && has(self.roles.rollout) && "
+        "(has(self.roles.rollout.engine) && has(self.roles.rollout.engine.kind) ? "
+        "self.roles.rollout.engine.kind == 'SGLang' : "
+        f"{_NO_GPUS.format('self.roles.rollout')} > 0))",
+    ),
+    Rule(
+        field="roles.actor.backend",
+        holds=_is_simulated_by_both,
+        sentence="{roles.actor.backend} does not go with the kind of roles.rollout.engine: a policy is simulated by "
+        "actor and engines, or by neither. Set backend and kind to Sim, or leave backend out.",
+        cel=f"!has({_ACTOR}.backend) || ({_ACTOR}.backend == 'Sim') == {_ENGINE_IS_SIM}",
+    ),
+    Rule(
+        field="model.path",
+        holds=lambda job: not _is_simulated(job) or job.model.path is None,
+        sentence="{model.path} is not read by a simulated job, which has no weights of a model. Give model.config, and "
+        "model.tokenizerPath for the tokenizer of a folder.",
+        cel=f"!{_ENGINE_IS_SIM} || !has(self.model.path)",
+    ),
+    Rule(
+        field="simulation",
+        holds=lambda job: job.simulation is None or _is_simulated(job),
+        sentence="is for engines of kind Sim, and this job computes. Remove simulation or set "
+        "roles.rollout.engine.kind to Sim.",
+        cel=f"!has(self.simulation) || {_ENGINE_IS_SIM}",
+    ),
+    Rule(
+        field="training.packing",
+        holds=lambda job: job.training.packing or trainer_backend(job) is TrainerBackend.FSDP,
+        sentence="false needs the backend Fsdp, and this job has another, which always joins samples. Set "
+        "roles.actor.backend to Fsdp or leave packing out.",
+        cel=f"!has(self.training.packing) || self.training.packing || {_IS_FSDP}",
+    ),
+    Rule(
+        field="training.activationCheckpointing",
+        holds=lambda job: not job.training.activation_checkpointing or trainer_backend(job) is TrainerBackend.FSDP,
+        sentence="true needs the backend Fsdp, and this job has another, which keeps its activations. Set "
+        "roles.actor.backend to Fsdp or leave activationCheckpointing out.",
+        cel="!has(self.training.activationCheckpointing) || !self.training.activationCheckpointing || " + _IS_FSDP,
+    ),
+    Rule(
+        field="training.itersPerTrainUpdate",
+        holds=lambda job: job.training.global_batch_size % job.training.iters_per_train_update == 0,
+        sentence="{training.itersPerTrainUpdate} does not divide training.globalBatchSize {training.globalBatchSize}. "
+        "Give a divisor of it.",
+        cel="self.training.globalBatchSize % self.training.itersPerTrainUpdate == 0",
+    ),
+    Rule(
+        field="training.itersPerTrainUpdate",
+        holds=_slices_reach_all_ranks,
+        sentence="{training.itersPerTrainUpdate} slices of training.globalBatchSize {training.globalBatchSize} do not "
+        f"go evenly to {_TRAINERS_IN_WORDS}. Give a divisor of globalBatchSize / ranks.",
+        cel="self.training.globalBatchSize % self.training.itersPerTrainUpdate != 0 || "
+        f"self.training.globalBatchSize % (self.training.itersPerTrainUpdate * {_TRAINERS}) == 0",
+        derived=_OF_TRAINERS,
+    ),
+    Rule(
+        field="training.claimPolicy",
+        holds=_groups_reach_all_ranks,
+        sentence="{training.claimPolicy} cannot give whole groups of {rollout.samplesPerPrompt} samples to "
+        f"{_TRAINERS_IN_WORDS} in {{training.itersPerTrainUpdate}} slices of training.globalBatchSize "
+        "{training.globalBatchSize}. Give a global batch that is a multiple of their product, or Balanced.",
+        cel="self.training.claimPolicy != 'Group' || self.training.globalBatchSize % "
+        f"(self.training.itersPerTrainUpdate * {_TRAINERS}) != 0 || self.training.globalBatchSize % "
+        f"(self.training.itersPerTrainUpdate * {_TRAINERS} * self.rollout.samplesPerPrompt) == 0",
+        derived=_OF_TRAINERS,
+    ),
+    Rule(
+        field="algorithm.kl.coefficient",
+        holds=lambda job: job.algorithm.kl.coefficient == 0 or job.roles.reference is not None,
+        sentence="{algorithm.kl.coefficient} needs the role reference, which is absent. Add roles.reference (as {} "
+        "for one replica) or set the coefficient to 0.",
+        cel="self.algorithm.kl.coefficient == 0.0 || has(self.roles.reference)",
+    ),
+    Rule(
+        field="training.refUpdateInterval",
+        holds=lambda job: job.training.ref_update_interval is None or job.roles.reference is not None,
+        sentence="{training.refUpdateInterval} needs the role reference, which is absent. Add roles.reference or "
+        "remove refUpdateInterval.",
+        cel="!has(self.training.refUpdateInterval) || has(self.roles.reference)",
+    ),
+    Rule(
+        field="data.labelKey",
+        holds=_answers_have_labels,
+        sentence="null leaves the reward of this job, which compares answers with labels, without one. Give the key "
+        "of the label, or rollout.reward.custom.",
+        cel="has(self.data.labelKey) || has(self.data.reasoningGym) || has(self.rollout.reward.custom)",
+    ),
+    Rule(
+        field="data.applyChatTemplate",
+        holds=lambda job: (
+            not job.data.apply_chat_template or job.model.path is not None or job.model.tokenizer_path is not None
+        ),
+        sentence="true needs a tokenizer with a chat template, and that of model.config has none. Set it to false or "
+        "give model.tokenizerPath.",
+        cel="!self.data.applyChatTemplate || has(self.model.path) || has(self.model.tokenizerPath)",
+    ),
+    Rule(
+        field="rollout.sampling.maxNewTokens",
+        holds=_answers_fit_positions,
+        sentence="{rollout.sampling.maxNewTokens} leaves no room for a prompt in model.config.maxPositionEmbeddings. "
+        "Give less than maxPositionEmbeddings, or raise that.",
+        cel="!has(self.model.config) || self.rollout.sampling.maxNewTokens < self.model.config.maxPositionEmbeddings",
+    ),
+)
+
+
+def trainer_backend(spec: RLJobSpec) -> TrainerBackend:
+    """The actor's backend, and that of every role that computes log-probs: as given, else as the model wants it."""
+    if spec.roles.actor.backend is not None:
+        return spec.roles.actor.backend
+    if spec.roles.rollout.engine.kind is EngineKind.SIM:
+        return TrainerBackend.SIM
+    return TrainerBackend.FLAT if spec.model.path is None else TrainerBackend.FSDP
+
+
+def head_dtype(spec: RLJobSpec) -> Dtype:
+    """In which logits are computed, in training, by roles that compute log-probs, and by engines alike.
+
+    Of a job whose defaults are resolved (`open_defaults`): with GPUs these give float32.
+    """
+    return spec.model.dtype if spec.model.head_dtype is None else spec.model.head_dtype
+
+
+class Mode(StrEnum):
+    """How the roles share the hardware."""
+
+    FULLY_ASYNC = "FullyAsync"
+
+
+class CleanPodPolicy(StrEnum):
+    """Which pods go when the job has ended."""
+
+    ALL = "All"
+    WORKERS = "Workers"
+    NONE = "None"
+
+
+class TelemetrySpec(ApiModel):
+    """What is written down beside metrics and events."""
+
+    sample_log: bool = False
+    """A line of samples.jsonl per trained sample (the audit)."""
+    generations_per_rollout: int = Field(default=8, ge=0, le=10000)
+    """Samples of each trained rollout whose text is kept, for `rljob samples`: spread over those of the actor's first
+    rank. 0: none."""
+
+
+class RLJobSpec(RuledModel):
+    """One disaggregated reinforcement-learning job."""
+
+    rules = SPEC
+
+    mode: Mode = Mode.FULLY_ASYNC
+    """FullyAsync: every role has processes of its own and streams."""
+    seed: Seed = 0
+    """Seed of sampling: a sample's seed is a function of (seed, rollout id, group, attempt, sample)."""
+    model: ModelSpec
+    """The policy."""
+    data: DataSpec
+    """The prompts."""
+    algorithm: AlgorithmSpec = AlgorithmSpec()
+    """Advantages and loss."""
+    rollout: RolloutSpec
+    """Generation."""
+    training: TrainingSpec
+    """Training."""
+    roles: RolesSpec = RolesSpec()
+    """The processes."""
+    transfer_queue: TransferQueueSpec = TransferQueueSpec()
+    """The data plane."""
+    weight_sync: WeightSyncSpec = WeightSyncSpec()
+    """How weights travel."""
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    """What is kept for a restart."""
+    restart_policy: RestartPolicySpec = RestartPolicySpec()
+    """What is restarted when something fails."""
+    telemetry: TelemetrySpec = TelemetrySpec()
+    """What is written down beside metrics and events."""
+    simulation: SimulationSpec | None = None
+    """How long a job whose engines are of kind Sim takes for what it does not compute. Null: no time."""
+    scheduling: SchedulingSpec = SchedulingSpec()
+    """How the job's pods find their nodes."""
+    infrastructure: InfrastructureSpec = InfrastructureSpec()
+    """What coordinator and Redis pods are like."""
+    image: str | None = Field(default=None, min_length=1, max_length=512)
+    """Image of workers and coordinator; null means the operator's. On a cluster only."""
+    suspend: bool = False
+    """true: the actor saves, then every pod goes; false again: the job goes on from there. On a cluster only."""
+    restart_request: RestartRequestSpec | None = None
+    """A restart that you ask for, as `rljob restart` does. On a cluster only."""
+    managed_by: str | None = Field(default=None, min_length=1, max_length=253)
+    """A controller other than this operator that takes care of the job; the operator then leaves it alone. On a cluster
+    only."""
+    active_deadline_seconds: int | None = Field(default=None, ge=1, le=31_536_000)
+    """The job fails when it has run for this long, suspended time left out; null: no limit. On a cluster only."""
+    startup_deadline_seconds: int | None = Field(default=None, ge=1, le=31_536_000)
+    """The job fails, and gives back what it holds, when it has not been Ready for this long: since its start, since it
+    was resumed, or since it was Ready last, as where a pod that was lost can be placed nowhere. Suspended time and
+    restartPolicy.backoff are left out; replicas that join a job that runs are not waited for. Null: no limit."""
+    ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=31_536_000)
+    """The job is deleted this long after it ended; null: never. On a cluster only."""
+    clean_pod_policy: CleanPodPolicy = CleanPodPolicy.ALL
+    """Which pods go when the job has ended. All: every one. Workers: coordinator and Redis stay, to be asked. None: all
+    stay, also those with GPUs. On a cluster only."""
+
+
+JOB_NAME = "^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"
+
+
+LONGEST_JOB_NAME = 40
+
+
+FORM_OF_NAME = "Give at most 40 lower-case letters, digits and '-', with a letter first and a letter or digit last."
+
+
+class Metadata(ApiModel):
+    """The part of Kubernetes' metadata that a manifest here needs."""
+
+    name: Annotated[str, StringConstraints(pattern=JOB_NAME)]
+    """At most 40 characters and a letter first, so that names made from it are names of Services, which may have 63."""
+    namespace: str | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class RLJob(ApiModel):
+    """The manifest."""
+
+    api_version: str = Field(default="rljob.dev/v1alpha1", pattern=r"^rljob\.dev/v1alpha1$")
+    kind: str = Field(default="RLJob", pattern="^RLJob$")
+    metadata: Metadata
+    spec: RLJobSpec

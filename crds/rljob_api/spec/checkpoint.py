@@ -1,0 +1,76 @@
+"""The checkpoints of a job (`spec.checkpoint`) and their volume: fields and rules.
+
+Anyone may import it. `rljob_api.model_files.size` computes the interval that `everySteps: null` leaves to the model.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from rljob_api.base import ApiModel
+from rljob_api.quantity import Quantity
+from rljob_api.rule import Rule, RuledModel
+
+CHECKPOINT_VOLUME: tuple[Rule, ...] = (
+    Rule(
+        field="onDelete",
+        holds=lambda volume: volume.claim_name is None or volume.on_delete is None,
+        sentence="{onDelete} is for a claim that is made for the job, but claimName {claimName} is yours, and is never "
+        "deleted. Remove one of the two.",
+        cel="!has(self.claimName) || !has(self.onDelete)",
+    ),
+)
+
+
+class AccessMode(StrEnum):
+    """How many nodes may mount a volume."""
+
+    READ_WRITE_ONCE = "ReadWriteOnce"
+    READ_WRITE_MANY = "ReadWriteMany"
+
+
+class OnDelete(StrEnum):
+    """What becomes of the claim that was made for a job when the job is deleted."""
+
+    RETAIN = "Retain"
+    DELETE = "Delete"
+
+
+class CheckpointVolumeSpec(RuledModel):
+    """The volume of the checkpoints. On a cluster only."""
+
+    rules = CHECKPOINT_VOLUME
+
+    claim_name: str | None = Field(default=None, min_length=1, max_length=253)
+    """A claim of yours, which is never deleted; null makes one named `NAME-checkpoints`."""
+    size: Quantity = "10Gi"
+    """Size of the claim that is made. A larger one expands it, where its class has allowVolumeExpansion."""
+    on_delete: OnDelete | None = None
+    """What becomes of the claim that was made when the job goes, by its time to live or by hand. Retain: it stays with
+    its files; a later job of this name that differs in nothing that is fixed trains on from its last checkpoint.
+    Delete: it goes, too. Null: Retain, but a claim that release 0.1.0 made goes with its job."""
+    storage_class_name: str | None = Field(default=None, min_length=1, max_length=253)
+    """Class of the claim that is made; null means the cluster's default."""
+    access_mode: AccessMode = AccessMode.READ_WRITE_ONCE
+    """ReadWriteMany: storage shared by all nodes. ReadWriteOnce: actor and coordinator share a node, and a lost node
+    takes the job down until its volume can be mounted elsewhere (never, where it is the node's own disk)."""
+
+
+class CheckpointSpec(ApiModel):
+    """Checkpoints: policy, optimizer, random state, data cursor."""
+
+    path: str | None = Field(default=None, min_length=1, max_length=4096)
+    """Folder; null means `checkpoints` in the run folder. Relative to the run folder."""
+    every_steps: int | None = Field(default=None, ge=1, le=10_000_000)
+    """A checkpoint after every so many trained rollouts (and at the end). Null: as many as fit the model, one for every
+    6 GB of a checkpoint, whose parameters take 12 bytes each in float32 and 14 in bfloat16, and at most 50. So 1 up to
+    400 million parameters, 10 for 4 billion."""
+    keep: int = Field(default=2, ge=1, le=1000)
+    """Newest recorded checkpoints that are kept."""
+    keep_every: int | None = Field(default=None, ge=1, le=10_000_000)
+    """Versions that are multiples of this are saved, whatever everySteps says, and kept for ever beside the newest.
+    Null: none."""
+    volume: CheckpointVolumeSpec = CheckpointVolumeSpec()
+    """Where the run folder of actor and coordinator lies on a cluster."""

@@ -1,0 +1,310 @@
+"""Size and shape of each role (`spec.roles`), the trainer backend and autoscaling of rollouts: fields and rules.
+
+Anyone may import it. Rules between roles are in `rljob_api.spec`; `rljob_operator.core.autoscaling` finds the number of
+rollouts.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints
+
+from rljob_api.base import ApiModel
+from rljob_api.names import EngineKind, Role
+from rljob_api.rule import Derived, Rule, RuledModel
+from rljob_api.spec.engine import CPU_FLAGS, EngineSpec, flag_pattern, given_flags
+from rljob_api.spec.infrastructure import ResourcesSpec
+
+ROLE: tuple[Rule, ...] = (
+    Rule(
+        field="ranksPerPod",
+        holds=lambda role: role.gpus == 0 or role.ranks_per_pod in (None, role.gpus),
+        sentence="{ranksPerPod} is not the number of its GPUs, {gpus}, and each GPU has one rank. Leave ranksPerPod "
+        "out, or set gpus to 0.",
+        cel="!has(self.gpus) || self.gpus == 0 || !has(self.ranksPerPod) || self.ranksPerPod == self.gpus",
+    ),
+)
+
+
+_ROLES_ARGS = "(has(self.engine) && has(self.engine.args) ? self.engine.args : [])"
+
+
+_GPUS = "(has(self.gpus) ? self.gpus : 0)"
+
+
+_IS_SGLANG = f"(has(self.engine) && has(self.engine.kind) ? self.engine.kind == 'SGLang' : {_GPUS} > 0)"
+
+
+_SHARE = "(has(self.engine) && has(self.engine.tensorParallel) ? self.engine.tensorParallel : 1)"
+
+
+def _has_whole_engines(role: RolloutRoleSpec) -> bool:
+    share = role.engine.tensor_parallel
+    return share == 1 or (role.gpus > 0 and role.gpus % share == 0)
+
+
+def _is_one_rank_for_each_engine(role: RolloutRoleSpec) -> bool:
+    if role.gpus == 0 or role.ranks_per_pod is None or not _has_whole_engines(role):
+        return True
+    return role.ranks_per_pod * role.engine.tensor_parallel == role.gpus
+
+
+def _first_of_the_cpu(role: RolloutRoleSpec) -> str:
+    return given_flags(role.engine.args, CPU_FLAGS)[0]
+
+
+def engine_kind(role: RolloutRoleSpec) -> EngineKind:
+    """The engine's kind: as given, else SGLang where it computes on GPUs.
+
+    For the manifest of a new job, and not for one that is resolved: there `engine.kind` says it.
+    """
+    if "kind" in role.engine.model_fields_set or not role.gpus:
+        return role.engine.kind
+    return EngineKind.SGLANG
+
+
+ROLLOUT_ENGINE: tuple[Rule, ...] = (
+    Rule(
+        field="engine.args",
+        holds=lambda role: engine_kind(role) == "SGLang" or not role.engine.args,
+        sentence="are flags of a server of kind SGLang; those of other kinds have none. Remove args or set kind to "
+        "SGLang.",
+        cel=f"{_IS_SGLANG} || {_ROLES_ARGS}.size() == 0",
+    ),
+    Rule(
+        field="engine.python",
+        holds=lambda role: engine_kind(role) == "SGLang" or role.engine.python is None,
+        sentence="{engine.python} is for kind SGLang; servers of other kinds run in the environment of the job. Remove "
+        "python or set kind to SGLang.",
+        cel=f"{_IS_SGLANG} || !has(self.engine) || !has(self.engine.python)",
+    ),
+    Rule(
+        field="engine.tensorParallel",
+        holds=lambda role: engine_kind(role) == "SGLang" or role.engine.tensor_parallel == 1,
+        sentence="{engine.tensorParallel} needs kind SGLang; servers of other kinds have one device at most. Set kind "
+        "to SGLang or leave tensorParallel out.",
+        cel=f"{_IS_SGLANG} || {_SHARE} == 1",
+    ),
+    Rule(
+        field="engine.tensorParallel",
+        holds=_has_whole_engines,
+        sentence="{engine.tensorParallel} GPUs for each engine do not divide the gpus of a pod, {gpusOfPod}. Give a "
+        "divisor of gpus, or change gpus.",
+        cel=f"{_SHARE} == 1 || ({_GPUS} > 0 && {_GPUS} % {_SHARE} == 0)",
+        derived={"gpusOfPod": Derived(lambda role: role.gpus, _GPUS)},
+    ),
+    Rule(
+        field="ranksPerPod",
+        holds=_is_one_rank_for_each_engine,
+        sentence="{ranksPerPod} is not the number of its engines, {gpus} gpus with {share} for each, and each engine "
+        "has one rank. Leave ranksPerPod out, or set gpus to 0.",
+        cel=f"{_GPUS} == 0 || !has(self.ranksPerPod) || self.gpus % {_SHARE} != 0 || "
+        f"self.ranksPerPod * {_SHARE} == self.gpus",
+        derived={"share": Derived(lambda role: role.engine.tensor_parallel, _SHARE)},
+    ),
+    Rule(
+        field="engine.python",
+        holds=lambda role: role.gpus > 0 or role.engine.python is None,
+        sentence="{engine.python} needs gpus: without them an engine is forked from its launcher, and has the "
+        "environment of the job. Remove python or give gpus.",
+        cel=f"{_GPUS} > 0 || !has(self.engine) || !has(self.engine.python)",
+    ),
+    Rule(
+        field="engine.args",
+        holds=lambda role: role.gpus > 0 or not given_flags(role.engine.args, CPU_FLAGS),
+        sentence=f"{{flag}} is not yours to give: {CPU_FLAGS.instead} Remove it from args or give gpus.",
+        cel=f"{_GPUS} > 0 || !{_ROLES_ARGS}.exists(arg, arg.matches('{flag_pattern(CPU_FLAGS)}'))",
+        derived={
+            "flag": Derived(
+                _first_of_the_cpu, f"{_ROLES_ARGS}.filter(arg, arg.matches('{flag_pattern(CPU_FLAGS)}'))[0]"
+            )
+        },
+    ),
+)
+
+
+MOST_REPLICAS = 1024
+
+
+ROLLOUT_SCALE: tuple[Rule, ...] = (
+    Rule(
+        field="replicas",
+        # The API server fills in 1, which nobody can tell from a 1 that somebody gave.
+        holds=lambda role: role.autoscaling is None or role.replicas == 1,
+        sentence="{replicas} is not yours to give: with autoscaling RLJob sets the number itself, from "
+        "{autoscaling.minReplicas} to {autoscaling.maxReplicas}. Remove replicas or set it back to 1, or remove "
+        "autoscaling.",
+        cel="!has(self.autoscaling) || self.replicas == 1",
+    ),
+)
+"""Of the role beside it. Also whoever writes to the scale subresource is refused by it."""
+
+
+class AutoscalingSpec(RuledModel):
+    """More rollout replicas while the actor is starved of rows, fewer while rollouts idle since tickets are withheld.
+
+    It is judged at the ends of steps, over at least maxStaleness + 1 of them, which may be in work at the same time.
+    After each change as many are left out first, whose rows were begun before it; after each restart one is.
+    """
+
+    rules = (
+        Rule(
+            field="maxReplicas",
+            holds=lambda autoscaling: autoscaling.max_replicas >= autoscaling.min_replicas,
+            sentence="{maxReplicas} is below minReplicas {minReplicas}. Give at least minReplicas.",
+            cel="self.maxReplicas >= self.minReplicas",
+        ),
+    )
+
+    min_replicas: int = Field(ge=1, le=MOST_REPLICAS)
+    """Fewest rollout replicas, and those that a job begins with."""
+    max_replicas: int = Field(ge=1, le=MOST_REPLICAS)
+    """Most rollout replicas. `rljob run` deals devices for all of them before it starts."""
+    scale_up_after_seconds: int = Field(default=60, ge=10, le=86400)
+    """For so long, at least, the actor has been starved before replicas are added: at most as many as there are."""
+    scale_down_after_seconds: int = Field(default=300, ge=10, le=86400)
+    """For so long, at least, rollouts have been idle before replicas drain: at most half of them."""
+    tolerance: float = Field(default=0.1, ge=0.01, le=0.9)
+    """The share of time that the actor may be starved beyond the share that rollouts are idle, or the other way round,
+    without a change."""
+
+
+class TrainerBackend(StrEnum):
+    """What computes a model in training."""
+
+    FLAT = "Flat"
+    FSDP = "Fsdp"
+    SIM = "Sim"
+
+
+ResourceName = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$", max_length=317
+    ),
+]
+"""An extended resource of Kubernetes: a domain, `/` and a name."""
+
+
+class DeviceOwner(StrEnum):
+    """Whose devices a role may use too."""
+
+    ACTOR = "actor"
+
+
+class RoleSpec(RuledModel):
+    """Size and shape of one role. Its ranks, the processes that do its work, are replicas x ranks of each pod."""
+
+    rules = ROLE
+
+    replicas: int = Field(default=1, ge=1, le=1024)
+    """Pods."""
+    ranks_per_pod: int | None = Field(default=None, ge=1, le=64)
+    """Ranks of each pod; null: one for each GPU, or one. Only for pods without GPUs: with them it is their number."""
+    threads: int = Field(default=1, ge=1, le=1024)
+    """CPU threads of tensor operations in each rank (for rollout: in each engine)."""
+    gpus: int = Field(default=0, ge=0, le=64)
+    """GPUs of each pod, one for each of its ranks (for rollout engine.tensorParallel for each); 0: it computes on the
+    CPU. `rljob run` deals this machine's, in a fixed order of roles. Not given: 0 where no role that computes a model
+    has any. Else actorFwd and reference share all of the actor's on one machine; all others, and on a cluster all, have
+    to say it."""
+    gpu_resource: ResourceName = "nvidia.com/gpu"
+    """The resource that `gpus` counts, e.g. amd.com/gpu or nvidia.com/mig-1g.10gb. On a cluster only."""
+    share_devices_with: DeviceOwner | None = None
+    """actor: the pods of this role use the actor's devices and need none of their own. For rollout, actorFwd and
+    reference, on one machine only; each must leave the others memory."""
+    resources: ResourcesSpec = ResourcesSpec()
+    """CPU and memory of each pod. On a cluster only."""
+    template: dict[str, Any] = {}
+    """A patch of the pod template ({metadata: ..., spec: ...}), merged as `kubectl patch` would: maps by key,
+    containers, volumes and environment by name. The container of a role is called `worker`. On a cluster only."""
+
+    @property
+    def devices_per_rank(self) -> int:
+        """How many of the pod's GPUs each of its ranks has."""
+        return 1
+
+    @property
+    def first_replicas(self) -> int:
+        """Pods that a job begins with."""
+        return self.replicas
+
+    @property
+    def most_replicas(self) -> int:
+        """Pods that there may be."""
+        return self.replicas
+
+
+class ActorSpec(RoleSpec):
+    """Size and shape of the actor, and what computes its model."""
+
+    backend: TrainerBackend | None = None
+    """Fsdp: models of transformers, sharded over the actor's ranks. Flat: a decoder of our own (Qwen3 and Llama), whole
+    on every rank; the fastest for tiny models. Sim: nothing is computed, as with engines of kind Sim, which it goes
+    with. Null: Sim beside such engines, else Fsdp for model.path and Flat for model.config. The roles that compute
+    log-probs have the same."""
+
+
+class RolloutRoleSpec(RoleSpec):
+    """Size and shape of the rollouts, and what generates in them."""
+
+    rules = (*ROLLOUT_ENGINE, *ROLLOUT_SCALE)
+
+    engine: EngineSpec = EngineSpec()
+    """The inference server behind each rank."""
+    autoscaling: AutoscalingSpec | None = None
+    """RLJob sets the number of replicas itself, and `replicas` is not yours to give. Null: there are `replicas`, which
+    you, or an autoscaler of the cluster, may change (`kubectl scale`)."""
+
+    @property
+    def devices_per_rank(self) -> int:
+        """See the base."""
+        return self.engine.tensor_parallel
+
+    @property
+    def first_replicas(self) -> int:
+        """See the base."""
+        return self.replicas if self.autoscaling is None else self.autoscaling.min_replicas
+
+    @property
+    def most_replicas(self) -> int:
+        """See the base."""
+        return self.replicas if self.autoscaling is None else self.autoscaling.max_replicas
+
+
+class RolesSpec(ApiModel):
+    """Roles of the job. `reference` may be absent (null) when no KL term needs it, and `actorFwd` always."""
+
+    actor: ActorSpec = ActorSpec()
+    """Trains the policy and publishes weights; its ranks are data-parallel."""
+    rollout: RolloutRoleSpec = RolloutRoleSpec()
+    """Generates samples and scores them; each rank has an engine of its own."""
+    actor_fwd: RoleSpec | None = RoleSpec()
+    """Log-probs under the policy just before training. Null: there is no such role, and the actor makes them itself.
+    With one optimizer step per rollout that costs nothing, and null is the default; with several the actor computes
+    them before the first, so that a rollout must be complete before it is trained on. So {} is the default then, but on
+    a cluster null where the actor has gpus. What a job began with stays."""
+    reference: RoleSpec | None = None
+    """Log-probs under the reference model; null means that there is no such role. With KL coefficient 0 it serves rows
+    as it comes to them, and nobody waits for it."""
+    advantages: RoleSpec = RoleSpec()
+    """Advantages from rewards."""
+
+    def present(self) -> dict[Role, RoleSpec]:
+        """The roles that the job has, in the order in which a sample passes them."""
+        given = {role: self.of(role) for role in Role}
+        return {role: spec for role, spec in given.items() if spec is not None}
+
+    def of(self, role: Role) -> RoleSpec | None:
+        """The spec of `role`; None where the job does not have it."""
+        return getattr(self, role.value)  # type: ignore[no-any-return]
+
+    def replicas(self) -> dict[Role, int]:
+        """Role -> number of its pods; where they are autoscaled, the number that a job begins with."""
+        return {role: spec.first_replicas for role, spec in self.present().items()}
+
+    def most_replicas(self) -> dict[Role, int]:
+        """Role -> number of pods that it may have."""
+        return {role: spec.most_replicas for role, spec in self.present().items()}

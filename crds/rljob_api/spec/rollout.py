@@ -1,0 +1,157 @@
+"""Generation and rewards of a job (`spec.rollout`): fields and rules.
+
+Anyone may import it. Loads no reward function.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from rljob_api.base import ApiModel
+from rljob_api.rule import Rule, RuledModel
+
+REWARD: tuple[Rule, ...] = (
+    Rule(
+        field="custom",
+        holds=lambda reward: (
+            [reward.exact_match, reward.character_match, reward.custom].count(None) >= 2  # of three
+        ),
+        sentence="at most one of exactMatch, characterMatch and custom may be given. Keep one of them.",
+        cel="[has(self.exactMatch), has(self.characterMatch), has(self.custom)].filter(given, given).size() <= 1",
+    ),
+)
+
+
+REWARD_FAILURE: tuple[Rule, ...] = (
+    Rule(
+        field="score",
+        holds=lambda policy: policy.score is None or policy.then == "Score",
+        sentence="{score} belongs to then Score, but then is not Score. Set then to Score or remove score.",
+        cel="!has(self.score) || (has(self.then) && self.then == 'Score')",
+    ),
+    Rule(
+        field="score",
+        holds=lambda policy: policy.score is not None or policy.then != "Score",
+        sentence="is missing: then Score gives it to samples that could not be scored. Give a number, such as 0.",
+        cel="has(self.score) || !has(self.then) || self.then != 'Score'",
+    ),
+)
+
+
+ImportPath = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$", max_length=256)
+]
+"""`package.module:attribute`. Loaded from installed packages or from `extensionPath`, never from data."""
+
+
+class SamplingSpec(ApiModel):
+    """Sampling parameters of the engine."""
+
+    temperature: float = Field(default=1.0, gt=0, le=10)
+    """Divides the logits, also where log-probs are computed."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Draw from the smallest set of tokens with at least this probability; 1 means all."""
+    top_k: int = Field(default=0, ge=0, le=1048576)
+    """Draw from this many most likely tokens; 0 means all."""
+    max_new_tokens: int = Field(default=64, ge=1, le=1048576)
+    """Longest response, in tokens, its end-of-sequence token included."""
+    stop_token_ids: list[Annotated[int, Field(ge=0, le=1048576)]] = Field(default=[], max_length=64)
+    """Tokens that end a sample, beside the tokenizer's end-of-sequence token."""
+    stop: list[Annotated[str, Field(min_length=1, max_length=256)]] = Field(default=[], max_length=16)
+    """Texts that end a sample, which has the tokens of the text as well. For engines of kind SGLang."""
+
+
+class ExactMatchSpec(ApiModel):
+    """Reward 1.0 when the answer equals the label, else 0.0; both stripped of white space."""
+
+
+class CharacterMatchSpec(ApiModel):
+    """Reward: the share of places where answer and label have the same character, of the longer one's length."""
+
+
+class RewardFunctionSpec(ApiModel):
+    """A user's reward: a function of the protocol `rljob_workers.rewards.base.RewardFunction`."""
+
+    function: ImportPath
+    """`package.module:function`."""
+    path: str | None = Field(default=None, min_length=1, max_length=4096)
+    """A folder that is searched first for the module; relative to the manifest."""
+    timeout_seconds: int = Field(default=60, ge=1, le=86400)
+    """Longest time for the samples of one prompt."""
+
+
+class FailedReward(StrEnum):
+    """What a sample gets that could not be scored."""
+
+    INVALID = "Invalid"
+    SCORE = "Score"
+
+
+class RewardFailureSpec(RuledModel):
+    """What becomes of samples whose reward raises, hangs, or returns None for them."""
+
+    rules = REWARD_FAILURE
+
+    retries: int = Field(default=3, ge=0, le=100)
+    """Further calls for the samples of a prompt, before they count as failed. All of them together, each as long as
+    custom.timeoutSeconds and its pause, should end before restartPolicy.stallTimeoutSeconds."""
+    backoff_seconds: float = Field(default=1.0, ge=0, le=3600)
+    """Pause before the first retry; twice as long before each further one."""
+    then: FailedReward = FailedReward.INVALID
+    """Invalid: nothing is learnt from the sample, and it counts nowhere; a prompt with fewer than two others is drawn
+    anew. Score: it gets `score`, like an answer that earned it."""
+    score: float | None = Field(default=None, ge=-1e9, le=1e9)
+    """With `then: Score`."""
+
+
+class RewardSpec(RuledModel):
+    """At most one of exactMatch, characterMatch and custom.
+
+    None of them: exact match for `prompts`, `score_answer` for `reasoningGym`.
+    """
+
+    rules = REWARD
+
+    exact_match: ExactMatchSpec | None = None
+    """The answer must equal the label."""
+    character_match: CharacterMatchSpec | None = None
+    """Partial credit, character by character: a model with random weights finds its way from nothing."""
+    custom: RewardFunctionSpec | None = None
+    """A function of yours."""
+    on_failure: RewardFailureSpec = RewardFailureSpec()
+    """What becomes of a sample that cannot be scored; no role is restarted for it. Those that come with the product
+    never fail."""
+    max_failed_share: float = Field(default=0.1, ge=0, le=1)
+    """More failed samples than this share, after their retries, among the last batchSize x samplesPerPrompt (at least
+    256) of one rollout rank fail the job. 1: never."""
+
+
+class RolloutSpec(ApiModel):
+    """What one rollout is and how far generation may run ahead of training."""
+
+    num_rollouts: int = Field(ge=1, le=10_000_000)
+    """The job succeeds after training on this many."""
+    batch_size: int = Field(ge=1, le=1_000_000)
+    """Prompts of one rollout."""
+    samples_per_prompt: int = Field(ge=2, le=4096)
+    """Samples of one prompt: the group that their advantages are relative to."""
+    max_staleness: int = Field(default=1, ge=0, le=64)
+    """Largest r - v for a row of train_r and any weight version v that made a token of it. 0: strictly on-policy."""
+    sampling: SamplingSpec = SamplingSpec()
+    """How tokens are drawn."""
+    concurrency: int | None = Field(default=None, ge=1, le=65536)
+    """Samples that are in flight at each engine: a prompt is begun while there are fewer, and begun with all of its
+    samples. Null: as many as the server runs at once. An engine never has more than its share of the rollouts that may
+    be open, batchSize x (1 + maxStaleness) / engines prompts."""
+    reward: RewardSpec = RewardSpec()
+    """How samples are scored."""
+    max_prompt_tokens: int | None = Field(default=None, ge=1, le=1048576)
+    """Longer prompts are passed over, and counted: another is drawn in their place. Null: those that leave no room for
+    a response in the model."""
+    max_prompt_kills: int = Field(default=3, ge=1, le=100)
+    """A prompt that was alone in work when its worker died this often is set aside and another is drawn."""
+    max_attempts: int = Field(default=8, ge=1, le=1000)
+    """Draws for one group before the job fails with a name."""

@@ -1,0 +1,34 @@
+"""The cost model of a simulated job (`spec.simulation`): the seconds that skipped computation takes.
+
+Anyone may import it. A job with engines of kind Sim computes no model; everything else of it is real.
+`docs/simulation.md` is for users.
+"""
+
+from pydantic import Field
+
+from rljob_api.base import ApiModel
+
+
+class SimulatedCost(ApiModel):
+    """What one kind of work takes on one rank or engine."""
+
+    seconds_per_token: float = Field(default=0.0, ge=0, le=3600)
+    """In generation: until each running sample has its next token, however many run. In training and log-probs: for
+    each token of prompts and responses."""
+    seconds_per_row: float = Field(default=0.0, ge=0, le=3600)
+    """In generation: for each sample that begins, and for each that new weights retract, while the others wait. In
+    training and log-probs: for each sample, beside its tokens."""
+
+
+class SimulationSpec(ApiModel):
+    """The cost model of a simulated job. Without settings it takes no time."""
+
+    generation: SimulatedCost = SimulatedCost()
+    """Of each engine."""
+    log_probs: SimulatedCost = SimulatedCost()
+    """Of each rank of actorFwd and reference, and of the actor where it computes log-probs."""
+    training: SimulatedCost = SimulatedCost()
+    """Of each rank of the actor: forward and backward pass."""
+    speed: float = Field(default=1.0, gt=0, le=1e6)
+    """How many times faster than real time the simulated seconds pass: 10 spends a tenth of them. Heartbeats, time-outs
+    and everything that is not simulated keep their own time."""
