@@ -48,20 +48,20 @@ class Subcommand:
 
 
 SUBCOMMANDS = {
-    "run": Subcommand("rljob_cli.run:run", "Train a job on this machine: every role a process, a real Redis."),
-    "validate": Subcommand("rljob_cli.validate:validate", "Check a manifest and what it names."),
-    "render": Subcommand("rljob_cli.render:render", "Print a manifest with all defaults filled in."),
-    "reward": Subcommand("rljob_cli.reward_command:reward", "Try the reward of a manifest on its first rows."),
+    "run": Subcommand("rljob_cli.commands.run:run", "Train a job on this machine: every role a process, a real Redis."),
+    "validate": Subcommand("rljob_cli.commands.validate:validate", "Check a manifest and what it names."),
+    "render": Subcommand("rljob_cli.commands.render:render", "Print a manifest with all defaults filled in."),
+    "reward": Subcommand("rljob_cli.commands.reward:reward", "Try the reward of a manifest on its first rows."),
     "logs": Subcommand(
-        "rljob_cli.logs_command:logs", "Show what a job's processes have written, also when it has ended."
+        "rljob_cli.commands.logs:logs", "Show what a job's processes have written, also when it has ended."
     ),
-    "samples": Subcommand("rljob_cli.samples_command:samples", "Show what was generated: prompts, answers, rewards."),
-    "audit": Subcommand("rljob_cli.audit_command:audit", "Prove that a run trained every sample exactly once."),
-    "queue": Subcommand("rljob_cli.queue_command:queue", "Look at the queue of a running job, check it, drain it."),
-    "restart": Subcommand("rljob_cli.restart:restart", "Restart a job on a cluster, or one role of it."),
-    "clone": Subcommand("rljob_cli.clone:clone_command", "Print a new manifest made from a job on a cluster."),
-    "crd": Subcommand("rljob_cli.generated:crd", "Print the Kubernetes CustomResourceDefinition."),
-    "docs": Subcommand("rljob_cli.generated:docs", "Print the reference of the spec as Markdown."),
+    "samples": Subcommand("rljob_cli.commands.samples:samples", "Show what was generated: prompts, answers, rewards."),
+    "audit": Subcommand("rljob_cli.commands.audit:audit", "Prove that a run trained every sample exactly once."),
+    "queue": Subcommand("rljob_cli.commands.queue:queue", "Look at the queue of a running job, check it, drain it."),
+    "restart": Subcommand("rljob_cli.commands.restart:restart", "Restart a job on a cluster, or one role of it."),
+    "clone": Subcommand("rljob_cli.commands.clone:clone_command", "Print a new manifest made from a job on a cluster."),
+    "crd": Subcommand("rljob_cli.commands.render:crd", "Print the Kubernetes CustomResourceDefinition."),
+    "docs": Subcommand("rljob_cli.commands.render:docs", "Print the reference of the spec as Markdown."),
 }
 
 

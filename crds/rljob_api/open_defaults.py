@@ -30,7 +30,7 @@ _MOST_GPUS = 64
 """The bound of `gpus`."""
 
 
-class Platform(Enum):
+class JobPlace(Enum):
     """Where the job is to run."""
 
     MACHINE = "Machine"
@@ -96,7 +96,7 @@ def has_one_optimizer_step(spec: RLJobSpec) -> bool:
     return spec.training.global_batch_size == rows and spec.training.epochs_per_rollout == 1
 
 
-def resolve(spec: RLJobSpec, place: Platform, kept: RetainedDefaults | None = None) -> Resolution:
+def resolve(spec: RLJobSpec, place: JobPlace, kept: RetainedDefaults | None = None) -> Resolution:
     """The spec with every default filled in that depends on the rest of it."""
     choices: list[ResolvedDefault] = []
     problems: list[str] = []
@@ -149,7 +149,7 @@ def _computing(spec: RLJobSpec) -> Iterator[Role]:
 
 
 def _proximal_role(
-    spec: RLJobSpec, place: Platform, kept: RetainedDefaults | None
+    spec: RLJobSpec, place: JobPlace, kept: RetainedDefaults | None
 ) -> tuple[RLJobSpec, ResolvedDefault | None]:
     name, actor = PROXIMAL_ROLE.value, spec.roles.of(LEADING_ROLE)
     if name in spec.roles.model_fields_set:
@@ -158,7 +158,7 @@ def _proximal_role(
         is_there, reason = kept.has_proximal_role, _KEPT
     elif has_one_optimizer_step(spec):
         is_there, reason = False, "since one optimizer step is made per rollout, which has the log-probs itself"
-    elif place is Platform.CLUSTER and actor is not None and actor.gpus:
+    elif place is JobPlace.CLUSTER and actor is not None and actor.gpus:
         is_there, reason = False, "since it would need GPUs of its own"
     else:
         is_there, reason = True, "since several optimizer steps are made per rollout"
@@ -168,7 +168,7 @@ def _proximal_role(
     )
 
 
-def _engine(spec: RLJobSpec, _: Platform, kept: RetainedDefaults | None) -> tuple[RLJobSpec, ResolvedDefault | None]:
+def _engine(spec: RLJobSpec, _: JobPlace, kept: RetainedDefaults | None) -> tuple[RLJobSpec, ResolvedDefault | None]:
     rollout = spec.roles.rollout
     if "kind" in rollout.engine.model_fields_set:
         return spec, None
@@ -197,7 +197,7 @@ _Found = tuple[RoleDevices, str] | str | None
 """Devices and why, or a problem, or nothing to say: the CPU, as all of the job."""
 
 
-def _devices(spec: RLJobSpec, role: Role, given: RoleSpec, place: Platform, kept: RetainedDefaults | None) -> _Found:
+def _devices(spec: RLJobSpec, role: Role, given: RoleSpec, place: JobPlace, kept: RetainedDefaults | None) -> _Found:
     roles, actor = spec.roles, spec.roles.of(LEADING_ROLE)
     assert actor is not None, "every job has a trainer"
     users = [other for other, one in roles.present().items() if one.gpus and not one.share_devices_with]
@@ -205,7 +205,7 @@ def _devices(spec: RLJobSpec, role: Role, given: RoleSpec, place: Platform, kept
         return None
     if kept is not None and role in kept.devices and _fits(kept.devices[role], given, actor):
         return kept.devices[role], _KEPT
-    if place is Platform.CLUSTER:
+    if place is JobPlace.CLUSTER:
         return None  # its rules refuse it (`cluster_rules`)
     field = f"spec.roles.{field_name(role)}.gpus"
     if role in FORWARD_ROLES:

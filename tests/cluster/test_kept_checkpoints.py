@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from rljob_api.cluster import LABEL_JOB, checkpoint_claim_name
-from rljob_cli.audit import read_lines
+from rljob_cli.jobs.sample_log import read_lines
 from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.kubectl import PATIENCE_SECONDS, Kubectl, Object
 from tests.cluster.harness.machine import Cluster

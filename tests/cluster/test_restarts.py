@@ -21,7 +21,7 @@ from rljob_api.cluster import (
     COMPONENT_STORAGE,
 )
 from rljob_api.names import Role
-from rljob_cli.audit import read_lines
+from rljob_cli.jobs.sample_log import read_lines
 from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.kubectl import Kubectl, is_ready
 from tests.cluster.harness.machine import Cluster

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from rljob_api.cluster import config_name
 from rljob_api.names import EngineKind
-from rljob_api.open_defaults import Platform, RetainedDefaults, resolve
+from rljob_api.open_defaults import JobPlace, RetainedDefaults, resolve
 from rljob_api.problems import first_problem, sentences
 from rljob_api.revision import revision
 from rljob_api.spec import RLJob, RLJobSpec
@@ -100,7 +100,7 @@ def _parsed_manifest(key: JobKey, raw: Json) -> RLJob | InvalidManifest:
 
 def as_stored(job: RLJob) -> RLJob:
     """A job whose defaults were resolved before it was stored: what it does not say is what it means."""
-    resolution = resolve(job.spec, Platform.CLUSTER, RetainedDefaults.of(job.spec))
+    resolution = resolve(job.spec, JobPlace.CLUSTER, RetainedDefaults.of(job.spec))
     return job.model_copy(update={"spec": resolution.spec})
 
 
@@ -119,11 +119,11 @@ def _resolved(job: RLJob, status: RLJobStatus | Unreadable) -> RLJob:
     if kept is not None and kept.engine in tuple(EngineKind):
         head_dtype = Dtype(kept.head_dtype) if kept.head_dtype in tuple(Dtype) else None
         had = RetainedDefaults(kept.actor_fwd, EngineKind(kept.engine), head_dtype=head_dtype)
-        spec = resolve(job.spec, Platform.CLUSTER, had).spec
+        spec = resolve(job.spec, JobPlace.CLUSTER, had).spec
     elif status.restart.epoch > 0:  # begun by an operator that kept none
         return as_stored(job)
     else:
-        spec = resolve(job.spec, Platform.CLUSTER).spec
+        spec = resolve(job.spec, JobPlace.CLUSTER).spec
     return job.model_copy(update={"spec": spec})
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.cluster import LABEL_COMPONENT, LABEL_JOB, LABEL_ROLE
-from rljob_cli.audit import AuditReport
+from rljob_cli.jobs.sample_log import AuditReport
 from tests.cluster.harness import processes
 from tests.cluster.harness.kubectl import PATIENCE_SECONDS, Kubectl, Object
 from tests.cluster.harness.processes import Kind, Process

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rljob_api import cluster
 from rljob_api.spec import RLJobSpec
-from rljob_cli.audit import AuditReport, audit, read_lines
+from rljob_cli.jobs.sample_log import AuditReport, audit, read_lines
 from tests.cluster.harness.kubectl import Kubectl
 
 

@@ -25,7 +25,7 @@ from tests.integration.preloaded.image import Image, become
 limit_thread_pools()
 
 MODULES = (
-    "rljob_cli.run",
+    "rljob_cli.commands.run",
     "rljob_operator.local.start",
     "rljob_workers.dcs.coordinator.serving",
     "rljob_workers.launcher.launcher",

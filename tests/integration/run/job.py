@@ -21,7 +21,7 @@ import redis
 import yaml
 
 from rljob_api.spec import RLJob
-from rljob_cli.audit import AuditReport, audit, read_lines
+from rljob_cli.jobs.sample_log import AuditReport, audit, read_lines
 from rljob_operator.local.run_folder import memory_path
 from tests.integration.children import die_with_tests
 from tests.integration.preloaded.client import Forked, fork_program

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rljob_cli.generations import read_generations
+from rljob_cli.jobs.sample_log import read_generations
 
 from .job import RunningJob, at_leisure, kill, make_simulated
 

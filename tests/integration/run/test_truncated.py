@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from rljob_cli.generations import read_generations
+from rljob_cli.jobs.sample_log import read_generations
 
 from .job import RunningJob, make_manifest
 

@@ -11,7 +11,7 @@ from typing import IO, Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from rljob_cli.audit import read_lines
+from rljob_cli.jobs.sample_log import read_lines
 from tests.integration.preloaded.client import fork_program
 from tests.integration.run.lying_engine import ALWAYS, DROPS, FOLDER, OTHER, THIS_LIFE
 from tests.integration.run.test_models import save_model

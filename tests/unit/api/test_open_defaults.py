@@ -6,7 +6,7 @@ import pytest
 
 from rljob_api.generate.crd import spec_schema
 from rljob_api.names import EngineKind
-from rljob_api.open_defaults import Platform, Resolution, RetainedDefaults, resolve
+from rljob_api.open_defaults import JobPlace, Resolution, RetainedDefaults, resolve
 from rljob_api.revision import refused_changes, revision
 from rljob_api.spec import RLJobSpec, head_dtype
 from tests.unit.api.api_server import defaulted
@@ -67,7 +67,7 @@ NEW = [
 
 @pytest.mark.parametrize(("changes", "expected"), NEW)
 def test_a_new_job_gets(changes: dict[str, Any], expected: dict[str, Any]) -> None:
-    resolution = resolve(spec_of(changes), Platform.MACHINE)
+    resolution = resolve(spec_of(changes), JobPlace.MACHINE)
     assert resolution.problems == ()
     assert {name: roles_of(resolution)[name] for name in expected} == expected
 
@@ -96,15 +96,15 @@ REFUSED = [
 
 @pytest.mark.parametrize(("changes", "sentence"), REFUSED)
 def test_what_would_be_wrong_either_way_has_to_be_said(changes: dict[str, Any], sentence: str) -> None:
-    assert resolve(spec_of(changes), Platform.MACHINE).problems == (sentence,)
+    assert resolve(spec_of(changes), JobPlace.MACHINE).problems == (sentence,)
 
 
 @pytest.mark.parametrize("changes", [case.values[0] for case in NEW], ids=[str(case.id) for case in NEW])
 def test_a_job_that_is_started_again_keeps_what_it_began_with(changes: dict[str, Any]) -> None:
-    first = resolve(spec_of(changes), Platform.MACHINE).spec
+    first = resolve(spec_of(changes), JobPlace.MACHINE).spec
     stored = RLJobSpec.model_validate_json(first.model_dump_json())
     edited = spec_of({**changes, "spec.training.globalBatchSize": 64, "spec.training.microBatchSize": 64})
-    again = resolve(edited, Platform.MACHINE, RetainedDefaults.of(stored))
+    again = resolve(edited, JobPlace.MACHINE, RetainedDefaults.of(stored))
     assert again.problems == ()
     assert roles_of(again) == roles_of(Resolution(stored))
 
@@ -113,7 +113,7 @@ def test_a_job_of_release_0_1_0_keeps_its_roles_its_engine_and_its_revision() ->
     """Its API server had written an actorFwd and every `gpus`; nobody had heard of engines."""
     given = {"replicas": 1, "gpus": 0, "threads": 1}
     old = spec_of({"spec.roles": dict.fromkeys(("actor", "actorFwd", "reference"), given) | {"rollout": {"gpus": 1}}})
-    kept = resolve(old, Platform.CLUSTER, RetainedDefaults.of(old))
+    kept = resolve(old, JobPlace.CLUSTER, RetainedDefaults.of(old))
     assert roles_of(kept) == {
         "actor": CPU,
         "actor_fwd": CPU,
@@ -144,13 +144,13 @@ GPUS = {"spec.roles.actor": {"gpus": 1}, "spec.roles.rollout": {"gpus": 1}}
 def test_logits_of_a_new_job_are_in(changes: dict[str, Any], expected: str) -> None:
     spec = spec_of(changes)
     assert (
-        head_dtype(resolve(spec, Platform.MACHINE).spec) == head_dtype(resolve(spec, Platform.CLUSTER).spec) == expected
+        head_dtype(resolve(spec, JobPlace.MACHINE).spec) == head_dtype(resolve(spec, JobPlace.CLUSTER).spec) == expected
     )
 
 
 STORED = [
-    pytest.param(resolve(spec_of({**BF16, **GPUS}), Platform.MACHINE).spec, "float32", id="with GPUs"),
-    pytest.param(resolve(spec_of(BF16), Platform.MACHINE).spec, "bfloat16", id="on the CPU"),
+    pytest.param(resolve(spec_of({**BF16, **GPUS}), JobPlace.MACHINE).spec, "float32", id="with GPUs"),
+    pytest.param(resolve(spec_of(BF16), JobPlace.MACHINE).spec, "bfloat16", id="on the CPU"),
     pytest.param(spec_of({**BF16, **GPUS}), "bfloat16", id="in a version that knew no other type"),
 ]
 
@@ -159,21 +159,21 @@ STORED = [
 @pytest.mark.parametrize("edit", [{}, GPUS, {"spec.roles.actor": {"gpus": 0}, "spec.roles.rollout": {"gpus": 0}}])
 def test_logits_of_a_job_that_began_stay_as_they_were(stored: RLJobSpec, expected: str, edit: dict[str, Any]) -> None:
     stored = RLJobSpec.model_validate_json(stored.model_dump_json())
-    again = resolve(spec_of({**BF16, **edit}), Platform.MACHINE, RetainedDefaults.of(stored)).spec
+    again = resolve(spec_of({**BF16, **edit}), JobPlace.MACHINE, RetainedDefaults.of(stored)).spec
     assert head_dtype(again) == expected
     assert not [change for change in refused_changes(stored, again) if change.field.startswith("model")]
 
 
 def test_a_share_that_the_actor_lacks_by_now_is_dealt_anew() -> None:
     four = {"spec.roles.actor": {"gpus": 4}, "spec.roles.rollout": {"gpus": 1}}
-    kept = RetainedDefaults.of(resolve(spec_of(four), Platform.MACHINE).spec)
-    two = resolve(spec_of({**four, "spec.roles.actor": {"gpus": 2}}), Platform.MACHINE, kept)
+    kept = RetainedDefaults.of(resolve(spec_of(four), JobPlace.MACHINE).spec)
+    two = resolve(spec_of({**four, "spec.roles.actor": {"gpus": 2}}), JobPlace.MACHINE, kept)
     assert roles_of(two)["reference"] == (2, "actor")
 
 
 def test_on_a_cluster_no_device_is_shared() -> None:
     gpus = {"spec.roles.actor": {"gpus": 2}, "spec.roles.rollout": {"gpus": 1}}
-    resolution = resolve(spec_of({**gpus, **SEVERAL_STEPS, "spec.roles.reference": {"gpus": 1}}), Platform.CLUSTER)
+    resolution = resolve(spec_of({**gpus, **SEVERAL_STEPS, "spec.roles.reference": {"gpus": 1}}), JobPlace.CLUSTER)
     found = roles_of(resolution)
     assert (found["actor_fwd"], found["reference"], found["engine"]) == (None, (1, ""), "SGLang")
 
@@ -181,7 +181,7 @@ def test_on_a_cluster_no_device_is_shared() -> None:
 def test_what_was_resolved_before_wins_on_a_cluster_too() -> None:
     kept = RetainedDefaults(has_proximal_role=True, engine=EngineKind.TORCH)
     found = roles_of(
-        resolve(spec_of({"spec.roles.rollout": {"gpus": 1}, "spec.roles.actor": {"gpus": 1}}), Platform.CLUSTER, kept)
+        resolve(spec_of({"spec.roles.rollout": {"gpus": 1}, "spec.roles.actor": {"gpus": 1}}), JobPlace.CLUSTER, kept)
     )
     assert (found["actor_fwd"], found["engine"]) == (CPU, "Torch")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from rljob_cli.kubernetes_objects import as_yaml
+from rljob_cli.commands.render import as_yaml
 from rljob_operator.build import Manifest, Platform
 from rljob_operator.options import OperatorOptions
 from tests.unit.build import jobs

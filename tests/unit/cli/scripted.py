@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rljob_api.base import ApiModel
-from rljob_cli.queue_access import Coordinator, NoAnswer
+from rljob_cli.jobs.coordinator import CoordinatorApi, NoAnswer
 
 
-class Scripted(Coordinator):
+class Scripted(CoordinatorApi):
     """Gives these answers, one after the other."""
 
     def __init__(self, *answers: ApiModel | tuple[int, bytes] | NoAnswer, ended: bool = False) -> None:

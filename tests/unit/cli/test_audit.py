@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rljob_api.spec import RLJobSpec
-from rljob_cli.audit import SampleLine, audit, standing
+from rljob_cli.jobs.sample_log import SampleLine, audit, standing_samples
 
 SPEC = RLJobSpec.model_validate(
     {
@@ -43,7 +43,7 @@ def test_a_half_trained_step_is_void_once_it_is_trained_again() -> None:
 
 def test_an_epoch_between_voids_only_what_came_before_it() -> None:
     log = make_log(range(3), epoch=1) + make_log(range(2, 3), epoch=2) + make_log(range(1, 3), epoch=3)
-    kept = standing(log)
+    kept = standing_samples(log)
     assert sorted({(line.epoch, line.step) for line in kept}) == [(1, 0), (3, 1), (3, 2)]
 
 

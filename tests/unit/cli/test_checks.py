@@ -9,9 +9,9 @@ import yaml
 from click.testing import CliRunner, Result
 
 from rljob_api.spec import RLJobSpec
-from rljob_cli.findings import Level
+from rljob_cli.checks.findings import Level
+from rljob_cli.checks.rewards import Trial, findings_of
 from rljob_cli.main import cli
-from rljob_cli.reward_trial import Trial, findings_of
 from rljob_workers.rewards.trial import try_reward
 from tests.unit.api.manifests import changed
 

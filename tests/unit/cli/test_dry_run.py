@@ -10,8 +10,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from rljob_api.spec import RLJobSpec
+from rljob_cli.checks.prompts import row_lengths
 from rljob_cli.main import cli
-from rljob_cli.row_lengths import row_lengths
 from tests.unit.api.manifests import changed
 from tests.unit.api.test_device_memory import QWEN3_4B, stored
 

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from rljob_cli import run
-from rljob_cli.findings import Lines
+from rljob_cli.checks.findings import Lines
+from rljob_cli.commands import run
 from rljob_cli.main import cli
 from tests.unit.api.manifests import changed
 

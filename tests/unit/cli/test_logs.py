@@ -10,7 +10,7 @@ from rljob_api.cluster import LABEL_JOB, RUN_DIR, coordinator_name
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
 from rljob_api.wire.logs import begins_line
-from rljob_cli.kept_log_pod import claim_of, reader_pod, rest_problem, volume_problem
+from rljob_cli.jobs.cluster_logs import claim_of, reader_pod, rest_problem, volume_problem
 from rljob_cli.main import cli
 from rljob_operator.build import Owner, Platform, manifests
 from rljob_operator.options import OperatorOptions

@@ -11,8 +11,8 @@ import yaml
 
 from rljob_api.manifest import parse_manifest, resolve_paths
 from rljob_api.model_files.families import EXIT_NOT_PROVEN, FamilyProof, NotProven, keep_proof
-from rljob_cli.findings import Level
-from rljob_cli.preflight import preflight
+from rljob_cli.checks.findings import Level
+from rljob_cli.checks.manifests import preflight
 from tests.unit.api.manifests import changed
 
 ROOT = Path(__file__).parents[3]

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED
 from rljob_api.wire.identity import Endpoints
 from rljob_api.wire.queue import QueueCheck, QueuePeek
+from rljob_cli.jobs.coordinator import QueueProblem
 from rljob_cli.main import cli
-from rljob_cli.queue_access import QueueProblem
 from tests.unit.cli.scripted import Scripted
 
 COMMANDS = ["stats", "peek", "check", "drain"]
@@ -120,7 +120,7 @@ def test_a_refusal_is_its_sentence(answer: tuple[int, bytes], exit_code: int, se
 
 def test_a_broken_queue_ends_the_check_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = QueueCheck(partitions=2, broken=["train_3: a chunk is gone"])
-    monkeypatch.setattr("rljob_cli.queue_command.coordinator_of", lambda *_: Scripted(broken))
+    monkeypatch.setattr("rljob_cli.commands.queue.coordinator_of", lambda *_: Scripted(broken))
     done = rljob("check", "demo")
     assert (done.exit_code, done.stdout) == (EXIT_FAILED, "BROKEN: train_3: a chunk is gone\n")
     done = rljob("check", "demo", "--output", "json")

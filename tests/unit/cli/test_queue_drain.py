@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rljob_api.wire.queue import DrainState
-from rljob_cli.queue_access import Coordinator, NoAnswer, QueueProblem
-from rljob_cli.queue_drain import drain, give_again
+from rljob_cli.commands.queue import drain_and_wait, give_again
+from rljob_cli.jobs.coordinator import CoordinatorApi, NoAnswer, QueueProblem
 from tests.unit.cli.scripted import Scripted
 
 
@@ -25,8 +25,8 @@ class Told:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def drain(self, coordinator: Coordinator, seconds: float = 10) -> None:
-        drain(coordinator, self.say, seconds, clock=lambda: self.now, sleep=self.sleep)
+    def drain(self, coordinator: CoordinatorApi, seconds: float = 10) -> None:
+        drain_and_wait(coordinator, self.say, seconds, clock=lambda: self.now, sleep=self.sleep)
 
 
 def state(*waits: str, stays: tuple[str, ...] = (), since: float | None = 1.0) -> DrainState:

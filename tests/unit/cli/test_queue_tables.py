@@ -6,7 +6,7 @@ import pytest
 
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.queue import QueuePeek, QueueRow, RowState, RowValues, TicketHolder, UnitStats, WeightSpan
-from rljob_cli.queue_tables import peek_text, stats_text
+from rljob_cli.ui.queue import peek_text, stats_text
 from tests.unit.transfer_queue.test_draining import FORWARD, TRAIN, lease, make_stats, partition, rows
 
 

@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rljob_api.generations import FILE, OLDER_FILE
-from rljob_cli.generation_pages import harmless
-from rljob_cli.generations import Line, read_generations, standing
+from rljob_cli.commands.samples import harmless
+from rljob_cli.jobs.sample_log import RetainedSample, read_generations, standing_generations
 from rljob_cli.main import cli
 
 
-def line(rollout: int, index: int = 0, epoch: int = 1, **changes: Any) -> Line:
+def line(rollout: int, index: int = 0, epoch: int = 1, **changes: Any) -> RetainedSample:
     return {
         "rollout": rollout,
         "epoch": epoch,
@@ -51,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def write(path: Path, lines: list[Line]) -> None:
+def write(path: Path, lines: list[RetainedSample]) -> None:
     path.write_text("".join(json.dumps(one) + "\n" for one in lines))
 
 
@@ -142,7 +142,7 @@ def test_a_half_line_and_what_was_trained_again_are_left_out(tmp_path: Path) -> 
 
 def test_an_epoch_voids_the_rollouts_from_its_first_one_on() -> None:
     lines = [line(0), line(1), line(2), line(1, epoch=2), line(0, epoch=4)]
-    assert [(one["rollout"], one["epoch"]) for one in standing(lines)] == [(0, 4)]
+    assert [(one["rollout"], one["epoch"]) for one in standing_generations(lines)] == [(0, 4)]
 
 
 @pytest.mark.parametrize(

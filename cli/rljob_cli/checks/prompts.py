@@ -1,0 +1,338 @@
+"""What can be known of a job's prompts without a tokenizer's library: one pass over their file, and the rows' lengths.
+
+Every line is checked; problems of single lines are listed for the first few and counted for the rest. Lengths are exact
+where each character or byte is a token; else a prompt is assumed to have a token for every three characters, which text
+in most languages stays below.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rljob_api.spec import RLJobSpec
+from rljob_api.spec.data import DataSpec
+from rljob_api.spec.model import ModelSpec, TokenizerKind, alphabet_of
+from rljob_cli.checks.findings import Finding, independent, problem, unchecked, warning
+from rljob_cli.checks.models import has_chat_template, json_object, max_positions, parsed
+
+CHARACTERS_PER_TOKEN = 3
+"""Text has rarely more characters for a token than this, and mostly not fewer."""
+
+
+PROCEDURAL_TOKENS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class RowLengths:
+    """The longest row."""
+
+    prompt: int
+    response: int
+    prompt_source: str
+    """How the prompt's length is known, as part of a sentence."""
+
+    @property
+    def row(self) -> int:
+        """Prompt and response together."""
+        return self.prompt + self.response
+
+
+def row_lengths(spec: RLJobSpec, max_positions: int | None) -> RowLengths:
+    """Of a job whose prompts were checked before. `max_positions`: of the model, which no row exceeds."""
+    response = spec.rollout.sampling.max_new_tokens
+    prompt, source = _longest_prompt(spec.data, spec.model)
+    limit = spec.rollout.max_prompt_tokens
+    if limit is not None and prompt > limit:
+        prompt, source = limit, "rollout.maxPromptTokens"
+    if max_positions is not None and prompt + response > max_positions:
+        prompt, source = max(1, max_positions - response), f"what the model's {max_positions} positions leave"
+    return RowLengths(prompt, response, source)
+
+
+def _longest_prompt(data: DataSpec, model: ModelSpec) -> tuple[int, str]:
+    if data.prompts is None:
+        return PROCEDURAL_TOKENS, "assumed for tasks of reasoningGym"
+    with Path(data.prompts).open("rb") as lines:
+        texts = [said_text(parsed(line)[data.prompt_key]) for line in lines if line.strip()]
+    if model.config is None or model.tokenizer_path is not None:
+        longest = max(len(text) for text in texts)
+        return -(
+            -longest // CHARACTERS_PER_TOKEN
+        ), f"a token for {CHARACTERS_PER_TOKEN} characters of the longest prompt"
+    by_bytes = model.config.tokenizer.kind is TokenizerKind.BYTE
+    return max(len(text.encode()) if by_bytes else len(text) for text in texts), "the longest prompt"
+
+
+def said_text(prompt: Any) -> str:  # noqa: ANN401 - JSON
+    """Of a conversation everything that is said in it; its template adds some tokens."""
+    if isinstance(prompt, list):
+        return "".join(f"{turn['role']}{turn['content']}" for turn in prompt)
+    return str(prompt)
+
+
+_SHOWN_LINES = 5
+"""Problems of single lines that are listed; a file with a wrong key has one in every line."""
+
+
+_SHOWN_KEYS = 8
+
+
+_LABEL_IS_MISSING = "which the reward compares with"
+
+
+_MORE = " more such lines"
+
+
+_PROMPTS, _KEY, _MODEL = "spec.data.prompts", "spec.data.promptKey", "spec.model"
+
+
+_LABEL = ("spec.data.labelKey", "spec.rollout.reward")
+"""Fields that sentences depend on."""
+
+
+_CONVERT = (
+    "python -c \"import pandas; pandas.read_parquet('FILE').to_json('prompts.jsonl', orient='records', lines=True)\""
+)
+
+
+_FORMATS = (
+    (b"PAR1", f"is a Parquet file. Give JSONL, made by {_CONVERT}."),
+    (b"ARROW1", "is an Arrow file. Give JSONL, a JSON object per line."),
+    (b"\x1f\x8b", "is compressed with gzip. Give it unpacked: gunzip --keep FILE."),
+    (b"\x28\xb5\x2f\xfd", "is compressed with zstd. Give it unpacked: unzstd FILE."),
+    (b"PK\x03\x04", "is a ZIP archive. Give the JSONL file that is in it."),
+)
+"""How a file begins that is not JSONL, and what to do."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What one pass over the file has counted."""
+
+    rows: int = 0
+    with_label: int = 0
+    keys: dict[str, None] = field(default_factory=dict)
+    """Of the first rows, in their order."""
+    texts: int = 0
+    """Prompts that are one text and no conversation."""
+    first_line: dict[bytes, int] = field(default_factory=dict)
+    """Digest of a prompt -> the line that has it first."""
+    repeated: int = 0
+    example: tuple[int, int] | None = None
+    """Lines of the first prompt that is there twice."""
+    too_long: int = 0
+    longest: tuple[int, int] = (0, 0)
+    """Tokens of the longest prompt, and its line."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """The longest prompt that is generated for."""
+
+    tokens: int
+    field: str
+    is_exact: bool
+    """Whether a character, or a byte, is a token."""
+    by_bytes: bool
+
+    def length(self, text: str) -> int:
+        """In tokens, as far as can be told here."""
+        if self.is_exact:
+            return len(text.encode()) if self.by_bytes else len(text)
+        return -(-len(text) // CHARACTERS_PER_TOKEN)
+
+
+def prompt_findings(spec: RLJobSpec, *, is_elsewhere: bool, refused: Collection[str] = ()) -> list[Finding]:
+    """Of a job with absolute paths, and of no file where none is named.
+
+    `refused`: paths of refused fields. Lines that are wrong by these are not among the few that are told.
+    """
+    data = spec.data
+    if data.prompts is None:
+        return []
+    path = Path(data.prompts)
+    if is_elsewhere and not path.exists():
+        return [unchecked(f"spec.data.prompts: {path} is not on this machine, so that no row of it was looked at.")]
+    try:
+        with path.open("rb") as lines:
+            wrong = _format_problem(lines.peek(8)[:8])
+            if wrong is not None:
+                return [problem(f"spec.data.prompts: {path} {wrong.replace('FILE', str(path))}")]
+            seen = _Seen()
+            found = independent(_line_problems(lines, path, spec, seen), refused)
+            first = list(islice(found, _SHOWN_LINES))
+            more = sum(1 for _ in found)
+    except OSError as error:
+        return [problem(f"spec.data.prompts: {path} cannot be read ({error.strerror}). Give the path of a JSONL file.")]
+    if more:
+        first.append(problem(f"spec.data.prompts: {path} has {more}{_MORE}."))
+    labels = list(independent(_label_problems(spec, seen), refused))
+    if labels:  # says once what every line lacks
+        first = [finding for finding in first if _LABEL_IS_MISSING not in finding.text and _MORE not in finding.text]
+    return [*first, *labels, *_warnings(spec, seen)]
+
+
+def _format_problem(beginning: bytes) -> str | None:
+    return next((cure for magic, cure in _FORMATS if beginning.startswith(magic)), None)
+
+
+def _line_problems(lines: Iterable[bytes], path: Path, spec: RLJobSpec, seen: _Seen) -> Iterator[Finding]:
+    characters, limit = _known_characters(spec.model), _limit(spec)
+    label_key = spec.data.label_key if spec.rollout.reward.custom is None else None
+    is_empty = True
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        is_empty = False
+        entry, wrong = _entry(line)
+        uses: tuple[str, ...] = ()
+        if entry is not None:
+            _count(seen, entry, number, spec, limit)
+            wrong = _entry_problem(entry, spec.data.prompt_key, label_key, characters)
+            uses = (_KEY, _MODEL, *_LABEL)
+        if wrong is not None:
+            yield problem(f"spec.data.prompts: {path} line {number}: {wrong}", *uses)
+    if is_empty:
+        yield problem(f"spec.data.prompts: {path} holds no prompts. Give a file with a JSON object per line.")
+
+
+def _entry(line: bytes) -> tuple[dict[str, Any] | None, str | None]:
+    try:
+        entry = parsed(line.strip())
+    except ValueError as error:
+        if line.strip() in (b"[", b"{"):
+            return None, "is JSON over several lines, not JSONL. Give a JSON object per line: jq -c '.[]' FILE."
+        return None, f"is not JSON ({error}). Give a JSON object per line."
+    if not isinstance(entry, dict):
+        return None, "is not a JSON object. Give a JSON object per line."
+    return entry, None
+
+
+def _entry_problem(
+    entry: dict[str, Any], prompt_key: str, label_key: str | None, characters: frozenset[str] | None
+) -> str | None:
+    if prompt_key not in entry:
+        return f"has no key {prompt_key!r}. Add it or set data.promptKey."
+    if label_key is not None and label_key not in entry:
+        return f"has no key {label_key!r}, {_LABEL_IS_MISSING}. Add it or set data.labelKey."
+    return _prompt_problem(entry[prompt_key], prompt_key, characters)
+
+
+def _prompt_problem(prompt: Any, key: str, characters: frozenset[str] | None) -> str | None:  # noqa: ANN401 - JSON
+    if isinstance(prompt, list):
+        return None if _is_chat(prompt) else f"{key!r} is no list of chat messages. Give each a role and content."
+    if not isinstance(prompt, str) or not prompt:
+        return f"{key!r} is neither text nor a list of chat messages. Give one of them."
+    strange = next((char for char in prompt if characters is not None and char not in characters), None)
+    if strange is not None:
+        return f"the character {strange!r} is not in the alphabet. Add it to model.config.tokenizer.alphabet."
+    return None
+
+
+def _is_chat(prompt: list[Any]) -> bool:
+    return bool(prompt) and all(
+        isinstance(turn, dict) and all(isinstance(turn.get(name), str) for name in ("role", "content"))
+        for turn in prompt
+    )
+
+
+def _known_characters(model: ModelSpec) -> frozenset[str] | None:
+    """The alphabet that prompts must keep to; None where every text has tokens."""
+    if model.config is None or model.tokenizer_path is not None:
+        return None
+    tokenizer = model.config.tokenizer
+    return frozenset(alphabet_of(tokenizer)) if tokenizer.kind is TokenizerKind.CHARACTER else None
+
+
+def _limit(spec: RLJobSpec) -> _Limit | None:
+    """None where it cannot be told."""
+    model, given = spec.model, spec.rollout.max_prompt_tokens
+    if model.config is not None:
+        positions: int | None = model.config.max_position_embeddings
+    else:
+        positions = max_positions(spec, json_object(Path(model.path or "") / "config.json") or {})
+    limits = [(given, "rollout.maxPromptTokens"), (positions and positions - 1, "the model's positions")]
+    known = [(tokens, name) for tokens, name in limits if tokens]
+    if not known:
+        return None
+    tokens, name = min(known)
+    is_made = model.config is not None and model.tokenizer_path is None
+    by_bytes = is_made and model.config is not None and model.config.tokenizer.kind is TokenizerKind.BYTE
+    return _Limit(tokens, name, is_made, by_bytes)
+
+
+def _count(seen: _Seen, entry: dict[str, Any], number: int, spec: RLJobSpec, limit: _Limit | None) -> None:
+    seen.rows += 1
+    seen.with_label += spec.data.label_key is not None and spec.data.label_key in entry
+    if len(seen.keys) < _SHOWN_KEYS:
+        seen.keys |= dict.fromkeys(list(entry)[:_SHOWN_KEYS])
+    if spec.data.prompt_key not in entry:
+        return
+    prompt = entry[spec.data.prompt_key]
+    seen.texts += isinstance(prompt, str)
+    text = prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True)
+    digest = blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+    first = seen.first_line.setdefault(digest, number)
+    if first != number:
+        seen.repeated += 1
+        seen.example = seen.example or (first, number)
+    if limit is not None and (isinstance(prompt, str) or (isinstance(prompt, list) and _is_chat(prompt))):
+        length = limit.length(said_text(prompt))
+        seen.too_long += length > limit.tokens
+        seen.longest = max(seen.longest, (length, number))
+
+
+def _label_problems(spec: RLJobSpec, seen: _Seen) -> Iterator[Finding]:
+    """A key that was given, or that the reward needs, and that no row has."""
+    data = spec.data
+    is_meant = "label_key" in data.model_fields_set or spec.rollout.reward.custom is None
+    if data.label_key is None or seen.with_label or not seen.rows or not is_meant:
+        return
+    if seen.rows == 1 and spec.rollout.reward.custom is None:
+        return  # its line says so
+    keys = ", ".join(seen.keys)
+    yield problem(
+        f"spec.data.labelKey: no row of {data.prompts} has {data.label_key!r}; they have {keys}. Give one of these, or"
+        " null for a reward without labels.",
+        _PROMPTS,
+        *_LABEL,
+    )
+
+
+def _warnings(spec: RLJobSpec, seen: _Seen) -> Iterator[Finding]:
+    data, limit = spec.data, _limit(spec)
+    if seen.example is not None:
+        first, again = seen.example
+        yield warning(
+            f"spec.data.prompts: {seen.repeated} of {seen.rows} prompts are there more than once (line {again} has that"
+            f" of line {first}), so that they count more than others. Remove them where that is not meant.",
+            _KEY,
+        )
+    if limit is not None and seen.too_long:
+        how = "" if limit.is_exact else f", with a token for {CHARACTERS_PER_TOKEN} characters"
+        length, number = seen.longest
+        yield warning(
+            f"spec.data.prompts: {seen.too_long} of {seen.rows} prompts have more tokens than {limit.tokens}"
+            f" ({limit.field}{how}; the longest, line {number}, has {length}): they are passed over, and counted as"
+            " prompts_passed_over in metrics.jsonl. Shorten them, or raise the limit.",
+            _KEY,
+            _MODEL,
+            "spec.rollout.maxPromptTokens",
+            "spec.roles.rollout",
+        )
+    folder, is_said = spec.model.tokenizer_path or spec.model.path, "apply_chat_template" in data.model_fields_set
+    if seen.texts and not is_said and folder is not None and has_chat_template(Path(folder)):
+        yield warning(
+            f"spec.data.applyChatTemplate: the tokenizer in {folder} has a chat template, but {seen.texts} of"
+            f" {seen.rows} prompts are texts, which the model gets as they are. Set it to true for a model that was"
+            " trained on conversations, or to false where that is meant.",
+            _KEY,
+            _PROMPTS,
+            _MODEL,
+        )

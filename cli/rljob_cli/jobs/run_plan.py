@@ -1,0 +1,279 @@
+"""What `rljob run` would start: processes, their devices, what each works with, and how full each device would be.
+
+Pure. Made for --dry-run from the job and from what was read for it; `ui.plan` makes text of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rljob_api.machine.devices import MachineDevices
+from rljob_api.machine.memory import (
+    Pass,
+    ProcessMemory,
+    engine_memory,
+    forward_memory,
+    kv_bytes_per_token,
+    trainer_memory,
+)
+from rljob_api.model_files.size import ModelShape, fitting_interval
+from rljob_api.names import EngineKind, Role
+from rljob_api.roles import LEADING_ROLE, TRAITS, RoleTopology, topology_of
+from rljob_api.spec import RLJob, RLJobSpec, head_dtype, trainer_backend
+from rljob_api.spec.roles import RoleSpec, TrainerBackend
+from rljob_api.wire.identity import PodKey
+from rljob_cli.checks.prompts import RowLengths
+from rljob_operator.local.device_placement import PodDevices, placement_order
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedProcess:
+    """A rank or an engine."""
+
+    name: str
+    """As its log is named."""
+    pod: str
+    devices: tuple[str, ...]
+    """None: it computes on the CPU."""
+    settings: dict[str, Any]
+    """What it works with, resolved; keys as in JSON."""
+    memory: ProcessMemory | None
+    """None: it computes no model."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedDevice:
+    """A device that processes use, or the host where they use none."""
+
+    name: str
+    memory_bytes: int | None
+    """None where nobody knows."""
+    processes: tuple[str, ...]
+    needed_bytes: int
+    kv_tokens: int | None
+    """Tokens whose keys and values fit into what is left; None where no engine is, or nobody knows."""
+
+    @property
+    def left_bytes(self) -> int | None:
+        """Below 0: it does not fit."""
+        return None if self.memory_bytes is None else self.memory_bytes - self.needed_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """All of it; with autoscaling, of as many rollouts as there may be."""
+
+    job: str
+    num_pods: int
+    source: str
+    """By what the devices are known."""
+    num_devices: int
+    """That the machine has."""
+    rows: RowLengths
+    processes: tuple[PlannedProcess, ...]
+    devices: tuple[PlannedDevice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What processes are planned from."""
+
+    spec: RLJobSpec
+    shape: ModelShape
+    rows: RowLengths
+    backend: TrainerBackend
+
+    @property
+    def world(self) -> int:
+        return topology_of(self.spec.roles, LEADING_ROLE).num_ranks
+
+
+def run_plan(job: RLJob, machine: MachineDevices, placed: PodDevices, shape: ModelShape, rows: RowLengths) -> RunPlan:
+    """The plan. `placed` is where the pods' devices are."""
+    planned = _Job(job.spec, shape, rows, trainer_backend(job.spec))
+    present = job.spec.roles.present()
+    processes = tuple(
+        process
+        for role in placement_order()
+        if role in present
+        for replica in range(present[role].most_replicas)
+        for process in _of_pod(planned, present[role], PodKey(role=role, replica=replica), placed)
+    )
+    devices = tuple(_devices(planned, machine, processes))
+    num_pods = sum(job.spec.roles.most_replicas().values())
+    return RunPlan(job.metadata.name, num_pods, machine.source, len(machine.devices), rows, processes, devices)
+
+
+def plan_json(plan: RunPlan) -> dict[str, Any]:
+    """As `--output json` prints it."""
+    return {
+        "kind": "plan",
+        "name": plan.job,
+        "pods": plan.num_pods,
+        "devicesBy": plan.source,
+        "promptTokens": plan.rows.prompt,
+        "responseTokens": plan.rows.response,
+        "processes": [
+            {
+                "name": process.name,
+                "pod": process.pod,
+                "devices": process.devices,
+                "settings": process.settings,
+                "memory": None if process.memory is None else _memory_json(process.memory),
+            }
+            for process in plan.processes
+        ],
+        "devices": [
+            {
+                "name": device.name,
+                "memoryBytes": device.memory_bytes,
+                "neededBytes": device.needed_bytes,
+                "leftBytes": device.left_bytes,
+                "kvTokens": device.kv_tokens,
+                "processes": device.processes,
+            }
+            for device in plan.devices
+        ],
+    }
+
+
+def _memory_json(memory: ProcessMemory) -> dict[str, int]:
+    return {
+        "weights": memory.weights,
+        "gradients": memory.gradients,
+        "optimizer": memory.optimizer,
+        "copies": memory.copies,
+        "activations": memory.activations,
+        "peak": memory.peak,
+    }
+
+
+def _of_pod(job: _Job, role: RoleSpec, pod: PodKey, placed: PodDevices) -> Iterator[PlannedProcess]:
+    """Its ranks, and its engines."""
+    topology, devices = topology_of(job.spec.roles, pod.role), placed.get(pod, ())
+    share = len(devices) // topology.ranks_per_pod
+    for rank in range(topology.ranks_per_pod):
+        own = devices[rank * share : (rank + 1) * share]
+        settings, memory = _work_of(pod.role)(job, role, topology, topology.ranks_of(pod.replica)[rank])
+        if not topology.engines:
+            yield PlannedProcess(f"{pod}.{rank}", str(pod), own, settings, memory)
+            continue
+        yield PlannedProcess(f"{pod}.{rank}", str(pod), (), settings, None)
+        name = f"{pod}.engine" if topology.engines == 1 else f"{pod}.engine.{rank}"
+        yield PlannedProcess(name, str(pod), own, *_engine(job, role))
+
+
+_Work = tuple[dict[str, Any], ProcessMemory | None]
+
+
+def _training(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Work:
+    training = job.spec.training
+    share = training.global_batch_size // training.iters_per_train_update // job.world
+    rows, work = _pass(job, share, trains=True)
+    settings = {
+        "backend": job.backend.value,
+        "dtype": job.spec.model.dtype.value,
+        "headDtype": head_dtype(job.spec).value,
+        "rank": rank,
+        "world": topology.num_ranks,
+        "rowsOfSlice": share,
+        "rowsOfMicroBatch": rows,
+        "tokensOfMicroBatch": work.tokens,
+        "activationCheckpointing": work.checkpointing,
+        "learningRate": training.optimizer.learning_rate,
+        "checkpointEverySteps": job.spec.checkpoint.every_steps
+        or fitting_interval(job.shape.parameters, job.spec.model.dtype),
+        "threads": role.threads,
+    }
+    return settings, trainer_memory(job.shape, job.backend, job.spec.model.dtype, topology.num_ranks, work)
+
+
+def _log_probs(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Work:
+    groups = -(-job.spec.rollout.batch_size // len(topology.gangs))
+    rows, work = _pass(job, groups * job.spec.rollout.samples_per_prompt, trains=False)
+    settings = {
+        "backend": job.backend.value,
+        "dtype": job.spec.model.dtype.value,
+        "headDtype": head_dtype(job.spec).value,
+        "rank": rank,
+        "world": topology.num_ranks,
+        "rowsOfMicroBatch": rows,
+        "tokensOfMicroBatch": work.tokens,
+        "threads": role.threads,
+    }
+    return settings, forward_memory(job.shape, job.backend, job.spec.model.dtype, work)
+
+
+def _generation(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Work:
+    del role
+    sampling = job.spec.rollout.sampling
+    settings = {
+        "rank": rank,
+        "world": topology.num_ranks,
+        "samplesPerPrompt": job.spec.rollout.samples_per_prompt,
+        "maxNewTokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+    }
+    return settings, None
+
+
+def _advantages(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Work:
+    settings = {"rank": rank, "world": topology.num_ranks, "advantage": job.spec.algorithm.advantage.value}
+    return {**settings, "threads": role.threads}, None
+
+
+def _engine(job: _Job, role: RoleSpec) -> _Work:
+    engine, dtype = job.spec.roles.rollout.engine, job.spec.model.dtype
+    settings: dict[str, Any] = {
+        "engine": engine.kind.value,
+        "dtype": dtype.value,
+        "headDtype": head_dtype(job.spec).value,
+        "threads": role.threads,
+    }
+    if engine.kind is EngineKind.SGLANG:
+        settings |= {"tensorParallel": engine.tensor_parallel, "args": " ".join(engine.args)}
+    return settings, engine_memory(job.shape, dtype, head_dtype(job.spec), engine)
+
+
+def _work_of(role: Role) -> Callable[[_Job, RoleSpec, RoleTopology, int], _Work]:
+    traits = TRAITS[role]
+    if traits.leads:
+        return _training
+    if traits.has_engines:
+        return _generation
+    return _advantages if traits.stream is None else _log_probs
+
+
+def _pass(job: _Job, share: int, *, trains: bool) -> tuple[int, Pass]:
+    """The largest micro-batch out of `share` rows: how many there are if all are as long as can be, and its tokens.
+
+    A budget of tokens is taken as used up: shorter rows fill it.
+    """
+    training, length = job.spec.training, job.rows.row
+    rows = share if training.micro_batch_size is None else min(share, training.micro_batch_size)
+    tokens = rows * length
+    if training.max_tokens_per_micro_batch is not None:
+        tokens = min(tokens, max(length, training.max_tokens_per_micro_batch))
+        rows = tokens // length
+    checkpointing = training.activation_checkpointing is None or training.activation_checkpointing
+    keeps_less = trains and checkpointing and job.backend is TrainerBackend.FSDP
+    return rows, Pass(tokens, -(-tokens * job.rows.response // length), keeps_less)
+
+
+def _devices(job: _Job, machine: MachineDevices, processes: Sequence[PlannedProcess]) -> Iterator[PlannedDevice]:
+    """Those that are used, and the host's memory where something computes on the CPU."""
+    for name, size in [*((device.name, device.memory_bytes) for device in machine.devices), ("CPU", None)]:
+        users = [
+            one for one in processes if one.memory and (name in one.devices or (name == "CPU" and not one.devices))
+        ]
+        if not users:
+            continue
+        needed = sum(user.memory.peak for user in users if user.memory is not None)
+        has_engine = any(".engine" in user.name for user in users)
+        kv_tokens = None
+        if has_engine and size is not None:
+            share = job.spec.roles.rollout.engine.tensor_parallel
+            kv_tokens = max(0, size - needed) // kv_bytes_per_token(job.shape, job.spec.model.dtype, share)
+        yield PlannedDevice(name, size, tuple(user.name for user in users), needed, kv_tokens)

@@ -1,0 +1,143 @@
+"""The plan of a run as text: a table of processes, one of devices, the settings, and what was assumed.
+
+Pure, but for the width of the terminal. For `rljob run --dry-run`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rljob_api.machine.memory import WITHIN
+from rljob_cli.jobs.run_plan import PlannedDevice, PlannedProcess, RunPlan
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+PLAIN_WIDTH = 160
+"""Where nobody looks: a line of a table is one line, also for grep."""
+
+
+_SHOWN_ONCE = ("rank", "world")
+"""Settings that are another for each rank: the table of processes has them."""
+
+
+def plan_text(plan: RunPlan) -> str:
+    """All of it."""
+    used = sum(device.name != "CPU" for device in plan.devices)
+    parts = [
+        f"{plan.job}: {len(plan.processes)} processes in {plan.num_pods} pods;"
+        f" {used} of {plan.num_devices} devices by {plan.source}",
+        "",
+        _drawn(_process_table(plan.processes)),
+        "",
+        _drawn(_device_table(plan.devices)),
+        "",
+        *_settings(plan.processes),
+        "",
+        f"Rows are taken to have up to {plan.rows.row} tokens: {plan.rows.prompt} of a prompt"
+        f" ({plan.rows.prompt_source}) and {plan.rows.response} of a response.",
+        f"Memory is by formula, within a factor of {WITHIN:g} of what was measured on the CPU; CUDA's own (some hundred"
+        " MiB of each device) comes on top.",
+        *_warnings(plan.devices),
+    ]
+    return "\n".join(parts)
+
+
+def _process_table(processes: Sequence[PlannedProcess]) -> Table:
+    table = _table(
+        "process", "devices", "rank:", "weights:", "gradients:", "optimizer:", "copies:", "activations:", "together:"
+    )
+    for process in processes:
+        rank = f"{process.settings['rank']}/{process.settings['world']}" if "rank" in process.settings else ""
+        memory = process.memory
+        sizes = (
+            ()
+            if memory is None
+            else (
+                memory.weights,
+                memory.gradients,
+                memory.optimizer,
+                memory.copies,
+                memory.activations,
+                memory.peak,
+            )
+        )
+        table.add_row(process.name, ",".join(process.devices) or "CPU", rank, *map(_size, sizes))
+    return table
+
+
+def _device_table(devices: Iterable[PlannedDevice]) -> Table:
+    table = _table("device", "memory:", "needed:", "left:", "for KV:", "processes")
+    for device in devices:
+        kv = "" if device.kv_tokens is None else f"{_count(device.kv_tokens)} tokens"
+        sizes = (_size(device.memory_bytes), _size(device.needed_bytes), _size(device.left_bytes))
+        table.add_row("host" if device.name == "CPU" else device.name, *sizes, kv, ", ".join(device.processes))
+    return table
+
+
+def _settings(processes: Iterable[PlannedProcess]) -> Iterator[str]:
+    """A line for each kind of process: those of a role differ in their rank alone."""
+    shown: dict[str, str] = {}
+    for process in processes:
+        kind = process.pod.rpartition("-")[0] + (".engine" if ".engine" in process.name else "")
+        words = (f"{name} {_word(value)}" for name, value in process.settings.items() if name not in _SHOWN_ONCE)
+        shown.setdefault(kind, ", ".join(words))
+    width = max(map(len, shown))
+    yield from (f"{kind:<{width}}  {words}" for kind, words in shown.items())
+
+
+def _warnings(devices: Iterable[PlannedDevice]) -> Iterator[str]:
+    for device in devices:
+        if device.left_bytes is not None and device.left_bytes < 0:
+            yield (
+                f"{device.name}: {_size(device.needed_bytes)} are needed and it has {_size(device.memory_bytes)}. Give"
+                " the actor more gpus, give roles that share it devices of their own, or lower training.microBatchSize"
+                " or maxTokensPerMicroBatch."
+            )
+
+
+def _word(value: Any) -> str:  # noqa: ANN401 - of a setting
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _count(number: int) -> str:
+    if number < 10_000:
+        return str(number)
+    return f"{number / 1000:.0f}k" if number < 10_000_000 else f"{number / 1_000_000:.1f}M"
+
+
+def _size(size: int | None) -> str:
+    if size is None:
+        return ""
+    if size == 0:
+        return "-"
+    value = float(size)
+    for unit in ("B", "KiB", "MiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+def _table(*columns: str) -> Table:
+    """A column whose name ends with a colon is of numbers."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in columns:
+        table.add_column(name.rstrip(":"), justify="right" if name.endswith(":") else "left", no_wrap=True)
+    return table
+
+
+def _drawn(table: Table) -> str:
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    with console.capture() as drawn:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in drawn.get().splitlines())

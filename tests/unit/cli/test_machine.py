@@ -1,0 +1,29 @@
+"""What `rljob run` says of a server that this machine lacks."""
+
+import sys
+
+import pytest
+
+from rljob_api.spec.engine import EngineSpec
+from rljob_cli.checks import machine
+from rljob_cli.checks.machine import engine_problem, python_problem
+
+
+def test_what_is_there_is_no_problem() -> None:
+    assert engine_problem(EngineSpec()) is None
+    assert engine_problem(EngineSpec.model_validate({"kind": "SGLang", "python": sys.executable})) is None
+
+
+def test_a_server_that_is_not_installed_is_named_with_the_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "find_spec", lambda name: None)
+    assert engine_problem(EngineSpec.model_validate({"kind": "SGLang"})) == (
+        "spec.roles.rollout.engine.kind: SGLang is not installed here. Install it beside rljob, give the interpreter of"
+        " an environment that has it as engine.python, or set kind to Torch."
+    )
+
+
+def test_an_interpreter_that_is_not_there_is_named() -> None:
+    assert python_problem(EngineSpec.model_validate({"kind": "SGLang", "python": "/nowhere/python"})) == (
+        "spec.roles.rollout.engine.python: /nowhere/python is no program of this machine. Give the interpreter of an"
+        " environment that has SGLang, or remove python."
+    )
