@@ -35,7 +35,7 @@ from rljob_workers.models.tokenizers import TextDecoder, build_tokenizer
 from rljob_workers.rewards import Reward, build_reward
 from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring
 from rljob_workers.rollout.admission import AdmissionLimits, FittingPrompts, PromptLimit, RolloutShape, limits_of
-from rljob_workers.rollout.engine_access import LIVES, EventLoopThread, Headway, Standstill, find_idle_engine
+from rljob_workers.rollout.engine_access import LIVES, EngineProgress, EventLoopThread, find_idle_engine
 from rljob_workers.rollout.engine_sync import WeightFollower
 from rljob_workers.rollout.groups import GenerateConfig, GenerateStage, GroupsInWork, ScoreStage
 from rljob_workers.rollout.loop import RolloutLoop
@@ -190,16 +190,15 @@ def _serve_tickets(rank: _Rank, engine: Engine, events: EventLoopThread) -> None
         reward = build_reward(spec.rollout.reward, spec.data, source)
     prompts = RecentPrompts(source)
     wake = threading.Event()
-    standstill = Standstill(time.monotonic)
+    progress = EngineProgress(time.monotonic, spec.rollout.samples_per_prompt * spec.rollout.sampling.max_new_tokens)
     work = GroupsInWork(
         events,
         GenerateStage(_generate_config(spec, found.max_tokens), engine, prompts),
         ScoreStage(_scoring(rank, reward), _text_decoder(tokenizer, skip_special_tokens=True)),
-        standstill,
-        Headway(spec.rollout.samples_per_prompt * spec.rollout.sampling.max_new_tokens),
+        progress,
         rank.timeline,
         wake=wake.set,
-        standstill_seconds=standstill_seconds(spec.restart_policy),
+        stall_seconds=standstill_seconds(spec.restart_policy),
     )
     shape = RolloutShape(
         batch_size=spec.rollout.batch_size,
@@ -221,7 +220,7 @@ def _serve_tickets(rank: _Rank, engine: Engine, events: EventLoopThread) -> None
             receiver,
             engine,
             events,
-            standstill,
+            progress,
             rank.timeline,
             proof,
             interruption=spec.weight_sync.interruption,
@@ -237,6 +236,7 @@ def _serve_tickets(rank: _Rank, engine: Engine, events: EventLoopThread) -> None
             rank.session,
             rank.queue,
             work,
+            progress,
             fitting,
             rank.timeline,
             wake,

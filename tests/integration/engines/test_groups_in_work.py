@@ -21,7 +21,7 @@ from rljob_workers.data.prompts import Prompt, PromptSource
 from rljob_workers.engines.base import Engine, EngineTimeout
 from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient
 from rljob_workers.rollout.admission import AdmissionLimits, tickets_to_claim
-from rljob_workers.rollout.engine_access import EventLoopThread, Headway, Standstill
+from rljob_workers.rollout.engine_access import EngineProgress, EventLoopThread
 from rljob_workers.rollout.groups import GenerateConfig, GeneratedGroup, GenerateStage, GroupsInWork
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
@@ -77,7 +77,7 @@ class Workplace:
 
 @contextmanager
 def opened(
-    url: str, weights: Path, kind: type[TorchEngineClient], *, standstill_seconds: float = 60.0
+    url: str, weights: Path, kind: type[TorchEngineClient], *, stall_seconds: float = 60.0
 ) -> Iterator[Workplace]:
     with (
         closing(EventLoopThread("generation")) as events,
@@ -89,11 +89,10 @@ def opened(
             events,
             GenerateStage(config, engine, Prompts()),
             scores,  # type: ignore[arg-type]  # a stage without rewards
-            Standstill(time.monotonic),
-            Headway(4 * 24),
+            EngineProgress(time.monotonic, 4 * 24),
             timeline,
             wake=wake.set,
-            standstill_seconds=standstill_seconds,
+            stall_seconds=stall_seconds,
         )
         events.call(engine.abort_all())
         events.call(
@@ -137,7 +136,7 @@ def test_a_score_that_hangs_holds_no_place_at_the_engine(
 
 
 def test_an_engine_that_stands_still_is_given_up_by_name_and_told_so(server_url: str, first_weights: Path) -> None:
-    with opened(server_url, first_weights, TorchEngineClient, standstill_seconds=0.2) as at:
+    with opened(server_url, first_weights, TorchEngineClient, stall_seconds=0.2) as at:
         httpx.post(f"{server_url}/pause_generation", json={"mode": "in_place"}, timeout=60).raise_for_status()
         at.work.begin([make_ticket(0), make_ticket(3)], 4)
         wait_until(lambda: all(o.done() for o in at.work._running), "the request to be given up")

@@ -1,5 +1,6 @@
 """Stalls: counted from the last sign of progress, and called for a job that moves for nothing."""
 
+from contextlib import ExitStack
 from dataclasses import replace
 
 from hypothesis import given
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from rljob_api.names import RolloutId
 from rljob_operator.core import RaiseEpoch, decide
-from rljob_workers.rollout.engine_access import CREDITED_BEGINNINGS, Headway
+from rljob_workers.rollout.engine_access import CREDITED_BEGINNINGS, EngineProgress
 from rljob_workers.transfer_queue.types import Ticket
 from tests.unit.core.worlds import START, actions_of, make_policy, make_running, with_coordinator
 
@@ -44,18 +45,20 @@ def test_a_stall_is_called_exactly_when_neither_a_step_nor_progress_came_in_time
 def test_an_engine_that_churns_for_nothing_does_not_keep_a_job_from_being_stalled() -> None:
     """The same groups begun again and again: what counts as progress runs out, and then the clock."""
     observed = make_running(make_policy(stallTimeoutSeconds=60))
-    headway, told_at = Headway(tokens_per_ticket=1000), START
+    progress, reported_at = EngineProgress(lambda: 0.0, tokens_per_ticket=1000), START
     ticket = Ticket(7, RolloutId(3), group=0, attempt=0, prompt_index=0, alone=False)
-    for second in range(1000):
-        now = START + 2 + second
-        if second % 100 == 0:
-            made, before = headway.begin([ticket]), headway.tokens
-        made(5)
-        if headway.tokens > before:
-            before, told_at = headway.tokens, now
-        decision = decide(with_coordinator(observed, progress_age_seconds=now - told_at), now)
-        if actions_of(decision, RaiseEpoch):
-            assert second > 100 * CREDITED_BEGINNINGS
-            return
-        observed = replace(observed, status=decision.status)
+    with ExitStack() as requests:
+        for second in range(1000):
+            now = START + 2 + second
+            if second % 100 == 0:
+                requests.close()
+                made, before = requests.enter_context(progress.request([ticket])), progress.tokens
+            made(5)
+            if progress.tokens > before:
+                before, reported_at = progress.tokens, now
+            decision = decide(with_coordinator(observed, progress_age_seconds=now - reported_at), now)
+            if actions_of(decision, RaiseEpoch):
+                assert second > 100 * CREDITED_BEGINNINGS
+                return
+            observed = replace(observed, status=decision.status)
     raise AssertionError("the job was never called stalled")

@@ -18,7 +18,7 @@ from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Probe
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
 from rljob_workers.engines.base import EngineError, EngineGone, EngineRefused, EngineTimeout
-from rljob_workers.rollout.engine_access import EventLoopThread, Standstill
+from rljob_workers.rollout.engine_access import EngineProgress, EventLoopThread
 from rljob_workers.rollout.engine_sync import WeightFollower
 from rljob_workers.rollout.verification import EngineMismatch, WeightProof, WrongWeights
 from rljob_workers.telemetry.timeline import Timeline
@@ -110,7 +110,7 @@ def following(
             OneWeight(staged),
             engine,
             events,
-            Standstill(time.monotonic),
+            EngineProgress(time.monotonic, 1),
             timeline,
             WeightProof(engine, events, bound=0.1),
             interruption=Interruption.RETRACT,

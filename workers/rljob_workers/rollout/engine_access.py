@@ -1,7 +1,6 @@
-"""A rank's access to its engine: the event loop that calls it, how it is found idle, and the clocks of its work.
+"""A rank's access to its engine: the event loop that calls it, how it is found idle, and the clock of its progress.
 
-Used by the rollout loop, the groups in work, sync and verification. `Standstill` measures an engine that has requests
-and makes no token; `Headway` counts the tokens that bring the job forward. Knows no backend.
+Used by the rollout loop, the groups in work, sync and verification. Knows no backend.
 """
 
 from __future__ import annotations
@@ -115,20 +114,42 @@ def find_idle_engine(
     raise AssertionError("count has no end")
 
 
-class Standstill:
-    """The time since an engine made its last token, while it has requests and its weights are not being changed.
+CREDITED_BEGINNINGS = 3
+"""A long answer that is lost to a dead engine twice still makes progress; one that is begun for ever does not."""
+
+
+ROLLOUTS_REMEMBERED = 128
+"""More rollouts than may ever be open at once (rollout.maxStaleness is at most 64)."""
+
+
+FROZEN_SECONDS = 10.0
+"""A look that comes so late was made by a process that could not receive tokens meanwhile: that time does not count."""
+
+
+class EngineProgress:
+    """One engine's tokens, and the time since the last of them while it has requests.
 
     One clock for all requests of an engine, none for each: a request that waits for a place in the server's batch, or
     that lost its place to others, makes no token for as long as they take, and must not be begun anew for that. One
     that the server has lost for good stands alone in the end, since no rollout is complete without it.
+
+    with progress.request(tickets) as made:
+        made(num_tokens)        for all that the engine makes
+        progress.look()         every second or so; also the seconds of the stall
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], tokens_per_ticket: int) -> None:
+        """`tokens_per_ticket`: those of all samples of a group, each as long as it may be."""
         self._clock = clock
+        self._tokens_per_ticket = tokens_per_ticket
         self._lock = threading.Lock()
         self._requests = 0
-        self._excuses = 0
-        self._since = clock()
+        self._pauses = 0
+        self._since = self._looked = clock()
+        self._beginnings: dict[tuple[int, int, int], int] = {}
+        self._newest = -1
+        self.tokens = 0
+        """Of all requests until now, those that bring the job forward; never goes back."""
 
     @property
     def last_progress(self) -> float:
@@ -136,72 +157,62 @@ class Standstill:
         with self._lock:
             return self._since
 
-    def seconds(self) -> float:
-        """Seconds of standstill; 0 where nothing is to be expected of the engine."""
+    def stalled_seconds(self) -> float:
+        """Seconds without a token; 0 where none is to be expected of the engine."""
         with self._lock:
-            return 0.0 if self._excuses or not self._requests else self._clock() - self._since
+            return self._stalled(self._clock())
 
-    def progress(self) -> None:
-        """The engine has made a token, or shown other work."""
+    def look(self) -> float:
+        """The same, without the time in which this process was frozen; called again and again during a request."""
+        with self._lock:
+            now = self._clock()
+            late, self._looked = now - self._looked > FROZEN_SECONDS, now
+            if late:
+                self._since = now
+            return self._stalled(now)
+
+    def restart(self) -> None:
+        """The engine was ended. What it had fails by itself; its next incarnation has all its time."""
         with self._lock:
             self._since = self._clock()
 
     @contextmanager
-    def request(self) -> Iterator[None]:
-        """A request is at the engine."""
+    def request(self, tickets: Sequence[Ticket]) -> Iterator[Callable[[int], None]]:
+        """A request for these tickets is at the engine; the function counts the tokens that it makes."""
+        left = sum(self._credit(ticket) for ticket in tickets)
         with self._lock:
             if not self._requests:
-                self._since = self._clock()
+                self._since = self._looked = self._clock()
             self._requests += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._requests -= 1
-
-    @contextmanager
-    def excused(self) -> Iterator[None]:
-        """The engine may stand still: it is paused for an update, which has a deadline of its own."""
-        with self._lock:
-            self._excuses += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._excuses -= 1
-                self._since = self._clock()
-
-
-CREDITED_BEGINNINGS = 3
-"""A long answer that is lost to a dead engine twice is no standstill; one that is begun for ever is."""
-
-
-ROLLOUTS_REMEMBERED = 128
-"""More rollouts than may ever be open at once (rollout.maxStaleness is at most 64)."""
-
-
-class Headway:
-    """Tokens that count."""
-
-    def __init__(self, tokens_per_ticket: int) -> None:
-        """`tokens_per_ticket`: those of all samples of a group, each as long as it may be."""
-        self.tokens = 0
-        """Of all requests until now; never goes back."""
-        self._tokens_per_ticket = tokens_per_ticket
-        self._beginnings: dict[tuple[int, int, int], int] = {}
-        self._newest = -1
-
-    def begin(self, tickets: Sequence[Ticket]) -> Callable[[int], None]:
-        """A request for these tickets begins; the answer is told of every token that it gets."""
-        left = sum(self._credit(ticket) for ticket in tickets)
 
         def made(num_tokens: int) -> None:
             nonlocal left
             counted = min(num_tokens, left)
             left -= counted
-            self.tokens += counted
+            with self._lock:
+                self._since = self._clock()
+                self.tokens += counted
 
-        return made
+        try:
+            yield made
+        finally:
+            with self._lock:
+                self._requests -= 1
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The engine is paused for an update, which has a deadline of its own."""
+        with self._lock:
+            self._pauses += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._pauses -= 1
+                self._since = self._clock()
+
+    def _stalled(self, now: float) -> float:
+        return 0.0 if self._pauses or not self._requests else now - self._since
 
     def _credit(self, ticket: Ticket) -> int:
         name = (ticket.rollout_id, ticket.group, ticket.attempt)

@@ -17,7 +17,7 @@ from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
 from rljob_workers.engines.base import Engine, EngineError, EngineTimeout
-from rljob_workers.rollout.engine_access import EventLoopThread, Standstill, watched
+from rljob_workers.rollout.engine_access import EngineProgress, EventLoopThread, watched
 from rljob_workers.rollout.verification import Answer, Difference, EngineMismatch, WeightProof, WrongWeights, answer_to
 from rljob_workers.telemetry.timeline import Timeline
 
@@ -37,7 +37,7 @@ class WeightFollower:
         receiver: WeightReceiver,
         engine: Engine,
         events: EventLoopThread,
-        standstill: Standstill,
+        progress: EngineProgress,
         timeline: Timeline,
         proof: WeightProof,
         *,
@@ -57,7 +57,7 @@ class WeightFollower:
         self._receiver = receiver
         self._engine = engine
         self._events = events
-        self._standstill = standstill
+        self._progress = progress
         self._interruption = interruption
         self._timeline = timeline
         self._proof = proof
@@ -139,13 +139,13 @@ class WeightFollower:
 
     async def _update(self, staged: StagedWeights) -> None:
         deadline = time.monotonic() + self._timeout
-        with self._standstill.excused():
+        with self._progress.paused():
             await self._engine.update_weights(staged.path, staged.weight, self._interruption, deadline=deadline)
 
     async def _drain_and_update(self, staged: StagedWeights) -> None:
         """Time counts from the last token: the samples that are waited for take as long as they take.
 
-        The engine is excused, as in any update: when it has drained, a load makes no token either.
+        The engine counts as paused, as in any update: when it has drained, a load makes no token either.
         """
         began = time.monotonic()
         update = self._engine.update_weights(
@@ -153,13 +153,13 @@ class WeightFollower:
         )
 
         def look() -> None:
-            if time.monotonic() - max(began, self._standstill.last_progress) > self._timeout:
+            if time.monotonic() - max(began, self._progress.last_progress) > self._timeout:
                 raise EngineTimeout(
                     f"the engine neither made a token nor took weights for {self._timeout:.0f} s while it drained "
                     "(weightSync.timeoutSeconds)."
                 )
 
-        with self._standstill.excused():
+        with self._progress.paused():
             await watched(update, look, every=POLL_SECONDS)
 
     def _refute(self, staged: StagedWeights, problem: Difference) -> None:

@@ -34,7 +34,7 @@ from rljob_workers.engines.base import (
 )
 from rljob_workers.models.tokenizers import TextDecoder
 from rljob_workers.rewards.base import Answer, Score
-from rljob_workers.rollout.engine_access import EventLoopThread, Headway, Standstill, watched
+from rljob_workers.rollout.engine_access import EngineProgress, EventLoopThread, watched
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
@@ -237,11 +237,7 @@ SCORING_THREADS = 32
 
 
 LOOKS_SECONDS = 1.0
-"""How often an engine that stands still is looked at."""
-
-
-FROZEN_SECONDS = 10.0
-"""A look that comes so late was not made by a process that could have heard a token: that time does not count."""
+"""How often requests look whether their engine is stalled."""
 
 
 Outcomes = list[GroupRows | Unscored]
@@ -268,22 +264,23 @@ class GroupsInWork:
         events: EventLoopThread,
         generate: GenerateStage,
         score: ScoreStage,
-        standstill: Standstill,
-        headway: Headway,
+        progress: EngineProgress,
         timeline: Timeline,
         *,
         wake: Callable[[], None],
-        standstill_seconds: float,
+        stall_seconds: float,
     ) -> None:
-        """`wake` is called from other threads whenever there is news: a place is free, or work has ended."""
+        """`wake` is called from other threads whenever a place is free, or work has ended.
+
+        An engine that makes no token for more than `stall_seconds` fails all that it has.
+        """
         self._events = events
         self._generate = generate
         self._score = score
-        self._standstill = standstill
-        self._headway = headway
+        self._progress = progress
         self._timeline = timeline
         self._wake = wake
-        self._limit = standstill_seconds
+        self._limit = stall_seconds
         self._scorers = ThreadPoolExecutor(SCORING_THREADS, thread_name_prefix="score")
         self._flying = _Count()
         self._running: dict[Future[Outcomes], list[Ticket]] = {}
@@ -292,16 +289,6 @@ class GroupsInWork:
     def samples_in_flight(self) -> int:
         """Samples that the engine has, or will be sent at once."""
         return self._flying.value
-
-    @property
-    def headway(self) -> int:
-        """Tokens until now that brought the job forward."""
-        return self._headway.tokens
-
-    @property
-    def still_seconds(self) -> float:
-        """For which the engine has made no token of what it has."""
-        return self._standstill.seconds()
 
     @property
     def tickets(self) -> list[Ticket]:
@@ -314,10 +301,6 @@ class GroupsInWork:
         future = self._events.begin(self._work(tickets, flight))
         self._running[future] = list(tickets)
         future.add_done_callback(lambda _: self._wake())
-
-    def engine_was_ended(self) -> None:
-        """What the engine had is lost with it, and fails by itself; its next life has all its time."""
-        self._standstill.progress()
 
     def collect(self) -> list[Ended]:
         """What has ended since the last call."""
@@ -340,28 +323,18 @@ class GroupsInWork:
         return await asyncio.get_running_loop().run_in_executor(self._scorers, self._score.run, groups)
 
     async def _watched(self, tickets: Sequence[Ticket], flight: _Flight) -> list[GeneratedGroup]:
-        """Generates; given up, by name, when the engine has stood still for too long."""
-        headway = self._headway.begin(tickets)
-
-        def on_tokens(num_tokens: int) -> None:
-            self._standstill.progress()
-            headway(num_tokens)
-
-        looked = time.monotonic()
+        """Generates; raises EngineStandsStill when the engine has been stalled for too long."""
 
         def look() -> None:
-            nonlocal looked
-            late, looked = time.monotonic() - looked > FROZEN_SECONDS, time.monotonic()
-            if late:
-                self._standstill.progress()
-            if (still := self._standstill.seconds()) > self._limit:
+            if (stalled := self._progress.look()) > self._limit:
                 names = ", ".join(f"{ticket.rollout_id}.{ticket.group}" for ticket in tickets)
                 raise EngineStandsStill(
-                    f"the engine has made no token for {still:.0f} s; it had groups {names}", found_at=looked
+                    f"the engine has made no token for {stalled:.0f} s; it had groups {names}",
+                    found_at=time.monotonic(),
                 )
 
-        with self._standstill.request():
-            work = self._generate.run(tickets, Listener(on_tokens, flight.land))
+        with self._progress.request(tickets) as made:
+            work = self._generate.run(tickets, Listener(made, flight.land))
             return await watched(work, look, every=LOOKS_SECONDS)
 
 

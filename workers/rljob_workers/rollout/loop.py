@@ -19,6 +19,7 @@ from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.engines.base import EngineError, EngineGone, EngineRefused, EngineStandsStill
 from rljob_workers.rank_loop import TURN_SECONDS, LostTime
 from rljob_workers.rollout.admission import AdmissionLimits, FittingPrompts, tickets_to_claim
+from rljob_workers.rollout.engine_access import EngineProgress
 from rljob_workers.rollout.engine_sync import WeightFollower
 from rljob_workers.rollout.groups import GroupsInWork, Outcomes, Unscored
 from rljob_workers.rollout.verification import EngineMismatch, WeightProof
@@ -60,6 +61,7 @@ class RolloutLoop:
         session: RankSession,
         queue: TransferQueueClient,
         work: GroupsInWork,
+        progress: EngineProgress,
         fitting: FittingPrompts,
         timeline: Timeline,
         wake: threading.Event,
@@ -77,6 +79,7 @@ class RolloutLoop:
         self._session = session
         self._queue = queue
         self._work = work
+        self._progress = progress
         self._fitting = fitting
         self._timeline = timeline
         self._wake = wake
@@ -93,8 +96,8 @@ class RolloutLoop:
         self._refused_since: float | None = None
         """Since when the engine has refused everything."""
         self._claims_again_at = 0.0
-        self._headway = 0
-        """Tokens that were told as progress."""
+        self._reported_tokens = 0
+        """Tokens that were reported as progress."""
         self._withheld_time = LostTime(session.counters, WITHHELD_SECONDS)
         self._idle_share = 0.0
         """Of the samples that the engine could run at once, those that it lacks since tickets are withheld."""
@@ -128,10 +131,10 @@ class RolloutLoop:
             self._session.ready()
         tickets = [ticket.id for ticket in self._tickets()]
         waiting = None if tickets else self._waiting
-        told, self._headway = self._headway, self._work.headway
-        self._session.advance(self._headway - told)
-        still = self._work.still_seconds
-        self._session.pulse(waiting=waiting, tickets=tickets, still_seconds=still, holds=follower.held)
+        before, self._reported_tokens = self._reported_tokens, self._progress.tokens
+        self._session.advance(self._reported_tokens - before)
+        stalled = self._progress.stalled_seconds()
+        self._session.pulse(waiting=waiting, tickets=tickets, still_seconds=stalled, holds=follower.held)
 
     def _claim(self, follower: WeightFollower) -> bool:
         self._idle_share = 0.0
@@ -188,7 +191,7 @@ class RolloutLoop:
         if stuck is None:
             return
         self._end_engine(str(stuck))
-        self._work.engine_was_ended()
+        self._progress.restart()
         self._engine_ended_at = time.monotonic()
         sentence = f"{stuck}. It is ended, and started anew."
         _log.warning(sentence)
