@@ -14,9 +14,14 @@ from rljob_api.roles import topology_of
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
 from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, EventKind
-from rljob_operator.coordinator_client.cluster_transport import Access
 from rljob_operator.coordinator_client.follower import QUIET, CoordinatorFollower, FollowerLimits
-from rljob_operator.coordinator_client.link import MOST_BYTES, CoordinatorError, CoordinatorLink, CoordinatorUnreachable
+from rljob_operator.coordinator_client.link import (
+    MOST_BYTES,
+    CoordinatorError,
+    CoordinatorLink,
+    CoordinatorTransport,
+    CoordinatorUnreachable,
+)
 from rljob_operator.core import Event, Reason, Silence
 from rljob_operator.core.notices import RETOLD_SECONDS, TOLD, told
 from rljob_operator.kube.operator_metrics import Metrics
@@ -228,12 +233,12 @@ class JobCoordinators:
 
     def __init__(
         self,
-        access: Access,
+        transport: Callable[[JobKey, str], CoordinatorTransport],
         wake: Callable[[JobKey, Urgency], None],
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._access = access
+        self._transport = transport
         self._clock = clock
         self._wake = wake
         self._metrics = metrics
@@ -244,7 +249,7 @@ class JobCoordinators:
         known = self._known.get(key)
         if known is None or known[0] != token:
             await self.close(key)
-            link = CoordinatorLink(self._access.to(key, token))
+            link = CoordinatorLink(self._transport(key, token))
             made = JobCoordinator(link, lambda urgency: self._wake(key, urgency), contact, self._metrics, self._clock)
             known = self._known[key] = (token, made)
         known[1].link.most_bytes = min(MOST_BYTES, LEAST_BYTES + BYTES_PER_PROCESS * num_processes)

@@ -12,8 +12,9 @@ import signal
 import socket
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,7 +30,8 @@ from rljob_operator.cluster.coordinators import JobCoordinators
 from rljob_operator.cluster.health_server import Checks, SideLoop, Watch, metrics_pages, probe_pages, serve
 from rljob_operator.cluster.job import OperatorContext
 from rljob_operator.cluster.reconcile import Reconciler
-from rljob_operator.coordinator_client.cluster_transport import Access, ProxyAccess, ServiceAccess
+from rljob_operator.coordinator_client.cluster_transport import ProxyTransport, ServiceTransport
+from rljob_operator.coordinator_client.link import CoordinatorTransport
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.cache import Cache, OwnedSink, PodSink
 from rljob_operator.kube.capabilities import owned_kinds, platform_of, rehearse, until_another
@@ -189,7 +191,7 @@ class OperatorProcess:
     ) -> bool:
         cache = Cache(lambda key, urgency: workers.wake(key, urgency))
         coordinators = JobCoordinators(
-            self._access(api, session),
+            self._transport(api, session),
             wake=lambda key, urgency: workers.wake(key, urgency),
             metrics=self._metrics,
         )
@@ -256,10 +258,10 @@ class OperatorProcess:
             taking_back.cancel()
         stopping.set()  # by a signal that came before they were taken back: it returns for no other reason
 
-    def _access(self, api: Api, session: aiohttp.ClientSession) -> Access:
+    def _transport(self, api: Api, session: aiohttp.ClientSession) -> Callable[[JobKey, str], CoordinatorTransport]:
         if self._options.coordinator_access is CoordinatorAccess.PROXY:
-            return ProxyAccess(api)
-        return ServiceAccess(session, self._may_write)
+            return partial(ProxyTransport, api)
+        return partial(ServiceTransport, session, self._may_write)
 
     def _watches(self, api: Api, cache: Cache, platform: Platform) -> Iterator[Informer]:
         everywhere: list[str | None] = [*self._options.namespaces] or [None]

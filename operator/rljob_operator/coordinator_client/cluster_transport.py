@@ -6,18 +6,12 @@ token travels in a header of its own. Never imported by `rljob run`.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import aiohttp
 import orjson
 
 from rljob_api.cluster import COORDINATOR_PORT, coordinator_name, service_host
-from rljob_operator.coordinator_client.link import (
-    CoordinatorRefused,
-    CoordinatorTooLong,
-    CoordinatorTransport,
-    CoordinatorUnreachable,
-)
+from rljob_operator.coordinator_client.link import CoordinatorRefused, CoordinatorTooLong, CoordinatorUnreachable
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.errors import AnswerTooLong, ApiUnreachable
 from rljob_operator.kube.kinds import SERVICES
@@ -33,48 +27,17 @@ _GATEWAY = (502, 503, 504)
 _HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
 
 
-class Access(Protocol):
-    """Makes a way to the coordinator of a job."""
+class ServiceTransport:
+    """From inside the cluster: straight to the Service of the job's coordinator."""
 
-    def to(self, job: JobKey, token: str) -> CoordinatorTransport:
-        """The way; nothing is connected yet."""
-        ...
-
-
-class ServiceAccess:
-    """From inside the cluster."""
-
-    def __init__(self, session: aiohttp.ClientSession, check_may_write: Callable[[], None]) -> None:
-        """`check_may_write` raises LeaseLost where only questions may be asked."""
-        self._session = session
-        self._check_may_write = check_may_write
-
-    def to(self, job: JobKey, token: str) -> CoordinatorTransport:
-        """Straight to the Service."""
-        host = service_host(coordinator_name(job.name), job.namespace)
-        return _ServiceTransport(self._session, f"http://{host}:{COORDINATOR_PORT}", token, self._check_may_write)
-
-
-class ProxyAccess:
-    """From outside, for development."""
-
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
-    def to(self, job: JobKey, token: str) -> CoordinatorTransport:
-        """Through the API server."""
-        service = f"{coordinator_name(job.name)}:{COORDINATOR_PORT}"
-        return _ProxyTransport(self._api, SERVICES.path(job.namespace, service, "proxy"), token)
-
-
-class _ServiceTransport:
     def __init__(
-        self, session: aiohttp.ClientSession, base: str, token: str, check_may_write: Callable[[], None]
+        self, session: aiohttp.ClientSession, check_may_write: Callable[[], None], job: JobKey, token: str
     ) -> None:
+        """`check_may_write` raises LeadershipLost where only reads are allowed. Nothing is connected yet."""
         self._session = session
-        self._base = base
-        self._token = token
         self._check_may_write = check_may_write
+        self._base = f"http://{service_host(coordinator_name(job.name), job.namespace)}:{COORDINATOR_PORT}"
+        self._token = token
 
     async def send(self, method: str, path: str, body: str | None, timeout: float, most_bytes: int) -> bytes:
         """The body of a good answer."""
@@ -94,10 +57,12 @@ class _ServiceTransport:
             raise CoordinatorUnreachable(f"{what}: {what_came_back(error, timeout, CONNECT_SECONDS)}") from error
 
 
-class _ProxyTransport:
-    def __init__(self, api: Api, base: str, token: str) -> None:
+class ProxyTransport:
+    """From outside, for development: through the API server's proxy."""
+
+    def __init__(self, api: Api, job: JobKey, token: str) -> None:
         self._api = api
-        self._base = base
+        self._base = SERVICES.path(job.namespace, f"{coordinator_name(job.name)}:{COORDINATOR_PORT}", "proxy")
         self._token = token
 
     async def send(self, method: str, path: str, body: str | None, timeout: float, most_bytes: int) -> bytes:

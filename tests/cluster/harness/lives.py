@@ -24,7 +24,7 @@ from rljob_operator.build import Platform
 from rljob_operator.cluster.coordinators import JobCoordinators
 from rljob_operator.cluster.job import OperatorContext
 from rljob_operator.cluster.reconcile import Reconciler
-from rljob_operator.coordinator_client.cluster_transport import Access, ProxyAccess
+from rljob_operator.coordinator_client.cluster_transport import ProxyTransport
 from rljob_operator.coordinator_client.link import CoordinatorError, CoordinatorLink, CoordinatorTransport
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.cache import Cache, OwnedSink, PodSink
@@ -106,18 +106,9 @@ class _MortalApi(Api):
             return await super()._write(verb, method, *rest, **named)
 
 
-class _MortalAccess:
-    """The coordinator, for as long as the life lasts."""
-
-    def __init__(self, access: Access, life: Life) -> None:
-        self._access = access
-        self._life = life
-
-    def to(self, job: JobKey, token: str) -> CoordinatorTransport:
-        return _MortalTransport(self._access.to(job, token), self._life)
-
-
 class _MortalTransport:
+    """To the coordinator, for as long as the life lasts."""
+
     def __init__(self, transport: CoordinatorTransport, life: Life) -> None:
         self._transport = transport
         self._life = life
@@ -169,8 +160,8 @@ class Lives:
         """A question to the job's coordinator, with its token, as any operator could ask it; raises what it raises."""
 
         async def asked(client: ApiClient) -> None:
-            access = ProxyAccess(Api(client, Metrics(), lambda: None))
-            await question(CoordinatorLink(access.to(self._key, token)))
+            api = Api(client, Metrics(), lambda: None)
+            await question(CoordinatorLink(ProxyTransport(api, self._key, token)))
 
         self._run(asked, _ASK_SECONDS, [])
 
@@ -199,8 +190,11 @@ class Lives:
         cache = Cache(lambda key, cause: None)
         informers = self._informers(api, cache, metrics)
         watches = [asyncio.create_task(informer.run()) for informer in informers]
-        access = _MortalAccess(ProxyAccess(api), life)
-        coordinators = JobCoordinators(access, lambda key, cause: None, metrics)
+        coordinators = JobCoordinators(
+            lambda key, token: _MortalTransport(ProxyTransport(api, key, token), life),
+            lambda key, cause: None,
+            metrics,
+        )
         world = OperatorContext(api, cache, coordinators, metrics, self._options, Platform(pod_monitors=False), "test")
         try:
             await asyncio.gather(*(informer.synced.wait() for informer in informers))

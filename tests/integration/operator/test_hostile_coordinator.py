@@ -7,13 +7,14 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import aiohttp
 import pytest
 
 from rljob_operator.cluster.coordinators import LEAST_BYTES, LISTENING, CoordinatorContact, JobCoordinators
-from rljob_operator.coordinator_client.cluster_transport import ServiceAccess
+from rljob_operator.coordinator_client.cluster_transport import ServiceTransport
 from rljob_operator.core import Reason, Silence
 from rljob_operator.kube.operator_metrics import Metrics
 from rljob_operator.kube.responses import FRAME_BYTES, MeteredConnector
@@ -56,7 +57,7 @@ class World:
         self.hostile = hostile
         self.woken: list[Urgency] = []
         self.coordinators = JobCoordinators(
-            ServiceAccess(session, lambda: None), lambda _, urgency: self.woken.append(urgency), Metrics()
+            partial(ServiceTransport, session, lambda: None), lambda _, urgency: self.woken.append(urgency), Metrics()
         )
 
     async def silence_of(self, way: str) -> Silence | None:

@@ -10,7 +10,7 @@ from rljob_api.names import Role
 from rljob_api.status import RLJobStatus
 from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, EventKind, EventPage, ServerState
 from rljob_operator.cluster.coordinators import WAIT_SECONDS, CoordinatorContact, JobCoordinator, JobCoordinators
-from rljob_operator.coordinator_client.link import CoordinatorTooLong, CoordinatorTransport, CoordinatorUnreachable
+from rljob_operator.coordinator_client.link import CoordinatorTooLong, CoordinatorUnreachable
 from rljob_operator.core import begin
 from rljob_operator.kube.operator_metrics import Metrics
 from rljob_operator.kube.views import JobKey
@@ -48,9 +48,6 @@ class Answers:
         self.may_tell.set()
         self.is_told = asyncio.Event()
         """Set when there is no page left."""
-
-    def to(self, job: JobKey, token: str) -> CoordinatorTransport:
-        return self
 
     async def send(self, method: str, path: str, body: str | None, timeout: float, most_bytes: int) -> bytes:
         answer: CoordinatorStatus | EventPage | CoordinatorTooLong | None
@@ -107,7 +104,7 @@ def with_coordinator(
 
     async def run() -> Woken:
         answers, woken = make(), Woken()
-        coordinators = JobCoordinators(answers, woken.wake, Metrics(), clock)
+        coordinators = JobCoordinators(lambda key, token: answers, woken.wake, Metrics(), clock)
         try:
             await asyncio.wait_for(
                 test(await coordinators.of(KEY, "token", CoordinatorContact("op"), 10), answers, woken), 10

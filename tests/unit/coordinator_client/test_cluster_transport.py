@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from rljob_api.wire.epochs import DesiredState
-from rljob_operator.coordinator_client.cluster_transport import ServiceAccess
+from rljob_operator.coordinator_client.cluster_transport import ServiceTransport
 from rljob_operator.coordinator_client.link import CoordinatorLink, CoordinatorRefused, CoordinatorUnreachable
 from rljob_operator.kube.errors import LeadershipLost
 from rljob_operator.kube.views import JobKey
@@ -41,7 +41,7 @@ def test_without_the_lease_a_coordinator_is_only_asked() -> None:
 
     async def with_link(use: Callable[[CoordinatorLink], Awaitable[object]]) -> None:
         async with aiohttp.ClientSession() as session:
-            await use(CoordinatorLink(ServiceAccess(session, lost).to(JobKey("ns", "job"), "token")))
+            await use(CoordinatorLink(ServiceTransport(session, lost, JobKey("ns", "job"), "token")))
 
     desired = DesiredState(epoch=1, pods=[], replicas={})
     for write in (lambda link: link.set_desired(desired), lambda link: link.acknowledge(["a"])):
