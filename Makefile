@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest
 # Most of a test's time is waiting for processes, so that four share two cores.
 SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder
 LONG := a lost node, gangs, autoscaling, SGLang and the upgrade from the release before on a cluster, random faults, more moments and shapes of each kind that make test has one of, 1200 random schedules of the queue, the smallest benchmarks, the tests of its peer
-ADAPTER := tests/integration/transfer_queue_compat
+ADAPTER := tests/compat
 CRD := crds/rljob.dev_rljobs.yaml
 # The same for Helm, which packs nothing from outside a chart's folder.
 CHART_CRD := helm/rljob-operator/files/rljob.dev_rljobs.yaml
@@ -52,8 +52,7 @@ test-local: install ## Tests that need no cluster
 	$(PYTEST) $(SIDE_BY_SIDE) -n 3 tests/unit tests/integration # beside the cluster's
 
 test-long-local: install
-	$(PYTEST) $(SIDE_BY_SIDE) -m long tests/unit tests/integration --ignore=tests/integration/bench \
-		--ignore=$(ADAPTER)
+	$(PYTEST) $(SIDE_BY_SIDE) -m long tests/unit tests/integration --ignore=tests/integration/bench
 
 test-long-bench: install
 	@scripts/install bench
@@ -117,8 +116,8 @@ docs: install ## Writes the spec reference from the models
 	$(BIN)/rljob docs > docs/spec.md.new && mv docs/spec.md.new docs/spec.md
 
 lock: install ## Locks the newest versions that pyproject.toml allows
-	$(UV_COMPILE) --upgrade --extra worker --extra operator --extra tensordict --extra dev --output-file requirements.lock
-	$(UV_COMPILE) --upgrade --extra worker --extra operator --extra tensordict --extra dev --extra bench --constraint requirements.lock \
+	$(UV_COMPILE) --upgrade --extra worker --extra operator --extra dev --output-file requirements.lock
+	$(UV_COMPILE) --upgrade --extra worker --extra operator --extra dev --extra bench --constraint requirements.lock \
 		--output-file requirements-bench.lock
 	$(UV_COMPILE) --upgrade --extra sglang --constraint requirements-bench.lock --output-file requirements-sglang.lock
 	$(UV_COMPILE_IMAGE) pyproject.toml --extra operator --output-file images/operator.lock

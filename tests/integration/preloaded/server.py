@@ -30,7 +30,6 @@ MODULES = (
     "rljob_workers.dcs.coordinator.serving",
     "rljob_workers.launcher.launcher",
     "rljob_workers.trainers.torch_trainer",
-    "rljob_workers.transfer_queue_compat",
 )
 """What the processes of a job import, beside what their parent preloads."""
 FDS = 32

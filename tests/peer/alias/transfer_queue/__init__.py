@@ -10,9 +10,9 @@ from typing import Any
 import ray
 import torch
 
-import rljob_workers.transfer_queue_compat as ours
-from rljob_workers.transfer_queue_compat import *  # noqa: F403 - the same names
-from rljob_workers.transfer_queue_compat import dataloader, interface, kv_metadata, metadata, samplers
+import rljob_transfer_queue as ours
+from rljob_transfer_queue import *  # noqa: F403 - the same names
+from rljob_transfer_queue import dataloader, interface, kv_metadata, metadata, samplers
 
 metadata.KVBatchMeta = kv_metadata.KVBatchMeta  # type: ignore[attr-defined]
 _MODULES = {
