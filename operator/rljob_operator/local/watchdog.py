@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rljob_api.machine.attended_time import AttendedTime
+from rljob_api.machine.attended_time import AttendedClock
 from rljob_api.machine.process_stat import progress_of
 from rljob_operator.local.pods import Pods
 from rljob_operator.local.processes import Infrastructure
@@ -36,14 +36,13 @@ class RedisProbe:
 
 @dataclass(slots=True)
 class _Silence:
-    """What an answer is awaited to, how long it may take, and how long it has."""
+    """What an answer is awaited to, how long it may take, and since when."""
 
     question: Hashable
     """A server's pid: it is asked again and again. Of the parent also what it has to do."""
     limit_seconds: float
     since: float
-    """By the watchdog's clock."""
-    seconds: float = 0.0
+    """In attended seconds."""
     progress: tuple[int, ...] | None = None
     """Of a start: how far the process had come; None where only an answer counts."""
 
@@ -67,17 +66,17 @@ class Watchdog:
         """
         self._stopped_limit = stopped_limit_seconds
         self._start_limit = max(START_LIMIT_SECONDS, start_limit_seconds)
-        self._clock = clock
         self._infrastructure = infrastructure
         self._pods = pods
         self._probes = probes
         self._emit = emit
         self._known: dict[str, _Silence] = {}
-        self._attended = AttendedTime(LONGEST_PAUSE_SECONDS, clock)
+        self._attended = AttendedClock(LONGEST_PAUSE_SECONDS, clock)
 
     def heard(self, name: str) -> None:
         """This process has answered just now."""
-        self._known[name] = _Silence(self._infrastructure.process(name).pid, SILENCE_LIMIT_SECONDS, self._clock())
+        pid = self._infrastructure.process(name).pid
+        self._known[name] = _Silence(pid, SILENCE_LIMIT_SECONDS, self._attended.tick())
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -88,10 +87,10 @@ class Watchdog:
     async def look(self) -> None:
         """Asks all of them, and kills who has been silent for too long."""
         await asyncio.gather(*(self._probe(probe) for probe in self._probes))
-        passed = self._attended.look()
+        self._attended.tick()
         for name in (*(probe.name for probe in self._probes), "coordinator"):
-            self._judge(name, passed)
-        self._judge_parent(passed)
+            self._judge(name)
+        self._judge_parent()
 
     async def _probe(self, probe: RedisProbe) -> None:
         if not self._infrastructure.is_alive(probe.name):
@@ -101,15 +100,15 @@ class Watchdog:
                 await _ping(probe)
             self.heard(probe.name)
 
-    def _judge(self, name: str, passed: float) -> None:
+    def _judge(self, name: str) -> None:
         """A coordinator that was started anew has the time of a start anew: it has much to import."""
         if not self._infrastructure.is_alive(name):
             return
         pid = self._infrastructure.process(name).pid
-        if silence := self._silence(name, pid, passed, starts=name == "coordinator"):
+        if silence := self._silence(name, pid, starts=name == "coordinator"):
             self._kill(name, f"{name} (process {pid}) has not answered in {silence}; it is killed")
 
-    def _judge_parent(self, passed: float) -> None:
+    def _judge_parent(self) -> None:
         """It owes its start, and then whatever pod it was told to begin."""
         if not self._infrastructure.is_alive("parent"):
             return
@@ -118,24 +117,24 @@ class Watchdog:
             self._known.pop("parent", None)
             return
         question = (self._infrastructure.process("parent").pid, started, pending if started else None)
-        if silence := self._silence("parent", question, passed, starts=started is None):
+        if silence := self._silence("parent", question, starts=started is None):
             self._kill("parent", f"the preloaded parent has not answered in {silence}; it is killed")
 
-    def _silence(self, name: str, question: Hashable, passed: float, *, starts: bool) -> str | None:
+    def _silence(self, name: str, question: Hashable, *, starts: bool) -> str | None:
         """The limit in words, where it is over. A new question has its whole limit, and so has a start that goes on."""
-        silence = self._known.get(name)
+        silence, now = self._known.get(name), self._attended.seconds
         if silence is None or silence.question != question:
             limit = self._start_limit if starts else SILENCE_LIMIT_SECONDS
             progress = self._progress(name) if starts else None
-            self._known[name] = _Silence(question, limit, self._clock(), progress=progress)
+            self._known[name] = _Silence(question, limit, now, progress=progress)
             return None
-        silence.seconds += min(passed, self._clock() - silence.since)  # it may have answered in this very look
         if silence.progress is not None and silence.progress != (progress := self._progress(name)):
-            silence.progress, silence.seconds = progress, 0.0
-        if silence.seconds > silence.limit_seconds:
+            silence.progress, silence.since = progress, now
+        seconds = now - silence.since
+        if seconds > silence.limit_seconds:
             return f"{silence.limit_seconds:.0f} s" + (" and makes no progress" if silence.progress is not None else "")
-        if silence.seconds > self._stopped_limit and self._infrastructure.is_stopped(name):
-            return f"{silence.seconds:.0f} s and is stopped (SIGSTOP)"
+        if seconds > self._stopped_limit and self._infrastructure.is_stopped(name):
+            return f"{seconds:.0f} s and is stopped (SIGSTOP)"
         return None
 
     def _progress(self, name: str) -> tuple[int, ...]:

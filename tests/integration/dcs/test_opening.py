@@ -28,7 +28,7 @@ class Successor:
 
     def look(self, after: float = 0.0) -> ServerState:
         self.now += after
-        self.coordinator.gate.freeze_detector.tick()
+        self.coordinator.gate.attended.tick()
         self.coordinator.gate.look()
         return self.coordinator.gate.state
 

@@ -2,8 +2,10 @@
 
 import socket
 
+from rljob_api.machine.attended_time import AttendedClock
 from rljob_workers.engines.backend import Ready
-from rljob_workers.launcher.engine_health import LONGEST_TURN_SECONDS, HealthProbe
+from rljob_workers.launcher.engine_health import HealthProbe
+from rljob_workers.launcher.launcher import LONGEST_TURN_SECONDS
 
 ANY = Ready("/health", lambda status: status > 0)
 
@@ -11,14 +13,17 @@ ANY = Ready("/health", lambda status: status > 0)
 def test_a_launcher_that_was_stopped_has_not_waited() -> None:
     now = 0.0
     with socket.create_server(("127.0.0.1", 0)) as engine:
-        probe = HealthProbe(engine.getsockname(), ANY, 1.0, lambda: now)
+        attended = AttendedClock(LONGEST_TURN_SECONDS, lambda: now)
+        probe = HealthProbe(engine.getsockname(), ANY, 1.0, lambda: now, attended)
         probe.reset()
         probe.turn()
         now = 1000.0
+        attended.tick()
         probe.turn()
         assert probe.silence_seconds == LONGEST_TURN_SECONDS
         for _ in range(10):
             now += 0.5
+            attended.tick()
             probe.turn()
         assert probe.silence_seconds == LONGEST_TURN_SECONDS + 10 * 0.5
 
@@ -36,7 +41,8 @@ def test_only_the_status_that_the_backend_accepts_is_an_answer() -> None:
     now = 0.0
     with socket.create_server(("127.0.0.1", 0)) as engine:
         ready = Ready("/alive", lambda status: status == 200)
-        probe = HealthProbe(engine.getsockname(), ready, 0.5, lambda: now)
+        attended = AttendedClock(LONGEST_TURN_SECONDS, lambda: now)
+        probe = HealthProbe(engine.getsockname(), ready, 0.5, lambda: now, attended)
         probe.reset()
         for status, answers in ((b"503 Service Unavailable", False), (b"200 OK", True)):
             probe.turn()
@@ -48,5 +54,6 @@ def test_only_the_status_that_the_backend_accepts_is_an_answer() -> None:
                     probe.turn()
             assert probe.answered is answers
             now += 0.5
+            attended.tick()
         assert probe.silence_seconds == 0
         probe.close()

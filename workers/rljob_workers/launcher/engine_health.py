@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from rljob_api.machine.attended_time import AttendedTime
+from rljob_api.machine.attended_time import AttendedClock
 from rljob_api.machine.process_stat import PARENT, STATE, stat_of
 from rljob_workers.engines.backend import Ready
 
@@ -23,16 +23,18 @@ _REQUEST = "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
 _STATUS_LINE = re.compile(rb"HTTP/1\.\d (\d{3})")
 
 
-LONGEST_TURN_SECONDS = 1.0
-"""More of the time between two turns is no silence of the engine: the launcher was held up itself."""
-
-
 class HealthProbe:
     """One question at a time. Which status is the answer of a server that is up, its backend says."""
 
     def __init__(
-        self, address: tuple[str, int], ready: Ready, interval_seconds: float, clock: Callable[[], float]
+        self,
+        address: tuple[str, int],
+        ready: Ready,
+        interval_seconds: float,
+        clock: Callable[[], float],
+        attended: AttendedClock,
     ) -> None:
+        """`attended` is ticked before each `turn`."""
         self._address = address
         self._request = _REQUEST.format(path=ready.path).encode()
         self._accepts = ready.accepts
@@ -41,12 +43,16 @@ class HealthProbe:
         self._connection: socket.socket | None = None
         self._asked = False
         self._due = 0.0
-        self._attended = AttendedTime(LONGEST_TURN_SECONDS, clock)
-        self._is_waiting = False
-        self.silence_seconds = 0.0
-        """How long a question has been without an answer. Nobody is silent who was not asked."""
+        self._attended = attended
+        self._asked_at: float | None = None
+        """Attended seconds when the question was asked that has no answer yet."""
         self.answered = False
         """Whether this life of the engine has answered yet."""
+
+    @property
+    def silence_seconds(self) -> float:
+        """How long a question has been without an answer; 0 where none was asked."""
+        return 0.0 if self._asked_at is None else self._attended.seconds - self._asked_at
 
     def fileno(self) -> int:
         """For select; -1 when no answer is awaited."""
@@ -55,17 +61,13 @@ class HealthProbe:
     def reset(self) -> None:
         """Forgets everything: a new life of the engine begins."""
         self.close()
-        self._heard()
+        self._asked_at = None
         self.answered = False
-        self._attended.look()
-        self._due = self._attended.looked_at
+        self._due = self._clock()
 
     def turn(self) -> None:
         """Asks if it is time, collects the answer if it is there. Never waits."""
-        passed = self._attended.look()
-        if self._is_waiting:
-            self.silence_seconds += passed
-        if self._connection is None and self._attended.looked_at >= self._due:
+        if self._connection is None and self._clock() >= self._due:
             self._connect()
         if self._connection is not None:
             self._converse(self._connection)
@@ -80,7 +82,8 @@ class HealthProbe:
     def _connect(self) -> None:
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         self._connection = connection
-        self._is_waiting = True
+        if self._asked_at is None:
+            self._asked_at = self._attended.seconds
         if connection.connect_ex(self._address) not in (0, errno.EINPROGRESS):
             self._again()
 
@@ -91,16 +94,13 @@ class HealthProbe:
                 self._asked = True
             status = _STATUS_LINE.match(connection.recv(4096))
             if status is not None and self._accepts(int(status[1])):
-                self._heard()
+                self._asked_at = None
                 self.answered = True
             self._again()
         except BlockingIOError:
             return
         except OSError:
             self._again()
-
-    def _heard(self) -> None:
-        self._is_waiting, self.silence_seconds = False, 0.0
 
     def _again(self) -> None:
         self.close()

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from rljob_api.machine.attended_time import AttendedClock
 from rljob_api.machine.process_stat import is_stopped
 from rljob_api.names import EXIT_BAD_MANIFEST
 from rljob_api.wire.epochs import PodOrder, PodPhase
@@ -146,8 +147,9 @@ class EngineKeeper:
         place: EnginePlace,
         wish: EngineWish,
         clock: Callable[[], float],
+        attended: AttendedClock,
     ) -> None:
-        """Binds a port of this machine; nothing serves there until `start`."""
+        """Binds a port of this machine; nothing serves there until `start`. `attended` is ticked before each `turn`."""
         self._place = place
         self._wish = wish
         self._clock = clock
@@ -155,7 +157,7 @@ class EngineKeeper:
         host, self._port = self._socket.getsockname()
         self.url = f"http://{host}:{self._port}"
         interval = min(1.0, wish.silence_seconds / 4)
-        self._probe = HealthProbe((host, self._port), wish.backend.ready, interval, clock)
+        self._probe = HealthProbe((host, self._port), wish.backend.ready, interval, clock, attended)
         self._parts = EngineParts(wish.backend.parts)
         self._look_at_parts_at = 0.0
         self._life: _EngineLife | None = None

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rljob_api.machine.attended_time import AttendedClock
 from rljob_api.names import EXIT_FENCED, EXIT_SUCCEEDED, EXIT_TERMINATED
 from rljob_api.roles import TRAITS, topology_of
 from rljob_api.spec import RLJob, RLJobSpec
@@ -53,6 +54,9 @@ from rljob_workers.launcher.ranks import LOST_SECONDS, Ranks
 
 TICK_SECONDS = 0.25
 """Longest sleep: deadlines (graces, the engine's health) are looked at this often."""
+
+LONGEST_TURN_SECONDS = 4 * TICK_SECONDS
+"""More of the time between two turns is no silence of an engine or a stopped rank: the launcher was held up itself."""
 
 ASK_AGAIN_SECONDS = 0.1
 """Before the next poll when the coordinator was not reached, is not open or knows no order yet."""
@@ -92,9 +96,10 @@ class Launcher:
         self._signals = signals
         self._bodies = bodies
         self._clock = clock
+        self._attended = AttendedClock(LONGEST_TURN_SECONDS, clock)
         self._topology = topology_of(job.spec.roles, identity.pod.role)
         """Of the job that is known: the pod's file may be older than the job that its first order brings."""
-        self._ranks = Ranks(self._identity, environment.logs, clock)
+        self._ranks = Ranks(self._identity, environment.logs, clock, self._attended)
         self._engines = self._make_engines()
         self._use_policy()
         self._client = LauncherClient(endpoints, clock, patience_seconds=REGISTER_SECONDS)
@@ -123,7 +128,7 @@ class Launcher:
 
         def make(num_engines: int, wish: EngineWish) -> list[EngineKeeper]:
             places = engine_places(self._identity, num_engines, logs, Path(self._endpoints.weights_dir), self._slice)
-            return [EngineKeeper(place, wish, clock) for place in places]
+            return [EngineKeeper(place, wish, clock, self._attended) for place in places]
 
         return Engines(make, self._topology.engines, self._wish())
 
@@ -151,6 +156,7 @@ class Launcher:
                 return
 
     def _turn(self) -> None:
+        self._attended.tick()
         self._signals.drain()
         self._reap()
         self._hear()

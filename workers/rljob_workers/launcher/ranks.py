@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rljob_api.machine.attended_time import AttendedTime
+from rljob_api.machine.attended_time import AttendedClock
 from rljob_api.machine.process_stat import is_stopped
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_CUT_OFF, EXIT_FENCED, EXIT_GROUP_BROKEN
 from rljob_api.roles import TRAITS
@@ -85,10 +85,6 @@ be known first. Only if no order comes in time are such ends failures.
 """
 
 
-LONGEST_TURN_SECONDS = 1.0
-"""More of the time between two looks does not count for a rank that is stopped: its launcher was, too."""
-
-
 _log = logging.getLogger(__name__)
 
 
@@ -122,16 +118,16 @@ class Ranks:
     How many there are, the job says: a slot begins with its first life.
     """
 
-    def __init__(self, identity: PodIdentity, logs: Path, clock: Callable[[], float]) -> None:
+    def __init__(self, identity: PodIdentity, logs: Path, clock: Callable[[], float], attended: AttendedClock) -> None:
         self._identity = identity
         self._logs = logs
         self._clock = clock
         self._lives: dict[int, _RankLife] = {}
         self._held_back: list[_HeldBack] = []
         self.contact = Contact(clock)
-        self._attended = AttendedTime(LONGEST_TURN_SECONDS, clock)
-        self._stopped: dict[int, float] = {}
-        """Pid -> attended seconds for which it was seen to be stopped."""
+        self._attended = attended
+        self._stopped_since: dict[int, float] = {}
+        """Pid -> attended seconds when it was first seen to be stopped."""
         self._sinks: defaultdict[int, SeqSink] = defaultdict(SeqSink)
         self._ready_marks: defaultdict[int, ReadyMark] = defaultdict(ReadyMark)
         self._collective_marks: defaultdict[int, CollectiveMark] = defaultdict(CollectiveMark)
@@ -171,14 +167,14 @@ class Ranks:
 
     def views(self) -> tuple[RankView, ...]:
         """As `plan` sees them."""
-        passed = self._attended.look()
-        return tuple(self._view(rank, row, passed) for rank, row in sorted(self._lives.items()))
+        return tuple(self._view(rank, row) for rank, row in sorted(self._lives.items()))
 
-    def _view(self, rank: int, row: _RankLife, passed: float) -> RankView:
-        is_alive = row.exit_code is None
-        before = self._stopped.pop(row.child.pid, None)
-        if is_alive and is_stopped(row.child.pid):
-            self._stopped[row.child.pid] = 0.0 if before is None else before + passed
+    def _view(self, rank: int, row: _RankLife) -> RankView:
+        is_alive, pid, stopped_seconds = row.exit_code is None, row.child.pid, None
+        if is_alive and is_stopped(pid):
+            stopped_seconds = self._attended.seconds - self._stopped_since.setdefault(pid, self._attended.seconds)
+        else:
+            self._stopped_since.pop(pid, None)
         return RankView(
             rank,
             row.life.epoch,
@@ -186,7 +182,7 @@ class Ranks:
             is_alive,
             row.drain_asked_at,
             row.killed_since is not None,
-            self._stopped.get(row.child.pid),
+            stopped_seconds,
         )
 
     def processes(self) -> list[RankProcess]:

@@ -7,10 +7,10 @@ anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rljob_api.machine.attended_time import AttendedTime
+from rljob_api.machine.attended_time import AttendedClock
 from rljob_api.names import Epoch
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.launchers import LauncherHello
@@ -71,32 +71,6 @@ LONGEST_TICK_SECONDS = 2 * TICK_SECONDS
 """What is beyond this between two ticks is not counted: the loop did not run then."""
 
 
-FROZEN_SECONDS = 5.0
-"""Between two ticks: the process was stopped, as when its container or its machine is frozen."""
-
-
-class FreezeDetector:
-    """Seconds, by a clock that also goes on while the process is stopped."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._attended = AttendedTime(LONGEST_TICK_SECONDS, clock)
-        self._since = self._attended.looked_at
-        self.seconds = 0.0
-        """In which this coordinator could receive requests so far."""
-
-    @property
-    def since(self) -> float:
-        """From when on it has not been stopped."""
-        now = self._clock()
-        return now if now - self._attended.looked_at > FROZEN_SECONDS else self._since
-
-    def tick(self) -> None:
-        """The loop has come round."""
-        self._since = self.since
-        self.seconds += self._attended.look()
-
-
 class ServerGate:
     """The state of the control Redis, as far as this coordinator may use it."""
 
@@ -114,8 +88,9 @@ class ServerGate:
         self._launchers = launchers
         self._ranks = ranks
         self._closed = Closed(since=context.clock(), coordinator_is_new=True)
-        self.freeze_detector = FreezeDetector(context.clock)
-        self._seconds_at_closing = 0.0
+        self.attended = AttendedClock(LONGEST_TICK_SECONDS, context.clock)
+        """In which this coordinator could receive requests."""
+        self._attended_at_closing = 0.0
         self._run_id: str | None = None
         self.state = ServerState.OPENING
         self.waiting_for = "the control Redis"
@@ -130,7 +105,7 @@ class ServerGate:
         """
         if self.state is ServerState.OPENING:
             return self._context.clock()
-        return max(self._opened_at, self.freeze_detector.since)
+        return max(self._opened_at, self.attended.running_since)
 
     @property
     def is_open(self) -> bool:
@@ -154,7 +129,7 @@ class ServerGate:
         """The connection was lost: whatever answers next may be a restarted server."""
         if self.state is not ServerState.OPENING:
             self._closed = Closed(since=self._context.clock(), coordinator_is_new=False)
-            self._seconds_at_closing = self.freeze_detector.seconds
+            self._attended_at_closing = self.attended.seconds
         self.state = ServerState.OPENING
         self.waiting_for = f"the control Redis ({why})"
         self._run_id = None
@@ -203,7 +178,7 @@ class ServerGate:
         at_work = frozenset(
             hello.launcher for pod, hello in self._launchers.by_pod().items() if _has_work(hello, orders.get(pod))
         )
-        waited = self.freeze_detector.seconds - self._seconds_at_closing
+        waited = self.attended.seconds - self._attended_at_closing
         awaited = launchers_awaited(self._closed, at_work, self._launchers.words(), waited, self._patience)
         self.waiting_for = "the word of launchers " + ", ".join(awaited)
         return bool(awaited)

@@ -140,9 +140,10 @@ class _Server(uvicorn.Server):
 
 
 async def _tick(executor: SerialExecutor) -> None:
-    """In the loop, which hears: the thread may be busy meanwhile."""
+    """In the loop, which receives the requests: the thread may be busy meanwhile."""
+    attended = executor.coordinator.gate.attended
     while True:
-        executor.coordinator.gate.freeze_detector.tick()
+        attended.tick()
         await asyncio.sleep(TICK_SECONDS)
 
 
