@@ -28,14 +28,14 @@ from rljob_workers.dcs.checkpoints.store import build_checkpoint_store
 from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights import build_publisher, build_receiver
-from rljob_workers.engines import await_engine, build_engine, end_engine, startup_seconds
-from rljob_workers.engines.base import Engine, EngineError
+from rljob_workers.engines import build_engine
+from rljob_workers.engines.base import EngineError
 from rljob_workers.models.building import described_config, policy_files
 from rljob_workers.models.tokenizers import TextDecoder, build_tokenizer
 from rljob_workers.rewards import Reward, build_reward
 from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring
 from rljob_workers.rollout.admission import AdmissionLimits, FittingPrompts, PromptLimit, RolloutShape, limits_of
-from rljob_workers.rollout.engine_access import LIVES, EngineProgress, EventLoopThread, find_idle_engine
+from rljob_workers.rollout.engine_access import EngineProgress, IdleEngine, RankEngine
 from rljob_workers.rollout.engine_sync import WeightFollower
 from rljob_workers.rollout.groups import GenerateConfig, GenerateStage, GroupsInWork, ScoreStage
 from rljob_workers.rollout.loop import RolloutLoop
@@ -162,40 +162,25 @@ def _run_forward(rank: _Rank, task: Task, field: str, *, interval: int | None) -
 
 
 def _run_rollout(rank: _Rank) -> None:
-    with closing(EventLoopThread("generation")) as events:
-        engine = build_engine(rank.context)
-        try:
-            _serve_tickets(rank, engine, events)
-        finally:
-            events.call(engine.close())
+    rollout = rank.spec.rollout
+    progress = EngineProgress(time.monotonic, rollout.samples_per_prompt * rollout.sampling.max_new_tokens)
+    with closing(RankEngine(build_engine(rank.context), progress, rank.context, rank.session)) as engine:
+        if (found := engine.find_idle()) is not None:
+            _serve_tickets(rank, engine, found)
 
 
-def _serve_tickets(rank: _Rank, engine: Engine, events: EventLoopThread) -> None:
+def _serve_tickets(rank: _Rank, engine: RankEngine, found: IdleEngine) -> None:
     spec = rank.spec
-
-    def await_up() -> bool:
-        return await_engine(rank.context, lambda: not rank.session.draining)
-
-    def end(why: str) -> object:
-        return end_engine(rank.context, why)
-
-    # Each of its lives is waited for with a deadline of its own.
-    with rank.session.busy("waiting for its engine", LIVES * startup_seconds(rank.context)):
-        found = find_idle_engine(engine, events, await_up, end)
-    if found is None:
-        return
     with rank.session.busy("opening data and reward", _loading_seconds(spec.data.prompts)):
         tokenizer = build_tokenizer(spec.model)
         source = build_prompt_source(spec.data, tokenizer)
         reward = build_reward(spec.rollout.reward, spec.data, source)
     prompts = RecentPrompts(source)
     wake = threading.Event()
-    progress = EngineProgress(time.monotonic, spec.rollout.samples_per_prompt * spec.rollout.sampling.max_new_tokens)
     work = GroupsInWork(
-        events,
-        GenerateStage(_generate_config(spec, found.max_tokens), engine, prompts),
+        engine,
+        GenerateStage(_generate_config(spec, found.max_tokens), engine.client, prompts),
         ScoreStage(_scoring(rank, reward), _text_decoder(tokenizer, skip_special_tokens=True)),
-        progress,
         rank.timeline,
         wake=wake.set,
         stall_seconds=standstill_seconds(spec.restart_policy),
@@ -210,23 +195,19 @@ def _serve_tickets(rank: _Rank, engine: Engine, events: EventLoopThread) -> None
 
     def limits(role_ranks: int | None) -> AdmissionLimits:
         shared = replace(shape, num_ranks=role_ranks or shape.num_ranks)
-        return limits_of(shared, spec.rollout.concurrency or found.capacity, engine.prompts_per_request)
+        return limits_of(shared, spec.rollout.concurrency or found.capacity, engine.client.prompts_per_request)
 
     limit = PromptLimit.of(spec.rollout.max_prompt_tokens, found.max_tokens)
     fitting = FittingPrompts(rank.queue, prompts, limit, rank.session.counters)
     with closing(build_receiver(rank.context, rank.session)) as receiver:
-        proof = WeightProof(engine, events, bound_of(spec, engine.capabilities))
+        proof = WeightProof(engine, bound_of(spec, engine.client.capabilities))
         follower = WeightFollower(
             receiver,
             engine,
-            events,
-            progress,
             rank.timeline,
             proof,
             interruption=spec.weight_sync.interruption,
             on_change=wake.set,
-            await_up=await_up,
-            end_engine=end,
             first=rank.session.welcome.restore.version,
             timeout_seconds=float(spec.weight_sync.timeout_seconds),
         )
@@ -235,16 +216,15 @@ def _serve_tickets(rank: _Rank, engine: Engine, events: EventLoopThread) -> None
             limits,
             rank.session,
             rank.queue,
+            engine,
             work,
-            progress,
             fitting,
             rank.timeline,
             wake,
             proof,
-            end,
         ).run(follower)
     with suppress(EngineError):  # what is dead or hangs generates nothing for us either
-        events.call(engine.abort_all())
+        engine.call(engine.client.abort_all())
 
 
 def _loading_seconds(*read: str | Path | None) -> float:

@@ -18,14 +18,14 @@ from rljob_api.names import Lineage, RolloutId, WeightVersion
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.data.prompts import Prompt, PromptSource
-from rljob_workers.engines.base import Engine, EngineTimeout
+from rljob_workers.engines.base import EngineTimeout
 from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient
 from rljob_workers.rollout.admission import AdmissionLimits, tickets_to_claim
-from rljob_workers.rollout.engine_access import EngineProgress, EventLoopThread
 from rljob_workers.rollout.groups import GenerateConfig, GeneratedGroup, GenerateStage, GroupsInWork
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 from tests.integration.engines.driven import wait_until, waiting_prompts
+from tests.unit.rollout.fake_engine import FakeRankEngine
 
 WEIGHT = WeightId(lineage=Lineage(1), version=WeightVersion(0))
 SLOW_PROMPT = 7
@@ -69,8 +69,6 @@ class Workplace:
     """Groups in work, and what is around them."""
 
     work: GroupsInWork
-    engine: Engine
-    events: EventLoopThread
     scores: Scores
     wake: threading.Event
 
@@ -80,31 +78,28 @@ def opened(
     url: str, weights: Path, kind: type[TorchEngineClient], *, stall_seconds: float = 60.0
 ) -> Iterator[Workplace]:
     with (
-        closing(EventLoopThread("generation")) as events,
+        closing(FakeRankEngine(kind(url), tokens_per_ticket=4 * 24)) as engine,
         closing(Timeline(Path(os.devnull), "rollout-0.0")) as timeline,
     ):
-        engine, scores, wake = kind(url), Scores(), threading.Event()
+        scores, wake = Scores(), threading.Event()
         config = GenerateConfig(0, 4, 1.0, 1.0, 0, 24, 1024, ())
         work = GroupsInWork(
-            events,
-            GenerateStage(config, engine, Prompts()),
+            engine,
+            GenerateStage(config, engine.client, Prompts()),
             scores,  # type: ignore[arg-type]  # a stage without rewards
-            EngineProgress(time.monotonic, 4 * 24),
             timeline,
             wake=wake.set,
             stall_seconds=stall_seconds,
         )
-        events.call(engine.abort_all())
-        events.call(
-            engine.update_weights(weights, WEIGHT, Interruption.RETRACT, deadline=time.monotonic() + WAIT_SECONDS)
-        )
+        engine.call(engine.client.abort_all())
+        deadline = time.monotonic() + WAIT_SECONDS
+        engine.call(engine.client.update_weights(weights, WEIGHT, Interruption.RETRACT, deadline=deadline))
         try:
-            yield Workplace(work, engine, events, scores, wake)
+            yield Workplace(work, scores, wake)
         finally:
             scores.may_end.set()
             work.close()
-            events.call(engine.abort_all())
-            events.call(engine.close())
+            engine.call(engine.client.abort_all())
 
 
 def make_ticket(number: int) -> Ticket:

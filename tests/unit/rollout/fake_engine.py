@@ -1,12 +1,16 @@
 """An engine without a server: a test says what it answers."""
 
+import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import Engine, EngineCapabilities, Generation, SamplingParams
+from rljob_workers.rollout.engine_access import EngineProgress, RankEngine
 
 
 class FakeEngine(Engine):
@@ -42,3 +46,25 @@ class FakeEngine(Engine):
 
     async def close(self) -> None:
         raise NotImplementedError
+
+
+class FakeRankEngine(RankEngine):
+    """A rank's engine whose process a test makes up: it is up when `is_up` says so, and `ended` counts its ends."""
+
+    def __init__(self, client: Engine, is_up: Callable[[], bool] = lambda: True, *, tokens_per_ticket: int = 1) -> None:
+        engine = SimpleNamespace(startup_seconds=1.0)
+        spec: Any = SimpleNamespace(roles=SimpleNamespace(rollout=SimpleNamespace(engine=engine)))
+        context: Any = SimpleNamespace(job=SimpleNamespace(spec=spec))
+        session: Any = SimpleNamespace(busy=lambda *_: nullcontext())
+        super().__init__(client, EngineProgress(time.monotonic, tokens_per_ticket), context, session)
+        self._is_up = is_up
+        self.ended = 0
+
+    def await_up(self) -> bool:
+        """At once."""
+        return self._is_up()
+
+    def end(self, why: str) -> None:
+        """As its launcher would."""
+        assert why
+        self.ended += 1

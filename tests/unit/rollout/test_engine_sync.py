@@ -18,11 +18,10 @@ from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Probe
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
 from rljob_workers.engines.base import EngineError, EngineGone, EngineRefused, EngineTimeout
-from rljob_workers.rollout.engine_access import EngineProgress, EventLoopThread
 from rljob_workers.rollout.engine_sync import WeightFollower
 from rljob_workers.rollout.verification import EngineMismatch, WeightProof, WrongWeights
 from rljob_workers.telemetry.timeline import Timeline
-from tests.unit.rollout.fake_engine import FakeEngine
+from tests.unit.rollout.fake_engine import FakeEngine, FakeRankEngine
 
 STAGED = StagedWeights(
     WeightId(lineage=Lineage(1), version=WeightVersion(3)), Path("weights"), 8, Probe(tokens=[1, 2], log_probs=[-1.0])
@@ -57,8 +56,6 @@ class MovedEngine(FakeEngine):
         self._scores = list(scores)
         self._aborts = aborts
         self._held: WeightId | None = None
-        self._said: list[str] = []
-        self.ended = 0
 
     async def update_weights(
         self, folder: Path, weight: WeightId, interruption: Interruption, *, deadline: float
@@ -77,20 +74,13 @@ class MovedEngine(FakeEngine):
         if self._aborts is not None:
             raise self._aborts
 
-    def end(self, why: str) -> None:
-        """As its launcher would."""
-        assert why
-        self.ended += 1
+    async def close(self) -> None:
+        return
 
     @property
     def scores(self) -> list[float]:
-        """Those that it has not told yet."""
+        """Those that it has not given yet."""
         return self._scores
-
-    def said(self, follower: WeightFollower) -> list[str]:
-        """All news of it until now."""
-        self._said += follower.news()
-        return self._said
 
 
 @contextmanager
@@ -101,28 +91,24 @@ def following(
     timeout_seconds: float,
     await_up: Callable[[], bool] = lambda: True,
     staged: StagedWeights = STAGED,
-) -> Iterator[WeightFollower]:
+) -> Iterator[tuple[WeightFollower, FakeRankEngine]]:
     with (
-        closing(EventLoopThread("engine")) as events,
+        closing(FakeRankEngine(engine, await_up)) as rank_engine,
         closing(Timeline(tmp_path / "timeline.jsonl", "rollout-0.0")) as timeline,
     ):
         follower = WeightFollower(
             OneWeight(staged),
-            engine,
-            events,
-            EngineProgress(time.monotonic, 1),
+            rank_engine,
             timeline,
-            WeightProof(engine, events, bound=0.1),
+            WeightProof(rank_engine, bound=0.1),
             interruption=Interruption.RETRACT,
             on_change=lambda: None,
-            await_up=await_up,
-            end_engine=engine.end,
             first=RESUMED.weight.version if staged is RESUMED else WeightVersion(0),
             timeout_seconds=timeout_seconds,
         )
         follower.start()
         try:
-            yield follower
+            yield follower, rank_engine
         finally:
             follower.stop()
             for thread in threading.enumerate():
@@ -145,24 +131,27 @@ def test_the_time_in_which_a_dead_engine_starts_is_not_that_of_an_update(tmp_pat
         return True
 
     engine = MovedEngine([EngineGone("killed"), EngineGone("not there yet")])
-    with following(engine, tmp_path, timeout_seconds=timeout, await_up=await_up) as follower:
+    with following(engine, tmp_path, timeout_seconds=timeout, await_up=await_up) as (follower, _):
         wait_for(lambda: follower.held or follower.error)
         assert (follower.held, follower.error) == (STAGED.weight, None)
 
 
 def test_an_engine_that_is_up_and_takes_no_weights_is_given_up_by_name(tmp_path: Path) -> None:
     engine = MovedEngine([EngineRefused("no room")] * 1000)
-    with following(engine, tmp_path, timeout_seconds=0.2) as follower:
+    with following(engine, tmp_path, timeout_seconds=0.2) as (follower, rank):
         wait_for(lambda: follower.error)
         assert "the engine took no weights for 0 s (weightSync.timeoutSeconds)" in str(follower.error)
-        assert engine.ended == 1, "it outlives its rank, and would take none from the next one"
+        assert rank.ended == 1, "it outlives its rank, and would take none from the next one"
 
 
 def test_an_engine_that_does_not_come_up_ends_the_rank_with_its_sentence(tmp_path: Path) -> None:
     def never_up() -> bool:
         raise EngineTimeout("The engine has not answered for 60 s.")
 
-    with following(MovedEngine([EngineGone("killed")]), tmp_path, timeout_seconds=60, await_up=never_up) as follower:
+    with following(MovedEngine([EngineGone("killed")]), tmp_path, timeout_seconds=60, await_up=never_up) as (
+        follower,
+        _,
+    ):
         wait_for(lambda: follower.error)
         assert str(follower.error) == "The engine has not answered for 60 s."
 
@@ -170,10 +159,10 @@ def test_an_engine_that_does_not_come_up_ends_the_rank_with_its_sentence(tmp_pat
 @pytest.mark.parametrize("error", [EngineGone("killed"), EngineTimeout("no answer"), EngineRefused("not paused")])
 def test_an_engine_that_does_not_drop_what_wrong_weights_have_made_is_ended(tmp_path: Path, error: EngineError) -> None:
     engine = MovedEngine([], scores=[-7.0], aborts=error)
-    with following(engine, tmp_path, timeout_seconds=60) as follower:
-        wait_for(lambda: engine.ended or follower.error)
+    with following(engine, tmp_path, timeout_seconds=60) as (follower, rank):
+        wait_for(lambda: rank.ended or follower.error)
         wait_for(lambda: follower.held or follower.error)
-        assert (follower.held, follower.error, engine.ended) == (STAGED.weight, None, 1)
+        assert (follower.held, follower.error, rank.ended) == (STAGED.weight, None, 1)
         (said,) = follower.news()
         assert "has other weights" in said
 
@@ -197,16 +186,22 @@ def test_an_engine_with_other_weights(
     tmp_path: Path, staged: StagedWeights, scores: list[float], ended: int, error: type[Exception] | None, news: int
 ) -> None:
     engine = MovedEngine([], scores=scores)
-    with following(engine, tmp_path, timeout_seconds=60, staged=staged) as follower:
+    found: list[str] = []
+    with following(engine, tmp_path, timeout_seconds=60, staged=staged) as (follower, rank):
+
+        def all_news() -> list[str]:
+            found.extend(follower.news())
+            return found
+
         # The engine holds the version between its last score and the error that the score is the cause of.
         wait_for(lambda: follower.error or (error is None and follower.held and not engine.scores))
-        wait_for(lambda: follower.error or news == len(engine.said(follower)))
+        wait_for(lambda: follower.error or news == len(all_news()))
         assert type(follower.error) is (type(None) if error is None else error)
-        assert (engine.ended, len(engine.said(follower))) == (ended, news)
+        assert (rank.ended, len(all_news())) == (ended, news)
 
 
 def test_a_mismatch_says_how_far_where_and_what_to_change(tmp_path: Path) -> None:
-    with following(MovedEngine([], scores=[-7.0] * 2), tmp_path, timeout_seconds=60, staged=FIRST) as follower:
+    with following(MovedEngine([], scores=[-7.0] * 2), tmp_path, timeout_seconds=60, staged=FIRST) as (follower, _):
         wait_for(lambda: follower.error)
         said = str(follower.error)
     for part in (

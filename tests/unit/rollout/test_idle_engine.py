@@ -1,13 +1,13 @@
 """An engine that dies or hangs before its rank generates: the next life is waited for, and the rank lives on."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 
 import pytest
 
 from rljob_workers.engines.base import EngineAway, EngineError, EngineGone, EngineRefused, EngineTimeout
-from rljob_workers.rollout.engine_access import LIVES, EventLoopThread, IdleEngine, find_idle_engine
-from tests.unit.rollout.fake_engine import FakeEngine
+from rljob_workers.rollout.engine_access import FAILED_SEARCHES, IdleEngine
+from tests.unit.rollout.fake_engine import FakeEngine, FakeRankEngine
 
 
 class FailingEngine(FakeEngine):
@@ -15,7 +15,6 @@ class FailingEngine(FakeEngine):
 
     def __init__(self, errors: Sequence[EngineError]) -> None:
         self._errors = list(errors)
-        self.ended = 0
 
     async def max_tokens(self) -> int:
         return 100
@@ -31,48 +30,36 @@ class FailingEngine(FakeEngine):
     async def close(self) -> None:
         return
 
-    def end(self, why: str) -> None:
-        """As its launcher would."""
-        assert why
-        self.ended += 1
-
-
-@pytest.fixture
-def events() -> Iterator[EventLoopThread]:
-    with closing(EventLoopThread("engine")) as thread:
-        yield thread
-
 
 @pytest.mark.parametrize(
     ("errors", "ended"),
     [
         ([], 0),
         ([EngineGone("killed")], 0),
-        ([EngineAway("not there yet")] * (LIVES - 1), 0),
+        ([EngineAway("not there yet")] * (FAILED_SEARCHES - 1), 0),
         ([EngineTimeout("hangs"), EngineGone("ended by us"), EngineTimeout("hangs again")], 2),
     ],
 )
-def test_the_next_life_is_waited_for(events: EventLoopThread, errors: list[EngineError], ended: int) -> None:
-    engine = FailingEngine(errors)
-    assert find_idle_engine(engine, events, lambda: True, engine.end) == IdleEngine(max_tokens=100, capacity=8)
-    assert engine.ended == ended
+def test_the_next_incarnation_is_waited_for(errors: list[EngineError], ended: int) -> None:
+    with closing(FakeRankEngine(FailingEngine(errors))) as engine:
+        assert engine.find_idle() == IdleEngine(max_tokens=100, capacity=8)
+        assert engine.ended == ended
 
 
 @pytest.mark.parametrize("error", [EngineGone("killed"), EngineTimeout("hangs")])
-def test_it_is_given_up_in_the_end(events: EventLoopThread, error: EngineError) -> None:
-    engine = FailingEngine([error] * LIVES)
-    with pytest.raises(type(error)):
-        find_idle_engine(engine, events, lambda: True, engine.end)
+def test_it_is_given_up_in_the_end(error: EngineError) -> None:
+    with closing(FakeRankEngine(FailingEngine([error] * FAILED_SEARCHES))) as engine, pytest.raises(type(error)):
+        engine.find_idle()
 
 
-def test_what_it_refuses_is_not_asked_again(events: EventLoopThread) -> None:
-    engine = FailingEngine([EngineRefused("no such thing")])
-    with pytest.raises(EngineRefused):
-        find_idle_engine(engine, events, lambda: True, engine.end)
-    assert engine.ended == 1, "it outlives the rank, and would refuse the next one"
+def test_what_it_refuses_is_not_asked_again() -> None:
+    with closing(FakeRankEngine(FailingEngine([EngineRefused("no such thing")]))) as engine:
+        with pytest.raises(EngineRefused):
+            engine.find_idle()
+        assert engine.ended == 1, "it outlives the rank, and would refuse the next one"
 
 
-def test_nobody_waits_any_more(events: EventLoopThread) -> None:
-    engine = FailingEngine([EngineGone("killed")])
+def test_a_rank_that_drains_waits_for_no_engine() -> None:
     turns = iter([True, False])
-    assert find_idle_engine(engine, events, lambda: next(turns), engine.end) is None
+    with closing(FakeRankEngine(FailingEngine([EngineGone("killed")]), lambda: next(turns))) as engine:
+        assert engine.find_idle() is None

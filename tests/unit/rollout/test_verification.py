@@ -14,7 +14,7 @@ from rljob_api.spec.weights import WeightSyncSpec
 from rljob_api.wire.weights import Probe
 from rljob_workers.dcs.weights.transport import StagedWeights
 from rljob_workers.engines.base import EngineCapabilities
-from rljob_workers.rollout.engine_access import EventLoopThread
+from rljob_workers.rollout.engine_access import RankEngine
 from rljob_workers.rollout.verification import Answer, WeightProof, answer_to, bound_of, difference
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import Trainer
@@ -161,7 +161,10 @@ class Scorer(FakeEngine):
 
 
 class InPlace:
-    """An event loop's thread, without the thread."""
+    """A rank's engine without the thread of its event loop."""
+
+    def __init__(self, client: Scorer) -> None:
+        self.client = client
 
     def call(self, work: Any) -> Any:
         with pytest.raises(StopIteration) as ended:
@@ -174,7 +177,7 @@ def expected(version: int, probe: Probe | None = PROBE) -> StagedWeights:
 
 
 def proof_of(engine: Scorer, bound: float | None = 1e-4) -> WeightProof:
-    return WeightProof(engine, cast("EventLoopThread", InPlace()), bound)
+    return WeightProof(cast("RankEngine", InPlace(engine)), bound)
 
 
 def test_groups_wait_for_the_proof_of_what_made_their_tokens() -> None:

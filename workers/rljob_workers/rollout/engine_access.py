@@ -1,4 +1,4 @@
-"""A rank's access to its engine: the event loop that calls it, how it is found idle, and the clock of its progress.
+"""A rank's access to its engine: its client, the event loop that calls it, its process, and the clock of its progress.
 
 Used by the rollout loop, the groups in work, sync and verification. Knows no backend.
 """
@@ -12,9 +12,14 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import Any, TypeVar
 
+from rljob_workers.dcs.membership.rank_context import RankContext
+from rljob_workers.dcs.membership.session import RankSession
+from rljob_workers.engines import backend_of
 from rljob_workers.engines.base import Engine, EngineAway, EngineGone, EngineRefused, EngineTimeout
+from rljob_workers.engines.incarnation import await_engine, end_engine
 from rljob_workers.transfer_queue.types import Ticket
 
 _Answer = TypeVar("_Answer")
@@ -71,47 +76,6 @@ async def _cancel_others() -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
-
-
-LIVES = 5
-"""So many that died or hung at their first questions are enough: the next one would, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class IdleEngine:
-    """What such an engine says of itself."""
-
-    max_tokens: int
-    """Of prompt and answer together."""
-    capacity: int
-    """Samples that it runs at once."""
-
-
-def find_idle_engine(
-    engine: Engine, events: EventLoopThread, await_up: Callable[[], bool], end_engine: Callable[[str], object]
-) -> IdleEngine | None:
-    """Blocks until it is there; None where `await_up` says that nobody waits any more.
-
-    An engine that dies or hangs meanwhile is no failure of the rank: its launcher starts the next life.
-    `end_engine` ends one that hangs or refuses. Raises what the last of LIVES of them raised.
-    """
-    for life in count(1):
-        if not await_up():
-            return None
-        try:
-            events.call(engine.abort_all())
-            return IdleEngine(events.call(engine.max_tokens()), events.call(engine.capacity()))
-        except (EngineAway, EngineGone):
-            if life == LIVES:
-                raise
-        except EngineTimeout as error:
-            end_engine(str(error))
-            if life == LIVES:
-                raise
-        except EngineRefused as error:
-            end_engine(str(error))  # it outlives this rank, and would refuse the next one too
-            raise
-    raise AssertionError("count has no end")
 
 
 CREDITED_BEGINNINGS = 3
@@ -225,3 +189,96 @@ class EngineProgress:
 
     def _forget_before(self, rollout_id: int) -> None:
         self._beginnings = {name: count for name, count in self._beginnings.items() if name[0] >= rollout_id}
+
+
+EXTRA_SECONDS = 60.0
+"""Beyond the limit of a start, so that its launcher names a server that does not come up, and not its rank."""
+
+
+FAILED_SEARCHES = 5
+"""So many incarnations that died or hung at their first questions are enough: the next one would, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleEngine:
+    """What such an engine says of itself."""
+
+    max_tokens: int
+    """Of prompt and answer together."""
+    capacity: int
+    """Samples that it runs at once."""
+
+
+class RankEngine(EventLoopThread):
+    """The engine of one rank: its client, the event loop that the client lives in, and the server's process.
+
+    with closing(RankEngine(build_engine(context), progress, context, session)) as engine:
+        found = engine.find_idle()
+        engine.call(engine.client.abort_all())
+    """
+
+    def __init__(self, client: Engine, progress: EngineProgress, context: RankContext, session: RankSession) -> None:
+        """Sends nothing yet: the server may still be starting."""
+        super().__init__("generation")
+        self.client = client
+        self.progress = progress
+        self._context = context
+        self._session = session
+
+    def await_up(self) -> bool:
+        """Blocks until the server is up; False once the pod drains. Raises as `incarnation.await_engine`."""
+        spec, url = self._context.job.spec, self._context.engine_url
+        assert url is not None
+        return await_engine(
+            url,
+            backend_of(spec).ready,
+            self._identity,
+            seconds=self._startup_seconds,
+            goes_on=lambda: not self._session.draining,
+        )
+
+    def end(self, why: str) -> None:
+        """Ends the engine's process, and returns when it has ended; its launcher starts the next incarnation."""
+        end_engine(self._identity, why)
+
+    def find_idle(self) -> IdleEngine | None:
+        """Blocks until the engine is up and has nothing to do; None once the pod drains.
+
+        An engine that dies or hangs meanwhile is no failure of the rank: its launcher starts the next incarnation.
+        One that hangs or refuses is ended. Raises what the last of FAILED_SEARCHES raised.
+        """
+        # Each incarnation is waited for with a deadline of its own.
+        with self._session.busy("waiting for its engine", FAILED_SEARCHES * self._startup_seconds):
+            for search in count(1):
+                if not self.await_up():
+                    return None
+                try:
+                    self.call(self.client.abort_all())
+                    return IdleEngine(self.call(self.client.max_tokens()), self.call(self.client.capacity()))
+                except (EngineAway, EngineGone):
+                    if search == FAILED_SEARCHES:
+                        raise
+                except EngineTimeout as error:
+                    self.end(str(error))
+                    if search == FAILED_SEARCHES:
+                        raise
+                except EngineRefused as error:
+                    self.end(str(error))  # it outlives this rank, and would refuse the next one too
+                    raise
+        raise AssertionError("count has no end")
+
+    def close(self) -> None:
+        """Ends the client, and the loop with all that still runs in it."""
+        try:
+            self.call(self.client.close())
+        finally:
+            super().close()
+
+    @property
+    def _identity(self) -> Path:
+        assert self._context.engine_identity is not None
+        return self._context.engine_identity
+
+    @property
+    def _startup_seconds(self) -> float:
+        return self._context.job.spec.roles.rollout.engine.startup_seconds + EXTRA_SECONDS

@@ -16,8 +16,8 @@ from rljob_api.names import Stream, WeightVersion
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
-from rljob_workers.engines.base import Engine, EngineError, EngineTimeout
-from rljob_workers.rollout.engine_access import EngineProgress, EventLoopThread, watched
+from rljob_workers.engines.base import EngineError, EngineTimeout
+from rljob_workers.rollout.engine_access import RankEngine, watched
 from rljob_workers.rollout.verification import Answer, Difference, EngineMismatch, WeightProof, WrongWeights, answer_to
 from rljob_workers.telemetry.timeline import Timeline
 
@@ -35,35 +35,25 @@ class WeightFollower:
     def __init__(
         self,
         receiver: WeightReceiver,
-        engine: Engine,
-        events: EventLoopThread,
-        progress: EngineProgress,
+        engine: RankEngine,
         timeline: Timeline,
         proof: WeightProof,
         *,
         interruption: Interruption,
         on_change: Callable[[], None],
-        await_up: Callable[[], bool],
-        end_engine: Callable[[str], object],
         first: WeightVersion,
         timeout_seconds: float,
     ) -> None:
         """`on_change` is called from the follower's thread after every change of `held` and at its end.
 
-        `await_up` blocks until the engine answers, with a deadline of its own; False where nobody waits any more.
-        `end_engine` ends an engine's life for a reason, and returns when it has ended: its next one may take weights.
         `first` is the version that the epoch began with.
         """
         self._receiver = receiver
         self._engine = engine
-        self._events = events
-        self._progress = progress
         self._interruption = interruption
         self._timeline = timeline
         self._proof = proof
         self._on_change = on_change
-        self._await_up = await_up
-        self._end_engine = end_engine
         self._first = first
         self._timeout = timeout_seconds
         self._staged: StagedWeights | None = None
@@ -110,7 +100,7 @@ class WeightFollower:
 
     def _engine_has(self, weight: WeightId) -> bool:
         try:
-            return self._events.call(self._engine.held()) == weight
+            return self._engine.call(self._engine.client.held()) == weight
         except EngineError:
             return False
 
@@ -119,12 +109,12 @@ class WeightFollower:
         self._proof.expect(staged)
         try:
             with self._timeline.span("swap", row=1, version=staged.weight.version):
-                self._events.call(self._drain_and_update(staged) if drains else self._update(staged))
+                self._engine.call(self._drain_and_update(staged) if drains else self._update(staged))
             self._change(staged.weight)  # generation goes on while the proof is made: what it makes waits for it
             problem = self._proof.find(time.monotonic() + self._timeout)
         except EngineError as error:
             if isinstance(error, EngineTimeout):
-                self._end_engine(str(error))
+                self._engine.end(str(error))
             self._wait_for_engine()
             return
         self._empty_since = None
@@ -139,8 +129,8 @@ class WeightFollower:
 
     async def _update(self, staged: StagedWeights) -> None:
         deadline = time.monotonic() + self._timeout
-        with self._progress.paused():
-            await self._engine.update_weights(staged.path, staged.weight, self._interruption, deadline=deadline)
+        with self._engine.progress.paused():
+            await self._engine.client.update_weights(staged.path, staged.weight, self._interruption, deadline=deadline)
 
     async def _drain_and_update(self, staged: StagedWeights) -> None:
         """Time counts from the last token: the samples that are waited for take as long as they take.
@@ -148,18 +138,18 @@ class WeightFollower:
         The engine counts as paused, as in any update: when it has drained, a load makes no token either.
         """
         began = time.monotonic()
-        update = self._engine.update_weights(
+        update = self._engine.client.update_weights(
             staged.path, staged.weight, self._interruption, deadline=began + LONGEST_DRAIN_SECONDS
         )
 
         def look() -> None:
-            if time.monotonic() - max(began, self._progress.last_progress) > self._timeout:
+            if time.monotonic() - max(began, self._engine.progress.last_progress) > self._timeout:
                 raise EngineTimeout(
                     f"the engine neither made a token nor took weights for {self._timeout:.0f} s while it drained "
                     "(weightSync.timeoutSeconds)."
                 )
 
-        with self._progress.paused():
+        with self._engine.progress.paused():
             await watched(update, look, every=POLL_SECONDS)
 
     def _refute(self, staged: StagedWeights, problem: Difference) -> None:
@@ -174,7 +164,7 @@ class WeightFollower:
                 self._empty_engine()
             case Answer.START_ANEW:
                 self._unsaid = sentence
-                self._end_engine(sentence)
+                self._engine.end(sentence)
             case Answer.MISMATCH:
                 raise EngineMismatch(
                     f"Engine and trainer compute version {staged.weight.version} of the model differently: {problem}; "
@@ -184,7 +174,7 @@ class WeightFollower:
                     "set weightSync.verify to None and train on samples of another distribution."
                 )
             case Answer.GIVE_UP:
-                self._end_engine(sentence)
+                self._engine.end(sentence)
                 raise WrongWeights(
                     f"{sentence} It was loaded anew in vain (weightSync.verify), and its process is ended. Its log "
                     "says what it took."
@@ -192,9 +182,9 @@ class WeightFollower:
 
     def _empty_engine(self) -> None:
         try:
-            self._events.call(self._engine.abort_all())
+            self._engine.call(self._engine.client.abort_all())
         except EngineError as error:
-            self._end_engine(str(error))  # its next life has nothing of what the wrong weights have made
+            self._engine.end(str(error))  # its next life has nothing of what the wrong weights have made
 
     def _wait_for_engine(self) -> None:
         """Nothing is held meanwhile. One that is up and takes no weights is given up, by name, after the timeout.
@@ -203,13 +193,13 @@ class WeightFollower:
         """
         self._change(None)
         began = time.monotonic()
-        if not self._await_up():
+        if not self._engine.await_up():
             return
         now = time.monotonic()
         self._empty_since = now if self._empty_since is None else self._empty_since + now - began
         if now - self._empty_since > self._timeout:
             why = f"the engine took no weights for {self._timeout:.0f} s (weightSync.timeoutSeconds)"
-            self._end_engine(why)
+            self._engine.end(why)
             raise TimeoutError(f"rollout: {why}; its log says why.")
         self._stop.wait(0.05)
 

@@ -34,7 +34,7 @@ from rljob_workers.engines.base import (
 )
 from rljob_workers.models.tokenizers import TextDecoder
 from rljob_workers.rewards.base import Answer, Score
-from rljob_workers.rollout.engine_access import EngineProgress, EventLoopThread, watched
+from rljob_workers.rollout.engine_access import RankEngine, watched
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
@@ -261,10 +261,9 @@ class GroupsInWork:
 
     def __init__(
         self,
-        events: EventLoopThread,
+        engine: RankEngine,
         generate: GenerateStage,
         score: ScoreStage,
-        progress: EngineProgress,
         timeline: Timeline,
         *,
         wake: Callable[[], None],
@@ -274,10 +273,9 @@ class GroupsInWork:
 
         An engine that makes no token for more than `stall_seconds` fails all that it has.
         """
-        self._events = events
+        self._engine = engine
         self._generate = generate
         self._score = score
-        self._progress = progress
         self._timeline = timeline
         self._wake = wake
         self._limit = stall_seconds
@@ -298,7 +296,7 @@ class GroupsInWork:
     def begin(self, tickets: Sequence[Ticket], samples_per_ticket: int) -> None:
         """Starts the work on tickets that are generated together."""
         flight = _Flight(self._flying, len(tickets) * samples_per_ticket, self._wake)
-        future = self._events.begin(self._work(tickets, flight))
+        future = self._engine.begin(self._work(tickets, flight))
         self._running[future] = list(tickets)
         future.add_done_callback(lambda _: self._wake())
 
@@ -326,14 +324,14 @@ class GroupsInWork:
         """Generates; raises EngineStandsStill when the engine has been stalled for too long."""
 
         def look() -> None:
-            if (stalled := self._progress.look()) > self._limit:
+            if (stalled := self._engine.progress.look()) > self._limit:
                 names = ", ".join(f"{ticket.rollout_id}.{ticket.group}" for ticket in tickets)
                 raise EngineStandsStill(
                     f"the engine has made no token for {stalled:.0f} s; it had groups {names}",
                     found_at=time.monotonic(),
                 )
 
-        with self._progress.request(tickets) as made:
+        with self._engine.progress.request(tickets) as made:
             work = self._generate.run(tickets, Listener(made, flight.land))
             return await watched(work, look, every=LOOKS_SECONDS)
 

@@ -19,7 +19,7 @@ from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.engines.base import EngineError, EngineGone, EngineRefused, EngineStandsStill
 from rljob_workers.rank_loop import TURN_SECONDS, LostTime
 from rljob_workers.rollout.admission import AdmissionLimits, FittingPrompts, tickets_to_claim
-from rljob_workers.rollout.engine_access import EngineProgress
+from rljob_workers.rollout.engine_access import RankEngine
 from rljob_workers.rollout.engine_sync import WeightFollower
 from rljob_workers.rollout.groups import GroupsInWork, Outcomes, Unscored
 from rljob_workers.rollout.verification import EngineMismatch, WeightProof
@@ -60,31 +60,27 @@ class RolloutLoop:
         limits_of: Callable[[int | None], AdmissionLimits],
         session: RankSession,
         queue: TransferQueueClient,
+        engine: RankEngine,
         work: GroupsInWork,
-        progress: EngineProgress,
         fitting: FittingPrompts,
         timeline: Timeline,
         wake: threading.Event,
         proof: WeightProof,
-        end_engine: Callable[[str], object],
     ) -> None:
         """`limits_of` gives the limits for a number of ranks of this role; for None, as many as the job may have.
 
-        `wake` is set by whoever has news for the loop: the groups in work, the follower.
-
-        `end_engine` ends the engine's life for a reason; its launcher starts the next.
+        `wake` is set by the groups in work and by the follower when they have news for the loop.
         """
         self._limits_of = limits_of
         self._limits = limits_of(session.role_ranks)
         self._session = session
         self._queue = queue
+        self._engine = engine
         self._work = work
-        self._progress = progress
         self._fitting = fitting
         self._timeline = timeline
         self._wake = wake
         self._proof = proof
-        self._end_engine = end_engine
         self._begun: dict[int, int] = {}
         """Ticket -> what `proof.num_voided` was when its work began."""
         self._unproven: list[Finished] = []
@@ -131,9 +127,9 @@ class RolloutLoop:
             self._session.ready()
         tickets = [ticket.id for ticket in self._tickets()]
         waiting = None if tickets else self._waiting
-        before, self._reported_tokens = self._reported_tokens, self._progress.tokens
+        before, self._reported_tokens = self._reported_tokens, self._engine.progress.tokens
         self._session.advance(self._reported_tokens - before)
-        stalled = self._progress.stalled_seconds()
+        stalled = self._engine.progress.stalled_seconds()
         self._session.pulse(waiting=waiting, tickets=tickets, still_seconds=stalled, holds=follower.held)
 
     def _claim(self, follower: WeightFollower) -> bool:
@@ -190,8 +186,8 @@ class RolloutLoop:
         stuck = next((error for error in found if error.found_at > self._engine_ended_at), None)
         if stuck is None:
             return
-        self._end_engine(str(stuck))
-        self._progress.restart()
+        self._engine.end(str(stuck))
+        self._engine.progress.restart()
         self._engine_ended_at = time.monotonic()
         sentence = f"{stuck}. It is ended, and started anew."
         _log.warning(sentence)
@@ -223,7 +219,7 @@ class RolloutLoop:
         if isinstance(error, EngineRefused):
             self._refused_since = self._refused_since or now
             if now - self._refused_since > REFUSAL_SECONDS:
-                self._end_engine(str(error))  # it outlives this rank, and would refuse the next one too
+                self._engine.end(str(error))  # it outlives this rank, and would refuse the next one too
                 raise error
         self._claims_again_at = now + RETRY_SECONDS
         told, self._waiting = self._waiting, f"the engine ({type(error).__name__}: {error})"

@@ -17,8 +17,8 @@ from rljob_api.spec.weights import WeightVerification
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Probe
 from rljob_workers.dcs.weights.transport import StagedWeights
-from rljob_workers.engines.base import Engine, EngineCapabilities
-from rljob_workers.rollout.engine_access import EventLoopThread
+from rljob_workers.engines.base import EngineCapabilities
+from rljob_workers.rollout.engine_access import RankEngine
 from rljob_workers.transfer_queue.types import GroupRows
 
 BOUNDS = {"float32": 1e-4, "bfloat16": 5e-2}
@@ -144,10 +144,9 @@ class WeightProof:
     proof.voids(groups, begun)         never to be put; `begun`: num_voided when their work began
     """
 
-    def __init__(self, engine: Engine, events: EventLoopThread, bound: float | None) -> None:
-        """`bound` as in `weight_probe.BOUNDS`; None: what the engine says is believed."""
+    def __init__(self, engine: RankEngine, bound: float | None) -> None:
+        """`bound` as in BOUNDS; None: what the engine says is believed."""
         self._engine = engine
-        self._events = events
         self._bound = bound
         self._expected: StagedWeights | None = None
         self._voided: list[WeightId] = []
@@ -171,7 +170,7 @@ class WeightProof:
             return None
         assert expected.probe is not None
         assert self._bound is not None
-        found = self._events.call(self._engine.score(expected.probe.tokens, deadline=deadline))
+        found = self._engine.call(self._engine.client.score(expected.probe.tokens, deadline=deadline))
         problem = difference(found, expected.probe, self._bound)
         if problem is None:
             self._expected = None
