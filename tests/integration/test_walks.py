@@ -1,0 +1,33 @@
+"""The budget of four ways through the code: how many files a reader passes, and how many calls lead from one to another.
+
+`scripts/count-walks --pairs WAY` says which they are. Lower a figure when a way has become shorter; raise none without
+a reason in the commit. A way differs by some calls from run to run, on a busy machine more: the budget has room for that.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts/count-walks"
+BUDGET = {
+    "sample": {"files": 57, "calls": 265},
+    "weight": {"files": 44, "calls": 115},
+    "reference": {"files": 108, "calls": 600},
+    "actor": {"files": 130, "calls": 720},
+}
+
+
+@pytest.mark.timeout(240)
+def test_no_way_has_become_longer() -> None:
+    counted = subprocess.run([SCRIPT, "--output", "json"], stdout=subprocess.PIPE, check=True, text=True)
+    found = json.loads(counted.stdout)
+    assert found.keys() == BUDGET.keys()
+    beyond = {
+        f"{way}: {count} {unit}, {BUDGET[way][unit]} at most"
+        for way, figures in found.items()
+        for unit, count in figures.items()
+        if count > BUDGET[way][unit]
+    }
+    assert beyond == set()
