@@ -4,7 +4,6 @@ A turn waits a bounded time for an answer; a late answer wakes the job. A coordi
 backoff. What follows from its silence is decided by the core.
 """
 
-import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -146,8 +145,8 @@ ASK_AGAIN_SECONDS = (1.0, 30.0)
 is announced, and there may be many that do not."""
 
 
-class JobCoordinator:
-    """One job's."""
+class JobCoordinator(CoordinatorFollower):
+    """One job's. Whatever happens after its first answer and may need a decision wakes the job."""
 
     def __init__(
         self,
@@ -157,62 +156,51 @@ class JobCoordinator:
         metrics: Metrics,
         clock: Callable[[], float],
     ) -> None:
-        self.link = link
+        super().__init__(link, _limits(), clock)
         self._wake = wake
         self._contact = contact
         self._metrics = metrics
-        self._follower = CoordinatorFollower(link, self, _pace(), clock)
-        self._told: deque[CoordinatorEvent] = deque(maxlen=MOST_TOLD)
+        self._unreported: deque[CoordinatorEvent] = deque(maxlen=MOST_TOLD)
 
     @property
     def ask_again_seconds(self) -> float:
-        """In how long to look unasked, where there was no answer. While a question is open its end wakes the job."""
-        if self._follower.is_asking:
+        """In how long to look unasked, where there was no answer. While a request is open its end wakes the job."""
+        if self.is_asking:
             return ASK_AGAIN_SECONDS[1]
-        return backoff_seconds(self._follower.unanswered, *ASK_AGAIN_SECONDS)
-
-    async def status(self) -> CoordinatorStatus | None:
-        """What it sees; None if it does not say so soon, then its answer wakes the job.
-
-        Whatever happens after its first answer and may need a decision wakes the job, too.
-        """
-        return await self._follower.status()
-
-    async def close(self) -> None:
-        """Asks and listens no more."""
-        await self._follower.close()
-
-    def hear(self, events: Sequence[CoordinatorEvent]) -> None:
-        """Wakes the job, whose turn takes from here what is to be told."""
-        since = time.time() - RETOLD_SECONDS
-        self._told.extend(event for event in events if event.at >= since and event.kind in TOLD)
-        self._wake(urgency_of_events(events))
+        return backoff_seconds(self.unanswered, *ASK_AGAIN_SECONDS)
 
     def take_told(self, status: RLJobStatus) -> list[Event]:
-        """What it has told since this was asked last, and the user of a job of this status should know."""
-        taken = [told(event, status) for event in self._told]
-        self._told.clear()
+        """Events since the last call that the user of a job of this status should know."""
+        taken = [told(event, status) for event in self._unreported]
+        self._unreported.clear()
         return [event for event in taken if event is not None]
 
-    def note_request(self, what: str, error: CoordinatorError | None) -> None:
-        """Counts it. The status says whether it can be reached: where only events do not come, it is asked for that."""
+    def receive(self, events: Sequence[CoordinatorEvent]) -> None:
+        """Wakes the job, whose turn reports them."""
+        since = time.time() - RETOLD_SECONDS
+        self._unreported.extend(event for event in events if event.at >= since and event.kind in TOLD)
+        self._wake(urgency_of_events(events))
+
+    def request_ended(self, what: str, error: CoordinatorError | None) -> None:
+        """Counts it. Only status requests decide whether it is out of reach: without events its status is requested."""
         if what == "status" and error is None:
             self._contact.heard()
         elif what == "status" and error is not None:
-            self._contact.refused(error, self._follower.took_seconds)
+            self._contact.refused(error, self.took_seconds)
         self._metrics.coordinator_requests.labels(what, "ok" if error is None else type(error).__name__).inc()
 
-    def wake(self, seen: CoordinatorStatus | None) -> None:
-        """Wakes the job by an answer that no turn has waited for."""
+    def answered_late(self, seen: CoordinatorStatus | None) -> None:
+        """Wakes the job."""
         self._wake(Urgency.PROGRESS if seen is None else urgency_of_status(seen))
 
 
-def _pace() -> FollowerLimits:
+def _limits() -> FollowerLimits:
     return FollowerLimits(
         patience_seconds=PATIENCE_SECONDS,
         first_patience_seconds=FIRST_PATIENCE_SECONDS,
-        wait_seconds=lambda: WAIT_SECONDS * random.uniform(0.8, 1.0),
-        retry_seconds=lambda failures: backoff_seconds(failures, *RETRY_SECONDS) * random.uniform(0.7, 1.0),
+        wait_seconds=WAIT_SECONDS,
+        retry_seconds=RETRY_SECONDS,
+        spread=True,
         quiet=QUIET,
         look_back=LOOK_BACK,
         status_seconds=STATUS_SECONDS,

@@ -118,6 +118,8 @@ class Journal:
         self._started_at = time.time()
         self.status = status
         """As last persisted."""
+        self.queue: QueueObservation | None = None
+        """As last observed."""
 
     def persist(self, decision: Decision) -> None:
         """Durably where something was decided; progress now and then."""
@@ -155,9 +157,9 @@ class Journal:
         self._folder.append_event(line)
         self._view.event(line)
 
-    def hear(self, event: CoordinatorEvent, queue: QueueObservation | None) -> None:
-        """An event of the coordinator. A step that is told twice is written once."""
-        line = step_line(event, queue) if event.kind is EventKind.STEP_TRAINED else None
+    def record(self, event: CoordinatorEvent) -> None:
+        """An event of the coordinator. A step that is replayed is written once."""
+        line = step_line(event, self.queue) if event.kind is EventKind.STEP_TRAINED else None
         if line is not None and self._folder.append_step(line):
             self._view.step(line)
         ours = told(event, self.status)

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 import httpx
 
@@ -21,7 +19,7 @@ from rljob_api.spec import RLJob
 from rljob_api.status import Phase, RLJobStatus
 from rljob_api.wire.epochs import EpochRequest
 from rljob_api.wire.identity import Endpoints
-from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, QueueObservation
+from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus
 from rljob_api.wire.processes import preloads_of
 from rljob_operator.coordinator_client.follower import QUIET, CoordinatorFollower, FollowerLimits
 from rljob_operator.coordinator_client.link import (
@@ -84,23 +82,10 @@ def follow(asked: Callable[[], None]) -> None:
 
 
 class LocalTransport:
-    """Connections are made when they are needed, and closed at the end of the `async with`."""
+    """To the coordinator of this run, by a client that is opened and closed by its caller."""
 
-    def __init__(self, endpoints: Endpoints) -> None:
-        # Environment proxies are not asked: the coordinator is on this machine.
-        self._http = httpx.AsyncClient(
-            base_url=endpoints.coordinator, headers={"X-RLJob-Token": endpoints.token}, trust_env=False
-        )
-
-    async def __aenter__(self) -> Self:
-        """Opens nothing yet."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Closes all connections."""
-        await self._http.aclose()
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
 
     async def send(self, method: str, path: str, body: str | None, timeout: float, most_bytes: int) -> bytes:
         """The body of a good answer."""
@@ -113,6 +98,13 @@ class LocalTransport:
         if answer.is_error:
             raise CoordinatorRefused(f"{method} {path}: {answer.status_code} {answer.text[:500]}")
         return answer.content
+
+
+def coordinator_client(endpoints: Endpoints) -> httpx.AsyncClient:
+    """Connects when it is used. Environment proxies are not asked: the coordinator is on this machine."""
+    return httpx.AsyncClient(
+        base_url=endpoints.coordinator, headers={"X-RLJob-Token": endpoints.token}, trust_env=False
+    )
 
 
 PATIENCE_SECONDS = 0.25
@@ -128,38 +120,36 @@ EVENTS_RETRY_SECONDS = 0.1
 FOLLOWER_LIMITS = FollowerLimits(
     patience_seconds=PATIENCE_SECONDS,
     first_patience_seconds=PATIENCE_SECONDS,
-    wait_seconds=lambda: WAIT_SECONDS,
-    retry_seconds=lambda _: EVENTS_RETRY_SECONDS,
+    wait_seconds=WAIT_SECONDS,
+    retry_seconds=(EVENTS_RETRY_SECONDS, EVENTS_RETRY_SECONDS),
 )
 """Steps are written down as they come: no event is held back."""
 
 
-class RunListener:
-    """The owner of a run's `CoordinatorFollower`."""
+class RunFollower(CoordinatorFollower):
+    """Writes events into the journal as they arrive, and wakes the supervisor."""
 
-    def __init__(self, journal: Journal, wake: Callable[[], None], answered: Callable[[], None]) -> None:
-        """`answered`: the coordinator has said something, whatever it was."""
+    def __init__(self, link: CoordinatorLink, journal: Journal, watchdog: Watchdog, wake: asyncio.Event) -> None:
+        super().__init__(link, FOLLOWER_LIMITS)
         self._journal = journal
+        self._watchdog = watchdog
         self._wake = wake
-        self._answered = answered
-        self.queue: QueueObservation | None = None
-        """As last told."""
 
-    def hear(self, events: Sequence[CoordinatorEvent]) -> None:
-        """Writes them down."""
+    def receive(self, events: Sequence[CoordinatorEvent]) -> None:
+        """Steps and publications are no cause for a turn."""
         for event in events:
-            self._journal.hear(event, self.queue)
+            self._journal.record(event)
         if any(event.kind not in QUIET for event in events):
-            self._wake()
+            self._wake.set()
 
-    def note_request(self, _what: str, error: CoordinatorError | None) -> None:
+    def request_ended(self, _what: str, error: CoordinatorError | None) -> None:
         """A refusal is an answer, too."""
         if not isinstance(error, CoordinatorUnreachable):
-            self._answered()
+            self._watchdog.heard(COORDINATOR)
 
-    def wake(self, _seen: CoordinatorStatus | None) -> None:
-        """An answer that was not waited for."""
-        self._wake()
+    def answered_late(self, _seen: CoordinatorStatus | None) -> None:
+        """The next turn reads it."""
+        self._wake.set()
 
 
 RETRY_SECONDS = 0.05
@@ -197,7 +187,6 @@ class Supervisor:
         status, event = begin(last, wanted_replicas(self._replicas, self._autoscaling, last), time.time())
         self._journal = Journal(folder, view, status)
         self._journal.begin(status, event)
-        self._listener = RunListener(self._journal, self._wake.set, self._coordinator_answered)
         self._watchdog = Watchdog(
             self._infrastructure,
             self._pods,
@@ -213,9 +202,9 @@ class Supervisor:
     async def run(self) -> RunOutcome:
         """Until the job is over; leaves no process behind."""
         follow(self._interrupt)
-        async with LocalTransport(self._services.endpoints) as transport:
-            self._link = CoordinatorLink(transport)
-            self._follower = CoordinatorFollower(self._link, self._listener, FOLLOWER_LIMITS)
+        async with coordinator_client(self._services.endpoints) as http:
+            self._link = CoordinatorLink(LocalTransport(http))
+            self._follower = RunFollower(self._link, self._journal, self._watchdog, self._wake)
             try:
                 # The parent's imports take longest, so it comes first; the Redis servers are up before anybody asks.
                 await self._infrastructure.start(
@@ -286,11 +275,8 @@ class Supervisor:
             return None
         seen = await self._follower.status()
         if seen is not None:
-            self._listener.queue = seen.queue
+            self._journal.queue = seen.queue
         return seen
-
-    def _coordinator_answered(self) -> None:
-        self._watchdog.heard(COORDINATOR)
 
     async def _carry_out(self, action: Action) -> None:
         match action:

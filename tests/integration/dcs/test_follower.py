@@ -8,26 +8,21 @@ from dataclasses import replace
 
 from rljob_api.names import Role
 from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, ServerState
-from rljob_operator.coordinator_client.follower import CoordinatorFollower
-from rljob_operator.coordinator_client.link import CoordinatorError, CoordinatorLink, CoordinatorTransport
-from rljob_operator.local.supervisor import FOLLOWER_LIMITS, LocalTransport
+from rljob_operator.coordinator_client.follower import CoordinatorFollower, FollowerLimits
+from rljob_operator.coordinator_client.link import CoordinatorLink, CoordinatorTransport
+from rljob_operator.local.supervisor import FOLLOWER_LIMITS, LocalTransport, coordinator_client
 from tests.integration.dcs.world import World, eventually
 
 
-class Heard:
-    """What was heard."""
+class Follower(CoordinatorFollower):
+    """Keeps the ids of what it receives."""
 
-    def __init__(self) -> None:
+    def __init__(self, link: CoordinatorLink, limits: FollowerLimits) -> None:
+        super().__init__(link, limits)
         self.ids: list[int] = []
 
-    def hear(self, events: Sequence[CoordinatorEvent]) -> None:
+    def receive(self, events: Sequence[CoordinatorEvent]) -> None:
         self.ids += [event.id for event in events]
-
-    def note_request(self, what: str, error: CoordinatorError | None) -> None:
-        """Of no interest."""
-
-    def wake(self, seen: CoordinatorStatus | None) -> None:
-        """Of no interest."""
 
 
 class LateLink(CoordinatorLink):
@@ -46,12 +41,9 @@ class LateLink(CoordinatorLink):
 
 
 async def follow(world: World) -> list[int]:
-    heard = Heard()
-    async with LocalTransport(world.endpoints) as transport:
-        link = LateLink(transport)
-        follower = CoordinatorFollower(
-            link, heard, replace(FOLLOWER_LIMITS, patience_seconds=100.0, first_patience_seconds=0.0)
-        )
+    async with coordinator_client(world.endpoints) as http:
+        link = LateLink(LocalTransport(http))
+        follower = Follower(link, replace(FOLLOWER_LIMITS, patience_seconds=100.0, first_patience_seconds=0.0))
         follower.listen_after(0)
         assert await follower.status() is None
 
@@ -59,7 +51,7 @@ async def follow(world: World) -> list[int]:
         await link.is_answered.wait()
         world.register(Role.ACTOR)
         newest = world.events()[-1].id
-        while newest not in heard.ids:
+        while newest not in follower.ids:
             await asyncio.sleep(0.01)
         link.may_come.set()
         while (late := await follower.status()) is None:
@@ -77,10 +69,10 @@ async def follow(world: World) -> list[int]:
         await asyncio.to_thread(eventually, lambda: world.status().server is ServerState.OPEN, "an open server")
         await asyncio.to_thread(world.register, Role.ADVANTAGES)
         newest = (await asyncio.to_thread(world.events))[-1].id
-        while newest not in heard.ids:
+        while newest not in follower.ids:
             await asyncio.sleep(0.01)
         await follower.close()
-    return heard.ids
+    return follower.ids
 
 
 def test_every_event_is_heard_once(world: World) -> None:

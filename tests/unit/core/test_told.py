@@ -108,7 +108,7 @@ def test_both_sinks_tell_what_the_coordinator_tells(kind: str) -> None:
     now = time.time()
     folder, server = Heard(), Server()
     journal = Journal(cast(Any, folder), cast(Any, folder), RLJobStatus())
-    journal.hear(event(kind, now + 1), None)
+    journal.record(event(kind, now + 1))
     ours = told(event(kind, now + 1), RLJobStatus())
     assert ours is not None
     asyncio.run(Events(cast(Api, server), "o").emit(KEY, JOB, record_of(ours), ours.once))
