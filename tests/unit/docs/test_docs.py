@@ -1,4 +1,4 @@
-"""What the pages show works: manifests are valid, commands take what they are given, links lead somewhere."""
+"""What the pages show works: manifests are valid, commands take what they are given, links and files are there."""
 
 import re
 import shlex
@@ -12,7 +12,22 @@ from click.testing import CliRunner
 from rljob_cli.main import SUBCOMMANDS, cli
 
 ROOT = Path(__file__).parents[3]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TOUR = ROOT / "docs/architecture.md"
+OF_MAINTAINERS = [TOUR, *sorted((ROOT / "docs/protocols").glob("*.md"))]
+
+PACKAGES = (
+    "crds",
+    "operator",
+    "cli",
+    "workers",
+    "workers/rljob_workers",
+    "operator/rljob_operator",
+    "crds/rljob_api",
+    "cli/rljob_cli",
+    ".",
+)
+"""Where the files that a page of `OF_MAINTAINERS` names may lie."""
 
 MENTIONED: tuple[list[str], ...] = ([], ["--audit"], ["--output", "json"], ["--off"])
 """Arguments of commands that the text only tells of."""
@@ -20,6 +35,7 @@ MENTIONED: tuple[list[str], ...] = ([], ["--audit"], ["--output", "json"], ["--o
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _INLINE = re.compile(r"`((?:rljob|make) [^`]+)`")
+_FILE = re.compile(r"`([\w./]+(?:\.py|\.lua|/))`")
 
 
 def blocks(kind: str) -> list[tuple[Path, str]]:
@@ -120,3 +136,19 @@ def test_links_lead_somewhere(page: Path) -> None:
         if anchor:
             headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
             assert anchor in [heading.lower().replace(" ", "-") for heading in headings], link
+
+
+def named_files(page: Path) -> set[str]:
+    """Modules, Lua files and folders of the source; others begin with a slash or a folder of a run."""
+    return {file for file in _FILE.findall(page.read_text()) if not file.startswith("/")} - {"logs/", "reference/"}
+
+
+@pytest.mark.parametrize("page", OF_MAINTAINERS, ids=lambda page: page.name)
+def test_files_of_the_source_that_pages_name_are_there(page: Path) -> None:
+    assert named_files(page)
+    missing = {file for file in named_files(page) if not any((ROOT / package / file).exists() for package in PACKAGES)}
+    assert missing == set()
+
+
+def test_the_tour_is_short() -> None:
+    assert len(TOUR.read_text().split()) <= 1500

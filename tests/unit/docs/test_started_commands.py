@@ -79,7 +79,7 @@ def recipes() -> str:
 
 
 def texts() -> str:
-    pages = [ROOT / "README.md", ROOT / "Makefile", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [ROOT / "README.md", ROOT / "Makefile", *sorted((ROOT / "docs").rglob("*.md"))]
     return recipes() + "".join(page.read_text() for page in pages)
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.helm.exported import EXPORTED, base
 
 ROOT = Path(__file__).parents[3]
-PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])
 KNOWN = {base(series) for series in EXPORTED}
 
 _HEAD = re.compile(r"^\|[^|]*`(rljob_\w*)`[^|]*\|")
@@ -33,7 +33,7 @@ def of_tables(page: str) -> Iterator[str]:
 
 def of_text(page: str) -> set[str]:
     """Names that stand in full, without those of our packages."""
-    packages = {"rljob_api", "rljob_operator", "rljob_workers", "rljob_cli", "rljob_pod"}
+    packages = {"rljob_api", "rljob_operator", "rljob_workers", "rljob_cli", "rljob_pod", "rljob_transfer_queue"}
     return {name for name in _WHOLE.findall(page) if name not in packages and not name.endswith("_")}
 
 

@@ -1,1 +1,1 @@
-"""TransferQueue: columnar, streaming hand-over of samples between the roles. See `docs/architecture.md`."""
+"""TransferQueue: columnar, streaming hand-over of samples between the roles. See `docs/protocols/queue.md`."""
