@@ -1,7 +1,7 @@
-"""The budget of four ways through the code: how many files a reader passes, and how many calls lead from one to another.
+"""The budget of four ways through the code: files that a reader passes, and calls that lead from one to another.
 
 `scripts/count-walks --pairs WAY` says which they are. Lower a figure when a way has become shorter; raise none without
-a reason in the commit. A way differs by some calls from run to run, on a busy machine more: the budget has room for that.
+a reason in the commit. A way differs by some calls from run to run, more on a busy machine: the budget has room for it.
 """
 
 import json
