@@ -177,7 +177,7 @@ def test_a_claim_that_was_given_up_and_comes_after_a_later_one_takes_nothing(
     """Also where the later one found nothing."""
     job = make_job(batch=2)
     forward = job.client(Role.ACTOR_FWD)
-    control, sent = forward._access.control, []
+    control, sent = forward._control, []
 
     def lose(name: str, *args: Any, **_: Any) -> list[Any]:
         sent.append((name, args))
@@ -191,7 +191,7 @@ def test_a_claim_that_was_given_up_and_comes_after_a_later_one_takes_nothing(
     assert isinstance(forward.claim(LOG_PROBS.name, range(1), 99, timeout=0), NotReady)
     job.put(job.tickets(2))
     with pytest.raises(Fenced, match=r"call 1 of \w+ comes after its call 2"):
-        late._access.control.change(name, *args, deadline=0.0, waiting="a test")
+        late._control.change(name, *args, deadline=0.0, waiting="a test")
     late.close()
     assert len(claimed(forward, LOG_PROBS.name)) == 2
 
@@ -209,7 +209,7 @@ def test_rows_whose_bytes_did_not_come_and_that_could_not_be_given_back_come_wit
         raise StorageUnreachable("a test")
 
     with monkeypatch.context() as patch:
-        patch.setattr(forward._access.units, "fetch", lose_both)
+        patch.setattr(forward._units, "fetch", lose_both)
         assert isinstance(forward.claim(LOG_PROBS.name, range(1), 100, timeout=0), NotReady)
     job.servers.control.start()
     job.admin.open_server(0)
@@ -225,7 +225,7 @@ def test_a_claim_whose_unit_goes_with_the_control_redis_is_answered(
     job = make_job(batch=2, timing=IMPATIENT)
     job.put(job.tickets(2))
     forward, servers = job.client(Role.ACTOR_FWD), (job.servers.control, *job.servers.units)
-    fetch = forward._access.units.fetch
+    fetch = forward._units.fetch
 
     def lose_and_fetch(*args: Any, **kwargs: Any) -> dict[str, Jagged]:
         for server in servers:
@@ -233,7 +233,7 @@ def test_a_claim_whose_unit_goes_with_the_control_redis_is_answered(
         return fetch(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(forward._access.units, "fetch", lose_and_fetch)
+        patch.setattr(forward._units, "fetch", lose_and_fetch)
         answer = forward.claim(LOG_PROBS.name, range(1), 100, timeout=0)
     assert isinstance(answer, NotReady)
     assert "storage unit" in answer.waiting_for

@@ -528,7 +528,7 @@ class World:
 
 def repeat_some_calls(client: TransferQueueClient, random: Random, history: History) -> None:
     """As if the reply of every fifth call had been lost: the call comes again and must get the first answer."""
-    change = client._access.control.change
+    change = client._control.change
 
     def twice(*args: Any, **kwargs: Any) -> list[Any]:
         first = change(*args, **kwargs)
@@ -538,7 +538,7 @@ def repeat_some_calls(client: TransferQueueClient, random: Random, history: Hist
                 history.broken.append(f"{args[0]} came twice and got {again[1:]!r} after {first[1:]!r}")
         return first
 
-    client._access.control.change = twice  # type: ignore[method-assign]
+    client._control.change = twice  # type: ignore[method-assign]
 
 
 def describe(world: World) -> str:

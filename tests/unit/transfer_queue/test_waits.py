@@ -1,10 +1,8 @@
 """How often a waiting client asks: a notice or an old answer makes it ask, a turn of its role does not."""
 
-from collections.abc import Callable
-
 import pytest
 
-from rljob_workers.transfer_queue.control.connection import RECHECK_SECONDS, Attempt, Notices, Polling, Waits
+from rljob_workers.transfer_queue.control.connection import RECHECK_SECONDS, Notices, Polling, Wait
 from tests.clock import Clock
 
 
@@ -31,10 +29,6 @@ class Listened(Notices):
     def close(self) -> None: ...
 
 
-def turns(waits: Waits, ask: Callable[[float], Attempt[str]], count: int, question: object = "same") -> list[str]:
-    return [waits.first_final("task", question, ask, 0.2) for _ in range(count)]
-
-
 class Queue:
     """Says `not yet` so many times."""
 
@@ -43,15 +37,25 @@ class Queue:
         self.stands = stands
         self.asked = 0
 
-    def __call__(self, deadline: float) -> Attempt[str]:
-        self.asked += 1
-        return Attempt("rows", True) if self.asked > self.not_yet else Attempt("not yet", False, self.stands)
+    def ask(self, wait: Wait[str], question: object = "same") -> str:
+        """As a claim does."""
+        wait.begin(question, 0.2)
+        while wait.may_ask():
+            self.asked += 1
+            if self.asked > self.not_yet:
+                return "rows"
+            wait.not_yet("not yet", stands=self.stands)
+        return wait.answer
+
+
+def turns(wait: Wait[str], queue: Queue, count: int, question: object = "same") -> list[str]:
+    return [queue.ask(wait, question) for _ in range(count)]
 
 
 def test_what_is_there_is_asked_for_once_and_nobody_listens() -> None:
     clock = Clock()
     notices, queue = Listened(clock), Queue(0)
-    assert turns(Waits(notices, clock), queue, 3) == ["rows"] * 3
+    assert turns(Wait(notices, "task", clock), queue, 3) == ["rows"] * 3
     assert queue.asked == 3
     assert not notices.listens
 
@@ -59,21 +63,21 @@ def test_what_is_there_is_asked_for_once_and_nobody_listens() -> None:
 def test_who_begins_to_listen_asks_again_since_something_may_have_come_meanwhile() -> None:
     clock = Clock()
     queue = Queue(1)
-    assert turns(Waits(Listened(clock), clock), queue, 1) == ["rows"]
+    assert turns(Wait(Listened(clock), "task", clock), queue, 1) == ["rows"]
     assert clock.now == 100.0
 
 
 def test_a_notice_is_answered_at_once() -> None:
     clock = Clock()
     queue = Queue(2)
-    assert turns(Waits(Listened(clock, 0.05), clock), queue, 1) == ["rows"]
+    assert turns(Wait(Listened(clock, 0.05), "task", clock), queue, 1) == ["rows"]
     assert clock.now == pytest.approx(100.05)
 
 
 def test_without_a_notice_the_answer_stands_over_many_turns() -> None:
     clock = Clock()
     queue = Queue(1000)
-    assert turns(Waits(Listened(clock), clock), queue, 50) == ["not yet"] * 50
+    assert turns(Wait(Listened(clock), "task", clock), queue, 50) == ["not yet"] * 50
     assert clock.now == pytest.approx(110.0)
     assert queue.asked <= 2 + 10 / RECHECK_SECONDS
 
@@ -81,30 +85,30 @@ def test_without_a_notice_the_answer_stands_over_many_turns() -> None:
 def test_a_notice_between_two_turns_is_not_missed() -> None:
     clock = Clock()
     queue = Queue(2)
-    waits = Waits(Listened(clock, 0.3), clock)
-    assert turns(waits, queue, 1) == ["not yet"]
+    wait = Wait[str](Listened(clock, 0.3), "task", clock)
+    assert turns(wait, queue, 1) == ["not yet"]
     clock.sleep(0.2)
-    assert turns(waits, queue, 1) == ["rows"]
+    assert turns(wait, queue, 1) == ["rows"]
 
 
 def test_another_question_is_asked_at_once() -> None:
     clock = Clock()
     queue = Queue(2)
-    waits = Waits(Listened(clock), clock)
-    assert turns(waits, queue, 1, "version 3") == ["not yet"]
-    assert turns(waits, queue, 1, "version 4") == ["rows"]
+    wait = Wait[str](Listened(clock), "task", clock)
+    assert turns(wait, queue, 1, "version 3") == ["not yet"]
+    assert turns(wait, queue, 1, "version 4") == ["rows"]
     assert clock.now == pytest.approx(100.2)
 
 
 def test_what_a_broken_connection_said_does_not_stand() -> None:
     clock = Clock()
     queue = Queue(4, stands=False)
-    assert turns(Waits(Listened(clock), clock), queue, 1) == ["rows"]
+    assert turns(Wait(Listened(clock), "task", clock), queue, 1) == ["rows"]
     assert clock.now < 100.1
 
 
 def test_polling_asks_again_and_again() -> None:
     clock = Clock()
     queue = Queue(5)
-    assert turns(Waits(Polling(clock.sleep), clock), queue, 1) == ["rows"]
+    assert turns(Wait(Polling(clock.sleep), "task", clock), queue, 1) == ["rows"]
     assert queue.asked == 6

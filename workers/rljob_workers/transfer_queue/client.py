@@ -1,16 +1,23 @@
 """The queue as a rank sees it: tickets and groups in, claims and results, training batches.
 
-For the roles, one per rank, used from one thread. Bytes go through `storage`; every decision is one Lua function on the
-control Redis; between the two nothing of this client is part of the queue. Knows no weights, models or coordinator.
+For the roles, one per rank, used from one thread. Every decision is one Lua function on the control Redis; bytes go
+through `storage`. A put stores bytes, then commits: one that dies in between leaves bytes that the coordinator sweeps.
+A claim takes rows, then fetches: rows whose bytes do not arrive are handed back. Knows no weights, models or
+coordinator.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from rljob_api.failpoints import failpoint
 from rljob_api.names import RolloutId, partition_name
 from rljob_api.spec.queue import Waiting
 from rljob_api.spec.training import ClaimPolicy
@@ -18,17 +25,36 @@ from rljob_api.wire.identity import Endpoints, Life, WeightId
 from rljob_workers.tensors.jagged import Column, Jagged, join
 from rljob_workers.transfer_queue.control.connection import (
     Argument,
-    Attempt,
     Clock,
+    ControlConnection,
     Notices,
     Polling,
     Sleep,
+    StaleUnit,
     Subscription,
-    Waits,
+    Wait,
 )
-from rljob_workers.transfer_queue.errors import AttemptsExhausted, ControlUnreachable, LeaseLost, NotOpen, TicketLost
-from rljob_workers.transfer_queue.row_format import pack_weights
-from rljob_workers.transfer_queue.transactions import Claims, Commits, LifeAccess, Store
+from rljob_workers.transfer_queue.control.library import library
+from rljob_workers.transfer_queue.errors import (
+    AttemptsExhausted,
+    ControlUnreachable,
+    CorruptChunk,
+    LeaseLost,
+    NotOpen,
+    RowsLost,
+    StorageFull,
+    StorageUnreachable,
+    TicketLost,
+)
+from rljob_workers.transfer_queue.row_format import (
+    ChunkIds,
+    ChunkRef,
+    ClaimedRows,
+    field_arguments,
+    pack_weights,
+    parse_claim,
+)
+from rljob_workers.transfer_queue.storage import StorageUnits
 from rljob_workers.transfer_queue.types import (
     Batch,
     Claim,
@@ -44,6 +70,13 @@ from rljob_workers.transfer_queue.types import (
     parse_tickets,
     table_of_draws,
 )
+
+EXPLAIN_SECONDS = 2.0
+"""An answer which fields a training batch waits for is repeated for so long."""
+
+
+LOST_ROWS_PAUSE_SECONDS = 0.1
+"""Before rows whose bytes are gone are asked for again; the coordinator has them made anew meanwhile."""
 
 
 def check_group(group: GroupRows, shape: QueueShape) -> None:
@@ -82,6 +115,16 @@ def pack_group_weights(groups: Sequence[GroupRows]) -> bytes:
     return b"".join(pack_weights(group.oldest, group.newest) for group in groups)
 
 
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """Columns of one commit: its arguments are `head`, then what was stored of `fields`, made by `weight`."""
+
+    head: Sequence[Argument]
+    columns: Mapping[str, Column]
+    fields: Sequence[str]
+    weight: WeightId | None
+
+
 class TransferQueueClient:
     """One life's access to the queue.
 
@@ -108,35 +151,44 @@ class TransferQueueClient:
         `counters`: where the bytes that were put and got are counted.
         """
         self._shape = shape
+        self._life = life
         self._timing = timing
+        self._clock = clock
+        self._sleep = sleep
         self._tasks = {task.name: task for task in shape.tasks}
-        self._access = LifeAccess(
-            endpoints,
-            shape,
-            life,
+        self._control = ControlConnection(
+            endpoints.control_redis, library(shape), timing=timing, clock=clock, sleep=sleep
+        )
+        self._units = StorageUnits(
+            endpoints.storage_units,
+            life.epoch,
+            life.incarnation,
             checksums=checksums,
-            counters={} if counters is None else counters,
             timing=timing,
             clock=clock,
             sleep=sleep,
         )
-        self._commits = Commits(self._access)
-        self._claims = Claims(self._access)
         self._notices: Notices = (
             Polling(sleep)
             if waiting is Waiting.POLL
             else Subscription(endpoints.control_redis, timing=timing, clock=clock, sleep=sleep)
         )
-        self._waits = Waits(self._notices, clock)
-
-    @property
-    def seen_seq(self) -> int:
+        self._ticket_wait = Wait[Withheld](self._notices, "tickets", clock)
+        self._waits = {task.name: Wait[NotReady](self._notices, task.name, clock) for task in shape.tasks}
+        self._counters = {} if counters is None else counters
+        self._calls = 0
+        self._chunk_ids = ChunkIds(life.incarnation)
+        self._unconfirmed_leases: list[str] = []
+        """Leases that the control Redis may have given without an answer: the next claim ends them."""
+        self._explained: tuple[float, str, str] = (float("-inf"), "", "")
+        """When, of what, and what was missing for it."""
+        self.seen_seq = 0
         """Highest seq that any answer has shown; sent with beats."""
-        return self._access.seen_seq
 
     def close(self) -> None:
         """Ends all connections; may be called twice."""
-        self._access.close()
+        self._control.close()
+        self._units.close()
         self._notices.close()
 
     # --- tickets -------------------------------------------------------------------------------------------------
@@ -147,20 +199,19 @@ class TransferQueueClient:
             raise ValueError(f"limit: {limit} tickets cannot be claimed. Ask for at least 1.")
 
         question = (holds.lineage, holds.version, limit)
-
-        def ask(deadline: float) -> Attempt[list[Ticket] | Withheld]:
+        wait = self._ticket_wait
+        wait.begin(question, timeout)
+        while wait.may_ask():
+            until = wait.deadline + self._timing.claim_patience_seconds
             try:
-                until = deadline + self._timing.claim_patience_seconds
-                reply = self._access.change(
-                    "claim_tickets", *question, deadline=until, waiting=f"{self} waits for tickets"
-                )
+                reply = self._change("claim_tickets", *question, deadline=until, waiting=f"{self} waits for tickets")
             except (ControlUnreachable, NotOpen):
-                return Attempt(Withheld.CLOSED, is_final=False, stands=False)
-            if reply[0] == b"W":
-                return Attempt(Withheld(reply[1].decode()), is_final=False)
-            return Attempt(parse_tickets(reply[1]), is_final=True)
-
-        return self._waits.first_final("tickets", question, ask, timeout)
+                wait.not_yet(Withheld.CLOSED, stands=False)
+                continue
+            if reply[0] != b"W":
+                return parse_tickets(reply[1])
+            wait.not_yet(Withheld(reply[1].decode()))
+        return wait.answer
 
     def put_groups(self, groups: Sequence[GroupRows]) -> list[bool]:
         """Makes whole groups part of the queue, all in one commit.
@@ -170,18 +221,20 @@ class TransferQueueClient:
         for group in groups:
             check_group(group, self._shape)
         order = sorted(range(len(groups)), key=lambda place: groups[place].ticket.rollout_id)
-        sections = by_partition([groups[place] for place in order])
+        by_rollout = by_partition([groups[place] for place in order])
         fields = self._shape.generated_fields
-
-        def arguments(store: Store) -> list[Argument]:
-            packed: list[Argument] = [len(sections)]
-            for rollout_id, members in sections.items():
-                packed += (rollout_id, pack_places(members), pack_group_weights(members))
-                packed += store(joined_columns(members, fields), fields, None)
-            return packed
-
-        names = ", ".join(partition_name(rollout_id) for rollout_id in sections)
-        verdicts = self._commits.commit("put_groups", arguments, f"{self} puts {len(groups)} groups of {names}")[0]
+        sections = [
+            _Section(
+                (rollout_id, pack_places(members), pack_group_weights(members)),
+                joined_columns(members, fields),
+                fields,
+                None,
+            )
+            for rollout_id, members in by_rollout.items()
+        ]
+        names = ", ".join(map(partition_name, by_rollout))
+        waiting = f"{self} puts {len(groups)} groups of {names}"
+        [verdicts, *_], _ = self._commit("put_groups", [len(sections)], sections, waiting)
         accepted = [False] * len(groups)
         for place, verdict in zip(order, verdicts.decode(), strict=True):
             accepted[place] = verdict == "1"
@@ -191,7 +244,7 @@ class TransferQueueClient:
         """Hands tickets back. `killed`: an engine died working on them, so their prompts become suspects."""
         if tickets:
             ids = [ticket.id for ticket in tickets]
-            self._access.change("return_tickets", int(killed), *ids, waiting=f"{self} returns {len(ids)} tickets")
+            self._change("return_tickets", int(killed), *ids, waiting=f"{self} returns {len(ids)} tickets")
 
     def redraw(self, ticket: Ticket, reason: str) -> Ticket:
         """Closes this attempt and draws the next prompt for the same group.
@@ -200,7 +253,7 @@ class TransferQueueClient:
         AttemptsExhausted beyond maxAttempts.
         """
         where = f"group {ticket.group} of {partition_name(ticket.rollout_id)}"
-        reply = self._access.change("redraw", ticket.id, waiting=f"{self} draws {where} anew")
+        reply = self._change("redraw", ticket.id, waiting=f"{self} draws {where} anew")
         if reply[0] == b"X":
             raise AttemptsExhausted(
                 f"rollout.maxAttempts: {where} was drawn {reply[1]} times, as often as allowed; the last draw (prompt"
@@ -216,16 +269,14 @@ class TransferQueueClient:
         Raises TicketLost as `redraw` does.
         """
         where = f"group {ticket.group} of {partition_name(ticket.rollout_id)}"
-        reply = self._access.change("pass_over", ticket.id, waiting=f"{self} passes over a prompt of {where}")
+        reply = self._change("pass_over", ticket.id, waiting=f"{self} passes over a prompt of {where}")
         if reply[0] == b"L":
             raise TicketLost(f"TransferQueue: ticket {ticket.id} of {where} came back before it was passed over.")
         return parse_tickets(reply[1])[0]
 
     def ticket_table(self) -> bytes:
         """The state of draws, as JSON, for a checkpoint: it is needed only where the control Redis is lost."""
-        reply = self._access.control.read(
-            "ticket_table", deadline=self._access.deadline(), waiting=f"{self} reads the ticket table"
-        )
+        reply = self._control.read("ticket_table", deadline=self._deadline(), waiting=f"{self} reads the ticket table")
         return table_of_draws(*reply)
 
     # --- forward tasks -------------------------------------------------------------------------------------------
@@ -239,10 +290,24 @@ class TransferQueueClient:
             return Exhausted()
         what = f"rows of train_{partitions[0]} to train_{partitions[-1]} for {task}"
 
-        def ask(deadline: float) -> Attempt[Claim]:
-            return self._claims.ask_rows(consumer, partitions, max_rows, deadline, what)
-
-        return self._waits.first_final(task, (partitions, max_rows), ask, timeout)
+        wait = self._waits[task]
+        wait.begin((partitions, max_rows), timeout)
+        while wait.may_ask():
+            lease, lease_ms = secrets.token_hex(8), int(self._timing.lease_seconds * 1000)
+            arguments: list[Argument] = [
+                partitions[0],
+                partitions[-1],
+                max_rows,
+                lease,
+                lease_ms,
+                *self._unconfirmed_leases,
+            ]
+            # A server that hangs may do later what we gave up by then.
+            self._unconfirmed_leases.append(lease)
+            claimed = self._ask("claim", consumer, arguments, lease, what)
+            if not isinstance(claimed, NotReady):
+                return claimed
+        return wait.answer
 
     def put(self, batch: Batch, columns: Mapping[str, Jagged], *, weight: WeightId | None) -> None:
         """Results of a forward task for all rows of `batch`, made by `weight` (None: no weight had a part in them).
@@ -258,12 +323,11 @@ class TransferQueueClient:
         lease, where = batch.lease, partition_name(batch.rollout_id)
         lineage, version = (weight.lineage, weight.version) if weight else (0, -1)
 
-        def arguments(store: Store) -> list[Argument]:
-            return [lease, lineage, version, *store(columns, fields, weight)]
-
         waiting = f"{self} puts {', '.join(columns)} of {len(batch)} rows of {where}"
-        if self._commits.commit("put", arguments, waiting)[0] == b"L":
-            self._commits.take_back()
+        section = _Section((lease, lineage, version), columns, fields, weight)
+        reply, stored = self._commit("put", [], [section], waiting)
+        if reply[0] == b"L":
+            self._discard(stored)
             raise LeaseLost(
                 f"TransferQueue: lease {lease} on {len(batch)} rows of {where} ended before its results came."
             )
@@ -271,7 +335,7 @@ class TransferQueueClient:
     def release(self, batch: Batch) -> None:
         """Hands a lease back; nothing if it ended already."""
         if batch.lease is not None:
-            self._claims.release(batch.lease, len(batch))
+            self._release(batch.lease, len(batch), self._deadline())
 
     # --- training tasks ------------------------------------------------------------------------------------------
 
@@ -305,25 +369,142 @@ class TransferQueueClient:
         what = f"batch {batch_index} ({num_rows} rows) of {partition_name(rollout_id)} for {task}"
         arguments = (rollout_id, batch_index, num_rows, dp_rank, dp_size)
 
-        def ask(deadline: float) -> Attempt[Claim]:
-            return self._claims.ask_batch(consumer, arguments, deadline, what)
-
-        answer = self._waits.first_final(task, arguments, ask, timeout)
-        if isinstance(answer, NotReady) and answer.waiting_for == what:
-            return NotReady(what + self._claims.lacking(consumer, rollout_id, what))
-        return answer
+        wait = self._waits[task]
+        wait.begin(arguments, timeout)
+        while wait.may_ask():
+            claimed = self._ask("claim_training", consumer, arguments, None, what)
+            if not isinstance(claimed, NotReady):
+                return claimed
+        if wait.answer.waiting_for == what:
+            return NotReady(what + self._lacking(consumer, rollout_id, what))
+        return wait.answer
 
     def commit_training(self, task: str, rollout_id: RolloutId, batch_indices: Iterable[int]) -> None:
         """The optimizer step on these batches is done; by data-parallel rank 0, once per optimizer step."""
         self._task(task, TaskKind.TRAINING)
         indices = list(batch_indices)
         waiting = f"{self} commits batches {indices} of {partition_name(rollout_id)}"
-        self._access.change("commit_training", task, rollout_id, *indices, waiting=waiting)
+        self._change("commit_training", task, rollout_id, *indices, waiting=waiting)
 
     # --- inside --------------------------------------------------------------------------------------------------
 
     def __str__(self) -> str:
-        return str(self._access)
+        return str(self._life.key)
+
+    def _deadline(self) -> float:
+        """For one change, or one put with its bytes, that begins now."""
+        return self._clock() + self._timing.patience_seconds
+
+    def _change(self, name: str, *args: Argument, waiting: str, deadline: float | None = None) -> list[Any]:
+        """Calls a function that changes something, in this life's name; repeated until there is an answer."""
+        self._calls += 1
+        reply = self._control.change(
+            name,
+            self._life.epoch,
+            self._life.incarnation,
+            self._calls,
+            *args,
+            deadline=self._deadline() if deadline is None else deadline,
+            waiting=waiting,
+        )
+        failpoint("queue.after_script")
+        self.seen_seq = max(self.seen_seq, reply[0])
+        return reply[1:]
+
+    def _commit(
+        self, name: str, head: Sequence[Argument], sections: Sequence[_Section], waiting: str
+    ) -> tuple[list[Any], list[ChunkRef]]:
+        """Stores the columns of all sections, then calls function `name`; its answer, and what was stored.
+
+        All of it again where a unit came back empty in between.
+        """
+        deadline = self._deadline()
+        while True:
+            arguments, stored = list(head), list[ChunkRef]()
+            try:
+                for section in sections:
+                    placements = self._units.store(section.columns, deadline=deadline, waiting=waiting).fields
+                    stored += [chunk for placement in placements.values() for chunk in placement.chunks]
+                    arguments += section.head
+                    for field in section.fields:
+                        arguments += field_arguments(placements[field], self._chunk_ids, section.weight)
+                failpoint("queue.between_bytes_and_commit")
+                reply = self._change(name, *arguments, deadline=deadline, waiting=waiting)
+                self._count("queue_put_bytes", sum(chunk.num_bytes for chunk in stored))
+                return reply, stored
+            except (StaleUnit, StorageFull, StorageUnreachable) as error:
+                self._discard(stored)
+                if not isinstance(error, StaleUnit) or self._clock() >= deadline:
+                    raise
+                # The connection to that unit is still the old one; a new one learns the new generation.
+                self._units.close()
+
+    def _discard(self, stored: Sequence[ChunkRef]) -> None:
+        """Deletes bytes that were not taken; what a unit that is away has of them goes when it is back."""
+        self._units.delete(stored, deadline=self._clock() + self._timing.claim_patience_seconds)
+
+    def _ask(self, name: str, task: Task, arguments: Sequence[Argument], lease: str | None, what: str) -> Claim:
+        """Asks once for rows, which `what` names, and fetches them; NotReady is noted in the wait of the task."""
+        wait, waiting = self._waits[task.name], f"{self} waits for {what}"
+        until = wait.deadline + self._timing.claim_patience_seconds
+        try:
+            reply = self._change(name, task.name, *arguments, deadline=until, waiting=waiting)
+        except (ControlUnreachable, NotOpen) as error:
+            return wait.not_yet(NotReady(str(error)), stands=False)
+        if lease is not None:
+            self._unconfirmed_leases.clear()
+        if reply[0] == b"E":
+            return Exhausted()
+        if reply[0] == b"N":
+            return wait.not_yet(NotReady(what))
+        claimed = parse_claim(reply[2:], reply[1], task.needs)
+        try:
+            columns = self._units.fetch_undamaged(claimed.fields, deadline=self._deadline(), waiting=waiting)
+        except (StorageUnreachable, RowsLost, CorruptChunk) as error:
+            if isinstance(error, CorruptChunk) and error.chunk is None:
+                raise  # no reading cures what the control state says
+            self._hand_back(claimed, lease, error, waiting)
+            # Not waited for here: the caller beats, and asks again until the unit is back or the rows are made anew.
+            self._sleep(LOST_ROWS_PAUSE_SECONDS)
+            return wait.not_yet(NotReady(str(error)), stands=False)
+        self._count("queue_got_bytes", sum(column.values.nbytes for column in columns.values()))
+        groups = claimed.rows // self._shape.samples_per_prompt
+        return Batch(RolloutId(claimed.rollout_id), claimed.rows, groups, claimed.oldest, columns, lease)
+
+    def _hand_back(self, claimed: ClaimedRows, lease: str | None, error: Exception, waiting: str) -> None:
+        """Ends a lease whose rows could not be fetched, and reports lost rows."""
+        # Where the control Redis does not answer either, the next claim ends the lease.
+        if lease is not None:
+            self._unconfirmed_leases.append(lease)
+        until = self._clock() + self._timing.claim_patience_seconds
+        with suppress(ControlUnreachable, NotOpen):
+            if isinstance(error, RowsLost):
+                # The coordinator finds an empty unit by itself; single lost chunks only their readers report.
+                self._change("report_missed", claimed.rollout_id, *error.units, deadline=until, waiting=waiting)
+            if lease is not None:
+                self._release(lease, len(claimed.rows), until)
+                self._unconfirmed_leases.remove(lease)
+
+    def _release(self, lease: str, num_rows: int, deadline: float) -> None:
+        self._change("release", lease, deadline=deadline, waiting=f"{self} releases {num_rows} rows")
+
+    def _lacking(self, task: Task, rollout_id: RolloutId, what: str) -> str:
+        """Which fields `what` misses; looked up seldom, since it goes over all groups of the partition."""
+        since, of, found = self._explained
+        now = self._clock()
+        if of == what and now < since + EXPLAIN_SECONDS:
+            return found
+        try:
+            lacking = self._control.read("lacking", task.name, rollout_id, deadline=now, waiting="")
+        except (ControlUnreachable, NotOpen):
+            return ""
+        missing = [f"{field} ({count} rows)" for field, count in zip(task.needs, lacking, strict=True) if count]
+        found = f"; missing: {', '.join(missing)}" if missing else ""
+        self._explained = (self._clock(), what, found)
+        return found
+
+    def _count(self, name: str, number: int) -> None:
+        self._counters[name] = self._counters.get(name, 0) + number
 
     def _task(self, name: str, kind: TaskKind) -> Task:
         task = self._tasks.get(name)

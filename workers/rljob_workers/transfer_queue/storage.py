@@ -9,6 +9,7 @@ the rest.
 from __future__ import annotations
 
 import itertools
+import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,17 +18,20 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from rljob_workers.transfer_queue.chunk_io import BufferPool, ChunkRead, plan_reads, read_chunks, write_chunks
 from rljob_workers.transfer_queue.chunks import SPREAD_BYTES, Piece, cut_columns, deal, row_table
-from rljob_workers.transfer_queue.errors import QueueError, RowsLost, StorageFull, StorageUnreachable
+from rljob_workers.transfer_queue.errors import CorruptChunk, QueueError, RowsLost, StorageFull, StorageUnreachable
 from rljob_workers.transfer_queue.row_format import ChunkRef, FieldPlacement, StoredChunks
 from rljob_workers.transfer_queue.types import QueueTiming
 from rljob_workers.transfer_queue.units import Clock, Sleep, StorageUnit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from rljob_api.names import Epoch
     from rljob_workers.tensors.jagged import Column, Jagged
     from rljob_workers.transfer_queue.resp import RespConnection
+
+
+_LOG = logging.getLogger("rljob.queue")
 
 
 S = TypeVar("S")
@@ -219,6 +223,30 @@ class StorageUnits:
                 raise outcome
         return columns
 
+    def fetch_undamaged(
+        self, fields: Mapping[str, FieldPlacement], *, deadline: float, waiting: str
+    ) -> dict[str, Jagged]:
+        """As `fetch`. A chunk that two readings find damaged alike is lost: it is deleted and named in RowsLost.
+
+        Raises CorruptChunk where the bytes come damaged and differently each time, or the control state itself is odd.
+        """
+        try:
+            return self.fetch(fields, deadline=deadline, waiting=waiting)
+        except CorruptChunk as error:
+            if error.chunk is None:
+                raise
+        damaged = [
+            (single.chunks[0], what)
+            for field, single in _one_by_one(fields)
+            if (what := self._damage({field: single}, deadline, waiting)) is not None
+        ]
+        if not damaged:
+            return self.fetch(fields, deadline=deadline, waiting=waiting)
+        lost = self._rows_damaged(damaged, waiting)
+        _LOG.error("%s", lost)
+        self.delete([chunk for chunk, _ in damaged], deadline=deadline)
+        raise lost
+
     def delete(self, chunks: Sequence[ChunkRef], *, deadline: float) -> int:
         """Deletes chunks that are good for nothing (of a put that came too late); returns how many there were.
 
@@ -237,6 +265,30 @@ class StorageUnits:
             chunk for unit, share in by_unit.items() if not isinstance(outcomes[unit], int) for chunk in share
         )
         return sum(outcome for outcome in outcomes.values() if isinstance(outcome, int))
+
+    def _damage(self, single: Mapping[str, FieldPlacement], deadline: float, waiting: str) -> str | None:
+        """What is wrong with the stored chunk; None where a reading was right, or it came damaged in two ways."""
+        said = set()
+        for _ in range(2):
+            try:
+                self.fetch(single, deadline=deadline, waiting=waiting)
+            except CorruptChunk as error:
+                said.add(str(error).removeprefix("TransferQueue: "))
+            except RowsLost:
+                return None  # another reader was faster; the next reading of all finds it gone
+            else:
+                return None
+        return said.pop() if len(said) == 1 else None
+
+    def _rows_damaged(self, damaged: Sequence[tuple[ChunkRef, str]], waiting: str) -> RowsLost:
+        (first, what), more = damaged[0], len(damaged) - 1
+        others = f" ({more} more of {', '.join(sorted({chunk.field for chunk, _ in damaged}))})" if more else ""
+        return RowsLost(
+            f"TransferQueue: {self.name_of(first.unit)} keeps chunk {first.key} of {first.field} damaged{others}, as"
+            f" two readings say: {what}; {waiting}. It is deleted, and the coordinator decides what is computed or"
+            " generated again. Check the memory of that server.",
+            sorted({chunk.unit for chunk, _ in damaged}),
+        )
 
     def _take_back(self, chunks: Iterable[ChunkRef]) -> None:
         """Deletes what was stored of a put that failed; what a unit that is away keeps is deleted when it is back."""
@@ -331,6 +383,15 @@ class StorageUnits:
             f" {waiting}. The coordinator decides what is computed or generated again.",
             units,
         )
+
+
+def _one_by_one(fields: Mapping[str, FieldPlacement]) -> Iterator[tuple[str, FieldPlacement]]:
+    """Every chunk by itself, with the rows that lie in it."""
+    for field, placement in fields.items():
+        for place, chunk in enumerate(placement.chunks):
+            rows = placement.rows[placement.rows[:, 0] == place]  # a copy
+            rows[:, 0] = 0
+            yield field, FieldPlacement((chunk,), rows)
 
 
 def _placement(field: str, column: Column, pieces: Sequence[Piece], placed: Mapping[Piece, ChunkRef]) -> FieldPlacement:

@@ -10,8 +10,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from rljob_workers.transfer_queue.control.library import Library
 from rljob_workers.transfer_queue.errors import (
@@ -347,66 +346,54 @@ RECHECK_SECONDS = 1.0
 A = TypeVar("A")
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt(Generic[A]):
-    """What came of one question."""
+class Wait(Generic[A]):
+    """The waits of one client on one channel, one after another.
 
-    value: A
-    is_final: bool
-    stands: bool = True
-    """The queue itself said `not yet`, and not a connection that failed."""
+    wait.begin(question, timeout)
+    while wait.may_ask():
+        ...    return what came, or `wait.not_yet(answer)`
+    return wait.answer
+    """
 
+    deadline: float
+    """Of the wait that began last."""
+    answer: A
+    """The last one that was not final."""
 
-@dataclass(frozen=True, slots=True)
-class _NotYet:
-    question: object
-    answer: object
-    until: float
-
-
-class Waits:
-    """The waits of one client, which never waits for two things at a time."""
-
-    def __init__(self, notices: Notices, clock: Clock) -> None:
+    def __init__(self, notices: Notices, channel: str, clock: Clock) -> None:
         self._notices = notices
+        self._channel = channel
         self._clock = clock
-        self._not_yet: dict[str, _NotYet] = {}
+        self._question: object = None
+        self._stands_until = float("-inf")
+        self._was_asked = False
 
-    def first_final(self, channel: str, question: object, ask: Callable[[float], Attempt[A]], timeout: float) -> A:
-        """The first final answer within `timeout` seconds, else the last one.
+    def begin(self, question: object, timeout: float) -> None:
+        """`question` compares equal where the same is asked: while its answer stands it is not asked again."""
+        self.deadline = self._clock() + timeout
+        if self._notices.noticed(self._channel) or question != self._question:
+            self._stands_until = float("-inf")
+        self._question = question
+        self._was_asked = False
 
-        `question` compares equal where the same is asked: while its answer stands it is not asked again. `ask` gets
-        the deadline.
-        """
-        deadline = self._clock() + timeout
-        if self._notices.noticed(channel):
-            self._not_yet.pop(channel, None)
-        while True:
-            known = self._standing(channel, question)
-            if known is None:
-                answer = ask(deadline)
-                if answer.is_final:
-                    self._not_yet.pop(channel, None)
-                    return answer.value
-                known = self._remember(channel, question, answer)
-            left = deadline - self._clock()
+    def may_ask(self) -> bool:
+        """Returns when the answer may have changed; False at the deadline."""
+        while self._was_asked or self._clock() < self._stands_until:
+            left = self.deadline - self._clock()
             if left <= 0:
-                return cast(A, known.answer)
-            if self._notices.listen(channel):
-                # What came between the answer and this moment was missed.
-                self._not_yet.pop(channel, None)
-                continue
-            self._notices.wait(max(0.0, min(left, known.until - self._clock())))
-            if self._notices.noticed(channel):
-                self._not_yet.pop(channel, None)
+                return False
+            if self._notices.listen(self._channel):
+                break  # what came between the answer and this moment was missed
+            self._notices.wait(max(0.0, min(left, self._stands_until - self._clock())))
+            if self._notices.noticed(self._channel):
+                break
+            self._was_asked = False
+        self._stands_until = float("-inf")
+        return True
 
-    def _standing(self, channel: str, question: object) -> _NotYet | None:
-        known = self._not_yet.get(channel)
-        if known is None or known.question != question or self._clock() >= known.until:
-            return None
-        return known
-
-    def _remember(self, channel: str, question: object, answer: Attempt[A]) -> _NotYet:
-        seconds = RECHECK_SECONDS if answer.stands else RETRY_SECONDS
-        known = self._not_yet[channel] = _NotYet(question, answer.value, self._clock() + seconds)
-        return known
+    def not_yet(self, answer: A, *, stands: bool = True) -> A:
+        """`stands`: the queue itself gave `answer`; else a connection failed, and the queue is asked again soon."""
+        self.answer = answer
+        self._was_asked = True
+        self._stands_until = self._clock() + (RECHECK_SECONDS if stands else RETRY_SECONDS)
+        return answer
