@@ -19,7 +19,7 @@ from rljob_workers.engines.base import (
     SamplingParams,
     VersionSpan,
 )
-from rljob_workers.rollout.groups import GenerateConfig, GeneratedGroup, GenerateStage, Listener, sampling_seed
+from rljob_workers.rollout.groups import GenerateConfig, GeneratedGroup, GenerateStage, sampling_seed
 from rljob_workers.transfer_queue.types import Ticket
 from tests.unit.rollout.fake_engine import FakeEngine
 from tests.weights import weight
@@ -102,23 +102,20 @@ class SampleBySampleEngine(SwappedOnceEngine):
         return range(number, number + 1)
 
 
-class Heard:
-    """What a listener heard."""
+class Counts:
+    """What a stage reported, in order."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.samples: list[int] = []
 
-    @property
-    def listener(self) -> Listener:
-        return Listener(self.tokens.append, self.samples.append)
-
 
 def generated(
-    tickets: Sequence[Ticket], engine: SwappedOnceEngine | None = None, heard: Heard | None = None
+    tickets: Sequence[Ticket], engine: SwappedOnceEngine | None = None, counts: Counts | None = None
 ) -> list[GeneratedGroup]:
     stage = GenerateStage(CONFIG, engine or SwappedOnceEngine(), CountingSource())
-    return asyncio.run(stage.run(tickets, (heard or Heard()).listener))
+    counts = counts or Counts()
+    return asyncio.run(stage.run(tickets, counts.tokens.append, counts.samples.append))
 
 
 def test_the_seed_of_a_group_never_changes() -> None:
@@ -159,18 +156,18 @@ def test_a_request_is_what_the_spec_says_within_what_the_model_can_hold() -> Non
 
 
 def test_samples_are_asked_for_together_where_the_engine_takes_them_so() -> None:
-    heard = Heard()
-    first, second = generated([TICKET, replace(TICKET, id=12, group=3, prompt_index=2)], heard=heard)
+    counts = Counts()
+    first, second = generated([TICKET, replace(TICKET, id=12, group=3, prompt_index=2)], counts=counts)
     assert (first.ticket, first.prompt.index, second.ticket.id, second.prompt.index) == (TICKET, 4, 12, 2)
     assert [sample.output_ids for sample in second.generation.samples] == [[20], [20, 20]]
-    assert (heard.tokens, heard.samples) == ([6], [4])
+    assert (counts.tokens, counts.samples) == ([6], [4])
 
 
 def test_each_sample_is_a_request_and_makes_room_alone_where_the_engine_takes_one() -> None:
-    heard, engine = Heard(), SampleBySampleEngine()
-    (group,) = generated([TICKET], engine, heard)
+    counts, engine = Counts(), SampleBySampleEngine()
+    (group,) = generated([TICKET], engine, counts)
     assert [sample.output_ids for sample in group.generation.samples] == [[40], [40, 40]], "in order of their seeds"
-    assert (heard.tokens, heard.samples) == ([2, 1], [1, 1]), "the second was done first"
+    assert (counts.tokens, counts.samples) == ([2, 1], [1, 1]), "the second was done first"
     assert {param.seed for param in engine.params} == {engine.first_seed, engine.first_seed + 1}
 
 

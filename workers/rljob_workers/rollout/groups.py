@@ -7,7 +7,6 @@ counts as in flight until the engine has made it: a slow one holds only its own 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -65,16 +64,6 @@ class GeneratedGroup:
     generation: Generation
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """Who hears how a request goes on; called in the engine's event loop."""
-
-    tokens: Callable[[int], None]
-    """So many more tokens were made."""
-    samples: Callable[[int], None]
-    """So many more samples are done, and no longer the engine's."""
-
-
 def sampling_seed(job_seed: int, ticket: Ticket) -> int:
     """Seed of the group's first sample; the i-th has seed + i. A function of what names the group and nothing else."""
     name = f"{job_seed}/{ticket.rollout_id}/{ticket.group}/{ticket.attempt}"
@@ -90,31 +79,38 @@ class GenerateStage:
         self._engine = engine
         self._source = source
 
-    async def run(self, tickets: Sequence[Ticket], listener: Listener) -> list[GeneratedGroup]:
+    async def run(
+        self, tickets: Sequence[Ticket], on_tokens: Callable[[int], None], on_samples: Callable[[int], None]
+    ) -> list[GeneratedGroup]:
         """All samples of all tickets: one request where the engine takes many prompts, else one for each sample.
 
+        Both functions are called in the engine's event loop, with how many more tokens, or samples, are made.
         Raises EngineError (nothing of it counts). Prompts leave room for a response: others are passed over before.
         """
         prompts = [self._source.at(ticket.prompt_index) for ticket in tickets]
         params = [self._params(ticket, prompt) for ticket, prompt in zip(tickets, prompts, strict=True)]
         ids = [prompt.token_ids for prompt in prompts]
         if self._engine.prompts_per_request is None:
-            generations = await self._engine.generate(ids, params, progress=listener.tokens)
-            listener.samples(sum(one.num_samples for one in params))
+            generations = await self._engine.generate(ids, params, progress=on_tokens)
+            on_samples(sum(one.num_samples for one in params))
         else:
-            generations = await self._one_by_one(ids, params, listener)
+            generations = await self._one_by_one(ids, params, on_tokens, on_samples)
         if any(sample.finish_reason is FinishReason.ABORT for one in generations for sample in one.samples):
             raise EngineEmptied("the samples were aborted at the engine: they are no answers")
         return [GeneratedGroup(*parts) for parts in zip(tickets, prompts, generations, strict=True)]
 
     async def _one_by_one(
-        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], listener: Listener
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: Sequence[SamplingParams],
+        on_tokens: Callable[[int], None],
+        on_samples: Callable[[int], None],
     ) -> list[Generation]:
         """Every sample on its own, so that one that is done makes room at once. The first failure ends the others."""
 
         async def draw(prompt: Sequence[int], one: SamplingParams) -> Sample:
-            (generation,) = await self._engine.generate([prompt], [one], progress=listener.tokens)
-            listener.samples(1)
+            (generation,) = await self._engine.generate([prompt], [one], progress=on_tokens)
+            on_samples(1)
             return generation.samples[0]
 
         samples = iter(
@@ -251,6 +247,15 @@ class Ended(NamedTuple):
     outcome: Future[Outcomes]
 
 
+@dataclass(slots=True)
+class _Request:
+    """Tickets that are generated together."""
+
+    tickets: list[Ticket]
+    in_flight: int
+    """Samples that the engine has, or will be sent at once. Changed in the engine's event loop alone."""
+
+
 class GroupsInWork:
     """Everything between a claimed ticket and its rows.
 
@@ -280,30 +285,29 @@ class GroupsInWork:
         self._wake = wake
         self._limit = stall_seconds
         self._scorers = ThreadPoolExecutor(SCORING_THREADS, thread_name_prefix="score")
-        self._flying = _Count()
-        self._running: dict[Future[Outcomes], list[Ticket]] = {}
+        self._running: dict[Future[Outcomes], _Request] = {}
 
     @property
     def samples_in_flight(self) -> int:
         """Samples that the engine has, or will be sent at once."""
-        return self._flying.value
+        return sum(request.in_flight for request in self._running.values())
 
     @property
     def tickets(self) -> list[Ticket]:
         """All that are generated or scored."""
-        return [ticket for tickets in self._running.values() for ticket in tickets]
+        return [ticket for request in self._running.values() for ticket in request.tickets]
 
     def begin(self, tickets: Sequence[Ticket], samples_per_ticket: int) -> None:
         """Starts the work on tickets that are generated together."""
-        flight = _Flight(self._flying, len(tickets) * samples_per_ticket, self._wake)
-        future = self._engine.begin(self._work(tickets, flight))
-        self._running[future] = list(tickets)
+        request = _Request(list(tickets), len(tickets) * samples_per_ticket)
+        future = self._engine.begin(self._work(request))
+        self._running[future] = request
         future.add_done_callback(lambda _: self._wake())
 
     def collect(self) -> list[Ended]:
         """What has ended since the last call."""
         done = [future for future in self._running if future.done()]
-        return [Ended(self._running.pop(future), future) for future in done]
+        return [Ended(self._running.pop(future).tickets, future) for future in done]
 
     def close(self) -> None:
         """Gives up all work. Scores that are waited for are not: their threads end with the process."""
@@ -311,57 +315,30 @@ class GroupsInWork:
             future.cancel()
         self._scorers.shutdown(wait=False, cancel_futures=True)
 
-    async def _work(self, tickets: Sequence[Ticket], flight: _Flight) -> Outcomes:
+    async def _work(self, request: _Request) -> Outcomes:
+        first = request.tickets[0]
         try:
-            name = {"row": 2 + tickets[0].group, "r": tickets[0].rollout_id, "groups": len(tickets)}
-            with self._timeline.span("generate", **name):
-                groups = await self._watched(tickets, flight)
+            with self._timeline.span("generate", row=2 + first.group, r=first.rollout_id, groups=len(request.tickets)):
+                groups = await self._generated(request)
         finally:
-            flight.land_all()
+            request.in_flight = 0
         return await asyncio.get_running_loop().run_in_executor(self._scorers, self._score.run, groups)
 
-    async def _watched(self, tickets: Sequence[Ticket], flight: _Flight) -> list[GeneratedGroup]:
-        """Generates; raises EngineStandsStill when the engine has been stalled for too long."""
+    async def _generated(self, request: _Request) -> list[GeneratedGroup]:
+        """Raises EngineStandsStill when the engine has been stalled for too long."""
+
+        def on_samples(num_samples: int) -> None:
+            request.in_flight -= num_samples
+            self._wake()
 
         def look() -> None:
             if (stalled := self._engine.progress.look()) > self._limit:
-                names = ", ".join(f"{ticket.rollout_id}.{ticket.group}" for ticket in tickets)
+                names = ", ".join(f"{ticket.rollout_id}.{ticket.group}" for ticket in request.tickets)
                 raise EngineStandsStill(
                     f"the engine has made no token for {stalled:.0f} s; it had groups {names}",
                     found_at=time.monotonic(),
                 )
 
-        with self._engine.progress.request(tickets) as made:
-            work = self._generate.run(tickets, Listener(made, flight.land))
+        with self._engine.progress.request(request.tickets) as on_tokens:
+            work = self._generate.run(request.tickets, on_tokens, on_samples)
             return await watched(work, look, every=LOOKS_SECONDS)
-
-
-class _Count:
-    """A number that several threads change."""
-
-    def __init__(self) -> None:
-        self.value = 0
-        self._lock = threading.Lock()
-
-    def add(self, number: int) -> None:
-        with self._lock:
-            self.value += number
-
-
-class _Flight:
-    """The samples of one piece of work that are in flight."""
-
-    def __init__(self, count: _Count, num_samples: int, wake: Callable[[], None]) -> None:
-        self._count = count
-        self._left = num_samples
-        self._wake = wake
-        count.add(num_samples)
-
-    def land(self, num_samples: int) -> None:
-        self._left -= num_samples
-        self._count.add(-num_samples)
-        self._wake()
-
-    def land_all(self) -> None:
-        if self._left:
-            self.land(self._left)
