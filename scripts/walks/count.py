@@ -48,7 +48,7 @@ SAMPLE_PASSES = (
     "Leader.report", "sync_samples", "update_weights", "WeightFollower", "WeightProof", "/abort", "health",
 )  # fmt: skip
 WEIGHT_ROOTS = (
-    "Exports.publish", "stage_weights", "ChunkServer", "WeightFollower", "update_weights", "EngineCommands.update",
+    "Exports.publish", "stage_weights", "ChunkServer", "WeightFollower", "update_weights", "ContinuousBatching.update",
     "coordinator/weights.py",
 )  # fmt: skip
 WEIGHT_PASSES = (

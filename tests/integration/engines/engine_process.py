@@ -11,10 +11,8 @@ from pathlib import Path
 
 from rljob_api.spec.model import Architecture, Dtype, ModelConfig, ModelSpec, TokenizerConfig
 from rljob_workers.engines.torch_engine import server
-from rljob_workers.engines.torch_engine.decoder import DecoderWeights
-from rljob_workers.engines.torch_engine.dialect import PauseMode
-from rljob_workers.engines.torch_engine.model_loop import EngineCommands
-from rljob_workers.engines.torch_engine.requests import Batch
+from rljob_workers.engines.torch_engine.decoder import Geometry
+from rljob_workers.engines.torch_engine.requests import Batch, PauseMode
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import initial_state
@@ -75,24 +73,24 @@ def url_of(listener: socket.socket) -> str:
     return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-class HaltingCommands(EngineCommands[DecoderWeights]):
+class HaltingScheduler(Scheduler):
     """A long generation halts on its way until it is interrupted: it cannot end before a slow test comes to that."""
 
-    def __init__(self, scheduler: Scheduler, read_weights: Callable[[Path], DecoderWeights]) -> None:
-        super().__init__(scheduler, read_weights)
+    def __init__(self, geometry: Geometry, limits: Limits) -> None:
+        super().__init__(geometry, limits)
         self._steps_left = STEPS_AT_ONCE
 
     @property
-    def can_step(self) -> bool:
-        return self._steps_left > 0 and super().can_step
+    def has_work(self) -> bool:
+        return self._steps_left > 0 and super().has_work
 
     def step(self) -> None:
         self._steps_left -= 1
         super().step()
 
-    def generate(self, batch: Batch) -> None:
+    def submit(self, batch: Batch) -> None:
         self._steps_left = STEPS_AT_ONCE
-        super().generate(batch)
+        super().submit(batch)
 
     def pause(self, mode: PauseMode) -> None:
         if mode is PauseMode.DRAIN:  # it waits for their ends
@@ -107,8 +105,8 @@ class HaltingCommands(EngineCommands[DecoderWeights]):
 def serve_halting(
     listener: socket.socket, model: ModelSpec, head_dtype: Dtype, incarnation: str, *, limits: Limits | None
 ) -> None:
-    """The engine's entry, in its process, with those commands."""
-    server.EngineCommands = HaltingCommands  # type: ignore[attr-defined, assignment]
+    """The engine's entry, in its process, with that scheduler."""
+    server.Scheduler = HaltingScheduler  # type: ignore[attr-defined]
     server.serve(listener, model, head_dtype, incarnation, limits=limits)
 
 

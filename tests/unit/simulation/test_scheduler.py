@@ -10,11 +10,9 @@ import pytest
 from rljob_api.spec.simulation import SimulatedCost
 from rljob_workers.engines.sim.server import SimScheduler
 from rljob_workers.engines.torch_engine.continuous_batching import Room
-from rljob_workers.engines.torch_engine.dialect import PauseMode
-from rljob_workers.engines.torch_engine.model_loop import EngineCommands
-from rljob_workers.engines.torch_engine.requests import Batch, FinishReason
+from rljob_workers.engines.torch_engine.requests import Batch, FinishReason, PauseMode
 from rljob_workers.simulation.pace import SimulatedPace
-from rljob_workers.simulation.policy import Words, fingerprint, log_probs, places, read_simulated, version_0
+from rljob_workers.simulation.policy import Words, fingerprint, log_probs, places, version_0
 from tests.unit.engines.tiny_models import FIRST, SECOND, make_batch, make_group, outputs, run
 
 VOCAB = 29
@@ -93,19 +91,18 @@ def test_an_update_changes_the_tokens_that_follow_and_costs_what_its_mode_costs(
 ) -> None:
     clock = Clock()
     scheduler = make(clock, seconds_per_token=1, seconds_per_row=2)
-    commands = EngineCommands(scheduler, read_simulated)
     batch = make_batch(make_group([1, 2], num_samples=2, max_new_tokens=10))
-    commands.generate(batch)
+    scheduler.submit(batch)
     for _ in range(3):
-        commands.step()
+        scheduler.step()
     assert clock.now == pytest.approx(2 * 2 + 3)  # the first step draws two tokens: the prompt's, and one more
-    commands.pause(mode)
-    assert not commands.can_step
+    scheduler.pause(mode)
+    assert not scheduler.has_work
     install = scheduler.install_in_place if mode is PauseMode.IN_PLACE else scheduler.install
     install(version_0(2), SECOND)
-    commands.resume()
-    while commands.can_step:
-        commands.step()
+    scheduler.resume()
+    while scheduler.has_work:
+        scheduler.step()
     assert clock.now == pytest.approx(2 * 2 + 9 + seconds, abs=0.05)
     for row, spans in enumerate(batch.spans()):
         assert [(span.weight, span.start, span.end) for span in spans] == [(FIRST, 0, 4), (SECOND, 4, 10)]

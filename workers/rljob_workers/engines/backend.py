@@ -1,6 +1,6 @@
 """An engine backend: all that a launcher knows of a kind of engine, and whom the roles talk to.
 
-Values only; the registry of backends is `registry`. A launcher starts what `command` says, asks `ready` on and on, and
+Values only; the registry of backends is `BACKENDS` in `engines`. A launcher starts what `command` says, asks `ready` on and on, and
 restarts what is silent for too long: it knows neither HTTP bodies nor models.
 """
 
@@ -120,7 +120,7 @@ class EngineBackend:
     """How it is started."""
     ready: Ready
     client: Callable[[str, Path], Engine]
-    """Talks to the server at a URL whose present life stands in the file (`identity`); sends nothing yet."""
+    """Talks to the server at a URL whose present life is in the file (`engines.incarnation`); sends nothing yet."""
     parts: str | None = None
     """Titles of processes that its server begins and cannot do without, as a regular expression for their beginnings.
     The launcher ends an engine that has lost one; None: the server is one process."""

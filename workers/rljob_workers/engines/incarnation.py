@@ -76,7 +76,7 @@ PAUSE_SECONDS = 0.1
 
 LIVES = 12
 """So many that ended before they were up are enough. An engine that never was up is given up by its launcher before
-that (`launcher.vain_starts`), by the name of its exception; this holds for one that was, and does not come back."""
+that (`launcher.engine_deaths`), by the name of its exception; this holds for one that was, and does not come back."""
 
 
 def await_engine(

@@ -15,9 +15,8 @@ import numpy.typing as npt
 from rljob_api.spec.model import ModelSpec
 from rljob_api.spec.simulation import SimulationSpec
 from rljob_workers.engines.torch_engine.continuous_batching import ContinuousBatching, Room
-from rljob_workers.engines.torch_engine.model_loop import EngineCommands
 from rljob_workers.engines.torch_engine.scheduler import Limits
-from rljob_workers.engines.torch_engine.server import ServedModel, TokenizerCodec, serve_commands
+from rljob_workers.engines.torch_engine.server import ServedModel, TokenizerCodec, serve_scheduler
 from rljob_workers.engines.torch_engine.slots import Moves
 from rljob_workers.models.building import described_config
 from rljob_workers.models.tokenizers import build_tokenizer
@@ -35,6 +34,7 @@ from rljob_workers.simulation.policy import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from rljob_workers.engines.torch_engine.slots import Admission
 
@@ -49,6 +49,9 @@ class SimScheduler(ContinuousBatching[Words]):
 
     def drop_cache(self) -> None:
         """There is none."""
+
+    def _read_weights(self, path: Path) -> Words:
+        return read_simulated(path)
 
     def _score(self, weights: Words, tokens: Sequence[int]) -> list[float]:
         row = np.array(tokens, dtype=np.int64)
@@ -110,4 +113,4 @@ def serve(listener: socket.socket, model: ModelSpec, simulation: SimulationSpec 
     room = Room(served.vocab_size, served.max_positions, Limits().max_running_samples, max_cells=sys.maxsize)
     settings = simulation or SimulationSpec()
     scheduler = SimScheduler(room, SimulatedPace(settings.generation, settings.speed))
-    serve_commands(listener, EngineCommands(scheduler, read_simulated), served, incarnation)
+    serve_scheduler(listener, scheduler, served, incarnation)

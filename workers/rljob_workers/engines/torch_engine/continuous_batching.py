@@ -1,4 +1,4 @@
-"""Which samples run at once: what every server of the dialect keeps books of, whatever makes its tokens.
+"""Which samples run at once, pauses and updates: what every server of the dialect does, whatever makes its tokens.
 
 Base of the torch engine's scheduler and of the simulated one. Used by the model loop's thread only. Knows neither HTTP
 nor threads, nor how a token is computed. Life of a sample:
@@ -24,6 +24,7 @@ from rljob_workers.engines.torch_engine.requests import (
     FinishReason,
     IntArray,
     NotServing,
+    PauseMode,
     PromptGroup,
     StepFailed,
 )
@@ -31,6 +32,7 @@ from rljob_workers.engines.torch_engine.slots import Admission, SlotTable, round
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from rljob_api.wire.identity import WeightId
 
@@ -84,6 +86,20 @@ class Room:
     """Tokens whose keys and values fit into the cache, counted as if every sample reached its longest output."""
 
 
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """A snapshot of the engine."""
+
+    held: WeightId | None
+    is_paused: bool
+    num_running: int
+    """Samples with a slot."""
+    num_waiting: int
+    """Prompt groups with samples that wait for one."""
+    capacity: int
+    """Samples that may run at once, if the cache has room for them."""
+
+
 @dataclass(slots=True)
 class _Waiting:
     """Samples of a group that do not run yet."""
@@ -94,16 +110,16 @@ class _Waiting:
 
 
 class ContinuousBatching(ABC, Generic[Weights]):
-    """The books.
+    """The engine as its one thread sees it.
 
-    scheduler.install(weights, weight_id)
+    scheduler.update_from_disk(folder, weight_id)
     scheduler.submit(batch)
     while scheduler.has_work:
         scheduler.step()
     """
 
     def __init__(self, room: Room) -> None:
-        """Starts without weights: submissions are refused."""
+        """Starts unpaused and without weights: submissions are refused."""
         self.held: WeightId | None = None
         self._room = room
         self._weights: Weights | None = None
@@ -115,6 +131,11 @@ class ContinuousBatching(ABC, Generic[Weights]):
         self._next_batch = 0
         self._waiting: deque[_Waiting] = deque()
         self._admitting: list[Admission] = []
+        self._pause: PauseMode | None = None
+
+    @abstractmethod
+    def _read_weights(self, path: Path) -> Weights:
+        """The weights of a safetensors file or folder; ValueError where they do not fit."""
 
     @abstractmethod
     def _admit(self, admitted: list[Admission]) -> None:
@@ -146,26 +167,27 @@ class ContinuousBatching(ABC, Generic[Weights]):
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do something."""
-        return self._slots.count > 0 or bool(self._waiting)
+        """Whether there is something to compute now."""
+        match self._pause:
+            case None:
+                return self._slots.count > 0 or bool(self._waiting)
+            case PauseMode.DRAIN:
+                return self._slots.count > 0
+            case _:
+                return False
 
-    @property
-    def num_running(self) -> int:
-        """Samples with a slot."""
-        return self._slots.count
-
-    @property
-    def capacity(self) -> int:
-        """Samples that may run at once, if the cache has room for them."""
-        return self._room.max_running_samples
-
-    @property
-    def num_waiting(self) -> int:
-        """Groups that have samples without a slot."""
-        return len(self._waiting)
+    def state(self) -> EngineState:
+        """A snapshot."""
+        return EngineState(
+            held=self.held,
+            is_paused=self._pause is not None,
+            num_running=self._slots.count,
+            num_waiting=len(self._waiting),
+            capacity=self._room.max_running_samples,
+        )
 
     def submit(self, batch: Batch) -> None:
-        """Queues a batch. Raises BadRequest or NotServing; then nothing of it is queued."""
+        """Queues a batch, whose `on_done` is called at its end. After BadRequest or NotServing nothing is queued."""
         if self.held is None:
             raise NotServing(
                 "No weights are loaded yet: call /update_weights_from_disk with weight_version and lineage first."
@@ -177,12 +199,22 @@ class ContinuousBatching(ABC, Generic[Weights]):
         self._waiting.extend(_Waiting(key, index, 0) for index in range(len(batch.groups)))
 
     def step(self) -> None:
-        """Admits what fits, draws one token for every running sample. A failure costs the batches that took part."""
-        self._guarded(self._admit_and_draw)
+        """Admits what fits, unless samples drain, and draws one token for every running sample.
 
-    def step_running(self) -> None:
-        """As `step`, but whoever waits goes on waiting."""
-        self._guarded(self._draw_running)
+        A failure costs the batches that took part.
+        """
+        try:
+            if self._is_stale:
+                self._recompute()
+            if self._pause is not PauseMode.DRAIN:
+                self._admit_waiting()
+            if self._slots.count:
+                self._decode()
+                self._forget_done()
+        except EngineFault as error:
+            self._fail_running(error)
+        except (RuntimeError, MemoryError) as error:  # torch reports lack of memory as RuntimeError
+            self._fail_running(StepFailed(f"The engine could not compute this request: {str(error).splitlines()[0]}"))
 
     def drawn(self, batch: Batch) -> int:
         """Tokens that were drawn for a batch until now."""
@@ -194,19 +226,11 @@ class ContinuousBatching(ABC, Generic[Weights]):
         return running + int(batch.lengths.sum())
 
     def score(self, tokens: Sequence[int]) -> list[float]:
-        """Log-probs of tokens[1:] at temperature 1 under the weights that are held. Touches no running sample."""
+        """Log-probs of tokens[1:] at temperature 1 under the held weights, also while paused; no sample changes."""
         if self._weights is None or self.held is None:
             raise NotServing("No weights are loaded, so that nothing can be scored.")
         self._check_fits(len(tokens), 0)
         return self._score(self._weights, tokens)
-
-    def _guarded(self, step: Callable[[], None]) -> None:
-        try:
-            step()
-        except EngineFault as error:
-            self._fail_running(error)
-        except (RuntimeError, MemoryError) as error:  # torch reports lack of memory as RuntimeError
-            self._fail_running(StepFailed(f"The engine could not compute this request: {str(error).splitlines()[0]}"))
 
     def abort(self, should_abort: Callable[[PromptGroup], bool]) -> int:
         """Ends every group that is chosen; its samples keep the tokens drawn so far. Returns how many groups."""
@@ -226,6 +250,50 @@ class ContinuousBatching(ABC, Generic[Weights]):
         self._finish(ended, np.full(self._slots.count, FinishReason.ABORT, dtype=np.int64))
         self._forget_done()
         return len(chosen)
+
+    def pause(self, mode: PauseMode) -> None:
+        """No step after this returns, until `resume`; with Drain, as soon as nothing runs (`is_drained`).
+
+        A second pause adds its own effect to the first one's.
+        """
+        if mode is PauseMode.ABORT:
+            self.abort(lambda _: True)
+        elif mode is PauseMode.RETRACT:
+            self.retract()
+        self._pause = mode
+
+    def is_drained(self) -> bool:
+        """Whether a pause with Drain is over, in one way or the other."""
+        return self._pause is not PauseMode.DRAIN or self._slots.count == 0
+
+    def resume(self) -> None:
+        """Steps go on; without a pause nothing happens."""
+        self._pause = None
+
+    def flush_cache(self) -> None:
+        """Drops all keys and values; refused while samples need them."""
+        if self._slots.count and self._pause is not PauseMode.RETRACT:
+            raise BadRequest(
+                f"flush_cache: {self._slots.count} samples are running on the cache. "
+                "Abort them or pause with retract first."
+            )
+        self.drop_cache()
+
+    def update_from_disk(self, path: Path, weight: WeightId) -> None:
+        """Replaces the weights between two steps. On any error the engine is left without weights, and says so."""
+        self.held = None
+        try:
+            weights = self._read_weights(path)
+        except ValueError as error:
+            self.drop_weights()
+            raise BadRequest(str(error)) from error
+        except (RuntimeError, MemoryError) as error:  # torch reports lack of memory as RuntimeError
+            self.drop_weights()
+            raise StepFailed(f"The weights {weight} could not be loaded: {error}") from error
+        if self._pause is PauseMode.IN_PLACE:
+            self.install_in_place(weights, weight)
+        else:
+            self.install(weights, weight)
 
     def install(self, weights: Weights, weight: WeightId) -> None:
         """New weights from the next token on; running samples keep their tokens and get their KV computed anew."""
@@ -270,22 +338,12 @@ class ContinuousBatching(ABC, Generic[Weights]):
                 f"{self._room.max_cells} tokens. Lower max_new_tokens."
             )
 
-    def _admit_and_draw(self) -> None:
-        if self._is_stale:
-            self._recompute()
+    def _admit_waiting(self) -> None:
         self._admitting = self._take_waiting()
         if self._admitting:
             self._admit(self._admitting)
         self._admitting = []
         self._forget_done()
-        self._draw_running()
-
-    def _draw_running(self) -> None:
-        if self._is_stale:
-            self._recompute()
-        if self._slots.count:
-            self._decode()
-            self._forget_done()
 
     def _take_waiting(self) -> list[Admission]:
         """The oldest waiting samples that there is room for, in order; a group may be taken in parts."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -19,7 +18,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.identity import WeightId
-from rljob_workers.engines.torch_engine.requests import FINISH_WORDS, BadRequest, Batch, FinishReason, PromptGroup, Span
+from rljob_workers.engines.torch_engine.requests import (
+    FINISH_WORDS,
+    BadRequest,
+    Batch,
+    FinishReason,
+    PauseMode,
+    PromptGroup,
+    Span,
+)
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "min_p": (0, None),
@@ -264,19 +271,6 @@ def _render_compact(batch: Batch) -> bytes:
         "weight_versions": spans,
     }
     return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-class PauseMode(StrEnum):
-    """What a pause does to running samples."""
-
-    ABORT = "abort"
-    """They end with the tokens that they have."""
-    RETRACT = "retract"
-    """They keep their tokens; their KV is computed anew when generation goes on."""
-    IN_PLACE = "in_place"
-    """They keep tokens and KV, also across an update of the weights."""
-    DRAIN = "drain"
-    """They run to their ends, and the pause is answered then; what has not begun waits. An extension of ours."""
 
 
 class AbortBody(ControlBody):

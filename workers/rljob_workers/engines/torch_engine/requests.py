@@ -1,4 +1,4 @@
-"""What runs through the engine: a batch of prompt groups, what has come of it, and what its parts raise.
+"""What runs through the engine: a batch of prompt groups, what has come of it, pauses, and what its parts raise.
 
 Written by the model loop, read by the HTTP edge once `on_done` was called; the edge turns each error into a status and
 a sentence. No per-sample Python: rows are numpy columns over all samples of the batch.
@@ -7,7 +7,7 @@ a sentence. No per-sample Python: rows are numpy columns over all samples of the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,6 +56,19 @@ class FinishReason(IntEnum):
 
 FINISH_WORDS = ("stop", "length", "abort")
 """The dialect's words."""
+
+
+class PauseMode(StrEnum):
+    """What a pause does to running samples."""
+
+    ABORT = "abort"
+    """They end with the tokens that they have."""
+    RETRACT = "retract"
+    """They keep their tokens; their KV is computed anew when generation goes on."""
+    IN_PLACE = "in_place"
+    """They keep tokens and KV, also across an update of the weights."""
+    DRAIN = "drain"
+    """They run to their ends, and the pause is answered then; what has not begun waits. An extension of ours."""
 
 
 @dataclass(frozen=True, slots=True)

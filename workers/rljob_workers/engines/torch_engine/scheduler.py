@@ -15,7 +15,7 @@ import torch
 
 from rljob_workers.devices import moved
 from rljob_workers.engines.torch_engine.continuous_batching import ContinuousBatching, Room
-from rljob_workers.engines.torch_engine.decoder import Decoder, DecoderWeights, KvCache
+from rljob_workers.engines.torch_engine.decoder import Decoder, DecoderWeights, KvCache, read_weights
 from rljob_workers.engines.torch_engine.requests import StepFailed
 from rljob_workers.engines.torch_engine.slots import (
     Moves,
@@ -30,6 +30,8 @@ from rljob_workers.engines.torch_engine.slots import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy.typing as npt
 
     from rljob_workers.engines.torch_engine.decoder import Geometry
@@ -116,6 +118,9 @@ class Scheduler(ContinuousBatching[DecoderWeights]):
     def drop_cache(self) -> None:
         """See the base."""
         self._cache.drop()
+
+    def _read_weights(self, path: Path) -> DecoderWeights:
+        return read_weights(path, self._geometry)
 
     def _score(self, weights: DecoderWeights, tokens: Sequence[int]) -> list[float]:
         return self._decoder.score(weights, tokens).tolist()

@@ -1,8 +1,8 @@
-"""The engine's HTTP server: its entry, SGLang's paths, and a `/generate` while it runs.
+"""The engine's HTTP server: its entry, SGLang's paths, a `/generate` while it runs, and the thread that computes.
 
-`serve` is called by the launcher in a forked child and returns at SIGTERM. The edge translates requests to commands of
-the model loop; every reply, errors too, carries the incarnation of this process. A request whose client has gone is
-aborted, also while generation is paused.
+`serve` is called by the launcher in a forked child and returns at SIGTERM. Handlers run commands in the model loop's
+thread, between two steps; every reply, errors too, carries the incarnation of this process. A request whose client has
+gone is aborted, also while generation is paused.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import queue
 import socket
+import threading
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 import torch
@@ -26,7 +29,8 @@ from starlette.routing import Route
 
 from rljob_workers.devices import own_device
 from rljob_workers.engines.torch_engine import INCARNATION_HEADER
-from rljob_workers.engines.torch_engine.decoder import geometry_of, read_weights
+from rljob_workers.engines.torch_engine.continuous_batching import ContinuousBatching
+from rljob_workers.engines.torch_engine.decoder import geometry_of
 from rljob_workers.engines.torch_engine.dialect import (
     AbortBody,
     PauseBody,
@@ -38,8 +42,7 @@ from rljob_workers.engines.torch_engine.dialect import (
     parse_generate,
     render_generate,
 )
-from rljob_workers.engines.torch_engine.model_loop import EngineCommands, ModelLoop
-from rljob_workers.engines.torch_engine.requests import BadRequest, Batch, EngineFault, NotServing
+from rljob_workers.engines.torch_engine.requests import BadRequest, Batch, EngineFault, NotServing, StepFailed
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
 from rljob_workers.models.building import build_config, torch_dtype
 from rljob_workers.models.tokenizers import build_tokenizer, decode_tokens, encode_prompt
@@ -52,7 +55,71 @@ if TYPE_CHECKING:
 
     from rljob_api.spec.model import Dtype, ModelSpec
     from rljob_workers.engines.torch_engine.dialect import GenerateRequest
-    from rljob_workers.engines.torch_engine.model_loop import EngineState
+
+
+_log = logging.getLogger(__name__)
+
+
+_Answer = TypeVar("_Answer")
+
+
+_Command = tuple[Callable[[ContinuousBatching[Any]], object], Future[object]]
+
+
+class ModelLoop:
+    """The one thread that owns the scheduler: it steps it, and runs commands between two steps. Nothing is locked.
+
+    loop = ModelLoop(scheduler)
+    loop.start()
+    loop.call(lambda engine: engine.pause(mode)).result()
+    loop.stop()
+    """
+
+    def __init__(self, scheduler: ContinuousBatching[Any]) -> None:
+        """`scheduler` belongs to the loop's thread from `start` on."""
+        self._scheduler = scheduler
+        self._inbox: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="model-loop", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread after the current step; requests that still run are left to their closed connections."""
+        self._inbox.put(None)
+        self._thread.join()
+
+    def call(self, command: Callable[[ContinuousBatching[Any]], _Answer]) -> Future[_Answer]:
+        """Runs `command` between two steps; what it raises is in the future."""
+        future: Future[_Answer] = Future()
+        self._inbox.put((command, future))  # type: ignore[arg-type]  # the pair belongs together, whatever the answer
+        return future
+
+    def _run(self) -> None:
+        with torch.inference_mode():
+            while self._serve_inbox():
+                self._step()
+
+    def _serve_inbox(self) -> bool:
+        """Runs all commands that wait, and blocks for one where there is nothing to compute. False: stop."""
+        while not self._scheduler.has_work or not self._inbox.empty():
+            message = self._inbox.get()
+            if message is None:
+                return False
+            command, future = message
+            try:
+                future.set_result(command(self._scheduler))
+            except Exception as error:
+                future.set_exception(error)
+        return True
+
+    def _step(self) -> None:
+        try:
+            self._scheduler.step()
+        except Exception:  # the edge of a loop that must live: a fault of ours costs the requests, not the server
+            _log.exception("A step failed in a way that the scheduler does not know")
+            self._scheduler.fail_all(StepFailed("The engine failed inside; its log has the details."))
 
 
 class RunningRequest:
@@ -85,7 +152,7 @@ class RunningRequest:
                 events.call_soon_threadsafe(wake)
 
         running = cls(parsed, Batch(parsed.groups, on_done), loop, done)
-        await asyncio.wrap_future(loop.call(lambda engine: engine.generate(running._batch)))
+        await asyncio.wrap_future(loop.call(lambda engine: engine.submit(running._batch)))
         running._gone = asyncio.ensure_future(_disconnected(request))
         return running
 
@@ -105,7 +172,8 @@ class RunningRequest:
 
     async def abort(self) -> None:
         """Ends the batch with the tokens that it has."""
-        await asyncio.wrap_future(self._loop.call(lambda engine: engine.abort_batch(self._batch)))
+        own = {id(group) for group in self._batch.groups}  # whatever its rids
+        await asyncio.wrap_future(self._loop.call(lambda engine: engine.abort(lambda group: id(group) in own)))
         await self._done
 
     async def drawn(self) -> int:
@@ -227,8 +295,10 @@ class HttpApi:
         body = parse_body(AbortBody, await request.body())
         if body.abort_all == (body.rid is not None):
             raise BadRequest("rid, abort_all: give exactly one of them.")
-        rids = [] if body.rid is None else [body.rid]
-        num_aborted = await self._command(lambda engine: engine.abort_all() if body.abort_all else engine.abort(rids))
+        # An unknown rid is no error: it may have ended.
+        num_aborted = await self._command(
+            lambda engine: engine.abort(lambda group: body.abort_all or group.rid == body.rid)
+        )
         return self._json({"success": True, "message": f"{num_aborted} prompt groups were aborted."})
 
     async def pause_generation(self, request: Request) -> Response:
@@ -263,7 +333,7 @@ class HttpApi:
         body = parse_body(UpdateBody, await request.body())
         weight = body.weight()
         if body.abort_all_requests:
-            await self._command(lambda engine: engine.abort_all())
+            await self._command(lambda engine: engine.abort(lambda _: True))
         await self._command(lambda engine: engine.update_from_disk(body.model_path, weight))
         return self._json({"success": True, "message": f"The engine holds {weight}.", "num_paused_requests": 0})
 
@@ -283,16 +353,14 @@ class HttpApi:
     async def health_generate(self, request: Request) -> Response:
         """The model loop answers and holds weights."""
         del request
-        state = await self._state()
-        if state.held is None:
+        if (await self._command(lambda engine: engine.held)) is None:
             raise NotServing("No weights are loaded yet: call /update_weights_from_disk first.")
         return self._json({"status": "ok"})
 
     async def model_info(self, request: Request) -> Response:
         """What is served, under which weight, by which life of the server."""
         del request
-        state = await self._state()
-        held = state.held
+        held = await self._command(lambda engine: engine.held)
         return self._json(
             {
                 "model_path": self._model.name,
@@ -307,13 +375,13 @@ class HttpApi:
     async def weight_version(self, request: Request) -> Response:
         """The version that is held."""
         del request
-        held = (await self._state()).held
+        held = await self._command(lambda engine: engine.held)
         return self._json({"weight_version": None if held is None else str(held.version)})
 
     async def server_info(self, request: Request) -> Response:
         """Bounds of this server."""
         del request
-        state = await self._state()
+        state = await self._command(lambda engine: engine.state())
         return self._json(
             {
                 "model_path": self._model.name,
@@ -330,13 +398,10 @@ class HttpApi:
     async def load(self, request: Request) -> Response:
         """How much runs and waits."""
         del request
-        state = await self._state()
+        state = await self._command(lambda engine: engine.state())
         return self._json([{"dp_rank": 0, "num_reqs": state.num_running, "num_waiting_reqs": state.num_waiting}])
 
-    async def _state(self) -> EngineState:
-        return await asyncio.wrap_future(self._loop.call(lambda engine: engine.state()))
-
-    async def _command(self, command: Callable[[EngineCommands[Any]], Any]) -> Any:  # noqa: ANN401 (as the command)
+    async def _command(self, command: Callable[[ContinuousBatching[Any]], _Answer]) -> _Answer:
         return await asyncio.wrap_future(self._loop.call(command))
 
     def _guarded(self, handler: _Handler) -> _Handler:
@@ -363,9 +428,6 @@ _KEEP_ALIVE_SECONDS = 24 * 3600
 
 _GRACE_SECONDS = 1
 """After SIGTERM requests are not waited for: their tickets come back."""
-
-
-_log = logging.getLogger(__name__)
 
 
 class TokenizerCodec:
@@ -408,14 +470,14 @@ def serve(
     )
     scheduler = Scheduler(geometry, limits or Limits.on(device))
     _log.info("engine %s computes on %s with %d threads", incarnation, device, threads)
-    serve_commands(listener, EngineCommands(scheduler, lambda path: read_weights(path, geometry)), served, incarnation)
+    serve_scheduler(listener, scheduler, served, incarnation)
 
 
-def serve_commands(
-    listener: socket.socket, commands: EngineCommands[Any], served: ServedModel, incarnation: str
+def serve_scheduler(
+    listener: socket.socket, scheduler: ContinuousBatching[Any], served: ServedModel, incarnation: str
 ) -> None:
     """Runs the model loop and the HTTP edge on the listening socket until SIGTERM."""
-    loop = ModelLoop(commands)
+    loop = ModelLoop(scheduler)
     loop.start()
     app = HttpApi(loop, served, incarnation).app()
     settings = uvicorn.Config(

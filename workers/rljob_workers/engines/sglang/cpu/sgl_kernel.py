@@ -1,4 +1,4 @@
-"""The package `sgl_kernel`, as far as SGLang needs it on a CPU without AMX. Read by `preloading` only.
+"""The package `sgl_kernel`, as far as SGLang needs it on a CPU without AMX. Read by `serving` only.
 
 At import SGLang takes some functions `*_cpu` from it that no dense decoder calls (speculative decoding, moved cache
 blocks). All else it asks for only where the CPU has AMX; elsewhere it computes with plain torch.
