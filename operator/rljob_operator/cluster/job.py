@@ -15,6 +15,7 @@ from rljob_api.status import AcceptedStatus, ConditionType, RLJobStatus
 from rljob_operator.build import Found, Owner, Platform, manifests, overridden
 from rljob_operator.cluster.actions import Actions
 from rljob_operator.cluster.coordinators import CoordinatorContact, JobCoordinators
+from rljob_operator.cluster.report import JobReport
 from rljob_operator.core import Event, Reason, RefusedSpec
 from rljob_operator.kube.accepted_spec import Accepted, LastAccepted
 from rljob_operator.kube.api import Api, Json
@@ -23,7 +24,7 @@ from rljob_operator.kube.blockers import BlockerMemory, ClusterEvents
 from rljob_operator.kube.cache import Cache
 from rljob_operator.kube.capabilities import SpecRehearsal
 from rljob_operator.kube.checkpoint_claim import CheckpointClaim
-from rljob_operator.kube.events import WaitEvents
+from rljob_operator.kube.events import Events
 from rljob_operator.kube.job_secrets import JobSecret
 from rljob_operator.kube.operator_metrics import Metrics
 from rljob_operator.kube.ownership import OrphanedPods
@@ -143,22 +144,23 @@ class JobMemory:
     contact: CoordinatorContact
     secret: JobSecret
     manifests: ManifestsMemo
-    remains: OrphanedPods
+    orphans: OrphanedPods
     claim: CheckpointClaim
     ends: Ends
     startups: Startups
     cluster_events: ClusterEvents
-    hindrances: BlockerMemory
+    blockers: BlockerMemory
     refused: RefusedWrites
     status: StatusWriter
     actions: Actions
     restart_clock: RestartClock
     rehearsal: SpecRehearsal
-    waits: WaitEvents
+    report: JobReport
 
     @classmethod
-    def of_new(cls, key: JobKey, uid: str, world: OperatorContext) -> "JobMemory":
+    def of_new(cls, key: JobKey, uid: str, world: OperatorContext, events: Events) -> "JobMemory":
         """Of a job that nothing is known of yet."""
+        status = StatusWriter(world.api, world.cache, key)
         return cls(
             uid=uid,
             accepted=Accepted(key),
@@ -166,18 +168,18 @@ class JobMemory:
             contact=CoordinatorContact(world.identity),
             secret=JobSecret(world.api, key),
             manifests=ManifestsMemo(world.options, world.platform),
-            remains=OrphanedPods(world.api, key),
+            orphans=OrphanedPods(world.api, key),
             claim=CheckpointClaim(world.api, world.cache, key),
             ends=Ends(),
             startups=Startups(),
             cluster_events=ClusterEvents(world.api, key),
-            hindrances=BlockerMemory(),
+            blockers=BlockerMemory(),
             refused=RefusedWrites(),
-            status=StatusWriter(world.api, world.cache, key),
+            status=status,
             actions=Actions(world.api, key),
             restart_clock=RestartClock(world.metrics),
             rehearsal=SpecRehearsal(world.api, key),
-            waits=WaitEvents(),
+            report=JobReport(key, events, world.metrics, status),
         )
 
 
@@ -206,9 +208,3 @@ class TurnContext:
     def has_begun(self) -> bool:
         """Whether pods may have been made for it."""
         return self.status.restart.epoch > 0
-
-
-def generation_of(raw: Json) -> int:
-    """Of the newest spec."""
-    generation: int = raw["metadata"].get("generation", 1)
-    return generation
