@@ -25,7 +25,7 @@ ANNOTATION_BUILT_FOR = "rljob.dev/built-for"
 of the current revision as they are."""
 
 ANNOTATION_RUN = "rljob.dev/run"
-"""On a checkpoint claim: digest of what makes its checkpoints a run (`run_identity`)."""
+"""On a checkpoint claim: digest of what makes its checkpoints a run (`rljob_api.revision`)."""
 ANNOTATION_RUN_OF = "rljob.dev/run-of"
 """On a checkpoint claim: uid of the job that trains it, or did last."""
 ANNOTATION_SPEC = "rljob.dev/spec"

@@ -1,6 +1,6 @@
 """A cross-field rule: said once, held in Python and, where CEL can say it, by the API server too.
 
-`spec.py` attaches the tables of `rules.py` to its models; `crd.py` finds them in the JSON schema. No rule does I/O.
+`rljob_api.spec` attaches tables of rules to its models; `generate.crd` finds them in the JSON schema. No rule does I/O.
 """
 
 import dataclasses

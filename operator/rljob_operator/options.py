@@ -58,7 +58,7 @@ class WorkloadOptions(ApiModel):
     the liveness probe. Empty: the image has none, and a server that is stopped or wedged is not restarted by itself."""
     pod_template: dict[str, Any] = {}
     """A patch of every pod's template, before the job's own: tolerations, mounts, a runtime class, a sidecar.
-    Containers, volumes, mounts and rights that it brings no job changes (`build.trespasses`)."""
+    Containers, volumes, mounts and rights that it brings no job changes (`build.template_protection`)."""
     termination_grace_seconds: int = Field(default=60, ge=1, le=86400)
     """How long a worker pod may drain."""
     shared_memory: Quantity = "16Gi"

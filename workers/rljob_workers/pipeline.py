@@ -29,7 +29,7 @@ VALID = "valid"
 
 
 FINISH_REASONS = "finish_reasons"
-"""1 element a row, as in `stages.group_rows.FINISH_CODES`."""
+"""1 element a row, as in `rollout.groups.FINISH_CODES`."""
 
 
 VERSION_SPANS = "version_spans"
@@ -86,8 +86,8 @@ def fields_of(spec: RLJobSpec) -> tuple[str, ...]:
 def actor_train(spec: RLJobSpec) -> Task:
     """The actor's task. It waits for nothing that it does not read.
 
-    Without actor_fwd it makes its own log-probs (`proximal`). The reference's are read by the KL term: where its
-    coefficient is 0 a reference goes on serving rows as it comes to them, and nobody waits for it.
+    Without actor_fwd it makes its own log-probs (`training.loop.Proximal`). The reference's are read by the KL term:
+    where its coefficient is 0 a reference goes on serving rows as it comes to them, and nobody waits for it.
     """
     unread = set() if spec.algorithm.kl.coefficient > 0 else {REF_LOG_PROBS}
     needs = tuple(field for field in fields_of(spec) if field not in unread)

@@ -53,7 +53,7 @@ _NO_GPUS = "(has({0}.gpus) ? {0}.gpus : 0)"
 _ACTOR_GPUS = _NO_GPUS.format(_ACTOR)
 
 
-# As `topology` has it.
+# As `rljob_api.roles` has it.
 _TRAINERS_PER_POD = f"(has({_ACTOR}.ranksPerPod) ? {_ACTOR}.ranksPerPod : ({_ACTOR_GPUS} > 1 ? {_ACTOR_GPUS} : 1))"
 
 

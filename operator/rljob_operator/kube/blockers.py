@@ -192,7 +192,7 @@ def unmade_process(name: str, key: JobKey, pods: Sequence[PodView], heard: Block
 
 
 def process_names(storage_units: int) -> Iterator[str]:
-    """What a job's infrastructure is made of, as `infrastructure_facts.process_name` names it."""
+    """What a job's infrastructure is made of, as `pod_facts.process_name` names it."""
     yield from (COMPONENT_COORDINATOR, COMPONENT_CONTROL)
     yield from (f"{COMPONENT_STORAGE}-{unit}" for unit in range(storage_units))
 

@@ -3,9 +3,9 @@
     lease = Lease(api, options, identity, namespace, hangs)
     await side.run(lease.acquire()); keeping = side.begin(lease.keep()); ...; lease.check() before every write
 
-It is acquired, kept and released in a loop of its own (`side_loop`), over an API session of its own, so that a busy
-main loop delays no renewal; `check` and `age` may be called by any thread. A Lease whose main loop hangs is no longer
-renewed, so that another replica takes over.
+It is acquired, kept and released in a loop of its own (`cluster.health_server`), over an API session of its own, so
+that a busy main loop delays no renewal; `check` and `age` may be called by any thread. A Lease whose main loop hangs is
+no longer renewed, so that another replica takes over.
 
 Its age is taken by this machine's monotonic clock, from before the request that renewed it: a process that was paused
 finds its lease too old the moment it runs again, whatever the clocks of others say. The official client's election is

@@ -1,4 +1,4 @@
-"""What a user can have done wrong to the folder of a run. What goes wrong with the coordinator: `coordinator_link`."""
+"""What a user can have done wrong to the folder of a run. Errors of the coordinator: `coordinator_client.link`."""
 
 
 class RunRefused(ValueError):

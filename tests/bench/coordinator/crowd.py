@@ -24,7 +24,7 @@ OFFER_BYTES = 140_000_000_000
 """70 billion parameters of two bytes."""
 FIRST = WeightId(lineage=Lineage(1), version=WeightVersion(0))
 ASK_SECONDS = 0.5
-"""How long a receiver's question is held open, as `roles.weight_follower` has it."""
+"""How long a receiver's question is held open, as `rollout.engine_sync` has it."""
 POLL_SECONDS = 1.0
 """How long a launcher's poll is held open."""
 COUNTERS = ("steps", "samples", "tokens", "groups_put", "rows_claimed", "queue_wait_seconds", "weight_pulls")

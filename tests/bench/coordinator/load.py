@@ -16,7 +16,7 @@ from rljob_api.wire.observation import EventPage
 from tests.bench.coordinator.crowd import Line, Member, Place, Tally, every, pods, repeat, request
 
 STATUS_SECONDS = 1.0
-"""How often the supervisor of one machine asks (`core.attention`)."""
+"""How often the supervisor of one machine asks (`core.decide`)."""
 AT_ONCE = 32
 """Pods that begin at once."""
 

@@ -103,7 +103,7 @@ def chunked_log_probs(
     entropy = -sum pi log pi. (logsumexp(z) - sum pi z is the same, but a small difference of large numbers.)
     Shapes: hidden [tokens, width], head [vocabulary, width], targets [tokens] int64 -> two of [tokens], float32, or
     float64 where `hidden` is. Everything after the products is computed in the result's type.
-    `head_dtype`: in which products with the head are summed and given, in the backward pass, too (`wide_products`).
+    `head_dtype`: in which products with the head are summed and given, in the backward pass, too.
     None, or what is no wider: they are rounded to the type of `hidden`.
     Gradients: to hidden and head, of both results. The head's is added up in float32 at least, in one buffer.
     """

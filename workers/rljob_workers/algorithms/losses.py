@@ -57,7 +57,7 @@ def ppo_clip(
     """PPO's pessimistic clip with separate bounds.
 
     Formula: ratio = exp(new - old); loss = max(-A ratio, -A clip(ratio, 1 - low, 1 + high)), where old is the proximal
-    policy: version r for rows of `train_r`, not the behaviour policy (that difference is the correction's, see `tis`).
+    policy: version r for rows of `train_r`, not the behaviour policy (that difference is the correction's).
     Shapes: all [tokens] -> [tokens].
     Source: Schulman et al. 2017, arXiv:1707.06347, equation 7; separate upper bound: Yu et al. 2025, DAPO,
     arXiv:2503.14476, section 3.1; proximal against behaviour policy: Hilton et al. 2021, arXiv:2110.00641.
@@ -105,7 +105,7 @@ def k3(log_probs: torch.Tensor, ref_log_probs: torch.Tensor) -> torch.Tensor:
 def masks_of_rows(loss_masks: torch.Tensor, response_lengths: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
     """The masks, with 0 at every token of a row that is not kept.
 
-    Sums, counts and means that go by the result are those of a batch without these rows: see `aggregation`.
+    Sums, counts and means that go by the result are those of a batch without these rows.
     Shapes: loss_masks [tokens] uint8, response_lengths [rows] int64, kept [rows] bool -> [tokens] uint8.
     """
     return loss_masks * kept.repeat_interleave(response_lengths)
@@ -127,11 +127,11 @@ class PolicyLossConfig:
     clip_low: float
     clip_high: float
     aggregate: Aggregate
-    """`aggregation.token_mean` or `sequence_mean`."""
+    """`token_mean` or `sequence_mean`."""
     kl_coefficient: float
     """0: no KL term, and `ref_log_probs` is not read."""
     kl_estimate: KlEstimate
-    """`kl.k1`, `k2` or `k3`."""
+    """`k1`, `k2` or `k3`."""
     tis_cap: float | None
     """None: no correction, and `rollout_log_probs` only gives a metric."""
 

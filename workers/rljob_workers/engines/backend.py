@@ -1,7 +1,7 @@
 """An engine backend: all that a launcher knows of a kind of engine, and whom the roles talk to.
 
-Values only; the registry of backends is `BACKENDS` in `engines`. A launcher starts what `command` says, asks `ready` on and on, and
-restarts what is silent for too long: it knows neither HTTP bodies nor models.
+Values only; the registry of backends is `engines.BACKENDS`. A launcher starts what `command` says, asks `ready` on and
+on, and restarts what is silent for too long: it knows neither HTTP bodies nor models.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The time that a simulated job spends instead of computing, by its cost model and its clock.
 
-For `engines.sim` and `trainers.sim`, in the threads that would compute. Computes nothing.
+For `engines.sim` and `trainers.sim_trainer`, in the threads that would compute. Computes nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A simulated policy: its next tokens as a hash of weights, token before and position, and the weights themselves.
 
-For `engines.sim` and `trainers.sim`. One token of each place is preferred by the place's own margin, all others are
-alike: a log-prob is a hash and a logarithm at any vocabulary and shows which weights made it. Hashes are splitmix64
+For `engines.sim` and `trainers.sim_trainer`. One token of each place is preferred by the place's own margin, all others
+are alike: a log-prob is a hash and a logarithm at any vocabulary and shows which weights made it. Hashes are splitmix64
 (Steele, Lea, Flood 2014); sums wrap around, so that the order of rows and the number of ranks do not matter. The
 weights are tensors by name, and travel, are saved and refused as those of a model.
 """

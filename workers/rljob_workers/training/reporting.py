@@ -102,7 +102,7 @@ class Leader:
         self._step_began = time.monotonic()
 
     def log_samples(self, rollout_id: RolloutId, pass_index: int, facts: Sequence[torch.Tensor]) -> None:
-        """Audit lines of one optimizer step; `facts` as in `stages.train.FACTS`."""
+        """Audit lines of one optimizer step; `facts` as in `training.rows.FACTS`."""
         if self._samples is None:
             return
         epoch = self._session.life.epoch

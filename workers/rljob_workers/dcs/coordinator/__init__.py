@@ -2,5 +2,5 @@
 
 A process of its own (`python -m rljob_workers.dcs.coordinator`). `app` is the HTTP side, `serial_executor` the one
 thread in which everything happens, `coordinator` the composition; epochs, pods, weights, progress are rooms over one
-`store`. It never decides about restarts: it reports what it knows, and carries out orders.
+store (`records`). It never decides about restarts: it reports what it knows, and carries out orders.
 """

@@ -120,7 +120,7 @@ class RankContext:
     """The engine server of this pod; None for roles without one."""
     seq_sink: SeqSink
     engine_identity: Path | None = None
-    """Where the engine's launcher writes which life of it runs (`engines.identity`)."""
+    """Where the engine's launcher writes which life of it runs (`engines.incarnation`)."""
     ready_mark: ReadyMark = field(default_factory=ReadyMark)
     collective_mark: CollectiveMark = field(default_factory=CollectiveMark)
     drain: DrainRequest = field(default_factory=DrainRequest)

@@ -1,8 +1,8 @@
 """How the rows of one micro-batch become the inputs of a transformers model. Pure: index arithmetic, no model.
 
 Two layouts. *Joined*: all rows back to back in one sequence, without padding; attention alone must know where a row
-ends (`attention`). *Padded*: one sequence a row, padded at its end, which a causal model never looks at: exact for any
-causal model, at the cost of computing the padding.
+ends (`sharded_model`). *Padded*: one sequence a row, padded at its end, which a causal model never looks at: exact for
+any causal model, at the cost of computing the padding.
 
 A row's last token is not computed in either: it predicts nothing.
 """
