@@ -25,6 +25,7 @@ from rljob_api.roles import SCALED_ROLE
 from rljob_api.status import ConditionType, DemandMark, RLJobStatus, RoleStatus, ScalingStatus
 from rljob_api.wire.observation import DemandObservation
 from rljob_operator.core.conditions import is_queue_draining, is_scaling, is_true
+from rljob_operator.core.membership import scaled_role
 from rljob_operator.core.observed import Autoscaling, Observed
 from rljob_operator.core.reasons import Reason
 
@@ -61,7 +62,7 @@ class Shares:
 
 def autoscaled(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
     """`status` with the number of rollouts that is wanted, and from where on the next decision is judged."""
-    role = next((role for role in status.roles if role.name is SCALED_ROLE), None)
+    role = scaled_role(status)
     autoscaling, scaling = observed.autoscaling, status.scaling
     if autoscaling is None or role is None:
         return _with(status, _undecided(scaling))

@@ -15,8 +15,8 @@ from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import RankProcess
 from rljob_operator.core.decision import Cause
 from rljob_operator.core.liveness import hanging, is_parted, is_silent, lost_before, lost_pods, never_ran
-from rljob_operator.core.membership import pods, staying
-from rljob_operator.core.observed import Observed
+from rljob_operator.core.membership import pods, remaining
+from rljob_operator.core.observed import Observed, ordered_processes, pod_uid
 from rljob_operator.core.reasons import Reason
 
 
@@ -71,11 +71,10 @@ def _behind(observed: Observed, status: RLJobStatus, role: Role) -> list[tuple[P
 
 
 def _ranks(observed: Observed, status: RLJobStatus, role: Role) -> Iterator[tuple[PodKey, RankProcess]]:
-    for key, pod in staying(status):
-        seen = observed.seen(key, pod.life) if key.role is role else None
-        for process in seen.processes if seen is not None else []:
-            if (process.epoch, process.generation) == (status.restart.epoch, pod.generation):
-                yield key, process
+    for key, pod in remaining(status):
+        seen = observed.observations.get((key, pod.life)) if key.role is role else None
+        for process in ordered_processes(status, pod, seen) if seen is not None else []:
+            yield key, process
 
 
 _REASONS: dict[str, Reason] = {
@@ -200,7 +199,7 @@ def _unable(status: RLJobStatus, failures: tuple[Failure, ...]) -> list[Cause]:
 
 def _is_news(status: RLJobStatus, failure: Failure) -> bool:
     """A replica that is told to leave may die: that is what it is told. What it says of the whole job stands."""
-    leaving = failure.pod not in {key for key, _ in staying(status)}
+    leaving = failure.pod not in {key for key, _ in remaining(status)}
     return failure.kind in _OF_THE_JOB or not leaving
 
 
@@ -227,7 +226,7 @@ def _lost_unseen(observed: Observed, status: RLJobStatus) -> list[Cause]:
             lost=True,
             counts=False,
         )
-        for key, pod in staying(status)
+        for key, pod in remaining(status)
         if (order := given.get(key)) is not None and _is_given_up(pod, order)
     ]
 
@@ -236,8 +235,4 @@ def _is_given_up(pod: PodStatus, order: PodOrder) -> bool:
     """Whether the life that this order was for is over: another pod has the number, or another life of the same."""
     if order.pod_uid in ("", NOBODY) or order.generation >= pod.generation:
         return False
-    return order.pod_uid == _uid(pod.lost_life) or order.pod_uid != _uid(pod.life)
-
-
-def _uid(life: str) -> str:
-    return life.rpartition("/")[0]
+    return order.pod_uid == pod_uid(pod.lost_life) or order.pod_uid != pod_uid(pod.life)

@@ -20,7 +20,7 @@ from rljob_operator.core.conditions import (
 )
 from rljob_operator.core.drain import is_draining
 from rljob_operator.core.ends import is_over
-from rljob_operator.core.membership import counted, with_pods
+from rljob_operator.core.membership import counted, scaled_role, with_pods
 from rljob_operator.core.observed import Observed, Silence
 from rljob_operator.core.reachability import lasts
 from rljob_operator.core.readiness import STARTING
@@ -164,7 +164,7 @@ def _ended(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
 
 
 def _scaling(observed: Observed, status: RLJobStatus) -> ScalingStatus:
-    role = next((role for role in status.roles if role.name is SCALED_ROLE), None)
+    role = scaled_role(status)
     suspended = is_true(status, ConditionType.SUSPENDED)
     replicas = 0 if role is None or suspended else len(role.pods)
     desired = observed.replicas.get(SCALED_ROLE, 0)

@@ -96,7 +96,7 @@ def _saving(observed: Observed, status: RLJobStatus) -> list[RankObservation]:
     if observed.coordinator is None or observed.coordinator.epoch != status.restart.epoch:
         return []
     savers = [(key, pod) for key, pod in pods(status) if TRAITS[key.role].saves]
-    seen = [observed.seen(key, pod.life) for key, pod in savers]
+    seen = [observed.observations.get((key, pod.life)) for key, pod in savers]
     return [rank for pod in seen if pod is not None for rank in at_work(pod, status.restart.epoch)]
 
 
@@ -117,7 +117,7 @@ def is_parting(observed: Observed, key: PodKey, fact: PodFact | None, now: float
     """Whether a pod that is taken away still runs and may finish what it does."""
     if fact is None or fact.leaves_by is None or now >= fact.leaves_by:
         return False
-    seen = observed.seen(key, fact.life)
+    seen = observed.observations.get((key, fact.life))
     return seen is not None and _is_heard(seen)
 
 

@@ -13,8 +13,8 @@ from rljob_operator.core.causes import Causes, cannot_start, engines_can_work
 from rljob_operator.core.conditions import terminal
 from rljob_operator.core.decision import Fail, RestartGlobal, Succeed
 from rljob_operator.core.infrastructure import failing
-from rljob_operator.core.membership import staying
-from rljob_operator.core.observed import Observed, PodFact, PodState
+from rljob_operator.core.membership import remaining
+from rljob_operator.core.observed import Observed, PodFact, PodState, pod_uid
 from rljob_operator.core.reasons import Reason, last_line, quoted
 
 _HOPELESS: dict[str | None, Reason] = {
@@ -59,8 +59,8 @@ def fatal(observed: Observed, status: RLJobStatus, causes: Causes, now: float) -
             return Fail(_HOPELESS.get(failure.hopeless, Reason.REPORTED), failure.message, failure.pod.role)
         if cannot_start(failure) and not engines_can_work(status):
             return Fail(Reason.ENGINE_CANNOT_START, failure.message, failure.pod.role)
-    for key, pod in staying(status):
-        fact = observed.fact(key)
+    for key, pod in remaining(status):
+        fact = observed.facts.get(key)
         if fact is not None and _refused(fact, pod):
             said = quoted(fact.last_words)
             return Fail(Reason.CONFIGURATION_ERROR, f"the launcher of {key} refuses its configuration{said}", key.role)
@@ -87,7 +87,7 @@ def deleted_at(observed: Observed, status: RLJobStatus) -> float | None:
 
 def _refused(fact: PodFact, pod: PodStatus) -> bool:
     """Also when the container was started again meanwhile: its next life would say the same."""
-    same_pod = pod.life.rpartition("/")[0] == fact.life.rpartition("/")[0]
+    same_pod = pod_uid(pod.life) == pod_uid(fact.life)
     over = fact.state is PodState.EXITED or fact.life != pod.life
     return same_pod and over and fact.exit_code == EXIT_BAD_MANIFEST
 
@@ -125,7 +125,7 @@ def _is_awaited(observed: Observed, fact: PodFact) -> bool:
 
 def _is_idle(observed: Observed, fact: PodFact) -> bool:
     """A launcher in a pod stays when it is done, so that the kubelet starts nothing again: its word counts."""
-    seen = observed.seen(fact.pod, fact.life)
+    seen = observed.observations.get((fact.pod, fact.life))
     if seen is None or seen.carried is None or seen.carried.phase is not PodPhase.DONE:
         return False
     return not seen.engines and all(process.exit_code is not None for process in seen.processes)

@@ -11,12 +11,11 @@ from rljob_api.names import EXIT_FENCED, Scope
 from rljob_api.spec.restart import absence_seconds
 from rljob_api.status import PodStatus, RLJobStatus
 from rljob_api.wire.identity import PodKey
-from rljob_api.wire.launchers import RankProcess
 from rljob_api.wire.observation import PodObservation, RankObservation
 from rljob_operator.core.decision import Cause
 from rljob_operator.core.drain import is_parting
-from rljob_operator.core.membership import staying
-from rljob_operator.core.observed import Observed, PodEnding, PodFact, PodState
+from rljob_operator.core.membership import remaining
+from rljob_operator.core.observed import Observed, PodEnding, PodFact, PodState, ordered_processes, pod_uid
 from rljob_operator.core.reachability import heard_since, seen_seconds
 from rljob_operator.core.reasons import Reason, how_ended, quoted
 from rljob_operator.core.restart import row
@@ -41,7 +40,7 @@ _ENDINGS = {
 
 def lost_pods(observed: Observed, status: RLJobStatus, now: float) -> list[Cause]:
     """A cause for every pod whose accepted life is over."""
-    found = [_lost_pod(observed, status, key, pod, now) for key, pod in staying(status) if pod.life]
+    found = [_lost_pod(observed, status, key, pod, now) for key, pod in remaining(status) if pod.life]
     return [cause for cause in found if cause is not None]
 
 
@@ -54,18 +53,18 @@ def lost_before(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
     """
     if not cause.lost:
         return False
-    fact, decided_at = observed.fact(cause.pod), status.restart.decided_at or 0.0
+    fact, decided_at = observed.facts.get(cause.pod), status.restart.decided_at or 0.0
     if status.restart.opened < status.restart.epoch:
         return fact is None or not cause.counts or fact.started_at < decided_at
     if fact is None or not is_silent(observed, cause):
         return False
-    seen = observed.seen(cause.pod, fact.life)
+    seen = observed.observations.get((cause.pod, fact.life))
     return seen is not None and seen.carried is not None and seen.carried.epoch < status.restart.epoch
 
 
 def is_silent(observed: Observed, cause: Cause) -> bool:
     """Whether a lost pod has lost its node, or runs as far as its platform knows and does not answer."""
-    fact = observed.fact(cause.pod)
+    fact = observed.facts.get(cause.pod)
     if cause.reason is Reason.NODE_LOST:
         return fact is not None
     return fact is not None and fact.state is PodState.RUNNING and cause.reason is Reason.LAUNCHER_LOST
@@ -101,7 +100,7 @@ def never_ran(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
     its cluster tells it of no start: so the coordinator has to say, too, that nobody has registered from that pod. Nor
     did a launcher run anything that was fenced when it wished to register.
     """
-    fact = observed.fact(cause.pod)
+    fact = observed.facts.get(cause.pod)
     if not cause.lost or fact is None:
         return False
     taken_away = fact.ending is not None and not fact.has_run
@@ -110,13 +109,13 @@ def never_ran(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
     coordinator, restart = observed.coordinator, status.restart
     if coordinator is None or coordinator.epoch < restart.opened:  # it has not read its state yet
         return restart.opened < restart.epoch
-    uid = fact.life.rpartition("/")[0]
+    uid = pod_uid(fact.life)
     return all(seen.pod_uid != uid for seen in coordinator.pods)
 
 
 def _lost_pod(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus, now: float) -> Cause | None:
-    fact = observed.fact(key)
-    if fact is None or not _same_pod(fact.life, pod.life):
+    fact = observed.facts.get(key)
+    if fact is None or pod_uid(fact.life) != pod_uid(pod.life):
         came = "" if fact is None else f" and replaced ({pod.life} is now {fact.life})"
         return _taken_away(key, pod, PodEnding.DELETED, came)
     if fact.ending is not None:
@@ -128,7 +127,7 @@ def _lost_pod(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStat
         silent = _silent_launcher(observed, status, key, fact, now)
         if silent is None:
             return None
-        seen = observed.seen(key, fact.life)
+        seen = observed.observations.get((key, fact.life))
         parted = seen is not None and is_parted(observed, status, seen, now)
         message = f"{silent}, nor has a rank of it beaten: it does not reach the coordinator" if parted else silent
         return Cause(f"pod/{pod.life}", Reason.LAUNCHER_LOST, key, message, lost=True, counts=not parted)
@@ -158,10 +157,6 @@ def _taken_away(key: PodKey, pod: PodStatus, ending: PodEnding, words: str, fact
     )
 
 
-def _same_pod(life: str, other: str) -> bool:
-    return life.rpartition("/")[0] == other.rpartition("/")[0]
-
-
 def _how_ended(key: PodKey, pod: PodStatus, fact: PodFact) -> str:
     because = f" ({fact.reason})" if fact.reason else ""
     if fact.life != pod.life:
@@ -174,7 +169,7 @@ def _how_ended(key: PodKey, pod: PodStatus, fact: PodFact) -> str:
 def _silent_launcher(observed: Observed, status: RLJobStatus, key: PodKey, fact: PodFact, now: float) -> str | None:
     if observed.coordinator is None or fact.state is not PodState.RUNNING:
         return None
-    seen = observed.seen(key, fact.life)
+    seen = observed.observations.get((key, fact.life))
     if seen is None:
         # Nobody can register before the epoch is open: the coordinator may be the last to start.
         waited = now - max(fact.up_at or fact.started_at, status.restart.opened_at or 0.0, heard_since(status))
@@ -197,8 +192,8 @@ BEATS_AWAITED = 2
 def hanging(observed: Observed, status: RLJobStatus, now: float) -> list[Cause]:
     """A cause for every running rank that hangs, and for every pod that does not begin what it was ordered."""
     causes: list[Cause] = []
-    for key, pod in staying(status):
-        seen = observed.seen(key, pod.life)
+    for key, pod in remaining(status):
+        seen = observed.observations.get((key, pod.life))
         if seen is None or is_parted(observed, status, seen, now):
             continue  # it cannot ask for its order: its silence is judged, as its pod's
         causes += _silent_ranks(observed, status, key, pod, seen, now)
@@ -228,7 +223,7 @@ def _silent_ranks(
     timeout = hangs_after_seconds(observed)
     if seen.poll_age_seconds > max(timeout / 2, POLL_SLACK_SECONDS):
         return []
-    running = {process.incarnation for process in _of_order(status, pod, seen) if process.exit_code is None}
+    running = {process.incarnation for process in ordered_processes(status, pod, seen) if process.exit_code is None}
     return [
         Cause(
             f"hang/{rank.incarnation}",
@@ -247,7 +242,7 @@ def _unregistered(
     """The first time the ranks are started again, as the table says; the second time the whole pod."""
     if status.restart.opened < status.restart.epoch or ordered_ago <= REGISTER_LIMIT_SECONDS:
         return []
-    processes = _of_order(status, pod, seen)
+    processes = ordered_processes(status, pod, seen)
     registered = {rank.incarnation for rank in seen.ranks}
     late = [process for process in processes if process.exit_code is None and process.incarnation not in registered]
     if processes and not late:
@@ -261,14 +256,9 @@ def _unregistered(
     return [Cause(id_, Reason.HANG, key, message, lost=again, unregistered=True)]
 
 
-def _of_order(status: RLJobStatus, pod: PodStatus, seen: PodObservation) -> list[RankProcess]:
-    order = (status.restart.epoch, pod.generation)
-    return [process for process in seen.processes if (process.epoch, process.generation) == order]
-
-
 def _ordered_at(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus) -> float:
     """When the pod can have taken its order at the earliest."""
-    fact = observed.fact(key)
+    fact = observed.facts.get(key)
     up_at = (fact.up_at or fact.started_at) if fact is not None else 0.0
     return max(pod.ordered_at, status.restart.opened_at or 0.0, up_at, heard_since(status))
 

@@ -9,25 +9,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rljob_api.names import Role
-from rljob_api.roles import TRAITS, Grouping
+from rljob_api.roles import SCALED_ROLE, TRAITS, Grouping
 from rljob_api.status import ConditionType, EngineStatus, PodStatus, RankStatus, RLJobStatus, RoleStatus
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import PodObservation, ServerState
 from rljob_api.wire.ranks import RankState
 from rljob_operator.core.conditions import is_true
-from rljob_operator.core.observed import Observed, PodFact, PodState
+from rljob_operator.core.observed import Observed, PodFact, PodState, ordered_processes, pod_uid
 
 
-def pods(status: RLJobStatus) -> Iterator[tuple[PodKey, PodStatus]]:
+def pods(status: RLJobStatus) -> list[tuple[PodKey, PodStatus]]:
     """Every pod of the job, by role and replica."""
-    for role in status.roles:
-        for replica, pod in enumerate(role.pods):
-            yield PodKey(role=role.name, replica=replica), pod
+    return [(PodKey(role=role.name, replica=n), pod) for role in status.roles for n, pod in enumerate(role.pods)]
 
 
-def staying(status: RLJobStatus) -> Iterator[tuple[PodKey, PodStatus]]:
-    """Every pod that is not told to leave: those that the job counts on."""
-    return ((key, pod) for key, pod in pods(status) if not pod.draining)
+def remaining(status: RLJobStatus) -> list[tuple[PodKey, PodStatus]]:
+    """Every pod that is not ordered to leave: those that the job counts on."""
+    return [(key, pod) for key, pod in pods(status) if not pod.draining]
+
+
+def scaled_role(status: RLJobStatus) -> RoleStatus | None:
+    """The role whose replicas come and go while the job runs; None where the job does not have it."""
+    return next((role for role in status.roles if role.name is SCALED_ROLE), None)
 
 
 def with_pods(status: RLJobStatus, change: Callable[[PodKey, PodStatus], PodStatus]) -> RLJobStatus:
@@ -85,23 +88,23 @@ def is_known(observed: Observed, key: PodKey, pod: PodStatus) -> bool:
     """Whether the coordinator can say what this life of the pod does now: it answers, and has heard of it itself."""
     if observed.coordinator is None or observed.coordinator.server is ServerState.OPENING:
         return False
-    seen = observed.seen(key, pod.life)
+    seen = observed.observations.get((key, pod.life))
     return seen is None or seen.is_heard
 
 
 def all_ready(status: RLJobStatus) -> bool:
     """Whether every pod that stays is ready."""
-    return bool(status.roles) and all(pod.ready for _, pod in staying(status))
+    return bool(status.roles) and all(pod.ready for _, pod in remaining(status))
 
 
 def _seen(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus) -> PodStatus:
-    fact = observed.fact(key)
+    fact = observed.facts.get(key)
     if not is_true(status, ConditionType.SUSPENDED):
         pod = _with_new_life(pod, fact)
     pid = fact.launcher_pid if fact is not None and fact.state is PodState.RUNNING else None
     update: dict[str, object] = {"launcher_pid": pid}
     if is_known(observed, key, pod):  # while it is not, what was said last is the best that is known
-        seen = observed.seen(key, pod.life) if pod.life else None
+        seen = observed.observations.get((key, pod.life)) if pod.life else None
         ready = seen is not None and _is_ready(status, pod, seen)
         engines = _engines(seen)
         update |= {
@@ -133,8 +136,7 @@ def _engines(seen: PodObservation | None) -> list[EngineStatus]:
 
 def _is_ready(status: RLJobStatus, pod: PodStatus, seen: PodObservation) -> bool:
     """A rank that has ended well after its work is as good as a ready one."""
-    order = (status.restart.epoch, pod.generation)
-    current = [process for process in seen.processes if (process.epoch, process.generation) == order]
+    current = ordered_processes(status, pod, seen)
     ready = {rank.incarnation for rank in seen.ranks if rank.state is RankState.READY}
     return bool(current) and all(p.exit_code == 0 or p.incarnation in ready for p in current)
 
@@ -171,7 +173,7 @@ def assign(status: RLJobStatus, candidates: Iterable[Candidate]) -> dict[str, Po
     known = {(pod.uid, pod.role): pod for pod in listed}
     lost: dict[str, PodKey] = {}
     for key, member in pods(status):
-        uid, lost_uid = _uid(member.life), _uid(member.lost_life)
+        uid, lost_uid = pod_uid(member.life), pod_uid(member.lost_life)
         if uid and (uid, key.role) in known:
             give(uid, key)
         elif lost_uid and (lost_uid, key.role) in known:
@@ -186,10 +188,6 @@ def assign(status: RLJobStatus, candidates: Iterable[Candidate]) -> dict[str, Po
     return given
 
 
-def _uid(life: str) -> str:
-    return life.rpartition("/")[0]
-
-
 def _free_numbers(role: Role, taken: set[PodKey]) -> Iterator[int]:
     """Numbers of the role that no pod has, from below; those of replicas that wait for a pod come first by that."""
     number = 0
@@ -202,7 +200,7 @@ def _free_numbers(role: Role, taken: set[PodKey]) -> Iterator[int]:
 def levelled(status: RLJobStatus, now: float) -> RLJobStatus:
     """`status` with every pod of a gang in the gang's highest generation."""
     highest: dict[Role, int] = {}
-    for key, pod in staying(status):
+    for key, pod in remaining(status):
         if TRAITS[key.role].grouping is Grouping.GANG:
             highest[key.role] = max(highest.get(key.role, 0), pod.generation)
 

@@ -13,8 +13,9 @@ from rljob_api.names import Role
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.restart import RestartPolicySpec, RestartRequestSpec
 from rljob_api.spec.roles import AutoscalingSpec
-from rljob_api.status import AcceptedStatus, RLJobStatus
+from rljob_api.status import AcceptedStatus, PodStatus, RLJobStatus
 from rljob_api.wire.identity import PodKey
+from rljob_api.wire.launchers import RankProcess
 from rljob_api.wire.observation import CoordinatorStatus, PodObservation
 from rljob_operator.core.reasons import Reason
 
@@ -246,39 +247,41 @@ class Observed:
     """Label selector of the rollout pods, for whoever scales them; empty in a local run."""
     autoscaling: Autoscaling | None = None
     """None: the user, or somebody in their place, says how many rollouts there are."""
-    _facts: Mapping[PodKey, PodFact] = field(init=False, repr=False, compare=False)
-    _seen: Mapping[tuple[PodKey, str], PodObservation] = field(init=False, repr=False, compare=False)
+    facts: Mapping[PodKey, PodFact] = field(init=False, repr=False, compare=False)
+    """The platform's fact about each pod."""
+    observations: Mapping[tuple[PodKey, str], PodObservation] = field(init=False, repr=False, compare=False)
+    """What each life of a pod reports of itself by way of the coordinator."""
+    on_cluster: bool = field(init=False, repr=False, compare=False)
+    """The job is an object of a cluster, with what its spec may ask there."""
+    scales: bool = field(init=False, repr=False, compare=False)
+    """Rollouts come and go while the job runs: a local run has only autoscaling for that."""
 
     def __post_init__(self) -> None:
         # Every policy asks for every pod: to search each time would cost the square of their number.
         seen = self.coordinator.pods if self.coordinator is not None else []
-        object.__setattr__(self, "_facts", {fact.pod: fact for fact in reversed(self.pods)})
-        object.__setattr__(self, "_seen", {(pod.pod, life_of(pod)): pod for pod in reversed(seen)})
-
-    @property
-    def on_cluster(self) -> bool:
-        """Whether the job is an object of a cluster, with what its spec may ask there."""
-        return self.wishes.generation > 0
+        on_cluster = self.wishes.generation > 0
+        object.__setattr__(self, "facts", {fact.pod: fact for fact in reversed(self.pods)})
+        object.__setattr__(self, "observations", {(pod.pod, life_of(pod)): pod for pod in reversed(seen)})
+        object.__setattr__(self, "on_cluster", on_cluster)
+        object.__setattr__(self, "scales", on_cluster or self.autoscaling is not None)
 
     @property
     def first_replicas(self) -> Mapping[Role, int]:
         """Role -> pods that the job begins with, and cannot be without. Others join it when it runs."""
         return {**self.replicas, **self.required}
 
-    @property
-    def scales(self) -> bool:
-        """Whether rollouts come and go while the job runs: nobody scales a local run but itself."""
-        return self.on_cluster or self.autoscaling is not None
-
-    def fact(self, pod: PodKey) -> PodFact | None:
-        """The platform's fact about `pod`."""
-        return self._facts.get(pod)
-
-    def seen(self, pod: PodKey, life: str) -> PodObservation | None:
-        """What this life of `pod` says of itself, or None."""
-        return self._seen.get((pod, life))
-
 
 def life_of(seen: PodObservation) -> str:
     """The life that a pod observation speaks of, spelled as in `PodFact.life`."""
     return f"{seen.pod_uid}/{seen.container_restart_count}"
+
+
+def pod_uid(life: str) -> str:
+    """The uid of the pod whose life this is; "" where there is none."""
+    return life.rpartition("/")[0]
+
+
+def ordered_processes(status: RLJobStatus, pod: PodStatus, seen: PodObservation) -> list[RankProcess]:
+    """Processes that the launcher of `pod` has started by its present order."""
+    order = (status.restart.epoch, pod.generation)
+    return [process for process in seen.processes if (process.epoch, process.generation) == order]

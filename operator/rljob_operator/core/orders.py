@@ -29,7 +29,7 @@ from rljob_operator.core.derived_status import phase
 from rljob_operator.core.drain import is_draining, saves_first, saving
 from rljob_operator.core.ends import deleted_at, is_over
 from rljob_operator.core.membership import pods
-from rljob_operator.core.observed import Observed, PodState
+from rljob_operator.core.observed import Observed, PodState, pod_uid
 from rljob_operator.core.readiness import held
 
 
@@ -60,7 +60,7 @@ def wanted(observed: Observed, status: RLJobStatus) -> DesiredState:
                 epoch=status.restart.epoch,
                 generation=pod.generation,
                 phase=_pod_phase(status, key.role, pod),
-                pod_uid=pod.life.rpartition("/")[0] or unseen,
+                pod_uid=pod_uid(pod.life) or unseen,
             )
             for key, pod in pods(status)
         ],
@@ -103,7 +103,7 @@ def _replacements(observed: Observed, status: RLJobStatus, now: float) -> Iterat
     if is_draining(status) or saves_first(observed, status, now):
         return
     for key, pod in pods(status):
-        fact = observed.fact(key)
+        fact = observed.facts.get(key)
         if pod.draining or pod.life or (fact is not None and fact.life != pod.lost_life):
             continue
         if fact is not None and fact.state is not PodState.EXITED:
@@ -114,7 +114,7 @@ def _replacements(observed: Observed, status: RLJobStatus, now: float) -> Iterat
 def _marks(observed: Observed, status: RLJobStatus) -> Iterator[Action]:
     """A replica that leaves is marked before the roster, and with it its Deployment, shrinks."""
     for key, pod in pods(status):
-        fact = observed.fact(key)
+        fact = observed.facts.get(key)
         if fact is None or fact.ending is not None or fact.marked == pod.draining:
             continue
         yield MarkForDeletion(key, fact.life) if pod.draining else KeepPod(key, fact.life)

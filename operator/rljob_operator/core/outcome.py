@@ -60,7 +60,7 @@ def replaced(observed: Observed, status: RLJobStatus, lost: Iterable[Cause], now
     keys = {cause.pod for cause in lost}
 
     def change(key: PodKey, pod: PodStatus) -> PodStatus:
-        return given_up(pod, observed.fact(key), now) if key in keys else pod
+        return given_up(pod, observed.facts.get(key), now) if key in keys else pod
 
     return with_pods(status, change) if keys else status
 
@@ -119,7 +119,7 @@ def _without_joined(observed: Observed, role: RoleStatus, *, everybody: bool) ->
     """
     members = list(role.pods)
     while len(members) > observed.required.get(role.name, len(members)):
-        fact = observed.fact(PodKey(role=role.name, replica=len(members) - 1))
+        fact = observed.facts.get(PodKey(role=role.name, replica=len(members) - 1))
         if not everybody and fact is not None and fact.placed:
             break
         members.pop()
@@ -180,7 +180,7 @@ def _recreated(observed: Observed, key: PodKey, pod: PodStatus, now: float, *, e
     """With mechanism Recreate every restart replaces the whole pod."""
     if not pod.life or not (everything or observed.policy.mechanism is Mechanism.RECREATE):
         return pod
-    return given_up(pod, observed.fact(key), now)
+    return given_up(pod, observed.facts.get(key), now)
 
 
 def _asked(observed: Observed) -> str:

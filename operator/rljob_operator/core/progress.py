@@ -11,7 +11,7 @@ from rljob_api.wire.launchers import EngineState
 from rljob_api.wire.observation import CoordinatorStatus, RankObservation, ServerState
 from rljob_operator.core.conditions import find, is_scaling, is_true
 from rljob_operator.core.decision import RestartGlobal
-from rljob_operator.core.membership import enrol, pods, staying
+from rljob_operator.core.membership import enrol, pods, remaining
 from rljob_operator.core.observed import Observed, PodFact, PodState
 from rljob_operator.core.reachability import heard_since
 from rljob_operator.core.reasons import Reason, rounded
@@ -131,13 +131,13 @@ def _somebody_comes(observed: Observed, status: RLJobStatus) -> bool:
 
     That has a limit of its own, after which the pod is replaced. A restart before it would cure nothing.
     """
-    return not is_scaling(status) and any(_comes(observed, observed.fact(key)) for key, _ in staying(status))
+    return not is_scaling(status) and any(_comes(observed, observed.facts.get(key)) for key, _ in remaining(status))
 
 
 def _comes(observed: Observed, fact: PodFact | None) -> bool:
     if fact is None or fact.state is PodState.PENDING:
         return True
-    return fact.state is PodState.RUNNING and observed.seen(fact.pod, fact.life) is None
+    return fact.state is PodState.RUNNING and observed.observations.get((fact.pod, fact.life)) is None
 
 
 def _somebody_is_busy(observed: Observed) -> bool:
@@ -152,7 +152,7 @@ def _who_waits(observed: Observed, status: RLJobStatus) -> str:
     waiting = [
         f"{key}.{rank.rank} {_what(rank)}"
         for key, pod in pods(status)
-        if (seen := observed.seen(key, pod.life)) is not None
+        if (seen := observed.observations.get((key, pod.life))) is not None
         for rank in seen.ranks
         if rank.epoch == Epoch(status.restart.epoch)
     ]

@@ -27,7 +27,7 @@ from rljob_operator.core.conditions import (
 from rljob_operator.core.decision import Event, Fail
 from rljob_operator.core.drain import saves_first, stopping
 from rljob_operator.core.infrastructure import down, is_away
-from rljob_operator.core.membership import all_ready, pods, staying
+from rljob_operator.core.membership import all_ready, pods, remaining
 from rljob_operator.core.observed import Observed, Obstacle, PodState, Silence
 from rljob_operator.core.progress import has_advanced
 from rljob_operator.core.reachability import heard_since, is_blind
@@ -128,14 +128,14 @@ def _obstacles(observed: Observed, status: RLJobStatus) -> Iterator[Obstacle]:
     """Of infrastructure and pods, in this order: nothing of a pod can be told without the infrastructure."""
     for process in observed.infrastructure:
         yield Obstacle(process.reason, process.waits_for)
-    for key, pod in staying(status):
+    for key, pod in remaining(status):
         if not pod.ready and (why := _why(observed, key)) is not None:
             yield why
 
 
 def _why(observed: Observed, key: PodKey) -> Obstacle | None:
     """What a pod's platform says of why it does not run, or is not there."""
-    fact = observed.fact(key)
+    fact = observed.facts.get(key)
     if fact is None:
         return observed.unmade.get(key.role)
     return Obstacle(fact.reason, last_line(fact.last_words)) if fact.state is PodState.PENDING else None
@@ -143,7 +143,7 @@ def _why(observed: Observed, key: PodKey) -> Obstacle | None:
 
 def _named(observed: Observed, status: RLJobStatus, *, only_told: bool = False) -> Iterator[str]:
     """Pods that are not ready, each with its sentence; neighbours of whom the same is said have it once."""
-    waiting = [key for key, pod in staying(status) if not pod.ready]
+    waiting = [key for key, pod in remaining(status) if not pod.ready]
     for sentence, keys in groupby(waiting, lambda key: why.sentence if (why := _why(observed, key)) else ""):
         if sentence:
             yield f"{' and '.join(map(str, keys))} ({sentence})"
@@ -177,7 +177,7 @@ def settled(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobS
 
 def _why_not_ready(observed: Observed, status: RLJobStatus, old: Condition | None, wait: Obstacle) -> str:
     """Replicas that join do not take the job back to its start."""
-    joining = all(TRAITS[key.role].is_scalable for key, pod in staying(status) if not pod.ready)
+    joining = all(TRAITS[key.role].is_scalable for key, pod in remaining(status) if not pod.ready)
     if observed.scales and old is not None and (was_well(status) or is_scaling(status)) and joining:
         return Reason.SCALING.value
     return wait.reason or ("Restarting" if is_true(status, ConditionType.RESTARTING) else STARTING)
@@ -193,7 +193,7 @@ def _unseen(observed: Observed, status: RLJobStatus, silence: Silence, now: floa
 
 
 def _became_ready(status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
-    took = now - max(pod.ordered_at for _, pod in staying(status))
+    took = now - max(pod.ordered_at for _, pod in remaining(status))
     message = f"every role is ready in epoch {status.restart.epoch}, {took:.2f} s after it was ordered"
     old, reason = find(status, ConditionType.READY), Reason.READY.value
     if old is not None and old.status == UNKNOWN:

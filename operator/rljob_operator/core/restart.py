@@ -16,7 +16,7 @@ from rljob_api.spec.restart import FailureRuleSpec, RestartPolicySpec, RestartRe
 from rljob_api.status import RLJobStatus
 from rljob_api.wire.observation import ServerState
 from rljob_operator.core.decision import Cause, Fail, RestartGlobal, RestartInPlace
-from rljob_operator.core.membership import staying
+from rljob_operator.core.membership import remaining
 from rljob_operator.core.observed import Observed, PodFact, PodState
 from rljob_operator.core.reasons import Reason
 
@@ -130,7 +130,7 @@ def requested(
     there = {cause.pod for cause in failed}
     asked = tuple(
         Cause(f"request/{request.id}/{key}", Reason.RESTART_REQUESTED, key, _sentence(request), counts=False)
-        for key, _ in staying(status)
+        for key, _ in remaining(status)
         if key.role is request.role and key not in there
     )
     return RestartInPlace((*failed, *asked), request.id)
@@ -159,7 +159,7 @@ def released(observed: Observed, status: RLJobStatus, now: float) -> RestartGlob
 def released_at(observed: Observed, status: RLJobStatus) -> float | None:
     """When the job gives its pods back; None while it can train, or has none."""
     patience = observed.release_after_seconds
-    if patience is None or not any(_holds(observed.fact(key)) for key, pod in staying(status) if pod.life):
+    if patience is None or not any(_holds(observed.facts.get(key)) for key, pod in remaining(status) if pod.life):
         return None
     since = [fact.started_at for fact in _homeless(observed, status)]
     return min(since) + patience if since else None
@@ -179,8 +179,8 @@ def _homeless(observed: Observed, status: RLJobStatus) -> list[PodFact]:
     """Pods without a node, of roles that can do nothing without them: a gang without one, another role without all."""
     found: list[PodFact] = []
     for role in status.roles:
-        keys = [key for key, _ in staying(status) if key.role is role.name]
-        waiting = [fact for key in keys if (fact := observed.fact(key)) is not None and _waits(fact)]
+        keys = [key for key, _ in remaining(status) if key.role is role.name]
+        waiting = [fact for key in keys if (fact := observed.facts.get(key)) is not None and _waits(fact)]
         is_gang = TRAITS[role.name].grouping is Grouping.GANG
         if waiting and (is_gang or len(waiting) == len(keys)):
             found += waiting

@@ -13,7 +13,7 @@ from rljob_api.wire.identity import PodKey
 from rljob_operator.core.conditions import is_scaling, is_true, is_without_infrastructure
 from rljob_operator.core.decision import Event
 from rljob_operator.core.drain import DRAIN_LIMIT_SECONDS
-from rljob_operator.core.membership import counted, given_up, new_pod
+from rljob_operator.core.membership import counted, given_up, new_pod, scaled_role
 from rljob_operator.core.observed import Observed, PodState
 from rljob_operator.core.reasons import Reason
 
@@ -23,7 +23,7 @@ LEAVE_LIMIT_SECONDS = DRAIN_LIMIT_SECONDS
 
 def scaled(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
     """`status` with the rollout replicas brought nearer to what is wanted."""
-    role = next((role for role in status.roles if role.name is SCALED_ROLE), None)
+    role = scaled_role(status)
     wanted = observed.replicas.get(SCALED_ROLE)
     if not observed.scales or role is None or wanted is None:
         return status, ()
@@ -39,7 +39,8 @@ def scaled(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobSt
 
 def is_owed(observed: Observed, status: RLJobStatus) -> bool:
     """Whether replicas that are wanted have not joined yet."""
-    have = next((len(role.pods) for role in status.roles if role.name is SCALED_ROLE), 0)
+    role = scaled_role(status)
+    have = len(role.pods) if role is not None else 0
     return observed.scales and have < observed.replicas.get(SCALED_ROLE, 0)
 
 
@@ -61,7 +62,7 @@ def _revived(
 
 def _stay(observed: Observed, replica: int, pod: PodStatus, now: float) -> PodStatus:
     pod = pod.model_copy(update={"draining": False, "drain_ordered_at": None})
-    fact = observed.fact(PodKey(role=SCALED_ROLE, replica=replica))
+    fact = observed.facts.get(PodKey(role=SCALED_ROLE, replica=replica))
     if pod.life and (fact is None or fact.life != pod.life or fact.state is PodState.EXITED):
         return given_up(pod, fact, now)
     return pod.model_copy(update={"generation": pod.generation + 1, "ready": False, "ordered_at": now})
@@ -78,7 +79,7 @@ def _without_the_drained(
 
 
 def _may_go(observed: Observed, replica: int, pod: PodStatus, now: float) -> bool:
-    fact = observed.fact(PodKey(role=SCALED_ROLE, replica=replica))
+    fact = observed.facts.get(PodKey(role=SCALED_ROLE, replica=replica))
     if fact is None or now >= leaves_at(pod):
         return True
     return (fact.marked or fact.ending is not None) and _nothing_runs(observed, replica, pod)
@@ -91,12 +92,12 @@ def leaves_at(pod: PodStatus) -> float:
 
 def _nothing_runs(observed: Observed, replica: int, pod: PodStatus) -> bool:
     key = PodKey(role=SCALED_ROLE, replica=replica)
-    fact = observed.fact(key)
+    fact = observed.facts.get(key)
     if fact is None or fact.life != pod.life or fact.state is not PodState.RUNNING:
         return True
     if observed.coordinator is None:
         return False
-    seen = observed.seen(key, pod.life)
+    seen = observed.observations.get((key, pod.life))
     if seen is None:
         return True
     is_ordered = seen.carried is not None and seen.carried.phase is PodPhase.DRAIN
@@ -145,7 +146,7 @@ def _with_draining(
 
 
 def _runs(observed: Observed, replica: int) -> bool:
-    fact = observed.fact(PodKey(role=SCALED_ROLE, replica=replica))
+    fact = observed.facts.get(PodKey(role=SCALED_ROLE, replica=replica))
     return fact is not None and fact.state is PodState.RUNNING
 
 
