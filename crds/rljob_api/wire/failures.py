@@ -46,7 +46,7 @@ class Failure(WireModel):
     pod: PodKey
     rank: int | None = None
     engine: int | None = None
-    """Index of the engine that exited; from release 0.1.0 None, since a pod had one."""
+    """Index of the engine that exited; None where no engine did."""
     epoch: Epoch
     generation: int = 0
     incarnation: str | None = None
@@ -59,7 +59,7 @@ class Failure(WireModel):
     last_words: Words = ""
     """Tail of the rank's stderr, at most 4 KiB."""
     hopeless: Annotated[Hopeless | str | None, OPEN] = None
-    """None: a restart may help; also of an earlier version, which does not tell it."""
+    """None: a restart may help."""
     at: float
     """Unix time in seconds."""
 

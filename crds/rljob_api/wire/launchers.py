@@ -1,9 +1,9 @@
 """Between a launcher and the coordinator."""
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import Field, computed_field, model_validator
+from pydantic import Field
 
 from rljob_api.base import ONE_PROBLEM, WireModel
 from rljob_api.names import Epoch
@@ -61,33 +61,17 @@ class EngineProcess(WireModel):
     state: EngineState
 
 
-class EnginesModel(WireModel):
-    """A message with the engines of a pod. Release 0.1.0 knows of one engine a pod, and calls it `engine`."""
-
-    engines: Annotated[list[EngineProcess], ONE_PROBLEM] = []
-    """Those that were started and are wanted, by index."""
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def engine(self) -> EngineProcess | None:
-        """Engine 0; written for readers of release 0.1.0."""
-        return next((engine for engine in self.engines if engine.index == 0), None)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_the_only_engine(cls, data: Any) -> Any:  # noqa: ANN401 -- whatever was sent
-        """Of a sender of release 0.1.0."""
-        if isinstance(data, dict) and "engines" not in data and data.get("engine") is not None:
-            return {**data, "engines": [data["engine"]]}
-        return data
+Engines = Annotated[list[EngineProcess], ONE_PROBLEM]
+"""Engines of a pod that were started and are wanted, by index."""
 
 
-class LauncherPoll(EnginesModel):
+class LauncherPoll(WireModel):
     """`POST /v1/launchers/{launcher}/poll`: state of the pod; long-polls for an order other than `carried`."""
 
     carried: PodOrder | None
     """The order that the launcher carries out now."""
     ranks: list[RankProcess]
+    engines: Engines = []
     seen_seq: int = 0
     """Highest seq that any rank of the pod has seen of the control Redis."""
     wait_seconds: float = Field(default=1.0, ge=0, le=30)

@@ -8,7 +8,7 @@ from rljob_api.names import Epoch, Lineage, WeightVersion
 from rljob_api.wire.epochs import DesiredState, PodOrder
 from rljob_api.wire.failures import Failure
 from rljob_api.wire.identity import PodKey, WeightId
-from rljob_api.wire.launchers import EnginesModel, RankProcess
+from rljob_api.wire.launchers import Engines, RankProcess
 from rljob_api.wire.ranks import Busy, RankState, StepReport
 
 
@@ -29,7 +29,7 @@ class RankObservation(WireModel):
     holds: WeightId | None
 
 
-class PodObservation(EnginesModel):
+class PodObservation(WireModel):
     """A pod as its launcher reports it."""
 
     pod: PodKey
@@ -43,6 +43,7 @@ class PodObservation(EnginesModel):
     carried: PodOrder | None
     processes: Annotated[list[RankProcess], ONE_PROBLEM]
     ranks: Annotated[list[RankObservation], ONE_PROBLEM]
+    engines: Engines = []
 
 
 class RoomMade(WireModel):
@@ -124,12 +125,12 @@ class CoordinatorStatus(WireModel):
     earlier_epoch: Epoch = Epoch(0)
     """While no epoch is open: the last one in which the checkpoints here were trained on, by an earlier job of this
     name or before the control state was lost. The next one must be above it."""
-    progress_age_seconds: float | None = None
-    """Since any rank told that it brought the job forward, or since the coordinator began; None: an earlier version."""
+    progress_age_seconds: float
+    """Since any rank reported that it brought the job forward, or since the coordinator began."""
     demand: DemandObservation | None = None
     """As of the end of the last step; None before the first that this coordinator was told of."""
-    beat_interval_seconds: float = 0.5
-    """How often ranks beat in this epoch; a coordinator of an earlier version does not say it."""
+    beat_interval_seconds: float
+    """How often ranks beat in this epoch."""
 
 
 class EventKind(StrEnum):

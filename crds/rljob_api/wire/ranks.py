@@ -71,8 +71,8 @@ class BeatAnswer(WireModel):
     drain: bool
     """The pod shall drain: finish or hand back, then exit 0."""
     published: WeightId | None
-    role_ranks: int | None = None
-    """Ranks of its role by the orders in force, which change while the job runs; None: an earlier version."""
+    role_ranks: int
+    """Ranks of its role by the orders in force, which change while the job runs."""
 
 
 class Rendezvous(WireModel):
@@ -88,7 +88,7 @@ class Rendezvous(WireModel):
     address: str
     """host:port of the store; empty in an answer while somebody is missing."""
     incarnation: str = ""
-    """Of global rank 0; release 0.1.0 does not tell."""
+    """Of global rank 0; empty in an answer while somebody is missing."""
     complete: bool = False
     """All ranks have come: whoever asks from now on may join."""
     missing: list[str] = []

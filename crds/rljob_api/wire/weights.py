@@ -32,7 +32,7 @@ class WeightPart(WireModel):
     address: str
     """host:port of its owner's server."""
     probe: Probe | None = None
-    """With one of the parts, or with none: release 0.1.0 sends none."""
+    """With one of the parts, or with none."""
 
 
 class PartRequest(WireModel):

@@ -122,8 +122,8 @@ def _told(observed: Observed, now: float) -> list[float]:
     """When the job last came forward, and when a drain ended, by the coordinator's word."""
     if observed.coordinator is None:
         return []
-    age, drained = observed.coordinator.progress_age_seconds, observed.coordinator.queue.drained_until
-    return [*([] if age is None else [now - age]), *([] if drained is None else [drained])]
+    drained = observed.coordinator.queue.drained_until
+    return [now - observed.coordinator.progress_age_seconds, *([] if drained is None else [drained])]
 
 
 def _somebody_comes(observed: Observed, status: RLJobStatus) -> bool:

@@ -201,6 +201,8 @@ class PretendedCoordinator:
             ),
             last_event=self._last_event,
             desired=self._desired,
+            progress_age_seconds=0.0,
+            beat_interval_seconds=0.5,
         )
 
     async def events(self, after: int, wait: float, quiet: Collection[str]) -> EventPage:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -281,30 +280,6 @@ def test_metrics_carry_known_counters_only(world: World) -> None:
     # What has not happened is told, too: else its first time would be no change.
     assert 'rljob_rank_groups_lost_total{job="test",role="rollout",replica="1",rank="0"} 0.0' in text
     assert "rljob_rank_skipped_steps_total{" not in text
-
-
-def test_a_rendezvous_is_found_by_those_of_the_same_epoch_and_generation(world: World) -> None:
-    from rljob_api.wire.ranks import Rendezvous
-
-    world.begin()
-    found: list[bytes] = []
-    path = "/v1/rendezvous/actor?epoch=1&generation=0&wait=20"
-    waiting = threading.Thread(target=lambda: found.append(_get(world, path)))
-    waiting.start()
-    time.sleep(0.05)
-    rendezvous = Rendezvous(group="actor", epoch=1, generation=0, address="127.0.0.1:99")
-    world.call("PUT", "/v1/rendezvous/actor", rendezvous)
-    waiting.join(240)
-    assert Rendezvous.model_validate_json(found[0]) == rendezvous
-    answer = httpx.get(
-        f"{world.endpoints.coordinator}/v1/rendezvous/actor?epoch=1&generation=1",
-        headers={"X-RLJob-Token": world.endpoints.token},
-        timeout=60,
-    )
-    assert answer.status_code == 404
-    world.raise_epoch(2)
-    with pytest.raises(LifeOver):
-        world.call("GET", "/v1/rendezvous/actor?epoch=1&generation=0")
 
 
 @contextmanager

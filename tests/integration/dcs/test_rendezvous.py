@@ -79,6 +79,19 @@ def test_one_that_waits_hears_of_the_last_at_once_and_all_stay_told_over_a_resta
     assert ask(world, second).complete, "the first one has gone on and does not ask again"
 
 
+def test_a_rendezvous_is_found_by_those_of_the_same_epoch_and_generation(world: World) -> None:
+    world.begin()
+    first, second = world.rank(Role.ACTOR, 0), world.rank(Role.ACTOR, 1)
+    offered = offer(world, first)
+    ask(world, first)
+    assert ask(world, second) == offered.model_copy(update={"complete": True})
+    of_another = asked(second).replace("generation=0", "generation=1")
+    assert Rendezvous.model_validate_json(world.call("GET", of_another)).address == ""
+    world.raise_epoch(2)
+    with pytest.raises(LifeOver):
+        ask(world, first)
+
+
 def test_what_a_life_that_is_over_has_offered_counts_for_nothing(world: World) -> None:
     world.begin()
     first = world.rank(Role.ACTOR, 0)

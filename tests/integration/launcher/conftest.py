@@ -201,7 +201,8 @@ class Machine(ParentProcess):
         """The engine of `pod` once it answers, another one than the incarnation given."""
 
         def look() -> EngineProcess | None:
-            engine = None if (poll := self.coordinator.state(pod)) is None else poll.engine
+            poll = self.coordinator.state(pod)
+            engine = next((engine for engine in poll.engines if engine.index == 0), None) if poll is not None else None
             fits = engine is not None and engine.incarnation != other_than and engine.state == "Running"
             return engine if fits else None
 

@@ -209,8 +209,7 @@ def engine(pods: Pods) -> str:
 
     def look() -> str | None:
         seen = pods.seen(ROLLOUT)
-        running = seen is not None and seen.engine is not None and seen.engine.state == "Running"
-        return seen.engine.incarnation if running and seen and seen.engine else None
+        return next((each.incarnation for each in seen.engines if each.state == "Running"), None) if seen else None
 
     return eventually("the engine", look)
 

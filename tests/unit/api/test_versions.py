@@ -143,28 +143,24 @@ ENGINE: dict[str, Any] = {"pid": 7, "incarnation": "0123456789ab", "url": "http:
 
 
 @pytest.mark.parametrize(
-    ("sent", "indices", "only"),
+    ("sent", "indices"),
     [
-        pytest.param({"engine": ENGINE}, [0], 7, id="release 0.1.0 tells of one"),
-        pytest.param({"engine": None}, [], None, id="release 0.1.0 tells of none"),
-        pytest.param({"engine": None, "engines": []}, [], None, id="none"),
-        pytest.param({"engine": ENGINE | {"pid": 1}, "engines": [ENGINE]}, [0], 7, id="the list counts"),
-        pytest.param({"engine": ENGINE, "engines": [ENGINE, ENGINE | {"index": 1, "pid": 8}]}, [0, 1], 7, id="several"),
-        pytest.param({"engine": None, "engines": [ENGINE | {"index": 1}]}, [1], None, id="only the second runs"),
+        pytest.param({"engine": None, "engines": []}, [], id="none"),
+        pytest.param({"engine": ENGINE | {"pid": 1}, "engines": [ENGINE]}, [0], id="the list counts"),
+        pytest.param({"engine": ENGINE, "engines": [ENGINE, ENGINE | {"index": 1, "pid": 8}]}, [0, 1], id="several"),
+        pytest.param({"engine": None, "engines": [ENGINE | {"index": 1}]}, [1], id="only the second runs"),
     ],
 )
 @pytest.mark.parametrize("kind", [LauncherPoll, PodObservation])
-def test_engines_are_told_to_readers_of_one_and_of_several(
-    kind: type[LauncherPoll | PodObservation], sent: dict[str, Any], indices: list[int], only: int | None
+def test_engines_are_read_from_a_message_of_0_2_0_which_names_engine_0_beside_them(
+    kind: type[LauncherPoll | PodObservation], sent: dict[str, Any], indices: list[int]
 ) -> None:
     pod: dict[str, Any] = {"pod": {"role": "rollout", "replica": 0}, "podUid": "u", "launcher": "l", "launcherPid": 1}
     counts: dict[str, Any] = {"containerRestartCount": 0, "pollAgeSeconds": 0.0, "processes": []}
     message = kind.model_validate({**pod, **counts, "carried": None, "ranks": [], **sent})
     assert [engine.index for engine in message.engines] == indices
 
-    written = json.loads(message.model_dump_json())
-    assert (written["engine"] or {"pid": None})["pid"] == only
-    assert kind.model_validate(written) == message
+    assert kind.model_validate_json(message.model_dump_json()) == message
 
 
 def test_a_job_is_sent_without_its_defaults_and_arrives_whole() -> None:

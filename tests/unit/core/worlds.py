@@ -148,6 +148,8 @@ def make_coordinator(status: RLJobStatus, pods: Sequence[PodObservation], **fiel
         "failures": [],
         "queue": make_queue(),
         "last_event": 10,
+        "progress_age_seconds": START,
+        "beat_interval_seconds": 0.5,
     }
     return CoordinatorStatus(**{**defaults, **fields})
 

@@ -17,7 +17,7 @@ from rljob_workers.dcs.coordinator.rank_lives import Judged, beat_interval_secon
 from rljob_workers.dcs.coordinator.serial_executor import Beats
 
 T = TypeVar("T")
-FINE = BeatAnswer(drain=False, published=None)
+FINE = BeatAnswer(drain=False, published=None, role_ranks=1)
 
 
 def beat(replica: int) -> Beat:

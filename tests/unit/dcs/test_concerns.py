@@ -22,7 +22,6 @@ DEAD, OTHER = (
         pytest.param({"kind": FailureKind.RANK_EXITED, "incarnation": DEAD.incarnation}, (True, False), id="a rank"),
         pytest.param({"kind": FailureKind.LAUNCHER_LOST}, (True, True), id="a launcher takes all its ranks with it"),
         pytest.param({"kind": FailureKind.ENGINE_EXITED, "engine": 1}, (True, False), id="an engine: its own rank"),
-        pytest.param({"kind": FailureKind.ENGINE_EXITED}, (True, True), id="an engine of release 0.1.0: the pod's"),
         pytest.param({"kind": FailureKind.REPORTED}, (False, False), id="nobody died of it"),
         pytest.param({"kind": FailureKind.LAUNCHER_LOST, "epoch": 1}, (False, False), id="of another epoch"),
         pytest.param({"kind": FailureKind.LAUNCHER_LOST, "generation": 0}, (False, False), id="of another generation"),

@@ -12,7 +12,6 @@ import torch
 from rljob_api.spec.restart import absence_seconds, collective_seconds
 from rljob_api.wire.identity import Life
 from rljob_api.wire.ranks import Rendezvous
-from rljob_workers.dcs.errors import CoordinatorRefused
 from rljob_workers.dcs.membership.coordinator_http import CoordinatorClient
 from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.dcs.membership.session import RankSession
@@ -31,9 +30,6 @@ POLL_SECONDS = 5.0
 
 BUSY_SECONDS = 60.0
 """Announced at every turn of the wait, so that nobody is called silent in it."""
-
-
-REFUSED_PAUSE_SECONDS = 0.5
 
 
 def form_group(context: RankContext, session: RankSession) -> DataParallelGroup:
@@ -84,30 +80,24 @@ class _Meeting:
             with self._session.busy(f"the rendezvous: it waits for {self._waits_for}", BUSY_SECONDS):
                 found = self._ask(wait)
             wait = min(POLL_SECONDS, self._limit)
-            if found is not None and found.address:
+            if found.address:
                 return found.address
-            if found is not None and found.absent:
+            if found.absent:
                 since = time.monotonic()
                 self._waits_for = f"{', '.join(found.absent)} to begin"
-            elif found is not None and found.missing:
+            elif found.missing:
                 self._waits_for = ", ".join(found.missing)
             if time.monotonic() - since > self._limit:
                 raise GroupNotComplete(self._sentence())
 
-    def _ask(self, wait: float) -> Rendezvous | None:
-        """None: a coordinator of release 0.1.0 does not know yet where rank 0 listens."""
+    def _ask(self, wait: float) -> Rendezvous:
         life = self._context.life
         path = (
             f"/v1/rendezvous/{_group_name(self._context)}?epoch={life.epoch}&generation={life.generation}"
             f"&wait={wait}&incarnation={life.incarnation}"
         )
         deadline = time.monotonic() + absence_seconds(self._context.job.spec.restart_policy)
-        try:
-            answer = self._client.call("GET", path, None, deadline=deadline, wait=wait)
-        except CoordinatorRefused:
-            time.sleep(REFUSED_PAUSE_SECONDS)
-            return None
-        return Rendezvous.model_validate_json(answer)
+        return Rendezvous.model_validate_json(self._client.call("GET", path, None, deadline=deadline, wait=wait))
 
     def _sentence(self) -> str:
         life = self._context.life

@@ -39,7 +39,7 @@ from rljob_workers.dcs.checkpoints.on_disk import (
     write_synced,
 )
 from rljob_workers.dcs.checkpoints.retention import Retention, prune
-from rljob_workers.dcs.errors import CheckpointDamaged, CheckpointUnreadable, CoordinatorRefused, DamageReported
+from rljob_workers.dcs.errors import CheckpointDamaged, CheckpointUnreadable, DamageReported
 from rljob_workers.dcs.membership.coordinator_http import CoordinatorClient
 from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.dcs.membership.session import RankSession
@@ -181,18 +181,15 @@ class CheckpointStore:
         return root / folder
 
     def _report(self, folder: str, damage: CheckpointDamaged) -> None:
-        """Raises DamageReported; a coordinator of release 0.1.0 cannot be told, and the damage stays an error."""
+        """Raises DamageReported."""
         request = DamageRequest(
             life=self._place.life,
             folder=folder,
             file=str(damage.path.relative_to(self._place.root)),
             message=str(damage),
         )
-        try:
-            with contextlib.closing(CoordinatorClient(self._place.endpoints)) as client:
-                client.call("POST", "/v1/checkpoints/damaged", request, deadline=self._place.deadline())
-        except CoordinatorRefused:
-            return
+        with contextlib.closing(CoordinatorClient(self._place.endpoints)) as client:
+            client.call("POST", "/v1/checkpoints/damaged", request, deadline=self._place.deadline())
         raise DamageReported(damage.path, damage.what) from damage
 
     def _adopt(self, folder: str | None) -> None:

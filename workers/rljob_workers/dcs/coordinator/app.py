@@ -33,7 +33,7 @@ from rljob_api.wire.queue import MAX_PEEK_ROWS, MAX_PEEK_VALUES, DrainRequest, Q
 from rljob_api.wire.ranks import Notice, RankHello, Rendezvous, StepReport
 from rljob_api.wire.weights import PartRequest, SourceRequest
 from rljob_workers.dcs.coordinator.asgi_layers import LONGEST_WAIT_SECONDS, HotRoutes, TokenGuard
-from rljob_workers.dcs.coordinator.context import Refused, Topic, bad_request, invalid, not_found, not_open
+from rljob_workers.dcs.coordinator.context import Refused, Topic, bad_request, invalid, not_open
 from rljob_workers.dcs.coordinator.metrics import exposition
 from rljob_workers.dcs.coordinator.queue_room import PeekRequest
 from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
@@ -257,21 +257,12 @@ def _rank_routes(app: FastAPI, executor: SerialExecutor) -> None:
         return as_json(None)
 
     @app.get("/v1/rendezvous/{group}")
-    async def find_rendezvous(
-        group: str, epoch: int, generation: int, wait: Wait = 0.0, incarnation: str = ""
-    ) -> Response:
-        if incarnation:
-            await executor.do_when_open(partial(coordinator.rendezvous.come, group, incarnation))
-            complete = partial(coordinator.rendezvous.find_complete, group, epoch, generation)
-            rendezvous = await executor.await_answer(Topic.RENDEZVOUS, complete, wait)
-            waits_for = partial(coordinator.rendezvous.waits_for, group, incarnation)
-            return as_json(executor.look(waits_for) if rendezvous is None else rendezvous)
-        # Release 0.1.0 asks so, and waits for the others at the address.
-        look = partial(coordinator.rendezvous.find, group, epoch, generation)
-        rendezvous = await executor.await_answer(Topic.RENDEZVOUS, look, wait)
-        if rendezvous is None:
-            raise not_found(f"rendezvous {group}: rank 0 of epoch {epoch}, generation {generation} has not said where.")
-        return as_json(rendezvous)
+    async def find_rendezvous(group: str, epoch: int, generation: int, incarnation: str, wait: Wait = 0.0) -> Response:
+        await executor.do_when_open(partial(coordinator.rendezvous.come, group, incarnation))
+        complete = partial(coordinator.rendezvous.find_complete, group, epoch, generation)
+        rendezvous = await executor.await_answer(Topic.RENDEZVOUS, complete, wait)
+        waits_for = partial(coordinator.rendezvous.waits_for, group, incarnation)
+        return as_json(executor.look(waits_for) if rendezvous is None else rendezvous)
 
     @app.post("/v1/notices")
     async def take_notice(notice: Notice) -> Response:

@@ -282,5 +282,5 @@ def concerns(failure: Failure, life: Life) -> bool:
     if failure.kind is FailureKind.LAUNCHER_LOST:
         return True
     if failure.kind is FailureKind.ENGINE_EXITED:
-        return failure.engine in (None, life.key.rank)
+        return failure.engine == life.key.rank
     return failure.incarnation == life.incarnation

@@ -211,7 +211,7 @@ ACKNOWLEDGED = Table("acknowledged", float)
 
 
 OFFERS = Table("weights", OfferEntry)
-"""Stream -> newest whole weight with its sources. (`offers` had those of release 0.1.0, which knew no parts.)"""
+"""Stream -> newest whole weight with its sources."""
 
 
 PARTS = Table("parts", Gathering)

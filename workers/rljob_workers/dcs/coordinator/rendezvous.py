@@ -31,8 +31,7 @@ class RendezvousTable:
     def offer(self, offered: Rendezvous) -> None:
         """Global rank 0 says where it listens."""
         self._check_epoch(offered.group, offered.epoch)
-        if offered.incarnation:
-            self._life(offered.group, offered.incarnation)
+        self._life(offered.group, offered.incarnation)
         self._context.store.commit([RENDEZVOUS.put(offered.group, offered)])
         self._context.notify(Topic.RENDEZVOUS)
 
@@ -47,14 +46,10 @@ class RendezvousTable:
         self._context.store.commit([RENDEZVOUS.put(group, found.model_copy(update={"complete": True}))])
         self._context.notify(Topic.RENDEZVOUS)
 
-    def find(self, group: str, epoch: int, generation: int) -> Rendezvous | None:
-        """Where the group of this epoch and generation meets; None while rank 0 has not said so."""
-        self._check_epoch(group, epoch)
-        return self._offered(group, epoch, generation)
-
     def find_complete(self, group: str, epoch: int, generation: int) -> Rendezvous | None:
-        """As `find`; None also while a rank is missing."""
-        found = self.find(group, epoch, generation)
+        """Where the group of this epoch and generation meets; None while one of its ranks is missing."""
+        self._check_epoch(group, epoch)
+        found = self._offered(group, epoch, generation)
         return found if found is not None and found.complete else None
 
     def waits_for(self, group: str, incarnation: str) -> Rendezvous:
@@ -75,8 +70,7 @@ class RendezvousTable:
         found = self._context.store.get(RENDEZVOUS, group)
         if found is None or (found.epoch, found.generation) != (epoch, generation):
             return None
-        is_of_the_past = found.incarnation and found.incarnation not in self._ranks.living()
-        return None if is_of_the_past else found
+        return found if found.incarnation in self._ranks.living() else None
 
     def _missing(self, group: str, life: Life) -> list[RankKey]:
         """Ranks of the role of `life` whose present lives have not come; each must be of its epoch and generation."""

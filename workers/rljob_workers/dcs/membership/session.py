@@ -111,7 +111,7 @@ class RankSession:
 
     @property
     def role_ranks(self) -> int | None:
-        """Ranks of its role as they are ordered now; None before a beat was answered, and by an earlier version."""
+        """Ranks of its role as they are ordered now; None before a beat was answered."""
         return self._role_ranks
 
     def follow_seq(self, seq_of: Callable[[], int]) -> None:
