@@ -135,8 +135,7 @@ ASKED: dict[str, Callable[[StorageUnit, float], object]] = {
     "raise_mark": lambda unit, until: unit.raise_mark(3, deadline=until),
     "delete": lambda unit, until: unit.delete(["1:a:0"], deadline=until),
     "present": lambda unit, until: unit.present(["1:a:0", "1:a:1"], deadline=until),
-    "num_keys": lambda unit, until: unit.num_keys(deadline=until),
-    "use": lambda unit, until: unit.use(deadline=until),
+    "figures": lambda unit, until: unit.figures(deadline=until),
     "scan": lambda unit, until: next(unit.scan(deadline=lambda: until)),
 }
 USE = b"used_memory:100\r\nmaxmemory:200\r\ntotal_net_input_bytes:5\r\ntotal_net_output_bytes:6"
@@ -146,8 +145,7 @@ ANSWERS = {
     "raise_mark": b"$1\r\n4\r\n",
     "delete": b":1\r\n",
     "present": b":1\r\n:0\r\n",
-    "num_keys": b":3\r\n",
-    "use": b"$%d\r\n%s\r\n" % (len(USE), USE),
+    "figures": b"$%d\r\n%s\r\n:3\r\n" % (len(USE), USE),
     "scan": b"*2\r\n$2\r\n17\r\n*2\r\n$5\r\n1:a:0\r\n$5\r\n1:\xff:1\r\n",
 }
 

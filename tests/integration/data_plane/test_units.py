@@ -58,13 +58,14 @@ def test_memory_and_traffic_are_told_in_bytes(
     servers: list[UnitServer], connect: Callable[..., StorageUnits], soon: Soon
 ) -> None:
     unit = StorageUnit(0, servers[0].url)
-    before = unit.use(deadline=soon())
+    before = unit.figures(deadline=soon())
     connect(servers[0]).store({"a": Jagged.scalars(torch.zeros(2_000_000))}, deadline=soon())
-    after = unit.use(deadline=soon())
-    assert before.limit == after.limit == 1 << 28
-    assert after.used - before.used >= 8_000_000
-    assert after.received - before.received >= 8_000_000
-    assert after.sent > before.sent
+    after = unit.figures(deadline=soon())
+    assert before.limit_bytes == after.limit_bytes == 1 << 28
+    assert after.used_bytes - before.used_bytes >= 8_000_000
+    assert after.received_bytes - before.received_bytes >= 8_000_000
+    assert after.sent_bytes > before.sent_bytes
+    assert after.keys > before.keys
     unit.close()
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.transfer_queue.admin import InWork
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 from tests.integration.transfer_queue.members import INDEX, SHAPE, Member, Members, picked
 from tests.integration.transfer_queue.model import Group, Place
@@ -90,5 +91,5 @@ class Producers(Members):
 
     def beat(self, member: Member) -> None:
         leases = [batch.lease for _, batch in member.batches if batch.lease is not None]
-        self.admin.beat(member.life.incarnation, [ticket.id for ticket in member.tickets], leases)
+        self.admin.beats([InWork(member.life.incarnation, [ticket.id for ticket in member.tickets], leases)])
         self.over -= set(leases)

@@ -9,6 +9,7 @@ import torch
 from rljob_api.names import Role, RolloutId
 from rljob_api.spec.queue import Waiting
 from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.transfer_queue.admin import InWork
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import Fenced, Incomplete, LeaseLost, Mismatch
 from rljob_workers.transfer_queue.types import Batch, Claim, Exhausted, NotReady, QueueTiming
@@ -81,7 +82,7 @@ def test_a_lease_that_no_beat_renews_ends(make_job: MakeJob) -> None:
     job.put(job.tickets(2))
     client, batch = claim(job, rows=2)
     assert batch.lease is not None
-    job.admin.beat(job.incarnation(client), [], [batch.lease])
+    job.admin.beats([InWork(job.incarnation(client), [], [batch.lease])])
     other = claimed(client.claim(LOG_PROBS.name, range(6), 100, timeout=0))
     assert other.rows.tolist() == [2, 3]
     again = claimed(client.claim(LOG_PROBS.name, range(6), 100, timeout=0))

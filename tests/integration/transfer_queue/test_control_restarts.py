@@ -166,7 +166,7 @@ def test_a_later_admin_fences_an_earlier_one(make_job: MakeJob) -> None:
 
 def test_a_change_that_comes_after_its_admin_has_opened_again_is_refused(make_job: MakeJob) -> None:
     job = make_job()
-    name, calls = job.admin._by._name, job.admin._by._calls
+    name, calls = job.admin._calls._name, job.admin._calls._call
     job.admin.open_server(0)
     with pytest.raises(Fenced, match=f"call {calls} of {name} comes after its call {calls + 1}"):
         job.admin._control.change(

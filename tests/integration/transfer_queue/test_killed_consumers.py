@@ -9,6 +9,7 @@ import torch
 
 from rljob_api.names import Role
 from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.transfer_queue.admin import InWork
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import Batch, Exhausted, QueueTiming
 from tests.integration.transfer_queue.job import Job
@@ -99,7 +100,7 @@ def test_a_consumer_that_slept_beyond_its_lease_commits_nothing(make_job: MakeJo
         other = job.client(Role.ACTOR_FWD, replica=1)
         batch = claim_all(other)
         assert batch.lease is not None
-        job.admin.beat(job.incarnation(other), [], [batch.lease])
+        job.admin.beats([InWork(job.incarnation(other), [], [batch.lease])])
         if when == "after another has put them":
             put(other, batch, IN_TIME)
         process.resume()

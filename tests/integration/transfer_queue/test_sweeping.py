@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.transfer_queue.admin_calls import Named, ReadAccess
+from rljob_workers.transfer_queue.admin_calls import AdminCalls, Named
 from rljob_workers.transfer_queue.control.connection import Argument
 from rljob_workers.transfer_queue.row_format import parse_chunk
 from rljob_workers.transfer_queue.upkeep import CHUNKS_AT_ONCE, PAGES_AT_ONCE, Swept
@@ -102,14 +102,14 @@ def test_much_garbage_is_swept_in_pages(make_job: MakeJob, monkeypatch: pytest.M
         with unit.admin() as admin:
             admin.mset({parse_chunk(line.encode()).key: b"left" for line in lines})
     largest: dict[str, int] = {}
-    read = ReadAccess.read
+    read = AdminCalls.read
 
-    def measured(access: ReadAccess, name: str, *args: Argument, waiting: str) -> list[Any]:
-        reply = read(access, name, *args, waiting=waiting)
+    def measured(calls: AdminCalls, name: str, *args: Argument, waiting: str) -> list[Any]:
+        reply = read(calls, name, *args, waiting=waiting)
         largest[name] = max(largest.get(name, 0), leaves(reply))
         return reply
 
-    monkeypatch.setattr(ReadAccess, "read", measured)
+    monkeypatch.setattr(AdminCalls, "read", measured)
     named = job.admin.sweeper.named(Named.ALL)
     assert sorted(line.decode() for _, line in named) == sorted(lines[num_chunks:])
     swept = job.admin.sweeper.sweep()
@@ -136,14 +136,14 @@ def test_a_sweep_that_finds_nothing_asks_twice(make_job: MakeJob, monkeypatch: p
     job = make_job()
     assert job.put(job.tickets(2)) == [True, True]
     asked: list[str] = []
-    read = ReadAccess.read
+    read = AdminCalls.read
 
-    def noted(access: ReadAccess, name: str, *args: Argument, waiting: str) -> list[Any]:
+    def noted(calls: AdminCalls, name: str, *args: Argument, waiting: str) -> list[Any]:
         asked.append(name)
-        return read(access, name, *args, waiting=waiting)
+        return read(calls, name, *args, waiting=waiting)
 
-    monkeypatch.setattr(ReadAccess, "read", noted)
-    monkeypatch.setattr(job.admin._by.access.control, "change", None)
+    monkeypatch.setattr(AdminCalls, "read", noted)
+    monkeypatch.setattr(job.admin._control, "change", None)
     assert job.admin.sweeper.sweep() == NOTHING
     assert asked == ["garbage", "lives"]
     monkeypatch.undo()

@@ -6,6 +6,7 @@ import pytest
 
 from rljob_api.names import Role
 from rljob_api.wire.identity import WeightId
+from rljob_workers.transfer_queue.admin import InWork
 from rljob_workers.transfer_queue.errors import AttemptsExhausted, Fenced, TicketLost
 from rljob_workers.transfer_queue.types import Ticket, Withheld
 from tests.integration.transfer_queue.job import Job
@@ -111,9 +112,9 @@ def test_a_suspect_is_not_given_beside_work_that_is_done_in_vain(make_job: MakeJ
     assert places([again]) == places([taken])
     other.return_tickets([suspect], killed=True)
     assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.SUSPECT
-    job.admin.beat(job.incarnation(job.rollout), [taken.id], [])
+    job.admin.beats([InWork(job.incarnation(job.rollout), [taken.id], [])])
     assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.SUSPECT
-    job.admin.beat(job.incarnation(job.rollout), [], [])
+    job.admin.beats([InWork(job.incarnation(job.rollout), [], [])])
     [alone] = job.tickets(1)
     assert alone.alone
 
@@ -130,12 +131,12 @@ def test_a_ticket_that_two_beats_do_not_list_comes_back(make_job: MakeJob) -> No
     job = make_job()
     kept, lost = job.tickets(2)
     incarnation = job.incarnation(job.rollout)
-    job.admin.beat(incarnation, [kept.id], [])
-    job.admin.beat(incarnation, [kept.id, lost.id], [])
-    job.admin.beat(incarnation, [kept.id], [])
+    job.admin.beats([InWork(incarnation, [kept.id], [])])
+    job.admin.beats([InWork(incarnation, [kept.id, lost.id], [])])
+    job.admin.beats([InWork(incarnation, [kept.id], [])])
     assert job.put([lost]) == [True]
-    job.admin.beat(incarnation, [], [])
-    job.admin.beat(incarnation, [], [])
+    job.admin.beats([InWork(incarnation, [], [])])
+    job.admin.beats([InWork(incarnation, [], [])])
     assert job.put([kept]) == [False]
 
 
@@ -234,7 +235,7 @@ def test_kill_counts_survive_a_global_restart(make_job: MakeJob) -> None:
 def test_memory_above_the_mark_stops_new_tickets_and_no_put(make_job: MakeJob) -> None:
     job = make_job()
     first, second = job.tickets(2)
-    job.admin._by.change("memory", 1, waiting="a test")
+    job.admin._calls.change("memory", 1, waiting="a test")
     assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.MEMORY
     assert job.put([first]) == [True]
     job.rollout.return_tickets([second], killed=False)

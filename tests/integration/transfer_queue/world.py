@@ -23,7 +23,7 @@ from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.identity import Life, RankKey, WeightId
 from rljob_api.wire.observation import ServerState
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.transfer_queue.admin import QueueAdmin, QueueAdminTiming
+from rljob_workers.transfer_queue.admin import InWork, QueueAdmin, QueueAdminTiming
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import Fenced, LeaseLost, TicketLost
 from rljob_workers.transfer_queue.types import Batch, GroupRows, QueueShape, Task, TaskKind, Ticket
@@ -274,8 +274,8 @@ class World:
         if choice < 0.4:
             replica.queue.return_tickets([ticket], killed=self.random.random() < 0.3)
         elif choice < 0.7:
-            self.admin.beat(replica.life.incarnation, [*replica.work, *replica.in_vain], [])
-            self.admin.beat(replica.life.incarnation, [*replica.work, *replica.in_vain], [])
+            self.admin.beats([InWork(replica.life.incarnation, [*replica.work, *replica.in_vain], [])])
+            self.admin.beats([InWork(replica.life.incarnation, [*replica.work, *replica.in_vain], [])])
         else:
             is_attempt = choice < 0.85
             try:
@@ -459,10 +459,10 @@ class World:
         choice = self.random.random()
         if choice < 0.5:
             for replica in self.replicas:
-                self.admin.beat(replica.life.incarnation, [*replica.work, *replica.in_vain], [])
+                self.admin.beats([InWork(replica.life.incarnation, [*replica.work, *replica.in_vain], [])])
             for forward in self.forwards:
                 leases = [forward.batch.lease] if forward.batch and forward.batch.lease else []
-                self.admin.beat(forward.life.incarnation, [], leases)
+                self.admin.beats([InWork(forward.life.incarnation, [], leases)])
         elif choice < 0.8:
             self.admin.sweeper.sweep()
         elif self.zombies:

@@ -7,7 +7,6 @@ no torch. Thread-safe. Storage and garbage are `upkeep`, counts and invariants `
 from __future__ import annotations
 
 import struct
-import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,10 +18,10 @@ from rljob_api.wire.checkpoints import CheckpointRecord
 from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.identity import Endpoints, Life, WeightId
 from rljob_api.wire.observation import QueueObservation, ServerState
-from rljob_workers.transfer_queue.admin_calls import AdminAccess, ReadAccess
+from rljob_workers.transfer_queue.admin_calls import AdminCalls
 from rljob_workers.transfer_queue.control.connection import Argument, Clock, ControlConnection, Sleep
 from rljob_workers.transfer_queue.control.library import library
-from rljob_workers.transfer_queue.inspection import QueueInspection, QueueInvariants, UnitFigures, unix_seconds
+from rljob_workers.transfer_queue.inspection import QueueInspection, QueueInvariants, unix_seconds
 from rljob_workers.transfer_queue.peeking import QueuePeeking
 from rljob_workers.transfer_queue.types import QueueShape
 from rljob_workers.transfer_queue.units import StorageUnit
@@ -92,14 +91,12 @@ class QueueAdmin:
         self._units = [
             StorageUnit(index, url, clock=clock, sleep=sleep) for index, url in enumerate(endpoints.storage_units)
         ]
-        figures: dict[int, UnitFigures | None] = {}
-        access = ReadAccess(self._control, self._units, shape, threading.RLock(), clock, timing.patience_seconds)
-        self._by = AdminAccess(access)
-        self.upkeep = StorageUpkeep(self._by, figures, high_water=timing.high_water, nearly_full=timing.nearly_full)
-        self.sweeper = Sweeper(self._by, figures)
-        self.inspection = QueueInspection(access, figures, timing.high_water)
-        self.peeking = QueuePeeking(access)
-        self.invariants = QueueInvariants(access)
+        self._calls = calls = AdminCalls(self._control, self._units, shape, clock, timing.patience_seconds)
+        self.upkeep = StorageUpkeep(calls, high_water=timing.high_water, nearly_full=timing.nearly_full)
+        self.sweeper = Sweeper(calls, self.upkeep.figures)
+        self.inspection = QueueInspection(calls, self.upkeep.figures, timing.high_water)
+        self.peeking = QueuePeeking(calls)
+        self.invariants = QueueInvariants(calls)
 
     def close(self) -> None:
         """Ends all connections; may be called twice."""
@@ -111,12 +108,12 @@ class QueueAdmin:
 
     def server_run_id(self) -> str:
         """Run id of the control Redis that answers now; another one means that it was restarted."""
-        return self._by.run_id("the coordinator waits for the control Redis")
+        return self._calls.run_id("the coordinator waits for the control Redis")
 
     def open_server(self, seen_seq: int) -> ServerState:
         """Takes over as the queue admin; opens the server unless it lost a tail that some live launcher has seen."""
-        state = self._by.take_over(seen_seq, int(self._timing.lease_seconds * 1000))
-        self._by.change("adopt_layout", waiting="the coordinator opens the control Redis")
+        state = self._calls.take_over(seen_seq, int(self._timing.lease_seconds * 1000))
+        self._calls.change("adopt_layout", waiting="the coordinator opens the control Redis")
         return state
 
     # --- epochs --------------------------------------------------------------------------------------------------
@@ -138,27 +135,27 @@ class QueueAdmin:
         damaged: its rows go then, and all that was drawn since `record` is drawn again by `tickets`. The same epoch and
         decision get the same answer again. Raises WrongEpoch for an epoch that is not above the current one.
         """
-        with self._by.access.lock:
+        with self._calls.lock:
             self.upkeep.renew_units()
-            missing = self.sweeper.missing_chunks() if self._by.lost else []
-            reply = self._by.change(
+            missing = self.sweeper.missing_chunks() if self._calls.lost else []
+            reply = self._calls.change(
                 "raise_epoch",
                 epoch,
                 decision_id,
-                self._by.run_id(f"epoch {epoch} ({reason})"),
+                self._calls.run_id(f"epoch {epoch} ({reason})"),
                 record.model_dump_json() if record else "",
                 tickets or b"",
                 orjson.dumps(list(left)),
                 *missing,
-                "force" if self._by.lost else "open",
+                "force" if self._calls.lost else "open",
                 waiting=f"epoch {epoch} ({reason}) waits to be opened",
             )
-            self._by.lost = False
+            self._calls.lost = False
             return RestorePoint.model_validate_json(reply[0])
 
     def begin_life(self, life: Life) -> None:
         """Makes a life live; ends the earlier one of the same rank. Twice is once."""
-        self._by.change(
+        self._calls.change(
             "begin_life",
             life.epoch,
             life.incarnation,
@@ -169,22 +166,22 @@ class QueueAdmin:
 
     def end_life(self, incarnation: str) -> None:
         """Fences a life: its leases and tickets come back. Twice is once."""
-        self._by.change("end_life", incarnation, waiting=f"incarnation {incarnation} waits to be ended")
+        self._calls.change("end_life", incarnation, waiting=f"incarnation {incarnation} waits to be ended")
 
     def suspect(self, incarnation: str) -> None:
         """The life died with tickets in work: they come back, their prompts become suspects. Before `end_life`."""
-        self._by.change("suspect", incarnation, waiting=f"incarnation {incarnation} died")
+        self._calls.change("suspect", incarnation, waiting=f"incarnation {incarnation} died")
 
     def take_back(self, incarnation: str) -> int:
         """Tickets of a life that goes on come back, as many as it says; what the life makes of them is refused."""
-        [returned] = self._by.change(
+        [returned] = self._calls.change(
             "take_back", incarnation, waiting=f"tickets of incarnation {incarnation} come back"
         )
         return int(returned)
 
     def set_aside(self) -> list[SetAside]:
         """Prompts that were set aside, oldest first, until `forget_set_aside`: what is not told yet is not lost."""
-        listed = self._by.read("aside", waiting="the coordinator looks for poison prompts")
+        listed = self._calls.read("aside", waiting="the coordinator looks for poison prompts")
         return [
             SetAside(prompt, RolloutId(rollout_id), group, attempt, kills, bool(exhausted))
             for prompt, rollout_id, group, attempt, kills, exhausted in map(_SET_ASIDE.unpack, listed)
@@ -192,7 +189,7 @@ class QueueAdmin:
 
     def forget_set_aside(self, count: int) -> None:
         """The first `count` prompts of `set_aside` were told, durably."""
-        self._by.change("forget_aside", count, waiting="the coordinator has told of poison prompts")
+        self._calls.change("forget_aside", count, waiting="the coordinator has told of poison prompts")
 
     def beats(self, beats: Iterable[InWork]) -> None:
         """Renews leases; a ticket that two beats in a row of its life do not list comes back."""
@@ -201,7 +198,7 @@ class QueueAdmin:
             listed += [one.incarnation, len(one.tickets), len(one.leases), *one.tickets, *one.leases]
         if not listed:
             return
-        self._by.change(
+        self._calls.change(
             "beats",
             int(self._timing.lease_seconds * 1000),
             int(self._timing.unlisted_seconds * 1000),
@@ -209,13 +206,9 @@ class QueueAdmin:
             waiting="beats of ranks",
         )
 
-    def beat(self, incarnation: str, tickets: Sequence[int], leases: Sequence[str]) -> None:
-        """One beat."""
-        self.beats([InWork(incarnation, tickets, leases)])
-
     def publish(self, life: Life, weight: WeightId, call_id: str) -> None:
         """Moves the published version on; raises Incomplete while train_{version - 1} has rows to train."""
-        self._by.change(
+        self._calls.change(
             "publish",
             life.epoch,
             life.incarnation,
@@ -229,7 +222,7 @@ class QueueAdmin:
         self, life: Life, weight: WeightId, folder: str, checksums: dict[str, str], call_id: str
     ) -> CheckpointRecord:
         """Compare-and-set of the recorded checkpoint in the current epoch; c only grows."""
-        reply = self._by.change(
+        reply = self._calls.change(
             "record",
             life.epoch,
             life.incarnation,
@@ -246,17 +239,17 @@ class QueueAdmin:
 
     def withhold_tickets(self) -> None:
         """From here on no ticket is given, over epochs too, until `give_tickets`. Twice is once."""
-        self._by.change("drain", 1, waiting="the queue is to be drained")
+        self._calls.change("drain", 1, waiting="the queue is to be drained")
 
     def give_tickets(self) -> None:
         """Ends `withhold_tickets`. Twice is once."""
-        self._by.change("drain", 0, waiting="tickets are to be given again")
+        self._calls.change("drain", 0, waiting="tickets are to be given again")
 
     # --- what is known -------------------------------------------------------------------------------------------
 
     def stats(self) -> QueueObservation:
         """Counts for `/v1/status`."""
-        reply = self._by.read("stats", waiting="the coordinator reads the queue's counts")
+        reply = self._calls.read("stats", waiting="the coordinator reads the queue's counts")
         issued, capacity, withheld = reply[:3]
         draining, drained_until, *tasks = reply[7:]
         return QueueObservation(
@@ -270,7 +263,7 @@ class QueueAdmin:
 
     def published(self) -> WeightVersion:
         """The version that capacity counts from."""
-        reply = self._by.read("stats", waiting="the coordinator reads the queue's counts")
+        reply = self._calls.read("stats", waiting="the coordinator reads the queue's counts")
         return WeightVersion(reply[5])
 
     def check(self) -> list[str]:

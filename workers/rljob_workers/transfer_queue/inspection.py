@@ -14,30 +14,18 @@ from typing import Any
 from rljob_api.names import Epoch, Lineage, RolloutId, WeightVersion, partition_name
 from rljob_api.wire.identity import Life
 from rljob_api.wire.queue import LeaseStats, PartitionStats, QueueStats, TaskRows, TaskStats, TicketHolder, UnitStats
-from rljob_workers.transfer_queue.admin_calls import Named, ReadAccess, chunks_of
+from rljob_workers.transfer_queue.admin_calls import AdminCalls, Named
 from rljob_workers.transfer_queue.control.connection import Argument
 from rljob_workers.transfer_queue.control.library import shape_fields
 from rljob_workers.transfer_queue.row_format import ChunkRef, parse_chunk
 from rljob_workers.transfer_queue.types import Task
+from rljob_workers.transfer_queue.units import UnitFigures
 
 ROWS_AT_ONCE = 16384
 """Rows that one call counts: a few milliseconds of the control Redis."""
 
 
 _WAITING = "somebody looks at the queue"
-
-
-@dataclass(frozen=True, slots=True)
-class UnitFigures:
-    """What a storage unit said of itself."""
-
-    used_bytes: int
-    limit_bytes: int
-    """0: none."""
-    keys: int
-    received_bytes: int
-    """On its connections, since it was started."""
-    sent_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +57,9 @@ class _Whole:
 class QueueInspection:
     """Counts of one queue."""
 
-    def __init__(self, access: ReadAccess, figures: Mapping[int, UnitFigures | None], high_water: float) -> None:
+    def __init__(self, calls: AdminCalls, figures: Mapping[int, UnitFigures | None], high_water: float) -> None:
         """`figures`: unit -> what it said last, None where it did not answer; kept up to date by the queue admin."""
-        self._access = access
+        self._calls = calls
         self._figures = figures
         self._high_water = high_water
 
@@ -81,7 +69,7 @@ class QueueInspection:
         Read in the order in which rows move (tickets, then leases, then the partitions), so that what is on its way
         from one to the next while this is read is counted twice rather than not at all.
         """
-        whole = _Whole(*self._access.read("inspect", waiting=_WAITING))
+        whole = _Whole(*self._calls.read("inspect", waiting=_WAITING))
         leases = self._leases()
         partitions = [self._partition(RolloutId(int(name))) for name in whole.partitions]
         return QueueStats(
@@ -99,7 +87,7 @@ class QueueInspection:
             tickets_returned=whole.tickets_returned,
             holders=_holders(whole.holders),
             partitions=partitions,
-            tasks=[_task_stats(task, partitions, leases) for task in self._access.shape.tasks],
+            tasks=[_task_stats(task, partitions, leases) for task in self._calls.shape.tasks],
             leases=leases,
             units=list(self._units(_by_unit(whole.units), _by_unit(whole.lost_chunks))),
             garbage_chunks=whole.garbage_chunks,
@@ -110,12 +98,12 @@ class QueueInspection:
 
     def partitions(self) -> list[RolloutId]:
         """Those that have rows, oldest first."""
-        whole = _Whole(*self._access.read("inspect", waiting=_WAITING))
+        whole = _Whole(*self._calls.read("inspect", waiting=_WAITING))
         return [RolloutId(int(name)) for name in whole.partitions]
 
     def _leases(self) -> list[LeaseStats]:
         """Oldest first."""
-        reply = self._access.read("inspect_leases", waiting=_WAITING)
+        reply = self._calls.read("inspect_leases", waiting=_WAITING)
         leases = [
             LeaseStats(
                 lease=lease.decode(),
@@ -131,12 +119,12 @@ class QueueInspection:
         return sorted(leases, key=lambda lease: -lease.age_seconds)
 
     def _partition(self, rollout_id: RolloutId) -> PartitionStats:
-        shape = self._access.shape
+        shape = self._calls.shape
         at_once = max(1, ROWS_AT_ONCE // shape.samples_per_prompt)
         states, counts = b"", [[0] * 5 for _ in shape.tasks]
         for first in range(0, shape.batch_size, at_once):
             number = min(at_once, shape.batch_size - first)
-            letters, *found = self._access.read("inspect_groups", rollout_id, first, number, waiting=_WAITING)
+            letters, *found = self._calls.read("inspect_groups", rollout_id, first, number, waiting=_WAITING)
             states += letters
             for place, sums in enumerate(counts):
                 sums[:4] = [old + new for old, new in zip(sums, found[place * 5 : place * 5 + 4], strict=False)]
@@ -153,7 +141,7 @@ class QueueInspection:
         )
 
     def _units(self, marks: Mapping[int, int], lost: Mapping[int, int]) -> Iterator[UnitStats]:
-        for unit in self._access.units:
+        for unit in self._calls.units:
             said = self._figures.get(unit.index)
             limit = said.limit_bytes if said is not None and said.limit_bytes else None
             yield UnitStats(
@@ -217,8 +205,8 @@ GROUPS_AT_ONCE = 128
 class QueueInvariants:
     """The proof of one queue."""
 
-    def __init__(self, access: ReadAccess) -> None:
-        self._access = access
+    def __init__(self, calls: AdminCalls) -> None:
+        self._calls = calls
 
     def broken(self, partitions: list[RolloutId]) -> list[str]:
         """Every broken invariant in a sentence; empty when all hold."""
@@ -226,7 +214,7 @@ class QueueInvariants:
 
     def steps(self, partitions: list[RolloutId]) -> Iterator[Callable[[], list[str]]]:
         """The same in steps of milliseconds, for who has other things to do in between."""
-        shape = self._access.shape
+        shape = self._calls.shape
         parts: list[tuple[Argument, ...]] = [(task.name,) for task in shape.tasks]
         parts += [(":chunks", field) for field in shape_fields(shape)]
         parts += [(":groups", first) for first in range(0, shape.batch_size, GROUPS_AT_ONCE)]
@@ -238,14 +226,14 @@ class QueueInvariants:
             yield partial(self._missing_bytes, rollout_id)
 
     def _part(self, *part: Argument) -> list[str]:
-        return [line.decode() for line in self._access.read("check", *part, waiting=_CHECKING)]
+        return [line.decode() for line in self._calls.read("check", *part, waiting=_CHECKING)]
 
     def _missing_bytes(self, rollout_id: RolloutId) -> list[str]:
         suspects = self._named(rollout_id)
-        for unit in self._access.units:
+        for unit in self._calls.units:
             mine = [key for key, chunk in suspects.items() if chunk.unit == unit.index]
-            with self._access.lock:
-                present = unit.present(mine, deadline=self._access.deadline())
+            with self._calls.lock:
+                present = unit.present(mine, deadline=self._calls.deadline())
             for key in present:
                 del suspects[key]
         if not suspects:
@@ -259,9 +247,8 @@ class QueueInvariants:
 
     def _named(self, rollout_id: RolloutId) -> dict[str, ChunkRef]:
         """By key, the chunks of a partition that should be on their unit: of the unit's present generation."""
-        marks = self._access.read("units", waiting=_CHECKING)
-        known = {int(unit): int(mark) for unit, mark in zip(marks[::2], marks[1::2], strict=True)}
-        chunks = [parse_chunk(line) for _, line in chunks_of(self._access, Named.KEPT, rollout_id, _CHECKING)]
+        known = self._calls.known_generations(_CHECKING)
+        chunks = [parse_chunk(line) for _, line in self._calls.chunks(Named.KEPT, rollout_id, _CHECKING)]
         return {chunk.key: chunk for chunk in chunks if known.get(chunk.unit) == chunk.unit_generation}
 
 

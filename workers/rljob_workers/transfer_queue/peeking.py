@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rljob_api.names import Lineage, RolloutId, WeightVersion, partition_name
 from rljob_api.wire.queue import QueuePeek, QueueRow, RowState, RowValues, WeightSpan
-from rljob_workers.transfer_queue.admin_calls import ReadAccess
+from rljob_workers.transfer_queue.admin_calls import AdminCalls
 from rljob_workers.transfer_queue.control.library import shape_fields
 from rljob_workers.transfer_queue.errors import CorruptChunk
 from rljob_workers.transfer_queue.resp import RespConnection
@@ -64,9 +64,9 @@ class RowQuery:
 class QueuePeeking:
     """Rows of one queue."""
 
-    def __init__(self, access: ReadAccess) -> None:
-        self._access = access
-        self._fields = shape_fields(access.shape)
+    def __init__(self, calls: AdminCalls) -> None:
+        self._calls = calls
+        self._fields = shape_fields(calls.shape)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ class QueuePeeking:
     @property
     def tasks(self) -> tuple[str, ...]:
         """The consumers."""
-        return tuple(task.name for task in self._access.shape.tasks)
+        return tuple(task.name for task in self._calls.shape.tasks)
 
     def rows(self, look: RowQuery) -> QueuePeek:
         """The rows, read partition after partition; what moves meanwhile may be shown as it was or as it is."""
@@ -91,12 +91,12 @@ class QueuePeeking:
 
     def _rows_of(self, rollout_id: RolloutId, look: RowQuery, first: int, limit: int) -> list[QueueRow]:
         letter = next((letter for letter, state in _LETTERS.items() if state is look.state), "")
-        reply = self._access.read(
+        reply = self._calls.read(
             "inspect_rows", rollout_id, first, limit, look.task or "", letter, look.field or "", waiting=_WAITING
         )
         if not reply:
             return []
-        answer = _Rows.parse(reply, len(self._access.shape.tasks), self._fields)
+        answer = _Rows.parse(reply, len(self._calls.shape.tasks), self._fields)
         rows = [self._row(rollout_id, answer, place) for place in range(len(answer.rows))]
         if look.field is None:
             return rows
@@ -105,7 +105,7 @@ class QueuePeeking:
         return [row.model_copy(update={"field": values.get(place)}) for place, row in enumerate(rows)]
 
     def _row(self, rollout_id: RolloutId, answer: _Rows, place: int) -> QueueRow:
-        shape, row = self._access.shape, int(answer.rows[place])
+        shape, row = self._calls.shape, int(answer.rows[place])
         has = [field for bit, field in enumerate(self._fields) if int(answer.masks[place]) >> bit & 1]
         weights = answer.weights[place]
         made = bool(set(has) & set(shape.generated_fields))
@@ -128,15 +128,15 @@ class QueuePeeking:
         wanted: dict[int, list[tuple[int, ChunkRef]]] = {}
         for place in range(num_rows):
             chunk = answer.chunk_of(field, place)
-            if int(answer.masks[place]) >> bit & 1 and chunk is not None and chunk.unit < len(self._access.units):
+            if int(answer.masks[place]) >> bit & 1 and chunk is not None and chunk.unit < len(self._calls.units):
                 wanted.setdefault(chunk.unit, []).append((place, chunk))
         values: dict[int, RowValues] = {}
         for unit, asked in wanted.items():
             parts = [_part(answer.places[field][place], chunk, num_values) for place, chunk in asked]
-            with self._access.lock:
-                found = self._access.units[unit].exchange(
+            with self._calls.lock:
+                found = self._calls.units[unit].exchange(
                     lambda connection, until, parts=parts: _read_parts(connection, parts, until),  # type: ignore[misc]
-                    deadline=self._access.deadline(),
+                    deadline=self._calls.deadline(),
                     waiting=f"somebody looks at {field}",
                 )
             for (place, chunk), part, data in zip(asked, parts, found, strict=True):

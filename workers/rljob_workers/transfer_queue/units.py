@@ -35,15 +35,17 @@ Sleep = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class UnitUse:
-    """Bytes."""
+class UnitFigures:
+    """What a storage unit says of itself."""
 
-    used: int
-    limit: int
+    used_bytes: int
+    limit_bytes: int
     """0: none."""
-    received: int
+    received_bytes: int
     """On its connections, since it was started."""
-    sent: int
+    sent_bytes: int
+    keys: int
+    """Chunks and the mark."""
 
 
 class StorageUnit:
@@ -167,14 +169,6 @@ class StorageUnit:
 
         return self.exchange(talk, deadline=deadline, waiting=f"{len(keys)} chunks were to be looked for")
 
-    def num_keys(self, *, deadline: float) -> int:
-        """Chunks and the mark."""
-        return self.exchange(
-            lambda connection, until: _integer(connection.call(b"DBSIZE", deadline=until)),
-            deadline=deadline,
-            waiting="its number of keys was asked for",
-        )
-
     def scan(self, *, deadline: Callable[[], float]) -> Iterator[list[str]]:
         """Pages of the keys of all chunks; a key that comes or goes meanwhile may be on a page or not, or on two.
 
@@ -192,9 +186,9 @@ class StorageUnit:
                 return
             cursor = following
 
-    def use(self, *, deadline: float) -> UnitUse:
-        """What the unit uses and may use, and what has passed through it."""
-        return self.exchange(_read_use, deadline=deadline, waiting="its memory figures were asked for")
+    def figures(self, *, deadline: float) -> UnitFigures:
+        """What the unit holds, uses and may use, and what has passed through it."""
+        return self.exchange(_read_figures, deadline=deadline, waiting="its memory figures were asked for")
 
     def _connected(self, deadline: float) -> RespConnection:
         if self._connection is None:
@@ -220,16 +214,19 @@ def _generation_of(reply: object) -> int | None:
     return int(reply)
 
 
-def _read_use(connection: RespConnection, deadline: float) -> UnitUse:
-    reply = connection.call(b"INFO", b"memory", b"stats", deadline=deadline)
-    figures = (
-        dict(line.split(b":", 1) for line in reply.splitlines() if b":" in line) if isinstance(reply, bytes) else {}
-    )
+def _read_figures(connection: RespConnection, deadline: float) -> UnitFigures:
+    connection.command(b"INFO", b"memory", b"stats")
+    connection.command(b"DBSIZE")
+    connection.flush(deadline)
+    info, keys = connection.read(deadline), connection.read(deadline)
+    lines = info.splitlines() if isinstance(info, bytes) else []
+    figures = dict(line.split(b":", 1) for line in lines if b":" in line)
     found = [figures.get(name, b"") for name in _USE]
     if not all(figure.isdigit() for figure in found):
         said = ", ".join(f"{name.decode()} {figure[:40]!r}" for name, figure in zip(_USE, found, strict=True))
         raise BrokenReply(f"the memory figures are {said}")
-    return UnitUse(*map(int, found))
+    used, limit, received, sent = map(int, found)
+    return UnitFigures(used, limit, received, sent, _integer(keys))
 
 
 def _scan_page(connection: RespConnection, cursor: bytes, deadline: float) -> tuple[bytes, list[str]]:

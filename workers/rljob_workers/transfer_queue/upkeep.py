@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rljob_api.names import RolloutId, partition_name
-from rljob_workers.transfer_queue.admin_calls import AdminAccess, Named, chunks_of, partitions
+from rljob_workers.transfer_queue.admin_calls import AdminCalls, Named
 from rljob_workers.transfer_queue.control.connection import Argument
 from rljob_workers.transfer_queue.errors import StorageUnreachable
-from rljob_workers.transfer_queue.inspection import UnitFigures
 from rljob_workers.transfer_queue.row_format import MAX_CHUNK_BYTES, ChunkRef, parse_chunk
-from rljob_workers.transfer_queue.units import StorageUnit
+from rljob_workers.transfer_queue.units import StorageUnit, UnitFigures
 
 MAX_NAMED = 4
 """Partitions that a sentence names; of more of them it says the first and the last."""
@@ -144,9 +143,9 @@ class _Page:
 class Sweeper:
     """Compares what the control state names with what the storage units have."""
 
-    def __init__(self, access: AdminAccess, figures: Mapping[int, UnitFigures | None]) -> None:
+    def __init__(self, calls: AdminCalls, figures: Mapping[int, UnitFigures | None]) -> None:
         """`figures`: unit -> what it said last, None where it did not answer: that one is not waited for again."""
-        self._by = access
+        self._calls = calls
         self._figures = figures
         self._openings = 0
         self._settled: dict[int, set[str]] = {}
@@ -154,7 +153,7 @@ class Sweeper:
 
     def sweep(self) -> Swept:
         """Deletes bytes that nothing names: of dropped rows, of partitions before the record, of ended lives."""
-        with self._by.access.lock:
+        with self._calls.lock:
             away = {unit for unit, said in self._figures.items() if said is None}
             num_chunks = num_partitions = 0
             for _ in range(PAGES_AT_ONCE):
@@ -170,21 +169,21 @@ class Sweeper:
 
     def missing_chunks(self) -> list[bytes]:
         """Ids of chunks that the control state names and no unit has. Raises StorageUnreachable: all must be asked."""
-        present = {key for unit in self._by.units for key in self._keys(unit)}
+        present = {key for unit in self._calls.units for key in self._keys(unit)}
         return [chunk_id for chunk_id, line in self.named(Named.KEPT) if parse_chunk(line).key not in present]
 
     def named(self, which: Named) -> list[tuple[bytes, bytes]]:
         """Id and line of every chunk that the control state names."""
         waiting = "the coordinator compares bytes"
         found: dict[bytes, bytes] = {}
-        for rollout_id in partitions(self._by.access, which, waiting):
-            found.update(chunks_of(self._by.access, which, rollout_id, waiting))
+        for rollout_id in self._calls.partitions(which, waiting):
+            found.update(self._calls.chunks(which, rollout_id, waiting))
         return list(found.items())
 
     # --- garbage ---------------------------------------------------------------------------------------------------
 
     def _garbage(self, away: set[int]) -> _Page:
-        dead, retired = self._by.read("garbage", CHUNKS_AT_ONCE, *sorted(away), waiting=_WAITING)
+        dead, retired = self._calls.read("garbage", CHUNKS_AT_ONCE, *sorted(away), waiting=_WAITING)
         return _Page(
             {int(unit): lines for unit, lines in zip(dead[::2], dead[1::2], strict=True)},
             {
@@ -202,7 +201,7 @@ class Sweeper:
         arguments: list[Argument] = [len(dead), *(value for pair in dead for value in pair), len(away), *sorted(away)]
         for rollout_id, chunks in page.retired.items():
             arguments += (rollout_id, len(chunks), *chunks)
-        (gone,) = self._by.change("collected", *arguments, waiting=_WAITING)
+        (gone,) = self._calls.change("collected", *arguments, waiting=_WAITING)
         return deleted, gone
 
     def _delete(self, places: Iterable[tuple[int, str]], away: set[int]) -> int:
@@ -213,10 +212,10 @@ class Sweeper:
         deleted = 0
         for unit, keys in by_unit.items():
             # One that is no part of the job any more took its bytes with it.
-            if unit in away or unit >= len(self._by.units):
+            if unit in away or unit >= len(self._calls.units):
                 continue
             try:
-                deleted += self._by.units[unit].delete(keys, deadline=self._by.deadline())
+                deleted += self._calls.units[unit].delete(keys, deadline=self._calls.deadline())
             except StorageUnreachable:
                 away.add(unit)
         return deleted
@@ -228,10 +227,10 @@ class Sweeper:
         found = self._found(away)
         # Read after the keys, so that a life that begins meanwhile is not taken for one that has ended (a later
         # coordinator may begin one), and before the names, so that what an ended life has committed is named by then.
-        live = {name.decode() for name in self._by.read("lives", waiting=_WAITING)}
+        live = {name.decode() for name in self._calls.read("lives", waiting=_WAITING)}
         ended = {unit: {key for key in keys if key.split(":")[1] not in live} for unit, keys in found.items()}
-        if self._openings != self._by.openings:
-            self._settled, self._openings = {}, self._by.openings
+        if self._openings != self._calls.openings:
+            self._settled, self._openings = {}, self._calls.openings
         settled = {unit: self._settled.get(unit, set()) & keys for unit, keys in ended.items()}
         self._settled |= settled
         suspects = [(unit, key) for unit, keys in ended.items() for key in keys - settled[unit]]
@@ -246,7 +245,7 @@ class Sweeper:
     def _found(self, away: set[int]) -> dict[int, list[str]]:
         """Unit -> keys of the chunks that it has; adds those that do not answer to `away`, and passes them by."""
         found: dict[int, list[str]] = {}
-        for unit in self._by.units:
+        for unit in self._calls.units:
             if unit.index in away:
                 continue
             try:
@@ -256,7 +255,7 @@ class Sweeper:
         return found
 
     def _keys(self, unit: StorageUnit) -> list[str]:
-        return [key for page in unit.scan(deadline=self._by.deadline) for key in page]
+        return [key for page in unit.scan(deadline=self._calls.deadline) for key in page]
 
 
 def _place(line: bytes) -> tuple[int, str]:
@@ -278,86 +277,79 @@ _ROOM = "the coordinator makes room"
 
 
 class StorageUpkeep:
-    """Looks after the units; what it saw last is kept in `figures`."""
+    """Looks after the units."""
 
-    def __init__(
-        self,
-        access: AdminAccess,
-        figures: dict[int, UnitFigures | None],
-        *,
-        high_water: float,
-        nearly_full: float,
-    ) -> None:
-        """`figures`: unit -> what it said last, None where it did not answer."""
-        self._by = access
-        self._figures = figures
+    def __init__(self, calls: AdminCalls, *, high_water: float, nearly_full: float) -> None:
+        """Shares of a unit's limit."""
+        self.figures: dict[int, UnitFigures | None] = {}
+        """Of each unit as `probe` found it last; None where it did not answer."""
+        self.short_of_memory = False
+        """Whether a unit was above `high_water` when `probe` looked last."""
+        self.nearly_full = False
+        """Whether a unit had hardly any room left when `probe` looked last."""
+        self._calls = calls
         self._high_water = high_water
         self._nearly_full = nearly_full
-        self._short = self._nearly = False
 
     # --- units ---------------------------------------------------------------------------------------------------
 
     def probe(self) -> list[int]:
         """Units that came back without their rows; sets or lifts the high-water mark, too. Skips unreachable ones."""
-        with self._by.access.lock:
-            known, lost, uses = self._by.known_generations(), [], []
-            for unit in self._by.units:
+        with self._calls.lock:
+            known, lost, limited = self._calls.known_generations(_LOOKS), [], []
+            for unit in self._calls.units:
                 try:
-                    mark = unit.generation(deadline=self._by.deadline())
+                    mark = unit.generation(deadline=self._calls.deadline())
                     if mark is None or mark != known.get(unit.index):  # also one that was away at the first epoch
                         lost.append(unit.index)
-                    use = unit.use(deadline=self._by.deadline())
-                    keys = unit.num_keys(deadline=self._by.deadline())
+                    figures = unit.figures(deadline=self._calls.deadline())
                 except StorageUnreachable:
-                    self._figures[unit.index] = None
+                    self.figures[unit.index] = None
                     continue
-                self._figures[unit.index] = UnitFigures(use.used, use.limit, keys, use.received, use.sent)
-                if use.limit:
-                    uses.append(use)
-            self._short = any(use.used > self._high_water * use.limit for use in uses)
-            self._nearly = any(use.used > min(self._nearly_full * use.limit, use.limit - _NEEDED_BYTES) for use in uses)
-            self._by.change("memory", int(self.short_of_memory), waiting=_LOOKS)
+                self.figures[unit.index] = figures
+                if figures.limit_bytes:
+                    limited.append((figures.used_bytes, figures.limit_bytes))
+            self.short_of_memory = any(used > self._high_water * limit for used, limit in limited)
+            self.nearly_full = any(
+                used > min(self._nearly_full * limit, limit - _NEEDED_BYTES) for used, limit in limited
+            )
+            self._calls.change("memory", int(self.short_of_memory), waiting=_LOOKS)
             return lost
-
-    @property
-    def short_of_memory(self) -> bool:
-        """Whether a unit was above its high-water mark when `probe` looked last."""
-        return self._short
-
-    @property
-    def nearly_full(self) -> bool:
-        """Whether a unit had hardly any room left when `probe` looked last."""
-        return self._nearly
 
     def declare_lost(self, unit: int, emit: Callable[[LostRows], None] | None = None) -> LostRows:
         """What unit `unit` held under another mark is lost; then marks it. Nothing if it has the mark that it should.
 
         `emit` makes the loss known before the mark: who dies between the two finds the same loss again.
         """
-        with self._by.access.lock:
-            storage = self._by.units[unit]
-            mark, known = storage.generation(deadline=self._by.deadline()), self._by.known_generations().get(unit)
+        with self._calls.lock:
+            storage = self._calls.units[unit]
+            mark, known = (
+                storage.generation(deadline=self._calls.deadline()),
+                self._calls.known_generations(_LOOKS).get(unit),
+            )
             if mark is not None and mark == known:
                 return LostRows()
-            generation, *groups = self._by.change("declare_lost", unit, mark or 0, waiting=f"{storage} came back empty")
+            generation, *groups = self._calls.change(
+                "declare_lost", unit, mark or 0, waiting=f"{storage} came back empty"
+            )
             loss = LostRows(*groups)
             if emit is not None and known is not None:  # else it is met for the first time: nothing was put there
                 emit(loss)
-            storage.raise_mark(generation, deadline=self._by.deadline())
+            storage.raise_mark(generation, deadline=self._calls.deadline())
             return loss
 
     def renew_units(self) -> None:
         """Before an epoch: marks what lost its mark, and gives up what units held that the job no longer has."""
-        for unit in self._by.units:
+        for unit in self._calls.units:
             try:
                 self.declare_lost(unit.index)
             except StorageUnreachable:
                 # Found by a later probe; where its rows were kept they are treated as lost then.
                 continue
-        for index in self._by.known_generations():
-            if index >= len(self._by.units):  # the job was resumed with fewer units
+        for index in self._calls.known_generations(_LOOKS):
+            if index >= len(self._calls.units):  # the job was resumed with fewer units
                 waiting = f"storage unit {index} is no part of the job any more"
-                self._by.change("declare_lost", index, 0, waiting=waiting)
+                self._calls.change("declare_lost", index, 0, waiting=waiting)
 
     # --- single chunks -------------------------------------------------------------------------------------------
 
@@ -366,14 +358,14 @@ class StorageUpkeep:
 
         `emit` makes the loss known before the readers' word is forgotten: who dies between the two finds it again.
         """
-        with self._by.access.lock:
+        with self._calls.lock:
             found = []
-            for place in self._by.read("missed", waiting=_LOOKS):
+            for place in self._calls.read("missed", waiting=_LOOKS):
                 rollout_id, unit = (int(part) for part in place.split(b":"))
                 missing = self._missing(RolloutId(rollout_id), unit)
                 if missing is None:
                     continue
-                num_chunks, *groups = self._by.change(
+                num_chunks, *groups = self._calls.change(
                     "declare_missing", rollout_id, unit, *missing, waiting=f"chunks of storage unit {unit} are gone"
                 )
                 fields = tuple(sorted({chunk.field for chunk in missing.values()}))
@@ -382,24 +374,24 @@ class StorageUpkeep:
                     found.append(lost)
                     if emit is not None:
                         emit(lost)
-                self._by.change("forget_missed", place, waiting=_LOOKS)
+                self._calls.change("forget_missed", place, waiting=_LOOKS)
             return found
 
     def _missing(self, rollout_id: RolloutId, unit: int) -> dict[bytes, ChunkRef] | None:
         """By id, the chunks that should be on the unit and are not; None where that cannot be said now."""
-        generation = self._by.known_generations().get(unit)
+        generation = self._calls.known_generations(_LOOKS).get(unit)
         named = {
             chunk_id: chunk
-            for chunk_id, line in chunks_of(self._by.access, Named.KEPT, rollout_id, _LOOKS)
+            for chunk_id, line in self._calls.chunks(Named.KEPT, rollout_id, _LOOKS)
             if (chunk := parse_chunk(line)).unit == unit and chunk.unit_generation == generation
         }
-        if not named or unit >= len(self._by.units):
+        if not named or unit >= len(self._calls.units):
             return {}
-        storage = self._by.units[unit]
+        storage = self._calls.units[unit]
         try:
-            present = storage.present([chunk.key for chunk in named.values()], deadline=self._by.deadline())
+            present = storage.present([chunk.key for chunk in named.values()], deadline=self._calls.deadline())
             # Asked after the chunks: a unit that is empty has lost everything, and `probe` finds it.
-            if storage.generation(deadline=self._by.deadline()) != generation:
+            if storage.generation(deadline=self._calls.deadline()) != generation:
                 return None
         except StorageUnreachable:
             return None
@@ -410,21 +402,21 @@ class StorageUpkeep:
 
     def drop_retained(self) -> Dropped | None:
         """Makes room at the cost of a restore: rows of the oldest published partition go; None if there are none."""
-        return _dropped(self._by.change("drop_retained", waiting=_ROOM))
+        return _dropped(self._calls.change("drop_retained", waiting=_ROOM))
 
     def relieve(self) -> Dropped | None:
         """Makes room: rows that are kept only for a restore go first, then the newest unclaimed groups; else None."""
-        with self._by.access.lock:
-            return self.drop_retained() or _dropped(self._by.change("drop_newest", waiting=_ROOM))
+        with self._calls.lock:
+            return self.drop_retained() or _dropped(self._calls.change("drop_newest", waiting=_ROOM))
 
     def dropped(self) -> list[Dropped]:
         """What went to make room, oldest first, until `forget_dropped`: what is not told yet is not lost."""
-        listed = self._by.read("dropped", waiting="the coordinator looks what went to make room")
+        listed = self._calls.read("dropped", waiting="the coordinator looks what went to make room")
         return [told for told in map(_dropped, ([packed] for packed in listed)) if told is not None]
 
     def forget_dropped(self, count: int) -> None:
         """The first `count` of `dropped` were told, durably."""
-        self._by.change("forget_dropped", count, waiting="the coordinator has told what went to make room")
+        self._calls.change("forget_dropped", count, waiting="the coordinator has told what went to make room")
 
 
 def _dropped(reply: list[bytes]) -> Dropped | None:
