@@ -33,7 +33,7 @@ from rljob_operator.cluster.reconcile import Reconciler
 from rljob_operator.coordinator_client.cluster_transport import ProxyTransport, ServiceTransport
 from rljob_operator.coordinator_client.link import CoordinatorTransport
 from rljob_operator.kube.api import Api
-from rljob_operator.kube.cache import Cache, OwnedSink, PodSink
+from rljob_operator.kube.cache import Cache
 from rljob_operator.kube.capabilities import owned_kinds, platform_of, rehearse, until_another
 from rljob_operator.kube.errors import LeadershipLost
 from rljob_operator.kube.informer import PAGE, SERVER_SECONDS, SILENCE_SECONDS, Census, Informer
@@ -266,13 +266,12 @@ class OperatorProcess:
     def _watches(self, api: Api, cache: Cache, platform: Platform) -> Iterator[Informer]:
         everywhere: list[str | None] = [*self._options.namespaces] or [None]
         for namespace in everywhere:
-            yield Informer(api, PODS, namespace, LABEL_JOB, PodSink(cache), self._metrics)
+            yield Informer(api, PODS, namespace, LABEL_JOB, cache, self._metrics)
             for owned in owned_kinds(platform):
                 if owned is SECRETS:  # read by name: the right to list would show the operator every secret
                     continue
-                sink = OwnedSink(cache, owned.kind)
                 metadata_only = owned not in _WHOLE
-                yield Informer(api, owned, namespace, LABEL_JOB, sink, self._metrics, metadata_only=metadata_only)
+                yield Informer(api, owned, namespace, LABEL_JOB, cache, self._metrics, metadata_only=metadata_only)
 
     def _fill_checks(self, workers: Workers[JobKey], watches: Sequence[Watch], cache: Cache) -> None:
         def before_scrape() -> None:

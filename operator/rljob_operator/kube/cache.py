@@ -1,14 +1,15 @@
-"""The cache: the newest known version of every job, pod and owned object, and the sinks that watches write to.
+"""The cache: the newest known version of every job, pod and owned object, which watches write to.
 
 An older version never replaces a newer one; objects known to be deleted stay out. Each change enqueues its job with an
 urgency. Reads are from memory; nothing here sends a request.
 """
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rljob_operator.kube.api import Json
+from rljob_operator.kube.kinds import PODS
 from rljob_operator.kube.views import JobKey, OwnedView, PodView, job_of, view_owned, view_pod
 from rljob_operator.kube.work_queue import Urgency
 
@@ -101,23 +102,37 @@ class Cache:
         """Every RLJob: its uid by its key."""
         return {key: raw["metadata"]["uid"] for key, raw in self._jobs.items()}
 
-    def put_pod(self, key: JobKey, pod: PodView) -> None:
-        """A version of a pod; what nobody decides on wakes nobody."""
+    def replace(self, kind: str, namespace: str | None, objects: Sequence[Json]) -> None:
+        """These are all objects of jobs of this kind that there are (in this namespace)."""
+        for raw in objects:
+            self.put(kind, raw)
+        listed = {raw["metadata"]["uid"] for raw in objects}
+        for key, name, uid in self._known(kind):
+            if uid not in listed and namespace in (None, key.namespace):
+                self._drop(kind, key, name, uid)
+
+    def put(self, kind: str, raw: Json) -> None:
+        """A version of an object of a job, as a list or a watch has it."""
+        key = job_of(raw)
+        if key is None:
+            return
+        if kind != PODS.kind:
+            self.put_owned(key, view_owned(kind, raw))
+            return
+        pod = view_pod(raw)
         known = self._pods[key].get(pod.uid)
         self._pods[key][pod.uid] = pod
         if known != pod:
             self._wake(key, urgency_of_pod(known, pod))
 
-    def drop_pod(self, key: JobKey, uid: str) -> None:
-        """A pod is gone."""
-        if self._pods[key].pop(uid, None) is not None:
-            self._wake(key, Urgency.ALARM)
-        if not self._pods[key]:
-            del self._pods[key]
-
-    def pods_known(self) -> set[tuple[JobKey, str]]:
-        """Every pod by job and uid."""
-        return {(key, uid) for key, pods in self._pods.items() for uid in pods}
+    def drop(self, kind: str, raw: Json) -> None:
+        """The last version of an object of a job that is gone, as a watch has it."""
+        key, metadata = job_of(raw), raw["metadata"]
+        if key is None:
+            return
+        if kind != PODS.kind:
+            self.bury(metadata["uid"])
+        self._drop(kind, key, metadata["name"], metadata["uid"])
 
     def put_owned(self, key: JobKey, view: OwnedView, *, quietly: bool = False) -> None:
         """A version of an object of a job that was seen or (quietly) written."""
@@ -128,17 +143,16 @@ class Cache:
         if known != view and not quietly:
             self._wake(key, Urgency.PROGRESS)
 
-    def drop_owned(self, key: JobKey, kind: str, name: str, uid: str) -> None:
-        """An object of a job is gone."""
-        known = self._owned[key].get((kind, name))
-        if known is not None and known.uid == uid:
-            del self._owned[key][kind, name]
-            self._wake(key, Urgency.ALARM)
-        if not self._owned[key]:
-            del self._owned[key]
+    def bury(self, uid: str) -> None:
+        """A watch has reported the end of an object: no answer that is still under way brings it back."""
+        self._gone[uid] = None
+        while len(self._gone) > REMEMBERED_GONE:
+            self._gone.popitem(last=False)
 
-    def owned_known(self, kind: str) -> set[tuple[JobKey, str, str]]:
+    def _known(self, kind: str) -> set[tuple[JobKey, str, str]]:
         """Every object of a kind by job, name and uid."""
+        if kind == PODS.kind:
+            return {(key, pod.name, uid) for key, pods in self._pods.items() for uid, pod in pods.items()}
         return {
             (key, name, view.uid)
             for key, views in self._owned.items()
@@ -146,11 +160,19 @@ class Cache:
             if of_kind == kind
         }
 
-    def bury(self, uid: str) -> None:
-        """The watch has told the end of an object: no answer that is still under way brings it back."""
-        self._gone[uid] = None
-        while len(self._gone) > REMEMBERED_GONE:
-            self._gone.popitem(last=False)
+    def _drop(self, kind: str, key: JobKey, name: str, uid: str) -> None:
+        pods, owned = self._pods[key], self._owned[key]
+        known = owned.get((kind, name))
+        if kind == PODS.kind:
+            is_gone = pods.pop(uid, None) is not None
+        elif is_gone := known is not None and known.uid == uid:
+            del owned[kind, name]
+        if is_gone:
+            self._wake(key, Urgency.ALARM)
+        if not pods:
+            del self._pods[key]
+        if not owned:
+            del self._owned[key]
 
     def _wake(self, key: JobKey, urgency: Urgency) -> None:
         if key in self._jobs:
@@ -162,64 +184,3 @@ def _is_newer(metadata: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
     if metadata["uid"] != known["uid"]:
         return True
     return int(metadata["resourceVersion"]) > int(known["resourceVersion"])
-
-
-class PodSink:
-    """Pods of jobs."""
-
-    def __init__(self, cache: Cache) -> None:
-        self._cache = cache
-
-    def replace(self, namespace: str | None, objects: list[Json]) -> None:
-        """What is known and not among these is gone."""
-        seen = set()
-        for raw in objects:
-            self.put(raw)
-            seen.add(raw["metadata"]["uid"])
-        for key, uid in self._cache.pods_known():
-            if uid not in seen and namespace in (None, key.namespace):
-                self._cache.drop_pod(key, uid)
-
-    def put(self, raw: Json) -> None:
-        """A version of a pod."""
-        key = job_of(raw)
-        if key is not None:
-            self._cache.put_pod(key, view_pod(raw))
-
-    def drop(self, raw: Json) -> None:
-        """A pod is gone."""
-        key = job_of(raw)
-        if key is not None:
-            self._cache.drop_pod(key, raw["metadata"]["uid"])
-
-
-class OwnedSink:
-    """One kind of what jobs are made of."""
-
-    def __init__(self, cache: Cache, kind: str) -> None:
-        self._cache = cache
-        self._kind = kind
-
-    def replace(self, namespace: str | None, objects: list[Json]) -> None:
-        """What is known and not among these is gone."""
-        seen = set()
-        for raw in objects:
-            self.put(raw)
-            seen.add(raw["metadata"]["uid"])
-        for key, name, uid in self._cache.owned_known(self._kind):
-            if uid not in seen and namespace in (None, key.namespace):
-                self._cache.drop_owned(key, self._kind, name, uid)
-
-    def put(self, raw: Json) -> None:
-        """A version of an object."""
-        key = job_of(raw)
-        if key is not None:
-            self._cache.put_owned(key, view_owned(self._kind, raw))
-
-    def drop(self, raw: Json) -> None:
-        """An object is gone."""
-        key = job_of(raw)
-        if key is not None:
-            metadata = raw["metadata"]
-            self._cache.bury(metadata["uid"])
-            self._cache.drop_owned(key, self._kind, metadata["name"], metadata["uid"])

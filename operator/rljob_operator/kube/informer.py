@@ -1,6 +1,6 @@
 """Informers: list and watch of one kind with resumption, and the census that finds what a watch has missed.
 
-Objects go to a `Sink`. A broken watch is restarted with backoff; the census compares uids of a plain list with the
+Objects go to the cache. A broken watch is restarted with backoff; the census compares uids of a plain list with the
 cache once a minute.
 """
 
@@ -9,7 +9,6 @@ import logging
 import random
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
 
 import aiohttp
 import orjson
@@ -45,22 +44,6 @@ _TROUBLE = (ApiRefused, ApiUnreachable, aiohttp.ClientError, TimeoutError, OSErr
 _log = logging.getLogger(__name__)
 
 
-class Sink(Protocol):
-    """Where objects go."""
-
-    def replace(self, namespace: str | None, objects: list[Json]) -> None:
-        """These are all there are (in this namespace)."""
-        ...
-
-    def put(self, raw: Json) -> None:
-        """A version of an object."""
-        ...
-
-    def drop(self, raw: Json) -> None:
-        """The last version of an object that is gone."""
-        ...
-
-
 class Informer:
     """One kind of objects, in one namespace or in all."""
 
@@ -70,7 +53,7 @@ class Informer:
         resource: Resource,
         namespace: str | None,
         selector: str,
-        sink: Sink,
+        cache: Cache,
         metrics: Metrics,
         *,
         metadata_only: bool = False,
@@ -79,7 +62,7 @@ class Informer:
         self._resource = resource
         self._namespace = namespace
         self._selector = selector
-        self._sink = sink
+        self._cache = cache
         self._metrics = metrics
         self._metadata_only = metadata_only
         self._alive_at = time.monotonic()
@@ -132,7 +115,7 @@ class Informer:
             if not token:
                 break
             query["continue"] = token
-        self._sink.replace(self._namespace, objects)
+        self._cache.replace(self._resource.kind, self._namespace, objects)
         self.synced.set()
         version: str = page["metadata"]["resourceVersion"]
         return version
@@ -154,9 +137,9 @@ class Informer:
                 raw = event["object"]
                 match event["type"]:
                     case "ADDED" | "MODIFIED":
-                        self._sink.put(raw)
+                        self._cache.put(self._resource.kind, raw)
                     case "DELETED":
-                        self._sink.drop(raw)
+                        self._cache.drop(self._resource.kind, raw)
                     case "ERROR":
                         code = raw.get("code", 0)
                         raise _error(f"watch {self.name}", code, raw.get("reason", ""), raw.get("message", ""))
@@ -183,9 +166,6 @@ def _error(what: str, code: int, reason: str, message: str) -> ApiRefused:
 
 PERIOD_SECONDS = 60.0
 """Between two counts: so long a job may go on that nobody wants any more, if its end was missed."""
-
-
-_census_log = logging.getLogger(__name__)
 
 
 class Census:
@@ -221,7 +201,7 @@ class Census:
                 for namespace in self._namespaces:
                     await self.count(namespace)
             except (ApiRefused, ApiUnreachable) as error:
-                _census_log.warning("the RLJobs were not counted: %s", error)
+                _log.warning("the RLJobs were not counted: %s", error)
             else:
                 self._counted_at = time.monotonic()
 
@@ -232,7 +212,7 @@ class Census:
         uids = {metadata["uid"] for metadata in listed}
         for key, uid in known.items():
             if uid not in uids and namespace in (None, key.namespace):
-                _census_log.warning("%s is gone, which its watch did not tell", key)
+                _log.warning("%s is gone, which its watch did not tell", key)
                 self._cache.drop_job({"metadata": {"namespace": key.namespace, "name": key.name, "uid": uid}})
         for metadata in listed:
             key = JobKey(metadata["namespace"], metadata["name"])

@@ -27,7 +27,7 @@ from rljob_operator.cluster.reconcile import Reconciler
 from rljob_operator.coordinator_client.cluster_transport import ProxyTransport
 from rljob_operator.coordinator_client.link import CoordinatorError, CoordinatorLink, CoordinatorTransport
 from rljob_operator.kube.api import Api
-from rljob_operator.kube.cache import Cache, OwnedSink, PodSink
+from rljob_operator.kube.cache import Cache
 from rljob_operator.kube.capabilities import owned_kinds
 from rljob_operator.kube.errors import AdapterError, ApiNotFound
 from rljob_operator.kube.informer import Informer
@@ -211,9 +211,7 @@ class Lives:
     def _informers(self, api: Api, cache: Cache, metrics: Metrics) -> list[Informer]:
         kinds = [resource for resource in owned_kinds(Platform()) if resource is not SECRETS]
         namespace = self._key.namespace
-        made = [Informer(api, PODS, namespace, LABEL_JOB, PodSink(cache), metrics)]
-        made += [Informer(api, kind, namespace, LABEL_JOB, OwnedSink(cache, kind.kind), metrics) for kind in kinds]
-        return made
+        return [Informer(api, kind, namespace, LABEL_JOB, cache, metrics) for kind in (PODS, *kinds)]
 
     async def _work(self, reconciler: Reconciler, api: Api, cache: Cache, life: Life, holds: Holds) -> None:
         while True:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rljob_operator.kube.cache import Cache, OwnedSink, PodSink
+from rljob_operator.kube.cache import Cache
 from rljob_operator.kube.views import JobKey, view_owned
 from rljob_operator.kube.work_queue import Urgency
 from tests.unit.kube.objects import make_pod, running, terminated
@@ -87,55 +87,52 @@ def test_the_answer_to_a_write_does_not_bring_back_a_job_that_is_gone() -> None:
 
 def test_the_answer_to_a_write_does_not_undo_what_came_after_it() -> None:
     cache, woken = make_cache_with_job()
-    sink = OwnedSink(cache, "Deployment")
-    sink.put(make_deployment(5, replicas=0))
+    cache.put("Deployment", make_deployment(5, replicas=0))
     woken.clear()
     cache.put_owned(KEY, view_owned("Deployment", make_deployment(4, replicas=1)), quietly=True)
     assert cache.owned(KEY)["Deployment", "d"].replicas == 0
 
-    sink.put(make_deployment(6, replicas=0))
+    cache.put("Deployment", make_deployment(6, replicas=0))
     assert woken.take() == 0
-    sink.put(make_deployment(7, replicas=2))
+    cache.put("Deployment", make_deployment(7, replicas=2))
     assert woken.take() == 1
-    sink.drop(make_deployment(8))
+    cache.drop("Deployment", make_deployment(8))
     cache.put_owned(KEY, view_owned("Deployment", make_deployment(7, replicas=1)), quietly=True)
     assert not cache.owned(KEY)
 
 
 def test_a_list_that_is_older_than_an_object_does_not_make_it_go_for_ever() -> None:
     cache, _ = make_cache()
-    sink = OwnedSink(cache, "Deployment")
     cache.put_owned(KEY, view_owned("Deployment", make_deployment(5)), quietly=True)
-    sink.replace(None, [])
+    cache.replace("Deployment", None, [])
     assert not cache.owned(KEY)
 
-    sink.put(make_deployment(5))
+    cache.put("Deployment", make_deployment(5))
     assert cache.owned(KEY)["Deployment", "d"].version == 5
 
 
 def test_nothing_is_kept_of_a_job_that_is_gone_with_all_it_was_made_of() -> None:
     cache, _ = make_cache()
     cache.put_job(make_job(1))
-    PodSink(cache).put(make_pod(running()))
-    OwnedSink(cache, "Deployment").put(make_deployment(2))
+    cache.put("Pod", make_pod(running()))
+    cache.put("Deployment", make_deployment(2))
 
-    PodSink(cache).drop(make_pod(running()))
-    OwnedSink(cache, "Deployment").drop(make_deployment(3))
+    cache.drop("Pod", make_pod(running()))
+    cache.drop("Deployment", make_deployment(3))
     cache.drop_job(make_job(4))
     assert [cache._jobs, cache._pods, cache._owned] == [{}, {}, {}]
 
 
 def test_a_pod_that_looks_the_same_wakes_nobody() -> None:
     cache, woken = make_cache_with_job()
-    sink = PodSink(cache)
-    sink.put(make_pod(running()))
+    cache.put("Pod", make_pod(running()))
     heartbeat = make_pod(running())
     heartbeat["metadata"]["resourceVersion"] = "2"
     heartbeat["metadata"]["managedFields"] = ["much"]
-    sink.put(heartbeat)
+    cache.put("Pod", heartbeat)
     assert woken.take() == 1
 
-    sink.put(make_pod(terminated(1)))
+    cache.put("Pod", make_pod(terminated(1)))
     assert woken.take() == 1
 
 
@@ -150,25 +147,23 @@ def test_where_a_pod_is_placed_wakes_nobody_and_that_it_is_ready_only_for_the_co
     component: str, woken_by_readiness: int
 ) -> None:
     cache, woken = make_cache_with_job()
-    sink = PodSink(cache)
-    sink.put(make_pod(running(), component=component))
+    cache.put("Pod", make_pod(running(), component=component))
     woken.clear()
     elsewhere = make_pod(running(), component=component)
     elsewhere["spec"]["nodeName"] = "node1"
-    sink.put(elsewhere)
+    cache.put("Pod", elsewhere)
     assert woken.take() == 0
     assert cache.pods(KEY)[0].node == "node1"
 
-    sink.put(make_pod(running(), component=component, conditions={"Ready": ("True", "", "")}))
+    cache.put("Pod", make_pod(running(), component=component, conditions={"Ready": ("True", "", "")}))
     assert woken.take() == woken_by_readiness
 
 
 def test_a_list_tells_what_went_while_nobody_watched() -> None:
     cache, woken = make_cache_with_job()
-    sink = PodSink(cache)
-    sink.replace(None, [make_pod(running(), uid="u1"), make_pod(running(), uid="u2")])
+    cache.replace("Pod", None, [make_pod(running(), uid="u1"), make_pod(running(), uid="u2")])
     woken.clear()
-    sink.replace(None, [make_pod(running(), uid="u2")])
+    cache.replace("Pod", None, [make_pod(running(), uid="u2")])
 
     assert [pod.uid for pod in cache.pods(KEY)] == ["u2"]
     assert woken.take() == 1
@@ -176,22 +171,21 @@ def test_a_list_tells_what_went_while_nobody_watched() -> None:
 
 def test_a_list_of_one_namespace_says_nothing_of_another() -> None:
     cache, _ = make_cache()
-    PodSink(cache).replace(None, [make_pod(running(), uid="u1")])
-    PodSink(cache).replace("elsewhere", [])
+    cache.replace("Pod", None, [make_pod(running(), uid="u1")])
+    cache.replace("Pod", "elsewhere", [])
 
     assert [pod.uid for pod in cache.pods(KEY)] == ["u1"]
 
 
 def test_objects_are_known_by_kind_and_name_and_forgotten_by_uid() -> None:
     cache, _ = make_cache()
-    sink = OwnedSink(cache, "Service")
     service = make_pod(running(), name="s", uid="old")
-    sink.put(service)
-    sink.put(make_pod(running(), name="s", uid="new"))
-    sink.drop(service)
+    cache.put("Service", service)
+    cache.put("Service", make_pod(running(), name="s", uid="new"))
+    cache.drop("Service", service)
 
     assert cache.owned(KEY)["Service", "s"].uid == "new"
-    OwnedSink(cache, "Service").replace(None, [])
+    cache.replace("Service", None, [])
     assert not cache.owned(KEY)
 
 
@@ -199,15 +193,15 @@ def test_a_pod_without_the_label_belongs_to_nobody() -> None:
     cache, woken = make_cache_with_job()
     stranger = make_pod(running())
     stranger["metadata"]["labels"] = {}
-    PodSink(cache).put(stranger)
+    cache.put("Pod", stranger)
 
     assert woken.take() == 0
 
 
 def test_what_belongs_to_no_known_job_wakes_nobody_and_is_there_when_the_job_comes() -> None:
     cache, woken = make_cache()
-    PodSink(cache).put(make_pod(running()))
-    OwnedSink(cache, "Deployment").put(make_deployment(2))
+    cache.put("Pod", make_pod(running()))
+    cache.put("Deployment", make_deployment(2))
     assert woken.take() == 0
 
     cache.put_job(make_job(3))
@@ -215,7 +209,7 @@ def test_what_belongs_to_no_known_job_wakes_nobody_and_is_there_when_the_job_com
     assert len(cache.pods(KEY)) == 1
     cache.drop_job(make_job(4))
     assert woken.take() == 1, "its turn forgets it"
-    PodSink(cache).put(make_pod(terminated(0)))
-    PodSink(cache).drop(make_pod(terminated(0)))
-    OwnedSink(cache, "Deployment").drop(make_deployment(5))
+    cache.put("Pod", make_pod(terminated(0)))
+    cache.drop("Pod", make_pod(terminated(0)))
+    cache.drop("Deployment", make_deployment(5))
     assert woken.take() == 0

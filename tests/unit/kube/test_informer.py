@@ -69,11 +69,11 @@ class Server:
 
 
 class Nowhere:
-    def replace(self, namespace: str | None, objects: list[Json]) -> None:
+    def replace(self, kind: str, namespace: str | None, objects: list[Json]) -> None:
         pass
 
-    def put(self, raw: Json) -> None:
-        raise AssertionError(raw)
+    def put(self, kind: str, raw: Json) -> None:
+        raise AssertionError(kind, raw)
 
     drop = put
 
@@ -81,7 +81,7 @@ class Nowhere:
 def watched(monkeypatch: pytest.MonkeyPatch, *watches: Sequence[Json] | Exception) -> Server:
     server = Server(watches)
     monkeypatch.setattr("rljob_operator.kube.informer.asyncio.sleep", server.pause)
-    informer = Informer(cast(Any, server), PODS, None, "label", Nowhere(), Metrics())
+    informer = Informer(cast(Any, server), PODS, None, "label", cast(Any, Nowhere()), Metrics())
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(informer.run())
     return server
