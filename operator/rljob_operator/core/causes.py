@@ -96,24 +96,16 @@ class Causes:
 
     failures: tuple[Failure, ...]
     """Reported, of the lives that the job counts on now, oldest first. All others were restarted already."""
-    lost: tuple[Cause, ...]
-    """Pods whose accepted life is over."""
     unbegun: tuple[Cause, ...]
-    """Those of the lost that had not run: they are replaced, and nothing restarts for them."""
+    """Lost pods that had not run: they are replaced, and nothing restarts for them."""
     silenced: tuple[Cause, ...]
-    """Those of the lost whose launchers fell silent in an epoch that was left: they are replaced, and count no more."""
-    hanging: tuple[Cause, ...]
-    """Ranks that hang, and pods that do not begin what they were ordered."""
-    unable: tuple[Cause, ...]
-    """Pods whose engine cannot start, in a job whose engines can work."""
+    """Lost pods whose launchers fell silent in an epoch that was left: they are replaced, and count no more."""
+    replaced: tuple[Cause, ...]
+    """Pods whose lives are given up, whatever else is decided: the lost ones, those whose engine cannot start in a job
+    whose engines can work, and those that did not begin for the second time what they were ordered."""
     restarting: tuple[Cause, ...]
     """What the restart table has to answer, at most one cause a pod: a lost pod explains its dead ranks, a dead rank
     explains a silent one, and a rank that is lost those of its gang that left for it."""
-
-    @property
-    def replaced(self) -> tuple[Cause, ...]:
-        """The lives that are given up, whatever else is decided."""
-        return (*self.lost, *self.unable, *(cause for cause in self.hanging if cause.lost))
 
 
 def causes_of(observed: Observed, status: RLJobStatus, now: float) -> Causes:
@@ -121,16 +113,17 @@ def causes_of(observed: Observed, status: RLJobStatus, now: float) -> Causes:
     failures = _current_failures(observed, status)
     lost = tuple(lost_pods(observed, status, now))
     unbegun = tuple(cause for cause in lost if never_ran(observed, status, cause))
-    silent = tuple(hanging(observed, status, now))
+    hangs = hanging(observed, status, now)
     before = [cause for cause in lost if cause not in unbegun and lost_before(observed, status, cause)]
     begun = [cause for cause in lost if cause not in unbegun and cause not in before]
     silenced = tuple(cause for cause in before if is_silent(observed, cause))
-    unable = tuple(_unable(status, failures))
+    unable = _unable(status, failures)
+    replaced = (*lost, *unable, *(cause for cause in hangs if cause.lost))
     first: dict[str, Cause] = {}
-    found = [*begun, *_lost_unseen(observed, status), *unable, *_reported(status, failures), *silent]
+    found = [*begun, *_lost_unseen(observed, status), *unable, *_reported(status, failures), *hangs]
     for cause in explained(observed, status, found, now):
         first.setdefault(str(cause.pod), cause)
-    return Causes(failures, lost, unbegun, silenced, silent, unable, tuple(first.values()))
+    return Causes(failures, unbegun, silenced, replaced, tuple(first.values()))
 
 
 def engines_can_work(status: RLJobStatus) -> bool:

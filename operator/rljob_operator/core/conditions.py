@@ -34,7 +34,7 @@ def is_unknown(status: RLJobStatus, kind: str) -> bool:
     return condition is not None and condition.status == UNKNOWN
 
 
-def was_well(status: RLJobStatus) -> bool:
+def was_ready(status: RLJobStatus) -> bool:
     """Whether the job was Ready when it was last heard of."""
     return is_true(status, ConditionType.READY) or is_unknown(status, ConditionType.READY)
 
@@ -44,28 +44,46 @@ def terminal(status: RLJobStatus) -> Condition | None:
     return next((c for c in status.conditions if c.type in TERMINAL and c.status == "True"), None)
 
 
+def rests(status: RLJobStatus) -> bool:
+    """Whether the job has ended or is suspended: nothing is decided any more, or not until the user says so."""
+    return terminal(status) is not None or is_true(status, ConditionType.SUSPENDED)
+
+
+def is_draining(status: RLJobStatus) -> bool:
+    """Whether the actor was ordered to save before everything stops."""
+    return find(status, ConditionType.INTERRUPTED) is not None or is_suspending(status)
+
+
+def is_suspending(status: RLJobStatus) -> bool:
+    """Whether the actor was ordered to save before the job is suspended."""
+    condition = find(status, ConditionType.SUSPENDED)
+    return condition is not None and condition.status == "False" and condition.reason == Reason.DRAINING
+
+
 def with_condition(
     status: RLJobStatus, kind: ConditionType, now: float, *, true: bool, reason: str, message: str
 ) -> RLJobStatus:
     """`status` with this condition set."""
-    return _said(status, kind, now, "True" if true else "False", reason, message)
+    return _written(status, kind, now, "True" if true else "False", reason, message)
 
 
 def with_unknown(status: RLJobStatus, kind: ConditionType, now: float, *, reason: str, message: str) -> RLJobStatus:
     """`status` in which nobody can know whether this condition holds."""
-    return _said(status, kind, now, UNKNOWN, reason, message)
+    return _written(status, kind, now, UNKNOWN, reason, message)
 
 
-def _said(status: RLJobStatus, kind: ConditionType, now: float, word: str, reason: str, message: str) -> RLJobStatus:
+def _written(
+    status: RLJobStatus, kind: ConditionType, now: float, value: str, reason: str, message: str
+) -> RLJobStatus:
     old = find(status, kind)
-    since = old.last_transition_time if old is not None and old.status == word else timestamp(now)
-    said: dict[str, object] = {"type": kind, "status": word, "reason": reason, "message": shortened(message)}
-    said |= {"last_transition_time": since, "observed_generation": status.observed_generation}
-    new = Condition.model_validate(said) if old is None else old.model_copy(update=said)
+    since = old.last_transition_time if old is not None and old.status == value else timestamp(now)
+    fields: dict[str, object] = {"type": kind, "status": value, "reason": str(reason), "message": shortened(message)}
+    fields |= {"last_transition_time": since, "observed_generation": status.observed_generation}
+    new = Condition.model_validate(fields) if old is None else old.model_copy(update=fields)
     if old == new:
         return status
-    kept = [condition for condition in status.conditions if condition.type != kind]
-    return status.model_copy(update={"conditions": [*kept, new]})
+    others = [condition for condition in status.conditions if condition.type != kind]
+    return status.model_copy(update={"conditions": [*others, new]})
 
 
 def without(status: RLJobStatus, kinds: Iterable[ConditionType]) -> RLJobStatus:
@@ -86,10 +104,10 @@ def is_without_infrastructure(status: RLJobStatus) -> bool:
 
 def _unready_for(status: RLJobStatus, reason: Reason) -> bool:
     ready = find(status, ConditionType.READY)
-    return ready is not None and ready.status == "False" and ready.reason == reason.value
+    return ready is not None and ready.status == "False" and ready.reason == reason
 
 
 def is_queue_draining(status: RLJobStatus) -> bool:
     """Whether the status says that the queue drains."""
     condition = find(status, ConditionType.STALLED)
-    return condition is not None and condition.reason == Reason.QUEUE_DRAINING.value
+    return condition is not None and condition.reason == Reason.QUEUE_DRAINING

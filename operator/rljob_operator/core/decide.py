@@ -10,10 +10,10 @@ from rljob_api.status import ConditionType, RLJobStatus
 from rljob_api.wire.observation import CoordinatorStatus, ServerState
 from rljob_operator.core.autoscaling import autoscaled, with_wanted
 from rljob_operator.core.causes import Causes, causes_of
-from rljob_operator.core.conditions import is_true, terminal
-from rljob_operator.core.decision import Decision, Event, RestartGlobal, RestartInPlace, Suspend, Verdict
-from rljob_operator.core.derived_status import phase, reason, with_cluster_status, with_volume
-from rljob_operator.core.drain import drain, drained_at, is_draining, saves_first, stopping
+from rljob_operator.core.conditions import is_draining, is_true, rests, terminal
+from rljob_operator.core.decision import Decision, Event, RestartGlobal, RestartInfrastructure, Step, Suspend, Verdict
+from rljob_operator.core.derived_status import with_derived
+from rljob_operator.core.drain import drain, drained_at, saves_first, stopping
 from rljob_operator.core.ends import deadline, deadline_at, deleted_at, fatal, finished, is_over, limited, over_at
 from rljob_operator.core.infrastructure import counted, due_at, forgotten, in_vain, restarts
 from rljob_operator.core.liveness import given_up_after_seconds, hangs_after_seconds, is_parted, overdue_in
@@ -24,13 +24,12 @@ from rljob_operator.core.orders import orders
 from rljob_operator.core.outcome import applied, replaced
 from rljob_operator.core.progress import refresh, stalled, stalls_at
 from rljob_operator.core.reachability import not_asked, reached, seen_seconds, since_when, told_at
-from rljob_operator.core.readiness import settled, too_late, too_late_at, waiting
+from rljob_operator.core.readiness import settled, too_late, too_late_at
 from rljob_operator.core.restart import (
     control_state,
     given_back,
     released,
     released_at,
-    requested,
     restart,
     spec_change,
 )
@@ -128,31 +127,29 @@ def _silent_in(observed: Observed, status: RLJobStatus, coordinator: Coordinator
 
 
 def decide(observed: Observed, now: float) -> Decision:
-    """What to persist, do and tell. Pure."""
+    """What to persist, carry out and emit. Pure. The actions follow from the status with all of its fields."""
     observed = with_wanted(observed, observed.status)
     status, events = entered(observed, observed.status, now)
     status = given_back(observed, counted(observed, refresh(observed, status, now)))
-    if not _rests(status):
-        status, told = reached(observed, status, now)
-        status, emitted = continued(observed, status, now)
-        events += emitted
-        status, emitted = _moved(observed, status, now)
+    if not rests(status):
+        for step in (continued, reached, _moved):
+            status, emitted = step(observed, status, now)
+            events += emitted
         status = forgotten(observed.status, status)
-        events += (*told, *emitted)
         observed = with_wanted(observed, status)
-    if _rests(status):
+    again: list[tuple[RestartInfrastructure, Event]] = []
+    if rests(status):
         status = not_asked(status)
-    if not _rests(status) and not stopping(observed, status):
-        status = levelled(status, now)
-    again = () if _rests(status) else tuple(restarts(observed.infrastructure, now))
+    else:
+        again = restarts(observed.infrastructure, now)
+        status = status if stopping(observed, status) else levelled(status, now)
+    status = with_derived(observed, status, now)
     actions = (*(action for action, _ in again), *orders(observed, status, now))
-    status = with_volume(observed, waiting(status, now), now)
-    status = with_cluster_status(observed, status, now)
-    status = status.model_copy(update={"phase": phase(status), "reason": reason(status)})
-    return Decision(status, actions, (*events, *(event for _, event in again)), look_again_at(observed, status, now))
+    events += tuple(event for _, event in again)
+    return Decision(status, actions, events, look_again_at(observed, status, now))
 
 
-def _moved(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
+def _moved(observed: Observed, status: RLJobStatus, now: float) -> Step:
     """What a job that runs, or is to run, comes to."""
     causes = causes_of(observed, status, now)
     verdict = _verdict(observed, status, causes, now)
@@ -163,22 +160,22 @@ def _moved(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobSt
     if verdict is not None:
         status, emitted = applied(observed, status, verdict, now)
         events += emitted
-        if isinstance(verdict, Suspend):
-            status, emitted = entered(observed, status, now)  # the wish may have been taken back meanwhile
-            status = refresh(observed, status, now)
-            events += emitted
-    for policy in (queue_drain, evicted_rows):
-        status, emitted = policy(observed, status, now)
+    if isinstance(verdict, Suspend):
+        status, emitted = entered(observed, status, now)  # the request may have been taken back meanwhile
+        status = refresh(observed, status, now)
         events += emitted
-    if not _rests(status):
-        settle = settled if stopping(observed, status) else _scaled_and_settled
-        status, emitted = settle(observed, status, now)
+    for step in (queue_drain, evicted_rows, _scaled_and_settled):
+        status, emitted = step(observed, status, now)
         events += emitted
     return status, events
 
 
-def _scaled_and_settled(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
+def _scaled_and_settled(observed: Observed, status: RLJobStatus, now: float) -> Step:
     """Replicas that a restart kept from leaving begin to in the decision that it ends in."""
+    if rests(status):
+        return status, ()
+    if stopping(observed, status):
+        return settled(observed, status, now)
     was_ready = is_true(status, ConditionType.READY)
     status = autoscaled(observed, status, now)
     observed = with_wanted(observed, status)
@@ -191,7 +188,7 @@ def _scaled_and_settled(observed: Observed, status: RLJobStatus, now: float) -> 
 
 
 def _verdict(observed: Observed, status: RLJobStatus, causes: Causes, now: float) -> Verdict | None:
-    """Success first: work that is done is not undone by a process that dies after it."""
+    """Success first: a failure after the work is complete does not undo it."""
     verdict = (
         finished(observed)
         or deadline(observed, status, now)
@@ -201,21 +198,8 @@ def _verdict(observed: Observed, status: RLJobStatus, causes: Causes, now: float
         or drain(observed, status, now)
         or control_state(observed, status)
         or spec_change(observed, status)
-        or _restart(observed, status, causes, now)
+        or restart(observed, status, causes.restarting, now)
         or released(observed, status, now)
         or stalled(observed, status, now)
     )
     return limited(observed.policy, status, verdict) if isinstance(verdict, RestartGlobal) else verdict
-
-
-def _restart(observed: Observed, status: RLJobStatus, causes: Causes, now: float) -> Verdict | None:
-    """What failures restart, and what the user asked for."""
-    verdict = restart(observed, status, causes.restarting, now)
-    if verdict is None or isinstance(verdict, RestartInPlace):
-        return requested(observed, status, beside=verdict) or verdict
-    return verdict
-
-
-def _rests(status: RLJobStatus) -> bool:
-    """Whether nothing is decided any more, or not until the user says so."""
-    return terminal(status) is not None or is_true(status, ConditionType.SUSPENDED)

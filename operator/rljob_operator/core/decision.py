@@ -215,6 +215,10 @@ class Decision:
     """Unix time; earlier if anything is observed."""
 
 
+Step = tuple[RLJobStatus, tuple[Event, ...]]
+"""What each step of a decision returns: the status as it leaves it, and the events of what it changed."""
+
+
 def decision_id(epoch: Epoch, reason: str, causes: Iterable[str]) -> str:
     """Derived from what was decided, so that a decision taken twice has one name; at most 64 characters.
 

@@ -1,24 +1,25 @@
-"""Fields of the status that follow from the rest: phase and reason, Progressing, the scale, the claim's size.
+"""Fields of the status that follow from the rest: phase, reason, `waiting_since`, Progressing, scale, claim size.
 
 `decide` writes them last. `out_of_sight` is for a job that is held back without a decision because its coordinator must
 not be asked. Pure.
 """
 
 from rljob_api.roles import SCALED_ROLE
-from rljob_api.status import ConditionType, Phase, RLJobStatus, ScalingStatus
+from rljob_api.status import Condition, ConditionType, Phase, RLJobStatus, ScalingStatus
 from rljob_operator.core.conditions import (
     find,
+    is_draining,
     is_queue_draining,
     is_scaling,
     is_true,
     is_unknown,
     is_without_infrastructure,
+    rests,
     terminal,
-    was_well,
+    was_ready,
     with_condition,
     with_unknown,
 )
-from rljob_operator.core.drain import is_draining
 from rljob_operator.core.ends import is_over
 from rljob_operator.core.membership import counted, scaled_role, with_pods
 from rljob_operator.core.observed import Observed, Silence
@@ -52,31 +53,37 @@ def with_volume(observed: Observed, status: RLJobStatus, now: float) -> RLJobSta
     return with_condition(status, kind, now, true=True, reason=EXPANDED, message=message)
 
 
-_BY_CONDITION = (
-    (ConditionType.SUCCEEDED, Phase.SUCCEEDED),
-    (ConditionType.FAILED, Phase.FAILED),
-    (ConditionType.INTERRUPTED, Phase.INTERRUPTED),
-    (ConditionType.SUSPENDED, Phase.SUSPENDED),
-)
+_PHASES = {
+    ConditionType.SUCCEEDED: Phase.SUCCEEDED,
+    ConditionType.FAILED: Phase.FAILED,
+    ConditionType.INTERRUPTED: Phase.INTERRUPTED,
+    ConditionType.SUSPENDED: Phase.SUSPENDED,
+    ConditionType.STALLED: Phase.STALLED,
+    ConditionType.RESTARTING: Phase.RESTARTING,
+    ConditionType.READY: Phase.RUNNING,
+}
+"""In order of precedence."""
 
 
-_WHILE_RUNNING = (
-    (ConditionType.STALLED, Phase.STALLED),
-    (ConditionType.RESTARTING, Phase.RESTARTING),
-    (ConditionType.READY, Phase.RUNNING),
-)
+def with_derived(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
+    """`status` with every field that follows from its other fields."""
+    status = with_volume(observed, _with_waiting_since(status, now), now)
+    status = with_cluster_status(observed, status, now)
+    return status.model_copy(update={"phase": _phase(status), "reason": _reason(status)})
 
 
-def phase(status: RLJobStatus) -> Phase:
-    """The first condition in order of precedence that is true."""
-    for kind, word in _BY_CONDITION:
-        if is_true(status, kind):
-            return word
-    if is_draining(status):
+def _first_true(status: RLJobStatus) -> Condition | None:
+    """The condition that phase and reason follow from."""
+    true = {condition.type: condition for condition in status.conditions if condition.status == "True"}
+    return next((true[kind] for kind in _PHASES if kind in true), None)
+
+
+def _phase(status: RLJobStatus) -> Phase:
+    first = _first_true(status)
+    if is_draining(status) and not rests(status):
         return Phase.DRAINING
-    for kind, word in _WHILE_RUNNING:
-        if is_true(status, kind):
-            return word
+    if first is not None:
+        return _PHASES[ConditionType(first.type)]
     if is_unknown(status, ConditionType.READY):
         return Phase.UNKNOWN
     if is_scaling(status) or is_without_infrastructure(status):
@@ -84,32 +91,37 @@ def phase(status: RLJobStatus) -> Phase:
     return Phase.STARTING if status.restart.epoch > 0 else Phase.PENDING
 
 
-def reason(status: RLJobStatus) -> str:
+def _reason(status: RLJobStatus) -> str:
     """Why it has ended, is suspended, stalls, restarts or waits for something; else why it was restarted last."""
-    for kind, _ in (*_BY_CONDITION, *_WHILE_RUNNING[:-1]):
-        condition = find(status, kind)
-        if condition is not None and condition.status == "True":
-            return condition.reason
+    first = _first_true(status)
+    if first is not None and first.type != ConditionType.READY:
+        return first.reason
     if is_queue_draining(status):
         return Reason.QUEUE_DRAINING.value
-    taken = find(status, ConditionType.ACCEPTED)
-    if taken is not None and taken.status == "False":
-        return taken.reason
-    waits = find(status, ConditionType.READY)
-    if waits is not None and waits.status != "True" and waits.reason != STARTING:
-        return waits.reason
+    accepted, ready = find(status, ConditionType.ACCEPTED), find(status, ConditionType.READY)
+    if accepted is not None and accepted.status == "False":
+        return accepted.reason
+    if ready is not None and ready.status != "True" and ready.reason != STARTING:
+        return ready.reason
     return status.restart.reason or ""
+
+
+def _with_waiting_since(status: RLJobStatus, now: float) -> RLJobStatus:
+    """`status` with the time since which the job waits."""
+    waits = status.restart.epoch > 0 and not (rests(status) or was_ready(status) or is_scaling(status))
+    since = (status.waiting_since or now) if waits else None
+    return status if since == status.waiting_since else status.model_copy(update={"waiting_since": since})
 
 
 def out_of_sight(status: RLJobStatus, silence: Silence, limit_seconds: float, now: float) -> RLJobStatus:
     """`status` of a job that was well and of which nobody has heard for so long: nobody knows whether it is."""
-    if not was_well(status) or terminal(status) is not None or not lasts(status, silence, limit_seconds, now):
+    if not was_ready(status) or terminal(status) is not None or not lasts(status, silence, limit_seconds, now):
         return status
-    reason, message = silence.reason.value, silence.message
+    reason, message = silence.reason, silence.message
     kind = ConditionType.COORDINATOR_REACHABLE
     status = with_condition(status, kind, now, true=False, reason=reason, message=message)
     status = with_unknown(status, ConditionType.READY, now, reason=reason, message=message)
-    return status.model_copy(update={"phase": phase(status)})
+    return status.model_copy(update={"phase": _phase(status)})
 
 
 def with_cluster_status(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
@@ -150,7 +162,7 @@ def _progressing(observed: Observed, status: RLJobStatus, now: float) -> RLJobSt
     if why is not None and (suspended or is_over(observed, status, now)):
         return with_condition(status, kind, now, true=False, reason=why.reason, message=why.message)
     message = f"the job is in epoch {epoch}" if ended is None else "ranks and engines are stopped"
-    return with_condition(status, kind, now, true=True, reason=kind.value, message=message)
+    return with_condition(status, kind, now, true=True, reason=kind, message=message)
 
 
 def _ended(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:

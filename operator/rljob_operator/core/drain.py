@@ -13,7 +13,7 @@ from rljob_api.wire.epochs import DesiredState, PodPhase
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import PodObservation, RankObservation
 from rljob_api.wire.ranks import RankState
-from rljob_operator.core.conditions import find
+from rljob_operator.core.conditions import find, is_draining, is_suspending
 from rljob_operator.core.decision import Drain, Interrupt, Suspend
 from rljob_operator.core.membership import is_known, pods
 from rljob_operator.core.observed import Observed, PodFact
@@ -43,16 +43,11 @@ def stopping(observed: Observed, status: RLJobStatus) -> bool:
     return observed.interrupted_at is not None or observed.wishes.suspend or is_draining(status)
 
 
-def is_draining(status: RLJobStatus) -> bool:
-    """Whether the actor was told to save before everything stops."""
-    return find(status, ConditionType.INTERRUPTED) is not None or _suspending(status)
-
-
 def drained_at(observed: Observed, status: RLJobStatus) -> float | None:
     """When draining ends, unless the actor announces more; None while nothing drains."""
     if observed.interrupted_at is not None:
         return observed.interrupted_at + DRAIN_LIMIT_SECONDS
-    return _suspending_since(status, 0.0) + DRAIN_LIMIT_SECONDS if _suspending(status) else None
+    return _suspending_since(status, 0.0) + DRAIN_LIMIT_SECONDS if is_suspending(status) else None
 
 
 def at_work(seen: PodObservation, epoch: int) -> list[RankObservation]:
@@ -66,14 +61,9 @@ def has_time(ranks: Iterable[RankObservation], waited: float) -> bool:
     return waited < DRAIN_LIMIT_SECONDS or any((rank.busy_left_seconds or 0.0) > 0 for rank in ranks)
 
 
-def _suspending(status: RLJobStatus) -> bool:
-    condition = find(status, ConditionType.SUSPENDED)
-    return condition is not None and condition.status == "False" and condition.reason == Reason.DRAINING.value
-
-
 def _suspending_since(status: RLJobStatus, now: float) -> float:
     condition = find(status, ConditionType.SUSPENDED)
-    return seconds(condition.last_transition_time) if condition is not None and _suspending(status) else now
+    return seconds(condition.last_transition_time) if condition is not None and is_suspending(status) else now
 
 
 def _drained(observed: Observed, status: RLJobStatus, now: float, since: float) -> str | None:

@@ -13,7 +13,7 @@ from rljob_operator.core.conditions import is_true
 from rljob_operator.core.decision import Event, Fail, RestartInfrastructure
 from rljob_operator.core.observed import Observed, ProcessFact
 from rljob_operator.core.progress import has_advanced
-from rljob_operator.core.reasons import Reason, how_ended, quoted
+from rljob_operator.core.reasons import Reason, how_ended, last_words, quoted
 
 WINDOW_SECONDS = 120.0
 """Ends longer ago than this say nothing about a process that runs now."""
@@ -97,7 +97,7 @@ def in_vain(observed: Observed, status: RLJobStatus) -> Fail | None:
         times = process.restarts_in_vain
         message = (
             f"{process.name} has ended {times} times since the job was last Ready or trained a step; "
-            f"the last time it {how_ended(fact.exit_code)}{_last_words(fact)}"
+            f"the last time it {how_ended(fact.exit_code)}{last_words(fact.exit_code, fact.last_words)}"
         )
         return Fail(Reason.INFRASTRUCTURE_FAILING, message)
     return None
@@ -127,8 +127,3 @@ def _counted(process: ProcessStatus, before: Mapping[str, ProcessStatus]) -> Pro
     known = before.get(process.name)
     more = max(0, process.restarts - known.restarts) if known is not None else 0
     return process.model_copy(update={"restarts_in_vain": process.restarts_in_vain + more})
-
-
-def _last_words(fact: ProcessFact) -> str:
-    """Whoever is killed says nothing about it: its last line would be of something else."""
-    return "" if fact.exit_code is not None and fact.exit_code < 0 else quoted(fact.last_words)

@@ -17,7 +17,7 @@ from rljob_operator.core.drain import is_parting
 from rljob_operator.core.membership import remaining
 from rljob_operator.core.observed import Observed, PodEnding, PodFact, PodState, ordered_processes, pod_uid
 from rljob_operator.core.reachability import heard_since, seen_seconds
-from rljob_operator.core.reasons import Reason, how_ended, quoted
+from rljob_operator.core.reasons import Reason, how_ended, last_words, quoted
 from rljob_operator.core.restart import row
 
 POLL_SLACK_SECONDS = 2.0
@@ -161,9 +161,8 @@ def _how_ended(key: PodKey, pod: PodStatus, fact: PodFact) -> str:
     because = f" ({fact.reason})" if fact.reason else ""
     if fact.life != pod.life:
         return f"the container of {key} restarted ({pod.life} is now {fact.life}){because}"
-    # Whoever is killed says nothing about it: its last line would be of something else.
-    said = "" if fact.exit_code is not None and fact.exit_code < 0 else quoted(fact.last_words)
-    return f"the launcher of {key} {how_ended(fact.exit_code)}{because}{said}"
+    message = last_words(fact.exit_code, fact.last_words)
+    return f"the launcher of {key} {how_ended(fact.exit_code)}{because}{message}"
 
 
 def _silent_launcher(observed: Observed, status: RLJobStatus, key: PodKey, fact: PodFact, now: float) -> str | None:

@@ -14,7 +14,7 @@ from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, ServerState
 from rljob_operator.core.causes import Causes
 from rljob_operator.core.conditions import is_queue_draining, terminal, with_condition
-from rljob_operator.core.decision import Event
+from rljob_operator.core.decision import Event, Step
 from rljob_operator.core.observed import Observed
 from rljob_operator.core.reasons import Reason
 
@@ -51,7 +51,7 @@ def replacements(causes: Causes, now: float) -> tuple[Event, ...]:
     )
 
 
-def queue_drain(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
+def queue_drain(observed: Observed, status: RLJobStatus, now: float) -> Step:
     """Says that the queue drains, and that tickets are given again: as an event, and in `Stalled`.
 
     Somebody drains it by a command, which says what it still waits for. A job that therefore does not advance is not
@@ -68,7 +68,7 @@ def queue_drain(observed: Observed, status: RLJobStatus, now: float) -> tuple[RL
     return _with_drain(status, Reason.TICKETS_GIVEN, "the drain was taken back: tickets are given again", now)
 
 
-def evicted_rows(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
+def evicted_rows(observed: Observed, status: RLJobStatus, now: float) -> Step:
     """Says that storage was full and the queue gave rows up, since only the user can give it more.
 
     The status remembers what was said last by its number of rows.
@@ -81,8 +81,8 @@ def evicted_rows(observed: Observed, status: RLJobStatus, now: float) -> tuple[R
     return status.model_copy(update={"training": training}), (event,)
 
 
-def _with_drain(status: RLJobStatus, reason: Reason, message: str, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
-    status = with_condition(status, ConditionType.STALLED, now, true=False, reason=reason.value, message=message)
+def _with_drain(status: RLJobStatus, reason: Reason, message: str, now: float) -> Step:
+    status = with_condition(status, ConditionType.STALLED, now, true=False, reason=reason, message=message)
     return status, (Event(now, reason, message),)
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from rljob_api.names import Role
 from rljob_api.roles import TRAITS
-from rljob_api.status import ConditionType, PodStatus, RLJobStatus
+from rljob_api.status import ConditionType, Phase, PodStatus, RLJobStatus
 from rljob_api.wire.epochs import NOBODY, DesiredState, PodOrder, PodPhase
 from rljob_api.wire.observation import ServerState
-from rljob_operator.core.conditions import is_true, terminal
+from rljob_operator.core.conditions import is_draining, is_true, terminal
 from rljob_operator.core.decision import (
     AcknowledgeFailures,
     Action,
@@ -25,8 +25,7 @@ from rljob_operator.core.decision import (
     SetDesired,
     Stop,
 )
-from rljob_operator.core.derived_status import phase
-from rljob_operator.core.drain import is_draining, saves_first, saving
+from rljob_operator.core.drain import saves_first, saving
 from rljob_operator.core.ends import deleted_at, is_over
 from rljob_operator.core.membership import pods
 from rljob_operator.core.observed import Observed, PodState, pod_uid
@@ -37,7 +36,7 @@ def orders(observed: Observed, status: RLJobStatus, now: float) -> tuple[Action,
     """What to do now, in order."""
     if is_over(observed, status, now):
         at = deleted_at(observed, status)
-        end = DeleteJob() if at is not None and now >= at else Stop(phase(status))
+        end = DeleteJob() if at is not None and now >= at else Stop(Phase(status.phase))
         return (*_acknowledgements(observed), end)
     if is_true(status, ConditionType.SUSPENDED):
         return _acknowledgements(observed)

@@ -8,7 +8,7 @@ from rljob_api.names import Epoch, Role, Scope
 from rljob_api.spec.restart import Mechanism
 from rljob_api.status import ConditionType, PodStatus, RLJobStatus, RoleStatus
 from rljob_api.wire.identity import PodKey
-from rljob_operator.core.conditions import find, with_condition, without
+from rljob_operator.core.conditions import find, is_draining, with_condition, without
 from rljob_operator.core.decision import (
     Cause,
     Drain,
@@ -17,12 +17,12 @@ from rljob_operator.core.decision import (
     Interrupt,
     RestartGlobal,
     RestartInPlace,
+    Step,
     Succeed,
     Suspend,
     Verdict,
     decision_id,
 )
-from rljob_operator.core.drain import is_draining
 from rljob_operator.core.membership import given_up, resized, with_pods
 from rljob_operator.core.notices import end_of, restarts_in
 from rljob_operator.core.observed import Observed
@@ -30,10 +30,8 @@ from rljob_operator.core.readiness import consecutive, delay_seconds
 from rljob_operator.core.reasons import Reason, shortened
 from rljob_operator.core.restart import remembered
 
-Outcome = tuple[RLJobStatus, tuple[Event, ...]]
 
-
-def applied(observed: Observed, status: RLJobStatus, verdict: Verdict, now: float) -> Outcome:
+def applied(observed: Observed, status: RLJobStatus, verdict: Verdict, now: float) -> Step:
     """The next status and the events of this verdict."""
     match verdict:
         case RestartGlobal():
@@ -65,7 +63,7 @@ def replaced(observed: Observed, status: RLJobStatus, lost: Iterable[Cause], now
     return with_pods(status, change) if keys else status
 
 
-def _restarted(observed: Observed, status: RLJobStatus, verdict: RestartGlobal, now: float) -> Outcome:
+def _restarted(observed: Observed, status: RLJobStatus, verdict: RestartGlobal, now: float) -> Step:
     known = observed.coordinator.epoch if observed.coordinator is not None else Epoch(0)
     epoch = Epoch(max(status.restart.epoch, known) + 1)
     n = status.restart.consecutive if verdict.wished else consecutive(status)
@@ -106,7 +104,7 @@ def _restarted(observed: Observed, status: RLJobStatus, verdict: RestartGlobal, 
     status = _restarting(status, verdict.reason, message, now)
     if verdict.reason is Reason.STALLED:
         status = with_condition(
-            status, ConditionType.STALLED, now, true=True, reason=verdict.reason.value, message=verdict.message
+            status, ConditionType.STALLED, now, true=True, reason=verdict.reason, message=verdict.message
         )
     once = status.restart.decision_id
     return status, (Event(now, verdict.reason, message, verdict.role, Scope.GLOBAL, once),)
@@ -126,7 +124,7 @@ def _without_joined(observed: Observed, role: RoleStatus, *, everybody: bool) ->
     return role.model_copy(update={"pods": members})
 
 
-def _restarted_in_place(observed: Observed, status: RLJobStatus, verdict: RestartInPlace, now: float) -> Outcome:
+def _restarted_in_place(observed: Observed, status: RLJobStatus, verdict: RestartInPlace, now: float) -> Step:
     failed = Counter(cause.pod.role for cause in verdict.causes if cause.counts)
     again = {cause.pod: cause for cause in verdict.causes if not cause.lost}  # a lost one is replaced already
 
@@ -163,12 +161,12 @@ def _in_place_event(status: RLJobStatus, cause: Cause, now: float) -> Event:
 
 def _restarting(status: RLJobStatus, reason: Reason, message: str, now: float) -> RLJobStatus:
     status = with_condition(status, ConditionType.READY, now, true=False, reason="Restarting", message=message)
-    return with_condition(status, ConditionType.RESTARTING, now, true=True, reason=reason.value, message=message)
+    return with_condition(status, ConditionType.RESTARTING, now, true=True, reason=reason, message=message)
 
 
-def ended(status: RLJobStatus, kind: ConditionType, event: Event) -> Outcome:
+def ended(status: RLJobStatus, kind: ConditionType, event: Event) -> Step:
     """The status of a job that is over."""
-    reason, message, now = event.reason.value, event.message, event.time
+    reason, message, now = event.reason, event.message, event.time
     for other in (ConditionType.READY, ConditionType.RESTARTING):
         status = with_condition(status, other, now, true=False, reason=reason, message=message)
     status = status.model_copy(update={"ended_at": now})
@@ -188,22 +186,22 @@ def _asked(observed: Observed) -> str:
     return observed.wishes.request.id if observed.wishes.request is not None else ""
 
 
-def _draining(status: RLJobStatus, before: ConditionType, now: float) -> Outcome:
+def _draining(status: RLJobStatus, before: ConditionType, now: float) -> Step:
     if is_draining(status):
         return status, ()
     word = "interrupted" if before is ConditionType.INTERRUPTED else "suspended"
     event = Event(now, Reason.DRAINING, f"{word}: the actor saves, then everything stops")
-    reason, message = event.reason.value, event.message
+    reason, message = event.reason, event.message
     status = without(status, (before,))  # its time is the beginning of this drain
     return with_condition(status, before, now, true=False, reason=reason, message=message), (event,)
 
 
-def _suspended(status: RLJobStatus, why: str, now: float) -> Outcome:
+def _suspended(status: RLJobStatus, why: str, now: float) -> Step:
     """Nothing is wanted any more until the user takes it back. Time that passes from here on is not run time."""
     recorded = status.training.checkpoint
     point = "from its beginning" if not recorded else f"from checkpoint {recorded}"
     event = Event(now, Reason.SUSPENDED, f"{why}; the job is suspended and will go on {point}")
-    reason, message = event.reason.value, event.message
+    reason, message = event.reason, event.message
     for other in (ConditionType.READY, ConditionType.RESTARTING, ConditionType.STALLED):
         if find(status, other) is not None:
             status = with_condition(status, other, now, true=False, reason=reason, message=message)

@@ -8,7 +8,7 @@ or launcher. Pure.
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_api.times import seconds, timestamp
 from rljob_operator.core.conditions import find, with_condition, without
-from rljob_operator.core.decision import Event
+from rljob_operator.core.decision import Event, Step
 from rljob_operator.core.observed import Observed, Silence
 from rljob_operator.core.reasons import Reason
 
@@ -23,7 +23,7 @@ ANSWERS = "Answers"
 _KIND = ConditionType.COORDINATOR_REACHABLE
 
 
-def reached(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
+def reached(observed: Observed, status: RLJobStatus, now: float) -> Step:
     """`status` with the condition CoordinatorReachable, and the event of its change."""
     if observed.coordinator is not None and observed.on_cluster:
         return _heard(status, now)
@@ -33,7 +33,7 @@ def reached(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobS
     was_told = _is_lost(status)
     since = since_when(status, silence)
     message = f"{silence.message} (since {timestamp(since)[:19]}Z). {_MEANWHILE}"
-    status = with_condition(status, _KIND, now, true=False, reason=silence.reason.value, message=message)
+    status = with_condition(status, _KIND, now, true=False, reason=silence.reason, message=message)
     # That a pod of the infrastructure is down is told where it is seen.
     is_news = not was_told and silence.reason is not Reason.INFRASTRUCTURE_DOWN
     return status, (Event(now, silence.reason, message),) if is_news else ()
@@ -86,12 +86,12 @@ def seen_seconds(status: RLJobStatus, age: float, now: float) -> float:
     return min(age, max(0.0, now - heard_since(status)))
 
 
-def _heard(status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
+def _heard(status: RLJobStatus, now: float) -> Step:
     told = find(status, _KIND)
     if told is not None and told.status == "True":
         return status, ()
     again = Reason.COORDINATOR_REACHABLE
-    reason, word = (ANSWERS, "") if told is None else (again.value, " again")
+    reason, word = (ANSWERS, "") if told is None else (again, " again")
     message = f"the coordinator answers the operator{word}"
     events = (Event(now, again, message),) if _is_lost(status) else ()
     return with_condition(status, _KIND, now, true=True, reason=reason, message=message), events

@@ -19,12 +19,11 @@ from rljob_operator.core.conditions import (
     find,
     is_scaling,
     is_true,
-    terminal,
-    was_well,
+    was_ready,
     with_condition,
     with_unknown,
 )
-from rljob_operator.core.decision import Event, Fail
+from rljob_operator.core.decision import Event, Fail, Step
 from rljob_operator.core.drain import saves_first, stopping
 from rljob_operator.core.infrastructure import down, is_away
 from rljob_operator.core.membership import all_ready, pods, remaining
@@ -63,16 +62,16 @@ def held(observed: Observed, status: RLJobStatus, now: float) -> Obstacle | None
     if until is not None and now < until:
         delay = until - (status.restart.decided_at or 0.0)
         sentence = f"it is opened {round(delay, 1):g} s after it was decided (restartPolicy.backoff)"
-        return Obstacle(Reason.BACKING_OFF.value, sentence)
+        return Obstacle(Reason.BACKING_OFF, sentence)
     if saves_first(observed, status, now):
-        return Obstacle(Reason.DRAINING.value, "the actor saves first")
+        return Obstacle(Reason.DRAINING, "the actor saves first")
     if observed.wishes.outdated:
-        return Obstacle(Reason.PODS_LEAVING.value, "pods of an older template are still there")
+        return Obstacle(Reason.PODS_LEAVING, "pods of an older template are still there")
     members = {key for key, _ in pods(status)}
     over = [str(fact.pod) for fact in observed.pods if fact.pod not in members and fact.state is not PodState.EXITED]
     if not observed.on_cluster or not over:
         return None
-    return Obstacle(Reason.PODS_LEAVING.value, f"no longer wanted and still there: {', '.join(over)}")
+    return Obstacle(Reason.PODS_LEAVING, f"no longer wanted and still there: {', '.join(over)}")
 
 
 _BESIDE_ANOTHER = "didn't match pod affinity rules"
@@ -120,7 +119,7 @@ def _why_not_open(observed: Observed, status: RLJobStatus, now: float) -> Obstac
     why = held(observed, status, now)
     coordinator = observed.coordinator
     if why is None and coordinator is not None and coordinator.server is ServerState.OPENING:
-        return Obstacle(Reason.CONTROL_STATE_OPENING.value, "the coordinator reads the control state")
+        return Obstacle(Reason.CONTROL_STATE_OPENING, "the coordinator reads the control state")
     return why
 
 
@@ -155,7 +154,7 @@ STARTING = "Starting"
 """Reason of Ready=False as long as nothing else is known."""
 
 
-def settled(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
+def settled(observed: Observed, status: RLJobStatus, now: float) -> Step:
     """Ready once every pod is, in an epoch that is open; Stalled no longer once a step was trained."""
     if has_advanced(observed.status.training.step, status.training.step) and is_true(status, ConditionType.STALLED):
         message = f"step {status.training.step} was trained"
@@ -171,37 +170,37 @@ def settled(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobS
     if old is not None and old.status == "False" and not observed.scales:
         return status, ()
     wait = waited_for(observed, status, now)
-    why = Reason.INFRASTRUCTURE_DOWN.value if ready else _why_not_ready(observed, status, old, wait)
+    why = Reason.INFRASTRUCTURE_DOWN if ready else _why_not_ready(observed, status, old, wait)
     return with_condition(status, ConditionType.READY, now, true=False, reason=why, message=wait.sentence), ()
 
 
 def _why_not_ready(observed: Observed, status: RLJobStatus, old: Condition | None, wait: Obstacle) -> str:
     """Replicas that join do not take the job back to its start."""
     joining = all(TRAITS[key.role].is_scalable for key, pod in remaining(status) if not pod.ready)
-    if observed.scales and old is not None and (was_well(status) or is_scaling(status)) and joining:
-        return Reason.SCALING.value
+    if observed.scales and old is not None and (was_ready(status) or is_scaling(status)) and joining:
+        return Reason.SCALING
     return wait.reason or ("Restarting" if is_true(status, ConditionType.RESTARTING) else STARTING)
 
 
 def _unseen(observed: Observed, status: RLJobStatus, silence: Silence, now: float) -> RLJobStatus:
     """Nobody knows how a job is that was well. One that was not is none the better for it."""
-    why = silence.reason.value
-    if is_scaling(status) or was_well(status):
+    why = silence.reason
+    if is_scaling(status) or was_ready(status):
         return with_unknown(status, ConditionType.READY, now, reason=why, message=silence.message)
     message = f"{waited_for(observed, status, now).sentence}; {silence.message}"
     return with_condition(status, ConditionType.READY, now, true=False, reason=why, message=message)
 
 
-def _became_ready(status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
+def _became_ready(status: RLJobStatus, now: float) -> Step:
     took = now - max(pod.ordered_at for _, pod in remaining(status))
     message = f"every role is ready in epoch {status.restart.epoch}, {took:.2f} s after it was ordered"
-    old, reason = find(status, ConditionType.READY), Reason.READY.value
+    old, reason = find(status, ConditionType.READY), Reason.READY
     if old is not None and old.status == UNKNOWN:
         message = f"every role is ready in epoch {status.restart.epoch}, and the coordinator answers again"
-        reason = Reason.COORDINATOR_REACHABLE.value
+        reason = Reason.COORDINATOR_REACHABLE
     elif old is not None and old.reason == Reason.INFRASTRUCTURE_DOWN:
         message = f"every role is ready in epoch {status.restart.epoch}, and the infrastructure runs again"
-        reason = Reason.INFRASTRUCTURE_RESTARTED.value
+        reason = Reason.INFRASTRUCTURE_RESTARTED
     status = with_condition(status, ConditionType.READY, now, true=True, reason=reason, message=message)
     if find(status, ConditionType.RESTARTING) is not None:
         status = with_condition(status, ConditionType.RESTARTING, now, true=False, reason=reason, message=message)
@@ -229,14 +228,6 @@ def too_late_at(observed: Observed, status: RLJobStatus) -> float | None:
     unready = seconds(ready.last_transition_time) if ready is not None and ready.status == "False" else 0.0
     begun = max(status.waiting_since, status.started_at or 0.0, status.restart.backoff_until or 0.0)
     return max(begun, unready, heard_since(status)) + limit
-
-
-def waiting(status: RLJobStatus, now: float) -> RLJobStatus:
-    """`status` with the time since which the job waits."""
-    rests = terminal(status) is not None or is_true(status, ConditionType.SUSPENDED) or status.restart.epoch == 0
-    waits = not (rests or was_well(status) or is_scaling(status))
-    since = (status.waiting_since or now) if waits else None
-    return status if since == status.waiting_since else status.model_copy(update={"waiting_since": since})
 
 
 def _nobody_knows(observed: Observed, status: RLJobStatus, now: float) -> bool:

@@ -179,6 +179,11 @@ def quoted(text: str) -> str:
     return f": {line}" if line else ""
 
 
+def last_words(exit_code: int | None, text: str) -> str:
+    """As `quoted`, of a process that has ended; "" of a killed one, whose last line is of something else."""
+    return "" if exit_code is not None and exit_code < 0 else quoted(text)
+
+
 def shortened(text: str) -> str:
     """For the status. Sentences are short; what a process says of itself may have any length."""
     return cut(text, LONGEST_MESSAGE)

@@ -39,7 +39,19 @@ def remembered(policy: RestartPolicySpec, times: Sequence[float], now: float) ->
 def restart(
     observed: Observed, status: RLJobStatus, causes: Iterable[Cause], now: float
 ) -> Fail | RestartGlobal | RestartInPlace | None:
-    """What the failures that are seen now restart, all together; or the end, where a rule of the user says so."""
+    """What the failures that are seen now restart, all together, and beside them what the user asked for.
+
+    The end, where a rule of the user says so.
+    """
+    verdict = _failed(observed, status, causes, now)
+    if verdict is None or isinstance(verdict, RestartInPlace):
+        return _requested(observed, status, beside=verdict) or verdict
+    return verdict
+
+
+def _failed(
+    observed: Observed, status: RLJobStatus, causes: Iterable[Cause], now: float
+) -> Fail | RestartGlobal | RestartInPlace | None:
     seen: list[Cause] = []
     for cause in causes:
         answer = _ruled(observed.policy, cause)
@@ -114,7 +126,7 @@ def spec_change(observed: Observed, status: RLJobStatus) -> RestartGlobal | None
     return RestartGlobal(Reason.SPEC_CHANGED, message, ids=(f"spec/{revision}",), counts=False, wished=True)
 
 
-def requested(
+def _requested(
     observed: Observed, status: RLJobStatus, beside: RestartInPlace | None
 ) -> RestartGlobal | RestartInPlace | None:
     """What spec.restartRequest asks for, once for every id, together with what restarts in place anyway; else None."""

@@ -7,34 +7,37 @@ leaves was marked before, so that its Deployment takes no other when it shrinks:
 """
 
 from rljob_api.roles import SCALED_ROLE
-from rljob_api.status import ConditionType, PodStatus, RLJobStatus, RoleStatus
+from rljob_api.status import ConditionType, PodStatus, RLJobStatus
 from rljob_api.wire.epochs import PodPhase
 from rljob_api.wire.identity import PodKey
 from rljob_operator.core.conditions import is_scaling, is_true, is_without_infrastructure
-from rljob_operator.core.decision import Event
+from rljob_operator.core.decision import Event, Step
 from rljob_operator.core.drain import DRAIN_LIMIT_SECONDS
 from rljob_operator.core.membership import counted, given_up, new_pod, scaled_role
 from rljob_operator.core.observed import Observed, PodState
 from rljob_operator.core.reasons import Reason
 
+_Change = tuple[list[PodStatus], list[tuple[Reason, str]]]
+"""The replicas after a step, and what it says of them."""
+
+
 LEAVE_LIMIT_SECONDS = DRAIN_LIMIT_SECONDS
 """A replica that has not drained by then goes all the same; the tickets of its life come back by themselves."""
 
 
-def scaled(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
+def scaled(observed: Observed, status: RLJobStatus, now: float) -> Step:
     """`status` with the rollout replicas brought nearer to what is wanted."""
     role = scaled_role(status)
-    wanted = observed.replicas.get(SCALED_ROLE)
-    if not observed.scales or role is None or wanted is None:
+    if not observed.scales or role is None or SCALED_ROLE not in observed.replicas:
         return status, ()
-    events: list[Event] = []
-    members = _revived(observed, role.pods, wanted, now, events)
-    members = _with_joined(observed, status, members, wanted, now, events)
-    members = _with_draining(observed, status, members, wanted, now, events)
-    members = _without_the_drained(observed, members, now, events)
+    members, events = role.pods, []
+    for step in (_revived, _with_joined, _with_draining, _without_drained):
+        members, messages = step(observed, status, members, now)
+        events += [Event(now, reason, message, SCALED_ROLE) for reason, message in messages]
     if members == role.pods:
         return status, ()
-    return _with_role(status, counted(role, members)), tuple(events)
+    roles = [counted(old, members) if old is role else old for old in status.roles]
+    return status.model_copy(update={"roles": roles}), tuple(events)
 
 
 def is_owed(observed: Observed, status: RLJobStatus) -> bool:
@@ -49,15 +52,15 @@ def _because(observed: Observed, status: RLJobStatus) -> str:
     return f" ({status.scaling.message})" if observed.autoscaling is not None and status.scaling.message else ""
 
 
-def _revived(
-    observed: Observed, members: list[PodStatus], wanted: int, now: float, events: list[Event]
-) -> list[PodStatus]:
-    """Draining replicas that are wanted again begin a new life: the old one has been told to end."""
+def _revived(observed: Observed, _: RLJobStatus, members: list[PodStatus], now: float) -> _Change:
+    """Draining replicas that are wanted again begin a new life: the old one was ordered to end."""
+    wanted = observed.replicas[SCALED_ROLE]
     back = [pod for n, pod in enumerate(members) if pod.draining and n < wanted]
-    if back:
-        names = ", ".join(pod.name for pod in back)
-        events.append(_event(now, Reason.SCALED_UP, f"{wanted} rollout replicas are wanted again: {names} goes on"))
-    return [_stay(observed, n, pod, now) if pod in back else pod for n, pod in enumerate(members)]
+    if not back:
+        return members, []
+    names = ", ".join(pod.name for pod in back)
+    changed = [_stay(observed, n, pod, now) if pod in back else pod for n, pod in enumerate(members)]
+    return changed, [(Reason.SCALED_UP, f"{wanted} rollout replicas are wanted again: {names} goes on")]
 
 
 def _stay(observed: Observed, replica: int, pod: PodStatus, now: float) -> PodStatus:
@@ -68,14 +71,11 @@ def _stay(observed: Observed, replica: int, pod: PodStatus, now: float) -> PodSt
     return pod.model_copy(update={"generation": pod.generation + 1, "ready": False, "ordered_at": now})
 
 
-def _without_the_drained(
-    observed: Observed, members: list[PodStatus], now: float, events: list[Event]
-) -> list[PodStatus]:
-    kept = list(members)
-    while kept and kept[-1].draining and _may_go(observed, len(kept) - 1, kept[-1], now):
-        events.append(_event(now, Reason.SCALED_DOWN, f"{kept[-1].name} has drained and goes"))
-        kept.pop()
-    return kept
+def _without_drained(observed: Observed, _: RLJobStatus, members: list[PodStatus], now: float) -> _Change:
+    left, messages = list(members), []
+    while left and left[-1].draining and _may_go(observed, len(left) - 1, left[-1], now):
+        messages.append((Reason.SCALED_DOWN, f"{left.pop().name} has drained and goes"))
+    return left, messages
 
 
 def _may_go(observed: Observed, replica: int, pod: PodStatus, now: float) -> bool:
@@ -104,18 +104,17 @@ def _nothing_runs(observed: Observed, replica: int, pod: PodStatus) -> bool:
     return is_ordered and all(process.exit_code is not None for process in seen.processes)
 
 
-def _with_joined(
-    observed: Observed, status: RLJobStatus, members: list[PodStatus], wanted: int, now: float, events: list[Event]
-) -> list[PodStatus]:
-    """During a restart nobody joins: there would be one more to wait for.
+def _with_joined(observed: Observed, status: RLJobStatus, members: list[PodStatus], now: float) -> _Change:
+    """During a restart no replica joins: there would be one more to wait for.
 
     Nor under a number that the coordinator still has an order for: the next one's would be older than that.
     """
+    wanted = observed.replicas[SCALED_ROLE]
     if len(members) >= wanted or _is_restarting(status) or _has_orders_for(observed, len(members)):
-        return members
+        return members, []
     message = f"rollout scales from {len(members)} to {wanted} replicas{_because(observed, status)}"
-    events.append(_event(now, Reason.SCALED_UP, message))
-    return [*members, *(new_pod(SCALED_ROLE, n, now) for n in range(len(members), wanted))]
+    joined = [new_pod(SCALED_ROLE, n, now) for n in range(len(members), wanted)]
+    return [*members, *joined], [(Reason.SCALED_UP, message)]
 
 
 def _has_orders_for(observed: Observed, replica: int) -> bool:
@@ -127,22 +126,19 @@ def _has_orders_for(observed: Observed, replica: int) -> bool:
     return any(key.role is SCALED_ROLE and key.replica >= replica for key in ordered)
 
 
-def _with_draining(
-    observed: Observed, status: RLJobStatus, members: list[PodStatus], wanted: int, now: float, events: list[Event]
-) -> list[PodStatus]:
+def _with_draining(observed: Observed, status: RLJobStatus, members: list[PodStatus], now: float) -> _Change:
     """During a restart only replicas leave that have never begun: the job may wait for them in vain."""
-    changed = list(members)
+    changed, wanted = list(members), observed.replicas[SCALED_ROLE]
     stay = sum(not pod.draining for pod in members)
     for n in range(stay - 1, wanted - 1, -1):
         if _is_restarting(status) and _runs(observed, n):
             break
         changed[n] = changed[n].model_copy(update={"draining": True, "drain_ordered_at": now})
     names = [pod.name for old, pod in zip(members, changed, strict=True) if pod is not old]
-    if names:
-        message = f"rollout scales from {stay} to {stay - len(names)} replicas: {', '.join(names)} drains"
-        message += _because(observed, status)
-        events.append(_event(now, Reason.SCALED_DOWN, message))
-    return changed
+    if not names:
+        return members, []
+    message = f"rollout scales from {stay} to {stay - len(names)} replicas: {', '.join(names)} drains"
+    return changed, [(Reason.SCALED_DOWN, message + _because(observed, status))]
 
 
 def _runs(observed: Observed, replica: int) -> bool:
@@ -153,12 +149,3 @@ def _runs(observed: Observed, replica: int) -> bool:
 def _is_restarting(status: RLJobStatus) -> bool:
     runs = is_true(status, ConditionType.READY) or is_scaling(status) or is_without_infrastructure(status)
     return not runs
-
-
-def _with_role(status: RLJobStatus, role: RoleStatus) -> RLJobStatus:
-    roles = [role if old.name is role.name else old for old in status.roles]
-    return status.model_copy(update={"roles": roles})
-
-
-def _event(now: float, reason: Reason, message: str) -> Event:
-    return Event(now, reason, message, SCALED_ROLE)

@@ -10,13 +10,11 @@ from rljob_api.names import Epoch, Role
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_api.wire.observation import ServerState
 from rljob_operator.core.conditions import find, is_true, terminal, with_condition, without
-from rljob_operator.core.decision import Event, decision_id
+from rljob_operator.core.decision import Event, Step, decision_id
 from rljob_operator.core.membership import resized
 from rljob_operator.core.observed import Observed, Wishes
 from rljob_operator.core.outcome import ended
 from rljob_operator.core.reasons import Reason
-
-Step = tuple[RLJobStatus, tuple[Event, ...]]
 
 
 def trained_before(observed: Observed) -> str | None:
@@ -110,7 +108,7 @@ def begin(
     return status, Event(now, reason, message)
 
 
-def entered(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
+def entered(observed: Observed, status: RLJobStatus, now: float) -> Step:
     """`status` with a job of a cluster begun that is new, or no longer suspended. Nothing else is changed."""
     wishes = observed.wishes
     if not observed.on_cluster:
@@ -130,20 +128,20 @@ def entered(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobS
         return status, events
     status, event = begin(status, observed.first_replicas, now, wishes)
     if suspended:
-        kind, reason = ConditionType.SUSPENDED, event.reason.value
+        kind, reason = ConditionType.SUSPENDED, event.reason
         status = with_condition(status, kind, now, true=False, reason=reason, message=event.message)
     return status, (*events, event)
 
 
-def _done(status: RLJobStatus, message: str, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
+def _done(status: RLJobStatus, message: str, now: float) -> Step:
     """A job that an earlier one has done: nothing of it is begun."""
     kind, reason = ConditionType.SUSPENDED, Reason.SUCCEEDED
     if is_true(status, kind):
-        status = with_condition(status, kind, now, true=False, reason=reason.value, message=message)
+        status = with_condition(status, kind, now, true=False, reason=reason, message=message)
     return ended(status, ConditionType.SUCCEEDED, Event(now, reason, message))
 
 
-def _accepted(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJobStatus, tuple[Event, ...]]:
+def _accepted(observed: Observed, status: RLJobStatus, now: float) -> Step:
     wishes, refusal = observed.wishes, observed.wishes.refusal
     newest = wishes.generation if refusal is None else refusal.generation
     status = status.model_copy(update={"observed_generation": newest, "accepted": wishes.accepted})
@@ -155,9 +153,9 @@ def _accepted(observed: Observed, status: RLJobStatus, now: float) -> tuple[RLJo
         event = Event(now, refusal.reason, f"{refusal.message.rstrip('.')}. {goes_on}")
     else:
         event = Event(now, Reason.ACCEPTED, "the operator takes care of this job")
-    if condition is not None and (condition.reason, condition.message) == (event.reason.value, event.message):
+    if condition is not None and (condition.reason, condition.message) == (event.reason, event.message):
         return status, ()
-    kind, reason = ConditionType.ACCEPTED, event.reason.value
+    kind, reason = ConditionType.ACCEPTED, event.reason
     is_well = event.reason is Reason.ACCEPTED
     return with_condition(status, kind, now, true=is_well, reason=reason, message=event.message), (event,)
 
@@ -166,7 +164,7 @@ def _created_suspended(status: RLJobStatus, now: float) -> RLJobStatus:
     if is_true(status, ConditionType.SUSPENDED):
         return status
     message = "nothing was started yet; set spec.suspend to false to begin"
-    reason = Reason.SUSPENDED.value
+    reason = Reason.SUSPENDED
     return with_condition(status, ConditionType.SUSPENDED, now, true=True, reason=reason, message=message)
 
 
