@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -28,14 +28,13 @@ from rljob_workers.dcs.checkpoints.store import build_checkpoint_store
 from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights import build_publisher, build_receiver
-from rljob_workers.engines import build_engine
 from rljob_workers.engines.base import EngineError
 from rljob_workers.models.building import described_config, policy_files
-from rljob_workers.models.tokenizers import TextDecoder, build_tokenizer
+from rljob_workers.models.tokenizers import build_tokenizer, text_decoder
 from rljob_workers.rewards import Reward, build_reward
 from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring
-from rljob_workers.rollout.admission import AdmissionLimits, FittingPrompts, PromptLimit, RolloutShape, limits_of
-from rljob_workers.rollout.engine_access import EngineProgress, IdleEngine, RankEngine
+from rljob_workers.rollout.admission import FittingPrompts, PromptLimit, RolloutShape
+from rljob_workers.rollout.engine_access import EngineProgress, IdleEngine, RankEngine, build_engine
 from rljob_workers.rollout.engine_sync import WeightFollower
 from rljob_workers.rollout.groups import GenerateConfig, GenerateStage, GroupsInWork, ScoreStage
 from rljob_workers.rollout.loop import RolloutLoop
@@ -180,7 +179,7 @@ def _serve_tickets(rank: _Rank, engine: RankEngine, found: IdleEngine) -> None:
     work = GroupsInWork(
         engine,
         GenerateStage(_generate_config(spec, found.max_tokens), engine.client, prompts),
-        ScoreStage(_scoring(rank, reward), _text_decoder(tokenizer, skip_special_tokens=True)),
+        ScoreStage(_scoring(rank, reward), text_decoder(tokenizer, skip_special_tokens=True)),
         rank.timeline,
         wake=wake.set,
         stall_seconds=standstill_seconds(spec.restart_policy),
@@ -190,13 +189,10 @@ def _serve_tickets(rank: _Rank, engine: RankEngine, found: IdleEngine) -> None:
         samples_per_prompt=spec.rollout.samples_per_prompt,
         max_new_tokens=spec.rollout.sampling.max_new_tokens,
         max_staleness=spec.rollout.max_staleness,
-        num_ranks=rank.topology.num_ranks,
+        most_ranks=rank.topology.num_ranks,
+        concurrency=spec.rollout.concurrency or found.capacity,
+        prompts_per_request=engine.client.prompts_per_request,
     )
-
-    def limits(role_ranks: int | None) -> AdmissionLimits:
-        shared = replace(shape, num_ranks=role_ranks or shape.num_ranks)
-        return limits_of(shared, spec.rollout.concurrency or found.capacity, engine.client.prompts_per_request)
-
     limit = PromptLimit.of(spec.rollout.max_prompt_tokens, found.max_tokens)
     fitting = FittingPrompts(rank.queue, prompts, limit, rank.session.counters)
     with closing(build_receiver(rank.context, rank.session)) as receiver:
@@ -213,7 +209,7 @@ def _serve_tickets(rank: _Rank, engine: RankEngine, found: IdleEngine) -> None:
         )
         follower.start()
         RolloutLoop(
-            limits,
+            shape,
             rank.session,
             rank.queue,
             engine,
@@ -330,7 +326,7 @@ def _run_actor(rank: _Rank) -> None:
 def _kept_generations(rank: _Rank, tokenizer: PreTrainedTokenizerBase, slicing: Slicing) -> KeptGenerations:
     return KeptGenerations(
         GenerationLog(rank.run_dir),
-        _text_decoder(tokenizer, skip_special_tokens=False),
+        text_decoder(tokenizer, skip_special_tokens=False),
         per_rollout=rank.spec.telemetry.generations_per_rollout,
         num_slices=slicing.num_slices,
         samples_per_prompt=rank.spec.rollout.samples_per_prompt,
@@ -343,18 +339,6 @@ def _trainer_probe(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, trainer:
     described = described_config(spec.model, tokenizer)
     vocabulary = min(described.get("vocab_size", len(tokenizer)), len(tokenizer))
     return TrainerProbe(trainer, probe_tokens(vocabulary, described.get("max_position_embeddings", NUM_TOKENS)))
-
-
-def _text_decoder(tokenizer: PreTrainedTokenizerBase, *, skip_special_tokens: bool) -> TextDecoder:
-    """All texts of a request in one call; transformers' own batch_decode is a loop in Python."""
-    backend = tokenizer.backend_tokenizer
-
-    def decode(sequences: Sequence[Sequence[int]]) -> list[str]:
-        lists = [list(ids) for ids in sequences]
-        texts: list[str] = backend.decode_batch(lists, skip_special_tokens=skip_special_tokens)
-        return texts
-
-    return decode
 
 
 _LOOPS: dict[Role, Callable[[_Rank], None]] = {

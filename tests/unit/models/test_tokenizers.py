@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_api.spec.model import PRINTABLE_ASCII, ModelConfig, ModelSpec, TokenizerConfig, TokenizerKind, tokenizer_size
-from rljob_workers.models.tokenizers import build_tokenizer, decode_tokens, encode_prompt, make_tokenizer
+from rljob_workers.models.tokenizers import build_tokenizer, decode_tokens, encode_prompt, make_tokenizer, text_decoder
 
 CHARACTER = make_tokenizer(TokenizerConfig())
 BYTE = make_tokenizer(TokenizerConfig(kind=TokenizerKind.BYTE))
@@ -56,6 +56,8 @@ def test_every_text_comes_back_from_bytes(text: str) -> None:
 def test_decoding_leaves_special_tokens_out_and_adds_no_space() -> None:
     ids = [*DIGITS.encode("12=21"), DIGITS.eos_token_id, DIGITS.pad_token_id]
     assert decode_tokens(DIGITS, ids) == "12=21"
+    assert text_decoder(DIGITS, skip_special_tokens=True)([ids, ids[:2]]) == ["12=21", "12"]
+    assert text_decoder(DIGITS, skip_special_tokens=False)([ids[4:]]) == ["1<|eos|><|pad|>"]
 
 
 def test_an_unknown_character_is_named_with_prompt_and_alphabet() -> None:

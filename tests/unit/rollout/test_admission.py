@@ -16,24 +16,26 @@ from rljob_workers.rollout.admission import (
     tickets_to_claim,
 )
 
-SHAPE = RolloutShape(batch_size=64, samples_per_prompt=8, max_new_tokens=8, max_staleness=0, num_ranks=1)
+SHAPE = RolloutShape(
+    batch_size=64, samples_per_prompt=8, max_new_tokens=8, max_staleness=0, most_ranks=1, concurrency=4096
+)
 
 
 @pytest.mark.parametrize(
-    ("changes", "concurrency", "in_flight", "in_work"),
+    ("changes", "num_ranks", "in_flight", "in_work"),
     [
-        pytest.param({}, 4096, 512, 128, id="a rollout, where the engine could do more"),
-        pytest.param({}, 100, 100, 128, id="what the engine does at once, where a rollout is more"),
-        pytest.param({"max_staleness": 2}, 4096, 1536, 384, id="every rollout that may be open"),
-        pytest.param({"num_ranks": 3}, 4096, 176, 44, id="ranks share them, rounded up"),
-        pytest.param({"batch_size": 2, "num_ranks": 4}, 4096, 8, 2, id="more ranks than groups"),
-        pytest.param({"batch_size": 2, "num_ranks": 4, "max_staleness": 1}, 4096, 8, 2, id="and than open groups"),
+        pytest.param({}, 1, 512, 128, id="a rollout, where the engine could do more"),
+        pytest.param({"concurrency": 100}, 1, 100, 128, id="what the engine does at once, where a rollout is more"),
+        pytest.param({"max_staleness": 2}, 1, 1536, 384, id="every rollout that may be open"),
+        pytest.param({}, 3, 176, 44, id="ranks share them, rounded up"),
+        pytest.param({"batch_size": 2}, 4, 8, 2, id="more ranks than groups"),
+        pytest.param({"batch_size": 2, "max_staleness": 1}, 4, 8, 2, id="and than open groups"),
     ],
 )
 def test_a_rank_has_its_share_of_the_open_rollouts(
-    changes: dict[str, int], concurrency: int, in_flight: int, in_work: int
+    changes: dict[str, int], num_ranks: int, in_flight: int, in_work: int
 ) -> None:
-    limits = limits_of(replace(SHAPE, **changes), concurrency, None)
+    limits = limits_of(replace(SHAPE, **changes), num_ranks)
     assert (limits.samples_in_flight, limits.tickets_in_work) == (in_flight, in_work)
 
 
@@ -50,7 +52,8 @@ def test_a_rank_has_its_share_of_the_open_rollouts(
 def test_requests_are_as_large_as_they_end_soon(
     changes: dict[str, int], prompts_per_request: int | None, expected: int
 ) -> None:
-    assert limits_of(replace(SHAPE, **changes), 4096, prompts_per_request).tickets_per_request == expected
+    shape = replace(SHAPE, **changes, prompts_per_request=prompts_per_request)
+    assert limits_of(shape).tickets_per_request == expected
 
 
 SHAPES = st.builds(
@@ -59,18 +62,20 @@ SHAPES = st.builds(
     samples_per_prompt=st.integers(2, 64),
     max_new_tokens=st.integers(1, 65536),
     max_staleness=st.integers(0, 8),
-    num_ranks=st.integers(1, 64),
+    most_ranks=st.integers(1, 64),
+    concurrency=st.integers(1, 4096),
 )
 
 
-@given(SHAPES, st.integers(1, 4096))
-def test_all_ranks_together_can_work_on_every_open_rollout(shape: RolloutShape, concurrency: int) -> None:
-    limits = limits_of(shape, concurrency, None)
+@given(SHAPES)
+def test_all_ranks_together_can_work_on_every_open_rollout(shape: RolloutShape) -> None:
+    limits = limits_of(shape)
+    num_ranks = shape.most_ranks
     open_groups = shape.batch_size * (1 + shape.max_staleness)
-    assert limits.tickets_in_work * shape.num_ranks >= open_groups
-    if concurrency >= limits.samples_in_flight + 1:
-        assert limits.samples_in_flight * shape.num_ranks >= open_groups * shape.samples_per_prompt
-    share = ceil(shape.batch_size / shape.num_ranks)
+    assert limits.tickets_in_work * num_ranks >= open_groups
+    if shape.concurrency >= limits.samples_in_flight + 1:
+        assert limits.samples_in_flight * num_ranks >= open_groups * shape.samples_per_prompt
+    share = ceil(shape.batch_size / num_ranks)
     assert 1 <= limits.tickets_per_request <= share
     assert ceil(share / limits.tickets_per_request) <= MAX_REQUESTS
     fits = limits.tickets_per_request * shape.samples_per_prompt * shape.max_new_tokens <= TOKENS_PER_REQUEST
@@ -101,7 +106,7 @@ def test_the_engine_is_full_whenever_tickets_may_be_had(
     shape: RolloutShape, concurrency: int, data: st.DataObject
 ) -> None:
     """Whatever ends when: after a claim that got what it asked for the engine lacks nothing, and has not too much."""
-    limits = limits_of(shape, concurrency, 1)
+    limits = limits_of(replace(shape, concurrency=concurrency, prompts_per_request=1))
     generating: list[int] = []  # samples that each group still has in flight
     scoring = 0
     for _ in range(data.draw(st.integers(1, 30))):

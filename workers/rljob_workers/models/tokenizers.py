@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -78,6 +79,11 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str | ChatMessages
 def decode_tokens(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> str:
     """The text of `token_ids` without special tokens; no white space is added or cleaned away."""
     return str(tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+def text_decoder(tokenizer: PreTrainedTokenizerBase, *, skip_special_tokens: bool) -> TextDecoder:
+    """All texts of a request in one call; transformers' own batch_decode is a loop in Python."""
+    return partial(tokenizer.backend_tokenizer.decode_batch, skip_special_tokens=skip_special_tokens)
 
 
 def _load(folder: Path, field: str) -> PreTrainedTokenizerBase:

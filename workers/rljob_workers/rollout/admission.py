@@ -32,13 +32,18 @@ opens nothing before they are trained."""
 
 @dataclass(frozen=True, slots=True)
 class RolloutShape:
-    """What of a job decides how much one of its rollout ranks takes."""
+    """What of a job and of its engines decides how much one of its rollout ranks takes."""
 
     batch_size: int
     samples_per_prompt: int
     max_new_tokens: int
     max_staleness: int
-    num_ranks: int
+    most_ranks: int
+    """Ranks of the role that the job may have."""
+    concurrency: int
+    """Samples that one engine runs at once."""
+    prompts_per_request: int | None = None
+    """As `Engine.prompts_per_request`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +58,27 @@ class AdmissionLimits:
     tickets_per_request: int
 
 
-def limits_of(shape: RolloutShape, concurrency: int, prompts_per_request: int | None) -> AdmissionLimits:
-    """The limits of a rank whose engine runs `concurrency` samples at once.
+def limits_of(shape: RolloutShape, role_ranks: int | None = None) -> AdmissionLimits:
+    """The limits of one of `role_ranks` ranks; None: as many as the job may have.
 
     No rank takes more than its share of the rollouts that may be open together: else the first to ask would have all,
     and the other engines nothing.
     """
-    share = ceil(shape.batch_size / shape.num_ranks)
-    open_share = ceil(shape.batch_size * (1 + shape.max_staleness) / shape.num_ranks)
+    num_ranks = role_ranks or shape.most_ranks
+    share = ceil(shape.batch_size / num_ranks)
+    open_share = ceil(shape.batch_size * (1 + shape.max_staleness) / num_ranks)
     return AdmissionLimits(
-        samples_in_flight=min(concurrency, open_share * shape.samples_per_prompt),
+        samples_in_flight=min(shape.concurrency, open_share * shape.samples_per_prompt),
         tickets_in_work=open_share * (1 + SCORED_PER_GENERATED),
         samples_per_ticket=shape.samples_per_prompt,
-        tickets_per_request=_tickets_per_request(shape, share, prompts_per_request),
+        tickets_per_request=_tickets_per_request(shape, share),
     )
 
 
-def _tickets_per_request(shape: RolloutShape, share: int, prompts_per_request: int | None) -> int:
+def _tickets_per_request(shape: RolloutShape, share: int) -> int:
     by_tokens = TOKENS_PER_REQUEST // (shape.samples_per_prompt * shape.max_new_tokens)
     wanted = max(1, min(by_tokens, ceil(share / 2)), ceil(share / MAX_REQUESTS))
-    return wanted if prompts_per_request is None else min(wanted, prompts_per_request)
+    return wanted if shape.prompts_per_request is None else min(wanted, shape.prompts_per_request)
 
 
 def tickets_to_claim(limits: AdmissionLimits, samples_in_flight: int, tickets_in_work: int) -> int:

@@ -209,6 +209,13 @@ class IdleEngine:
     """Samples that it runs at once."""
 
 
+def build_engine(context: RankContext) -> Engine:
+    """The client of this pod's engine server. Sends nothing yet: the server may still be starting."""
+    if context.engine_url is None or context.engine_identity is None:
+        raise ValueError(f"{context.life.key}: this pod has no engine server; only rollout pods have one.")
+    return backend_of(context.job.spec).client(context.engine_url, context.engine_identity)
+
+
 class RankEngine(EventLoopThread):
     """The engine of one rank: its client, the event loop that the client lives in, and the server's process.
 

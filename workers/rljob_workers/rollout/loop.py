@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, NoReturn
 
 from rljob_api.wire.failures import Hopeless
@@ -18,7 +18,7 @@ from rljob_workers.dcs.membership.counters import WITHHELD_SECONDS
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.engines.base import EngineError, EngineGone, EngineRefused, EngineStandsStill
 from rljob_workers.rank_loop import TURN_SECONDS, LostTime
-from rljob_workers.rollout.admission import AdmissionLimits, FittingPrompts, tickets_to_claim
+from rljob_workers.rollout.admission import FittingPrompts, RolloutShape, limits_of, tickets_to_claim
 from rljob_workers.rollout.engine_access import RankEngine
 from rljob_workers.rollout.engine_sync import WeightFollower
 from rljob_workers.rollout.groups import GroupsInWork, Outcomes, Unscored
@@ -57,7 +57,7 @@ class RolloutLoop:
 
     def __init__(
         self,
-        limits_of: Callable[[int | None], AdmissionLimits],
+        shape: RolloutShape,
         session: RankSession,
         queue: TransferQueueClient,
         engine: RankEngine,
@@ -67,12 +67,9 @@ class RolloutLoop:
         wake: threading.Event,
         proof: WeightProof,
     ) -> None:
-        """`limits_of` gives the limits for a number of ranks of this role; for None, as many as the job may have.
-
-        `wake` is set by the groups in work and by the follower when they have news for the loop.
-        """
-        self._limits_of = limits_of
-        self._limits = limits_of(session.role_ranks)
+        """`wake` is set by the groups in work and by the follower when they have news for the loop."""
+        self._shape = shape
+        self._limits = limits_of(shape, session.role_ranks)
         self._session = session
         self._queue = queue
         self._engine = engine
@@ -134,7 +131,7 @@ class RolloutLoop:
 
     def _claim(self, follower: WeightFollower) -> bool:
         self._idle_share = 0.0
-        self._limits = self._limits_of(self._session.role_ranks)
+        self._limits = limits_of(self._shape, self._session.role_ranks)
         held = follower.held
         if held is None:
             self._waiting = "weights for the engine"
