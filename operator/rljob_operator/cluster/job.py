@@ -19,7 +19,7 @@ from rljob_operator.cluster.report import JobReport
 from rljob_operator.core import Event, Reason, RefusedSpec
 from rljob_operator.kube.accepted_spec import Accepted, LastAccepted
 from rljob_operator.kube.api import Api, Json
-from rljob_operator.kube.apply import RefusedWrites, leaves_alone
+from rljob_operator.kube.apply import JobObjects, leaves_alone
 from rljob_operator.kube.blockers import BlockerMemory, ClusterEvents
 from rljob_operator.kube.cache import Cache
 from rljob_operator.kube.capabilities import SpecRehearsal
@@ -150,7 +150,7 @@ class JobMemory:
     startups: Startups
     cluster_events: ClusterEvents
     blockers: BlockerMemory
-    refused: RefusedWrites
+    objects: JobObjects
     status: StatusWriter
     actions: Actions
     restart_clock: RestartClock
@@ -174,7 +174,7 @@ class JobMemory:
             startups=Startups(),
             cluster_events=ClusterEvents(world.api, key),
             blockers=BlockerMemory(),
-            refused=RefusedWrites(),
+            objects=JobObjects(world.api, world.cache, key, uid),
             status=status,
             actions=Actions(world.api, key),
             restart_clock=RestartClock(world.metrics),

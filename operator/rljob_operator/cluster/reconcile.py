@@ -25,7 +25,7 @@ from rljob_operator.core.derived_status import out_of_sight
 from rljob_operator.kube import checkpoint_claim
 from rljob_operator.kube.accepted_spec import InvalidManifest, Unreadable, is_ours
 from rljob_operator.kube.api import Json
-from rljob_operator.kube.apply import ApplyOutcome, Refusal, carry_out, claim, difference
+from rljob_operator.kube.apply import ApplyOutcome, Refusal
 from rljob_operator.kube.blockers import BlockerReports, suspects
 from rljob_operator.kube.errors import ApiRefused
 from rljob_operator.kube.events import Events
@@ -178,13 +178,11 @@ class Reconciler:
         """Makes the names of the job's objects its own, and says which cannot be. A job that is over asks for none."""
         if terminal(turn.status) is not None:
             return ApplyOutcome()
-        key, pods = turn.key, self._world.cache.pods(turn.key)
-        delta = difference(current, self._world.cache.owned(key), key, turn.owner.uid)
+        delta = turn.memory.objects.difference(current)
         if isinstance(held, Held) or held is Absent.LOST:
             turn.memory.orphans.are_gone()
-            api, cache = self._world.api, self._world.cache
-            refused = turn.memory.refused
-            return await claim(api, cache, key, turn.owner.uid, delta, refused, has_begun=turn.has_begun)
+            return await turn.memory.objects.claim(delta, has_begun=turn.has_begun)
+        pods = self._world.cache.pods(turn.key)
         stranded = [] if turn.has_begun else await turn.memory.orphans.stranded(pods)
         return ApplyOutcome(taken=(*delta.taken, *([held] if isinstance(held, Foreign) else []), *stranded))
 
@@ -272,10 +270,9 @@ class Reconciler:
         """Brings the objects to what was decided, unless the job's pods are just being told that it is over."""
         if _is_ending(decision):
             return ApplyOutcome()
-        api, cache, key, uid = self._world.api, self._world.cache, turn.key, turn.owner.uid
         wanted = self._wanted(turn.key, turn.job, turn.raw, decision.status)
-        delta = difference(wanted, cache.owned(key), key, uid)
-        return await carry_out(api, cache, key, uid, delta, turn.memory.refused, claimed)
+        objects = turn.memory.objects
+        return await objects.carry_out(objects.difference(wanted), claimed)
 
     async def _coordinator(self, turn: TurnContext, held: Held | Absent | Foreign) -> JobCoordinator | None:
         """The coordinator, if there is a pod of it that takes requests. Nobody listens where there is none."""

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -156,26 +156,45 @@ def difference(
     return Delta(tuple(apply), tuple(scale), tuple(unwanted), waits, tuple(taken))
 
 
-async def carry_out(
-    api: Api,
-    cache: Cache,
-    key: JobKey,
-    owner_uid: str,
-    delta: Delta,
-    refused: RefusedWrites,
-    before: ApplyOutcome = ApplyOutcome(),
-) -> ApplyOutcome:
-    """Writes the difference, but for what was refused `before` in the same turn.
+@dataclass(frozen=True, slots=True)
+class JobObjects:
+    """The objects of one job, as the cache has them, and what the API server refused of them before."""
 
-    What was written is known at once; what was deleted is gone when the watch says so.
+    api: Api
+    cache: Cache
+    key: JobKey
+    uid: str
+    """Of the job, which owns them."""
+    refused: RefusedWrites = field(default_factory=RefusedWrites)
 
-    An object that is refused (by a quota, a webhook) does not keep the others from being written; but nothing with pods
-    is made while a policy that protects them is refused, or while somebody else has a name. A server that asks for time
-    gets it, and nobody is asked again at once for what it has `refused` before.
-    """
-    writes = _Writes(api, cache, key, owner_uid, refused, before)
-    await writes.carry_out(delta)
-    return ApplyOutcome(tuple(writes.refusals), delta.waits or writes.waits, (*delta.taken, *writes.taken))
+    def difference(self, wanted: Sequence[Json]) -> Delta:
+        """What has to be written so that the job has what is wanted."""
+        return difference(wanted, self.cache.owned(self.key), self.key, self.uid)
+
+    async def claim(self, delta: Delta, *, has_begun: bool) -> ApplyOutcome:
+        """Makes what is missing and has no pods, and says who else has a name, of that or of what has pods."""
+        there = self.cache.owned(self.key)
+        missing = [each for each in delta.apply if (each["kind"], each["metadata"]["name"]) not in there]
+        writes = _Writes(self, ApplyOutcome(taken=delta.taken))
+        await writes.carry_out(Delta(apply=tuple(each for each in missing if each["kind"] not in WITH_PODS)))
+        for each in missing:
+            if each["kind"] in WITH_PODS:
+                await writes.check_name(each, has_begun=has_begun)
+        return writes.outcome()
+
+    async def carry_out(self, delta: Delta, before: ApplyOutcome = ApplyOutcome()) -> ApplyOutcome:
+        """Writes the difference, but for what was refused `before` in the same turn.
+
+        What was written is in the cache at once; what was deleted leaves it when the watch reports that.
+
+        An object that is refused (by a quota, a webhook) does not keep the others from being written; but nothing with
+        pods is made while a policy that protects them is refused, or while somebody else has a name. A server that asks
+        for time gets it, and what it has `refused` is not submitted again at once.
+        """
+        writes = _Writes(self, before)
+        await writes.carry_out(delta)
+        outcome = writes.outcome()
+        return replace(outcome, waits=delta.waits or outcome.waits, taken=(*delta.taken, *outcome.taken))
 
 
 async def read(api: Api, key: JobKey, kind: str, name: str) -> OwnedView | None:
@@ -187,32 +206,35 @@ async def read(api: Api, key: JobKey, kind: str, name: str) -> OwnedView | None:
 
 
 class _Writes:
-    """One job's, and what they have come to."""
+    """Those of one turn, and what they have come to."""
 
-    def __init__(
-        self, api: Api, cache: Cache, key: JobKey, owner_uid: str, refused: RefusedWrites, before: ApplyOutcome
-    ) -> None:
-        self._api = api
-        self._cache = cache
-        self._key = key
-        self._owner_uid = owner_uid
-        self._refused = refused
-        self.refusals = list(before.refusals)
-        self.taken = list(before.taken)
-        self.waits = before.waits
-        self._held_back = before.held_back
+    def __init__(self, job: JobObjects, before: ApplyOutcome) -> None:
+        self._api = job.api
+        self._cache = job.cache
+        self._key = job.key
+        self._owner_uid = job.uid
+        self._refused = job.refused
+        self._refusals = list(before.refusals)
+        self._taken = list(before.taken)
+        self._waits = before.waits
+        self._held_back = set(before.held_back)
+
+    def outcome(self) -> ApplyOutcome:
+        """Of all writes until now."""
+        waits = self._waits or bool(self._held_back)
+        return ApplyOutcome(tuple(self._refusals), waits, tuple(self._taken), frozenset(self._held_back))
 
     async def carry_out(self, delta: Delta) -> None:
         for kind, name, write in self._of(delta):
-            if any(each.error.retry_after > 0 for each in self.refusals):
+            if any(each.error.retry_after > 0 for each in self._refusals):
                 break
             try:
                 await write()
             except ApiRefused as error:
-                self.refusals.append(Refusal(kind, name, error))
+                self._refusals.append(Refusal(kind, name, error))
 
     def _of(self, delta: Delta) -> Iterator[tuple[str, str, Callable[[], Awaitable[None]]]]:
-        refused = {(each.kind, each.name) for each in self.refusals}
+        refused = {(each.kind, each.name) for each in self._refusals}
         for each in delta.apply:
             kind, name = each["kind"], each["metadata"]["name"]
             if (kind, name) not in refused | self._held_back and self._may_make(each):
@@ -223,8 +245,8 @@ class _Writes:
             yield view.kind, view.name, partial(self._delete, view)
 
     def _may_make(self, manifest: Json) -> bool:
-        is_unprotected = any(each.kind == NETWORK_POLICIES.kind for each in self.refusals)
-        return manifest["kind"] not in WITH_PODS or not (is_unprotected or self.taken)
+        is_unprotected = any(each.kind == NETWORK_POLICIES.kind for each in self._refusals)
+        return manifest["kind"] not in WITH_PODS or not (is_unprotected or self._taken)
 
     async def _apply_spaced(self, manifest: Json) -> None:
         answer = self._refused.answer(manifest)
@@ -270,9 +292,37 @@ class _Writes:
         annotations = manifest["metadata"]["annotations"]
         whose = holder(found, self._key, self._owner_uid, annotations.get(ANNOTATION_RUN, ""))
         if whose is ObjectHolder.OTHER:
-            self.taken.append(foreign(found, annotations))
-        self.waits |= whose is ObjectHolder.PASSING
+            self._taken.append(foreign(found, annotations))
+        self._waits |= whose is ObjectHolder.PASSING
         return whose
+
+    async def check_name(self, manifest: Json, *, has_begun: bool) -> None:
+        """Whether another object has the name of one with pods, or of a volume that it would take for its own.
+
+        A StatefulSet takes volumes by their names. Those of a job that has begun are its own; but none is, as long as
+        one of an earlier job is there.
+        """
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        found = await self._read(kind, name)
+        if found is not None and holder(found, self._key, self._owner_uid) is ObjectHolder.OTHER:
+            self._taken.append(foreign(found))
+        if found is not None:
+            return
+        for volume in _volumes(manifest):
+            view = await self._read(CLAIMS.kind, volume)
+            if view is None:
+                continue
+            if _goes_with_its_set(view, self._key):
+                self._held_back.add((kind, name))
+            elif not has_begun and holder(view, self._key, self._owner_uid) is ObjectHolder.OTHER:
+                self._taken.append(foreign(view))
+
+    async def _read(self, kind: str, name: str) -> OwnedView | None:
+        try:
+            return await read(self._api, self._key, kind, name)
+        except ApiRefused as error:
+            self._refusals.append(Refusal(kind, name, error))
+            return None
 
     def _wrote(self, kind: str, written: Json) -> None:
         view = view_owned(kind, written)
@@ -314,58 +364,6 @@ def _goes(view: OwnedView, key: JobKey, owner_uid: str) -> bool:
     """Whether the operator has applied it for this job, so that it goes when it is not wanted any more."""
     is_applied = bool(view.applied) and view.kind not in _KEPT_KINDS
     return is_applied and holder(view, key, owner_uid) is ObjectHolder.JOB
-
-
-async def claim(
-    api: Api, cache: Cache, key: JobKey, owner_uid: str, delta: Delta, refused: RefusedWrites, *, has_begun: bool
-) -> ApplyOutcome:
-    """Makes what is missing and has no pods, and says who else has a name, of that or of what has pods."""
-    there = cache.owned(key)
-    missing = [each for each in delta.apply if (each["kind"], each["metadata"]["name"]) not in there]
-    still = Delta(apply=tuple(each for each in missing if each["kind"] not in WITH_PODS))
-    made = await carry_out(api, cache, key, owner_uid, still, refused)
-    look = _NameCheck(api, key, owner_uid, list(made.refusals), [*delta.taken, *made.taken])
-    for each in missing:
-        if each["kind"] in WITH_PODS:
-            await look.at(each, has_begun=has_begun)
-    waits = made.waits or bool(look.held_back)
-    return ApplyOutcome(tuple(look.refusals), waits, tuple(look.taken), frozenset(look.held_back))
-
-
-@dataclass(slots=True)
-class _NameCheck:
-    """At what has pods, and at the volumes that it would take for its own, as a StatefulSet does by their names."""
-
-    api: Api
-    key: JobKey
-    owner_uid: str
-    refusals: list[Refusal]
-    taken: list[Foreign]
-    held_back: set[tuple[str, str]] = field(default_factory=set)
-
-    async def at(self, manifest: Json, *, has_begun: bool) -> None:
-        """Those of a job that has begun are its own; but none is, as long as one of an earlier job is there."""
-        kind, name = manifest["kind"], manifest["metadata"]["name"]
-        found = await self._read(kind, name)
-        if found is not None and holder(found, self.key, self.owner_uid) is ObjectHolder.OTHER:
-            self.taken.append(foreign(found))
-        if found is not None:
-            return
-        for volume in _volumes(manifest):
-            view = await self._read(CLAIMS.kind, volume)
-            if view is None:
-                continue
-            if _goes_with_its_set(view, self.key):
-                self.held_back.add((kind, name))
-            elif not has_begun and holder(view, self.key, self.owner_uid) is ObjectHolder.OTHER:
-                self.taken.append(foreign(view))
-
-    async def _read(self, kind: str, name: str) -> OwnedView | None:
-        try:
-            return await read(self.api, self.key, kind, name)
-        except ApiRefused as error:
-            self.refusals.append(Refusal(kind, name, error))
-            return None
 
 
 def _goes_with_its_set(view: OwnedView, key: JobKey) -> bool:

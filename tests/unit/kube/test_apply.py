@@ -8,7 +8,7 @@ import pytest
 
 from rljob_api.cluster import ANNOTATION_APPLIED, ANNOTATION_BUILT_FOR
 from rljob_operator.kube.api import Api
-from rljob_operator.kube.apply import ASK_AGAIN_SECONDS, ApplyOutcome, Delta, RefusedWrites, carry_out, difference
+from rljob_operator.kube.apply import ASK_AGAIN_SECONDS, ApplyOutcome, Delta, JobObjects, RefusedWrites, difference
 from rljob_operator.kube.cache import Cache
 from rljob_operator.kube.errors import ApiRefused, refusal
 from rljob_operator.kube.kinds import Resource
@@ -198,7 +198,7 @@ def carried_out(
     cache = Cache(lambda key, cause: None)
     if known is not None:
         cache.put_owned(KEY, known)
-    return asyncio.run(carry_out(cast(Api, server), cache, KEY, ME.uid, delta, RefusedWrites(), before))
+    return asyncio.run(JobObjects(cast(Api, server), cache, KEY, ME.uid).carry_out(delta, before))
 
 
 def refused(outcome: ApplyOutcome) -> list[str]:
@@ -216,7 +216,7 @@ def test_an_object_that_is_refused_keeps_no_other_from_being_written() -> None:
 
 def test_what_is_deleted_is_the_object_that_was_seen_and_not_another_one_of_its_name() -> None:
     server, cache, delta = Server(), Cache(lambda key, cause: None), Delta(delete=(there("Service"),))
-    asyncio.run(carry_out(cast(Api, server), cache, KEY, ME.uid, delta, RefusedWrites()))
+    asyncio.run(JobObjects(cast(Api, server), cache, KEY, ME.uid).carry_out(delta))
     assert server.asked == [f"delete Service a {there('Service').uid}"]
 
 
@@ -231,7 +231,7 @@ class Turns:
         """The refusals that it tells of."""
         cache = Cache(lambda key, cause: None)
         api = cast(Api, self.server)
-        return refused(asyncio.run(carry_out(api, cache, KEY, ME.uid, Delta(apply=wanted), self._refused)))
+        return refused(asyncio.run(JobObjects(api, cache, KEY, ME.uid, self._refused).carry_out(Delta(apply=wanted))))
 
 
 def test_what_is_refused_is_told_in_every_turn_and_asked_for_ever_more_seldom() -> None:

@@ -8,7 +8,7 @@ import pytest
 from rljob_api.status import RLJobStatus
 from rljob_operator.build import Owner, Platform, manifests
 from rljob_operator.kube.api import Api
-from rljob_operator.kube.apply import ApplyOutcome, RefusedWrites, claim, difference
+from rljob_operator.kube.apply import ApplyOutcome, JobObjects
 from rljob_operator.kube.cache import Cache
 from rljob_operator.kube.errors import refusal
 from rljob_operator.kube.kinds import Resource
@@ -58,8 +58,8 @@ def _reference(owner: Controller) -> Json:
 
 
 def claimed(server: Server, cache: Cache, *, has_begun: bool = False) -> ApplyOutcome:
-    delta = difference(WANTED, cache.owned(KEY), KEY, UID)
-    return asyncio.run(claim(cast(Api, server), cache, KEY, UID, delta, RefusedWrites(), has_begun=has_begun))
+    objects = JobObjects(cast(Api, server), cache, KEY, UID)
+    return asyncio.run(objects.claim(objects.difference(WANTED), has_begun=has_begun))
 
 
 def make_cache() -> Cache:
