@@ -20,12 +20,12 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import rljob_workers.engines
 from rljob_api.spec import RLJobSpec
 from rljob_workers import engines
 from rljob_workers.engines.backend import EngineBackend
 from rljob_workers.engines.base import Engine
 from rljob_workers.engines.incarnation import read_identity
+from rljob_workers.rollout import engine_access
 
 FOLDER = "RLJOB_TEST_LIES"
 DROPS = "drops"
@@ -122,5 +122,5 @@ if __name__ == "__main__":
         """In place of the registry's, for clients alone."""
         return lying(honest(spec))
 
-    rljob_workers.engines.backend_of = backend_of  # where it was imported to
+    engine_access.backend_of = backend_of  # type: ignore[attr-defined]  # where it was imported to
     runpy.run_module("tests.integration.preloaded.supervised", run_name="__main__", alter_sys=True)
