@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 import importlib
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 from rljob_api.names import EngineKind
-from rljob_workers.engines.backend import EngineBackend, EngineSettings, EngineSite, Fork, Ready
+from rljob_workers.engines.backend import EngineBackend, EngineSettings, EngineSite, Fork, Ready, nothing
 from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient
 
 
@@ -23,28 +24,6 @@ def _serve(settings: EngineSettings, listener: socket.socket, incarnation: str) 
     return 0
 
 
-def _command(settings: EngineSettings, site: EngineSite) -> Fork:
-    del site  # the launcher's socket has the port, and the process sees its devices
-    return Fork(functools.partial(_serve, settings))
-
-
-def _client(url: str, identity: Path) -> TorchEngineClient:
-    del identity  # its server says with each reply which life it is
-    return TorchEngineClient(url)
-
-
-TORCH = EngineBackend(
-    kind=EngineKind.TORCH,
-    command=_command,
-    # Any answer will do: `/health` says that the process serves, whether it holds weights or not.
-    ready=Ready("/health", lambda status: status > 0),
-    client=_client,
-)
-
-
-_SERVER = "rljob_workers.engines.sim.server"
-
-
 def _serve_simulated(settings: EngineSettings, listener: socket.socket, incarnation: str) -> int:
     from rljob_workers.engines.sim.server import serve
 
@@ -52,24 +31,35 @@ def _serve_simulated(settings: EngineSettings, listener: socket.socket, incarnat
     return 0
 
 
-def _simulated_command(settings: EngineSettings, site: EngineSite) -> Fork:
-    del site  # the launcher's socket has the port, and no device is used
-    return Fork(functools.partial(_serve_simulated, settings))
-
-
-def _simulated_client(url: str, identity: Path) -> TorchEngineClient:
-    del identity  # its server says with each reply which life it is
+def _client(url: str, identity: Path) -> TorchEngineClient:
+    del identity  # its server says with each reply which incarnation it is
     return TorchEngineClient(url)
 
 
-def _preload() -> None:
-    importlib.import_module(_SERVER)
+def _backend(
+    kind: EngineKind,
+    serve: Callable[[EngineSettings, socket.socket, str], int],
+    preload: Callable[[], None] = nothing,
+) -> EngineBackend:
+    def command(settings: EngineSettings, site: EngineSite) -> Fork:
+        del site  # the launcher's socket has the port, and the process sees its devices, if it uses any
+        return Fork(functools.partial(serve, settings))
+
+    return EngineBackend(
+        kind=kind,
+        command=command,
+        # Any answer will do: `/health` says that the process serves, whether it holds weights or not.
+        ready=Ready("/health", lambda status: status > 0),
+        client=_client,
+        preload=preload,
+    )
 
 
-SIM = EngineBackend(
-    kind=EngineKind.SIM,
-    command=_simulated_command,
-    ready=Ready("/health", lambda status: status > 0),
-    client=_simulated_client,
-    preload=_preload,
-)
+def _preload_simulated() -> None:
+    importlib.import_module("rljob_workers.engines.sim.server")
+
+
+TORCH = _backend(EngineKind.TORCH, _serve)
+
+
+SIM = _backend(EngineKind.SIM, _serve_simulated, _preload_simulated)
