@@ -62,7 +62,7 @@ class BytesPlane:
             if time.monotonic() > slow:
                 # Another unit may have taken what one without a mark did not.
                 self._marks.check(deadline)
-        return {name: Places(stored.fields[name], column.kinds) for name, column in columns.items()}
+        return {name: Places(stored[name], column.kinds) for name, column in columns.items()}
 
     def read(self, fields: Mapping[str, Places], *, deadline: float, waiting: str) -> dict[str, list[Column]]:
         """Every field's rows, in one part for each element type; raises RowsLost."""

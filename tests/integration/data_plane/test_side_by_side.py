@@ -26,6 +26,6 @@ def test_an_exception_of_one_unit_waits_for_the_others(
         return share
 
     with pytest.raises(MemoryError, match="of unit 0"):
-        connect(*servers)._side_by_side.at_once(work, {0: ["of unit 0"], 1: ["of unit 1"]})
+        connect(*servers)._at_once(work, {0: ["of unit 0"], 1: ["of unit 1"]})
     was_raised.set()
     assert ended_late == [False]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from rljob_workers.tensors.jagged import Jagged, JaggedParts
 from rljob_workers.transfer_queue.chunks import HEADER_BYTES, encode_chunk
 from rljob_workers.transfer_queue.errors import CorruptChunk, RowsLost, StorageFull, StorageUnreachable
 from rljob_workers.transfer_queue.resp import RespConnection, ServerAddress
-from rljob_workers.transfer_queue.row_format import ChunkRef, FieldPlacement, StoredChunks
+from rljob_workers.transfer_queue.row_format import ChunkRef, FieldPlacement
 from rljob_workers.transfer_queue.storage import StorageUnits
 from rljob_workers.transfer_queue.types import QueueTiming
 from rljob_workers.transfer_queue.units import StorageUnit
@@ -40,8 +40,8 @@ def make_columns(lengths: list[int]) -> dict[str, Jagged]:
     }
 
 
-def picked(stored: StoredChunks, rows: list[int]) -> dict[str, FieldPlacement]:
-    return {field: replace(placement, rows=placement.rows[rows]) for field, placement in stored.fields.items()}
+def picked(stored: Mapping[str, FieldPlacement], rows: list[int]) -> dict[str, FieldPlacement]:
+    return {field: replace(placement, rows=placement.rows[rows]) for field, placement in stored.items()}
 
 
 def assert_same(found: dict[str, Jagged], expected: dict[str, Jagged], rows: list[int] | None = None) -> None:
@@ -53,8 +53,8 @@ def assert_same(found: dict[str, Jagged], expected: dict[str, Jagged], rows: lis
         assert torch.equal(found[field].values, wanted.values)
 
 
-def chunks_of(stored: StoredChunks) -> list[ChunkRef]:
-    return [chunk for placement in stored.fields.values() for chunk in placement.chunks]
+def chunks_of(stored: Mapping[str, FieldPlacement]) -> list[ChunkRef]:
+    return [chunk for placement in stored.values() for chunk in placement.chunks]
 
 
 def _keys(server: UnitServer, deadline: float) -> set[str]:
@@ -83,13 +83,13 @@ def raw(server: UnitServer) -> RespConnection:
 def test_what_is_stored_comes_back(lengths: list[int], servers: list[UnitServer], connect: Connect, soon: Soon) -> None:
     columns = make_columns(lengths)
     stored = connect(*servers).store(columns, deadline=soon())
-    assert_same(connect(*servers).fetch(stored.fields, deadline=soon()), columns)
+    assert_same(connect(*servers).fetch(stored, deadline=soon()), columns)
 
 
 def test_tcp_units_serve_alike(tcp_server: UnitServer, connect: Connect, soon: Soon) -> None:
     columns = make_columns([40_000, 5, 300_000])
     stored = connect(tcp_server).store(columns, deadline=soon())
-    assert_same(connect(tcp_server).fetch(stored.fields, deadline=soon()), columns)
+    assert_same(connect(tcp_server).fetch(stored, deadline=soon()), columns)
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -112,7 +112,7 @@ def test_any_rows_in_any_order_come_back(
 def test_rows_of_several_puts_come_back_as_one_column(servers: list[UnitServer], connect: Connect, soon: Soon) -> None:
     units = connect(*servers)
     parts = [Jagged.from_rows([torch.arange(n) + 100 * put for n in (2, 3)]) for put in range(3)]
-    stored = [units.store({"tokens": part}, deadline=soon()).fields["tokens"] for part in parts]
+    stored = [units.store({"tokens": part}, deadline=soon())["tokens"] for part in parts]
     assert {placement.chunks[0].unit for placement in stored} == {0, 1}
     tables = [placement.rows + np.array([put, 0, 0], np.uint32) for put, placement in enumerate(stored)]
     joined = FieldPlacement(tuple(placement.chunks[0] for placement in stored), np.concatenate(tables))
@@ -123,7 +123,7 @@ def test_rows_of_several_puts_come_back_as_one_column(servers: list[UnitServer],
 def test_a_chunk_of_unknown_size_is_read(servers: list[UnitServer], connect: Connect, soon: Soon) -> None:
     units = connect(*servers)
     columns = {"tokens": Jagged.scalars(torch.arange(200_000))}
-    placement = units.store(columns, deadline=soon()).fields["tokens"]
+    placement = units.store(columns, deadline=soon())["tokens"]
     chunks = tuple(replace(chunk, num_bytes=0) for chunk in placement.chunks)
     found = units.fetch({"tokens": FieldPlacement(chunks, placement.rows[5:9])}, deadline=soon())["tokens"]
     assert found.values.tolist() == [5, 6, 7, 8]
@@ -176,11 +176,9 @@ def test_a_unit_that_came_back_empty_has_lost_its_rows(servers: list[UnitServer]
     servers[1].kill()
     servers[1].start(generation=2)
     with pytest.raises(RowsLost, match=r"storage unit 1 .* no longer has \d+ chunks .*train_4") as lost:
-        units.fetch(stored.fields, deadline=soon(), waiting="the actor waits for train_4")
+        units.fetch(stored, deadline=soon(), waiting="the actor waits for train_4")
     assert lost.value.units == (1,)
-    kept = {
-        field: placement for field, placement in stored.fields.items() if all(c.unit == 0 for c in placement.chunks)
-    }
+    kept = {field: placement for field, placement in stored.items() if all(c.unit == 0 for c in placement.chunks)}
     assert_same(units.fetch(kept, deadline=soon()), {field: columns[field] for field in kept})
 
 
@@ -191,7 +189,7 @@ def test_a_deleted_chunk_is_lost_and_the_connection_goes_on(
     units = connect(servers[0])
     columns = {name: Jagged.from_rows([torch.arange(100_000)] * 3) for name in ("kept", "gone")}
     stored = units.store(columns, deadline=soon())
-    assert units.delete(stored.fields["gone"].chunks, deadline=soon()) == len(stored.fields["gone"].chunks)
+    assert units.delete(stored["gone"].chunks, deadline=soon()) == len(stored["gone"].chunks)
     with pytest.raises(RowsLost, match=r"no longer has \d+ chunks"):
         units.fetch(picked(stored, rows), deadline=soon())
     kept = {"kept": picked(stored, rows)["kept"]}
@@ -224,7 +222,7 @@ def test_a_put_goes_to_another_unit_when_one_is_dead(servers: list[UnitServer], 
     columns = make_columns([50_000, 1, 120_000, 90_000] * 6)
     stored = units.store(columns, deadline=soon())
     assert {chunk.unit for chunk in chunks_of(stored)} == {1}
-    assert_same(units.fetch(stored.fields, deadline=soon()), columns)
+    assert_same(units.fetch(stored, deadline=soon()), columns)
 
 
 def test_a_put_goes_to_another_unit_when_one_hangs(servers: list[UnitServer], connect: Connect, soon: Soon) -> None:
@@ -248,10 +246,10 @@ def test_a_fetch_waits_for_a_unit_that_hangs_and_goes_on(
         StorageUnreachable,
         match=r"storage unit 0 \(.*unit0\.sock\) has not answered for .* s; the actor waits for train_2\.",
     ):
-        units.fetch(stored.fields, deadline=soon(0.2), waiting="the actor waits for train_2")
+        units.fetch(stored, deadline=soon(0.2), waiting="the actor waits for train_2")
     timer = threading.Timer(0.2, servers[0].resume)
     timer.start()
-    assert_same(units.fetch(stored.fields, deadline=soon()), columns)
+    assert_same(units.fetch(stored, deadline=soon()), columns)
     timer.join()
 
 
@@ -280,7 +278,7 @@ def test_a_full_unit_passes_its_put_on_and_keeps_no_half_of_it(folder: Path, con
         columns = {name: Jagged.scalars(torch.arange(600_000)) for name in ("a", "b", "c", "d")}
         units = connect(full, roomy)
         stored = units.store(columns, deadline=soon())
-        assert_same(units.fetch(stored.fields, deadline=soon()), columns)
+        assert_same(units.fetch(stored, deadline=soon()), columns)
         named = {chunk.key for chunk in chunks_of(stored)}
         for server in (full, roomy):
             assert _keys(server, soon()) <= named
@@ -303,7 +301,7 @@ def test_full_units_are_named_at_the_deadline_and_taken_again_when_there_is_room
         ):
             units.store(columns, deadline=soon(0.3), waiting="rollout-0.0 puts train_9")
         units.delete(chunks_of(first), deadline=soon())
-        assert_same(units.fetch(units.store(columns, deadline=soon()).fields, deadline=soon()), columns)
+        assert_same(units.fetch(units.store(columns, deadline=soon()), deadline=soon()), columns)
     finally:
         server.kill()
 
@@ -349,15 +347,15 @@ def test_a_chunk_that_is_not_what_the_queue_says_is_refused(
     with pytest.raises(CorruptChunk, match=sentence):
         units.fetch(claim_of_three(size), deadline=soon())
     columns = make_columns([3])
-    assert_same(units.fetch(units.store(columns, deadline=soon()).fields, deadline=soon()), columns)
+    assert_same(units.fetch(units.store(columns, deadline=soon()), deadline=soon()), columns)
 
 
 def test_a_column_in_parts_comes_back_as_one(servers: list[UnitServer], connect: Connect, soon: Soon) -> None:
     units = connect(*servers)
     parts = [Jagged.from_rows([torch.arange(start, start + 300_000)] * 4) for start in (0, 7, 9)]
     stored = units.store({"tokens": JaggedParts(parts)}, deadline=soon())
-    assert len(stored.fields["tokens"].chunks) > 1
-    assert_same(units.fetch(stored.fields, deadline=soon()), {"tokens": Jagged.concat(parts)})
+    assert len(stored["tokens"].chunks) > 1
+    assert_same(units.fetch(stored, deadline=soon()), {"tokens": Jagged.concat(parts)})
     assert_same(units.fetch(picked(stored, [11, 0, 5]), deadline=soon()), {"tokens": Jagged.concat(parts)}, [11, 0, 5])
 
 

@@ -45,7 +45,7 @@ def test_a_sweep_sees_every_chunk_and_never_the_mark(
 ) -> None:
     units = connect(servers[0])
     stored = [units.store({"a": Jagged.scalars(torch.zeros(1))}, deadline=soon()) for _ in range(700)]
-    keys = {placement.chunks[0].key for put in stored for placement in put.fields.values()}
+    keys = {placement.chunks[0].key for put in stored for placement in put.values()}
     unit = StorageUnit(0, servers[0].url)
     assert {key for page in unit.scan(deadline=soon) for key in page} == keys
     assert unit.delete(sorted(keys), deadline=soon()) == 700

@@ -13,7 +13,7 @@ from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.admin import QueueAdmin
 from rljob_workers.transfer_queue.control.connection import Subscription
 from rljob_workers.transfer_queue.errors import LeaseLost
-from rljob_workers.transfer_queue.row_format import StoredChunks
+from rljob_workers.transfer_queue.row_format import FieldPlacement
 from rljob_workers.transfer_queue.types import Batch, NotReady, QueueTiming
 from rljob_workers.transfer_queue.units import GENERATION_KEY, StorageUnit
 from rljob_workers.transfer_queue.upkeep import LostRows
@@ -169,7 +169,7 @@ def test_a_put_whose_unit_came_back_empty_stores_its_bytes_again(
     job.put([first])
     store, struck = job.rollout._units.store, list[int]()
 
-    def store_and_lose(columns: Mapping[str, Jagged], *, deadline: float, waiting: str) -> StoredChunks:
+    def store_and_lose(columns: Mapping[str, Jagged], *, deadline: float, waiting: str) -> dict[str, FieldPlacement]:
         stored = store(columns, deadline=deadline, waiting=waiting)
         if not struck:
             struck.extend((0, 1))

@@ -423,7 +423,7 @@ class TransferQueueClient:
             arguments, stored = list(head), list[ChunkRef]()
             try:
                 for section in sections:
-                    placements = self._units.store(section.columns, deadline=deadline, waiting=waiting).fields
+                    placements = self._units.store(section.columns, deadline=deadline, waiting=waiting)
                     stored += [chunk for placement in placements.values() for chunk in placement.chunks]
                     arguments += section.head
                     for field in section.fields:

@@ -7,7 +7,7 @@ these bytes and reads their fixed places. Imports no torch; malformed bytes rais
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,13 +48,6 @@ class FieldPlacement:
     chunks: tuple[ChunkRef, ...]
     rows: npt.NDArray[np.uint32]
     """[n, 3]: index into `chunks`, offset in the chunk (elements of inner shape, header not counted), length."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StoredChunks:
-    """What one `store` call wrote."""
-
-    fields: Mapping[str, FieldPlacement]
 
 
 CHUNK_ID_BYTES = 12

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from rljob_workers.transfer_queue.chunk_io import BufferPool, ChunkRead, plan_reads, read_chunks, write_chunks
 from rljob_workers.transfer_queue.chunks import SPREAD_BYTES, Piece, cut_columns, deal, row_table
 from rljob_workers.transfer_queue.errors import CorruptChunk, QueueError, RowsLost, StorageFull, StorageUnreachable
-from rljob_workers.transfer_queue.row_format import ChunkRef, FieldPlacement, StoredChunks
+from rljob_workers.transfer_queue.row_format import ChunkRef, FieldPlacement
 from rljob_workers.transfer_queue.types import QueueTiming
 from rljob_workers.transfer_queue.units import Clock, Sleep, StorageUnit
 
@@ -38,61 +38,6 @@ S = TypeVar("S")
 
 
 T = TypeVar("T")
-
-
-class SideBySide:
-    """Threads of these units.
-
-    outcomes = threads.run(work, {0: share, 1: share}, num_bytes)    unit -> what `work(unit, share)` gave, or its error
-    """
-
-    def __init__(self, units: Sequence[StorageUnit]) -> None:
-        """Threads begin with the first work that is worth them."""
-        self._units = units
-        self._threads: ThreadPoolExecutor | None = None
-
-    def close(self) -> None:
-        """Ends the threads; may be called twice."""
-        if self._threads is not None:
-            self._threads.shutdown()
-            self._threads = None
-
-    def run(
-        self, work: Callable[[StorageUnit, list[S]], T], shares: Mapping[int, list[S]], num_bytes: int
-    ) -> dict[int, T | QueueError]:
-        """Runs `work` for every unit's share, in a thread per unit where the bytes are worth it.
-
-        Raises what is no QueueError when all have ended.
-        """
-        if num_bytes > SPREAD_BYTES:
-            return self.at_once(work, shares)
-        return {index: self._outcome(work, index, share) for index, share in shares.items()}
-
-    def at_once(
-        self, work: Callable[[StorageUnit, list[S]], T], shares: Mapping[int, list[S]]
-    ) -> dict[int, T | QueueError]:
-        """As `run`, so that no unit waits for another."""
-        if len(shares) <= 1:
-            return {index: self._outcome(work, index, share) for index, share in shares.items()}
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(len(self._units), thread_name_prefix="rljob-storage")
-        begun: dict[int, Future[T | QueueError]] = {}
-        try:
-            for index, share in shares.items():
-                begun[index] = self._threads.submit(self._outcome, work, index, share)
-            wait(begun.values())
-        finally:
-            # Behind an exception no thread may go on.
-            for outcome in begun.values():
-                outcome.cancel()
-            wait(begun.values())
-        return {index: outcome.result() for index, outcome in begun.items()}
-
-    def _outcome(self, work: Callable[[StorageUnit, list[S]], T], index: int, share: list[S]) -> T | QueueError:
-        try:
-            return work(self._units[index], share)
-        except QueueError as error:
-            return error
 
 
 SLOW_BYTES_PER_SECOND = 50 << 20
@@ -156,7 +101,7 @@ class StorageUnits:
         self._known: list[set[str]] = [set() for _ in urls]
         """Per unit, chunks whose header was seen."""
         self._shunned_until = [float("-inf")] * len(self._units)
-        self._side_by_side = SideBySide(self._units)
+        self._threads: ThreadPoolExecutor | None = None
 
     def __len__(self) -> int:
         return len(self._units)
@@ -167,14 +112,16 @@ class StorageUnits:
 
     def close(self) -> None:
         """Ends connections and threads; may be called twice."""
-        self._side_by_side.close()
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
         for unit in self._units:
             unit.close()
 
     def store(
         self, columns: Mapping[str, Column], *, deadline: float, waiting: str = "rows were to be stored"
-    ) -> StoredChunks:
-        """Stores all columns; pieces that a unit does not take go to the next one.
+    ) -> dict[str, FieldPlacement]:
+        """Stores all columns; pieces that a unit does not take go to the next one. Returns where each field lies.
 
         Raises StorageFull or StorageUnreachable when at the deadline some piece is on no unit.
         """
@@ -191,7 +138,7 @@ class StorageUnits:
                 raise _combined(troubles, self._clock() - began)
             if round_troubles and not self._good_units():
                 self._sleep(FULL_RETRY_SECONDS)
-        return StoredChunks({field: _placement(field, column, pieces, placed) for field, column in columns.items()})
+        return {field: _placement(field, column, pieces, placed) for field, column in columns.items()}
 
     def fetch(
         self, fields: Mapping[str, FieldPlacement], *, deadline: float, waiting: str = "claimed rows were to be read"
@@ -214,7 +161,7 @@ class StorageUnits:
                 known.clear()
 
         num_bytes = sum(chunk.wanted_bytes for reads in by_unit.values() for chunk in reads)
-        outcomes = self._side_by_side.run(read, by_unit, num_bytes)
+        outcomes = self._each(read, by_unit, num_bytes)
         lost = [chunk for outcome in outcomes.values() if isinstance(outcome, list) for chunk in outcome]
         if lost:
             raise self._rows_lost(lost, waiting)
@@ -260,7 +207,7 @@ class StorageUnits:
         def delete(unit: StorageUnit, share: list[ChunkRef]) -> int:
             return unit.delete([chunk.key for chunk in share], deadline=deadline)
 
-        outcomes = self._side_by_side.at_once(delete, by_unit)
+        outcomes = self._at_once(delete, by_unit)
         self._take_back(
             chunk for unit, share in by_unit.items() if not isinstance(outcomes[unit], int) for chunk in share
         )
@@ -295,6 +242,43 @@ class StorageUnits:
         for chunk in chunks:
             self._left_behind[chunk.unit].append(chunk.key.encode())
 
+    def _each(
+        self, work: Callable[[StorageUnit, list[S]], T], shares: Mapping[int, list[S]], num_bytes: int
+    ) -> dict[int, T | QueueError]:
+        """Unit -> what `work(unit, share)` gave, or its error; in a thread per unit where the bytes are worth it.
+
+        Raises what is no QueueError when all have ended.
+        """
+        if num_bytes > SPREAD_BYTES:
+            return self._at_once(work, shares)
+        return {index: self._outcome(work, index, share) for index, share in shares.items()}
+
+    def _at_once(
+        self, work: Callable[[StorageUnit, list[S]], T], shares: Mapping[int, list[S]]
+    ) -> dict[int, T | QueueError]:
+        """As `_each`, so that no unit waits for another."""
+        if len(shares) <= 1:
+            return {index: self._outcome(work, index, share) for index, share in shares.items()}
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(len(self._units), thread_name_prefix="rljob-storage")
+        begun: dict[int, Future[T | QueueError]] = {}
+        try:
+            for index, share in shares.items():
+                begun[index] = self._threads.submit(self._outcome, work, index, share)
+            wait(begun.values())
+        finally:
+            # Behind an exception no thread may go on.
+            for outcome in begun.values():
+                outcome.cancel()
+            wait(begun.values())
+        return {index: outcome.result() for index, outcome in begun.items()}
+
+    def _outcome(self, work: Callable[[StorageUnit, list[S]], T], index: int, share: list[S]) -> T | QueueError:
+        try:
+            return work(self._units[index], share)
+        except QueueError as error:
+            return error
+
     def _store_round(
         self, pieces: Sequence[Piece], placed: dict[Piece, ChunkRef], deadline: float, waiting: str
     ) -> dict[int, Trouble]:
@@ -307,7 +291,7 @@ class StorageUnits:
             return self._write(unit, share, deadline if len(self._units) == 1 else until, waiting)
 
         shares = deal(pieces, self._preferred_units())
-        outcomes = self._side_by_side.run(write, shares, sum(piece.num_bytes for piece in pieces))
+        outcomes = self._each(write, shares, sum(piece.num_bytes for piece in pieces))
         troubles: dict[int, Trouble] = {}
         for index, outcome in outcomes.items():
             if isinstance(outcome, dict):
