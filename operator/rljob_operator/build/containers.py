@@ -13,6 +13,7 @@ from rljob_api import cluster
 from rljob_api.names import Role
 from rljob_api.quantity import value
 from rljob_api.roles import topology_of
+from rljob_api.spec import RLJob
 from rljob_api.spec.infrastructure import ResourcesSpec
 from rljob_api.spec.roles import RoleSpec
 from rljob_operator.build.parts import Site
@@ -262,8 +263,7 @@ def own_run_volume() -> dict[str, Any]:
     return {"name": RUN, "emptyDir": {}}
 
 
-def checkpoint_volume(site: Site) -> dict[str, Any]:
+def checkpoint_volume(job: RLJob) -> dict[str, Any]:
     """The run folder of actor and coordinator, as the spec says; a template patch of the actor may say otherwise."""
-    given = site.job.spec.checkpoint.volume.claim_name
-    claim = given or cluster.checkpoint_claim_name(site.name)
+    claim = job.spec.checkpoint.volume.claim_name or cluster.checkpoint_claim_name(job.metadata.name)
     return {"name": RUN, "persistentVolumeClaim": {"claimName": claim}}

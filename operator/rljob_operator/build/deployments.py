@@ -30,25 +30,21 @@ from rljob_operator.build.containers import (
 )
 from rljob_operator.build.parts import (
     COORDINATOR_CONTAINER,
+    COORDINATOR_PART,
     WORKER_CONTAINER,
     Manifest,
-    Part,
     Site,
     infrastructure_replicas,
     manifest,
+    role_part,
     role_replicas,
     selector,
 )
 from rljob_operator.build.scheduling import coordinator_placement, role_placement, run_volume
-from rljob_operator.build.template import Given, pod_template
+from rljob_operator.build.template import pod_template
 
 NO_DEADLINE = 2**31 - 1
 """Kubernetes' word for none: waiting for GPUs is no failure of a Deployment."""
-
-
-def role_part(role: Role) -> Part:
-    """The pods of a role."""
-    return Part(cluster.COMPONENT_WORKER, WORKER_CONTAINER, role)
 
 
 def role_deployment(site: Site, status: RLJobStatus, role: Role, spec: RoleSpec) -> Manifest:
@@ -61,7 +57,7 @@ def role_deployment(site: Site, status: RLJobStatus, role: Role, spec: RoleSpec)
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "100%"}},
         "selector": {"matchLabels": selector(site, part)},
         "template": pod_template(
-            site, part, _role_pod(site, role, spec), _role_given_fields(site, spec), spec.template
+            site, part, _role_pod(site, role, spec), role_given(spec), site.job.spec.image, spec.template
         ),
     }
     return manifest(site, ("apps/v1", "Deployment"), cluster.deployment_name(site.name, role), {"spec": body}, part)
@@ -69,7 +65,7 @@ def role_deployment(site: Site, status: RLJobStatus, role: Role, spec: RoleSpec)
 
 def _role_pod(site: Site, role: Role, spec: RoleSpec) -> dict[str, Any]:
     saves = TRAITS[role].saves
-    run = checkpoint_volume(site) if saves else own_run_volume()
+    run = checkpoint_volume(site.job) if saves else own_run_volume()
     return {
         # No preStop hook: SIGTERM goes to the launcher, which drains, and no Service has to forget the pod before.
         "terminationGracePeriodSeconds": site.workloads.termination_grace_seconds,
@@ -77,10 +73,6 @@ def _role_pod(site: Site, role: Role, spec: RoleSpec) -> dict[str, Any]:
         "volumes": [run, *common_volumes(site), memory_volume(site, role, spec)],
         **role_placement(site, role_part(role)),
     }
-
-
-def _role_given_fields(site: Site, spec: RoleSpec) -> Given:
-    return Given(role_given(spec), site.job.spec.image)
 
 
 def _role_container(site: Site, role: Role) -> dict[str, Any]:
@@ -111,37 +103,31 @@ def pod_identity(site: Site) -> list[dict[str, Any]]:
     ]
 
 
-PART = Part(cluster.COMPONENT_COORDINATOR, COORDINATOR_CONTAINER)
-
-
 _COORDINATOR_GRACE_SECONDS = 10
 
 
 def coordinator(site: Site, status: RLJobStatus) -> Manifest:
     """The Deployment."""
+    resources = site.job.spec.infrastructure.coordinator.resources
     body = {
         "replicas": infrastructure_replicas(site, status, 1),
         "revisionHistoryLimit": 1,
         "progressDeadlineSeconds": NO_DEADLINE,
         "strategy": {"type": "Recreate"},
-        "selector": {"matchLabels": selector(site, PART)},
-        "template": pod_template(site, PART, _coordinator_pod(site), _coordinator_given(site)),
+        "selector": {"matchLabels": selector(site, COORDINATOR_PART)},
+        "template": pod_template(site, COORDINATOR_PART, _coordinator_pod(site), resources, site.job.spec.image),
     }
-    return manifest(site, ("apps/v1", "Deployment"), cluster.coordinator_name(site.name), {"spec": body}, PART)
+    name = cluster.coordinator_name(site.name)
+    return manifest(site, ("apps/v1", "Deployment"), name, {"spec": body}, COORDINATOR_PART)
 
 
 def _coordinator_pod(site: Site) -> dict[str, Any]:
     return {
         "terminationGracePeriodSeconds": _COORDINATOR_GRACE_SECONDS,
         "containers": [_coordinator_container(site)],
-        "volumes": [run_volume(site), *common_volumes(site)],
+        "volumes": [run_volume(site.job), *common_volumes(site)],
         **coordinator_placement(site),
     }
-
-
-def _coordinator_given(site: Site) -> Given:
-    spec = site.job.spec
-    return Given(spec.infrastructure.coordinator.resources, spec.image)
 
 
 def _coordinator_container(site: Site) -> dict[str, Any]:

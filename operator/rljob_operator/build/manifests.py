@@ -69,7 +69,7 @@ def manifests(
     with_pods = _with_pods(site, status)
     return [
         config(site),
-        *([claim(site, found)] if makes_claim(site) else []),
+        *([claim(site, found)] if makes_claim(job) else []),
         *network_policies(site),
         *services(site),
         disruption_budget(site),

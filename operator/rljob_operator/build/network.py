@@ -9,9 +9,16 @@ and remote rewards may be anywhere. Pure.
 from typing import Any
 
 from rljob_api import cluster
-from rljob_operator.build import deployments
-from rljob_operator.build.parts import Manifest, Part, Site, manifest, selector
-from rljob_operator.build.redis import CONTROL_PART, STORAGE_PART
+from rljob_operator.build.parts import (
+    CONTROL_PART,
+    COORDINATOR_PART,
+    STORAGE_PART,
+    Manifest,
+    Part,
+    Site,
+    manifest,
+    selector,
+)
 from rljob_operator.options import CoordinatorAccess, Isolation
 
 _WORKERS = Part(cluster.COMPONENT_WORKER, "")
@@ -30,7 +37,7 @@ def network_policies(site: Site) -> list[Manifest]:
         return []
     return [
         _policy(
-            site, deployments.PART, cluster.coordinator_name(site.name), _coordinator_in(site), _coordinator_out(site)
+            site, COORDINATOR_PART, cluster.coordinator_name(site.name), _coordinator_in(site), _coordinator_out(site)
         ),
         _policy(site, CONTROL_PART, cluster.control_name(site.name), [_from_job(site)], []),
         _policy(site, STORAGE_PART, cluster.storage_name(site.name), [_from_job(site)], []),
@@ -102,7 +109,7 @@ _REDIS = {"name": "redis", "port": cluster.REDIS_PORT, "targetPort": "redis"}
 def services(site: Site) -> list[Manifest]:
     """All of them."""
     return [
-        _service(site, deployments.PART, cluster.coordinator_name(site.name), _HTTP),
+        _service(site, COORDINATOR_PART, cluster.coordinator_name(site.name), _HTTP),
         _service(site, CONTROL_PART, cluster.control_name(site.name), _REDIS),
         _service(site, STORAGE_PART, cluster.storage_name(site.name), _REDIS, clusterIP="None"),
         *(_unit(site, unit) for unit in range(site.job.spec.transfer_queue.storage_units)),

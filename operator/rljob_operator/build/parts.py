@@ -88,13 +88,22 @@ CONTAINERS = (WORKER_CONTAINER, COORDINATOR_CONTAINER, REDIS_CONTAINER)
 """Every container that the operator makes has one of these names."""
 
 
-CONTAINER_OF = {
-    cluster.COMPONENT_WORKER: WORKER_CONTAINER,
-    cluster.COMPONENT_COORDINATOR: COORDINATOR_CONTAINER,
-    cluster.COMPONENT_CONTROL: REDIS_CONTAINER,
-    cluster.COMPONENT_STORAGE: REDIS_CONTAINER,
-}
-"""Component -> its container."""
+COORDINATOR_PART = Part(cluster.COMPONENT_COORDINATOR, COORDINATOR_CONTAINER)
+CONTROL_PART = Part(cluster.COMPONENT_CONTROL, REDIS_CONTAINER)
+STORAGE_PART = Part(cluster.COMPONENT_STORAGE, REDIS_CONTAINER)
+
+
+def role_part(role: Role) -> Part:
+    """The pods of a role."""
+    return Part(cluster.COMPONENT_WORKER, WORKER_CONTAINER, role)
+
+
+def part_of(labels: dict[str, str]) -> Part:
+    """The part whose `part_labels` these are."""
+    if cluster.LABEL_ROLE in labels:
+        return role_part(Role(labels[cluster.LABEL_ROLE]))
+    parts = (COORDINATOR_PART, CONTROL_PART, STORAGE_PART)
+    return next(part for part in parts if part.component == labels[cluster.LABEL_COMPONENT])
 
 
 def digest(value: Any) -> str:  # noqa: ANN401 - JSON

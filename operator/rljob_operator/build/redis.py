@@ -19,7 +19,9 @@ from rljob_operator.build.containers import (
 )
 from rljob_operator.build.mounted_objects import PASSWORD_KEY
 from rljob_operator.build.parts import (
+    CONTROL_PART,
     REDIS_CONTAINER,
+    STORAGE_PART,
     Manifest,
     Part,
     Site,
@@ -28,10 +30,7 @@ from rljob_operator.build.parts import (
     part_labels,
     selector,
 )
-from rljob_operator.build.template import Given, pod_template
-
-CONTROL_PART = Part(cluster.COMPONENT_CONTROL, REDIS_CONTAINER)
-STORAGE_PART = Part(cluster.COMPONENT_STORAGE, REDIS_CONTAINER)
+from rljob_operator.build.template import pod_template
 
 _DATA = "data"
 _DATA_DIR = "/data"
@@ -72,7 +71,7 @@ def _set(site: Site, part: Part, spec: dict[str, Any]) -> Manifest:
 
 
 def _template(site: Site, part: Part, pod: dict[str, Any], resources: ResourcesSpec) -> dict[str, Any]:
-    return pod_template(site, part, pod, Given(resources, site.job.spec.transfer_queue.redis.image))
+    return pod_template(site, part, pod, resources, site.job.spec.transfer_queue.redis.image)
 
 
 def _stateful(site: Site, part: Part, replicas: int, service: str, template: dict[str, Any]) -> dict[str, Any]:

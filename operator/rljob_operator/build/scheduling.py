@@ -14,6 +14,7 @@ from rljob_api.cluster import LABEL_POD_GROUP, control_name, coordinator_name, d
 from rljob_api.cluster_rules import required_replicas
 from rljob_api.quantity import value, written
 from rljob_api.roles import LEADING_ROLE, TRAITS
+from rljob_api.spec import RLJob
 from rljob_api.spec.checkpoint import AccessMode
 from rljob_api.spec.roles import RoleSpec
 from rljob_api.spec.scheduling import TopologyRule
@@ -81,27 +82,27 @@ _HEAVIEST = 100
 """Of the weights that a preference may have."""
 
 
-def run_volume(site: Site) -> dict[str, Any]:
+def run_volume(job: RLJob) -> dict[str, Any]:
     """The run volume of the role that leads, its template patch included: the coordinator must mount the same."""
-    spec = _leader(site).template.get("spec", {})
+    spec = _leader(job).template.get("spec", {})
     patch = [volume for volume in spec.get("volumes", []) if volume["name"] == RUN]
-    volumes = patched({"volumes": [checkpoint_volume(site)]}, {"volumes": patch})["volumes"]
+    volumes = patched({"volumes": [checkpoint_volume(job)]}, {"volumes": patch})["volumes"]
     assert len(volumes) == 1, "template_rules keeps the run volume from being deleted"
     return dict(volumes[0])
 
 
-def makes_claim(site: Site) -> bool:
+def makes_claim(job: RLJob) -> bool:
     """Whether the run volume is the claim that goes with the job. One that the spec names is the user's."""
-    if site.job.spec.checkpoint.volume.claim_name is not None:
+    if job.spec.checkpoint.volume.claim_name is not None:
         return False
-    source = run_volume(site).get("persistentVolumeClaim", {})
-    return bool(source.get("claimName") == cluster.checkpoint_claim_name(site.name))
+    source = run_volume(job).get("persistentVolumeClaim", {})
+    return bool(source.get("claimName") == cluster.checkpoint_claim_name(job.metadata.name))
 
 
-def shares_node(site: Site) -> bool:
+def shares_node(job: RLJob) -> bool:
     """Whether only one node may mount the run volume."""
-    once = site.job.spec.checkpoint.volume.access_mode is AccessMode.READ_WRITE_ONCE
-    return once and "persistentVolumeClaim" in run_volume(site)
+    once = job.spec.checkpoint.volume.access_mode is AccessMode.READ_WRITE_ONCE
+    return once and "persistentVolumeClaim" in run_volume(job)
 
 
 def role_placement(site: Site, part: Part) -> dict[str, Any]:
@@ -110,7 +111,7 @@ def role_placement(site: Site, part: Part) -> dict[str, Any]:
     Those that save with the pods that have the volume, itself among them: the first pod of all may go where it likes.
     """
     together = _topology(site)
-    if not (has_run_volume(part) and shares_node(site)):
+    if not (has_run_volume(part) and shares_node(site.job)):
         return _affinity(**together)
     volume = _term({LABEL_RUN_VOLUME: site.name}, _HOSTNAME)
     return _affinity(**{**together, "required": [volume, *together.get("required", [])]})
@@ -122,9 +123,9 @@ def coordinator_placement(site: Site) -> dict[str, Any]:
     It waits until the actor has a node. The other way round the coordinator might sit on a node without a GPU, and the
     actor could go nowhere.
     """
-    if not shares_node(site):
+    if not shares_node(site.job):
         return {}
-    tolerations = _leader(site).template.get("spec", {}).get("tolerations")
+    tolerations = _leader(site.job).template.get("spec", {}).get("tolerations")
     leader = {cluster.LABEL_JOB: site.name, cluster.LABEL_ROLE: LEADING_ROLE.value}
     near = _affinity(required=[_term(leader, _HOSTNAME)])
     return {**near, **({"tolerations": tolerations} if tolerations else {})}
@@ -136,8 +137,8 @@ def has_run_volume(part: Part) -> bool:
     return saves or part.component == cluster.COMPONENT_COORDINATOR
 
 
-def _leader(site: Site) -> RoleSpec:
-    return site.job.spec.roles.present()[LEADING_ROLE]
+def _leader(job: RLJob) -> RoleSpec:
+    return job.spec.roles.present()[LEADING_ROLE]
 
 
 def _topology(site: Site) -> dict[str, list[Any]]:

@@ -1,6 +1,5 @@
 """A pod template: what all pods share, the part's own, the administrator's patch, what the job says, and a digest."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from rljob_api import cluster
@@ -18,21 +17,20 @@ from rljob_operator.build.scheduling import (
 )
 from rljob_operator.build.template_patch import patched
 from rljob_operator.build.template_protection import Brought, Trespass, trespasses
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What the spec's own fields say of the operator's container in a pod."""
-
-    resources: ResourcesSpec
-    image: str | None
+from rljob_operator.options import WorkloadOptions
 
 
 def pod_template(
-    site: Site, part: Part, spec: dict[str, Any], given: Given, patch: dict[str, Any] | None = None
+    site: Site,
+    part: Part,
+    spec: dict[str, Any],
+    resources: ResourcesSpec,
+    image: str | None,
+    patch: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The template of a part's pods, a role's with the role's patch.
 
+    `resources` and `image` (None: the operator's) are what the job's spec says of the operator's container in it.
     Nothing in it changes while the job lives, unless its pods are to be replaced. The more specific wins: what the
     operator makes, the administrator's patch, the fields of the job's spec, the patch in it. Trespass: the job would
     change what the administrator has brought.
@@ -46,10 +44,10 @@ def pod_template(
         },
         "spec": {**_shared(site), **spec},
     }
-    brought = brought_to(site, part)
+    brought = brought_to(site.workloads, part)
     before = patched(made, brought.patch)
     own = _for_part(site.job.spec.infrastructure.template, part) if part.role is None else patch
-    template = patched(_with_given(site, part, before, given), own or {})
+    template = patched(_with_fields(site, part, before, resources, image), own or {})
     if found := trespasses(brought, before, template, template_path(part)):
         raise Trespass(found)
     template["spec"] = {**template["spec"], "tolerations": bounded(template["spec"].get("tolerations", []))}
@@ -58,20 +56,21 @@ def pod_template(
     return {**template, "metadata": {**template["metadata"], **named}}
 
 
-def brought_to(site: Site, part: Part) -> Brought:
+def brought_to(workloads: WorkloadOptions, part: Part) -> Brought:
     """What the administrator brings to a part's pods."""
-    patch = _for_part(site.workloads.pod_template, part)
-    return Brought(patch, part.container, tuple(site.workloads.pull_secrets))
+    return Brought(_for_part(workloads.pod_template, part), part.container, tuple(workloads.pull_secrets))
 
 
-def _with_given(site: Site, part: Part, template: dict[str, Any], given: Given) -> dict[str, Any]:
+def _with_fields(
+    site: Site, part: Part, template: dict[str, Any], resources: ResourcesSpec, image: str | None
+) -> dict[str, Any]:
     """`template` with what fields of the job's spec say of such pods."""
     (container,) = (each for each in template["spec"]["containers"] if each["name"] == part.container)
-    fields = {"name": part.container, **({"image": given.image} if given.image else {})}
+    fields = {"name": part.container, **({"image": image} if image else {})}
     stated = patched(template, {"spec": {**pod_scheduling(site), "containers": [fields]}})
-    resources = with_given(container.get("resources", {}), given.resources)
+    asked = with_given(container.get("resources", {}), resources)
     containers = [
-        {**each, "resources": resources} if each["name"] == part.container else each
+        {**each, "resources": asked} if each["name"] == part.container else each
         for each in stated["spec"]["containers"]
     ]
     return {**stated, "spec": {**stated["spec"], "containers": containers}}

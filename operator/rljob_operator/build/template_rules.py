@@ -16,12 +16,10 @@ from rljob_operator.build.parts import (
     COORDINATOR_CONTAINER,
     REDIS_CONTAINER,
     WORKER_CONTAINER,
-    Owner,
-    Site,
 )
 from rljob_operator.build.scheduling import shares_node
 from rljob_operator.build.template_patch import DIRECTIVE, MERGE_KEYS
-from rljob_operator.options import OperatorOptions, WorkloadOptions
+from rljob_operator.options import WorkloadOptions
 
 _OWN_PREFIX = "rljob.dev/"
 _OWN_ENVIRONMENT = "RLJOB_"
@@ -64,7 +62,7 @@ def _torn_apart(job: RLJob, template: dict[str, Any], path: str) -> Iterator[str
 def _apart_from_the_actor(job: RLJob) -> Iterator[str]:
     """A node that the coordinator is sent to and the actor is not, though both have to be on one."""
     wanted = _object(_object(job.spec.infrastructure.template, "spec"), "nodeSelector")
-    if not wanted or not shares_node(Site.of(job, Owner(namespace="", uid=""), OperatorOptions())):
+    if not wanted or not shares_node(job):
         return
     actor = job.spec.roles.present()[LEADING_ROLE].template
     has = _object(_object(actor, "spec"), "nodeSelector")

@@ -8,11 +8,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from rljob_api import cluster
-from rljob_api.names import Role
 from rljob_api.roles import field_name
 from rljob_api.spec import RLJob
 from rljob_api.spec.queue import PersistenceKind
-from rljob_operator.build.parts import CONTAINER_OF, Manifest, Owner, Part, Site
+from rljob_operator.build.parts import Manifest, part_of
 from rljob_operator.build.scheduling import run_volume, shares_node
 from rljob_operator.build.template import brought_to
 from rljob_operator.build.template_patch import DIRECTIVE, MERGE_KEYS
@@ -23,19 +22,18 @@ _NODE_LOCAL = ("emptyDir", "hostPath")
 
 def warnings(job: RLJob) -> list[str]:
     """A sentence each: field, what it costs, and the cure."""
-    site = Site.of(job, Owner(namespace="", uid=""), OperatorOptions())
-    found = (_checkpoint_volume(site), _checkpoint_path(site), _control_state(site))
+    found = (_checkpoint_volume(job), _checkpoint_path(job), _control_state(job))
     return [sentence for sentence in found if sentence is not None]
 
 
-def _checkpoint_volume(site: Site) -> str | None:
-    source = next((key for key in run_volume(site) if key in _NODE_LOCAL), None)
+def _checkpoint_volume(job: RLJob) -> str | None:
+    source = next((key for key in run_volume(job) if key in _NODE_LOCAL), None)
     if source is not None:
         return (
             f"roles.actor.template.spec.volumes[run]: {source} is the node's own disk, so a lost node takes all"
             " checkpoints with it. Use storage that all nodes share."
         )
-    if shares_node(site):
+    if shares_node(job):
         return (
             "checkpoint.volume.accessMode: ReadWriteOnce is not shared storage. Actor and coordinator share a node, and"
             " a lost node takes the job down until the volume can be mounted elsewhere (never, where it is the node's"
@@ -44,8 +42,8 @@ def _checkpoint_volume(site: Site) -> str | None:
     return None
 
 
-def _checkpoint_path(site: Site) -> str | None:
-    path = PurePosixPath(site.job.spec.checkpoint.path or ".")
+def _checkpoint_path(job: RLJob) -> str | None:
+    path = PurePosixPath(job.spec.checkpoint.path or ".")
     place = PurePosixPath(cluster.RUN_DIR) / path
     if ".." not in place.parts and PurePosixPath(cluster.RUN_DIR) in (place, *place.parents):
         return None
@@ -55,8 +53,8 @@ def _checkpoint_path(site: Site) -> str | None:
     )
 
 
-def _control_state(site: Site) -> str | None:
-    if site.job.spec.transfer_queue.redis.persistence.kind is not PersistenceKind.EMPTY_DIR:
+def _control_state(job: RLJob) -> str | None:
+    if job.spec.transfer_queue.redis.persistence.kind is not PersistenceKind.EMPTY_DIR:
         return None
     return (
         "transferQueue.redis.persistence.kind: EmptyDir goes with its pod, so the loss of that pod takes the job back"
@@ -67,26 +65,19 @@ def _control_state(site: Site) -> str | None:
 _LONGEST_VALUE = 80
 
 
-def overridden(job: RLJob, options: OperatorOptions, made: Iterable[Manifest]) -> list[str]:
+def overridden(options: OperatorOptions, made: Iterable[Manifest]) -> list[str]:
     """A sentence for each such field of the objects `made`, with all parts of the job that have it."""
     if not options.workloads.pod_template:
         return []
-    site = Site.of(job, Owner(namespace="", uid=""), options)
     whose: dict[str, list[str]] = {}
     for manifest in made:
         if "template" not in manifest.get("spec", {}):
             continue
-        part, where = _part(manifest["metadata"]["labels"])
-        for difference in _differences(brought_to(site, part).patch, manifest["spec"]["template"], ""):
+        part = part_of(manifest["metadata"]["labels"])
+        where = part.component if part.role is None else f"roles.{field_name(part.role)}"
+        for difference in _differences(brought_to(options.workloads, part).patch, manifest["spec"]["template"], ""):
             whose.setdefault(difference, []).append(where)
     return [f"{' and '.join(parts)}: {difference}" for difference, parts in whose.items()]
-
-
-def _part(labels: dict[str, str]) -> tuple[Part, str]:
-    component = labels[cluster.LABEL_COMPONENT]
-    role = labels.get(cluster.LABEL_ROLE)
-    where = component if role is None else f"roles.{field_name(Role(role))}"
-    return Part(component, CONTAINER_OF[component], None if role is None else Role(role)), where
 
 
 def _differences(brought: Any, found: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - JSON

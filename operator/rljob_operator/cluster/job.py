@@ -56,14 +56,14 @@ class ManifestsMemo:
             self._known = (job, made_of, manifests(job, owner, status, self._options, self._platform, found))
         return self._known[2]
 
-    def newly_overridden(self, job: RLJob, made: Sequence[Json]) -> list[str]:
+    def newly_overridden(self, made: Sequence[Json]) -> list[str]:
         """Where the job differs from the administrator's template and did not when this was last asked.
 
         Asked again after each edit, and by an operator with another template in its options: it knows of none before.
         """
         if made is self._judged:
             return []
-        before, self._overridden = self._overridden, overridden(job, self._options, made)
+        before, self._overridden = self._overridden, overridden(self._options, made)
         self._judged = made
         return [sentence for sentence in self._overridden if sentence not in before]
 

@@ -227,7 +227,7 @@ class Reconciler:
             await memory.actions.bury(pods)
         finally:
             is_over = terminal(decision.status) is not None
-            overridden = [] if is_over else memory.manifests.newly_overridden(turn.job, current)
+            overridden = [] if is_over else memory.manifests.newly_overridden(current)
             await memory.report.decision(turn.raw, turn.job, decision, overridden)
             await memory.report.wait(turn.raw, decision.status)
             received = coordinator.take_told(decision.status) if coordinator is not None else []

@@ -93,7 +93,7 @@ def _built(template: Json, options: OperatorOptions) -> None:
         job = changed(quickstart(), **fields)
         with suppress(ValueError):
             made = build(job, options=options, platform=Platform(pod_groups=True))
-            overridden(job, options, made.values())
+            overridden(options, made.values())
             warnings(job)
 
 

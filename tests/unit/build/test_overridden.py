@@ -109,7 +109,7 @@ def test_what_the_job_says_otherwise_is_said(
     fields = {"algorithm": {"kl": {"coefficient": 0}}, **fields}
     few = {"reference": None, "actorFwd": None}
     job = changed(quickstart(), **{**fields, "roles": {**few, **fields.get("roles", {})}})
-    assert sorted(overridden(job, options, build(job, options=options).values())) == sorted(sentences)
+    assert sorted(overridden(options, build(job, options=options).values())) == sorted(sentences)
 
 
 def test_a_scheduler_of_the_job_wins_over_the_administrators() -> None:
