@@ -18,11 +18,9 @@ from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.trainers import build_trainer
 from rljob_workers.trainers.base import Trainer
 from rljob_workers.trainers.data_parallel import SingleRank
-from rljob_workers.trainers.torch_trainer import TorchTrainer
 from tests.integration.trainers.handover_ranks import SAVED_AT, STEPS, rows_of, spec_of, train
 from tests.integration.trainers.parts import save_part
 from tests.integration.trainers.worlds import run_world
-from tests.unit.trainers.test_torch_trainer import save_as_release_0_1_0
 
 BREAK = 1e-5
 """Of the loss, which is about 0.3. Measured: up to 8e-8."""
@@ -111,11 +109,3 @@ def test_one_rank_in_bfloat16_goes_on_with_the_exact_weights_of_two(folder: Path
     unbroken = told(two, 0)[0][SAVED_AT:]
     assert losses[0] == pytest.approx(unbroken[0], abs=BREAK), "the weights are not those that were rounded"
     assert losses == pytest.approx(unbroken, abs=5e-3)  # rows are cut otherwise, which bfloat16 feels: 7e-4
-
-
-def test_fsdp_goes_on_with_what_release_0_1_0_has_saved(folder: Path, unbroken: list[float]) -> None:
-    trainer = flat_trainer()
-    assert isinstance(trainer, TorchTrainer)
-    trainer.restore(folder / "flat")
-    save_as_release_0_1_0(trainer, folder / "old")
-    assert told(world_of(2, folder, "old", "float32"), 0)[0] == pytest.approx(unbroken[SAVED_AT:], abs=BREAK)

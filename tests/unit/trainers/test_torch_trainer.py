@@ -1,7 +1,6 @@
 """Training: equal however a batch is cut, exact on resume, and nothing trained where something does not fit."""
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_forward_model, build_trainer
 from rljob_workers.trainers.base import ForwardModel, OptimizerStepResult, Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
-from rljob_workers.trainers.torch_trainer import TorchTrainer
 from tests.near import BACKWARD, FORWARD, assert_moved_alike, assert_near
 from tests.unit.trainers.rows import make_rows, make_spec, select_rows
 
@@ -61,19 +59,6 @@ def save(trainer: Trainer, folder: Path) -> None:
     tensors, description = state_files("actor", 0)
     write_blob(folder / tensors, state.tensors())
     (folder / description).write_bytes(state.description())
-
-
-def save_as_release_0_1_0(trainer: TorchTrainer, folder: Path) -> None:
-    """One file of flat buffers, whose order `layout` tells."""
-    folder.mkdir()
-    write_blob(folder / "model.safetensors", trainer.stage_weights())
-    decoder, optimizer = trainer._decoder, trainer._optimizer
-    tensors = {"optimizer.first_moment": optimizer.first_moment, "optimizer.second_moment": optimizer.second_moment}
-    if decoder.compute != torch.float32:
-        tensors["weights"] = decoder.flat
-    write_blob(folder / "state.safetensors", {**tensors, "random": torch.random.get_rng_state()})
-    values = {"optimizer.steps": optimizer.steps, "layout": decoder.layout()}
-    (folder / "state.json").write_text(json.dumps(values))
 
 
 def moments(trainer: Trainer, kind: str) -> dict[str, torch.Tensor]:
@@ -148,16 +133,15 @@ def test_training_moves_log_probs_along_the_advantages(folder: Path) -> None:
     assert float((moved * rows.advantages.values)[counted].mean()) > 0.05
 
 
-@pytest.mark.parametrize("written_by", [save, save_as_release_0_1_0])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_resume_is_bitwise(tmp_path: Path, dtype: str, written_by: Callable[[Any, Path], None]) -> None:
+def test_resume_is_bitwise(tmp_path: Path, dtype: str) -> None:
     spec = make_spec(dtype=dtype)
     write_version_0(spec, tmp_path / "v0.safetensors")
     straight, first = make_trainer(tmp_path, spec), make_trainer(tmp_path, spec)
     for seed in range(3):
         train(straight, make_rows(seed))
         train(first, make_rows(seed))
-    written_by(first, tmp_path / "checkpoint")
+    save(first, tmp_path / "checkpoint")
     second = build_trainer(spec, build_tokenizer(spec.model), SingleRank())
     second.accumulate(make_rows(99))  # a gradient that the restore must drop
     second.restore(tmp_path / "checkpoint")

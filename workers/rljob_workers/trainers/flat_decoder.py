@@ -131,10 +131,6 @@ class Decoder:
             for name, view in self._views.items()
         }
 
-    def layout(self) -> list[list[str | int]]:
-        """Names and sizes in the order of `flat`: two buffers with the same layout mean the same tensors."""
-        return [[name, *view.shape] for name, view in self._views.items()]
-
     def enable_gradients(self, flat_gradient: torch.Tensor) -> None:
         """Gradients accumulate in `flat_gradient`, laid out as `flat`."""
         start = self.flat.storage_offset()

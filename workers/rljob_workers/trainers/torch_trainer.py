@@ -14,7 +14,6 @@ from rljob_api.roles import LEADING_ROLE
 from rljob_workers.algorithms.losses import LossSums, PolicyLossConfig, TokenInputs, policy_loss
 from rljob_workers.devices import HOST, moved
 from rljob_workers.models.blob import read_weights
-from rljob_workers.models.release_0_1_0 import OldState, is_of_release_0_1_0
 from rljob_workers.models.share import WeightShare, layout_digest
 from rljob_workers.models.slices import EXP_AVG, EXP_AVG_SQ, PARAMETER, STEPS, SavedState, StateShare, StateSlice
 from rljob_workers.tensors.jagged import Jagged
@@ -122,9 +121,6 @@ def stage(decoder: Decoder, optimizer: FlatAdamW, staging: HostStaging, *, weigh
 
 def restore(folder: Path, decoder: Decoder, optimizer: FlatAdamW, rank: int) -> None:
     """Weights, moments and random state; ValueError, and nothing changed, where they are of another model."""
-    if is_of_release_0_1_0(folder):
-        _restore_release_0_1_0(folder, decoder, optimizer)
-        return
     saved = SavedState(folder, LEADING_ROLE.value)
     shapes = {name: view.shape for name, view in decoder.views_of(decoder.flat).items()}
     kinds: Mapping[str, torch.Tensor] = {EXP_AVG: optimizer.first_moment, EXP_AVG_SQ: optimizer.second_moment}
@@ -136,25 +132,9 @@ def restore(folder: Path, decoder: Decoder, optimizer: FlatAdamW, rank: int) -> 
     for kind, flat in kinds.items():
         saved.fill(kind, decoder.views_of(flat))
     optimizer.steps = saved.values[STEPS]
-    _restore_random(saved.own(rank))
-
-
-def _restore_random(own: Mapping[str, torch.Tensor]) -> None:
-    """A rank that the checkpoint does not know begins with a random state of its own."""
-    if "random" in own:
+    own = saved.own(rank)
+    if "random" in own:  # a rank that the checkpoint does not know begins with a random state of its own
         torch.random.set_rng_state(own["random"].clone())
-
-
-def _restore_release_0_1_0(folder: Path, decoder: Decoder, optimizer: FlatAdamW) -> None:
-    saved = OldState(folder)
-    saved.check({name: tuple(view.shape) for name, view in decoder.views_of(decoder.flat).items()})
-    load_weights(decoder, folder)
-    flats = {EXP_AVG: optimizer.first_moment, EXP_AVG_SQ: optimizer.second_moment, PARAMETER: decoder.flat}
-    for kind, tensors in saved.kinds().items():
-        for name, view in decoder.views_of(flats[kind]).items():
-            view.copy_(tensors[name])
-    optimizer.steps = saved.values[STEPS]
-    _restore_random({"random": saved.random})
 
 
 @dataclass(frozen=True, slots=True)

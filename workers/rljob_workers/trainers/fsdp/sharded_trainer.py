@@ -14,7 +14,6 @@ import torch
 
 from rljob_api.roles import LEADING_ROLE
 from rljob_workers.algorithms.losses import LossSums, PolicyLossConfig, TokenInputs, policy_loss
-from rljob_workers.models.release_0_1_0 import OldState, is_of_release_0_1_0
 from rljob_workers.models.slices import EXP_AVG, EXP_AVG_SQ, PARAMETER, STEPS, SavedState, StateShare, StateSlice
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import ForwardModel, OptimizerStepResult, Trainer, TrainRows, no_progress
@@ -168,9 +167,6 @@ class ShardedState:
     def restore(self, folder: Path, model: PreTrainedModel, rank: int) -> None:
         """Weights, moments and random state of a folder; ValueError, and nothing changed, where they do not fit."""
         shapes = {stored: shape for name in self._parameters for stored, shape in self._layout.shapes(name).items()}
-        if is_of_release_0_1_0(folder):
-            self._restore_old(OldState(folder), shapes, model, folder)
-            return
         saved = SavedState(folder, LEADING_ROLE.value)
         kinds = {kind: shards for kind, shards in self._kinds().items() if kind != PARAMETER or saved.has(PARAMETER)}
         for kind in kinds:
@@ -183,17 +179,6 @@ class ShardedState:
         own = saved.own(rank)
         if "random" in own:  # a rank that the checkpoint does not know begins with a random state of its own
             torch.random.set_rng_state(own["random"].clone())
-
-    def _restore_old(
-        self, saved: OldState, shapes: Mapping[str, tuple[int, ...]], model: PreTrainedModel, folder: Path
-    ) -> None:
-        """What the flat trainer of release 0.1.0 saved, on one rank whatever their number was."""
-        saved.check(shapes)
-        load_folder(model, folder)
-        for kind, tensors in saved.kinds().items():
-            for part in self._parts(self._kinds()[kind]):
-                part.values.copy_(tensors[part.name][part.place])
-        self._optimizer.steps = saved.values[STEPS]
 
     def _kinds(self) -> dict[str, Mapping[str, torch.Tensor]]:
         """Kind of state -> name in memory -> this rank's rows."""
