@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from rljob_api.status import Condition, RestartStatus, RLJobStatus, TrainingStatus
+from rljob_api.status import AcceptedStatus, Condition, RestartStatus, RLJobStatus, TrainingStatus
 from rljob_api.times import timestamp
 from rljob_operator.build import Owner, Platform, manifests
 from rljob_operator.cluster.coordinators import JobCoordinators
@@ -238,7 +238,8 @@ def test_what_a_policy_refuses_may_be_taken_later_and_is_no_fault_of_the_spec() 
 
 
 def test_a_job_that_runs_is_not_asked_for_again() -> None:
-    begun = RLJobStatus(restart=RestartStatus.model_validate({"epoch": 1, "opened": 1}))
+    restart = RestartStatus.model_validate({"epoch": 1, "opened": 1})
+    begun = RLJobStatus(restart=restart, accepted=AcceptedStatus(generation=1))
     server = Server(refuses_actor)
     Turns(server, begun, has_objects=True).turn()
     assert server.rehearsed == 0

@@ -116,15 +116,14 @@ def _resolved(job: RLJob, status: RLJobStatus | Unreadable) -> RLJob:
     if isinstance(status, Unreadable):
         return job  # nothing is done with it
     kept = status.accepted.defaults if status.accepted is not None else None
-    if kept is not None and kept.engine in tuple(EngineKind):
+    if kept is None:
+        had = None
+    elif kept.engine in tuple(EngineKind):
         head_dtype = Dtype(kept.head_dtype) if kept.head_dtype in tuple(Dtype) else None
         had = RetainedDefaults(kept.actor_fwd, EngineKind(kept.engine), head_dtype=head_dtype)
-        spec = resolve(job.spec, JobPlace.CLUSTER, had).spec
-    elif status.restart.epoch > 0:  # begun by an operator that kept none
+    else:  # an engine that only another version of the operator knows
         return as_stored(job)
-    else:
-        spec = resolve(job.spec, JobPlace.CLUSTER).spec
-    return job.model_copy(update={"spec": spec})
+    return job.model_copy(update={"spec": resolve(job.spec, JobPlace.CLUSTER, had).spec})
 
 
 def _status(raw: Json) -> RLJobStatus | Unreadable:

@@ -185,9 +185,7 @@ class SpecRehearsal:
         return self._asked.until if self._asked is not None and self._asked.refused else None
 
     def _is_accepted(self, generation: int, status: RLJobStatus) -> bool:
-        """A job that has begun without that note was begun by release 0.1.0: what it is made of was taken."""
-        has_begun = status.restart.epoch > 0
-        accepted = status.accepted.generation >= generation if status.accepted is not None else has_begun
+        accepted = status.accepted is not None and status.accepted.generation >= generation
         return accepted or terminal(status) is not None
 
     async def _ask(self, manifest: Json) -> str:

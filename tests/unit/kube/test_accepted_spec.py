@@ -38,9 +38,11 @@ def accepted(status: RLJobStatus, roles: dict[str, Any] = GPUS, **changes: Any) 
     ("status", "has_actor_fwd", "engine"),
     [
         pytest.param(RLJobStatus(), False, "SGLang", id="a new job"),
-        pytest.param(RLJobStatus(restart=BEGUN), True, "Torch", id="begun by an operator that kept nothing"),
         pytest.param(
-            RLJobStatus(restart=BEGUN, accepted=AcceptedStatus(generation=1)), True, "Torch", id="or that kept a digest"
+            RLJobStatus(restart=BEGUN, accepted=AcceptedStatus(defaults=DefaultsStatus(engine="Another"))),
+            True,
+            "Torch",
+            id="begun with an engine that only another version knows",
         ),
         pytest.param(
             RLJobStatus(
