@@ -133,7 +133,7 @@ UNTIL_BEGUN: tuple[Rule, ...] = (
         "self.checkpoint.volume.accessMode == 'ReadWriteMany'",
     ),
 )
-"""Not for a job that has begun: release 0.1.0 took it, and put all its pods on one node, where they stay."""
+"""Not for a job that has begun: one that was stored before this rule has all its pods on one node, where they stay."""
 
 
 def cluster_problems(spec: RLJobSpec, *, has_begun: bool, refused: frozenset[str] = frozenset()) -> list[str]:

@@ -3,10 +3,9 @@
     resolution = resolve(spec, Place.MACHINE, kept)     kept: what an earlier start chose; None for a new job
     resolution.spec, resolution.choices, resolution.problems
 
-A spec that says nothing means what it meant in release 0.1.0: an actorFwd, an engine of kind Torch, every role on the
-CPU, logits in the model's own type. So what was stored without these fields keeps its meaning, for an older reader,
-too. Only fields that are not given are resolved: `rljob run` keeps the result in `job.json`, the operator in
-`status.accepted`. Pure.
+By itself the model of the spec fills in an actorFwd, an engine of kind Torch, the CPU for every role, and logits in the
+model's own type: a resolved spec that is stored without these fields means that. Only fields that are not given are
+resolved: `rljob run` keeps the result in `job.json`, the operator in `status.accepted`. Pure.
 """
 
 from __future__ import annotations
@@ -57,11 +56,11 @@ class RetainedDefaults:
     devices: Mapping[Role, RoleDevices] = field(default_factory=dict)
     """Of roles that compute a model; those that are not in it are resolved."""
     head_dtype: Dtype | None = None
-    """Of logits; None: that of the model, which release 0.1.0 computed them in."""
+    """Of logits; None: that of the model."""
 
     @classmethod
     def of(cls, spec: RLJobSpec) -> RetainedDefaults:
-        """Of a job as it was stored: its defaults are resolved, or it began before there were any."""
+        """Of a job as it was stored, with its defaults resolved."""
         present = spec.roles.present()
         devices = {role: RoleDevices(present[role].gpus, present[role].share_devices_with) for role in _computing(spec)}
         return cls(PROXIMAL_ROLE in present, spec.roles.rollout.engine.kind, devices, spec.model.head_dtype)

@@ -155,9 +155,9 @@ GROWING = tuple(row for row in TABLE if row.change is Change.GROWS)
 _BY_FIELD = {row.field: row for row in TABLE}
 
 
-_WRITTEN_BY_0_1_0 = {"checkpoint.everySteps": 1}
-"""Defaults of release 0.1.0 that are others now: its API servers wrote them into every job. They count as not given,
-and the defaults of now as given, so that no job that runs gets another revision by an upgrade."""
+_NOT_GIVEN = {"checkpoint.everySteps": 1}
+"""Values that count as not given, in place of the field's default, which counts as given: stored jobs have them written
+in. No job that runs may get another revision by an upgrade, so this stays as it is."""
 
 
 def row_of(field: str) -> Row:
@@ -173,12 +173,11 @@ def row_of(field: str) -> Row:
 def revision(spec: RLJobSpec) -> str:
     """Digest of what an epoch runs with: another one means that a new epoch is due.
 
-    Only values that differ from the defaults count (from those of release 0.1.0, where it had the field), so that
-    another version changes nothing.
+    Only values that differ from the defaults (or from `_NOT_GIVEN`) count, so that another version changes nothing.
     """
     part = {field: value for field, value in given(spec) if row_of(field).change is Change.RESTART}
     values = spec.model_dump(mode="json")
-    for field, earlier in _WRITTEN_BY_0_1_0.items():
+    for field, earlier in _NOT_GIVEN.items():
         value = _value_at(values, field)
         if value == earlier:
             part.pop(field, None)

@@ -51,7 +51,7 @@ class Rule:
     sentence: str
     """Value, bound and cure; `{path.to.field}` stands for the value of a field that is set whenever the rule breaks."""
     cel: str
-    """The same rule over `self`, where the defaults of the fields that release 0.1.0 knows are filled in."""
+    """The same rule over `self`, where the API server has filled in the defaults that it writes (`generate.crd`)."""
     derived: Mapping[str, Derived] = dataclasses.field(default_factory=dict)
     """Values that the sentence names beside fields; their names have no field's spelling."""
 

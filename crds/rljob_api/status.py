@@ -255,8 +255,7 @@ class AcceptedStatus(StatusModel):
     digest: str = ""
     """Of the job's file in its ConfigMap, where the spec is read again when a later one is refused."""
     defaults: DefaultsStatus | None = None
-    """What fields that are not given mean for this job, as long as it exists. None: what they meant in release 0.1.0,
-    for a job that has begun."""
+    """What fields that are not given mean for this job, as long as it exists; None: they are resolved anew."""
 
 
 class RLJobStatus(StatusModel):

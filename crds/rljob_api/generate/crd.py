@@ -31,7 +31,7 @@ PLURAL = "rljobs"
 Schema = dict[str, Any]
 
 
-_UNKNOWN_TO_0_1_0 = frozenset(
+WITHOUT_SERVER_DEFAULT = frozenset(
     {
         "packing",
         "schedule",
@@ -54,7 +54,8 @@ _UNKNOWN_TO_0_1_0 = frozenset(
     }
 )
 """Fields whose defaults readers fill in, and the API server does not: it would write them into every job that it reads,
-and the operator of release 0.1.0, which refuses a field that it does not know, could not be gone back to."""
+and the operator of the release before, which refuses a field that it does not know, could not be gone back to. Stored
+jobs lack them since, and rules test them with `has`: none leaves this list."""
 
 
 LEFT_OPEN = frozenset({"gpus", "actorFwd"})
@@ -164,8 +165,8 @@ def _resource_schema() -> Schema:
         "description": "A disaggregated reinforcement-learning post-training job of one language model.",
         "required": ["spec"],
         VALIDATIONS: [
-            # Not for an object that has a status, which a new one cannot bring along: release 0.1.0 took a digit as the
-            # first character, and such a job must still get its condition, and go.
+            # Not for an object that has a status, which a new one cannot bring along: one that was stored before this
+            # rule may begin with a digit, and must still get its condition, and go.
             {
                 "rule": f"has(self.status) || self.metadata.name.matches('{JOB_NAME}')",
                 "message": f"metadata.name is not of the right form. {FORM_OF_NAME}",
@@ -182,7 +183,7 @@ def _resource_schema() -> Schema:
     }
 
 
-def spec_schema(undefaulted: frozenset[str] = _UNKNOWN_TO_0_1_0) -> Schema:
+def spec_schema(undefaulted: frozenset[str] = WITHOUT_SERVER_DEFAULT) -> Schema:
     """The structural schema of `spec`; the fields `undefaulted`, and what is below them, have no `default`."""
     source = RLJobSpec.model_json_schema()
     schema = _structural(source, source["$defs"], keeps_defaults=True, undefaulted=undefaulted)
@@ -299,7 +300,7 @@ def _bound(schema: Schema) -> None:
 
 
 def _written(value: object, undefaulted: frozenset[str]) -> object:
-    """A default as the API server may write it: without what release 0.1.0 would refuse, what is left open, and nulls.
+    """A default as the API server may write it: without `undefaulted`, what is left open, and nulls.
 
     A field that is not nullable would refuse a null, and a nullable one does not need it.
     """

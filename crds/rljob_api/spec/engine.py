@@ -1,7 +1,7 @@
 """The engines of a rollout (`spec.roles.rollout.engine`): inference server, flags and GPUs, and their rules.
 
-Anyone may import it. The rules refuse flags and variables that RLJob sets itself. Release 0.1.0 does not know these
-fields, so that the API server fills in no default: CEL tests with `has` for each field.
+Anyone may import it. The rules refuse flags and variables that RLJob sets itself. The API server fills in no default of
+these fields (`generate.crd`): CEL tests with `has` for each field.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Found(Enum):
     NOTHING = "nothing"
     """Or one that this version of the operator has made."""
     PROMISED = "promised"
-    """One that release 0.1.0 has made for this job, which was to go with it."""
+    """One that was made for this job to go with it, before claims stayed by default; release 0.2.0 leaves it so."""
 
 
 def claim(site: Site, found: Found) -> Manifest:
@@ -79,8 +79,8 @@ def claim(site: Site, found: Found) -> Manifest:
         cluster.ANNOTATION_RUN_OF: site.owner.uid,
         **_spec(site),
     }
-    # The digest of what was applied stays that of the claim as release 0.1.0 makes it, which leaves it alone then: by
-    # another one it would take the claim for the job's own, to go with it.
+    # The digest of what was applied stays that of the claim as it goes with its job: release 0.2.0 wrote this one, and
+    # would apply a claim with another one anew.
     metadata["annotations"] |= {**said, cluster.ANNOTATION_KEPT: digest([said, metadata.get("ownerReferences")])}
     return made
 

@@ -148,7 +148,7 @@ def test_the_crd_has_them() -> None:
     assert {rule["rule"] for rule in SCHEMA[VALIDATIONS]} >= RULES
 
 
-def test_a_job_that_release_0_1_0_began_goes_on() -> None:
+def test_a_job_that_began_before_the_rule_goes_on() -> None:
     manifest = changed(TWO_PODS)
     assert by_python(manifest, has_begun=True) == by_cel(manifest, has_begun=True) == []
 

@@ -109,8 +109,8 @@ def test_a_job_that_is_started_again_keeps_what_it_began_with(changes: dict[str,
     assert roles_of(again) == roles_of(Resolution(stored))
 
 
-def test_a_job_of_release_0_1_0_keeps_its_roles_its_engine_and_its_revision() -> None:
-    """Its API server had written an actorFwd and every `gpus`; nobody had heard of engines."""
+def test_a_stored_job_keeps_its_roles_its_engine_and_its_revision() -> None:
+    """An actorFwd and every `gpus` are written in; the engine's kind is not."""
     given = {"replicas": 1, "gpus": 0, "threads": 1}
     old = spec_of({"spec.roles": dict.fromkeys(("actor", "actorFwd", "reference"), given) | {"rollout": {"gpus": 1}}})
     kept = resolve(old, JobPlace.CLUSTER, RetainedDefaults.of(old))

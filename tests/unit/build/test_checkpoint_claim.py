@@ -47,15 +47,15 @@ def test_it_says_whose_it_is_and_what_is_on_it() -> None:
     assert read_kept_spec(notes[cluster.ANNOTATION_SPEC]) == quickstart().spec
 
 
-def test_a_promised_one_is_the_claim_of_release_0_1_0_to_the_byte() -> None:
+def test_a_promised_one_is_the_claim_of_release_0_2_0_to_the_byte() -> None:
     """So that neither an upgrade nor a rollback writes to it."""
     promised = claim(quickstart(), Found.PROMISED)
     assert not set(NAMES) & set(promised["metadata"]["annotations"])
     assert promised["metadata"]["annotations"][cluster.ANNOTATION_APPLIED] == "10af63257159b9f3"
 
 
-def test_release_0_1_0_leaves_one_that_stays_alone() -> None:
-    """It goes by the digest of what it would apply itself, and takes over what has another."""
+def test_one_that_stays_has_the_digest_of_one_that_goes() -> None:
+    """As release 0.2.0 wrote it: an operator goes by the digest of what it would apply itself."""
     stays, promised = claim(quickstart()), claim(quickstart(), Found.PROMISED)
     assert _note(stays, cluster.ANNOTATION_APPLIED) == _note(promised, cluster.ANNOTATION_APPLIED)
 

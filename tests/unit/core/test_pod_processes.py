@@ -1,4 +1,4 @@
-"""The processes of a pod in the status: its engines, and the first of them as release 0.1.0 names it."""
+"""The processes of a pod in the status: its engines, and the process id of engine 0 apart."""
 
 import pytest
 

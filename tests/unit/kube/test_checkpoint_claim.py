@@ -232,7 +232,7 @@ def test_what_is_kept_for_a_job(recorded: str, expected: Kept) -> None:
 @pytest.mark.parametrize(
     ("on_delete", "there", "uid", "expected"),
     [
-        pytest.param(None, Found.PROMISED, UID, Found.PROMISED, id="as release 0.1.0 made it"),
+        pytest.param(None, Found.PROMISED, UID, Found.PROMISED, id="as release 0.2.0 left it"),
         pytest.param("Retain", Found.PROMISED, UID, Found.NOTHING, id="the spec says what becomes of it"),
         pytest.param(None, Found.PROMISED, "u2", Found.NOTHING, id="of an earlier job"),
         pytest.param(None, Found.NOTHING, UID, Found.NOTHING, id="as this version makes it"),

@@ -20,7 +20,7 @@ OPERATIONS = Path(__file__).parents[3] / "docs/operations.md"
 
 
 def test_a_run_goes_on_under_another_name(tmp_path: Path) -> None:
-    """Release 0.1.0 took names that begin with a digit: its folders are gone on with."""
+    """The folder of a job whose name is not taken any more is gone on with."""
     before = json.loads(RLJob.model_validate(changed({})).model_dump_json(by_alias=True))
     before["metadata"]["name"] = "7b-math"
     (tmp_path / "job.json").write_text(json.dumps(before))
