@@ -23,7 +23,6 @@ from rljob_api.spec import RLJobSpec
 from rljob_api.spec.restart import loading_seconds, standstill_seconds
 from rljob_workers import pipeline
 from rljob_workers.data import build_prompt_source
-from rljob_workers.data.prompts import RecentPrompts
 from rljob_workers.dcs.checkpoints.store import build_checkpoint_store
 from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.dcs.membership.session import RankSession
@@ -174,11 +173,10 @@ def _serve_tickets(rank: _Rank, engine: RankEngine, found: IdleEngine) -> None:
         tokenizer = build_tokenizer(spec.model)
         source = build_prompt_source(spec.data, tokenizer)
         reward = build_reward(spec.rollout.reward, spec.data, source)
-    prompts = RecentPrompts(source)
     wake = threading.Event()
     work = GroupsInWork(
         engine,
-        GenerateStage(_generate_config(spec, found.max_tokens), engine.client, prompts),
+        GenerateStage(_generate_config(spec, found.max_tokens), engine.client),
         ScoreStage(_scoring(rank, reward), text_decoder(tokenizer, skip_special_tokens=True)),
         rank.timeline,
         wake=wake.set,
@@ -194,7 +192,7 @@ def _serve_tickets(rank: _Rank, engine: RankEngine, found: IdleEngine) -> None:
         prompts_per_request=engine.client.prompts_per_request,
     )
     limit = PromptLimit.of(spec.rollout.max_prompt_tokens, found.max_tokens)
-    fitting = FittingPrompts(rank.queue, prompts, limit, rank.session.counters)
+    fitting = FittingPrompts(rank.queue, source, limit, rank.session.counters)
     with closing(build_receiver(rank.context, rank.session)) as receiver:
         proof = WeightProof(engine, bound_of(spec, engine.client.capabilities))
         follower = WeightFollower(

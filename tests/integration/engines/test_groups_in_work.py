@@ -17,10 +17,10 @@ import pytest
 from rljob_api.names import Lineage, RolloutId, WeightVersion
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
-from rljob_workers.data.prompts import Prompt, PromptSource
+from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import EngineTimeout
 from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient
-from rljob_workers.rollout.admission import AdmissionLimits, tickets_to_claim
+from rljob_workers.rollout.admission import AdmissionLimits, PromptedTicket, tickets_to_claim
 from rljob_workers.rollout.groups import GenerateConfig, GeneratedGroup, GenerateStage, GroupsInWork
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
@@ -37,16 +37,6 @@ class OneByOne(TorchEngineClient):
     """The same server, asked for each sample alone."""
 
     prompts_per_request = 1
-
-
-class Prompts(PromptSource):
-    """Prompt i is a token."""
-
-    def __len__(self) -> int:
-        return 1000
-
-    def at(self, index: int) -> Prompt:
-        return Prompt(index, f"p{index}", (1 + index % 9,), label=None)
 
 
 class Scores:
@@ -85,7 +75,7 @@ def opened(
         config = GenerateConfig(0, 4, 1.0, 1.0, 0, 24, 1024, ())
         work = GroupsInWork(
             engine,
-            GenerateStage(config, engine.client, Prompts()),
+            GenerateStage(config, engine.client),
             scores,  # type: ignore[arg-type]  # a stage without rewards
             timeline,
             wake=wake.set,
@@ -102,8 +92,10 @@ def opened(
             engine.call(engine.client.abort_all())
 
 
-def make_ticket(number: int) -> Ticket:
-    return Ticket(number, RolloutId(0), group=number, attempt=0, prompt_index=number, alone=False)
+def make_ticket(number: int) -> PromptedTicket:
+    """Its prompt is a token."""
+    ticket = Ticket(number, RolloutId(0), group=number, attempt=0, prompt_index=number, alone=False)
+    return PromptedTicket(ticket, Prompt(number, f"p{number}", (1 + number % 9,), label=None))
 
 
 @pytest.mark.parametrize("kind", [TorchEngineClient, OneByOne])

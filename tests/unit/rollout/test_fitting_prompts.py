@@ -22,11 +22,13 @@ class Lengths(PromptSource):
 
     def __init__(self, lengths: list[int]) -> None:
         self._lengths = lengths
+        self.asked: list[int] = []
 
     def __len__(self) -> int:
         return len(self._lengths)
 
     def at(self, index: int) -> Prompt:
+        self.asked.append(index)
         return Prompt(index, "", (0,) * self._lengths[index % len(self)], None)
 
 
@@ -58,8 +60,10 @@ def test_every_prompt_fits_and_none_that_does_is_left_out(lengths: list[int], co
     counters: dict[str, float] = {}
     queue, source = Cursor(count), Lengths(lengths)
     fitting = FittingPrompts(queue, source, LIMIT, counters).of(list(tickets(count)))
-    assert [(ticket.group, ticket.attempt) for ticket in fitting] == [(group, 2) for group in range(count)]
-    kept = {ticket.prompt_index for ticket in fitting}
+    assert sorted(source.asked) == list(range(queue.next)), "each prompt is made once"
+    assert [(each.ticket.group, each.ticket.attempt) for each in fitting] == [(group, 2) for group in range(count)]
+    assert all(each.prompt == source.at(each.ticket.prompt_index) for each in fitting)
+    kept = {each.prompt.index for each in fitting}
     assert kept == {index for index in range(queue.next) if len(source.at(index).token_ids) <= 5}
     assert counters.get(PASSED_OVER, 0) == queue.next - count
 
@@ -68,7 +72,7 @@ def test_a_ticket_that_came_back_is_left_out() -> None:
     queue = Cursor(2)
     queue.loses = True
     fitting = FittingPrompts(queue, Lengths([9, 1]), LIMIT, {}).of(list(tickets(2)))
-    assert [ticket.group for ticket in fitting] == [1]
+    assert [each.ticket.group for each in fitting] == [1]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from rljob_api.names import RolloutId
 from rljob_api.wire.identity import WeightId
-from rljob_workers.data.prompts import Prompt, PromptSource
+from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import (
     EngineEmptied,
     EngineGone,
@@ -19,6 +19,7 @@ from rljob_workers.engines.base import (
     SamplingParams,
     VersionSpan,
 )
+from rljob_workers.rollout.admission import PromptedTicket
 from rljob_workers.rollout.groups import GenerateConfig, GeneratedGroup, GenerateStage, sampling_seed
 from rljob_workers.transfer_queue.types import Ticket
 from tests.unit.rollout.fake_engine import FakeEngine
@@ -37,14 +38,10 @@ CONFIG = GenerateConfig(
 TICKET = Ticket(id=11, rollout_id=RolloutId(3), group=2, attempt=0, prompt_index=4, alone=False)
 
 
-class CountingSource(PromptSource):
+def prompted(ticket: Ticket) -> PromptedTicket:
     """Prompt i has i tokens, all of them i."""
-
-    def __len__(self) -> int:
-        return 100
-
-    def at(self, index: int) -> Prompt:
-        return Prompt(index, f"p{index}", (index,) * index, label=f"l{index}")
+    index = ticket.prompt_index
+    return PromptedTicket(ticket, Prompt(index, f"p{index}", (index,) * index, label=f"l{index}"))
 
 
 class SwappedOnceEngine(FakeEngine):
@@ -113,9 +110,9 @@ class Counts:
 def generated(
     tickets: Sequence[Ticket], engine: SwappedOnceEngine | None = None, counts: Counts | None = None
 ) -> list[GeneratedGroup]:
-    stage = GenerateStage(CONFIG, engine or SwappedOnceEngine(), CountingSource())
+    stage = GenerateStage(CONFIG, engine or SwappedOnceEngine())
     counts = counts or Counts()
-    return asyncio.run(stage.run(tickets, counts.tokens.append, counts.samples.append))
+    return asyncio.run(stage.run([prompted(ticket) for ticket in tickets], counts.tokens.append, counts.samples.append))
 
 
 def test_the_seed_of_a_group_never_changes() -> None:

@@ -12,7 +12,6 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import xxhash
@@ -42,27 +41,6 @@ class PromptSource(ABC):
     @abstractmethod
     def at(self, index: int) -> Prompt:
         """The prompt at position `index` >= 0; each pass over the data has an order of its own."""
-
-
-KEPT = 1024
-"""More than a replica asks for before it generates for the first of them."""
-
-
-class RecentPrompts(PromptSource):
-    """The same stream as that of `source`."""
-
-    def __init__(self, source: PromptSource) -> None:
-        """Reads nothing yet."""
-        self._source = source
-        self._at = lru_cache(KEPT)(source.at)
-
-    def __len__(self) -> int:
-        """See `PromptSource`."""
-        return len(self._source)
-
-    def at(self, index: int) -> Prompt:
-        """See `PromptSource.at`."""
-        return self._at(index)
 
 
 ChatMessages = Sequence[Mapping[str, str]]

@@ -124,6 +124,14 @@ class PassingOver(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class PromptedTicket:
+    """A ticket and the prompt that its group is generated for."""
+
+    ticket: Ticket
+    prompt: Prompt
+
+
 class FittingPrompts:
     """Exchanges prompts until all fit."""
 
@@ -137,14 +145,14 @@ class FittingPrompts:
         self._counters = counters
         self._in_a_row = 0
 
-    def of(self, tickets: Sequence[Ticket]) -> list[Ticket]:
+    def of(self, tickets: Sequence[Ticket]) -> list[PromptedTicket]:
         """The tickets with prompts that fit; without those that came back meanwhile.
 
         Raises ValueError where nothing fits.
         """
         return [fitting for ticket in tickets if (fitting := self._exchanged(ticket)) is not None]
 
-    def _exchanged(self, ticket: Ticket) -> Ticket | None:
+    def _exchanged(self, ticket: Ticket) -> PromptedTicket | None:
         while len((prompt := self._source.at(ticket.prompt_index)).token_ids) > self._limit.tokens:
             self._count(prompt)
             try:
@@ -152,7 +160,7 @@ class FittingPrompts:
             except TicketLost:
                 return None
         self._in_a_row = 0
-        return ticket
+        return PromptedTicket(ticket, prompt)
 
     def _count(self, prompt: Prompt) -> None:
         limit, length = self._limit, len(prompt.token_ids)

@@ -19,7 +19,7 @@ import xxhash
 
 from rljob_api.wire.identity import WeightId
 from rljob_workers import pipeline
-from rljob_workers.data.prompts import Prompt, PromptSource
+from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import (
     FINISH_CODES,
     Engine,
@@ -33,6 +33,7 @@ from rljob_workers.engines.base import (
 )
 from rljob_workers.models.tokenizers import TextDecoder
 from rljob_workers.rewards.base import Answer, Score
+from rljob_workers.rollout.admission import PromptedTicket
 from rljob_workers.rollout.engine_access import RankEngine, watched
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.jagged import Jagged
@@ -73,23 +74,21 @@ def sampling_seed(job_seed: int, ticket: Ticket) -> int:
 class GenerateStage:
     """Generates the groups of tickets."""
 
-    def __init__(self, config: GenerateConfig, engine: Engine, source: PromptSource) -> None:
+    def __init__(self, config: GenerateConfig, engine: Engine) -> None:
         """The parts come from their factories; nothing is opened here."""
         self._config = config
         self._engine = engine
-        self._source = source
 
     async def run(
-        self, tickets: Sequence[Ticket], on_tokens: Callable[[int], None], on_samples: Callable[[int], None]
+        self, tickets: Sequence[PromptedTicket], on_tokens: Callable[[int], None], on_samples: Callable[[int], None]
     ) -> list[GeneratedGroup]:
         """All samples of all tickets: one request where the engine takes many prompts, else one for each sample.
 
         Both functions are called in the engine's event loop, with how many more tokens, or samples, are made.
         Raises EngineError (nothing of it counts). Prompts leave room for a response: others are passed over before.
         """
-        prompts = [self._source.at(ticket.prompt_index) for ticket in tickets]
-        params = [self._params(ticket, prompt) for ticket, prompt in zip(tickets, prompts, strict=True)]
-        ids = [prompt.token_ids for prompt in prompts]
+        params = [self._params(each.ticket, each.prompt) for each in tickets]
+        ids = [each.prompt.token_ids for each in tickets]
         if self._engine.prompts_per_request is None:
             generations = await self._engine.generate(ids, params, progress=on_tokens)
             on_samples(sum(one.num_samples for one in params))
@@ -97,7 +96,8 @@ class GenerateStage:
             generations = await self._one_by_one(ids, params, on_tokens, on_samples)
         if any(sample.finish_reason is FinishReason.ABORT for one in generations for sample in one.samples):
             raise EngineEmptied("the samples were aborted at the engine: they are no answers")
-        return [GeneratedGroup(*parts) for parts in zip(tickets, prompts, generations, strict=True)]
+        pairs = zip(tickets, generations, strict=True)
+        return [GeneratedGroup(each.ticket, each.prompt, generation) for each, generation in pairs]
 
     async def _one_by_one(
         self,
@@ -251,7 +251,7 @@ class Ended(NamedTuple):
 class _Request:
     """Tickets that are generated together."""
 
-    tickets: list[Ticket]
+    tickets: list[PromptedTicket]
     in_flight: int
     """Samples that the engine has, or will be sent at once. Changed in the engine's event loop alone."""
 
@@ -295,9 +295,9 @@ class GroupsInWork:
     @property
     def tickets(self) -> list[Ticket]:
         """All that are generated or scored."""
-        return [ticket for request in self._running.values() for ticket in request.tickets]
+        return [each.ticket for request in self._running.values() for each in request.tickets]
 
-    def begin(self, tickets: Sequence[Ticket], samples_per_ticket: int) -> None:
+    def begin(self, tickets: Sequence[PromptedTicket], samples_per_ticket: int) -> None:
         """Starts the work on tickets that are generated together."""
         request = _Request(list(tickets), len(tickets) * samples_per_ticket)
         future = self._engine.begin(self._work(request))
@@ -307,7 +307,7 @@ class GroupsInWork:
     def collect(self) -> list[Ended]:
         """What has ended since the last call."""
         done = [future for future in self._running if future.done()]
-        return [Ended(self._running.pop(future).tickets, future) for future in done]
+        return [Ended([each.ticket for each in self._running.pop(future).tickets], future) for future in done]
 
     def close(self) -> None:
         """Gives up all work. Scores that are waited for are not: their threads end with the process."""
@@ -316,7 +316,7 @@ class GroupsInWork:
         self._scorers.shutdown(wait=False, cancel_futures=True)
 
     async def _work(self, request: _Request) -> Outcomes:
-        first = request.tickets[0]
+        first = request.tickets[0].ticket
         try:
             with self._timeline.span("generate", row=2 + first.group, r=first.rollout_id, groups=len(request.tickets)):
                 groups = await self._generated(request)
@@ -326,6 +326,7 @@ class GroupsInWork:
 
     async def _generated(self, request: _Request) -> list[GeneratedGroup]:
         """Raises EngineStandsStill when the engine has been stalled for too long."""
+        tickets = [each.ticket for each in request.tickets]
 
         def on_samples(num_samples: int) -> None:
             request.in_flight -= num_samples
@@ -333,12 +334,12 @@ class GroupsInWork:
 
         def look() -> None:
             if (stalled := self._engine.progress.look()) > self._limit:
-                names = ", ".join(f"{ticket.rollout_id}.{ticket.group}" for ticket in request.tickets)
+                names = ", ".join(f"{ticket.rollout_id}.{ticket.group}" for ticket in tickets)
                 raise EngineStandsStill(
                     f"the engine has made no token for {stalled:.0f} s; it had groups {names}",
                     found_at=time.monotonic(),
                 )
 
-        with self._engine.progress.request(request.tickets) as on_tokens:
+        with self._engine.progress.request(tickets) as on_tokens:
             work = self._generate.run(request.tickets, on_tokens, on_samples)
             return await watched(work, look, every=LOOKS_SECONDS)

@@ -18,7 +18,7 @@ from rljob_workers.dcs.membership.counters import WITHHELD_SECONDS
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.engines.base import EngineError, EngineGone, EngineRefused, EngineStandsStill
 from rljob_workers.rank_loop import TURN_SECONDS, LostTime
-from rljob_workers.rollout.admission import FittingPrompts, RolloutShape, limits_of, tickets_to_claim
+from rljob_workers.rollout.admission import FittingPrompts, PromptedTicket, RolloutShape, limits_of, tickets_to_claim
 from rljob_workers.rollout.engine_access import RankEngine
 from rljob_workers.rollout.engine_sync import WeightFollower
 from rljob_workers.rollout.groups import GroupsInWork, Outcomes, Unscored
@@ -148,7 +148,7 @@ class RolloutLoop:
 
     def _begin(self, tickets: Sequence[Ticket]) -> None:
         for request in requests_of(self._fitting.of(tickets), self._limits.tickets_per_request):
-            self._begun |= dict.fromkeys((ticket.id for ticket in request), self._proof.num_voided)
+            self._begun |= dict.fromkeys((each.ticket.id for each in request), self._proof.num_voided)
             self._work.begin(request, self._limits.samples_per_ticket)
 
     def _withheld(self, reason: Withheld) -> None:
@@ -254,7 +254,7 @@ class RolloutLoop:
         self._work.close()
 
 
-def requests_of(tickets: list[Ticket], tickets_per_request: int) -> list[list[Ticket]]:
+def requests_of(tickets: list[PromptedTicket], tickets_per_request: int) -> list[list[PromptedTicket]]:
     """The tickets, in order, by the requests that they are generated in."""
     starts = range(0, len(tickets), tickets_per_request)
     return [tickets[start : start + tickets_per_request] for start in starts]
