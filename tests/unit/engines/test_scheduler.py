@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rljob_workers.engines.base import VersionSpan
 from rljob_workers.engines.torch_engine.decoder import Decoder
-from rljob_workers.engines.torch_engine.requests import BadRequest, Batch, FinishReason, NotServing, Span, StepFailed
+from rljob_workers.engines.torch_engine.requests import BadRequest, Batch, EndReason, NotServing, StepFailed
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
 from tests.near import FORWARD, LOGITS, assert_log_probs_near
 from tests.unit.engines.tiny_models import (
@@ -109,9 +110,9 @@ def test_ends_at_a_stop_token_or_at_the_limit() -> None:
     reasons = batch.reasons.tolist()
     for row, reason in zip(outputs(batch), reasons, strict=True):
         assert not stop & set(row[:-1])
-        assert (reason == FinishReason.STOP) == (row[-1] in stop)
-        assert reason == FinishReason.STOP or len(row) == 12
-    assert set(reasons) == {FinishReason.STOP, FinishReason.LENGTH}
+        assert (reason == EndReason.STOP) == (row[-1] in stop)
+        assert reason == EndReason.STOP or len(row) == 12
+    assert set(reasons) == {EndReason.STOP, EndReason.LENGTH}
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ def test_retracted_samples_go_on_as_a_fresh_prefill_under_the_new_weights() -> N
     for index, group in enumerate(batch.groups):
         for row in range(batch.first_rows[index], batch.first_rows[index + 1]):
             cut = drawn[row]
-            assert spans[row] == [Span(FIRST, 0, cut), Span(SECOND, cut, len(rows[row]))]
+            assert spans[row] == [VersionSpan(FIRST, 0, cut), VersionSpan(SECOND, cut, len(rows[row]))]
             old, new = hf_log_probs(QWEN, group.prompt, rows[row]), hf_log_probs(other, group.prompt, rows[row])
             found = torch.from_numpy(batch.log_probs[row, : len(rows[row])])
             assert_log_probs_near(found, torch.cat([old[:cut], new[cut:]]))
@@ -190,7 +191,7 @@ def test_weights_in_place_keep_the_cache_and_mark_the_tokens() -> None:
     _, weights = weights_of(make_model("qwen3", seed=9))
     scheduler.install_in_place(weights, SECOND)
     run(scheduler)
-    assert batch.spans() == [[Span(FIRST, 0, 4), Span(SECOND, 4, 12)]]
+    assert batch.spans() == [[VersionSpan(FIRST, 0, 4), VersionSpan(SECOND, 4, 12)]]
     fresh = hf_log_probs(make_model("qwen3", seed=9), [1, 2, 3], outputs(batch)[0])
     assert not torch.allclose(torch.from_numpy(batch.log_probs[0])[5:], fresh[5:], atol=10 * FORWARD * LOGITS)
 
@@ -205,7 +206,7 @@ def test_abort_keeps_what_was_drawn_and_spares_the_others() -> None:
     assert scheduler.abort(lambda group: group.rid == "doomed") == 1
     assert doomed.is_done
     assert sorted(doomed.lengths.tolist()) == [0, 0, 0, 4, 4, 4, 4, 4]
-    assert set(doomed.reasons.tolist()) == {FinishReason.ABORT}
+    assert set(doomed.reasons.tolist()) == {EndReason.ABORT}
     run(scheduler)
     assert spared.lengths.tolist() == [6, 6]
     assert_log_probs(QWEN, spared)

@@ -10,7 +10,7 @@ import pytest
 from rljob_api.spec.simulation import SimulatedCost
 from rljob_workers.engines.sim.server import SimScheduler
 from rljob_workers.engines.torch_engine.continuous_batching import Room
-from rljob_workers.engines.torch_engine.requests import Batch, FinishReason, PauseMode
+from rljob_workers.engines.torch_engine.requests import Batch, EndReason, PauseMode
 from rljob_workers.simulation.pace import SimulatedPace
 from rljob_workers.simulation.policy import Words, fingerprint, log_probs, places, version_0
 from tests.unit.engines.tiny_models import FIRST, SECOND, make_batch, make_group, outputs, run
@@ -76,7 +76,7 @@ def test_a_stop_token_ends_a_sample() -> None:
     batch = make_batch(make_group([1], max_new_tokens=30, stop_token_ids=frozenset({stop})))
     run(make(), batch)
     assert outputs(batch)[0] == outputs(whole)[0][: outputs(whole)[0].index(stop) + 1]
-    assert batch.reasons.tolist() == [FinishReason.STOP]
+    assert batch.reasons.tolist() == [EndReason.STOP]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_aborted_samples_keep_their_tokens_and_others_go_on() -> None:
     while scheduler.has_work:
         scheduler.step()
     assert [len(outputs(batch)[0]) for batch in batches] == [2, 9]
-    assert batches[0].reasons.tolist() == [FinishReason.ABORT]
+    assert batches[0].reasons.tolist() == [EndReason.ABORT]
     alone: Batch = make_batch(groups[1])
     run(make(), alone)
     assert outputs(batches[1]) == outputs(alone)

@@ -20,8 +20,8 @@ import numpy.typing as npt
 from rljob_workers.engines.torch_engine.requests import (
     BadRequest,
     Batch,
+    EndReason,
     EngineFault,
-    FinishReason,
     IntArray,
     NotServing,
     PauseMode,
@@ -247,7 +247,7 @@ class ContinuousBatching(ABC, Generic[Weights]):
         self._waiting = deque(one for one in self._waiting if (one.batch, one.group_index) not in chosen)
         pairs = zip(self._slots.ints("batch").tolist(), self._slots.ints("group").tolist(), strict=True)
         ended = np.array([pair in chosen for pair in pairs], dtype=np.bool_)
-        self._finish(ended, np.full(self._slots.count, FinishReason.ABORT, dtype=np.int64))
+        self._finish(ended, np.full(self._slots.count, EndReason.ABORT, dtype=np.int64))
         self._forget_done()
         return len(chosen)
 
@@ -386,7 +386,7 @@ class ContinuousBatching(ABC, Generic[Weights]):
         ended = np.zeros(self._slots.count, dtype=np.bool_)
         ended[start:] = is_stop | is_full
         reasons = np.zeros(self._slots.count, dtype=np.int64)
-        reasons[start:] = np.where(is_stop, FinishReason.STOP, FinishReason.LENGTH)
+        reasons[start:] = np.where(is_stop, EndReason.STOP, EndReason.LENGTH)
         self._finish(ended, reasons)
 
     def _finish(self, ended: npt.NDArray[np.bool_], reasons: IntArray) -> None:

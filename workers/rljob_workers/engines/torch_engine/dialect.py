@@ -18,14 +18,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.identity import WeightId
+from rljob_workers.engines.base import VersionSpan
 from rljob_workers.engines.torch_engine.requests import (
     FINISH_WORDS,
     BadRequest,
     Batch,
-    FinishReason,
+    EndReason,
     PauseMode,
     PromptGroup,
-    Span,
 )
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -221,14 +221,14 @@ def _render_sample(
     batch: Batch,
     group: PromptGroup,
     row: int,
-    spans: list[Span],
+    spans: list[VersionSpan],
     length: int,
     codec: TextCodec,
 ) -> dict[str, Any]:
     tokens = batch.tokens[row, :length].tolist()
     meta: dict[str, Any] = {
         "id": group.rid,
-        "finish_reason": _finish_reason(FinishReason(int(batch.reasons[row])), group, tokens),
+        "finish_reason": _finish_reason(EndReason(int(batch.reasons[row])), group, tokens),
         "prompt_tokens": len(group.prompt),
         "completion_tokens": length,
         "cached_tokens": 0,
@@ -242,17 +242,17 @@ def _render_sample(
     return {"text": codec.decode(tokens), "output_ids": tokens, "meta_info": meta}
 
 
-def _finish_reason(reason: FinishReason, group: PromptGroup, tokens: list[int]) -> dict[str, Any]:
+def _finish_reason(reason: EndReason, group: PromptGroup, tokens: list[int]) -> dict[str, Any]:
     match reason:
-        case FinishReason.STOP:
+        case EndReason.STOP:
             return {"type": "stop", "matched": tokens[-1]}
-        case FinishReason.LENGTH:
+        case EndReason.LENGTH:
             return {"type": "length", "length": group.max_new_tokens}
-        case FinishReason.ABORT:
+        case EndReason.ABORT:
             return {"type": "abort", "message": "Aborted by /abort_request, /pause_generation or a closed connection."}
 
 
-def _render_span(span: Span) -> dict[str, int]:
+def _render_span(span: VersionSpan) -> dict[str, int]:
     return {"lineage": span.weight.lineage, "version": span.weight.version, "start": span.start, "end": span.end}
 
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from rljob_workers.engines.base import VersionSpan
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -46,7 +48,7 @@ class StepFailed(EngineFault):
 IntArray = npt.NDArray[np.int64]
 
 
-class FinishReason(IntEnum):
+class EndReason(IntEnum):
     """Why a sample ended; the order is that of `FINISH_WORDS`."""
 
     STOP = 0
@@ -103,15 +105,6 @@ class _WeightMark:
     starts: IntArray
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Tokens [start, end) of an output were drawn under `weight`."""
-
-    weight: WeightId
-    start: int
-    end: int
-
-
 class Batch:
     """One HTTP request: groups in order, a row per sample."""
 
@@ -126,7 +119,7 @@ class Batch:
         self.tokens = np.empty((self.num_rows, width), dtype=np.int32)
         self.log_probs = np.empty((self.num_rows, width), dtype=np.float32)
         self.lengths = np.zeros(self.num_rows, dtype=np.int64)
-        self.reasons = np.full(self.num_rows, FinishReason.ABORT, dtype=np.int64)
+        self.reasons = np.full(self.num_rows, EndReason.ABORT, dtype=np.int64)
         self.error: EngineFault | None = None
         self._marks: list[_WeightMark] = []
         self._num_open = self.num_rows
@@ -172,7 +165,7 @@ class Batch:
         weights = {mark.weight for mark in self._marks}
         return weights.pop() if len(weights) == 1 else None
 
-    def spans(self) -> list[list[Span]]:
+    def spans(self) -> list[list[VersionSpan]]:
         """Per row, in order and without gaps."""
         begins: list[list[tuple[WeightId, int]]] = [[] for _ in range(self.num_rows)]
         for mark in self._marks:
@@ -190,8 +183,8 @@ class Batch:
             self._on_done(self)
 
 
-def _spans_of(begins: list[tuple[WeightId, int]], length: int) -> list[Span]:
+def _spans_of(begins: list[tuple[WeightId, int]], length: int) -> list[VersionSpan]:
     if not begins:
         return []  # it was ended before its first token
     ends = [start for _, start in begins[1:]] + [length]
-    return [Span(weight, start, end) for (weight, start), end in zip(begins, ends, strict=True) if end > start]
+    return [VersionSpan(weight, start, end) for (weight, start), end in zip(begins, ends, strict=True) if end > start]

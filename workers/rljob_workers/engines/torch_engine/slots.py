@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from rljob_workers.engines.torch_engine.requests import IntArray, PromptGroup
 
 
-_Slots = npt.NDArray[np.int64]
-
-
 _SLACK_TOKENS = 32
 """Lengths that differ by less share a run: a kernel call costs about as much as reading so many tokens."""
 
@@ -44,11 +41,11 @@ class Run:
 class Moves:
     """Slots `sources` go to `targets`, all at once."""
 
-    sources: _Slots
-    targets: _Slots
+    sources: IntArray
+    targets: IntArray
 
 
-def plan_runs(lengths: _Slots) -> list[Run]:
+def plan_runs(lengths: IntArray) -> list[Run]:
     """Cuts slots in their order into runs; a run's lengths differ by at most a quarter of the longest, or the slack."""
     if lengths.size == 0:
         return []
@@ -65,14 +62,14 @@ def plan_runs(lengths: _Slots) -> list[Run]:
     return runs
 
 
-def needs_sorting(runs: list[Run], lengths: _Slots) -> bool:
+def needs_sorting(runs: list[Run], lengths: IntArray) -> bool:
     """True when there are many runs and an order by length would have fewer."""
     if len(runs) <= _MAX_RUNS:
         return False
     return len(plan_runs(np.sort(lengths)[::-1])) < len(runs)
 
 
-def plan_sorting(lengths: _Slots) -> Moves:
+def plan_sorting(lengths: IntArray) -> Moves:
     """Longest first."""
     order = np.argsort(-lengths, kind="stable")
     targets = np.arange(lengths.size)
@@ -98,7 +95,7 @@ def plan_compaction(runs: list[Run], live: npt.NDArray[np.bool_]) -> Moves:
     return Moves(np.concatenate(sources), np.concatenate(targets))
 
 
-def shrink_runs(runs: list[Run], live: npt.NDArray[np.bool_], lengths_after: _Slots) -> list[Run]:
+def shrink_runs(runs: list[Run], live: npt.NDArray[np.bool_], lengths_after: IntArray) -> list[Run]:
     """The runs after `plan_compaction`; `lengths_after` are in the new order."""
     shrunk, start = [], 0
     for run in runs:
@@ -109,7 +106,7 @@ def shrink_runs(runs: list[Run], live: npt.NDArray[np.bool_], lengths_after: _Sl
     return shrunk
 
 
-def _run(lengths: _Slots, start: int, stop: int) -> Run:
+def _run(lengths: IntArray, start: int, stop: int) -> Run:
     part = lengths[start:stop]
     return Run(start, stop, bool(part.min() == part.max()))
 
