@@ -51,52 +51,95 @@ AT_ONCE_SECONDS = 1
 _log = logging.getLogger(__name__)
 
 
-class PodActions:
-    """Of one job; all of them may be done twice."""
+@dataclass(frozen=True, slots=True)
+class ActionContext:
+    """Where the actions of a turn take place."""
 
-    def __init__(self, api: Api, key: JobKey) -> None:
+    job: RLJob
+    status: RLJobStatus
+    """As it was persisted in this turn."""
+    pods: Sequence[PodView]
+    members: Mapping[PodKey, PodView]
+    coordinator: JobCoordinator | None
+    told: list[Event] = field(default_factory=list)
+    """What came of actions and is to be reported."""
+
+    def member(self, pod: PodKey, life: str) -> PodView | None:
+        """The pod that has this life of a member; None where another has taken its place."""
+        view = self.members.get(pod)
+        return view if view is not None and life_of(view) == life else None
+
+
+class Actions:
+    """Carries out those of one job; all of them may be done twice."""
+
+    def __init__(self, api: Api, key: JobKey, uid: str) -> None:
         self._api = api
         self._key = key
-        self._buried = frozenset[str]()
-        """Uids of pods that were let go of and not yet seen to be gone."""
+        self._uid = uid
+        self._released = frozenset[str]()
+        """Uids of lost pods that were deleted by force and are not yet seen to be gone."""
         self._beside = frozenset[str]()
-        """Uids of pods that were there at a burial and have not been made anew for it."""
+        """Uids of pods that were there at such a deletion and have not been made anew for it."""
+
+    async def carry_out(self, action: Action, scene: ActionContext) -> None:
+        """One action; raises what the API server or the coordinator answered."""
+        match action:
+            case RaiseEpoch():
+                await self._raise_epoch(action, scene)
+            case SetDesired(desired):
+                if scene.coordinator is not None:
+                    await scene.coordinator.link.set_desired(desired)
+                    failpoint("operator.after_write")
+            case AcknowledgeFailures(ids):
+                if scene.coordinator is not None:
+                    await scene.coordinator.link.acknowledge(ids)
+                    failpoint("operator.after_write")
+            case CreatePod(pod):
+                await self._make_way(scene, pod)
+            case KillPod(pod, life):
+                if view := scene.member(pod, life):
+                    await self.delete(view)
+            case MarkForDeletion(pod, life):
+                if view := scene.member(pod, life):
+                    await self._annotate(view, MARKED)
+            case KeepPod(pod, life):
+                if view := scene.member(pod, life):
+                    await self._annotate(view, None)
+            case RestartInfrastructure(name):
+                await self._restart_infrastructure(scene, name)
+            case DeleteJob():
+                await self._delete_job()
+            case Stop():
+                pass  # the replicas follow from the status
 
     async def delete(self, pod: PodView) -> None:
-        """Deletes this pod, and not one of the same name: at once, by force where nobody is left to end it."""
+        """Deletes this pod, and not one of the same name: at once, by force where its node can no longer end it."""
         grace = 0 if await self._is_abandoned(pod) else AT_ONCE_SECONDS
         if pod.deleting and pod.grace_seconds <= grace:
             return
         await self._delete(pod, grace)
 
-    async def bury(self, pods: Sequence[PodView]) -> None:
-        """Deletes by force those that nobody is left to end: a StatefulSet makes no other one before they are gone."""
+    async def release_lost(self, pods: Sequence[PodView]) -> None:
+        """Deletes by force pods whose node can no longer end them: a StatefulSet makes no other one before."""
         lost = [pod for pod in stranded(pods, time.time()) if await self._is_abandoned(pod)]
         for pod in lost:
             await self._delete(pod, 0)
-        for pod in self._kept_waiting(pods, frozenset(pod.uid for pod in lost)):
+        for pod in self._waiting_beside(pods, frozenset(pod.uid for pod in lost)):
             await self._delete(pod, AT_ONCE_SECONDS)
 
-    async def mark(self, pod: PodView) -> None:
-        """Its Deployment takes it first when it shrinks."""
-        await self._annotate(pod, MARKED)
-
-    async def unmark(self, pod: PodView) -> None:
-        """Takes the mark back."""
-        await self._annotate(pod, None)
-
-    def _kept_waiting(self, pods: Sequence[PodView], lost: frozenset[str]) -> list[PodView]:
+    def _waiting_beside(self, pods: Sequence[PodView], lost: frozenset[str]) -> list[PodView]:
         """Pods that had to be near a lost one: the scheduler does not notice for minutes that they need not be now.
 
-        Meant are those that are listed when a pod is let go of, or when it is first seen to be gone, and each is named
+        Meant are those that are listed when a pod is released, or when it is first seen to be gone, and each is named
         once: what is made later waits for something else.
         """
-        buried, there = self._buried, frozenset(pod.uid for pod in pods)
+        released, there = self._released, frozenset(pod.uid for pod in pods)
         beside = self._beside & there
-        if lost - buried or buried - there:
+        if lost - released or released - there:
             beside |= there
         waiting = [pod for pod in pods if pod.uid in beside and pod.unscheduled and not pod.deleting]
-        self._buried = (buried | lost) & there
+        self._released = (released | lost) & there
         self._beside = beside - {pod.uid for pod in waiting}
         return waiting
 
@@ -118,8 +161,8 @@ class PodActions:
     async def _is_abandoned(self, pod: PodView) -> bool:
         """Whether its node is gone or silent.
 
-        A silent node may still run it. Two control Redis must not write one file, so its pod has to be lost by the word
-        of the cluster, too, which waits longer.
+        A silent node may still run it. Two control Redis must not write one file, so the cluster has to declare its pod
+        lost, too, which takes longer.
         """
         if not pod.node:
             return False
@@ -134,69 +177,6 @@ class PodActions:
         if any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions):
             return False
         return pod.component != COMPONENT_CONTROL or ending_of(pod, "") is PodEnding.NODE_LOST
-
-
-@dataclass(frozen=True, slots=True)
-class ActionContext:
-    """Where the actions of a turn take place."""
-
-    key: JobKey
-    uid: str
-    job: RLJob
-    status: RLJobStatus
-    """As it was persisted in this turn."""
-    pods: Sequence[PodView]
-    members: Mapping[PodKey, PodView]
-    coordinator: JobCoordinator | None
-    told: list[Event] = field(default_factory=list)
-    """What came of actions and is to be told."""
-
-
-class Actions:
-    """Carries out those of one job."""
-
-    def __init__(self, api: Api, key: JobKey) -> None:
-        self._api = api
-        self._pods = PodActions(api, key)
-
-    async def bury(self, pods: Sequence[PodView]) -> None:
-        """Lets go of pods that are lost with their node: they would be going for ever."""
-        await self._pods.bury(pods)
-
-    async def carry_out(self, action: Action, scene: ActionContext) -> None:
-        """One action; raises what the API server or the coordinator answered."""
-        match action:
-            case RaiseEpoch():
-                await self._raise_epoch(action, scene)
-            case SetDesired(desired):
-                if scene.coordinator is not None:
-                    await scene.coordinator.link.set_desired(desired)
-                    failpoint("operator.after_write")
-            case AcknowledgeFailures(ids):
-                if scene.coordinator is not None:
-                    await scene.coordinator.link.acknowledge(ids)
-                    failpoint("operator.after_write")
-            case CreatePod(pod):
-                await self._make_way(scene, pod)
-            case KillPod(pod, life) | MarkForDeletion(pod, life) | KeepPod(pod, life):
-                view = scene.members.get(pod)
-                if view is not None and life_of(view) == life:
-                    await self._to_pod(action, view)
-            case RestartInfrastructure(name):
-                await self._restart_infrastructure(scene, name)
-            case DeleteJob():
-                await self._delete_job(scene)
-            case Stop():
-                pass  # the replicas follow from the status
-
-    async def _to_pod(self, action: Action, pod: PodView) -> None:
-        match action:
-            case KillPod():
-                await self._pods.delete(pod)
-            case MarkForDeletion():
-                await self._pods.mark(pod)
-            case KeepPod():
-                await self._pods.unmark(pod)
 
     async def _raise_epoch(self, action: RaiseEpoch, scene: ActionContext) -> None:
         if scene.coordinator is None:
@@ -214,16 +194,16 @@ class Actions:
         for view in scene.pods:
             stays = not view.deleting and view.phase not in ("Failed", "Succeeded")
             if life_of(view) in lost and stays and not returns(view, None):
-                await self._pods.delete(view)
+                await self.delete(view)
 
     async def _restart_infrastructure(self, scene: ActionContext, name: str) -> None:
         for view in scene.pods:
-            if process_name(scene.key, view) == name and not view.deleting and not returns_by_itself(view):
-                await self._pods.delete(view)
+            if process_name(self._key, view) == name and not view.deleting and not returns_by_itself(view):
+                await self.delete(view)
 
-    async def _delete_job(self, scene: ActionContext) -> None:
-        options = {"preconditions": {"uid": scene.uid}, "propagationPolicy": "Background"}
+    async def _delete_job(self) -> None:
+        options = {"preconditions": {"uid": self._uid}, "propagationPolicy": "Background"}
         try:
-            await self._api.delete(RLJOBS, scene.key.namespace, scene.key.name, options)
+            await self._api.delete(RLJOBS, self._key.namespace, self._key.name, options)
         except (ApiNotFound, ApiConflict):
             return

@@ -176,7 +176,7 @@ class JobMemory:
             blockers=BlockerMemory(),
             objects=JobObjects(world.api, world.cache, key, uid),
             status=status,
-            actions=Actions(world.api, key),
+            actions=Actions(world.api, key, uid),
             restart_clock=RestartClock(world.metrics),
             rehearsal=SpecRehearsal(world.api, key),
             report=JobReport(key, events, world.metrics, status),

@@ -149,7 +149,7 @@ class Reconciler:
             await report.refuse(turn.raw, turn.status, Reason.NAME_TAKEN, sentence(claimed.taken, key), other)
             return NextTurn(time.time() + TAKEN_SECONDS)
         if held is Absent.REMAINS:
-            await memory.actions.bury(pods)
+            await memory.actions.release_lost(pods)
             await report.wait_before_decision(turn.raw, turn.status, Reason.EARLIER_JOB, earlier_pods_sentence(pods))
             return NextTurn(time.time() + REMAINS_SECONDS)
         if isinstance(held, Held) and held.is_restored:
@@ -222,9 +222,9 @@ class Reconciler:
             unnoted = await self._note_record(turn, decision)
             outcome = replace(outcome, refusals=(*outcome.refusals, *unnoted))
             memory.blockers.applied(outcome)
-            scene = ActionContext(key, turn.owner.uid, turn.job, decision.status, pods, members, coordinator, told)
-            is_refused = await self._act(_kept(decision) if unnoted else decision, scene, memory)
-            await memory.actions.bury(pods)
+            scene = ActionContext(turn.job, decision.status, pods, members, coordinator, told)
+            is_refused = await self._act(_kept(decision) if unnoted else decision, scene, turn)
+            await memory.actions.release_lost(pods)
         finally:
             is_over = terminal(decision.status) is not None
             overridden = [] if is_over else memory.manifests.newly_overridden(current)
@@ -287,13 +287,14 @@ class Reconciler:
             return None
         return await self._world.coordinators.of(key, held.token, contact, num_processes(turn.job, turn.status))
 
-    async def _act(self, decision: Decision, scene: ActionContext, memory: JobMemory) -> bool:
+    async def _act(self, decision: Decision, scene: ActionContext, turn: TurnContext) -> bool:
         """In order; True if the coordinator refused or did not answer, which ended it."""
+        memory = turn.memory
         try:
             for action in decision.actions:
                 await memory.actions.carry_out(action, scene)
         except CoordinatorError as error:
-            _log.info("%s: %s", scene.key, error)
+            _log.info("%s: %s", turn.key, error)
             if isinstance(error, CoordinatorRefused):
                 memory.blockers.refused(str(error))
             return True
@@ -301,7 +302,7 @@ class Reconciler:
         if any(isinstance(action, SetDesired | RaiseEpoch) for action in decision.actions):
             memory.restart_clock.ordered()
         if _stops(decision):
-            await self._world.coordinators.close(scene.key)
+            await self._world.coordinators.close(turn.key)
         return False
 
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from rljob_operator.cluster.actions import PodActions
+from rljob_operator.cluster.actions import Actions
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.views import JobKey, view_pod
 from tests.unit.kube.fake_api import ApiOfAnswers
@@ -51,7 +51,7 @@ def an_hour_later(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_let_go_of(pods: list[dict[str, Any]], node: dict[str, Any] | int, deleted: list[str]) -> None:
     api = ApiOfAnswers({NODE: node, f"DELETE 0 {POD}": {}, f"DELETE 1 {OTHER}": {}})
 
-    asyncio.run(PodActions(cast(Api, api), KEY).bury([view_pod(pod) for pod in pods]))
+    asyncio.run(Actions(cast(Api, api), KEY, "uid").release_lost([view_pod(pod) for pod in pods]))
 
     assert [path for path in api.asked if path.startswith("DELETE")] == deleted
 
@@ -68,7 +68,7 @@ def test_what_is_let_go_of(pods: list[dict[str, Any]], node: dict[str, Any] | in
 def test_how_a_pod_is_deleted(pod: dict[str, Any], node: dict[str, Any] | int, grace: int) -> None:
     api = ApiOfAnswers({NODE: node, f"DELETE {grace} {POD}": {}})
 
-    asyncio.run(PodActions(cast(Api, api), KEY).delete(view_pod(pod)))
+    asyncio.run(Actions(cast(Api, api), KEY, "uid").delete(view_pod(pod)))
 
     assert api.asked == [NODE, f"DELETE {grace} {POD}"]
     assert api.sent[0]["preconditions"] == {"uid": pod["metadata"]["uid"]}, "and not another one of its name"
@@ -93,12 +93,12 @@ def test_a_pod_that_waits_is_made_anew_for_a_burial_and_not_again_and_again(
     turns: list[list[dict[str, Any]]], made_anew: list[int]
 ) -> None:
     api = ApiOfAnswers({NODE: SILENT, f"DELETE 0 {POD}": {}, f"DELETE 1 {OTHER}": {}})
-    actions = PodActions(cast(Api, api), KEY)
+    actions = Actions(cast(Api, api), KEY, "uid")
     seen: list[int] = []
 
     for pods in turns:
         api.asked.clear()
-        asyncio.run(actions.bury([view_pod(pod) for pod in pods]))
+        asyncio.run(actions.release_lost([view_pod(pod) for pod in pods]))
         seen.append(api.asked.count(f"DELETE 1 {OTHER}"))
 
     assert seen == made_anew
