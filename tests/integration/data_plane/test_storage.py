@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from rljob_api.names import Epoch
 from rljob_workers.tensors.jagged import Jagged, JaggedParts
-from rljob_workers.transfer_queue.chunks import HEADER_BYTES, encode_chunk
+from rljob_workers.transfer_queue.chunks import encode_chunk
 from rljob_workers.transfer_queue.errors import CorruptChunk, RowsLost, StorageFull, StorageUnreachable
 from rljob_workers.transfer_queue.resp import RespConnection, ServerAddress
-from rljob_workers.transfer_queue.row_format import ChunkRef, FieldPlacement
+from rljob_workers.transfer_queue.row_format import HEADER_BYTES, ChunkRef, FieldPlacement
 from rljob_workers.transfer_queue.storage import StorageUnits
 from rljob_workers.transfer_queue.types import QueueTiming
 from rljob_workers.transfer_queue.units import StorageUnit

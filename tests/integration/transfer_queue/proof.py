@@ -14,9 +14,8 @@ import numpy as np
 import torch
 
 from rljob_api.spec.training import ClaimPolicy
-from rljob_workers.transfer_queue.chunks import HEADER_BYTES
 from rljob_workers.transfer_queue.control.library import shape_fields
-from rljob_workers.transfer_queue.row_format import CHUNK_ID_BYTES, ROW, ChunkRef
+from rljob_workers.transfer_queue.row_format import CHUNK_ID_BYTES, HEADER_BYTES, ROW, ChunkRef
 from rljob_workers.transfer_queue.types import QueueShape, Task, TaskKind
 from tests.integration.transfer_queue.control_keys import Control
 from tests.integration.transfer_queue.servers import Servers

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from rljob_api.names import Role, RolloutId
-from rljob_workers.transfer_queue.chunks import HEADER_BYTES
 from rljob_workers.transfer_queue.errors import CorruptChunk
-from rljob_workers.transfer_queue.row_format import ChunkRef
+from rljob_workers.transfer_queue.row_format import HEADER_BYTES, ChunkRef
 from rljob_workers.transfer_queue.types import Batch, NotReady
 from rljob_workers.transfer_queue.upkeep import LostChunks, LostRows
 from tests.integration.transfer_queue.control_keys import Control

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from rljob_workers.transfer_queue.chunks import (
     DTYPE_CODES,
-    HEADER_BYTES,
     ChunkHeader,
     decode_chunk,
     decode_header,
@@ -18,6 +17,7 @@ from rljob_workers.transfer_queue.chunks import (
     raw_bytes,
 )
 from rljob_workers.transfer_queue.errors import CorruptChunk
+from rljob_workers.transfer_queue.row_format import HEADER_BYTES
 
 inner_shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 

@@ -18,7 +18,6 @@ from rljob_api.wire.identity import WeightId
 from rljob_workers.transfer_queue.chunk_io import BufferPool, plan_reads
 from rljob_workers.transfer_queue.chunks import (
     DTYPE_CODES,
-    HEADER_BYTES,
     ChunkHeader,
     decode_chunk,
     decode_header,
@@ -27,6 +26,7 @@ from rljob_workers.transfer_queue.chunks import (
 )
 from rljob_workers.transfer_queue.errors import CorruptChunk
 from rljob_workers.transfer_queue.row_format import (
+    HEADER_BYTES,
     ChunkIds,
     ChunkRef,
     FieldPlacement,

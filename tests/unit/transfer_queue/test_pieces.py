@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.transfer_queue.chunks import HEADER_BYTES, MAX_VALUE_BYTES, Piece, cut_columns, deal, row_table
-from rljob_workers.transfer_queue.row_format import MAX_CHUNK_BYTES
+from rljob_workers.transfer_queue.chunks import Piece, cut_columns, deal, row_table
+from rljob_workers.transfer_queue.row_format import HEADER_BYTES, MAX_CHUNK_BYTES, MAX_VALUE_BYTES
 
 
 def make_column(lengths: list[int], *, element: int = 1) -> Jagged:

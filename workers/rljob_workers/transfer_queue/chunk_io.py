@@ -18,8 +18,7 @@ import torch
 
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.chunks import (
-    DTYPE_CODES,
-    HEADER_BYTES,
+    DTYPES,
     ChunkHeader,
     decode_header,
     element_bytes,
@@ -27,6 +26,7 @@ from rljob_workers.transfer_queue.chunks import (
 )
 from rljob_workers.transfer_queue.errors import CorruptChunk
 from rljob_workers.transfer_queue.resp import ErrorReply, RespConnection
+from rljob_workers.transfer_queue.row_format import HEADER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -114,9 +114,6 @@ def _rounded(num_bytes: int) -> int:
 
 RUN_BYTES = 1 << 14
 """What a command of its own costs, in bytes: a chunk is read whole where its other bytes cost less than its runs do."""
-
-
-_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPE_CODES}
 
 
 _NO_BOUND = 1 << 62
@@ -251,7 +248,7 @@ def _element_type(field: str, placement: FieldPlacement) -> tuple[torch.dtype, t
             f"TransferQueue: the chunks of field {field} differ in dtype or inner shape: {sorted(kinds)}"
         )
     name, inner_shape = next(iter(kinds), ("uint8", ()))
-    dtype = _DTYPES.get(name)
+    dtype = DTYPES.get(name)
     if dtype is None:
         raise CorruptChunk(f"TransferQueue: field {field} has the unknown dtype {name!r}")
     return dtype, inner_shape

@@ -35,18 +35,19 @@ import xxhash
 
 from rljob_workers.tensors.jagged import refuse_misfit
 from rljob_workers.transfer_queue.errors import CorruptChunk
-from rljob_workers.transfer_queue.row_format import MAX_CHUNK_BYTES
+from rljob_workers.transfer_queue.row_format import (
+    CHUNK_FORMAT_VERSION,
+    CHUNK_MAGIC,
+    DTYPE_NAMES,
+    HEADER_BYTES,
+    MAX_CHUNK_BYTES,
+    MAX_VALUE_BYTES,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rljob_workers.tensors.jagged import Column, Jagged
-
-
-MAGIC = b"RLQC"
-
-
-FORMAT_VERSION = 1
 
 
 MAX_INNER_DIMS = 4
@@ -62,28 +63,16 @@ _BODY = struct.Struct("<4sBBBBIIQQ4I")
 _SEAL = struct.Struct("<Q")
 
 
-HEADER_BYTES = _BODY.size + _SEAL.size
-
-
 _HAS_CHECKSUM = 1
 
 
-DTYPE_CODES: dict[torch.dtype, int] = {
-    torch.uint8: 1,
-    torch.int8: 2,
-    torch.int16: 3,
-    torch.int32: 4,
-    torch.int64: 5,
-    torch.float16: 6,
-    torch.bfloat16: 7,
-    torch.float32: 8,
-    torch.float64: 9,
-    torch.bool: 10,
-}
-"""Part of the format: a code never changes its meaning."""
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
 
 
-_DTYPES = {code: dtype for dtype, code in DTYPE_CODES.items()}
+DTYPE_CODES = {DTYPES[name]: code for name, code in DTYPE_NAMES.items()}
+
+
+_DTYPE_OF = {code: dtype for dtype, code in DTYPE_CODES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +124,7 @@ def encode_header(header: ChunkHeader) -> bytes:
     """
     code = DTYPE_CODES.get(header.dtype)
     if code is None:
-        raise ValueError(f"TransferQueue: dtype {header.dtype} cannot be stored. Use one of {_names()}.")
+        raise ValueError(f"TransferQueue: dtype {header.dtype} cannot be stored. Use one of {', '.join(DTYPES)}.")
     num_inner = len(header.inner_shape)
     if num_inner > MAX_INNER_DIMS:
         raise ValueError(
@@ -145,8 +134,8 @@ def encode_header(header: ChunkHeader) -> bytes:
     inner = (*header.inner_shape, *([0] * (MAX_INNER_DIMS - num_inner)))
     flags = 0 if header.checksum is None else _HAS_CHECKSUM
     body = _BODY.pack(
-        MAGIC,
-        FORMAT_VERSION,
+        CHUNK_MAGIC,
+        CHUNK_FORMAT_VERSION,
         code,
         flags,
         num_inner,
@@ -170,17 +159,17 @@ def decode_header(data: bytes | bytearray | memoryview) -> ChunkHeader:
         )
     body = bytes(data[: _BODY.size])
     magic, version, code, flags, num_inner, num_rows, zero, num_bytes, checksum, *inner = _BODY.unpack(body)
-    if magic != MAGIC:
-        raise CorruptChunk(f"TransferQueue: a chunk begins with {magic!r} and not with {MAGIC!r}")
-    if version != FORMAT_VERSION:
-        raise CorruptChunk(f"TransferQueue: a chunk has format version {version}, known is {FORMAT_VERSION}")
+    if magic != CHUNK_MAGIC:
+        raise CorruptChunk(f"TransferQueue: a chunk begins with {magic!r} and not with {CHUNK_MAGIC!r}")
+    if version != CHUNK_FORMAT_VERSION:
+        raise CorruptChunk(f"TransferQueue: a chunk has format version {version}, known is {CHUNK_FORMAT_VERSION}")
     (seal,) = _SEAL.unpack(bytes(data[_BODY.size : HEADER_BYTES]))
     found = xxhash.xxh3_64_intdigest(body)
     if seal != found:
         raise CorruptChunk(
             f"TransferQueue: a chunk's header does not match its checksum ({found:x}, stored is {seal:x})"
         )
-    dtype = _DTYPES.get(code)
+    dtype = _DTYPE_OF.get(code)
     if dtype is None or flags & ~_HAS_CHECKSUM or num_inner > MAX_INNER_DIMS or zero or any(inner[num_inner:]):
         raise CorruptChunk(
             f"TransferQueue: a chunk's header has dtype code {code}, flags {flags}, {num_inner} inner dims"
@@ -237,16 +226,8 @@ def decode_chunk(data: bytes | bytearray | memoryview) -> tuple[ChunkHeader, tor
     return header, values
 
 
-def _names() -> str:
-    return ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPE_CODES)
-
-
 SPREAD_BYTES = 1 << 20
 """Below this a second unit costs more round trips than its bandwidth saves."""
-
-
-MAX_VALUE_BYTES = 512 << 20
-"""Of one Redis string."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,14 +19,19 @@ from rljob_workers.transfer_queue.admin_calls import AdminCalls
 from rljob_workers.transfer_queue.control.library import shape_fields
 from rljob_workers.transfer_queue.errors import CorruptChunk
 from rljob_workers.transfer_queue.resp import RespConnection
-from rljob_workers.transfer_queue.row_format import CHUNK_ID_BYTES, ROW, WEIGHTS, ChunkRef, parse_chunk
+from rljob_workers.transfer_queue.row_format import (
+    CHUNK_FORMAT_VERSION,
+    CHUNK_ID_BYTES,
+    CHUNK_MAGIC,
+    DTYPE_NAMES,
+    HEADER_BYTES,
+    ROW,
+    WEIGHTS,
+    ChunkRef,
+    parse_chunk,
+)
 
-PAYLOAD_OFFSET = 56
-"""`chunks.HEADER_BYTES`, which is not imported: it would bring torch. A test compares them."""
-
-
-CHUNK_BEGINS = b"RLQC\x01"
-"""Magic and version of what is read here."""
+_CHUNK_BEGINS = CHUNK_MAGIC + bytes([CHUNK_FORMAT_VERSION])
 
 
 _WAITING = "somebody looks at rows"
@@ -39,9 +44,6 @@ _GROUPS = {"p": "put", "i": "issued", "w": "returned", "a": "absent"}
 
 
 _BFLOAT16 = "bfloat16"
-
-
-_DTYPES = frozenset({"uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "bool", _BFLOAT16})
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,7 @@ def _span(lineage: int, version: int) -> WeightSpan:
 
 
 def _item_bytes(dtype: str) -> int:
-    if dtype not in _DTYPES:
+    if dtype not in DTYPE_NAMES:
         raise CorruptChunk(f"TransferQueue: {dtype!r} is no dtype of a chunk")
     return 2 if dtype == _BFLOAT16 else np.dtype(dtype).itemsize
 
@@ -201,7 +203,7 @@ def _item_bytes(dtype: str) -> int:
 def _part(place: np.void, chunk: ChunkRef, num_values: int) -> _Part:
     length, inner = int(place["length"]), math.prod(chunk.inner_shape)
     item = _item_bytes(chunk.dtype)
-    start = PAYLOAD_OFFSET + int(place["offset"]) * inner * item
+    start = HEADER_BYTES + int(place["offset"]) * inner * item
     return _Part(chunk.key, start, min(num_values, length * inner) * item, length)
 
 
@@ -209,7 +211,7 @@ def _read_parts(connection: RespConnection, parts: Sequence[_Part], until: float
     """Of every part its bytes; None where the chunk is gone."""
     for part in parts:
         key = part.key.encode()
-        connection.command(b"GETRANGE", key, b"0", b"%d" % (len(CHUNK_BEGINS) - 1))
+        connection.command(b"GETRANGE", key, b"0", b"%d" % (len(_CHUNK_BEGINS) - 1))
         connection.command(b"GETRANGE", key, b"%d" % part.start, b"%d" % (part.start + max(part.num_bytes, 1) - 1))
     connection.flush(until)
     found: list[bytes | None] = []
@@ -217,7 +219,7 @@ def _read_parts(connection: RespConnection, parts: Sequence[_Part], until: float
         head, data = connection.read(until), connection.read(until)
         assert isinstance(head, bytes)
         assert isinstance(data, bytes)
-        if head and head != CHUNK_BEGINS:
+        if head and head != _CHUNK_BEGINS:
             raise CorruptChunk(f"TransferQueue: chunk {part.key} begins with {head!r}")
         found.append(data[: part.num_bytes] if head else None)
     return found

@@ -20,6 +20,35 @@ MAX_CHUNK_BYTES = 4 << 20
 """Payload of one chunk: larger values stall a unit's other clients, smaller ones cost a command each."""
 
 
+MAX_VALUE_BYTES = 512 << 20
+"""Redis takes no longer string; a chunk that is said to be longer is not asked for."""
+
+
+CHUNK_MAGIC = b"RLQC"
+
+
+CHUNK_FORMAT_VERSION = 1
+
+
+HEADER_BYTES = 56
+"""Of a chunk, before its payload; `chunks` has the layout."""
+
+
+DTYPE_NAMES = {
+    "uint8": 1,
+    "int8": 2,
+    "int16": 3,
+    "int32": 4,
+    "int64": 5,
+    "float16": 6,
+    "bfloat16": 7,
+    "float32": 8,
+    "float64": 9,
+    "bool": 10,
+}
+"""Dtype, as torch and numpy name it, and its code, which never changes its meaning."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChunkRef:
     """One stored chunk: a run of rows of one field under one key of one storage unit."""
@@ -51,10 +80,6 @@ class FieldPlacement:
 
 
 CHUNK_ID_BYTES = 12
-
-
-MAX_VALUE_BYTES = 512 << 20
-"""Redis takes no longer string; a chunk that is said to be longer is not asked for."""
 
 
 ROW = np.dtype([("chunk", "S12"), ("offset", "<u4"), ("length", "<u4"), ("lineage", "<i4"), ("version", "<i4")])
