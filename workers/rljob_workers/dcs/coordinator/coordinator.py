@@ -19,7 +19,6 @@ from rljob_api.wire.observation import (
     EventKind,
     EventPage,
     PodObservation,
-    QueueObservation,
     RankObservation,
     ServerState,
 )
@@ -27,7 +26,7 @@ from rljob_api.wire.ranks import Beat, BeatAnswer, RankHello, RankState, RankWel
 from rljob_workers.data.jsonl import place_of_prompt
 from rljob_workers.dcs.coordinator.background_care import HeldWork, StorageCare
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Refused, not_open, wrong_epoch
-from rljob_workers.dcs.coordinator.epochs import Epochs, OrdersTaken, note_job_to_come, ordered_topology, runs_alike
+from rljob_workers.dcs.coordinator.epochs import Epochs, note_job_to_come, runs_alike
 from rljob_workers.dcs.coordinator.launchers import Launchers
 from rljob_workers.dcs.coordinator.progress import Checkpoints, Progress
 from rljob_workers.dcs.coordinator.queue_room import QueueRoom
@@ -39,111 +38,8 @@ from rljob_workers.dcs.coordinator.server_gate import OpeningPatience, ServerGat
 from rljob_workers.dcs.coordinator.weights import Weights
 from rljob_workers.transfer_queue.admin import SetAside
 
-
-class Observer:
-    """Puts the rooms' state together."""
-
-    def __init__(
-        self,
-        context: CoordinatorContext,
-        epochs: Epochs,
-        launchers: Launchers,
-        ranks: RankLives,
-        weights: Weights,
-        progress: Progress,
-    ) -> None:
-        self._context = context
-        self._epochs = epochs
-        self._launchers = launchers
-        self._ranks = ranks
-        self._weights = weights
-        self._progress = progress
-
-    def status(self, server: ServerState, silent_since: float, queue: QueueObservation) -> CoordinatorStatus:
-        """Everything at once. Nobody's silence is counted from before `silent_since`."""
-        current = self._epochs.current
-        restore, last = current.restore, self._epochs.last_step
-        published = self._weights.published()
-        return CoordinatorStatus(
-            server=server,
-            epoch=restore.epoch,
-            lineage=restore.lineage,
-            decision_id=current.decision_id,
-            published=None if published is None else published.version,
-            recorded=self._progress.recorded(restore),
-            recorded_folder=self._progress.recorded_folder(restore),
-            step=last.step if last is not None else _restored_step(restore),
-            last_step=last,
-            pods=self._pods_observed(silent_since),
-            failures=self._progress.failures(),
-            queue=queue,
-            last_event=self._context.store.last_event,
-            desired=self._epochs.ordered,
-            progress_age_seconds=self._ranks.advance.age_seconds(),
-            demand=self._ranks.demand.at_step,
-            beat_interval_seconds=beat_interval_seconds(self._context.job.spec.restart_policy),
-        )
-
-    def _pods_observed(self, silent_since: float) -> list[PodObservation]:
-        pods = sorted(self._launchers.by_pod().items())
-        return [self._pod(hello, self._ranks.of_pod(hello.pod), silent_since) for _, hello in pods]
-
-    def _pod(self, hello: LauncherHello, ranks: Sequence[RankEntry], silent_since: float) -> PodObservation:
-        heard = self._launchers.polls.get(hello.launcher)
-        return PodObservation(
-            pod=hello.pod,
-            pod_uid=hello.pod_uid,
-            launcher=hello.launcher,
-            launcher_pid=hello.pid,
-            container_restart_count=hello.container_restart_count,
-            poll_age_seconds=self._age(self._launchers.heard_at(hello.launcher), silent_since),
-            is_heard=heard is not None,
-            carried=None if heard is None else heard.poll.carried,
-            processes=[] if heard is None else heard.poll.ranks,
-            engines=[] if heard is None else heard.poll.engines,
-            ranks=[
-                self._rank(entry, silent_since) for entry in sorted(ranks, key=lambda entry: entry.hello.life.key.rank)
-            ],
-        )
-
-    def _rank(self, entry: RankEntry, silent_since: float) -> RankObservation:
-        life = entry.hello.life
-        heard = self._ranks.beats.get(life.incarnation)
-        beat = None if heard is None else heard.beat
-        heard_at = self._ranks.heard_at(life.incarnation)
-        busy = None if beat is None else beat.busy
-        return RankObservation(
-            rank=life.key.rank,
-            incarnation=life.incarnation,
-            epoch=life.epoch,
-            generation=life.generation,
-            pid=entry.hello.pid,
-            state=RankState.READY if entry.ready else RankState.STARTING,
-            beat_age_seconds=self._age(heard_at, silent_since),
-            busy=busy,
-            busy_left_seconds=None if busy is None else busy.seconds - self._age(heard_at, silent_since),
-            waiting=None if beat is None else beat.waiting,
-            holds=None if beat is None else beat.holds,
-        )
-
-    def _age(self, heard_at: float | None, silent_since: float) -> float:
-        return self._context.clock() - (silent_since if heard_at is None else max(silent_since, heard_at))
-
-
-def _restored_step(restore: RestorePoint) -> int | None:
-    """The last step that a restored checkpoint contains."""
-    return restore.version - 1 if restore.version > 0 else None
-
-
 EVENT_PAGE = 500
 """Most events of one answer."""
-
-
-STATS_SECONDS = 0.2
-"""Counts of the queue are read anew after this long."""
-
-
-_NO_COUNTS = QueueObservation(groups_issued=0, groups_capacity=0, rows_ready={}, withheld=None)
 
 
 class Coordinator:
@@ -155,21 +51,17 @@ class Coordinator:
         self._saved = SavedFolder(checkpoint_dir)
         self.job_name = context.job.metadata.name
         self.epochs = Epochs(context)
-        taken = OrdersTaken(context)
-        self.ranks = RankLives(context, self.epochs, taken)
-        self.launchers = Launchers(context, self.epochs, taken, self.ranks)
+        self.ranks = RankLives(context, self.epochs)
+        self.launchers = Launchers(context, self.epochs, self.ranks)
         self.weights = Weights(context, self.epochs, self.ranks)
         self.progress = Progress(context, self.epochs, self.ranks)
         self.checkpoints = Checkpoints(context, self.ranks, self.progress)
         self.restoring = Restoring(context, self.epochs, self.ranks, self.progress, self._saved)
-        self.rendezvous = RendezvousTable(context, self.epochs, taken, self.ranks)
+        self.rendezvous = RendezvousTable(context, self.epochs, self.ranks)
         self.gate = ServerGate(context, self.epochs, self.launchers, self.ranks, opening)
-        self.queue = QueueRoom(context, self.epochs, self.gate, self._count_anew)
+        self.queue = QueueRoom(context, self.epochs, self.gate)
         self._held_work = HeldWork(context, self.ranks)
         self.storage = StorageCare(context, self.epochs, self.progress)
-        self._observer = Observer(context, self.epochs, self.launchers, self.ranks, self.weights, self.progress)
-        self._counts = _NO_COUNTS
-        self._counted_at = float("-inf")
 
     # --- supervisor ------------------------------------------------------------------------------------------------
 
@@ -230,8 +122,71 @@ class Coordinator:
 
     def status(self) -> CoordinatorStatus:
         """What is observed now; the queue's counts are the last known ones while its server is away."""
-        seen = self._observer.status(self.gate.state, self.gate.silence_counts_from, self._observed_counts())
-        return seen.model_copy(update={"earlier_epoch": self._earlier_epoch()})
+        current, silent_since = self.epochs.current, self.gate.silence_counts_from
+        restore, last = current.restore, self.epochs.last_step
+        published = self.weights.published()
+        recorded = self.progress.recorded(restore)
+        return CoordinatorStatus(
+            server=self.gate.state,
+            epoch=restore.epoch,
+            lineage=restore.lineage,
+            decision_id=current.decision_id,
+            published=None if published is None else published.version,
+            recorded=None if recorded is None else recorded[0],
+            recorded_folder=None if recorded is None else recorded[1],
+            step=last.step if last is not None else _restored_step(restore),
+            last_step=last,
+            pods=[self._pod(hello, silent_since) for _, hello in sorted(self.launchers.by_pod().items())],
+            failures=self.progress.failures(),
+            queue=self.queue.observed_counts().model_copy(update={"room": self.storage.room()}),
+            last_event=self._context.store.last_event,
+            desired=self.epochs.ordered,
+            progress_age_seconds=self.ranks.advance.age_seconds(),
+            demand=self.ranks.demand.at_step,
+            beat_interval_seconds=beat_interval_seconds(self._context.job.spec.restart_policy),
+            earlier_epoch=self._earlier_epoch(),
+        )
+
+    def _pod(self, hello: LauncherHello, silent_since: float) -> PodObservation:
+        """As observed; no silence is counted from before `silent_since`."""
+        ranks = sorted(self.ranks.of_pod(hello.pod), key=lambda entry: entry.hello.life.key.rank)
+        heard = self.launchers.polls.get(hello.launcher)
+        return PodObservation(
+            pod=hello.pod,
+            pod_uid=hello.pod_uid,
+            launcher=hello.launcher,
+            launcher_pid=hello.pid,
+            container_restart_count=hello.container_restart_count,
+            poll_age_seconds=self._age(self.launchers.heard_at(hello.launcher), silent_since),
+            is_heard=heard is not None,
+            carried=None if heard is None else heard.poll.carried,
+            processes=[] if heard is None else heard.poll.ranks,
+            engines=[] if heard is None else heard.poll.engines,
+            ranks=[self._rank(entry, silent_since) for entry in ranks],
+        )
+
+    def _rank(self, entry: RankEntry, silent_since: float) -> RankObservation:
+        life = entry.hello.life
+        heard = self.ranks.beats.get(life.incarnation)
+        beat = None if heard is None else heard.beat
+        heard_at = self.ranks.heard_at(life.incarnation)
+        busy = None if beat is None else beat.busy
+        return RankObservation(
+            rank=life.key.rank,
+            incarnation=life.incarnation,
+            epoch=life.epoch,
+            generation=life.generation,
+            pid=entry.hello.pid,
+            state=RankState.READY if entry.ready else RankState.STARTING,
+            beat_age_seconds=self._age(heard_at, silent_since),
+            busy=busy,
+            busy_left_seconds=None if busy is None else busy.seconds - self._age(heard_at, silent_since),
+            waiting=None if beat is None else beat.waiting,
+            holds=None if beat is None else beat.holds,
+        )
+
+    def _age(self, heard_at: float | None, silent_since: float) -> float:
+        return self._context.clock() - (silent_since if heard_at is None else max(silent_since, heard_at))
 
     @property
     def last_event(self) -> int:
@@ -279,7 +234,7 @@ class Coordinator:
         return BeatAnswer(
             drain=self.epochs.drains(pod),
             published=self.weights.published(),
-            role_ranks=ordered_topology(self._context, self.epochs, pod.role).num_ranks,
+            role_ranks=self.epochs.topology(pod.role).num_ranks,
         )
 
     def report_failure(self, failure: Failure) -> None:
@@ -347,13 +302,7 @@ class Coordinator:
                 f"{where} has no draw left (rollout.maxAttempts). {message}",
             )
 
-    def _count_anew(self) -> None:
-        """What was counted last is not true any more."""
-        self._counted_at = float("-inf")
 
-    def _observed_counts(self) -> QueueObservation:
-        now = self._context.clock()
-        if self.gate.state is ServerState.OPEN and now - self._counted_at >= STATS_SECONDS:
-            self._counts = self._context.admin.stats()
-            self._counted_at = now
-        return self._counts.model_copy(update={"room": self.storage.room()})
+def _restored_step(restore: RestorePoint) -> int | None:
+    """The last step that a restored checkpoint contains."""
+    return restore.version - 1 if restore.version > 0 else None

@@ -102,7 +102,7 @@ NO_EPOCH = OpenEpoch(
 
 
 class Epochs:
-    """Raising the epoch; orders."""
+    """Raising the epoch; orders, and the last one that each pod has taken."""
 
     def __init__(self, context: CoordinatorContext) -> None:
         self._context = context
@@ -149,6 +149,52 @@ class Epochs:
         """Whether a pod shall drain."""
         order = self.order_of(pod)
         return order is not None and order.phase is PodPhase.DRAIN
+
+    def topology(self, role: Role) -> RoleTopology:
+        """Of a role, with as many pods as the orders in force have."""
+        topology = topology_of(self._context.job.spec.roles, role)
+        return replace(topology, pods=self.desired.replicas.get(role.value, 1))
+
+    # --- orders that launchers have taken --------------------------------------------------------------------------
+
+    def may_take(self, hello: LauncherHello, order: PodOrder) -> bool:
+        """A launcher that came back by itself gets no order that its earlier life took: the table decides first.
+
+        Another pod is a decision already: its uid is in the order.
+        """
+        if order.pod_uid == NOBODY:
+            return False
+        taken = self._taken(hello.pod)
+        if taken is None or taken.launcher == hello.launcher:
+            return True
+        if order.pod_uid and order.pod_uid != taken.pod_uid:
+            return True
+        return (order.epoch, order.generation) > (taken.epoch, taken.generation)
+
+    def has_taken(self, pod: PodKey, epoch: Epoch, generation: int) -> bool:
+        """Whether a launcher of the pod has taken the order of this epoch and generation."""
+        taken = self._taken(pod)
+        return taken is not None and (taken.epoch, taken.generation) == (epoch, generation)
+
+    def note_taken(self, hello: LauncherHello, epoch: Epoch, generation: int) -> None:
+        """Durable once."""
+        taken = self.newly_taken(hello, epoch, generation)
+        if taken is not None:
+            self._context.store.commit([TAKEN.put(str(hello.pod), taken)])
+
+    def newly_taken(self, hello: LauncherHello, epoch: Epoch, generation: int) -> TakenOrder | None:
+        """What is to be noted; None where it is known, or history: below the last order that this pod took."""
+        before = self._taken(hello.pod)
+        is_same_pod = before is not None and before.pod_uid == hello.pod_uid
+        if before is not None and is_same_pod and (epoch, generation) < (before.epoch, before.generation):
+            return None
+        taken = TakenOrder(launcher=hello.launcher, pod_uid=hello.pod_uid, epoch=epoch, generation=generation)
+        return None if taken == before else taken
+
+    def _taken(self, pod: PodKey) -> TakenOrder | None:
+        return self._context.store.get(TAKEN, str(pod))
+
+    # --- raising ---------------------------------------------------------------------------------------------------
 
     def open_again(self, request: EpochRequest) -> RestorePoint | None:
         """The first answer where this very decision was carried out; None where the epoch is to be raised now."""
@@ -246,53 +292,3 @@ def _refuse_older(before: DesiredState, desired: DesiredState) -> None:
                 f"desired.pods[{order.pod}].generation: {order.generation} is below {generations[order.pod]}, which "
                 "is ordered already. Read /v1/status and decide anew."
             )
-
-
-def ordered_topology(context: CoordinatorContext, epochs: Epochs, role: Role) -> RoleTopology:
-    """As the orders in force have it."""
-    topology = topology_of(context.job.spec.roles, role)
-    return replace(topology, pods=epochs.desired.replicas.get(role.value, 1))
-
-
-class OrdersTaken:
-    """The last order that each pod has taken, and whose launcher took it."""
-
-    def __init__(self, context: CoordinatorContext) -> None:
-        self._context = context
-
-    def may_take(self, hello: LauncherHello, order: PodOrder) -> bool:
-        """A launcher that came back by itself gets no order that its earlier life took: the table decides first.
-
-        Another pod is a decision already: its uid is in the order.
-        """
-        if order.pod_uid == NOBODY:
-            return False
-        taken = self._of(hello.pod)
-        if taken is None or taken.launcher == hello.launcher:
-            return True
-        if order.pod_uid and order.pod_uid != taken.pod_uid:
-            return True
-        return (order.epoch, order.generation) > (taken.epoch, taken.generation)
-
-    def has(self, pod: PodKey, epoch: Epoch, generation: int) -> bool:
-        """Whether a launcher of the pod has taken the order of this epoch and generation."""
-        taken = self._of(pod)
-        return taken is not None and (taken.epoch, taken.generation) == (epoch, generation)
-
-    def _of(self, pod: PodKey) -> TakenOrder | None:
-        return self._context.store.get(TAKEN, str(pod))
-
-    def note(self, hello: LauncherHello, epoch: Epoch, generation: int) -> None:
-        """Durable once."""
-        taken = self.anew(hello, epoch, generation)
-        if taken is not None:
-            self._context.store.commit([TAKEN.put(str(hello.pod), taken)])
-
-    def anew(self, hello: LauncherHello, epoch: Epoch, generation: int) -> TakenOrder | None:
-        """What is to be noted; None where it is known, or history: below the last order that this pod took."""
-        before = self._of(hello.pod)
-        is_same_pod = before is not None and before.pod_uid == hello.pod_uid
-        if before is not None and is_same_pod and (epoch, generation) < (before.epoch, before.generation):
-            return None
-        taken = TakenOrder(launcher=hello.launcher, pod_uid=hello.pod_uid, epoch=epoch, generation=generation)
-        return None if taken == before else taken

@@ -15,7 +15,7 @@ from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
 from rljob_api.wire.observation import EventKind
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, fenced, not_found
-from rljob_workers.dcs.coordinator.epochs import Epochs, OrdersTaken, job_in_force, ordered_topology
+from rljob_workers.dcs.coordinator.epochs import Epochs, job_in_force
 from rljob_workers.dcs.coordinator.rank_lives import RankLives
 from rljob_workers.dcs.coordinator.records import ENDED_LAUNCHERS, PODS, Change, Derived
 
@@ -65,10 +65,9 @@ class HeardPoll:
 class Launchers:
     """Those that are let in, and those that wish to be."""
 
-    def __init__(self, context: CoordinatorContext, epochs: Epochs, taken: OrdersTaken, ranks: RankLives) -> None:
+    def __init__(self, context: CoordinatorContext, epochs: Epochs, ranks: RankLives) -> None:
         self._context = context
         self._epochs = epochs
-        self._taken = taken
         self._ranks = ranks
         self.polls: dict[str, HeardPoll] = {}
         """Launcher -> last poll."""
@@ -152,7 +151,7 @@ class Launchers:
         hello = self._by_launcher().get(launcher)
         if hello is None or carried is None:
             return False
-        return self._taken.anew(hello, carried.epoch, carried.generation) is not None
+        return self._epochs.newly_taken(hello, carried.epoch, carried.generation) is not None
 
     def note(self, launcher: str, carried: PodOrder | None) -> None:
         """Notes what `is_news`: durable when this returns.
@@ -168,7 +167,7 @@ class Launchers:
         hello = self._hello_of(launcher)
         self._check_uid(hello)
         if carried is not None:
-            self._taken.note(hello, carried.epoch, carried.generation)
+            self._epochs.note_taken(hello, carried.epoch, carried.generation)
 
     def answer(self, launcher: str, carried: PodOrder | None) -> LauncherAnswer:
         """The wanted state of a launcher's pod. Raises where the launcher is not the pod's current one."""
@@ -179,9 +178,9 @@ class Launchers:
         hello = self._hello_of(launcher)
         self._check_uid(hello)
         order = self._epochs.order_of(hello.pod)
-        if order is None or not self._taken.may_take(hello, order):
+        if order is None or not self._epochs.may_take(hello, order):
             return LauncherAnswer(order=None)
-        topology = ordered_topology(self._context, self._epochs, hello.pod.role)
+        topology = self._epochs.topology(hello.pod.role)
         return LauncherAnswer(
             order=order,
             world_size=topology.num_ranks,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rljob_api.names import Epoch, Role
+from rljob_api.names import Epoch, Role, WeightVersion
 from rljob_api.wire.checkpoints import (
     CheckpointAttempt,
     CheckpointBegin,
@@ -86,21 +86,12 @@ class Progress:
         self._context.emit_once("recorded", str(request.id), event, *done)
         return record
 
-    def recorded(self, restore: RestorePoint) -> int | None:
-        """The version of the last record, as far as this epoch knows; None before checkpoint 0."""
-        record = self._record_of(restore.epoch)
-        if record is not None:
-            return record.id.version
-        return restore.version if restore.folder is not None else None
-
-    def recorded_folder(self, restore: RestorePoint) -> str | None:
-        """The folder of that record."""
-        record = self._record_of(restore.epoch)
-        return restore.folder if record is None else record.folder
-
-    def _record_of(self, epoch: int) -> CheckpointRecord | None:
+    def recorded(self, restore: RestorePoint) -> tuple[WeightVersion, str] | None:
+        """Version and folder of the last record, as far as this epoch knows; None before checkpoint 0."""
         record = self._context.store.value(RECORD)
-        return record if record is not None and record.epoch == epoch else None
+        if record is not None and record.epoch == restore.epoch:
+            return record.id.version, record.folder
+        return None if restore.folder is None else (restore.version, restore.folder)
 
     # --- failures --------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rljob_api.names import RolloutId, partition_name
 from rljob_api.times import timestamp
-from rljob_api.wire.observation import EventKind, ServerState
+from rljob_api.wire.observation import EventKind, QueueObservation, ServerState
 from rljob_api.wire.queue import DrainRequest, DrainState, QueuePeek, QueueStats, RowState, Tickets
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, bad_request, not_found
 from rljob_workers.dcs.coordinator.epochs import Epochs
@@ -100,8 +100,15 @@ def _unit_samples(stats: QueueStats) -> Iterator[Sample]:
                 yield f"rljob_queue_unit_{name}", label, float(value)
 
 
+COUNTS_SECONDS = 0.2
+"""After this long the counts in `/v1/status` are read anew."""
+
+
+_NO_COUNTS = QueueObservation(groups_issued=0, groups_capacity=0, rows_ready={}, withheld=None)
+
+
 STATS_SECONDS = 1.0
-"""For scrapes; whoever asks for the counts gets new ones."""
+"""For scrapes; a request for the statistics gets new ones."""
 
 
 STATS_SHARE = 0.02
@@ -124,16 +131,22 @@ class PeekRequest:
 class QueueRoom:
     """Questions about the queue, and its drain."""
 
-    def __init__(
-        self, context: CoordinatorContext, epochs: Epochs, gate: ServerGate, changed: Callable[[], None]
-    ) -> None:
-        """`changed` is called when `/v1/status` must be counted anew, before anybody hears of the change."""
+    def __init__(self, context: CoordinatorContext, epochs: Epochs, gate: ServerGate) -> None:
         self._context = context
-        self._changed = changed
         self._epochs = epochs
         self._gate = gate
         self._scraped: QueueStats | None = None
         self._scraped_until = float("-inf")
+        self._counts = _NO_COUNTS
+        self._counted_at = float("-inf")
+
+    def observed_counts(self) -> QueueObservation:
+        """For `/v1/status`; the last known ones while the control Redis is away."""
+        now = self._context.clock()
+        if self._gate.state is ServerState.OPEN and now - self._counted_at >= COUNTS_SECONDS:
+            self._counts = self._context.admin.stats()
+            self._counted_at = now
+        return self._counts
 
     def stats(self) -> QueueStats:
         """As of now."""
@@ -181,7 +194,7 @@ class QueueRoom:
             self._context.admin.withhold_tickets()
         else:
             self._context.admin.give_tickets()
-        self._changed()
+        self._counted_at = float("-inf")  # before any reader of the event asks for the status
         now = self._context.admin.stats()
         if (before.draining_since is None) != (now.draining_since is None):
             self._emit(now.draining_since, now.drained_until)

@@ -21,7 +21,7 @@ from rljob_api.wire.observation import EventKind
 from rljob_api.wire.ranks import Beat, BeatAnswer, RankHello, RankState
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Refused, fenced, wrong_epoch
 from rljob_workers.dcs.coordinator.demand import Advance, Demand
-from rljob_workers.dcs.coordinator.epochs import Epochs, OrdersTaken, ordered_topology
+from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.records import PODS, RANKS, Change, Derived, RankEntry
 from rljob_workers.transfer_queue.admin import InWork
 
@@ -99,10 +99,9 @@ class HeardBeat:
 class RankLives:
     """The current life of each rank."""
 
-    def __init__(self, context: CoordinatorContext, epochs: Epochs, taken: OrdersTaken) -> None:
+    def __init__(self, context: CoordinatorContext, epochs: Epochs) -> None:
         self._context = context
         self._epochs = epochs
-        self._taken = taken
         self.advance = Advance(context.clock)
         self.demand = Demand(context.wall)
         self.beats: dict[str, HeardBeat] = {}
@@ -136,7 +135,7 @@ class RankLives:
             raise fenced(f"{life.key} {life.incarnation} is of generation {life.generation}; a later one lives. Exit.")
         if earlier is not None:
             self.end(earlier.hello.life)
-        self._taken.note(launcher, life.epoch, life.generation)
+        self._epochs.note_taken(launcher, life.epoch, life.generation)
         self._context.admin.begin_life(life)
         entry = RankEntry(hello=hello)
         self._context.store.commit([RANKS.put(str(life.key), entry)])
@@ -227,9 +226,7 @@ class RankLives:
         """Tells RoleReady once for every set of lives that made the role Ready."""
         desired = self._epochs.desired
         # As the job has it: a launcher registers before it knows the job of its first order.
-        ranks_per_pod = dict.fromkeys(
-            self._context.store.rows(PODS), ordered_topology(self._context, self._epochs, role).ranks_per_pod
-        )
+        ranks_per_pod = dict.fromkeys(self._context.store.rows(PODS), self._epochs.topology(role).ranks_per_pod)
         standings = {rank: RankStanding(entry.hello.life, entry.ready) for rank, entry in self.by_rank().items()}
         mark = readiness_mark(role, desired, ranks_per_pod, standings)
         if mark is None:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from rljob_api.wire.identity import Life, RankKey
 from rljob_api.wire.ranks import Rendezvous
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, fenced, wrong_epoch
-from rljob_workers.dcs.coordinator.epochs import Epochs, OrdersTaken, ordered_topology
+from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.rank_lives import RankLives
 from rljob_workers.dcs.coordinator.records import RENDEZVOUS
 
@@ -20,10 +20,9 @@ from rljob_workers.dcs.coordinator.records import RENDEZVOUS
 class RendezvousTable:
     """One address per group."""
 
-    def __init__(self, context: CoordinatorContext, epochs: Epochs, taken: OrdersTaken, ranks: RankLives) -> None:
+    def __init__(self, context: CoordinatorContext, epochs: Epochs, ranks: RankLives) -> None:
         self._context = context
         self._epochs = epochs
-        self._taken = taken
         self._ranks = ranks
         self._come: defaultdict[str, set[str]] = defaultdict(set)
         """Group -> incarnations that have asked."""
@@ -63,7 +62,7 @@ class RendezvousTable:
             generation=life.generation,
             address="",
             missing=[str(key) for key in missing],
-            absent=[str(pod) for pod in pods if not self._taken.has(pod, life.epoch, life.generation)],
+            absent=[str(pod) for pod in pods if not self._epochs.has_taken(pod, life.epoch, life.generation)],
         )
 
     def _offered(self, group: str, epoch: int, generation: int) -> Rendezvous | None:
@@ -75,7 +74,7 @@ class RendezvousTable:
     def _missing(self, group: str, life: Life) -> list[RankKey]:
         """Ranks of the role of `life` whose present lives have not come; each must be of its epoch and generation."""
         role = life.key.role
-        topology = ordered_topology(self._context, self._epochs, role)
+        topology = self._epochs.topology(role)
         wanted = [
             RankKey(role=role, replica=replica, rank=rank)
             for replica in range(topology.pods)

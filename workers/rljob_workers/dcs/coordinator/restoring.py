@@ -273,8 +273,9 @@ class Restoring:
             found.append(_Candidate(record.id.version, record.folder, record))
         current = self._epochs.current.restore
         if control_state_is_whole and current.epoch > 0:
-            version, folder = self._progress.recorded(current), self._progress.recorded_folder(current)
-            if version is not None and folder is not None:
+            recorded = self._progress.recorded(current)
+            if recorded is not None:
+                version, folder = recorded
                 # A record file that is newer tells of a tail of the control state that nobody is left to have seen.
                 found = [one for one in found if one.version > version and one.folder not in self._damaged]
                 found.append(_Candidate(version, folder, None))
