@@ -15,8 +15,9 @@ import numpy.typing as npt
 from rljob_api.spec.model import ModelSpec
 from rljob_api.spec.simulation import SimulationSpec
 from rljob_workers.engines.torch_engine.continuous_batching import ContinuousBatching, Room
+from rljob_workers.engines.torch_engine.dialect import ServedModel
 from rljob_workers.engines.torch_engine.scheduler import Limits
-from rljob_workers.engines.torch_engine.server import ServedModel, TokenizerCodec, serve_scheduler
+from rljob_workers.engines.torch_engine.server import serve_scheduler
 from rljob_workers.engines.torch_engine.slots import Moves
 from rljob_workers.models.building import described_config
 from rljob_workers.models.tokenizers import build_tokenizer
@@ -107,7 +108,7 @@ def serve(listener: socket.socket, model: ModelSpec, simulation: SimulationSpec 
         vocab_size=described["vocab_size"],
         max_positions=described["max_position_embeddings"],
         dtype=model.dtype.value,
-        codec=TokenizerCodec(tokenizer),
+        tokenizer=tokenizer,
         eos_token_ids=frozenset({tokenizer.eos_token_id}),
     )
     room = Room(served.vocab_size, served.max_positions, Limits().max_running_samples, max_cells=sys.maxsize)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rljob_api.model_files.decoder_config import DecoderConfig
-    from rljob_workers.engines.torch_engine.slots import Run, _Slots
+    from rljob_workers.engines.torch_engine.requests import IntArray
+    from rljob_workers.engines.torch_engine.slots import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +328,7 @@ class Decoder:
         return x, keys, values
 
     def decode(
-        self, weights: DecoderWeights, last_tokens: _Slots, cached: _Slots, runs: Sequence[Run], cache: KvCache
+        self, weights: DecoderWeights, last_tokens: IntArray, cached: IntArray, runs: Sequence[Run], cache: KvCache
     ) -> torch.Tensor:
         """Feeds one token to slots 0..B-1, whose caches hold `cached` tokens; returns logits [B, V] float32."""
         g = self._geometry

@@ -8,9 +8,9 @@ neutral values of such fields are taken, so that its clients need no change. Ext
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import orjson
@@ -27,6 +27,10 @@ from rljob_workers.engines.torch_engine.requests import (
     PauseMode,
     PromptGroup,
 )
+from rljob_workers.models.tokenizers import decode_tokens, encode_prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "min_p": (0, None),
@@ -51,16 +55,18 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 """Fields of SGLang that this engine has nothing to do for at these values."""
 
 
-class TextCodec(Protocol):
-    """The tokenizer, as far as the dialect needs it."""
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What the dialect knows of the model."""
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a prompt; ValueError for text that has none."""
-        ...
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of an output, without special tokens."""
-        ...
+    name: str
+    """Path, or a word for a model made from a config."""
+    vocab_size: int
+    max_positions: int
+    """Longest prompt + output, in tokens."""
+    dtype: str
+    tokenizer: PreTrainedTokenizerBase
+    eos_token_ids: frozenset[int]
 
 
 class ControlBody(BaseModel):
@@ -129,35 +135,28 @@ def refuse_unknown(body: BaseModel, prefix: str) -> None:
             raise BadRequest(f"{prefix}{field}: {value!r} is not supported by the torch engine. Leave the field out.")
 
 
-def parse_generate(
-    raw: bytes,
-    *,
-    codec: TextCodec,
-    eos_token_ids: frozenset[int],
-    vocab_size: int,
-    draw_seed: Callable[[], int] = lambda: secrets.randbits(63),
-) -> GenerateRequest:
-    """Reads the body of `/generate`; `draw_seed` serves prompts without `sampling_seed`."""
+def parse_generate(raw: bytes, model: ServedModel) -> GenerateRequest:
+    """Reads the body of `/generate`; a prompt without `sampling_seed` gets a random one."""
     body = parse_body(GenerateBody, raw)
-    prompts, is_single = _prompts(body, codec)
+    prompts, is_single = _prompts(body, model.tokenizer)
     params = _per_prompt(body.sampling_params, len(prompts), "sampling_params")
     rids = _per_prompt(body.rid, len(prompts), "rid")
     groups = []
     for index, (prompt, given) in enumerate(zip(prompts, params, strict=True)):
         refuse_unknown(given, "sampling_params.")
-        check_tokens(prompt, vocab_size, f"input_ids[{index}]")
+        check_tokens(prompt, model.vocab_size, f"input_ids[{index}]")
         groups.append(
             PromptGroup(
                 rid=rids[index] or secrets.token_hex(8),
                 prompt=prompt,
                 num_samples=given.n,
-                seed=draw_seed() if given.sampling_seed is None else given.sampling_seed,
+                seed=secrets.randbits(63) if given.sampling_seed is None else given.sampling_seed,
                 max_new_tokens=given.max_new_tokens,
                 temperature=given.temperature,
                 top_p=given.top_p,
                 top_k=max(given.top_k, 0),
                 stop_token_ids=frozenset(given.stop_token_ids or ())
-                | (frozenset() if given.ignore_eos else eos_token_ids),
+                | (frozenset() if given.ignore_eos else model.eos_token_ids),
             )
         )
     if isinstance(body.rid, str) and len(groups) > 1:
@@ -165,13 +164,13 @@ def parse_generate(
     return GenerateRequest(body, groups, is_single=is_single)
 
 
-def _prompts(body: GenerateBody, codec: TextCodec) -> tuple[list[list[int]], bool]:
+def _prompts(body: GenerateBody, tokenizer: PreTrainedTokenizerBase) -> tuple[list[list[int]], bool]:
     if (body.text is None) == (body.input_ids is None):
         raise BadRequest("text, input_ids: give exactly one of them.")
     if body.text is not None:
         texts = [body.text] if isinstance(body.text, str) else body.text
         try:
-            prompts = [codec.encode(text) for text in texts]
+            prompts = [encode_prompt(tokenizer, text) for text in texts]
         except ValueError as error:
             raise BadRequest(f"text: {error}") from error
         is_single = isinstance(body.text, str)
@@ -201,14 +200,14 @@ def check_tokens(tokens: list[int], vocab_size: int, field: str) -> None:
         raise BadRequest(f"{field}: token {wrong} is not in the vocabulary (0 to {vocab_size - 1}).")
 
 
-def render_generate(request: GenerateRequest, batch: Batch, codec: TextCodec) -> bytes:
+def render_generate(request: GenerateRequest, batch: Batch, tokenizer: PreTrainedTokenizerBase) -> bytes:
     """The reply of a batch that is done without error."""
     if request.body.compact:
         return _render_compact(batch)
     spans = batch.spans()
     lengths = batch.lengths.tolist()
     replies = [
-        _render_sample(request, batch, group, row, spans[row], lengths[row], codec)
+        _render_sample(request, batch, group, row, spans[row], lengths[row], tokenizer)
         for index, group in enumerate(batch.groups)
         for row in range(batch.first_rows[index], batch.first_rows[index + 1])
     ]
@@ -223,7 +222,7 @@ def _render_sample(
     row: int,
     spans: list[VersionSpan],
     length: int,
-    codec: TextCodec,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> dict[str, Any]:
     tokens = batch.tokens[row, :length].tolist()
     meta: dict[str, Any] = {
@@ -239,7 +238,7 @@ def _render_sample(
         # float32 goes out as its shortest decimal, so that the reader's float32 is the same number.
         log_probs = batch.log_probs[row, :length]
         meta["output_token_logprobs"] = [[value, token, None] for value, token in zip(log_probs, tokens, strict=True)]
-    return {"text": codec.decode(tokens), "output_ids": tokens, "meta_info": meta}
+    return {"text": decode_tokens(tokenizer, tokens), "output_ids": tokens, "meta_info": meta}
 
 
 def _finish_reason(reason: EndReason, group: PromptGroup, tokens: list[int]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
@@ -35,7 +34,7 @@ from rljob_workers.engines.torch_engine.dialect import (
     AbortBody,
     PauseBody,
     ScoreBody,
-    TextCodec,
+    ServedModel,
     UpdateBody,
     check_tokens,
     parse_body,
@@ -45,11 +44,9 @@ from rljob_workers.engines.torch_engine.dialect import (
 from rljob_workers.engines.torch_engine.requests import BadRequest, Batch, EngineFault, NotServing, StepFailed
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
 from rljob_workers.models.building import build_config, torch_dtype
-from rljob_workers.models.tokenizers import build_tokenizer, decode_tokens, encode_prompt
+from rljob_workers.models.tokenizers import build_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from starlette.types import Receive, Scope, Send
     from transformers import PreTrainedTokenizerBase
 
@@ -127,7 +124,7 @@ class RunningRequest:
 
     running = await RunningRequest.begin(request, parsed, loop)
     await running.end()
-    running.result(codec)
+    running.result(tokenizer)
     """
 
     def __init__(self, parsed: GenerateRequest, batch: Batch, loop: ModelLoop, done: asyncio.Future[None]) -> None:
@@ -180,11 +177,11 @@ class RunningRequest:
         """Tokens of the batch until now."""
         return await asyncio.wrap_future(self._loop.call(lambda engine: engine.drawn(self._batch)))
 
-    def result(self, codec: TextCodec) -> bytes:
+    def result(self, tokenizer: PreTrainedTokenizerBase) -> bytes:
         """The reply of a batch that has ended; raises the EngineFault that it ended with."""
         if self._batch.error is not None:
             raise self._batch.error
-        return render_generate(self._parsed, self._batch, codec)
+        return render_generate(self._parsed, self._batch, tokenizer)
 
 
 class ProgressReply(Response):
@@ -193,11 +190,17 @@ class ProgressReply(Response):
     The status was sent before the end was known, so that it says nothing of it.
     """
 
-    def __init__(self, running: RunningRequest, codec: TextCodec, seconds: float, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        running: RunningRequest,
+        tokenizer: PreTrainedTokenizerBase,
+        seconds: float,
+        headers: Mapping[str, str],
+    ) -> None:
         super().__init__(headers=headers, media_type="application/x-ndjson")
         del self.headers["content-length"]
         self._running = running
-        self._codec = codec
+        self._tokenizer = tokenizer
         self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -209,7 +212,7 @@ class ProgressReply(Response):
             await send({"type": "http.response.body", "body": line, "more_body": True})
         await self._running.end()
         try:
-            last = self._running.result(self._codec)
+            last = self._running.result(self._tokenizer)
         except EngineFault as error:
             last = orjson.dumps({"error": {"message": str(error), "status": error.status}})
         await send({"type": "http.response.body", "body": last + b"\n", "more_body": False})
@@ -225,20 +228,6 @@ _Handler = Callable[[Request], Awaitable[Response]]
 
 _DRAIN_LOOKS_SECONDS = 0.02
 """How soon a pause is answered after its last sample has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """What the edge knows of the model."""
-
-    name: str
-    """Path, or a word for a model made from a config."""
-    vocab_size: int
-    max_positions: int
-    """Longest prompt + output, in tokens."""
-    dtype: str
-    codec: TextCodec
-    eos_token_ids: frozenset[int]
 
 
 class HttpApi:
@@ -277,18 +266,13 @@ class HttpApi:
 
     async def generate(self, request: Request) -> Response:
         """Runs prompts to their ends."""
-        parsed = parse_generate(
-            await request.body(),
-            codec=self._model.codec,
-            eos_token_ids=self._model.eos_token_ids,
-            vocab_size=self._model.vocab_size,
-        )
+        parsed = parse_generate(await request.body(), self._model)
         running = await RunningRequest.begin(request, parsed, self._loop)
         seconds = parsed.body.progress_seconds
         if seconds is None or await running.ends_within(seconds):
             await running.end()
-            return self._reply(running.result(self._model.codec))
-        return ProgressReply(running, self._model.codec, seconds, {INCARNATION_HEADER: self._incarnation})
+            return self._reply(running.result(self._model.tokenizer))
+        return ProgressReply(running, self._model.tokenizer, seconds, {INCARNATION_HEADER: self._incarnation})
 
     async def abort_request(self, request: Request) -> Response:
         """Ends one request by its rid, or all."""
@@ -430,21 +414,6 @@ _GRACE_SECONDS = 1
 """After SIGTERM requests are not waited for: their tickets come back."""
 
 
-class TokenizerCodec:
-    """The tokenizer as the dialect's codec."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._tokenizer = tokenizer
-
-    def encode(self, text: str) -> list[int]:
-        """See `TextCodec`."""
-        return encode_prompt(self._tokenizer, text)
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """See `TextCodec`."""
-        return decode_tokens(self._tokenizer, token_ids)
-
-
 def serve(
     listener: socket.socket,
     model: ModelSpec,
@@ -465,7 +434,7 @@ def serve(
         vocab_size=geometry.vocab_size,
         max_positions=geometry.max_positions,
         dtype=str(geometry.dtype).removeprefix("torch."),
-        codec=TokenizerCodec(tokenizer),
+        tokenizer=tokenizer,
         eos_token_ids=config.eos_token_ids | {tokenizer.eos_token_id},
     )
     scheduler = Scheduler(geometry, limits or Limits.on(device))
