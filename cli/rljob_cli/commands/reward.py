@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Literal
 
@@ -14,8 +13,9 @@ from rljob_api.names import EXIT_BAD_MANIFEST
 from rljob_cli.checks.findings import Level
 from rljob_cli.checks.manifests import checked_job, refuse
 from rljob_cli.checks.rewards import Trial, findings_of, try_reward
+from rljob_cli.ui.tables import drawn, table
 
-_WIDTH = 140
+_PLAIN_WIDTH = 140
 
 
 _SHOWN = 48
@@ -69,22 +69,14 @@ def reward(file: Path, rows: int, output: Literal["text", "json"]) -> None:
 
 
 def _table(trial: Trial) -> str:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("row", "prompt", "answered by", "answer"):
-        table.add_column(name, justify="right" if name == "row" else "left", no_wrap=True)
-    table.add_column("reward", justify="right")
+    made = table("row:", "prompt", "answered by", "answer")
+    made.add_column("reward", justify="right")  # may wrap: a failure is a sentence
     for row in trial.rows:
         for index, answer in enumerate(row["answers"]):
             first = (str(row["row"]), _short(row["prompt"])) if index == 0 else ("", "")
             worth = f"{answer['reward']:g}" if answer["error"] is None else f"failed: {answer['error']}"
-            table.add_row(*first, answer["what"], _short(answer["response"]), worth)
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False, markup=False)
-    with console.capture() as drawn:
-        console.print(table)
-    return "\n".join(line.rstrip() for line in drawn.get().splitlines())
+            made.add_row(*first, answer["what"], _short(answer["response"]), worth)
+    return drawn(made, _PLAIN_WIDTH, has_markup=False)
 
 
 def _short(text: str) -> str:

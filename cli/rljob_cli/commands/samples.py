@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import Literal, NoReturn
 
 import click
 
@@ -19,14 +18,7 @@ from rljob_api.base import without_middle
 from rljob_api.generations import FILE, FILES
 from rljob_api.names import EXIT_BAD_MANIFEST
 from rljob_cli.jobs.sample_log import RetainedSample, SampleFilter, read_generations, rollouts_of
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-
-PLAIN_WIDTH = 160
-"""Where nobody looks: a line of a table is one line, also for grep."""
-
+from rljob_cli.ui.tables import drawn, table
 
 CUT_CHARACTERS = 40
 """Of a text in a table."""
@@ -39,12 +31,18 @@ def pages_text(lines: Sequence[RetainedSample], max_characters: int | None) -> s
 
 def table_text(lines: Sequence[RetainedSample]) -> str:
     """A line for each sample."""
-    from rich.console import Console
+    from rich.text import Text
 
-    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
-    with console.capture() as drawn:
-        console.print(_table(lines))
-    return "\n".join(line.rstrip() for line in drawn.get().splitlines())
+    made = table(
+        "rollout:", "group:", "sample:", "reward:", "advantage:", "finish", "tokens", "made by", "prompt", "response"
+    )
+    for line in lines:
+        place = [str(line[key]) for key in ("rollout", "group", "index")]
+        worth = [f"{line['reward']:g}", f"{line['advantage']:+.3g}"] if line["valid"] else ["-", "-"]
+        texts = [_cut(harmless(line[key])) for key in ("prompt", "response")]
+        facts = [*place, *worth, line["finishReason"], str(line["responseTokens"]), _versions(line), *texts]
+        made.add_row(*map(Text, facts))  # not as markup, which brackets in a text would be
+    return drawn(made)
 
 
 def _headline(line: RetainedSample) -> str:
@@ -90,24 +88,6 @@ def _shown(text: str, limit: int | None) -> str:
 def harmless(text: str) -> str:
     """Control characters as escapes, but for line breaks and tabs."""
     return "".join(char if char in "\n\t" or char.isprintable() else repr(char)[1:-1] for char in text)
-
-
-def _table(lines: Sequence[RetainedSample]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("rollout", "group", "sample", "reward", "advantage"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("finish", "tokens", "made by", "prompt", "response"):
-        table.add_column(name, no_wrap=True)
-    for line in lines:
-        place = [str(line[key]) for key in ("rollout", "group", "index")]
-        worth = [f"{line['reward']:g}", f"{line['advantage']:+.3g}"] if line["valid"] else ["-", "-"]
-        texts = [_cut(harmless(line[key])) for key in ("prompt", "response")]
-        facts = [*place, *worth, line["finishReason"], str(line["responseTokens"]), _versions(line), *texts]
-        table.add_row(*map(Text, facts))  # not as markup, which brackets in a text would be
-    return table
 
 
 def _cut(text: str) -> str:

@@ -5,19 +5,15 @@ Pure, but for the width of the terminal. For `rljob run --dry-run`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rljob_api.machine.memory import WITHIN
 from rljob_cli.jobs.run_plan import PlannedDevice, PlannedProcess, RunPlan
+from rljob_cli.ui.tables import drawn, size_text, table
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-
-PLAIN_WIDTH = 160
-"""Where nobody looks: a line of a table is one line, also for grep."""
 
 
 _SHOWN_ONCE = ("rank", "world")
@@ -31,9 +27,9 @@ def plan_text(plan: RunPlan) -> str:
         f"{plan.job}: {len(plan.processes)} processes in {plan.num_pods} pods;"
         f" {used} of {plan.num_devices} devices by {plan.source}",
         "",
-        _drawn(_process_table(plan.processes)),
+        drawn(_process_table(plan.processes)),
         "",
-        _drawn(_device_table(plan.devices)),
+        drawn(_device_table(plan.devices)),
         "",
         *_settings(plan.processes),
         "",
@@ -47,7 +43,7 @@ def plan_text(plan: RunPlan) -> str:
 
 
 def _process_table(processes: Sequence[PlannedProcess]) -> Table:
-    table = _table(
+    made = table(
         "process", "devices", "rank:", "weights:", "gradients:", "optimizer:", "copies:", "activations:", "together:"
     )
     for process in processes:
@@ -65,17 +61,17 @@ def _process_table(processes: Sequence[PlannedProcess]) -> Table:
                 memory.peak,
             )
         )
-        table.add_row(process.name, ",".join(process.devices) or "CPU", rank, *map(_size, sizes))
-    return table
+        made.add_row(process.name, ",".join(process.devices) or "CPU", rank, *map(_size, sizes))
+    return made
 
 
 def _device_table(devices: Iterable[PlannedDevice]) -> Table:
-    table = _table("device", "memory:", "needed:", "left:", "for KV:", "processes")
+    made = table("device", "memory:", "needed:", "left:", "for KV:", "processes")
     for device in devices:
         kv = "" if device.kv_tokens is None else f"{_count(device.kv_tokens)} tokens"
         sizes = (_size(device.memory_bytes), _size(device.needed_bytes), _size(device.left_bytes))
-        table.add_row("host" if device.name == "CPU" else device.name, *sizes, kv, ", ".join(device.processes))
-    return table
+        made.add_row("host" if device.name == "CPU" else device.name, *sizes, kv, ", ".join(device.processes))
+    return made
 
 
 def _settings(processes: Iterable[PlannedProcess]) -> Iterator[str]:
@@ -114,30 +110,4 @@ def _count(number: int) -> str:
 def _size(size: int | None) -> str:
     if size is None:
         return ""
-    if size == 0:
-        return "-"
-    value = float(size)
-    for unit in ("B", "KiB", "MiB"):
-        if abs(value) < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GiB"
-
-
-def _table(*columns: str) -> Table:
-    """A column whose name ends with a colon is of numbers."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in columns:
-        table.add_column(name.rstrip(":"), justify="right" if name.endswith(":") else "left", no_wrap=True)
-    return table
-
-
-def _drawn(table: Table) -> str:
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
-    with console.capture() as drawn:
-        console.print(table)
-    return "\n".join(line.rstrip() for line in drawn.get().splitlines())
+    return size_text(size) if size else "-"

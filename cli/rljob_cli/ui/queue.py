@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rljob_api.times import timestamp
 from rljob_api.wire.queue import PartitionStats, QueuePeek, QueueRow, QueueStats, RowValues, UnitStats, WeightSpan
+from rljob_cli.ui.tables import drawn, size_text, table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
 MAX_LEASES = 10
-
-
-PLAIN_WIDTH = 160
-"""Where nobody looks: a line of a table is one line, also for grep."""
 
 
 _WITHHELD = {
@@ -31,10 +27,10 @@ _WITHHELD = {
 
 def stats_text(stats: QueueStats) -> str:
     """The answer of `rljob queue stats`."""
-    parts = [*_headlines(stats), "", _drawn(_rows_table(stats.partitions))]
+    parts = [*_headlines(stats), "", drawn(_rows_table(stats.partitions))]
     if stats.leases:
-        parts += ["", _drawn(_lease_table(stats))]
-    return "\n".join([*parts, "", _drawn(_unit_table(stats.units))])
+        parts += ["", drawn(_lease_table(stats))]
+    return "\n".join([*parts, "", drawn(_unit_table(stats.units))])
 
 
 def peek_text(peek: QueuePeek) -> str:
@@ -72,14 +68,14 @@ def _headlines(stats: QueueStats) -> Iterator[str]:
 
 
 def _rows_table(partitions: Sequence[PartitionStats]) -> Table:
-    table = _table("partition", "groups", "task", "unready:", "ready:", "claimed:", "done:", "batches:")
+    made = table("partition", "groups", "task", "unready:", "ready:", "claimed:", "done:", "batches:")
     for partition in partitions:
         first = [partition.partition, _groups(partition)]
         for rows in partition.tasks:
             counts = (rows.unready, rows.ready, rows.claimed, rows.done, rows.batches)
-            table.add_row(*first, rows.task, *map(str, counts))
+            made.add_row(*first, rows.task, *map(str, counts))
             first = ["", ""]
-    return table
+    return made
 
 
 def _groups(partition: PartitionStats) -> str:
@@ -94,30 +90,30 @@ def _groups(partition: PartitionStats) -> str:
 
 
 def _lease_table(stats: QueueStats) -> Table:
-    table = _table("lease of", "task", "partition", "rows:", "age:", "ends in:")
+    made = table("lease of", "task", "partition", "rows:", "age:", "ends in:")
     for lease in stats.leases[:MAX_LEASES]:
         times = (f"{lease.age_seconds:.1f} s", f"{lease.expires_in_seconds:.1f} s")
-        table.add_row(lease.holder, lease.task, lease.partition, str(lease.rows), *times)
+        made.add_row(lease.holder, lease.task, lease.partition, str(lease.rows), *times)
     if len(stats.leases) > MAX_LEASES:
-        table.add_row(f"{len(stats.leases) - MAX_LEASES} more")
-    return table
+        made.add_row(f"{len(stats.leases) - MAX_LEASES} more")
+    return made
 
 
 def _unit_table(units: Sequence[UnitStats]) -> Table:
     some_lost = any(unit.lost_chunks for unit in units)
-    table = _table(
+    made = table(
         "unit", "generation:", "used:", "high water:", "limit:", "keys:", *(["lost chunks:"] if some_lost else [])
     )
     for unit in units:
         generation = "-" if unit.generation is None else str(unit.generation)
         if not unit.answers:
             silent = "not asked yet" if unit.answers is None else "does not answer"
-            table.add_row(str(unit.unit), generation, silent)
+            made.add_row(str(unit.unit), generation, silent)
             continue
-        sizes = (_bytes(size) for size in (unit.used_bytes, unit.high_water_bytes, unit.limit_bytes))
+        sizes = (unit.used_bytes, unit.high_water_bytes, unit.limit_bytes)
         counts = ("-" if unit.keys is None else str(unit.keys), *([str(unit.lost_chunks)] if some_lost else []))
-        table.add_row(str(unit.unit), generation, *sizes, *counts)
-    return table
+        made.add_row(str(unit.unit), generation, *("-" if size is None else size_text(size) for size in sizes), *counts)
+    return made
 
 
 def _row_lines(row: QueueRow) -> Iterator[str]:
@@ -144,33 +140,3 @@ def _values(shown: RowValues) -> str:
     for size in shown.shape:
         elements *= size
     return f"{kind}: [{values}{', ...' if len(shown.values) < elements else ''}]"
-
-
-def _bytes(size: int | None) -> str:
-    if size is None:
-        return "-"
-    value = float(size)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GiB"
-
-
-def _table(*columns: str) -> Table:
-    """A column whose name ends with a colon is of numbers."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in columns:
-        table.add_column(name.rstrip(":"), justify="right" if name.endswith(":") else "left", no_wrap=True)
-    return table
-
-
-def _drawn(table: Table) -> str:
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
-    with console.capture() as drawn:
-        console.print(table)
-    return "\n".join(line.rstrip() for line in drawn.get().splitlines())
