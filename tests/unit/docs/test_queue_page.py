@@ -1,4 +1,7 @@
-"""docs/queue.md names every key, function, metric and test that it speaks of, and nothing that is not there."""
+"""docs/queue.md names every key, function, metric and test that it speaks of, and nothing that is not there.
+
+docs/protocols/queue.md lists the calls of a rank and of the coordinator, and each of them is there.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,26 @@ import pytest
 
 from rljob_workers.dcs.coordinator.queue_room import queue_samples
 from rljob_workers.dcs.membership.counters import COUNTERS
+from rljob_workers.transfer_queue.admin import QueueAdmin
+from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.control.library import library
+from rljob_workers.transfer_queue.inspection import QueueInspection
+from rljob_workers.transfer_queue.peeking import QueuePeeking
 from rljob_workers.transfer_queue.units import GENERATION_KEY
+from rljob_workers.transfer_queue.upkeep import StorageUpkeep, Sweeper
 from tests.integration.transfer_queue.world import make_shape
 from tests.unit.transfer_queue.test_draining import lease, make_stats
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/queue.md").read_text()
+CONTRACTS = (ROOT / "docs/protocols/queue.md").read_text()
 SCRIPTS = library(make_shape()).text
 
 _SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")
+_CALL = re.compile(r"(?:^ {4}|[,;] )(?:(\w+)\.)?(\w+)\(", re.MULTILINE)
+_PARTS = {"upkeep": StorageUpkeep, "sweeper": Sweeper, "inspection": QueueInspection, "peeking": QueuePeeking}
+"""Of a `QueueAdmin`."""
 
 
 def section(title: str) -> str:
@@ -79,3 +91,13 @@ def test_every_metric_is_named_and_no_other() -> None:
 def test_tests_on_the_page_are_there(test: str) -> None:
     file, name = test.split("::")
     assert f"def {name}(" in (ROOT / "tests/integration/transfer_queue" / file).read_text()
+
+
+@pytest.mark.parametrize(
+    ("title", "owner"), [("The client", TransferQueueClient), ("The coordinator's side", QueueAdmin)]
+)
+def test_calls_that_the_contracts_list_are_there(title: str, owner: type) -> None:
+    sections: dict[str, str] = dict(_SECTION.findall(CONTRACTS))
+    calls = _CALL.findall(sections[title])
+    assert len(calls) >= 10
+    assert [call for call in calls if not hasattr(_PARTS[call[0]] if call[0] else owner, call[1])] == []
