@@ -194,7 +194,9 @@ def _serve_tickets(rank: _Rank, engine: RankEngine, found: IdleEngine) -> None:
     limit = PromptLimit.of(spec.rollout.max_prompt_tokens, found.max_tokens)
     fitting = FittingPrompts(rank.queue, source, limit, rank.session.counters)
     with closing(build_receiver(rank.context, rank.session)) as receiver:
-        proof = WeightProof(engine, bound_of(spec, engine.client.capabilities))
+        proof = WeightProof(
+            engine, bound_of(spec, engine.client.capabilities), first=rank.session.welcome.restore.version
+        )
         follower = WeightFollower(
             receiver,
             engine,
@@ -202,7 +204,6 @@ def _serve_tickets(rank: _Rank, engine: RankEngine, found: IdleEngine) -> None:
             proof,
             interruption=spec.weight_sync.interruption,
             on_change=wake.set,
-            first=rank.session.welcome.restore.version,
             timeout_seconds=float(spec.weight_sync.timeout_seconds),
         )
         follower.start()

@@ -100,10 +100,9 @@ def following(
             OneWeight(staged),
             rank_engine,
             timeline,
-            WeightProof(rank_engine, bound=0.1),
+            WeightProof(rank_engine, 0.1, RESUMED.weight.version if staged is RESUMED else WeightVersion(0)),
             interruption=Interruption.RETRACT,
             on_change=lambda: None,
-            first=RESUMED.weight.version if staged is RESUMED else WeightVersion(0),
             timeout_seconds=timeout_seconds,
         )
         follower.start()
@@ -163,8 +162,8 @@ def test_an_engine_that_does_not_drop_what_wrong_weights_have_made_is_ended(tmp_
         wait_for(lambda: rank.ended or follower.error)
         wait_for(lambda: follower.held or follower.error)
         assert (follower.held, follower.error, rank.ended) == (STAGED.weight, None, 1)
-        (said,) = follower.news()
-        assert "has other weights" in said
+        assert "has other weights" in follower.news.get_nowait()
+        assert follower.news.empty()
 
 
 RESUMED = replace(STAGED, weight=WeightId(lineage=Lineage(2), version=WeightVersion(7)))
@@ -186,18 +185,12 @@ def test_an_engine_with_other_weights(
     tmp_path: Path, staged: StagedWeights, scores: list[float], ended: int, error: type[Exception] | None, news: int
 ) -> None:
     engine = MovedEngine([], scores=scores)
-    found: list[str] = []
     with following(engine, tmp_path, timeout_seconds=60, staged=staged) as (follower, rank):
-
-        def all_news() -> list[str]:
-            found.extend(follower.news())
-            return found
-
         # The engine holds the version between its last score and the error that the score is the cause of.
         wait_for(lambda: follower.error or (error is None and follower.held and not engine.scores))
-        wait_for(lambda: follower.error or news == len(all_news()))
+        wait_for(lambda: follower.error or news == follower.news.qsize())
         assert type(follower.error) is (type(None) if error is None else error)
-        assert (rank.ended, len(all_news())) == (ended, news)
+        assert (rank.ended, follower.news.qsize()) == (ended, news)
 
 
 def test_a_mismatch_says_how_far_where_and_what_to_change(tmp_path: Path) -> None:

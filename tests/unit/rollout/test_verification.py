@@ -177,7 +177,7 @@ def expected(version: int, probe: Probe | None = PROBE) -> StagedWeights:
 
 
 def proof_of(engine: Scorer, bound: float | None = 1e-4) -> WeightProof:
-    return WeightProof(cast("RankEngine", InPlace(engine)), bound)
+    return WeightProof(cast("RankEngine", InPlace(engine)), bound, WeightVersion(0))
 
 
 def test_groups_wait_for_the_proof_of_what_made_their_tokens() -> None:
@@ -186,7 +186,7 @@ def test_groups_wait_for_the_proof_of_what_made_their_tokens() -> None:
     proof.expect(expected(3))
     assert [proof.awaited_by(made_under(*span)) for span in ((1, 2), (2, 3), (3, 3))] == [False, True, True]
     engine.scores = PROBE.log_probs
-    assert proof.find(0.0) is None
+    assert proof.verify(0.0) is None
     assert not proof.awaited_by(made_under(2, 3))
     assert not proof.voids(made_under(2, 3), 0)
 
@@ -196,11 +196,11 @@ def test_what_wrong_weights_have_made_is_void_and_stays_so_when_they_are_right()
     proof = proof_of(engine)
     proof.expect(expected(3))
     engine.scores = [0.0, 0.0]
-    assert proof.find(0.0) is not None
+    assert proof.verify(0.0) is not None
     assert proof.awaited_by(made_under(3, 3))
     proof.expect(expected(3))
     engine.scores = PROBE.log_probs
-    assert proof.find(0.0) is None
+    assert proof.verify(0.0) is None
     spans = ((1, 2), (2, 3), (3, 3), (2, 4), (4, 4))
     assert [proof.voids(made_under(*span), 0) for span in spans] == [False, True, True, True, False]
     assert not any(proof.voids(made_under(*span), proof.num_voided) for span in spans), "begun afterwards"
@@ -221,6 +221,6 @@ def test_without_a_probe_nothing_waits(bound: float | None, probe: Probe | None)
     proof = proof_of(Scorer(), bound)
     proof.expect(expected(3, probe))
     assert not proof.awaited_by(made_under(3, 3))
-    assert proof.find(0.0) is None
+    assert proof.verify(0.0) is None
     proof.expect(expected(4, probe))
     assert proof.num_voided == 0

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from rljob_api.names import Stream, WeightVersion
+from rljob_api.names import Stream
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
 from rljob_workers.engines.base import EngineError, EngineTimeout
 from rljob_workers.rollout.engine_access import RankEngine, watched
-from rljob_workers.rollout.verification import Answer, Difference, EngineMismatch, WeightProof, WrongWeights, answer_to
+from rljob_workers.rollout.verification import Answer, EngineMismatch, Refutation, WeightProof, WrongWeights
 from rljob_workers.telemetry.timeline import Timeline
 
 LONGEST_DRAIN_SECONDS = 7 * 86400.0
@@ -41,29 +41,23 @@ class WeightFollower:
         *,
         interruption: Interruption,
         on_change: Callable[[], None],
-        first: WeightVersion,
         timeout_seconds: float,
     ) -> None:
-        """`on_change` is called from the follower's thread after every change of `held` and at its end.
-
-        `first` is the version that the epoch began with.
-        """
+        """`on_change` is called from the follower's thread after every change of `held` and at its end."""
         self._receiver = receiver
         self._engine = engine
         self._interruption = interruption
         self._timeline = timeline
         self._proof = proof
         self._on_change = on_change
-        self._first = first
         self._timeout = timeout_seconds
         self._staged: StagedWeights | None = None
         self._stop = threading.Event()
         self._empty_since: float | None = None
-        self._refuted: list[Difference] = []
-        """What was found in a row when the engine had other weights than it said."""
-        self._unsaid: str | None = None
-        """What is told of it once it is known that another life of the engine does better."""
-        self._said: SimpleQueue[str] = SimpleQueue()
+        self._started_anew_for: Refutation | None = None
+        """Becomes news once the next incarnation of the engine is known to have the weights."""
+        self.news: SimpleQueue[str] = SimpleQueue()
+        """What was found wrong, a sentence each."""
         self.held: WeightId | None = None
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="weight-follower", daemon=True)
@@ -75,10 +69,6 @@ class WeightFollower:
     def stop(self) -> None:
         """Ends after the turn in work."""
         self._stop.set()
-
-    def news(self) -> list[str]:
-        """What was found wrong since the last call, a sentence each."""
-        return [self._said.get() for _ in range(self._said.qsize())]
 
     def _run(self) -> None:
         try:
@@ -111,20 +101,19 @@ class WeightFollower:
             with self._timeline.span("swap", row=1, version=staged.weight.version):
                 self._engine.call(self._drain_and_update(staged) if drains else self._update(staged))
             self._change(staged.weight)  # generation goes on while the proof is made: what it makes waits for it
-            problem = self._proof.find(time.monotonic() + self._timeout)
+            refuted = self._proof.verify(time.monotonic() + self._timeout)
         except EngineError as error:
             if isinstance(error, EngineTimeout):
                 self._engine.end(str(error))
             self._wait_for_engine()
             return
         self._empty_since = None
-        if problem is not None:
-            self._refute(staged, problem)
+        if refuted is not None:
+            self._replace_weights(refuted)
             return
-        self._refuted.clear()
-        if self._unsaid is not None:
-            self._said.put(f"{self._unsaid} It was ended, and its next life has them.")
-            self._unsaid = None
+        if self._started_anew_for is not None:
+            self.news.put(f"{self._started_anew_for} It was ended, and its next life has them.")
+            self._started_anew_for = None
         self._on_change()
 
     async def _update(self, staged: StagedWeights) -> None:
@@ -152,31 +141,29 @@ class WeightFollower:
         with self._engine.progress.paused():
             await watched(update, look, every=POLL_SECONDS)
 
-    def _refute(self, staged: StagedWeights, problem: Difference) -> None:
+    def _replace_weights(self, refuted: Refutation) -> None:
         """Nothing that the engine has made under this version counts; the next turn loads it anew, once."""
-        self._refuted.append(problem)
         self._change(None)
-        sentence = f"The engine says that it has {staged.weight} and has other weights: {problem}."
-        match answer_to(staged.weight, self._refuted, self._first):
+        match refuted.answer:
             case Answer.LOAD_ANEW:
-                self._said.put(f"{sentence} It is loaded anew, and what it made meanwhile is drawn again.")
+                self.news.put(f"{refuted} It is loaded anew, and what it made meanwhile is drawn again.")
                 self._on_change()
                 self._empty_engine()
             case Answer.START_ANEW:
-                self._unsaid = sentence
-                self._engine.end(sentence)
+                self._started_anew_for = refuted
+                self._engine.end(str(refuted))
             case Answer.MISMATCH:
                 raise EngineMismatch(
-                    f"Engine and trainer compute version {staged.weight.version} of the model differently: {problem}; "
-                    f"{problem.where}. Two processes of the engine have said so: a restart does not help. Set "
-                    "roles.rollout.engine.kind to an engine that knows all that the model's config says (a sliding "
-                    "window, a rope scaling), change what the model's config or roles.rollout.engine.args ask for, or "
-                    "set weightSync.verify to None and train on samples of another distribution."
+                    f"Engine and trainer compute version {refuted.weight.version} of the model differently: "
+                    f"{refuted.problem}; {refuted.problem.where}. Two processes of the engine have said so: a restart "
+                    "does not help. Set roles.rollout.engine.kind to an engine that knows all that the model's config "
+                    "says (a sliding window, a rope scaling), change what the model's config or "
+                    "roles.rollout.engine.args ask for, or set weightSync.verify to None and train on samples of another distribution."
                 )
             case Answer.GIVE_UP:
-                self._engine.end(sentence)
+                self._engine.end(str(refuted))
                 raise WrongWeights(
-                    f"{sentence} It was loaded anew in vain (weightSync.verify), and its process is ended. Its log "
+                    f"{refuted} It was loaded anew in vain (weightSync.verify), and its process is ended. Its log "
                     "says what it took."
                 )
 

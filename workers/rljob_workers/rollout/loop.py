@@ -99,7 +99,8 @@ class RolloutLoop:
         """Works until the pod shall drain, then hands back what was not finished."""
         while not self._session.draining:
             self._wake.clear()
-            for sentence in follower.news():
+            while not follower.news.empty():
+                sentence = follower.news.get()
                 _log.warning(sentence)
                 self._session.notify(NoticeKind.WRONG_WEIGHTS, sentence)
             if follower.error is not None:

@@ -135,19 +135,35 @@ def answer_to(weight: WeightId, found: Sequence[Difference], first: WeightVersio
     return Answer.GIVE_UP
 
 
+@dataclass(frozen=True, slots=True)
+class Refutation:
+    """The engine has other weights than it says."""
+
+    weight: WeightId
+    problem: Difference
+    answer: Answer
+
+    def __str__(self) -> str:
+        """The sentence about it."""
+        return f"The engine says that it has {self.weight} and has other weights: {self.problem}."
+
+
 class WeightProof:
     """One engine's.
 
     proof.expect(staged)               the follower, before the update
-    problem = proof.find(deadline)     after it; None: proven
+    refuted = proof.verify(deadline)   after it; None: proven
     proof.awaited_by(groups)           the loop: not yet to be put
     proof.voids(groups, begun)         never to be put; `begun`: num_voided when their work began
     """
 
-    def __init__(self, engine: RankEngine, bound: float | None) -> None:
-        """`bound` as in BOUNDS; None: what the engine says is believed."""
+    def __init__(self, engine: RankEngine, bound: float | None, first: WeightVersion) -> None:
+        """`bound` as in BOUNDS; None: what the engine says is believed. `first`: the version the epoch began with."""
         self._engine = engine
         self._bound = bound
+        self._first = first
+        self._refuted: list[Difference] = []
+        """What was found in a row when the engine had other weights than it said."""
         self._expected: StagedWeights | None = None
         self._voided: list[WeightId] = []
         """What the engine was said to have and was not proven to have, once for each time."""
@@ -163,18 +179,20 @@ class WeightProof:
             self._voided.append(self._expected.weight)
         self._expected = None if self._bound is None or staged.probe is None else staged
 
-    def find(self, deadline: float) -> Difference | None:
+    def verify(self, deadline: float) -> Refutation | None:
         """What is wrong with the weights that the engine has. Raises what `Engine.score` raises."""
         expected = self._expected
-        if expected is None:
-            return None
-        assert expected.probe is not None
-        assert self._bound is not None
-        found = self._engine.call(self._engine.client.score(expected.probe.tokens, deadline=deadline))
-        problem = difference(found, expected.probe, self._bound)
-        if problem is None:
+        if expected is not None:
+            assert expected.probe is not None
+            assert self._bound is not None
+            found = self._engine.call(self._engine.client.score(expected.probe.tokens, deadline=deadline))
+            problem = difference(found, expected.probe, self._bound)
+            if problem is not None:
+                self._refuted.append(problem)
+                return Refutation(expected.weight, problem, answer_to(expected.weight, self._refuted, self._first))
             self._expected = None
-        return problem
+        self._refuted.clear()
+        return None
 
     def awaited_by(self, groups: Sequence[GroupRows]) -> bool:
         """Whether groups have tokens of the version that is being proven. Those would be their newest."""
