@@ -158,7 +158,8 @@ class WeightFollower:
                     f"{refuted.problem}; {refuted.problem.where}. Two processes of the engine have said so: a restart "
                     "does not help. Set roles.rollout.engine.kind to an engine that knows all that the model's config "
                     "says (a sliding window, a rope scaling), change what the model's config or "
-                    "roles.rollout.engine.args ask for, or set weightSync.verify to None and train on samples of another distribution."
+                    "roles.rollout.engine.args ask for, or set weightSync.verify to None and train on samples of "
+                    "another distribution."
                 )
             case Answer.GIVE_UP:
                 self._engine.end(str(refuted))
