@@ -61,7 +61,7 @@ class Suspect(NamedTuple):
 class _Asked:
     due: float
     times: int = 0
-    heard: Obstacle | None = None
+    found: Obstacle | None = None
 
 
 class ClusterEvents:
@@ -74,7 +74,7 @@ class ClusterEvents:
         self._known: dict[Suspect, _Asked] = {}
 
     async def about(self, suspects: Iterable[Suspect]) -> Mapping[Suspect, Obstacle]:
-        """The last word of each, where it is a bad one. Who is none of the suspects any more is forgotten."""
+        """The newest Event of each, where it is a warning. Objects that are no suspects any more are forgotten."""
         now = self._clock()
         self._known = {each: self._known.get(each) or _Asked(now + EVENTS_PATIENCE_SECONDS) for each in suspects}
         due = [(each, asked) for each, asked in self._known.items() if asked.due <= now]
@@ -82,12 +82,12 @@ class ClusterEvents:
             asked.times += 1
             asked.due = now + backoff_seconds(asked.times, *ASK_AGAIN_SECONDS)
             try:
-                asked.heard = await self._ask(suspect)
+                asked.found = await self._ask(suspect)
             except (ApiRefused, ApiUnreachable) as error:  # an operator without this right works on
                 _log.info("%s: events of %s %s: %s", self._key, suspect.kind, suspect.name, error)
                 if isinstance(error, ApiUnreachable):
                     break  # the job would wait for each of the others as long
-        return {each: asked.heard for each, asked in self._known.items() if asked.heard is not None}
+        return {each: asked.found for each, asked in self._known.items() if asked.found is not None}
 
     async def _ask(self, suspect: Suspect) -> Obstacle | None:
         of = f"involvedObject.kind={suspect.kind},involvedObject.name={suspect.name}"
@@ -115,7 +115,7 @@ def _last_at(event: Json) -> float:
 
 
 FAILED_CREATE = "FailedCreate"
-"""The word of the controllers whose pods the API server refuses."""
+"""Reason of the controllers whose pods the API server refuses."""
 
 
 UNTRIED_SECONDS = 10.0
@@ -148,12 +148,12 @@ def suspects(pods: Sequence[PodView], owned: Owned) -> list[Suspect]:
     return found
 
 
-def pod_blocker(pod: PodView, heard: BlockerReports, now: float) -> Obstacle | None:
+def pod_blocker(pod: PodView, reports: BlockerReports, now: float) -> Obstacle | None:
     """What Events say of a pod whose status says nothing, or nothing but that its volume is not there.
 
     Of one that no scheduler looks at there are not even Events.
     """
-    own = heard.events.get(Suspect(PODS.kind, pod.name, pod.uid))
+    own = reports.events.get(Suspect(PODS.kind, pod.name, pod.uid))
     if own is None and not pod.is_tried and is_on_its_way(pod) and now - pod.created_at >= UNTRIED_SECONDS:
         name = pod.scheduler or "default-scheduler"
         return Obstacle(
@@ -163,10 +163,10 @@ def pod_blocker(pod: PodView, heard: BlockerReports, now: float) -> Obstacle | N
         )
     if own is not None or not _may_wait_for_a_claim(pod):
         return own
-    for suspect, told in heard.events.items():
+    for suspect, found in reports.events.items():
         if suspect.kind == CLAIMS.kind:
-            said = f"{suspect.kind} {suspect.name}: {told.sentence}"
-            return Obstacle(told.reason, f"{pod.unscheduled.rstrip('. ')}; {said}" if pod.unscheduled else said)
+            said = f"{suspect.kind} {suspect.name}: {found.sentence}"
+            return Obstacle(found.reason, f"{pod.unscheduled.rstrip('. ')}; {said}" if pod.unscheduled else said)
     return None
 
 
@@ -176,17 +176,17 @@ def unmade_roles(key: JobKey, owned: Owned) -> Mapping[Role, Obstacle]:
     return {role: Obstacle(FAILED_CREATE, view.refused) for role, view in found if view is not None and view.refused}
 
 
-def unmade_process(name: str, key: JobKey, pods: Sequence[PodView], heard: BlockerReports) -> Obstacle | None:
-    """Why a process of the infrastructure has no pod, if anybody says so."""
+def unmade_process(name: str, key: JobKey, pods: Sequence[PodView], reports: BlockerReports) -> Obstacle | None:
+    """Why a process of the infrastructure has no pod, where that is known."""
     leaving = next((pod.name for pod in pods if pod.deleting and process_name(key, pod) == name), None)
     if leaving is not None:
         return Obstacle(Reason.PODS_LEAVING.value, f"its pod {leaving} is being deleted, and no other is made before")
     if name == COMPONENT_COORDINATOR:
-        view = heard.owned.get((DEPLOYMENTS.kind, coordinator_name(key.name)))
+        view = reports.owned.get((DEPLOYMENTS.kind, coordinator_name(key.name)))
         return Obstacle(FAILED_CREATE, view.refused) if view is not None and view.refused else None
     of_set = control_name(key.name) if name == COMPONENT_CONTROL else storage_name(key.name)
     return next(
-        (told for suspect, told in heard.events.items() if suspect[:2] == (STATEFUL_SETS.kind, of_set)),
+        (found for suspect, found in reports.events.items() if suspect[:2] == (STATEFUL_SETS.kind, of_set)),
         None,
     )
 

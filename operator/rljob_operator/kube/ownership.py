@@ -106,14 +106,12 @@ def named(controller: Controller | None) -> str:
 def sentence(found: Collection[Foreign], job: JobKey) -> str:
     """What is in the way and the cure. The same for the same objects, in whatever order they were found."""
     each = sorted(set(found))
-    first = ", ".join(str(one) for one in each[:MOST_NAMED])
-    rest = f" and {len(each) - MOST_NAMED} more" if len(each) > MOST_NAMED else ""
     claim = checkpoint_claim_name(job.name)
     use, runs = "", [one.other_run for one in each if one.other_run]
     if not runs and any((one.kind, one.name) == (CLAIMS.kind, claim) for one in each):
         use = f", or, to keep checkpoints on that volume, set spec.checkpoint.volume.claimName to {claim}"
     return (
-        f"names of this job's objects are taken by what is not its own: {first}{rest}. Nothing is done to that, and "
+        f"names of this job's objects are taken by what is not its own: {_listed(each)}. Nothing is done to that, and "
         f"nothing of the job is started. Delete it, or give the job another name{use}; the job then goes on by itself"
         + "".join(_of_other_run(claim, run, job) for run in runs)
     )
@@ -131,20 +129,17 @@ PATIENCE_SECONDS = 60.0
 """For the garbage collector. What it has not begun to delete by then is named, whatever may take it away."""
 
 
-MOST_PODS_NAMED = 8
-"""Pods: more names say nothing new."""
-
-
 def earlier_pods_sentence(pods: Sequence[PodView]) -> str:
     """What a job waits for that has the name of an earlier one."""
     if not pods:
         return "objects of an earlier job of this name are still being deleted; the job begins when they are gone"
-    names = sorted(pod.name for pod in pods)
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_PODS_NAMED else ""
-    return (
-        f"pods of an earlier job of this name are still there: {', '.join(names[:MOST_NAMED])}{more}; the job begins "
-        "when they are gone"
-    )
+    names = _listed(sorted(pod.name for pod in pods))
+    return f"pods of an earlier job of this name are still there: {names}; the job begins when they are gone"
+
+
+def _listed(names: Sequence[object]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(map(str, names[:MOST_NAMED])) + more
 
 
 class OrphanedPods:

@@ -32,7 +32,7 @@ _DISRUPTIONS = {
 
 
 _EVICTIONS = frozenset({"Evicted", "Preempting", "Shutdown", "NodeShutdown", "Terminated", "NodeAffinity"})
-"""Words in status.reason of a pod that the kubelet has failed."""
+"""In status.reason of a pod that the kubelet has failed."""
 
 
 ANNOUNCED_SECONDS = 30.0
@@ -40,7 +40,7 @@ ANNOUNCED_SECONDS = 30.0
 
 
 _IMAGE_WORDS = ("ErrImagePull", "ImagePullBackOff")
-"""Said in turns of an image that cannot be pulled. Told is the second, so that the reason does not come and go."""
+"""Alternating reasons of an image that cannot be pulled. The second is reported, so that it does not change."""
 
 
 SIGNAL_BASE = 128
@@ -102,7 +102,7 @@ def leaves_by(pod: PodView) -> float | None:
 
 
 def stranded(pods: Sequence[PodView], now: float) -> list[PodView]:
-    """Pods that are being deleted and may have nobody to end them, if their node says nothing either."""
+    """Pods that are being deleted and outlast their grace period, or whose node is lost by the cluster's account."""
     return [
         pod
         for pod in pods
@@ -128,7 +128,7 @@ def returns(pod: PodView, ending: PodEnding | None) -> bool:
 
 
 def waits_for(pod: PodView) -> str:
-    """The platform's word for what keeps the pod from running, if that is not only time."""
+    """The platform's reason for which the pod does not run, if that is not only time."""
     if pod.waiting not in ON_ITS_WAY:
         return _IMAGE_WORDS[1] if pod.waiting in _IMAGE_WORDS else pod.waiting
     return pod.unscheduled_reason or "Unschedulable" if pod.unscheduled else ""
@@ -209,21 +209,21 @@ class Ends:
 
 
 def infrastructure_facts(
-    pods: Mapping[str, PodView], status: RLJobStatus, ends: Ends, told: Mapping[str, Obstacle] | None = None
+    pods: Mapping[str, PodView], status: RLJobStatus, ends: Ends, blockers: Mapping[str, Obstacle]
 ) -> tuple[ProcessFact, ...]:
-    """A fact for every process of which there is a pod. `told`: what Events say of some of these."""
-    known, told = _known(status), told or {}
-    return tuple(_fact(name, pod, known.get(name), ends, told.get(name)) for name, pod in sorted(pods.items()))
+    """A fact for every process of which there is a pod. `blockers`: of some of these."""
+    known = _known(status)
+    return tuple(_fact(name, pod, known.get(name), ends, blockers.get(name)) for name, pod in sorted(pods.items()))
 
 
 def absent_facts(
-    absent: Iterable[str], status: RLJobStatus, ends: Ends, told: Mapping[str, Obstacle], now: float
+    absent: Iterable[str], status: RLJobStatus, ends: Ends, blockers: Mapping[str, Obstacle], now: float
 ) -> tuple[ProcessFact, ...]:
-    """A fact for every process that should have a pod and has none; `told`: why, where that is known."""
+    """A fact for every process that should have a pod and has none; `blockers`: why, where that is known."""
     known, found = _known(status), []
     for name in absent:
-        since, why = ends.down_since(name, None), told.get(name, Obstacle("", NO_POD))
-        if since is not None and (name in told or now - since >= ABSENT_SECONDS):
+        since, why = ends.down_since(name, None), blockers.get(name, Obstacle("", NO_POD))
+        if since is not None and (name in blockers or now - since >= ABSENT_SECONDS):
             found.append(
                 ProcessFact(
                     name=name,
@@ -251,7 +251,7 @@ def process_name(key: JobKey, pod: PodView) -> str:
 
 
 def returns_by_itself(pod: PodView) -> bool:
-    """Whether the kubelet starts it again without anybody's doing."""
+    """Whether the kubelet starts it again."""
     return pod.phase not in ("Failed", "Succeeded") and not pod.deleting
 
 
@@ -259,7 +259,7 @@ def _known(status: RLJobStatus) -> dict[str, int]:
     return {process.name: process.restarts for process in status.infrastructure}
 
 
-def _fact(name: str, pod: PodView, known: int | None, ends: Ends, told: Obstacle | None) -> ProcessFact:
+def _fact(name: str, pod: PodView, known: int | None, ends: Ends, blocker: Obstacle | None) -> ProcessFact:
     end = pod.ended or pod.last_end
     stopped = pod.phase in ("Failed", "Succeeded") or pod.waiting == CRASH_LOOP
     news = known is not None and pod.restarts > known
@@ -272,28 +272,28 @@ def _fact(name: str, pod: PodView, known: int | None, ends: Ends, told: Obstacle
         exit_code=exit_code(end),
         last_words=last_words(pod, end),
         down_since=ends.down_since(name, pod),
-        reason=told.reason if told is not None else waits_for(pod),
-        waits_for="" if pod.started else _waits_for(pod, told),
+        reason=blocker.reason if blocker is not None else waits_for(pod),
+        waits_for="" if pod.started else _waits_for(pod, blocker),
     )
 
 
-def _waits_for(pod: PodView, told: Obstacle | None) -> str:
+def _waits_for(pod: PodView, blocker: Obstacle | None) -> str:
     """What keeps it from running; of one that crashes again and again, also how it ended."""
-    if told is not None:
-        return f"{told.reason}: {told.sentence}"
+    if blocker is not None:
+        return f"{blocker.reason}: {blocker.sentence}"
     said = last_words(pod, pod.last_end if pod.waiting == CRASH_LOOP else None)
     return ": ".join(filter(None, (waits_for(pod), said))) or "it has not started"
 
 
 class Startups:
-    """First sights of one job's launchers, by life."""
+    """When the launchers of one job were first seen to be started, by life."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._seen: dict[str, float] = {}
 
     def of(self, pods: Iterable[PodView]) -> Mapping[str, float]:
-        """Life -> Unix time, of those that are past it now; who is not among them any more is forgotten."""
+        """Life -> Unix time, of those that are started now; others are forgotten."""
         known, now = self._seen, self._clock()
         self._seen = {life: known.get(life, now) for life in (life_of(pod) for pod in pods if pod.started)}
         return self._seen

@@ -39,7 +39,7 @@ def remembers(restarts: int | None) -> RLJobStatus:
     ],
 )
 def test_a_process_is_dead_for_the_turn_in_which_its_end_is_seen(pod: Any, told: int | None, alive: bool) -> None:
-    (fact,) = infrastructure_facts(seen(pod), remembers(told), Ends())
+    (fact,) = infrastructure_facts(seen(pod), remembers(told), Ends(), {})
 
     assert (fact.name, fact.alive) == ("control", alive)
 
@@ -48,7 +48,7 @@ def test_ends_are_remembered_over_the_lives_that_the_api_server_forgets() -> Non
     ends = Ends()
     lives = [make(running()), make(running(), 1, last=terminated(137)), make(running(), 2, last=terminated(1))]
     for pod in [*lives, lives[-1]]:
-        (fact,) = infrastructure_facts(seen(pod), remembers(0), ends)
+        (fact,) = infrastructure_facts(seen(pod), remembers(0), ends, {})
 
     assert fact.exits == (NOW_SECONDS, NOW_SECONDS)
     assert (fact.num_restarts, fact.exit_code) == (2, 1)
@@ -92,7 +92,7 @@ def test_ends_are_remembered_over_the_lives_that_the_api_server_forgets() -> Non
 def test_what_does_not_run_is_named_with_the_reason_of_its_platform(
     pod: Any, is_down: bool, reason: str, said: str
 ) -> None:
-    (fact,) = infrastructure_facts(seen(pod), remembers(0), Ends())
+    (fact,) = infrastructure_facts(seen(pod), remembers(0), Ends(), {})
 
     assert (fact.down_since is not None, fact.reason, fact.waits_for) == (is_down, reason, said)
 
@@ -103,7 +103,7 @@ def test_it_is_down_from_the_first_sight_of_that_until_it_runs() -> None:
     lives = [running(), running(), terminated(1), waiting("CrashLoopBackOff"), running(), terminated(1)]
     starts = [False, False, False, False, True, False]
     away = [
-        infrastructure_facts(seen(make(state, started=started)), remembers(0), ends)[0].down_since
+        infrastructure_facts(seen(make(state, started=started)), remembers(0), ends, {})[0].down_since
         for state, started in zip(lives, starts, strict=True)
     ]
 
@@ -118,5 +118,5 @@ def test_units_have_numbers_workers_are_left_out_and_what_goes_is_passed_over() 
     unit = make_pod(running(), component="storage", name="job-storage-1", uid="s1")
     going = make_pod(running(), component="coordinator", name="job-coordinator-x", uid="c0", deleting=True)
 
-    facts = infrastructure_facts(seen(unit, going, make_pod(running())), RLJobStatus(), Ends())
+    facts = infrastructure_facts(seen(unit, going, make_pod(running())), RLJobStatus(), Ends(), {})
     assert [fact.name for fact in facts] == ["storage-1"]
