@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any, Literal, TypeVar
 
 import click
@@ -29,23 +29,20 @@ from rljob_api.wire.queue import (
 )
 from rljob_cli.jobs.coordinator import CoordinatorApi, NoAnswer, QueueProblem, coordinator_of
 from rljob_cli.ui.queue import peek_text, stats_text
+from rljob_cli.ui.reporter import Reporter
 
 LOOK_SECONDS = 0.5
 
 
-Say = Callable[[str, str, dict[str, object]], None]
-"""Kind, sentence, facts."""
-
-
-def give_again(coordinator: CoordinatorApi, say: Say) -> None:
+def give_again(coordinator: CoordinatorApi, reporter: Reporter) -> None:
     """Ends a drain; nothing if there is none."""
     _order(coordinator, Tickets.GIVE)
-    say("result", "Tickets are given.", {"tickets": Tickets.GIVE.value})
+    reporter.report("result", "Tickets are given.", tickets=Tickets.GIVE.value)
 
 
 def drain_and_wait(
     coordinator: CoordinatorApi,
-    say: Say,
+    reporter: Reporter,
     seconds: float,
     *,
     clock: Callable[[], float] = time.monotonic,
@@ -54,12 +51,12 @@ def drain_and_wait(
     """Withholds tickets and waits until nothing moves any more; raises QueueProblem at the deadline."""
     deadline = clock() + seconds
     state = _order(coordinator, Tickets.WITHHOLD)
-    say("drain", "No ticket is given any more.", {"tickets": Tickets.WITHHOLD.value})
-    told: Sequence[str] = []
+    reporter.report("drain", "No ticket is given any more.", tickets=Tickets.WITHHOLD.value)
+    reported: Sequence[str] = []
     while state.waits:
-        if state.waits != told:
-            say("progress", f"waiting: {_listed(state.waits)}", {"waits": state.waits})
-            told = state.waits
+        if state.waits != reported:
+            reporter.report("progress", f"waiting: {_listed(state.waits)}", waits=state.waits)
+            reported = state.waits
         if clock() >= deadline:
             raise QueueProblem(
                 f"The queue was not drained within {seconds:g} s: {_listed(state.waits)}. Tickets stay withheld; wait"
@@ -68,8 +65,8 @@ def drain_and_wait(
         sleep(LOOK_SECONDS)
         state = _look(coordinator, deadline, clock, sleep)
     for sentence in state.stays:
-        say("stays", sentence, {"stays": sentence})
-    say("result", "The queue is drained. `rljob queue drain --off` gives tickets again.", {"drained": True})
+        reporter.report("stays", sentence, stays=sentence)
+    reporter.report("result", "The queue is drained. `rljob queue drain --off` gives tickets again.", drained=True)
 
 
 def _order(coordinator: CoordinatorApi, tickets: Tickets) -> DrainState:
@@ -202,7 +199,8 @@ def queue() -> None:
 @_options
 def stats(*, job: str, namespace: str | None, output: Output) -> None:
     """Count what is in the queue of JOB, by partition, task and state, and say who has it."""
-    found = _asked(job, namespace, lambda coordinator: coordinator.ask(QueueStats, "/v1/queue"))
+    with _coordinator(job, namespace) as coordinator:
+        found = coordinator.ask(QueueStats, "/v1/queue")
     click.echo(found.model_dump_json() if output == "json" else stats_text(found))
 
 
@@ -225,12 +223,11 @@ def peek(
     **numbers: int,
 ) -> None:
     """Look at rows in the queue of JOB without claiming them."""
-    try:
+    with _exit_code():
         query: dict[str, str | int] = {**_what(what), **numbers}
-    except QueueProblem as problem:
-        raise _give_up(problem) from None
     query |= {name: text for name, text in (("state", state), ("field", field)) if text is not None}
-    found = _asked(job, namespace, lambda coordinator: coordinator.ask(QueuePeek, "/v1/queue/rows", query))
+    with _coordinator(job, namespace) as coordinator:
+        found = coordinator.ask(QueuePeek, "/v1/queue/rows", query)
     click.echo(found.model_dump_json() if output == "json" else peek_text(found))
 
 
@@ -238,7 +235,8 @@ def peek(
 @_options
 def check(*, job: str, namespace: str | None, output: Output) -> None:
     """Prove that the queue of JOB is in order; what is broken is named."""
-    found = _asked(job, namespace, lambda coordinator: coordinator.ask(QueueCheck, "/v1/queue/check"))
+    with _coordinator(job, namespace) as coordinator:
+        found = coordinator.ask(QueueCheck, "/v1/queue/check")
     if output == "json":
         facts = {"holds": not found.broken, "partitions": found.partitions, "broken": found.broken}
         click.echo(json.dumps(facts, ensure_ascii=False))
@@ -256,31 +254,28 @@ def check(*, job: str, namespace: str | None, output: Output) -> None:
 @click.option("--timeout", type=click.IntRange(1), default=600, show_default=True, help="Seconds to wait.")
 def drain(*, job: str, namespace: str | None, output: Output, off: bool, timeout: int) -> None:
     """Give no more tickets to JOB, and wait until everything that is issued is consumed or back."""
-
-    def say(kind: str, sentence: str, facts: dict[str, object]) -> None:
-        click.echo(json.dumps({"kind": kind, **facts}, ensure_ascii=False) if output == "json" else sentence)
-
-    def carry_out(coordinator: CoordinatorApi) -> None:
-        give_again(coordinator, say) if off else drain_and_wait(coordinator, say, timeout)
-
-    _asked(job, namespace, carry_out)
+    reporter = Reporter(output)
+    with _coordinator(job, namespace) as coordinator:
+        if off:
+            give_again(coordinator, reporter)
+        else:
+            drain_and_wait(coordinator, reporter, timeout)
 
 
-T = TypeVar("T")
+@contextmanager
+def _coordinator(job: str, namespace: str | None) -> Iterator[CoordinatorApi]:
+    """The job's coordinator; a problem within ends the process with its sentence and exit code."""
+    with _exit_code(), closing(coordinator_of(job, namespace)) as coordinator:
+        yield coordinator
 
 
-def _asked(job: str, namespace: str | None, question: Callable[[CoordinatorApi], T]) -> T:
-    """The answer; a problem ends the process with its sentence and exit code."""
+@contextmanager
+def _exit_code() -> Iterator[None]:
     try:
-        with closing(coordinator_of(job, namespace)) as coordinator:
-            return question(coordinator)
+        yield
     except QueueProblem as problem:
-        raise _give_up(problem) from None
-
-
-def _give_up(problem: QueueProblem) -> click.exceptions.Exit:
-    click.echo(str(problem), err=True)
-    return click.exceptions.Exit(problem.exit_code)
+        click.echo(str(problem), err=True)
+        raise click.exceptions.Exit(problem.exit_code) from None
 
 
 def _what(words: Sequence[str]) -> dict[str, str | int]:

@@ -5,7 +5,6 @@ The operator carries the request out; this module only writes it and polls the s
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from rljob_api.names import Role
 from rljob_api.roles import field_name
 from rljob_api.status import Phase
 from rljob_cli.jobs.cluster import Cluster, ClusterProblem, Unreachable, give_up
+from rljob_cli.ui.reporter import Reporter
 
 _EPILOG = """\b
 What happens:
@@ -46,16 +46,6 @@ class _Request:
     reason: str
 
 
-class _Reporter:
-    """Says the same to people and to programs."""
-
-    def __init__(self, output: Literal["text", "json"]) -> None:
-        self._is_json = output == "json"
-
-    def say(self, kind: str, sentence: str, **facts: object) -> None:
-        click.echo(json.dumps({"kind": kind, **facts}, ensure_ascii=False) if self._is_json else sentence)
-
-
 @click.command(epilog=_EPILOG)
 @click.argument("name")
 @click.option("-n", "--namespace", help="Namespace of the job.  [default: that of the current context]")
@@ -76,7 +66,7 @@ def restart(
 ) -> None:
     """Restart the RLJob NAME on a cluster, or one role of it."""
     request = _Request(name, _new_id(), None if role is None else Role(role), reason)
-    voice = _Reporter(output)
+    reporter = Reporter(output)
     try:
         cluster = Cluster.connect(namespace)
         _check(cluster.job(name), request)
@@ -84,9 +74,9 @@ def restart(
         cluster.change(name, {"spec": {"restartRequest": wanted}})
         what = "the job" if role is None else role
         told = f"A restart of {what} was asked for (id {request.id})."
-        voice.say("request", told, namespace=cluster.namespace, name=name, id=request.id)
+        reporter.report("request", told, namespace=cluster.namespace, name=name, id=request.id)
         if waits:
-            _wait(cluster, request, voice, timeout)
+            _wait(cluster, request, reporter, timeout)
     except ClusterProblem as problem:
         raise give_up(problem) from None
 
@@ -104,7 +94,7 @@ def _check(job: dict[str, Any], request: _Request) -> None:
         raise ClusterProblem(f"--role: {request.role} is no role of the RLJob {request.name}. Name another or none.")
 
 
-def _wait(cluster: Cluster, request: _Request, voice: _Reporter, seconds: int) -> None:
+def _wait(cluster: Cluster, request: _Request, reporter: Reporter, seconds: int) -> None:
     """Until the operator says that it has done it; tells what it sees in between."""
     deadline = time.monotonic() + seconds
     phase, unanswered = "", ""
@@ -118,8 +108,8 @@ def _wait(cluster: Cluster, request: _Request, voice: _Reporter, seconds: int) -
             epoch = _epoch_after(job, request)
             if epoch is not None:
                 told = f"The restart was carried out; the job is in epoch {epoch}."
-                return voice.say("result", told, id=request.id, epoch=epoch)
-            phase = _tell_phase(job, phase, voice)
+                return reporter.report("result", told, id=request.id, epoch=epoch)
+            phase = _report_phase(job, phase, reporter)
         time.sleep(_LOOK_SECONDS)
     raise ClusterProblem(
         f"The restart {request.id} of the RLJob {request.name} was not carried out within {seconds} s (phase"
@@ -141,13 +131,13 @@ def _epoch_after(job: dict[str, Any], request: _Request) -> int | None:
     return None
 
 
-def _tell_phase(job: dict[str, Any], before: str, voice: _Reporter) -> str:
+def _report_phase(job: dict[str, Any], before: str, reporter: Reporter) -> str:
     status = job.get("status", {})
     phase = str(status.get("phase", ""))
     if phase and phase != before:
         ready = {role["name"]: role.get("ready", 0) for role in status.get("roles", [])}
         counts = ", ".join(f"{role} {count}" for role, count in ready.items())
-        voice.say("progress", f"{phase}" + (f" (ready: {counts})" if counts else ""), phase=phase, ready=ready)
+        reporter.report("progress", f"{phase}" + (f" (ready: {counts})" if counts else ""), phase=phase, ready=ready)
     return phase
 
 

@@ -7,18 +7,20 @@ import pytest
 from rljob_api.wire.queue import DrainState
 from rljob_cli.commands.queue import drain_and_wait, give_again
 from rljob_cli.jobs.coordinator import CoordinatorApi, NoAnswer, QueueProblem
+from rljob_cli.ui.reporter import Reporter
 from tests.unit.cli.scripted import Scripted
 
 
-class Told:
-    """What a drain says; its waits cost no time."""
+class Told(Reporter):
+    """What a drain reports; its waits cost no time."""
 
     def __init__(self) -> None:
+        super().__init__("text")
         self.kinds: list[str] = []
         self.sentences: list[str] = []
         self.now = 0.0
 
-    def say(self, kind: str, sentence: str, facts: dict[str, object]) -> None:
+    def report(self, kind: str, sentence: str, **facts: object) -> None:
         self.kinds.append(kind)
         self.sentences.append(sentence)
 
@@ -26,7 +28,7 @@ class Told:
         self.now += seconds
 
     def drain(self, coordinator: CoordinatorApi, seconds: float = 10) -> None:
-        drain_and_wait(coordinator, self.say, seconds, clock=lambda: self.now, sleep=self.sleep)
+        drain_and_wait(coordinator, self, seconds, clock=lambda: self.now, sleep=self.sleep)
 
 
 def state(*waits: str, stays: tuple[str, ...] = (), since: float | None = 1.0) -> DrainState:
@@ -71,5 +73,5 @@ def test_a_drain_that_somebody_takes_back_is_told() -> None:
 
 def test_giving_tickets_again_waits_for_nothing() -> None:
     told, coordinator = Told(), Scripted(state(since=None))
-    give_again(coordinator, told.say)
+    give_again(coordinator, told)
     assert (told.kinds, coordinator.asked) == (["result"], [("PUT", "/v1/queue/drain")])
