@@ -21,7 +21,6 @@ from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
 from rljob_cli.checks.findings import Lines
 from rljob_cli.checks.manifests import refuse
-from rljob_operator.build import Owner, Platform, manifests, overridden, warnings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +48,8 @@ _Dumper.add_representer(str, _text)
 
 def kubernetes_objects(job: RLJob, options: OperatorOptions) -> str:
     """The objects as YAML, and as comments what the operator would say. ValueError where a template is refused."""
+    from rljob_operator.build import Owner, Platform, manifests, overridden, warnings
+
     owner = Owner(namespace=job.metadata.namespace or _NAMESPACE, uid="")
     objects = manifests(job, owner, RLJobStatus(), options, Platform(pod_groups=True))
     for found in objects:
@@ -88,7 +89,9 @@ def render(file: Path, *, kubernetes: bool, config: Path | None) -> None:
             raise ManifestError(list(resolution.problems))
         job = job.model_copy(update={"spec": resolution.spec})
         if kubernetes:
-            text = _objects(job, config)
+            from rljob_operator.cluster.options_file import load_options
+
+            text = kubernetes_objects(job, load_options(config))
         else:
             chosen = "".join(f"# by default: {choice}\n" for choice in resolution.choices)
             text = chosen + _with_interval(render_manifest(job), job, file.resolve().parent)
@@ -105,12 +108,6 @@ def _with_interval(text: str, job: RLJob, folder: Path) -> str:
         steps = checkpoint_interval(resolve_paths(job, folder).spec)
         return text.replace("    everySteps: null\n", f"    everySteps: null # {steps}, by the model's size\n")
     return text
-
-
-def _objects(job: RLJob, config: Path | None) -> str:
-    from rljob_operator.cluster.options_file import load_options
-
-    return kubernetes_objects(job, load_options(config))
 
 
 @click.command()

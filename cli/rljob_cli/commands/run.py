@@ -22,9 +22,6 @@ from rljob_cli.checks.machine import engine_problem, extra_problem
 from rljob_cli.checks.manifests import EarlierRun, checked_job_or_exit, refuse, run_folder
 from rljob_cli.checks.prompts import row_lengths
 from rljob_cli.checks.rewards import trial_findings, try_reward
-from rljob_cli.jobs.run_plan import plan_json, run_plan
-from rljob_cli.ui.plan import plan_text
-from rljob_operator.local.device_placement import place
 
 if TYPE_CHECKING:
     from rljob_api.spec import RLJob
@@ -33,6 +30,10 @@ if TYPE_CHECKING:
 
 def print_plan(job: RLJob, lines: Lines, output: Literal["text", "json"]) -> None:
     """Prints the plan; what would be refused ends the process with its sentence."""
+    from rljob_cli.jobs.run_plan import plan_json, run_plan
+    from rljob_cli.ui.plan import plan_text
+    from rljob_operator.local.device_placement import place
+
     try:
         machine = machine_devices()
         placed = place(job.spec.roles, machine.names, machine.source)
