@@ -66,14 +66,14 @@ def _supervise(job: RLJob, folder: RunFolder, devices: PodDevices, view: View, r
             for reason, message in ((Reason.EARLIER_RUN, became), (Reason.SPEC_CHANGED, changed)):
                 if message:
                     journal.note(time.time(), reason.value, message)
-            outcome = asyncio.run(Supervisor(job, folder, devices, view).run())
+            exit_code = asyncio.run(Supervisor(job, folder, devices, journal).run())
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise
         view.close(_unwritable(folder, error, time.monotonic() - started, resume))
         return EXIT_FAILED
-    view.close(summary(folder.path, outcome.status, time.monotonic() - started, resume))
-    return outcome.exit_code
+    view.close(summary(folder.path, journal.status, time.monotonic() - started, resume))
+    return exit_code
 
 
 def _unwritable(folder: RunFolder, error: OSError, seconds: float, resume: str) -> dict[str, object]:

@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 
 import httpx
 
@@ -57,7 +56,6 @@ from rljob_operator.local.pods import Pods
 from rljob_operator.local.processes import Infrastructure
 from rljob_operator.local.run_folder import RunFolder
 from rljob_operator.local.services import COORDINATOR, PARENT, Services, shut_down
-from rljob_operator.local.view import View
 from rljob_operator.local.watchdog import Watchdog
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -156,26 +154,14 @@ RETRY_SECONDS = 0.05
 """After an action that was refused or not answered everything is observed and decided anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunOutcome:
-    """How a run ended."""
-
-    status: RLJobStatus
-    exit_code: int
-
-
-class _KilledByUser(Exception):
-    """The second request to stop."""
-
-
 class Supervisor:
     """One start of one job.
 
-    supervisor = Supervisor(job, folder, devices, view)
-    outcome = await supervisor.run()          # in the main thread: children die with the thread that made them
+    supervisor = Supervisor(job, folder, devices, journal)
+    exit_code = await supervisor.run()        # in the main thread: children die with the thread that made them
     """
 
-    def __init__(self, job: RLJob, folder: RunFolder, devices: PodDevices, view: View) -> None:
+    def __init__(self, job: RLJob, folder: RunFolder, devices: PodDevices, journal: Journal) -> None:
         self._job = job
         self._replicas = job.spec.roles.replicas()
         self._autoscaling = Autoscaling.of(job.spec)
@@ -183,15 +169,14 @@ class Supervisor:
         self._wake = asyncio.Event()
         self._pods = Pods(folder, devices, self._wake.set, preloads_of(job.spec, job.spec.roles.present()))
         self._infrastructure = Infrastructure(ended=self._ended, last_words=folder.tail)
-        last = folder.status()
-        status, event = begin(last, wanted_replicas(self._replicas, self._autoscaling, last), time.time())
-        self._journal = Journal(folder, view, status)
-        self._journal.begin(status, event)
+        last = journal.status
+        journal.begin(*begin(last, wanted_replicas(self._replicas, self._autoscaling, last), time.time()))
+        self._journal = journal
         self._watchdog = Watchdog(
             self._infrastructure,
             self._pods,
             self._services.probes(),
-            self._emit_watchdog,
+            journal,
             stopped_limit_seconds=float(job.spec.restart_policy.heartbeat_timeout_seconds),
             start_limit_seconds=float(job.spec.roles.rollout.engine.startup_seconds),
         )
@@ -199,8 +184,8 @@ class Supervisor:
         self._killed = False
         self._last_refusal = ""
 
-    async def run(self) -> RunOutcome:
-        """Until the job is over; leaves no process behind."""
+    async def run(self) -> int:
+        """Until the job is over; leaves no process behind. The exit code of the command."""
         follow(self._interrupt)
         async with coordinator_client(self._services.endpoints) as http:
             self._link = CoordinatorLink(LocalTransport(http))
@@ -215,19 +200,16 @@ class Supervisor:
                     }
                 )
                 await self._supervise()
-            except _KilledByUser:
-                pass
             finally:
                 await self._close()
-        return RunOutcome(self._journal.status, _exit_code(self._journal.status))
+        return _exit_code(self._journal.status)
 
     async def _supervise(self) -> None:
         watching = asyncio.create_task(self._watchdog.run())
         self._follower.listen_after(0)
         try:
-            while not await self._turn():
-                if self._killed:
-                    raise _KilledByUser
+            while not await self._turn() and not self._killed:
+                pass
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
@@ -314,11 +296,8 @@ class Supervisor:
             self._follower.drop_question()
         self._wake.set()
 
-    def _emit_watchdog(self, message: str) -> None:
-        self._journal.note(time.time(), Reason.HANG.value, message)
-
     def _journal_refusal(self, error: Exception) -> None:
-        """A refusal that repeats is told once."""
+        """A refusal that repeats is noted once."""
         if str(error) != self._last_refusal:
             self._journal.note(time.time(), type(error).__name__, str(error))
         self._last_refusal = str(error)

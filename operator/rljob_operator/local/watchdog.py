@@ -12,6 +12,8 @@ from pathlib import Path
 
 from rljob_api.machine.attended_time import AttendedClock
 from rljob_api.machine.process_stat import progress_of
+from rljob_operator.core import Reason
+from rljob_operator.local.journal import Journal
 from rljob_operator.local.pods import Pods
 from rljob_operator.local.processes import Infrastructure
 
@@ -55,7 +57,7 @@ class Watchdog:
         infrastructure: Infrastructure,
         pods: Pods,
         probes: tuple[RedisProbe, ...],
-        emit: Callable[[str], None],
+        journal: Journal,
         stopped_limit_seconds: float,
         start_limit_seconds: float,
         clock: Callable[[], float] = time.monotonic,
@@ -69,7 +71,7 @@ class Watchdog:
         self._infrastructure = infrastructure
         self._pods = pods
         self._probes = probes
-        self._emit = emit
+        self._journal = journal
         self._known: dict[str, _Silence] = {}
         self._attended = AttendedClock(LONGEST_PAUSE_SECONDS, clock)
 
@@ -141,7 +143,7 @@ class Watchdog:
         return progress_of(self._infrastructure.process(name).pid) or ()
 
     def _kill(self, name: str, message: str) -> None:
-        self._emit(message)
+        self._journal.note(time.time(), Reason.HANG.value, message)
         with suppress(ProcessLookupError):
             self._infrastructure.process(name).kill()
 

@@ -7,6 +7,7 @@ from typing import cast
 import pytest
 
 from rljob_api.machine.process_stat import progress_of
+from rljob_operator.local.journal import Journal
 from rljob_operator.local.pods import Pods
 from rljob_operator.local.processes import Infrastructure
 from rljob_operator.local.watchdog import LONGEST_PAUSE_SECONDS, SILENCE_LIMIT_SECONDS, START_LIMIT_SECONDS, Watchdog
@@ -18,6 +19,14 @@ START_SECONDS = 200.0
 assert START_SECONDS > START_LIMIT_SECONDS
 
 
+class Told(list[str]):
+    """A journal that keeps the messages."""
+
+    def note(self, _at: float, reason: str, message: str) -> None:
+        assert reason == "Hang"
+        self.append(message)
+
+
 @pytest.mark.parametrize("is_stopped", [False, True])
 @pytest.mark.parametrize("has_answered", [False, True])
 def test_a_process_that_still_starts_is_given_the_time_of_a_start_unless_it_is_stopped(
@@ -27,7 +36,7 @@ def test_a_process_that_still_starts_is_given_the_time_of_a_start_unless_it_is_s
 
 
 async def watch_a_silent_coordinator(has_answered: bool, is_stopped: bool) -> None:
-    now, told = [0.0], list[str]()
+    now, told = [0.0], Told()
     infrastructure = Infrastructure(ended=lambda _: None, last_words=lambda _: "")
     await infrastructure.start({"coordinator": lambda: asyncio.create_subprocess_exec("sleep", "300")})
     no_parent = cast(Pods, None)
@@ -35,7 +44,7 @@ async def watch_a_silent_coordinator(has_answered: bool, is_stopped: bool) -> No
         infrastructure,
         no_parent,
         (),
-        told.append,
+        cast(Journal, told),
         stopped_limit_seconds=STOPPED_LIMIT_SECONDS,
         start_limit_seconds=START_SECONDS,
         clock=lambda: now[0],
@@ -74,7 +83,7 @@ def test_a_start_goes_on_as_long_as_it_reads_or_computes(work: str) -> None:
 
 
 async def watch_a_slow_start(work: str) -> None:
-    now, told = [0.0], list[str]()
+    now, told = [0.0], Told()
     infrastructure = Infrastructure(ended=lambda _: None, last_words=lambda _: "")
     program = (sys.executable, "-c", f"import time\n{work}")
     await infrastructure.start({"coordinator": lambda: asyncio.create_subprocess_exec(*program)})
@@ -82,7 +91,7 @@ async def watch_a_slow_start(work: str) -> None:
         infrastructure,
         cast(Pods, None),
         (),
-        told.append,
+        cast(Journal, told),
         stopped_limit_seconds=5,
         start_limit_seconds=0,
         clock=lambda: now[0],
@@ -106,14 +115,14 @@ def test_the_time_before_an_answer_is_no_silence() -> None:
 
 
 async def watch_a_coordinator_that_is_stopped_after_it_has_answered() -> None:
-    now, told = [0.0], list[str]()
+    now, told = [0.0], Told()
     infrastructure = Infrastructure(ended=lambda _: None, last_words=lambda _: "")
     await infrastructure.start({"coordinator": lambda: asyncio.create_subprocess_exec("sleep", "300")})
     watchdog = Watchdog(
         infrastructure,
         cast(Pods, None),
         (),
-        told.append,
+        cast(Journal, told),
         stopped_limit_seconds=5,
         start_limit_seconds=START_SECONDS,
         clock=lambda: now[0],
