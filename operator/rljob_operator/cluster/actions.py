@@ -61,8 +61,8 @@ class ActionContext:
     pods: Sequence[PodView]
     members: Mapping[PodKey, PodView]
     coordinator: JobCoordinator | None
-    told: list[Event] = field(default_factory=list)
-    """What came of actions and is to be reported."""
+    opened: list[Event] = field(default_factory=list)
+    """Epochs that the coordinator has opened, to be reported."""
 
     def member(self, pod: PodKey, life: str) -> PodView | None:
         """The pod that has this life of a member; None where another has taken its place."""
@@ -186,7 +186,7 @@ class Actions:
         point = await scene.coordinator.link.raise_epoch(request)
         failpoint("epoch.after_raise")
         failpoint("operator.after_write")
-        scene.told.append(epoch_opened(point, time.time()))
+        scene.opened.append(epoch_opened(point, time.time()))
 
     async def _make_way(self, scene: ActionContext, key: PodKey) -> None:
         """A pod whose life was given up and that stays as it is keeps its Deployment from making another one."""

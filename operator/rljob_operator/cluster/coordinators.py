@@ -41,7 +41,7 @@ _ALARMS = frozenset(
 
 
 def urgency_of_events(events: Iterable[CoordinatorEvent]) -> Urgency:
-    """Of what the coordinator tells."""
+    """Of events of the coordinator."""
     return Urgency.ALARM if any(event.kind in _ALARMS for event in events) else Urgency.PROGRESS
 
 
@@ -51,29 +51,29 @@ def urgency_of_status(seen: CoordinatorStatus) -> Urgency:
 
 
 LONGEST_WORDS = 300
-"""Of what came back: it may be anything."""
+"""Characters of an answer in a message: an answer may be anything."""
 
 
 class CoordinatorContact:
-    """With one job's coordinator."""
+    """Since when one job's coordinator is silent, and why."""
 
     def __init__(self, who: str, clock: Callable[[], float] = time.time) -> None:
-        """`who` asks: whoever looks for lost packets has to know where they come from."""
+        """`who` requests: messages name it, since lost packets are looked for from both ends."""
         self._who = who
         self._clock = clock
         self._silence: Silence | None = None
 
-    def heard(self) -> None:
+    def answered(self) -> None:
         """It answered."""
         self._silence = None
 
     def refused(self, error: CoordinatorError, seconds: float) -> None:
-        """A question that took so long had no answer that could be used."""
+        """A request that took so long had no usable answer."""
         kind = CoordinatorUnreachable
         reason = Reason.COORDINATOR_UNREACHABLE if isinstance(error, kind) else Reason.COORDINATOR_REFUSED
         self._silent(reason, f"operator {self._who} asks the coordinator: {shown(str(error))}", self._clock() - seconds)
 
-    def nobody_there(self, pods: Sequence[PodView]) -> None:
+    def has_no_ready_pod(self, pods: Sequence[PodView]) -> None:
         """None of these, the coordinator's pods, takes requests."""
         staying = [pod for pod in pods if not pod.deleting]
         why = f"its pod {staying[-1].name} is not ready" if staying else "it has no pod"
@@ -84,7 +84,7 @@ class CoordinatorContact:
         return self._silent(reason, why, self._clock())
 
     def silence(self) -> Silence | None:
-        """What the core may know; None while it answers, or where nobody has asked to the end yet."""
+        """What the core may know; None while it answers, and until the first request has ended."""
         return self._silence
 
     def _silent(self, reason: Reason, message: str, at: float) -> Silence:
@@ -96,44 +96,43 @@ class CoordinatorContact:
 
 
 def shown(said: str) -> str:
-    """What somebody else has said, in one line that can be read."""
+    """An answer of another process as one printable line."""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in said[: 2 * LONGEST_WORDS]).split())
     return cut(line, LONGEST_WORDS)
 
 
 PATIENCE_SECONDS = 1.0
-"""A coordinator that takes longer to answer does not keep a turn from what can be decided without it. It is not waited
-for again before it has been faster: where many are out of reach, their turns would leave none for the others."""
+"""A coordinator that takes longer to answer does not delay what can be decided without it. It is not waited for again
+before it has been faster: where many are out of reach, their turns would leave none for the others."""
 
 
 FIRST_PATIENCE_SECONDS = 0.2
-"""The same for one that was never asked: when an operator begins, that is all of them."""
+"""The same for the first request: when an operator begins, that is all of them."""
 
 
 WAIT_SECONDS = 30.0
-"""How long a question for events is held open; the coordinator allows no more. While nothing happens but steps, it is
-how old the status gets. A little less each time, so that the jobs do not all write theirs at the same moment."""
+"""How long an events request is held open; the coordinator allows no more. While nothing happens but steps, it is how
+old the status gets. A little less each time, so that the jobs do not all write theirs at the same moment."""
 
 
 RETRY_SECONDS = (0.2, 10.0)
 
 
-MOST_TOLD = 64
-"""Events that wait for their job's turn: of a coordinator that tells more than that in between, the last."""
+MOST_UNREPORTED = 64
+"""Events that wait for their job's turn: of more than that, the last."""
 
 
 LOOK_BACK = 100
-"""Of a job that it hears of first an operator listens to so many events that were before: whoever was here before it
-may not have told them."""
+"""So many events before the first answer are received: an earlier operator may not have reported them."""
 
 
 STATUS_SECONDS = 10.0
-"""A coordinator that does not say its status in this time is told to be out of reach."""
+"""A coordinator that does not answer a status request in this time is reported to be out of reach."""
 
 
 LISTENING = Rate(burst=20, every_seconds=1.0)
-"""How often one is asked for events. One that restarts its job tells a dozen times; one that tells without end is
-heard of every second."""
+"""How often events are requested of one coordinator. A restart of its job takes a dozen requests; a coordinator that
+always has events gets one a second."""
 
 
 LEAST_BYTES, BYTES_PER_PROCESS = 1024 * 1024, 4 * 1024
@@ -160,7 +159,7 @@ class JobCoordinator(CoordinatorFollower):
         self._wake = wake
         self._contact = contact
         self._metrics = metrics
-        self._unreported: deque[CoordinatorEvent] = deque(maxlen=MOST_TOLD)
+        self._unreported: deque[CoordinatorEvent] = deque(maxlen=MOST_UNREPORTED)
 
     @property
     def ask_again_seconds(self) -> float:
@@ -169,7 +168,7 @@ class JobCoordinator(CoordinatorFollower):
             return ASK_AGAIN_SECONDS[1]
         return backoff_seconds(self.unanswered, *ASK_AGAIN_SECONDS)
 
-    def take_told(self, status: RLJobStatus) -> list[Event]:
+    def take_unreported(self, status: RLJobStatus) -> list[Event]:
         """Events since the last call that the user of a job of this status should know."""
         taken = [told(event, status) for event in self._unreported]
         self._unreported.clear()
@@ -184,7 +183,7 @@ class JobCoordinator(CoordinatorFollower):
     def request_ended(self, what: str, error: CoordinatorError | None) -> None:
         """Counts it. Only status requests decide whether it is out of reach: without events its status is requested."""
         if what == "status" and error is None:
-            self._contact.heard()
+            self._contact.answered()
         elif what == "status" and error is not None:
             self._contact.refused(error, self.took_seconds)
         self._metrics.coordinator_requests.labels(what, "ok" if error is None else type(error).__name__).inc()

@@ -213,7 +213,7 @@ class Reconciler:
         decision = decide(observed, now)
         early = await memory.status.write(turn.raw, turn.status, decision.status)
         memory.restart_clock.persisted(decision.events, seen_at)
-        told: list[Event] = []
+        opened: list[Event] = []
         try:
             outcome = await self._apply(turn, decision, claimed)
             if outcome.taken and terminal(decision.status) is None:  # since the names were claimed
@@ -222,7 +222,7 @@ class Reconciler:
             unnoted = await self._note_record(turn, decision)
             outcome = replace(outcome, refusals=(*outcome.refusals, *unnoted))
             memory.blockers.applied(outcome)
-            scene = ActionContext(turn.job, decision.status, pods, members, coordinator, told)
+            scene = ActionContext(turn.job, decision.status, pods, members, coordinator, opened)
             is_refused = await self._act(_kept(decision) if unnoted else decision, scene, turn)
             await memory.actions.release_lost(pods)
         finally:
@@ -230,8 +230,8 @@ class Reconciler:
             overridden = [] if is_over else memory.manifests.newly_overridden(current)
             await memory.report.decision(turn.raw, turn.job, decision, overridden)
             await memory.report.wait(turn.raw, decision.status)
-            received = coordinator.take_told(decision.status) if coordinator is not None else []
-            await memory.report.events(turn.raw, turn.status, [*received, *told])
+            received = coordinator.take_unreported(decision.status) if coordinator is not None else []
+            await memory.report.events(turn.raw, turn.status, [*received, *opened])
         soonest = [decision.look_again_at]
         if outcome.refusals:
             await memory.report.refusals(turn.raw, outcome.refusals)
@@ -267,7 +267,7 @@ class Reconciler:
         return []
 
     async def _apply(self, turn: TurnContext, decision: Decision, claimed: ApplyOutcome) -> ApplyOutcome:
-        """Brings the objects to what was decided, unless the job's pods are just being told that it is over."""
+        """Brings the objects to what was decided, except while the job's pods are being notified that it is over."""
         if _is_ending(decision):
             return ApplyOutcome()
         wanted = self._wanted(turn.key, turn.job, turn.raw, decision.status)
@@ -275,7 +275,7 @@ class Reconciler:
         return await objects.carry_out(objects.difference(wanted), claimed)
 
     async def _coordinator(self, turn: TurnContext, held: Held | Absent | Foreign) -> JobCoordinator | None:
-        """The coordinator, if there is a pod of it that takes requests. Nobody listens where there is none."""
+        """The coordinator, if a pod of it takes requests. Without one, nothing is requested any more."""
         key, contact = turn.key, turn.memory.contact
         if not isinstance(held, Held):
             contact.not_asked(Reason.SECRET_LOST, "nobody knows the token any more with which the coordinator is asked")
@@ -283,7 +283,7 @@ class Reconciler:
         pods = [pod for pod in self._world.cache.pods(key) if pod.component == COMPONENT_COORDINATOR]
         if not any(pod.ready and not pod.deleting for pod in pods):
             await self._world.coordinators.close(key)
-            contact.nobody_there(pods)
+            contact.has_no_ready_pod(pods)
             return None
         return await self._world.coordinators.of(key, held.token, contact, num_processes(turn.job, turn.status))
 
@@ -325,6 +325,6 @@ def _kept(decision: Decision) -> Decision:
 
 
 def _is_ending(decision: Decision) -> bool:
-    """Whether the job is over and its pods are still being told so: they stay until the core says stop."""
+    """Whether the job is over and its pods are still being notified: they stay until the core decides to stop."""
     over = any(isinstance(action, Stop | DeleteJob) for action in decision.actions)
     return terminal(decision.status) is not None and not over

@@ -21,14 +21,14 @@ def test_a_silence_begins_with_the_first_question_that_had_no_answer() -> None:
     now[0] = 150.0
     contact.refused(CoordinatorUnreachable("GET u: no answer"), seconds=10.0)
     assert contact.silence() == Silence(90.0, Reason.COORDINATOR_UNREACHABLE, ASKED, 90.0)
-    contact.heard()
+    contact.answered()
     assert contact.silence() is None
 
 
 def test_a_pod_that_comes_up_is_not_out_of_reach_since_before_it_was_there() -> None:
     now = [100.0]
     contact = made(now)
-    contact.nobody_there([])
+    contact.has_no_ready_pod([])
     silence = contact.silence()
     assert silence is not None
     assert silence.message == "coordinator (it has no pod)"

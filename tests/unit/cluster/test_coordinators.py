@@ -198,8 +198,8 @@ def test_what_an_earlier_operator_may_not_have_told_is_heard_and_told_if_it_is_r
         await coordinator.status()
         await answers.is_told.wait()
         assert answers.listened_after() == [4, 7]
-        assert [event.message for event in coordinator.take_told(RLJobStatus())] == ["recent"]
-        assert coordinator.take_told(RLJobStatus()) == []
+        assert [event.message for event in coordinator.take_unreported(RLJobStatus())] == ["recent"]
+        assert coordinator.take_unreported(RLJobStatus()) == []
 
     monkeypatch.setattr(LOOK_BACK, 3)
     kinds = (EventKind.UNIT_LOST, "old"), (EventKind.UNIT_LOST, "recent"), (EventKind.STEP_TRAINED, "step")
