@@ -13,7 +13,8 @@ from contextlib import suppress
 from typing import Any
 
 from rljob_workers.transfer_queue.errors import Mismatch, StorageUnreachable
-from rljob_workers.transfer_queue.units import RETRY_SECONDS, StorageUnit
+from rljob_workers.transfer_queue.resp import RETRY_SECONDS
+from rljob_workers.transfer_queue.units import StorageUnit
 
 MARK_BITS = 62
 """Drawn by chance, so that no other queue, and no coordinator, has the same mark."""

@@ -19,12 +19,10 @@ def make_column(lengths: list[int], *, element: int = 1) -> Jagged:
 def rebuilt(column: Jagged, pieces: list[Piece]) -> list[torch.Tensor]:
     """Rows as the row table finds them in the pieces' payloads."""
     parts = [
-        torch.frombuffer(bytearray(b"".join(piece.payload)), dtype=torch.int32)
-        for piece in pieces
-        if piece.payload_bytes
+        torch.frombuffer(bytearray(b"".join(piece.payload)), dtype=torch.int32) for piece in pieces if piece.payload
     ]
     parts_by_piece = iter(parts)
-    flat = [next(parts_by_piece) if piece.payload_bytes else torch.zeros(0, dtype=torch.int32) for piece in pieces]
+    flat = [next(parts_by_piece) if piece.payload else torch.zeros(0, dtype=torch.int32) for piece in pieces]
     inner = column.values.shape[1]
     table = row_table(column, [piece.first_row for piece in pieces]).astype(np.int64)
     return [
@@ -51,7 +49,7 @@ def test_pieces_keep_the_limit_and_lose_nothing(lengths: list[int], num_units: i
     column = make_column(lengths)
     pieces = cut_columns({"tokens": column}, num_units, checksums=False)
     assert len(pieces) > 1
-    assert all(piece.payload_bytes <= MAX_CHUNK_BYTES or piece.num_rows == 1 for piece in pieces)
+    assert all(piece.num_bytes - HEADER_BYTES <= MAX_CHUNK_BYTES or piece.num_rows == 1 for piece in pieces)
     assert [piece.first_row for piece in pieces] == np.cumsum([0] + [piece.num_rows for piece in pieces])[:-1].tolist()
     assert sum(piece.num_rows for piece in pieces) == len(lengths)
     assert all(torch.equal(*pair) for pair in zip(rebuilt(column, pieces), column.rows(), strict=True))

@@ -19,10 +19,11 @@ from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.identity import Endpoints, Life, WeightId
 from rljob_api.wire.observation import QueueObservation, ServerState
 from rljob_workers.transfer_queue.admin_calls import AdminCalls
-from rljob_workers.transfer_queue.control.connection import Argument, Clock, ControlConnection, Sleep
+from rljob_workers.transfer_queue.control.connection import Argument, ControlConnection
 from rljob_workers.transfer_queue.control.library import library
 from rljob_workers.transfer_queue.inspection import QueueInspection, QueueInvariants, unix_seconds
 from rljob_workers.transfer_queue.peeking import QueuePeeking
+from rljob_workers.transfer_queue.resp import Clock, Sleep
 from rljob_workers.transfer_queue.types import QueueShape
 from rljob_workers.transfer_queue.units import StorageUnit
 from rljob_workers.transfer_queue.upkeep import StorageUpkeep, Sweeper

@@ -14,7 +14,8 @@ from typing import Any
 
 from rljob_api.names import RolloutId
 from rljob_api.wire.observation import ServerState
-from rljob_workers.transfer_queue.control.connection import Argument, Clock, ControlConnection
+from rljob_workers.transfer_queue.control.connection import Argument, ControlConnection
+from rljob_workers.transfer_queue.resp import Clock
 from rljob_workers.transfer_queue.types import QueueShape
 from rljob_workers.transfer_queue.units import StorageUnit
 

@@ -242,12 +242,8 @@ class Piece:
     header: bytes
     payload: tuple[memoryview, ...]
     """Where the bytes lie, one behind the other."""
-    payload_bytes: int
-
-    @property
-    def num_bytes(self) -> int:
-        """Of the whole chunk."""
-        return len(self.header) + self.payload_bytes
+    num_bytes: int
+    """Of the whole chunk."""
 
 
 def cut_columns(columns: Mapping[str, Column], num_units: int, *, checksums: bool) -> list[Piece]:
@@ -279,7 +275,7 @@ def _cut(field: str, column: Column, limit: int, checksums: bool) -> list[Piece]
             )
         checksum = payload_checksum(payload) if checksums else None
         header = encode_header(ChunkHeader(values.dtype, inner_shape, last - first, num_bytes, checksum))
-        pieces.append(Piece(field, first, last - first, dtype, inner_shape, header, payload, num_bytes))
+        pieces.append(Piece(field, first, last - first, dtype, inner_shape, header, payload, len(header) + num_bytes))
     return pieces
 
 

@@ -25,11 +25,9 @@ from rljob_api.wire.identity import Endpoints, Life, WeightId
 from rljob_workers.tensors.jagged import Column, Jagged, join
 from rljob_workers.transfer_queue.control.connection import (
     Argument,
-    Clock,
     ControlConnection,
     Notices,
     Polling,
-    Sleep,
     StaleUnit,
     Subscription,
     Wait,
@@ -46,6 +44,7 @@ from rljob_workers.transfer_queue.errors import (
     StorageUnreachable,
     TicketLost,
 )
+from rljob_workers.transfer_queue.resp import Clock, Sleep
 from rljob_workers.transfer_queue.row_format import (
     ChunkIds,
     ChunkRef,

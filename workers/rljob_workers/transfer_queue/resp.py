@@ -9,14 +9,20 @@ from __future__ import annotations
 import select
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from rljob_workers.sockets import keep_alive
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+Clock = Callable[[], float]
+
+
+Sleep = Callable[[float], None]
+
+
+RETRY_SECONDS = 0.02
+"""Between two attempts to connect, for the owners of connections: a server is back in less than a second."""
 
 
 _SAME_HOST_SEND_BUFFER_BYTES = 1 << 18
@@ -125,7 +131,7 @@ class RespConnection:
         *,
         deadline: float,
         silence_seconds: float,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         """Connects and authenticates; raises OSError or ErrorReply (wrong password).
 

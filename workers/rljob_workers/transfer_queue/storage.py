@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from rljob_workers.transfer_queue.chunk_io import BufferPool, ChunkRead, plan_reads, read_chunks, write_chunks
 from rljob_workers.transfer_queue.chunks import SPREAD_BYTES, Piece, cut_columns, deal, row_table
 from rljob_workers.transfer_queue.errors import CorruptChunk, QueueError, RowsLost, StorageFull, StorageUnreachable
+from rljob_workers.transfer_queue.resp import Clock, RespConnection, Sleep
 from rljob_workers.transfer_queue.row_format import ChunkRef, FieldPlacement
 from rljob_workers.transfer_queue.types import QueueTiming
-from rljob_workers.transfer_queue.units import Clock, Sleep, StorageUnit
+from rljob_workers.transfer_queue.units import StorageUnit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from rljob_api.names import Epoch
     from rljob_workers.tensors.jagged import Column, Jagged
-    from rljob_workers.transfer_queue.resp import RespConnection
 
 
 _LOG = logging.getLogger("rljob.queue")
@@ -160,7 +160,7 @@ class StorageUnits:
             if len(known) > KNOWN_CHUNKS:
                 known.clear()
 
-        num_bytes = sum(chunk.wanted_bytes for reads in by_unit.values() for chunk in reads)
+        num_bytes = sum(column.values.nbytes for column in columns.values())
         outcomes = self._each(read, by_unit, num_bytes)
         lost = [chunk for outcome in outcomes.values() if isinstance(outcome, list) for chunk in outcome]
         if lost:

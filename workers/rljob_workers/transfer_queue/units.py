@@ -13,13 +13,19 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from rljob_workers.transfer_queue.errors import StorageUnreachable
-from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection, ServerAddress
+from rljob_workers.transfer_queue.resp import (
+    RETRY_SECONDS,
+    BrokenReply,
+    Clock,
+    ErrorReply,
+    RespConnection,
+    ServerAddress,
+    Sleep,
+)
 from rljob_workers.transfer_queue.types import QueueTiming
 
 GENERATION_KEY = b"rljob:generation"
 """Has no epoch in front, so that no sweep of chunks meets it."""
-RETRY_SECONDS = 0.02
-"""Between two attempts to connect: a unit is back in less than a second after its process is started."""
 _RAISE_MARK = b"""
 local found = tonumber(redis.call('GET', KEYS[1]) or '-1')
 if found < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) end
@@ -30,8 +36,6 @@ _USE = (b"used_memory", b"maxmemory", b"total_net_input_bytes", b"total_net_outp
 """As INFO names them."""
 
 T = TypeVar("T")
-Clock = Callable[[], float]
-Sleep = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)

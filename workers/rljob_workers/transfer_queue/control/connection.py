@@ -25,17 +25,16 @@ from rljob_workers.transfer_queue.errors import (
     Replaced,
     WrongEpoch,
 )
-from rljob_workers.transfer_queue.resp import BrokenReply, ErrorReply, RespConnection, ServerAddress
+from rljob_workers.transfer_queue.resp import (
+    RETRY_SECONDS,
+    BrokenReply,
+    Clock,
+    ErrorReply,
+    RespConnection,
+    ServerAddress,
+    Sleep,
+)
 from rljob_workers.transfer_queue.types import QueueTiming
-
-RETRY_SECONDS = 0.02
-
-
-Clock = Callable[[], float]
-
-
-Sleep = Callable[[float], None]
-
 
 Argument = bytes | str | int | float
 
