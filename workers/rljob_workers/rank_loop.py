@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, MutableMapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.membership.counters import LOOP_SECONDS
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import LeaseLost
-from rljob_workers.transfer_queue.types import Batch, Claim, Exhausted, NotReady
+from rljob_workers.transfer_queue.types import Batch, Exhausted, NotReady
 
 TURN_SECONDS = 0.25
 """Longest silence of a waiting main loop; far below any heartbeat timeout."""
@@ -22,24 +23,6 @@ TURN_SECONDS = 0.25
 
 class Draining(Exception):
     """The pod was told to drain while the loop waited."""
-
-
-def await_claim(session: RankSession, ask: Callable[[float], Claim]) -> Batch | Exhausted:
-    """Asks in turns until there is work, beating in between.
-
-    `ask` takes a timeout in seconds. Raises Draining when the pod shall drain, LifeOver when this life is fenced.
-    """
-    began = time.monotonic()
-    while True:
-        answer = ask(TURN_SECONDS)
-        if not isinstance(answer, NotReady):
-            if isinstance(answer, Batch):
-                count_claim(session, answer, time.monotonic() - began)
-            session.pulse(leases=_leases(answer))
-            return answer
-        session.pulse(waiting=answer.waiting_for, leases=())
-        if session.draining:
-            raise Draining
 
 
 def count_claim(session: RankSession, batch: Batch, seconds: float) -> None:
@@ -53,40 +36,48 @@ def _leases(answer: Batch | Exhausted) -> tuple[str, ...]:
     return (answer.lease,) if isinstance(answer, Batch) and answer.lease else ()
 
 
-def serve_partitions(
-    session: RankSession,
-    queue: TransferQueueClient,
-    task: str,
-    partitions: range,
-    max_rows: int,
-    work: Callable[[Batch], None],
-) -> None:
-    """Works on batches of `task`, oldest partition first, until every row of `partitions` is consumed.
+@dataclass(frozen=True, slots=True)
+class RowServer:
+    """Claims rows of `task` and works on them."""
 
-    A lease that was lost meanwhile costs the work and nothing else: its rows are claimed again by somebody.
-    """
-    while True:
-        batch = await_claim(session, lambda turn: queue.claim(task, partitions, max_rows, timeout=turn))
-        if isinstance(batch, Exhausted):
-            return
-        with suppress(LeaseLost):
-            work(batch)
-            session.advance(len(batch))
+    session: RankSession
+    queue: TransferQueueClient
+    task: str
+    max_rows: int
+    """Rows of one claim; a replica takes no more than its share of a partition."""
+    work: Callable[[Batch], None]
 
+    def serve_partitions(self, partitions: range) -> None:
+        """Works on batches, oldest partition first, until every row of `partitions` is consumed.
 
-def serve_again(
-    session: RankSession,
-    queue: TransferQueueClient,
-    task: str,
-    partitions: range,
-    max_rows: int,
-    work: Callable[[Batch], None],
-) -> None:
-    """Works on what is ready now of partitions that were done: their rows, or the results, may have been lost since."""
-    while isinstance(batch := queue.claim(task, partitions, max_rows, timeout=0), Batch):
-        session.pulse(leases=_leases(batch))
-        with suppress(LeaseLost):
-            work(batch)
+        A lease that was lost meanwhile costs the work and nothing else: its rows are claimed again, by any replica.
+        Raises Draining when the pod shall drain, LifeOver when this incarnation is fenced.
+        """
+        while not isinstance(batch := self._await_claim(partitions), Exhausted):
+            with suppress(LeaseLost):
+                self.work(batch)
+                self.session.advance(len(batch))
+
+    def serve_again(self, partitions: range) -> None:
+        """Works on what is ready now of partitions that were done: rows, or results, may have been lost since."""
+        while isinstance(batch := self.queue.claim(self.task, partitions, self.max_rows, timeout=0), Batch):
+            self.session.pulse(leases=_leases(batch))
+            with suppress(LeaseLost):
+                self.work(batch)
+
+    def _await_claim(self, partitions: range) -> Batch | Exhausted:
+        """Claims in turns until there is work, beating in between."""
+        began = time.monotonic()
+        while True:
+            answer = self.queue.claim(self.task, partitions, self.max_rows, timeout=TURN_SECONDS)
+            if not isinstance(answer, NotReady):
+                if isinstance(answer, Batch):
+                    count_claim(self.session, answer, time.monotonic() - began)
+                self.session.pulse(leases=_leases(answer))
+                return answer
+            self.session.pulse(waiting=answer.waiting_for, leases=())
+            if self.session.draining:
+                raise Draining
 
 
 def idle_until_ordered(

@@ -39,7 +39,7 @@ from rljob_workers.rollout.groups import GenerateConfig, GenerateStage, GroupsIn
 from rljob_workers.rollout.loop import RolloutLoop
 from rljob_workers.rollout.verification import WeightProof, bound_of, is_published
 from rljob_workers.scoring import advantages
-from rljob_workers.scoring.forward import ForwardConfig, ForwardLoop, LogProbsStage
+from rljob_workers.scoring.forward import ForwardConfig, ForwardLoop
 from rljob_workers.telemetry.sample_logs import GenerationLog, SampleLog
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.trainers import build_forward_model, build_trainer, load_version_0, tensors_of_version_0
@@ -146,6 +146,8 @@ def _run_forward(rank: _Rank, task: Task, field: str, *, interval: int | None) -
     assert stream is not None, f"{rank.role} computes under weights that it follows"
     config = ForwardConfig(
         task=task.name,
+        field=field,
+        temperature=rank.spec.rollout.sampling.temperature,
         stream=stream,
         num_rollouts=rank.spec.rollout.num_rollouts,
         max_rows=rank.share,
@@ -154,9 +156,8 @@ def _run_forward(rank: _Rank, task: Task, field: str, *, interval: int | None) -
     with rank.session.busy("building the model", _loading_seconds(rank.spec.model.path)):
         tokenizer = build_tokenizer(rank.spec.model)
         model = build_forward_model(rank.spec, tokenizer)
-    stage = LogProbsStage(model, field, rank.spec.rollout.sampling.temperature)
     with closing(build_receiver(rank.context, rank.session)) as receiver:
-        ForwardLoop(config, rank.session, rank.queue, receiver, model, stage, rank.timeline).run()
+        ForwardLoop(config, rank.session, rank.queue, receiver, model, rank.timeline).run()
 
 
 def _run_rollout(rank: _Rank) -> None:

@@ -21,7 +21,7 @@ from tests.unit.api.manifests import changed
 
 
 def make_forward(interval: int | None, num_rollouts: int = 10) -> ForwardConfig:
-    return ForwardConfig("log_probs", Stream.REFERENCE, num_rollouts, max_rows=8, interval=interval)
+    return ForwardConfig("log_probs", "log_probs", 1.0, Stream.REFERENCE, num_rollouts, max_rows=8, interval=interval)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,7 @@ def test_results_say_by_which_weights_they_were_made() -> None:
 
     class Batch:
         rollout_id = 0
+        columns = MagicMock()
 
         def __len__(self) -> int:
             return 4
@@ -57,7 +58,7 @@ def test_results_say_by_which_weights_they_were_made() -> None:
     meets = MagicMock()  # the session, the queue, the model and the rest that a replica works with
     weights = [WeightId(lineage=1, version=version) for version in (0, 1)]
     with closing(Timeline(Path(os.devnull), "actor_fwd-0")) as timeline:
-        loop = ForwardLoop(make_forward(1), meets, meets, meets, meets, meets, timeline)
+        loop = ForwardLoop(make_forward(1), meets, meets, meets, meets, timeline)
         for weight in weights:
             loop._take(StagedWeights(weight, Path(os.devnull), 0))
             loop._work(cast(Any, Batch()))

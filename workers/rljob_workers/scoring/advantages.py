@@ -5,8 +5,6 @@ Run by the assembly; the formula is `algorithms.grpo`.
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import torch
 
@@ -14,7 +12,7 @@ from rljob_workers import pipeline
 from rljob_workers.algorithms.grpo import broadcast_to_tokens, group_normalised
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.pipeline import COMPUTE_ADVANTAGES
-from rljob_workers.rank_loop import Draining, idle_until_ordered, serve_again, serve_partitions
+from rljob_workers.rank_loop import Draining, RowServer, idle_until_ordered
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import TransferQueueClient
@@ -49,9 +47,9 @@ def run(
             queue.put(batch, advantages(batch, samples_per_prompt), weight=None)
 
     session.ready()
+    rows = RowServer(session, queue, COMPUTE_ADVANTAGES.name, max_rows, work)
     try:
-        serve_partitions(session, queue, COMPUTE_ADVANTAGES.name, partitions, max_rows, work)
-        again = partial(serve_again, session, queue, COMPUTE_ADVANTAGES.name, partitions, max_rows, work)
-        idle_until_ordered(session, serve=again)
+        rows.serve_partitions(partitions)
+        idle_until_ordered(session, serve=lambda: rows.serve_again(partitions))
     except Draining:
         return

@@ -7,7 +7,6 @@ floor(r / k) * k.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -17,28 +16,11 @@ from rljob_api.wire.identity import WeightId
 from rljob_workers import pipeline
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
-from rljob_workers.rank_loop import TURN_SECONDS, Draining, idle_until_ordered, serve_again, serve_partitions
+from rljob_workers.rank_loop import TURN_SECONDS, Draining, RowServer, idle_until_ordered
 from rljob_workers.telemetry.timeline import Timeline
-from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.trainers.base import ForwardModel, no_progress
+from rljob_workers.trainers.base import ForwardModel
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import Batch
-
-
-@dataclass(frozen=True, slots=True)
-class LogProbsStage:
-    """Writes `field` for each row of a batch."""
-
-    model: ForwardModel
-    field: str
-    temperature: float
-    """That of sampling, so that ratios compare the same distribution."""
-
-    def run(self, batch: Batch, progress: Callable[[], None] = no_progress) -> dict[str, Jagged]:
-        """The column that `put` takes: float32 over response tokens. `progress` is called after every micro-batch."""
-        tokens, response_lengths = batch.columns[pipeline.TOKENS], batch.columns[pipeline.RESPONSE_LENGTHS].values
-        return {self.field: self.model.log_probs(tokens, response_lengths, self.temperature, progress)}
-
 
 LARGE_BYTES = 256 << 20
 """Less is loaded in less than a second."""
@@ -49,6 +31,10 @@ class ForwardConfig:
     """What one forward role serves."""
 
     task: str
+    field: str
+    """The column that it writes."""
+    temperature: float
+    """That of sampling, so that ratios compare the same distribution."""
     stream: Stream
     num_rollouts: int
     max_rows: int
@@ -72,7 +58,6 @@ class ForwardLoop:
         queue: TransferQueueClient,
         receiver: WeightReceiver,
         model: ForwardModel,
-        stage: LogProbsStage,
         timeline: Timeline,
     ) -> None:
         """Nothing is waited for here."""
@@ -81,7 +66,7 @@ class ForwardLoop:
         self._queue = queue
         self._receiver = receiver
         self._model = model
-        self._stage = stage
+        self._rows = RowServer(session, queue, config.task, config.max_rows, self._work)
         self._timeline = timeline
         self._held: WeightId | None = None
 
@@ -90,11 +75,8 @@ class ForwardLoop:
         try:
             while self._held is None or self._held.version + (self._config.interval or 0) < self._config.num_rollouts:
                 self._take(self._await_newer())
-                config = self._config
-                serve_partitions(
-                    self._session, self._queue, config.task, self._partitions(), config.max_rows, self._work
-                )
-                if config.interval is None:
+                self._rows.serve_partitions(self._partitions())
+                if self._config.interval is None:
                     break
             idle_until_ordered(self._session, self._held, serve=self._serve_again)
         except Draining:
@@ -105,8 +87,7 @@ class ForwardLoop:
 
     def _serve_again(self) -> None:
         """Rows that are lost now are made again under this version: without them no newer one would ever come."""
-        config = self._config
-        serve_again(self._session, self._queue, config.task, self._partitions(), config.max_rows, self._work)
+        self._rows.serve_again(self._partitions())
 
     def _await_newer(self) -> StagedWeights:
         than = self._held
@@ -141,5 +122,7 @@ class ForwardLoop:
 
     def _work(self, batch: Batch) -> None:
         """Beats after every micro-batch: that keeps the lease, however long the whole batch takes."""
+        tokens, response_lengths = batch.columns[pipeline.TOKENS], batch.columns[pipeline.RESPONSE_LENGTHS].values
         with self._timeline.span(self._config.task, r=batch.rollout_id, rows=len(batch)):
-            self._queue.put(batch, self._stage.run(batch, self._session.pulse), weight=self._held)
+            log_probs = self._model.log_probs(tokens, response_lengths, self._config.temperature, self._session.pulse)
+            self._queue.put(batch, {self._config.field: log_probs}, weight=self._held)
