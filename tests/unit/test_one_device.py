@@ -27,7 +27,7 @@ from rljob_workers.trainers.flat_decoder import Decoder
 from rljob_workers.trainers.fsdp.inputs import joined_inputs
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, model_config, score
 from rljob_workers.trainers.micro_batches import RowRange, pack
-from rljob_workers.trainers.torch_trainer import _token_inputs
+from rljob_workers.trainers.optimizer_steps import token_inputs
 from tests.unit.trainers.rows import make_rows, make_spec
 
 CUDA = torch.device("cuda", 0)
@@ -65,7 +65,7 @@ def test_a_forward_pass_stays_on_its_device(fake: FakeTensorMode, longest: int, 
         decoder = Decoder(CONFIG, storage=torch.float32, compute=torch.bfloat16, head_dtype=head_dtype, device=CUDA)
         new_log_probs = decoder.log_probs(tokens.values, plan, 1.3)
         assert (new_log_probs.device, new_log_probs.shape) == (CUDA, (part.last_token,))
-        sums = policy_loss(new_log_probs, _token_inputs(rows, part, new_log_probs), loss_config(SPEC.algorithm))
+        sums = policy_loss(new_log_probs, token_inputs(rows, part, new_log_probs), loss_config(SPEC.algorithm))
         assert {tensor.device for tensor in (sums.loss, sums.normaliser, *sums.metrics.values())} == {CUDA}
 
 

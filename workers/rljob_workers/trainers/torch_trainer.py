@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from rljob_api.roles import LEADING_ROLE
-from rljob_workers.algorithms.losses import LossSums, PolicyLossConfig, TokenInputs, policy_loss
-from rljob_workers.devices import HOST, moved
+from rljob_workers.algorithms.losses import PolicyLossConfig
+from rljob_workers.devices import HOST
 from rljob_workers.models.blob import read_weights
 from rljob_workers.models.share import WeightShare, layout_digest
 from rljob_workers.models.slices import EXP_AVG, EXP_AVG_SQ, PARAMETER, STEPS, SavedState, StateShare, StateSlice
@@ -21,7 +21,7 @@ from rljob_workers.trainers.base import ForwardModel, OptimizerStepResult, Train
 from rljob_workers.trainers.flat_decoder import Decoder
 from rljob_workers.trainers.host_staging import HostStaging
 from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange, cut, pack
-from rljob_workers.trainers.optimizer_steps import AdamWConfig, FlatAdamW, Skipping, Suspects
+from rljob_workers.trainers.optimizer_steps import AdamWConfig, FlatAdamW, StepSums, statistics_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -173,14 +173,12 @@ class TorchTrainer(Trainer):
             model, storage=torch.float32, compute=config.dtype, head_dtype=config.head_dtype, device=device
         )
         self._staging = HostStaging(device)
-        self._statistics = ("loss", "normaliser", *config.loss.metric_names)
         num_weights = self._decoder.flat.numel()
-        self._sums = torch.zeros(num_weights + len(self._statistics), device=device)
+        self._sums = torch.zeros(num_weights + len(statistics_of(config.loss)), device=device)
         self._gradient, self._totals = self._sums[:num_weights], self._sums[num_weights:]
         self._decoder.enable_gradients(self._gradient)
         self._optimizer = FlatAdamW(self._decoder.flat, self._gradient, self._decoder.num_decayed, config.optimizer)
-        self._skipping = Skipping(config.max_skipped_steps)
-        self._suspects = Suspects()
+        self._step = StepSums(config.loss, self._totals, max_skipped_steps=config.max_skipped_steps)
 
     def load(self, blob: Path) -> None:
         """Replaces all weights by those of a safetensors file, or none; the optimizer's state stays."""
@@ -217,10 +215,7 @@ class TorchTrainer(Trainer):
             new_log_probs = row_log_probs(
                 self._decoder, rows.tokens, rows.response_lengths, part, self._config.temperature
             )
-            sums = policy_loss(new_log_probs, _token_inputs(rows, part, new_log_probs), self._config.loss)
-            sums.loss.backward()  # type: ignore[no-untyped-call]
-            self._totals += self._statistics_of(sums)
-            self._suspects.add(rows, part, sums.token_losses)
+            self._step.add(rows, part, new_log_probs)
             progress()
 
     def optimizer_step(self) -> OptimizerStepResult:
@@ -230,18 +225,14 @@ class TorchTrainer(Trainer):
         """
         number = self._optimizer.steps + 1
         self._group.add_up(self._sums, f"the gradients of optimizer step {number}")
-        totals = dict(zip(self._statistics, self._totals.tolist(), strict=True))
-        normaliser = totals.pop("normaliser") or 1.0
-        self._gradient.div_(normaliser)
-        norm = self._optimizer.norm()
-        means = {name: total / normaliser for name, total in totals.items()}
-        loss = means.pop("loss")
-        skipped = self._skipping.judge(number, loss, norm, self._suspects)
-        if skipped is None:
+        means = self._step.means(self._totals.tolist())
+        self._gradient.div_(means.normaliser)
+        result = self._step.result(number, means, self._optimizer.norm())
+        if result.skipped is None:
             self._staging.settle()
-            self._optimizer.step(norm)
+            self._optimizer.step(result.grad_norm)
         self._clear()
-        return OptimizerStepResult(loss, norm, means, skipped)
+        return result
 
     @property
     def weight_share(self) -> WeightShare | None:
@@ -271,25 +262,5 @@ class TorchTrainer(Trainer):
         self._clear()
 
     def _clear(self) -> None:
-        self._sums.zero_()
-        self._suspects.clear()
-
-    def _statistics_of(self, sums: LossSums) -> torch.Tensor:
-        metrics = (sums.metrics[name] for name in self._config.loss.metric_names)
-        return torch.stack([sums.loss.detach(), sums.normaliser, *metrics])
-
-
-def _token_inputs(rows: TrainRows, part: RowRange, new_log_probs: torch.Tensor) -> TokenInputs:
-    device = new_log_probs.device
-
-    def of(column: Jagged) -> torch.Tensor:
-        return moved(column.values[part.first_token : part.last_token], device)
-
-    return TokenInputs(
-        log_probs=new_log_probs.detach() if rows.log_probs is None else of(rows.log_probs),
-        rollout_log_probs=of(rows.rollout_log_probs),
-        advantages=of(rows.advantages),
-        loss_masks=of(rows.loss_masks),
-        ref_log_probs=None if rows.ref_log_probs is None else of(rows.ref_log_probs),
-        response_lengths=moved(rows.response_lengths[part.start : part.stop], device),
-    )
+        self._gradient.zero_()
+        self._step.clear()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rljob_api.roles import LEADING_ROLE
-from rljob_workers.algorithms.losses import LossSums, PolicyLossConfig, TokenInputs, policy_loss
+from rljob_workers.algorithms.losses import PolicyLossConfig
 from rljob_workers.models.slices import EXP_AVG, EXP_AVG_SQ, PARAMETER, STEPS, SavedState, StateShare, StateSlice
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import ForwardModel, OptimizerStepResult, Trainer, TrainRows, no_progress
@@ -22,7 +22,7 @@ from rljob_workers.trainers.fsdp.sharded_model import score
 from rljob_workers.trainers.fsdp.stored_tensors import Export, layout_of, load_folder, local_rows, stored_tensors
 from rljob_workers.trainers.host_staging import HostStaging
 from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange, cut
-from rljob_workers.trainers.optimizer_steps import AdamW, AdamWConfig, AdamWPart, Skipping, Suspects
+from rljob_workers.trainers.optimizer_steps import AdamW, AdamWConfig, AdamWPart, StepSums, statistics_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -227,11 +227,9 @@ class FsdpTrainer(Trainer):
         layout = layout_of(model)
         self._state = ShardedState(parameters, layout, self._optimizer)
         self._export = Export(stored_tensors(model), layout, config.dtype, group)
-        self._statistics = ("loss", "normaliser", *config.loss.metric_names)
-        self._totals = torch.zeros(len(self._statistics), dtype=torch.float64, device=config.device)
+        self._totals = torch.zeros(len(statistics_of(config.loss)), dtype=torch.float64, device=config.device)
         self._staging = HostStaging(config.device)
-        self._skipping = Skipping(config.max_skipped_steps)
-        self._suspects = Suspects()
+        self._step = StepSums(config.loss, self._totals, max_skipped_steps=config.max_skipped_steps)
 
     def load(self, blob: Path) -> None:
         """Replaces all weights by this rank's rows of a safetensors file or folder; the optimizer's state stays."""
@@ -282,18 +280,15 @@ class FsdpTrainer(Trainer):
         sums = torch.cat([self._totals.cpu(), square_sum])
         self._group.add_up(sums, f"the loss and norm of optimizer step {number}")
         *totals, square_sum_of_all = sums.tolist()
-        named = dict(zip(self._statistics, totals, strict=True))
-        normaliser = named.pop("normaliser") or 1.0
-        means = {name: total / normaliser for name, total in named.items()}
-        loss = means.pop("loss")
-        scale = self._group.world / normaliser  # FSDP has divided the sum over the ranks by their number
+        means = self._step.means(totals)
+        scale = self._group.world / means.normaliser  # FSDP has divided the sum over the ranks by their number
         norm = math.sqrt(square_sum_of_all) * scale if math.isfinite(square_sum_of_all) else square_sum_of_all
-        skipped = self._skipping.judge(number, loss, norm, self._suspects)
-        if skipped is None:
+        result = self._step.result(number, means, norm)
+        if result.skipped is None:
             self._staging.settle()
             self._optimizer.step(scale * self._config.optimizer.clipping(norm))
         self._clear()
-        return OptimizerStepResult(loss, norm, means, skipped)
+        return result
 
     @property
     def weight_share(self) -> WeightShare | None:
@@ -322,20 +317,12 @@ class FsdpTrainer(Trainer):
     def _pass(self, rows: TrainRows, part: RowRange) -> None:
         inputs = self._inputs(rows.tokens, rows.response_lengths, part)
         log_probs, entropy = score(self._model, inputs, self._config.temperature)
-        known = _token_inputs(rows, part, log_probs)
-        sums = policy_loss(log_probs, known, self._config.loss, entropy)
-        sums.loss.backward()  # type: ignore[no-untyped-call]
-        self._totals += self._statistics_of(sums)
-        self._suspects.add(rows, part, sums.token_losses)
+        self._step.add(rows, part, log_probs, entropy)
 
     def _inputs(self, tokens: Jagged, response_lengths: torch.Tensor, part: RowRange) -> ModelInputs:
         make = joined_inputs if self._config.packing else padded_inputs
         chosen = rows_between(tokens, part.start, part.stop)
         return make(chosen, response_lengths[part.start : part.stop], self._config.device)
-
-    def _statistics_of(self, sums: LossSums) -> torch.Tensor:
-        metrics = (sums.metrics[name] for name in self._config.loss.metric_names)
-        return torch.stack([sums.loss.detach(), sums.normaliser, *metrics]).double()
 
     def _reshard(self) -> None:
         """A pass without a backward pass leaves what is in no layer gathered, and not as what it is sharded."""
@@ -347,19 +334,4 @@ class FsdpTrainer(Trainer):
 
     def _clear(self) -> None:
         self._optimizer.clear()
-        self._totals.zero_()
-        self._suspects.clear()
-
-
-def _token_inputs(rows: TrainRows, part: RowRange, new_log_probs: torch.Tensor) -> TokenInputs:
-    def chosen(column: Jagged) -> torch.Tensor:
-        return column.values[part.first_token : part.last_token].to(new_log_probs.device)
-
-    return TokenInputs(
-        log_probs=new_log_probs.detach() if rows.log_probs is None else chosen(rows.log_probs),
-        rollout_log_probs=chosen(rows.rollout_log_probs),
-        advantages=chosen(rows.advantages),
-        loss_masks=chosen(rows.loss_masks),
-        ref_log_probs=None if rows.ref_log_probs is None else chosen(rows.ref_log_probs),
-        response_lengths=rows.response_lengths[part.start : part.stop].to(new_log_probs.device),
-    )
+        self._step.clear()
