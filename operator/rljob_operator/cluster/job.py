@@ -17,7 +17,7 @@ from rljob_operator.cluster.actions import Actions
 from rljob_operator.cluster.coordinators import CoordinatorContact, JobCoordinators
 from rljob_operator.cluster.report import JobReport
 from rljob_operator.core import Event, Reason, RefusedSpec
-from rljob_operator.kube.accepted_spec import Accepted, LastAccepted
+from rljob_operator.kube.accepted_spec import AcceptedSpec
 from rljob_operator.kube.api import Api, Json
 from rljob_operator.kube.apply import JobObjects, leaves_alone
 from rljob_operator.kube.blockers import BlockerMemory, ClusterEvents
@@ -139,8 +139,7 @@ class JobMemory:
     """Of one job."""
 
     uid: str
-    accepted: Accepted
-    last_accepted: LastAccepted
+    accepted: AcceptedSpec
     contact: CoordinatorContact
     secret: JobSecret
     manifests: ManifestsMemo
@@ -163,8 +162,7 @@ class JobMemory:
         status = StatusWriter(world.api, world.cache, key)
         return cls(
             uid=uid,
-            accepted=Accepted(key),
-            last_accepted=LastAccepted(world.api, key),
+            accepted=AcceptedSpec(world.api, key),
             contact=CoordinatorContact(world.identity),
             secret=JobSecret(world.api, key),
             manifests=ManifestsMemo(world.options, world.platform),

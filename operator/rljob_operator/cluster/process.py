@@ -24,7 +24,7 @@ from kubernetes.aio import config as client_config
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 
-from rljob_api.cluster import API_GROUP, LABEL_JOB
+from rljob_api.cluster import API_GROUP, API_VERSION, LABEL_JOB, RLJOB_PLURAL
 from rljob_operator.build import Platform
 from rljob_operator.cluster.coordinators import JobCoordinators
 from rljob_operator.cluster.health_server import Checks, SideLoop, Watch, metrics_pages, probe_pages, serve
@@ -81,7 +81,7 @@ def registry(cache: Cache) -> kopf.OperatorRegistry:
             return kopf.login_with_service_account(**kwargs)
         return kopf.login_with_kubeconfig(**kwargs)
 
-    @kopf.on.event(API_GROUP, "v1alpha1", "rljobs", registry=made)
+    @kopf.on.event(API_GROUP, API_VERSION, RLJOB_PLURAL, registry=made)
     async def see(event: kopf.RawEvent, **_: object) -> None:
         raw: dict[str, Any] = dict(event["object"])
         if event["type"] == "DELETED":

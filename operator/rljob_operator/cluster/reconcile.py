@@ -107,8 +107,8 @@ class Reconciler:
             wanted = self._wanted(key, job, raw, status)
             problems, reason = await memory.rehearsal.refused(generation, wanted, status), Reason.OBJECT_REFUSED
             if not problems:
-                return TurnContext(key, raw, job, memory.last_accepted.note(job, generation), None, status, memory)
-        message, before = "\n".join(problems), await memory.last_accepted.read(status)
+                return TurnContext(key, raw, job, memory.accepted.note(job, generation), None, status, memory)
+        message, before = "\n".join(problems), await memory.accepted.last(status)
         if before is None or self._problems(key, raw, before[0], status):
             await memory.report.refuse(raw, status, reason, message)
             return None

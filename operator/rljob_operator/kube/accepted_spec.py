@@ -45,14 +45,16 @@ class Unreadable:
     problem: str
 
 
-class Accepted:
-    """One job as of its last generation, and its status as of its last version."""
+class AcceptedSpec:
+    """One job as of its last generation, its status as of its last version, and the spec that was accepted last."""
 
-    def __init__(self, key: JobKey) -> None:
+    def __init__(self, api: Api, key: JobKey) -> None:
+        self._api = api
         self._key = key
         self._job: tuple[int, RLJob | InvalidManifest] | None = None
         self._status: tuple[str, RLJobStatus | Unreadable] | None = None
         self._revision: tuple[RLJob, str] | None = None
+        self._accepted: tuple[RLJob, AcceptedStatus] | None = None
 
     def job(self, raw: Json) -> RLJob | InvalidManifest:
         """The job, or what is wrong with it."""
@@ -74,6 +76,29 @@ class Accepted:
         if self._status is None or self._status[0] != version:
             self._status = (version, _status(raw))
         return self._status[1]
+
+    def note(self, job: RLJob, generation: int) -> AcceptedStatus:
+        """This spec can work. What the status shall remember of it."""
+        if self._accepted is None or self._accepted[0] is not job:
+            digest, defaults = _digest(job_file(job, self._key.namespace)), recorded_defaults(job.spec)
+            self._accepted = (job, AcceptedStatus(generation=generation, digest=digest, defaults=defaults))
+        return self._accepted[1]
+
+    async def last(self, status: RLJobStatus) -> tuple[RLJob, AcceptedStatus] | None:
+        """The spec and what the status remembers of it; None where there was none, or somebody has changed it."""
+        if self._accepted is None and status.accepted is not None:
+            text = await self._text()
+            if _digest(text) == status.accepted.digest:
+                self._accepted = _parsed_file(text, status.accepted)
+        return self._accepted
+
+    async def _text(self) -> str:
+        try:
+            found = await self._api.get(CONFIG_MAPS, self._key.namespace, config_name(self._key.name))
+        except ApiNotFound:
+            return ""
+        data: Json = found.get("data") or {}
+        return str(data.get(JOB_KEY, ""))
 
 
 def is_ours(raw: Json) -> bool:
@@ -131,41 +156,6 @@ def _status(raw: Json) -> RLJobStatus | Unreadable:
         return RLJobStatus.model_validate_json(orjson.dumps(raw["status"]))
     except ValidationError as error:
         return Unreadable(first_problem(error))
-
-
-class LastAccepted:
-    """One job's."""
-
-    def __init__(self, api: Api, key: JobKey) -> None:
-        self._api = api
-        self._key = key
-        self._known: tuple[RLJob, AcceptedStatus] | None = None
-
-    def note(self, job: RLJob, generation: int) -> AcceptedStatus:
-        """This spec can work. What the status shall remember of it."""
-        if self._known is None or self._known[0] is not job:
-            digest, defaults = _digest(self._file_of(job)), recorded_defaults(job.spec)
-            self._known = (job, AcceptedStatus(generation=generation, digest=digest, defaults=defaults))
-        return self._known[1]
-
-    async def read(self, status: RLJobStatus) -> tuple[RLJob, AcceptedStatus] | None:
-        """The spec and what the status remembers of it; None where there was none, or somebody has changed it."""
-        if self._known is None and status.accepted is not None:
-            text = await self._text()
-            if _digest(text) == status.accepted.digest:
-                self._known = _parsed_file(text, status.accepted)
-        return self._known
-
-    def _file_of(self, job: RLJob) -> str:
-        return job_file(job, self._key.namespace)
-
-    async def _text(self) -> str:
-        try:
-            found = await self._api.get(CONFIG_MAPS, self._key.namespace, config_name(self._key.name))
-        except ApiNotFound:
-            return ""
-        data: Json = found.get("data") or {}
-        return str(data.get(JOB_KEY, ""))
 
 
 def _parsed_file(text: str, accepted: AcceptedStatus) -> tuple[RLJob, AcceptedStatus] | None:

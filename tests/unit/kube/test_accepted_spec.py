@@ -9,7 +9,7 @@ from rljob_api.cluster import config_name
 from rljob_api.spec import RLJob
 from rljob_api.status import AcceptedStatus, DefaultsStatus, RestartStatus, RLJobStatus
 from rljob_operator.build import JOB_KEY, job_file
-from rljob_operator.kube.accepted_spec import Accepted, InvalidManifest, LastAccepted
+from rljob_operator.kube.accepted_spec import AcceptedSpec, InvalidManifest
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.kinds import CONFIG_MAPS
 from rljob_operator.kube.views import JobKey
@@ -29,7 +29,7 @@ def accepted(status: RLJobStatus, roles: dict[str, Any] = GPUS, **changes: Any) 
         "spec": spec,
         "status": status.model_dump(mode="json"),
     }
-    job = Accepted(KEY).job(raw)
+    job = AcceptedSpec(cast(Api, None), KEY).job(raw)
     assert isinstance(job, RLJob)
     return job
 
@@ -72,7 +72,7 @@ def test_a_template_nested_too_deeply_is_refused_in_a_sentence(levels: int) -> N
         nested = {"a": nested}
     spec = changed({"spec.roles": {"rollout": {"template": {"spec": nested}}}})["spec"]
     raw = {"metadata": {"generation": 1, "resourceVersion": "1"}, "spec": spec, "status": {}}
-    job = Accepted(KEY).job(raw)
+    job = AcceptedSpec(cast(Api, None), KEY).job(raw)
     assert isinstance(job, InvalidManifest)
     (sentence,) = job.problems
     assert sentence.startswith("spec: is nested too deeply")
@@ -80,8 +80,8 @@ def test_a_template_nested_too_deeply_is_refused_in_a_sentence(levels: int) -> N
 
 def test_what_was_chosen_is_kept_over_an_edit_by_the_next_operator() -> None:
     """Several optimizer steps would be another default for a new job."""
-    last = LastAccepted(cast(Api, ApiOfAnswers({})), KEY)
-    kept = last.note(accepted(RLJobStatus()), 1)
+    spec = AcceptedSpec(cast(Api, ApiOfAnswers({})), KEY)
+    kept = spec.note(accepted(RLJobStatus()), 1)
     assert kept.defaults == DefaultsStatus(actor_fwd=False, engine="SGLang")
     status = RLJobStatus.model_validate_json(RLJobStatus(restart=BEGUN, accepted=kept).model_dump_json(by_alias=True))
     several: dict[str, Any] = {"spec.training.globalBatchSize": 256, "spec.training.microBatchSize": 8}
@@ -92,7 +92,7 @@ def test_what_was_chosen_is_kept_over_an_edit_by_the_next_operator() -> None:
 def test_the_type_of_logits_is_kept_over_gpus_that_come_later() -> None:
     bf16 = {"spec.model.dtype": "bfloat16"}
     for roles, expected in ((GPUS, "float32"), ({"actor": {}, "rollout": {}, "reference": {}}, "")):
-        kept = LastAccepted(cast(Api, ApiOfAnswers({})), KEY).note(accepted(RLJobStatus(), roles, **bf16), 1)
+        kept = AcceptedSpec(cast(Api, ApiOfAnswers({})), KEY).note(accepted(RLJobStatus(), roles, **bf16), 1)
         assert kept.defaults is not None
         assert kept.defaults.head_dtype == expected
         job = accepted(RLJobStatus(restart=BEGUN, accepted=kept), {**GPUS, "reference": {"gpus": 0}}, **bf16)
@@ -102,10 +102,10 @@ def test_the_type_of_logits_is_kept_over_gpus_that_come_later() -> None:
 def test_the_spec_in_the_config_map_says_where_every_role_computes() -> None:
     """It is written without defaults, and is read as what it means, not as what a new job would get."""
     job = accepted(RLJobStatus(), {**GPUS, "reference": {"gpus": 0}})
-    note = LastAccepted(cast(Api, ApiOfAnswers({})), KEY).note(job, 1)
+    note = AcceptedSpec(cast(Api, ApiOfAnswers({})), KEY).note(job, 1)
     path = CONFIG_MAPS.path("ns", config_name("job"))
     api = ApiOfAnswers({path: {"data": {JOB_KEY: job_file(job, KEY.namespace)}}})
-    found = asyncio.run(LastAccepted(cast(Api, api), KEY).read(RLJobStatus(accepted=note)))
+    found = asyncio.run(AcceptedSpec(cast(Api, api), KEY).last(RLJobStatus(accepted=note)))
     assert found is not None
     assert found[0].spec == job.spec
     reference = found[0].spec.roles.reference

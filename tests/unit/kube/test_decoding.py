@@ -1,13 +1,14 @@
 """An object nested without end is its own job's affair: lists and watches that it is in are read all the same."""
 
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_operator.kube.accepted_spec import Accepted, InvalidManifest
+from rljob_operator.kube.accepted_spec import AcceptedSpec, InvalidManifest
+from rljob_operator.kube.api import Api
 from rljob_operator.kube.responses import DEEPEST, decoded
 from rljob_operator.kube.views import JobKey
 from tests.unit.api.manifests import changed
@@ -34,7 +35,7 @@ def test_a_job_that_was_cut_is_refused() -> None:
     spec = changed({"spec.roles": {"rollout": {"template": {"spec": {}}}}})["spec"]
     text = orjson.dumps(spec).replace(b'"template":{"spec":{}', b'"template":{"spec":' + nested(2000))
     raw: dict[str, Any] = {"metadata": {"generation": 1, "resourceVersion": "1"}, "spec": decoded(text), "status": {}}
-    assert isinstance(Accepted(JobKey("ns", "job")).job(raw), InvalidManifest)
+    assert isinstance(AcceptedSpec(cast(Api, None), JobKey("ns", "job")).job(raw), InvalidManifest)
 
 
 @given(st.binary())

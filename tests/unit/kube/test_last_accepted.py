@@ -9,7 +9,7 @@ import pytest
 from rljob_api.cluster import config_name
 from rljob_api.status import AcceptedStatus, RLJobStatus
 from rljob_operator.build import JOB_KEY, job_file
-from rljob_operator.kube.accepted_spec import LastAccepted
+from rljob_operator.kube.accepted_spec import AcceptedSpec
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.kinds import CONFIG_MAPS
 from rljob_operator.kube.views import JobKey
@@ -22,28 +22,28 @@ JOB = quickstart()
 FILE = job_file(JOB, KEY.namespace)
 
 
-def last_accepted(api: ApiOfAnswers) -> LastAccepted:
-    return LastAccepted(cast(Api, api), KEY)
+def accepted_spec(api: ApiOfAnswers) -> AcceptedSpec:
+    return AcceptedSpec(cast(Api, api), KEY)
 
 
 def status() -> RLJobStatus:
     """As it was written when the job was accepted."""
-    return RLJobStatus(accepted=last_accepted(ApiOfAnswers({})).note(JOB, 7))
+    return RLJobStatus(accepted=accepted_spec(ApiOfAnswers({})).note(JOB, 7))
 
 
 def test_what_was_noted_is_read_without_asking_anybody() -> None:
     api = ApiOfAnswers({})
-    last = last_accepted(api)
-    accepted = last.note(JOB, 7)
-    assert asyncio.run(last.read(RLJobStatus())) == (JOB, accepted)
+    spec = accepted_spec(api)
+    accepted = spec.note(JOB, 7)
+    assert asyncio.run(spec.last(RLJobStatus())) == (JOB, accepted)
     assert (accepted.generation, api.asked) == (7, [])
 
 
 def test_another_operator_reads_the_same_spec_once() -> None:
     api = ApiOfAnswers({PATH: {"data": {JOB_KEY: FILE}}})
-    last = last_accepted(api)
+    spec = accepted_spec(api)
     for _ in range(2):
-        found = asyncio.run(last.read(status()))
+        found = asyncio.run(spec.last(status()))
         assert found is not None
         assert (found[0].spec, found[1].generation) == (JOB.spec, 7)
     assert len(api.asked) == 1
@@ -59,12 +59,12 @@ def test_another_operator_reads_the_same_spec_once() -> None:
     ],
 )
 def test_what_the_status_does_not_vouch_for_is_not_gone_by(answer: dict[str, Any] | int) -> None:
-    assert asyncio.run(last_accepted(ApiOfAnswers({PATH: answer})).read(status())) is None
+    assert asyncio.run(accepted_spec(ApiOfAnswers({PATH: answer})).last(status())) is None
 
 
 def test_a_job_of_which_nothing_was_accepted_has_none() -> None:
     api = ApiOfAnswers({PATH: {"data": {JOB_KEY: FILE}}})
-    assert asyncio.run(last_accepted(api).read(RLJobStatus())) is None
+    assert asyncio.run(accepted_spec(api).last(RLJobStatus())) is None
     assert api.asked == []
 
 
@@ -73,4 +73,4 @@ def test_a_spec_that_the_rules_of_this_version_refuse_is_not_gone_by() -> None:
     digest = hashlib.sha256(text.encode()).hexdigest()
     api = ApiOfAnswers({PATH: {"data": {JOB_KEY: text}}})
     accepted = AcceptedStatus(generation=1, digest=digest)
-    assert asyncio.run(last_accepted(api).read(RLJobStatus(accepted=accepted))) is None
+    assert asyncio.run(accepted_spec(api).last(RLJobStatus(accepted=accepted))) is None
