@@ -29,7 +29,7 @@ from rljob_api.model_files.size import parameters_of_config
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.model import Architecture, ModelConfig
 from rljob_api.spec.roles import TrainerBackend
-from rljob_workers.dcs.tensor_bytes import stage_blob
+from rljob_workers.dcs.tensor_bytes import stage_part
 from rljob_workers.devices import own_device
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import build_config, tensor_shapes
@@ -132,7 +132,7 @@ def exports(trainer: Trainer, rows: TrainRows, device: torch.device) -> dict[str
 
 def publish(trainer: Trainer) -> None:
     """As a publisher does before it tells of its part: staged, and its bytes checksummed."""
-    blob = stage_blob("speed", trainer.stage_weights(), CHUNK_BYTES)
+    blob = stage_part("speed", trainer.stage_weights(), CHUNK_BYTES)
     os.close(blob.descriptor)
 
 

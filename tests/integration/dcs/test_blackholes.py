@@ -78,7 +78,7 @@ def test_a_storage_unit_is_given_up_long_before_a_far_deadline(port: int) -> Non
 def test_weights_are_given_up_with_the_address_that_failed(port: int, tmp_path: Path) -> None:
     part = OfferedPart(index=0, num_bytes=4, chunk_bytes=4, digest="0" * 32, owner=f"127.0.0.1:{port}")
     wanted = WantedPart(Stream.POLICY, WeightId(lineage=Lineage(1), version=WeightVersion(1)), part)
-    terms = PullTerms("t", time.monotonic() + 1, time.monotonic, time.sleep, lambda: None)
+    terms = PullTerms("t", time.monotonic() + 1, lambda: None)
     with pytest.raises(WeightTimeout, match=f"0 of 1 chunks came .* last: 127.0.0.1:{port}: "):
         pull(wanted, tmp_path / "weights", terms, iter([[f"127.0.0.1:{port}"]] * 100))
 

@@ -29,14 +29,12 @@ from rljob_workers.dcs.errors import (
     WeightTimeout,
 )
 from rljob_workers.dcs.membership.session import RankSession
-from rljob_workers.dcs.tensor_bytes import chunk_checksums, digest_of
+from rljob_workers.dcs.tensor_bytes import StagedPart, chunk_checksums, digest_of
 from rljob_workers.dcs.weights import StagedWeights, WeightPublisher, WeightReceiver, build_publisher, build_receiver
 from rljob_workers.dcs.weights.chunk_transfer import (
     ChunkServer,
     PullTerms,
-    ServedPart,
     WantedPart,
-    monotonic_terms,
     pull,
 )
 from rljob_workers.models.blob import read_weights
@@ -448,7 +446,7 @@ def _serve_file(path: Path, token: str, chunk_bytes: int, checksums: bytes, die_
         )
     server = ChunkServer("127.0.0.1", token)
     descriptor = os.open(path, os.O_RDONLY)
-    part = ServedPart(descriptor, path.stat().st_size, chunk_bytes, checksums)
+    part = StagedPart(descriptor, path.stat().st_size, chunk_bytes, checksums)
     server.serve(Stream.POLICY, weight(1), {0: part})
     tell.send(server.address)  # type: ignore[attr-defined]
     signal.pause()
@@ -469,9 +467,9 @@ def terms_of_pulses(token: str, pulses: int) -> PullTerms:
     return PullTerms(
         token,
         pulses * PULSE_SECONDS,
-        lambda: len(heard) * PULSE_SECONDS,
-        sleep=lambda _: None,
         pulse=lambda: heard.append(None),
+        clock=lambda: len(heard) * PULSE_SECONDS,
+        sleep=lambda _: None,
     )
 
 
@@ -485,14 +483,14 @@ def sources(tmp_path: Path) -> Iterator[Sources]:
 def test_a_source_that_dies_in_the_middle_is_replaced_and_its_chunks_are_kept(sources: Sources, tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     rounds = [[sources.dying(3), sources.good()]]
-    assert pull(sources.wanted(), path, monotonic_terms("token", 20, lambda: None), rounds)
+    assert pull(sources.wanted(), path, PullTerms("token", time.monotonic() + 20, lambda: None), rounds)
     assert path.read_bytes() == sources.blob
 
 
 def test_a_corrupt_chunk_is_refused_and_taken_from_another_source(sources: Sources, tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     rounds = [[sources.corrupt(5), sources.good()]]
-    assert pull(sources.wanted(), path, monotonic_terms("token", 20, lambda: None), rounds)
+    assert pull(sources.wanted(), path, PullTerms("token", time.monotonic() + 20, lambda: None), rounds)
     assert path.read_bytes() == sources.blob
 
 
@@ -510,7 +508,7 @@ def test_another_blob_is_refused_though_its_checksums_fit_it(sources: Sources, t
     address = sources.other()
     with pytest.raises(CorruptWeights, match=r"0 of 8 chunks came.*checksums do not match the digest"):
         pull(sources.wanted(), path, terms_of_pulses("token", 3), iter(lambda: [address], None))
-    assert pull(sources.wanted(), path, monotonic_terms("token", 20, lambda: None), [[address, sources.good()]])
+    assert pull(sources.wanted(), path, terms_of_pulses("token", 99), [[address, sources.good()]])
     assert path.read_bytes() == sources.blob
 
 
@@ -526,9 +524,9 @@ def test_a_try_that_the_deadline_cuts_short_hides_no_reason(sources: Sources, tm
     terms = PullTerms(
         "other",
         time.monotonic() + PULSE_SECONDS + 2.0,
-        lambda: time.monotonic() + len(heard) * PULSE_SECONDS,
-        sleep=lambda _: None,
         pulse=lambda: heard.append(None),
+        clock=lambda: time.monotonic() + len(heard) * PULSE_SECONDS,
+        sleep=lambda _: None,
     )
     with socket.create_server(("127.0.0.1", 0)) as silent:
         rounds = [[sources.good()], [f"127.0.0.1:{silent.getsockname()[1]}"]]
@@ -539,7 +537,7 @@ def test_a_try_that_the_deadline_cuts_short_hides_no_reason(sources: Sources, tm
 def test_no_source_at_all_is_an_error_by_name(sources: Sources, tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     with pytest.raises(WeightTimeout, match=r"Policy v1@1, part 0: 0 of 8 chunks came .* no source was offered"):
-        pull(sources.wanted(), path, monotonic_terms("token", 0.2, lambda: None), iter(list, None))
+        pull(sources.wanted(), path, PullTerms("token", time.monotonic() + 0.2, lambda: None), iter(list, None))
 
 
 def test_a_receiver_killed_in_the_middle_leaves_nothing_that_looks_whole(sources: Sources, tmp_path: Path) -> None:
@@ -553,10 +551,10 @@ def test_a_receiver_killed_in_the_middle_leaves_nothing_that_looks_whole(sources
             if next(chunks) == 3:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        pull(wanted, path, monotonic_terms("token", 20, die_at_the_fourth), [[address]])
+        pull(wanted, path, PullTerms("token", time.monotonic() + 20, die_at_the_fourth), [[address]])
         os._exit(0)
     _, status = os.waitpid(pid, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL
     assert not path.exists()
-    assert pull(wanted, path, monotonic_terms("token", 20, lambda: None), [[address]])
+    assert pull(wanted, path, PullTerms("token", time.monotonic() + 20, lambda: None), [[address]])
     assert path.read_bytes() == sources.blob

@@ -7,7 +7,7 @@ import torch
 import xxhash
 from safetensors.torch import load
 
-from rljob_workers.dcs.tensor_bytes import safetensors_pieces, stage_blob
+from rljob_workers.dcs.tensor_bytes import safetensors_pieces, stage_part
 
 TENSORS = {
     "float32": torch.arange(12, dtype=torch.float32).reshape(3, 4),
@@ -29,7 +29,7 @@ def test_the_pieces_are_what_safetensors_reads() -> None:
 
 @pytest.mark.parametrize("chunk_bytes", [1, 7, 64, 1 << 20])
 def test_a_staged_blob_has_a_checksum_for_every_chunk(chunk_bytes: int) -> None:
-    blob = stage_blob("test", TENSORS, chunk_bytes)
+    blob = stage_part("test", TENSORS, chunk_bytes)
     try:
         content = os.pread(blob.descriptor, blob.num_bytes + 1, 0)
     finally:

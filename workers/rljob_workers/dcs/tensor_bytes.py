@@ -36,17 +36,17 @@ _DTYPES: dict[torch.dtype, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Blob:
-    """A whole weight behind a file descriptor that its owner closes."""
+class StagedPart:
+    """A whole part of a weight behind a file descriptor that its owner closes: a `ChunkServer` once it serves it."""
 
     descriptor: int
     num_bytes: int
     chunk_bytes: int
     checksums: bytes
-    """xxh3-64, big-endian, one per chunk."""
+    """xxh3-64, big-endian, of all chunks, one after the other."""
 
 
-def stage_blob(name: str, tensors: Mapping[str, torch.Tensor], chunk_bytes: int) -> Blob:
+def stage_part(name: str, tensors: Mapping[str, torch.Tensor], chunk_bytes: int) -> StagedPart:
     """Writes tensors (on the host) as safetensors into anonymous memory."""
     pieces = list(safetensors_pieces(tensors))
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
@@ -55,7 +55,7 @@ def stage_blob(name: str, tensors: Mapping[str, torch.Tensor], chunk_bytes: int)
         for piece in pieces:
             write_whole(descriptor, piece)
         checksums = b"".join(chunk_checksums(pieces, chunk_bytes))
-        return Blob(descriptor, sum(len(piece) for piece in pieces), chunk_bytes, checksums)
+        return StagedPart(descriptor, sum(len(piece) for piece in pieces), chunk_bytes, checksums)
     except BaseException:
         os.close(descriptor)
         raise
@@ -107,6 +107,13 @@ def tensor_names(path: Path) -> list[str]:
     with path.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     return [name for name in header if name != "__metadata__"]
+
+
+def index_of_parts(folder: Path, files: Iterable[str], total_size: int | None = None) -> str:
+    """`model.safetensors.index.json` of a folder with these files: which tensor is in which."""
+    metadata = {} if total_size is None else {"total_size": total_size}
+    weight_map = {name: file for file in files for name in tensor_names(folder / file)}
+    return json.dumps({"metadata": metadata, "weight_map": weight_map})
 
 
 def _header(tensors: Mapping[str, torch.Tensor]) -> bytes:

@@ -41,7 +41,7 @@ from rljob_workers.dcs.checkpoints.on_disk import (
     write_synced,
 )
 from rljob_workers.dcs.membership.coordinator_http import CoordinatorClient
-from rljob_workers.dcs.tensor_bytes import safetensors_pieces, tensor_names
+from rljob_workers.dcs.tensor_bytes import index_of_parts, safetensors_pieces
 from rljob_workers.models.blob import INDEX_FILE, part_file
 from rljob_workers.models.slices import state_files
 
@@ -200,11 +200,8 @@ class Attempt:
         if share is None or share.count == 1:
             return {}
         files = [part_file(index, share.count) for index in range(share.count)]
-        index = {
-            "metadata": {},
-            "weight_map": {name: file for file in files for name in tensor_names(self._beside / file)},
-        }
-        return {INDEX_FILE: write_synced(self._beside / INDEX_FILE, [json.dumps(index).encode()])}
+        index = index_of_parts(self._beside, files).encode()
+        return {INDEX_FILE: write_synced(self._beside / INDEX_FILE, [index])}
 
     def _record(self, client: CoordinatorClient, digest: str) -> CheckpointRecord:
         failpoint("checkpoint.before_record")

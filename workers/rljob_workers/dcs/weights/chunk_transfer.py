@@ -26,7 +26,7 @@ from rljob_api.names import Stream
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import OfferedPart
 from rljob_workers.dcs.errors import CorruptWeights, WeightTimeout
-from rljob_workers.dcs.tensor_bytes import CHECKSUM_BYTES, checksum, digest_of, write_whole
+from rljob_workers.dcs.tensor_bytes import CHECKSUM_BYTES, StagedPart, checksum, digest_of, write_whole
 
 MAX_REQUEST_BYTES = 4096
 
@@ -57,20 +57,9 @@ class ChunkAnswer(WireModel):
 
 
 @dataclass(frozen=True, slots=True)
-class ServedPart:
-    """A whole part; the descriptor is the server's to close."""
-
-    descriptor: int
-    num_bytes: int
-    chunk_bytes: int
-    checksums: bytes
-    """Of all chunks, one after the other."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Served:
     id: WeightId
-    parts: Mapping[int, ServedPart]
+    parts: Mapping[int, StagedPart]
 
 
 class ChunkServer:
@@ -84,7 +73,7 @@ class ChunkServer:
         self.address = f"{host}:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, name="weight-server", daemon=True).start()
 
-    def serve(self, stream: Stream, weight: WeightId, parts: Mapping[int, ServedPart]) -> None:
+    def serve(self, stream: Stream, weight: WeightId, parts: Mapping[int, StagedPart]) -> None:
         """Offers parts of a weight, by index, and forgets the weight before it; transfers in progress go on."""
         with self._lock:
             before = self._weights.get(stream)
@@ -135,7 +124,7 @@ class ChunkServer:
         finally:
             os.close(part.descriptor)
 
-    def _take(self, request: ChunkRequest) -> ServedPart | None:
+    def _take(self, request: ChunkRequest) -> StagedPart | None:
         """The asked part behind a descriptor of its own, so that a newer weight may replace it meanwhile."""
         with self._lock:
             weight = self._weights.get(request.stream)
@@ -229,10 +218,11 @@ class PullTerms:
 
     token: str
     deadline: float
-    """Monotonic seconds."""
-    clock: Callable[[], float]
-    sleep: Callable[[float], None]
+    """By `clock`."""
     pulse: Callable[[], None]
+    """Called between chunks and between rounds; may raise."""
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
 
 
 def pull(wanted: WantedPart, path: Path, terms: PullTerms, rounds: Iterable[list[str]]) -> bytes | None:
@@ -342,8 +332,3 @@ def _receive(connection: socket.socket, target: memoryview, terms: PullTerms) ->
         if count == 0:
             raise EOFError("the source closed the connection")
         received += count
-
-
-def monotonic_terms(token: str, seconds: float, pulse: Callable[[], None]) -> PullTerms:
-    """Terms by the machine's clock."""
-    return PullTerms(token, time.monotonic() + seconds, time.monotonic, time.sleep, pulse)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import random
 import shutil
@@ -26,8 +25,8 @@ from rljob_workers.dcs.errors import WeightTimeout
 from rljob_workers.dcs.membership.coordinator_http import ATTEMPT_SECONDS, ChannelBroken, CoordinatorClient, HttpChannel
 from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.dcs.membership.session import RankSession
-from rljob_workers.dcs.tensor_bytes import digest_of, stage_blob, tensor_names
-from rljob_workers.dcs.weights.chunk_transfer import ChunkServer, ServedPart, WantedPart, monotonic_terms, pull
+from rljob_workers.dcs.tensor_bytes import StagedPart, digest_of, index_of_parts, stage_part
+from rljob_workers.dcs.weights.chunk_transfer import ChunkServer, PullTerms, WantedPart, pull
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightPublisher, WeightReceiver
 from rljob_workers.models.blob import INDEX_FILE, part_file
 from rljob_workers.models.share import WHOLE, WeightShare
@@ -172,9 +171,8 @@ class HostStagedPublisher(WeightPublisher):
         probe: Probe | None = None,
     ) -> None:
         """See the base. Returns after about one copy, one checksum and one request."""
-        blob = stage_blob(f"{stream.value}-{weight}-{share.index}", tensors, self._chunk_bytes)
-        served = ServedPart(blob.descriptor, blob.num_bytes, blob.chunk_bytes, blob.checksums)
-        self._server.serve(stream, weight, {share.index: served})
+        staged = stage_part(f"{stream.value}-{weight}-{share.index}", tensors, self._chunk_bytes)
+        self._server.serve(stream, weight, {share.index: staged})
         failpoint("publish.part_staged")
         part = WeightPart(
             stream=stream,
@@ -182,9 +180,9 @@ class HostStagedPublisher(WeightPublisher):
             index=share.index,
             count=share.count,
             layout=share.layout,
-            num_bytes=blob.num_bytes,
-            chunk_bytes=blob.chunk_bytes,
-            digest=digest_of(blob.checksums),
+            num_bytes=staged.num_bytes,
+            chunk_bytes=staged.chunk_bytes,
+            digest=digest_of(staged.checksums),
             address=self._server.address,
             probe=probe,
         )
@@ -274,7 +272,9 @@ class HostStagedReceiver(WeightReceiver):
         with self._pulls.pulling(offer) as partial:
             checksums = self._pull_parts(offer, partial, pulse)
             if checksums is not None:
-                _write_index(partial, offer)
+                files = [part_file(part.index, len(offer.parts)) for part in offer.parts]
+                if len(files) > 1:
+                    (partial / INDEX_FILE).write_text(index_of_parts(partial, files, offer.num_bytes))
                 self._pulls.keep(offer, partial, checksums)
             return checksums
 
@@ -283,7 +283,7 @@ class HostStagedReceiver(WeightReceiver):
 
         Gives the checksums of each; None where the weight is not offered any more.
         """
-        terms = monotonic_terms(self._token, self._timeout, pulse)
+        terms = PullTerms(self._token, time.monotonic() + self._timeout, pulse)
         checksums: dict[int, bytes] = {}
         for part in self._chance.sample(offer.parts, len(offer.parts)):
             path = folder / part_file(part.index, len(offer.parts))
@@ -306,7 +306,7 @@ class HostStagedReceiver(WeightReceiver):
     def _keep(self, offer: WeightOffer, folder: Path, checksums: Mapping[int, bytes]) -> None:
         """Serves a staged weight to peers; deletes what is older than the one before it."""
         parts = {
-            part.index: ServedPart(
+            part.index: StagedPart(
                 os.open(folder / part_file(part.index, len(offer.parts)), os.O_RDONLY | os.O_CLOEXEC),
                 part.num_bytes,
                 part.chunk_bytes,
@@ -323,19 +323,6 @@ class HostStagedReceiver(WeightReceiver):
         with contextlib.suppress(ChannelBroken):  # not waited for: a missing peer costs speed only
             body = request.model_dump_json().encode()
             self._announcements.begin("POST", "/v1/weights/sources", body, timeout=ATTEMPT_SECONDS)
-
-
-def _write_index(folder: Path, offer: WeightOffer) -> None:
-    """What tells readers of a folder with several parts which tensor is in which."""
-    count = len(offer.parts)
-    if count == 1:
-        return
-    files = [part_file(part.index, count) for part in offer.parts]
-    index = {
-        "metadata": {"total_size": offer.num_bytes},
-        "weight_map": {name: file for file in files for name in tensor_names(folder / file)},
-    }
-    (folder / INDEX_FILE).write_text(json.dumps(index))
 
 
 def _no_pulse() -> None:
