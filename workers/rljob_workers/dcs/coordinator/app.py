@@ -28,7 +28,7 @@ from rljob_api.wire.epochs import DesiredState, EpochRequest
 from rljob_api.wire.failures import Failure, FailureAcknowledgement
 from rljob_api.wire.launchers import LauncherHello, ReplicaAnswer
 from rljob_api.wire.logs import LogTail
-from rljob_api.wire.observation import EventPage, ServerState
+from rljob_api.wire.observation import ServerState
 from rljob_api.wire.queue import MAX_PEEK_ROWS, MAX_PEEK_VALUES, DrainRequest, QueueCheck, RowState
 from rljob_api.wire.ranks import Notice, RankHello, Rendezvous, StepReport
 from rljob_api.wire.weights import PartRequest, SourceRequest
@@ -54,21 +54,21 @@ def add_checkpoint_routes(app: FastAPI, executor: SerialExecutor) -> None:
 
     @app.post("/v1/checkpoints/begin")
     async def begin(request: CheckpointBegin) -> Response:
-        await executor.do_when_open(partial(coordinator.checkpoints.begin, request))
+        await executor.do_when_open(partial(coordinator.progress.begin_attempt, request))
         return as_json(None)
 
     @app.post("/v1/checkpoints/parts")
     async def take_part(request: CheckpointPartRequest) -> Response:
-        return as_json(await executor.do_when_open(partial(coordinator.checkpoints.take_part, request)))
+        return as_json(await executor.do_when_open(partial(coordinator.progress.take_part, request)))
 
     @app.get("/v1/checkpoints/attempts/{folder}")
     async def attempt(folder: str, wait: Wait = 0.0) -> Response:
-        look = partial(coordinator.checkpoints.whole, folder)
+        look = partial(coordinator.progress.whole_attempt, folder)
         return as_json(await executor.await_answer(Topic.CHECKPOINTS, look, wait))
 
     @app.post("/v1/checkpoints/give-up")
     async def give_up(request: CheckpointGiveUp) -> Response:
-        await executor.do_when_open(partial(coordinator.checkpoints.give_up, request))
+        await executor.do_when_open(partial(coordinator.progress.give_up, request))
         return as_json(None)
 
     @app.post("/v1/checkpoints/damaged")
@@ -164,10 +164,6 @@ def build_app(executor: SerialExecutor, token: str, logs: KeptLogs) -> ASGIApp:
     return TokenGuard(HotRoutes(app, executor), token)
 
 
-def _nothing() -> None:
-    """What is done once the control Redis is open."""
-
-
 def _answer_refusals(app: FastAPI) -> None:
     @app.exception_handler(Refused)
     async def answer_refusal(_: Request, refused: Refused) -> Response:
@@ -202,13 +198,9 @@ def _supervisor_routes(app: FastAPI, executor: SerialExecutor) -> None:
         quiet: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
     ) -> Response:
         """All events after `after`; those of a `quiet` kind are not a reason to answer before the wait is over."""
-
-        def look() -> EventPage | None:
-            return coordinator.events(after) if coordinator.has_event(after, quiet) else None
-
         if after > coordinator.last_event:
             await executor.do(partial(coordinator.has_read, after))
-        page = await executor.await_answer(Topic.EVENTS, look, wait)
+        page = await executor.await_answer(Topic.EVENTS, partial(coordinator.news, after, quiet), wait)
         return as_json(page or executor.look(partial(coordinator.events, after)))
 
     @app.post("/v1/failures")
@@ -238,7 +230,7 @@ def _launcher_routes(app: FastAPI, executor: SerialExecutor) -> None:
             pod = coordinator.epochs.replica_of(pod_uid)
             return None if pod is None else ReplicaAnswer(pod=pod)
 
-        await executor.do_when_open(_nothing)
+        await executor.wait_open()
         return as_json(await executor.await_answer(Topic.REPLICAS, look, wait) or ReplicaAnswer(pod=None))
 
 

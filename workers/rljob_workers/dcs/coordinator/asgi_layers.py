@@ -23,7 +23,6 @@ from rljob_api.wire.launchers import LauncherAnswer, LauncherPoll
 from rljob_api.wire.ranks import Beat
 from rljob_workers.dcs.coordinator.context import Refused, Topic, bad_request, invalid
 from rljob_workers.dcs.coordinator.serial_executor import Beats, SerialExecutor
-from rljob_workers.dcs.coordinator.weights import is_newer
 
 LONGEST_WAIT_SECONDS = 30.0
 
@@ -102,7 +101,7 @@ class HotRoutes:
         launchers = self._coordinator.launchers
         launchers.hear_poll(launcher, poll)
         if not self._coordinator.gate.is_open:
-            await self._executor.do_when_open(_nothing)  # a closed server is not asked again and again
+            await self._executor.wait_open()  # a closed server is not asked again and again
         answer = await self._await_order(launcher, poll)
         launchers.note_answered(launcher)
         return answer.model_dump_json().encode()
@@ -130,17 +129,8 @@ class HotRoutes:
     async def _weights(self, stream: str, query: bytes) -> bytes:
         asked = _Asked.model_validate({"stream": stream, **dict(parse_qsl(query.decode()))})
         held = WeightId(lineage=asked.lineage, version=asked.version)
-        weights = self._coordinator.weights
-
-        def look() -> bytes | None:
-            shown = weights.shown(asked.stream)
-            return shown.body if shown is not None and is_newer(shown.id, held) else None
-
-        return await self._executor.await_answer(Topic.WEIGHTS, look, asked.wait) or b"null"
-
-
-def _nothing() -> None:
-    """What is done once the control Redis is open."""
+        newer = partial(self._coordinator.weights.newer, asked.stream, held)
+        return await self._executor.await_answer(Topic.WEIGHTS, newer, asked.wait) or b"null"
 
 
 async def send_json(send: Send, status: int, body: bytes) -> None:

@@ -28,7 +28,7 @@ from rljob_workers.dcs.coordinator.background_care import HeldWork, StorageCare
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Refused, not_open, wrong_epoch
 from rljob_workers.dcs.coordinator.epochs import Epochs, note_job_to_come, runs_alike
 from rljob_workers.dcs.coordinator.launchers import Launchers
-from rljob_workers.dcs.coordinator.progress import Checkpoints, Progress
+from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.queue_room import QueueRoom
 from rljob_workers.dcs.coordinator.rank_lives import Judged, RankLives, beat_interval_seconds
 from rljob_workers.dcs.coordinator.records import RankEntry
@@ -55,7 +55,6 @@ class Coordinator:
         self.launchers = Launchers(context, self.epochs, self.ranks)
         self.weights = Weights(context, self.epochs, self.ranks)
         self.progress = Progress(context, self.epochs, self.ranks)
-        self.checkpoints = Checkpoints(context, self.ranks, self.progress)
         self.restoring = Restoring(context, self.epochs, self.ranks, self.progress, self._saved)
         self.rendezvous = RendezvousTable(context, self.epochs, self.ranks)
         self.gate = ServerGate(context, self.epochs, self.launchers, self.ranks, opening)
@@ -202,9 +201,10 @@ class Coordinator:
         store = self._context.store
         return EventPage(events=store.events_after(after, EVENT_PAGE), oldest=store.oldest_event)
 
-    def has_event(self, after: int, quiet: Collection[str]) -> bool:
-        """Whether there is an event with an id above `after` that is not of a quiet kind."""
-        return any(event.kind not in quiet for event in self._context.store.newest_events(after))
+    def news(self, after: int, quiet: Collection[str]) -> EventPage | None:
+        """As `events`; None where none of them is of a kind that is not quiet."""
+        is_news = any(event.kind not in quiet for event in self._context.store.newest_events(after))
+        return self.events(after) if is_news else None
 
     # --- ranks and launchers ---------------------------------------------------------------------------------------
 

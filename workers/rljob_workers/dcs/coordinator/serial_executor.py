@@ -66,6 +66,10 @@ class SerialExecutor:
         """As `do`, once the control Redis is open or known to be lost: for what names or cures the loss."""
         return await self._do_after(self.coordinator.gate.require_usable, work)
 
+    async def wait_open(self) -> None:
+        """Returns once the control Redis is open; waits a little for it."""
+        await self.do_when_open(lambda: None)
+
     async def _do_after(self, check: Callable[[], None], work: Callable[[], T]) -> T:
         def checked_work() -> T:
             check()

@@ -82,9 +82,10 @@ class Weights:
         ]
         return entry.offer.model_copy(update={"parts": parts, "peers": peers})
 
-    def shown(self, stream: Stream) -> ShownOffer | None:
-        """That offer as it is answered: hundreds of receivers ask for one and the same."""
-        return self._shown().get(stream)
+    def newer(self, stream: Stream, than: WeightId) -> bytes | None:
+        """That offer, as it is answered, if it is newer: hundreds of receivers ask for one and the same."""
+        shown = self._shown().get(stream)
+        return shown.body if shown is not None and is_newer(shown.id, than) else None
 
     def _show(self) -> dict[Stream, ShownOffer]:
         offers = [self.newest(stream) for stream in Stream]
