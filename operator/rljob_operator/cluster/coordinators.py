@@ -21,8 +21,8 @@ from rljob_operator.coordinator_client.link import (
     CoordinatorTransport,
     CoordinatorUnreachable,
 )
-from rljob_operator.core import Event, Reason, Silence
-from rljob_operator.core.notices import RETOLD_SECONDS, TOLD, told
+from rljob_operator.core import Event, NoContact, Reason
+from rljob_operator.core.notices import REPLAY_SECONDS, REPORTED, reported
 from rljob_operator.kube.operator_metrics import Metrics
 from rljob_operator.kube.views import JobKey, PodView
 from rljob_operator.kube.work_queue import Urgency
@@ -61,7 +61,7 @@ class CoordinatorContact:
         """`who` requests: messages name it, since lost packets are looked for from both ends."""
         self._who = who
         self._clock = clock
-        self._silence: Silence | None = None
+        self._silence: NoContact | None = None
 
     def answered(self) -> None:
         """It answered."""
@@ -79,19 +79,19 @@ class CoordinatorContact:
         why = f"its pod {staying[-1].name} is not ready" if staying else "it has no pod"
         self._silent(Reason.INFRASTRUCTURE_DOWN, f"coordinator ({why})", self._clock())
 
-    def not_asked(self, reason: Reason, why: str) -> Silence:
+    def not_asked(self, reason: Reason, why: str) -> NoContact:
         """There is a pod, and it cannot be asked."""
         return self._silent(reason, why, self._clock())
 
-    def silence(self) -> Silence | None:
+    def silence(self) -> NoContact | None:
         """What the core may know; None while it answers, and until the first request has ended."""
         return self._silence
 
-    def _silent(self, reason: Reason, message: str, at: float) -> Silence:
+    def _silent(self, reason: Reason, message: str, at: float) -> NoContact:
         before = self._silence
         since = at if before is None else min(before.since, at)
         reason_since = at if before is None or before.reason is not reason else min(before.reason_since, at)
-        self._silence = Silence(since, reason, message, reason_since)
+        self._silence = NoContact(since, reason, message, reason_since)
         return self._silence
 
 
@@ -170,14 +170,14 @@ class JobCoordinator(CoordinatorFollower):
 
     def take_unreported(self, status: RLJobStatus) -> list[Event]:
         """Events since the last call that the user of a job of this status should know."""
-        taken = [told(event, status) for event in self._unreported]
+        taken = [reported(event, status) for event in self._unreported]
         self._unreported.clear()
         return [event for event in taken if event is not None]
 
     def receive(self, events: Sequence[CoordinatorEvent]) -> None:
         """Wakes the job, whose turn reports them."""
-        since = time.time() - RETOLD_SECONDS
-        self._unreported.extend(event for event in events if event.at >= since and event.kind in TOLD)
+        since = time.time() - REPLAY_SECONDS
+        self._unreported.extend(event for event in events if event.at >= since and event.kind in REPORTED)
         self._wake(urgency_of_events(events))
 
     def request_ended(self, what: str, error: CoordinatorError | None) -> None:

@@ -14,17 +14,17 @@ from rljob_api.wire.observation import CoordinatorStatus
 from rljob_operator.cluster.job import TurnContext
 from rljob_operator.core import (
     Autoscaling,
-    Kept,
     Observed,
     PodFact,
     PodState,
     ProcessFact,
+    RetainedRun,
+    UserRequest,
     VolumeFact,
-    Wishes,
 )
 from rljob_operator.core.conditions import is_true, terminal
 from rljob_operator.core.membership import Candidate, assign
-from rljob_operator.core.observed import Obstacle
+from rljob_operator.core.observed import Blocker
 from rljob_operator.kube.blockers import BlockerReports, pod_blocker, process_names, unmade_process, unmade_roles
 from rljob_operator.kube.pod_facts import (
     absent_facts,
@@ -47,9 +47,9 @@ class JobSnapshot:
     secret_is_lost: bool
     reports: BlockerReports
     """What other objects and the cluster's Events say."""
-    obstacles: tuple[Obstacle, ...]
+    obstacles: tuple[Blocker, ...]
     """What was refused in the turn before."""
-    kept: Kept | None
+    kept: RetainedRun | None
     volume: VolumeFact | None
 
 
@@ -73,17 +73,17 @@ def observe(
         num_rollouts=spec.rollout.num_rollouts,
         status=turn.status,
         coordinator=snapshot.coordinator,
-        silence=None if snapshot.coordinator is not None else turn.memory.contact.silence(),
+        no_contact=None if snapshot.coordinator is not None else turn.memory.contact.silence(),
         pods=facts,
         infrastructure=_infrastructure(turn, snapshot, now),
         processes=frozenset(process_names(spec.transfer_queue.storage_units)),
         unmade=unmade_roles(turn.key, snapshot.reports.owned),
-        obstacles=snapshot.obstacles,
-        wishes=_wishes(turn, snapshot),
+        blockers=snapshot.obstacles,
+        request=_user_request(turn, snapshot),
         secret_is_lost=snapshot.secret_is_lost,
         required={} if spec.scheduling.gang is None else required_replicas(spec),
         autoscaling=Autoscaling.of(spec),
-        kept=snapshot.kept,
+        retained=snapshot.kept,
         volume=snapshot.volume,
         num_worker_pods=sum(pod.component == COMPONENT_WORKER for pod in snapshot.pods),
         release_after_seconds=spec.scheduling.patience_seconds,
@@ -121,13 +121,13 @@ def _infrastructure(turn: TurnContext, snapshot: JobSnapshot, now: float) -> tup
     return (*present, *absent_facts(absent, status, ends, unmade, now))
 
 
-def _wishes(turn: TurnContext, snapshot: JobSnapshot) -> Wishes:
+def _user_request(turn: TurnContext, snapshot: JobSnapshot) -> UserRequest:
     spec = turn.job.spec
-    return Wishes(
+    return UserRequest(
         revision=turn.memory.accepted.revision(turn.job),
         outdated=any(_is_outdated(turn, snapshot, pod) for pod in snapshot.pods),
         suspend=spec.suspend,
-        request=spec.restart_request,
+        restart_request=spec.restart_request,
         active_deadline_seconds=spec.active_deadline_seconds,
         startup_deadline_seconds=spec.startup_deadline_seconds,
         ttl_seconds_after_finished=spec.ttl_seconds_after_finished,

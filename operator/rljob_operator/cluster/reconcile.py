@@ -21,7 +21,7 @@ from rljob_operator.cluster.report import generation_of
 from rljob_operator.coordinator_client.link import CoordinatorError, CoordinatorRefused
 from rljob_operator.core import Decision, DeleteJob, Event, RaiseEpoch, Reason, RefusedSpec, SetDesired, Stop, decide
 from rljob_operator.core.conditions import is_true, terminal
-from rljob_operator.core.derived_status import out_of_sight
+from rljob_operator.core.derived_status import with_lost_contact
 from rljob_operator.kube import checkpoint_claim
 from rljob_operator.kube.accepted_spec import InvalidManifest, Unreadable, is_ours
 from rljob_operator.kube.api import Json
@@ -145,7 +145,7 @@ class Reconciler:
             await self._world.coordinators.close(key)
             limit = turn.job.spec.restart_policy.heartbeat_timeout_seconds
             silence = memory.contact.not_asked(Reason.NAME_TAKEN, "the coordinator is not asked: its name may be taken")
-            other = out_of_sight(turn.status, silence, limit, time.time())
+            other = with_lost_contact(turn.status, silence, limit, time.time())
             await report.refuse(turn.raw, turn.status, Reason.NAME_TAKEN, sentence(claimed.taken, key), other)
             return NextTurn(time.time() + TAKEN_SECONDS)
         if held is Absent.REMAINS:

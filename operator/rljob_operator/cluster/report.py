@@ -13,7 +13,7 @@ from rljob_api.times import timestamp
 from rljob_operator.build import warnings
 from rljob_operator.core import Decision, Event, Reason
 from rljob_operator.core.conditions import find, with_condition
-from rljob_operator.core.notices import retold
+from rljob_operator.core.notices import replayed_decisions
 from rljob_operator.kube.accepted_spec import Unreadable
 from rljob_operator.kube.api import Json
 from rljob_operator.kube.apply import Refusal
@@ -69,7 +69,7 @@ class JobReport:
 
     async def events(self, raw: Json, status: RLJobStatus, events: Sequence[Event]) -> None:
         """What was not decided in this turn; the first time with the last decisions of the status."""
-        replayed = () if self._has_replayed else retold(status, time.time())
+        replayed = () if self._has_replayed else replayed_decisions(status, time.time())
         self._has_replayed = True
         for event in (*replayed, *events):
             _log.info("%s: %s: %s", self._key, event.reason.value, event.message)

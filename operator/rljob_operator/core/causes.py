@@ -14,7 +14,7 @@ from rljob_api.wire.failures import Failure, FailureKind, Hopeless
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import RankProcess
 from rljob_operator.core.decision import Cause
-from rljob_operator.core.liveness import hanging, is_parted, is_silent, lost_before, lost_pods, never_ran
+from rljob_operator.core.liveness import hanging, is_cut_off, is_silent, lost_before, lost_pods, never_ran
 from rljob_operator.core.membership import pods, remaining
 from rljob_operator.core.observed import Observed, ordered_processes, pod_uid
 from rljob_operator.core.reasons import Reason
@@ -34,7 +34,7 @@ def explained(observed: Observed, status: RLJobStatus, causes: Sequence[Cause], 
             own += consequences
             continue
         named = _naming(behind, consequences[0])
-        own.append(replace(named, counts=not _is_cut_off(observed, status, *behind[0], now)))
+        own.append(replace(named, counts=not _never_reached(observed, status, *behind[0], now)))
     return own
 
 
@@ -51,10 +51,10 @@ def _naming(behind: list[tuple[PodKey, RankProcess]], consequence: Cause) -> Cau
     return replace(consequence, reason=Reason.HANG, pod=pod, message=message, exit_code=process.exit_code)
 
 
-def _is_cut_off(observed: Observed, status: RLJobStatus, key: PodKey, process: RankProcess, now: float) -> bool:
+def _never_reached(observed: Observed, status: RLJobStatus, key: PodKey, process: RankProcess, now: float) -> bool:
     """Whether a rank did not come since it does not reach the coordinator: what its pod says of it may come later."""
     pods = observed.coordinator.pods if observed.coordinator is not None else []
-    return process.cut_off or any(seen.pod == key and is_parted(observed, status, seen, now) for seen in pods)
+    return process.cut_off or any(seen.pod == key and is_cut_off(observed, status, seen, now) for seen in pods)
 
 
 def _behind(observed: Observed, status: RLJobStatus, role: Role) -> list[tuple[PodKey, RankProcess]]:

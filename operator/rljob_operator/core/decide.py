@@ -13,17 +13,17 @@ from rljob_operator.core.causes import Causes, causes_of
 from rljob_operator.core.conditions import is_draining, is_true, rests, terminal
 from rljob_operator.core.decision import Decision, Event, RestartGlobal, RestartInfrastructure, Step, Suspend, Verdict
 from rljob_operator.core.derived_status import with_derived
-from rljob_operator.core.drain import drain, drained_at, saves_first, stopping
+from rljob_operator.core.drain import actor_saves_first, drain, drained_at, stopping
 from rljob_operator.core.ends import deadline, deadline_at, deleted_at, fatal, finished, is_over, limited, over_at
 from rljob_operator.core.infrastructure import counted, due_at, forgotten, in_vain, restarts
-from rljob_operator.core.liveness import given_up_after_seconds, hangs_after_seconds, is_parted, overdue_in
-from rljob_operator.core.membership import levelled, pods
+from rljob_operator.core.liveness import given_up_after_seconds, hangs_after_seconds, is_cut_off, overdue_in
+from rljob_operator.core.membership import pods, with_one_generation
 from rljob_operator.core.notices import evicted_rows, notices, queue_drain, replacements
-from rljob_operator.core.observed import Observed, Silence
+from rljob_operator.core.observed import NoContact, Observed
 from rljob_operator.core.orders import orders
 from rljob_operator.core.outcome import applied, replaced
 from rljob_operator.core.progress import refresh, stalled, stalls_at
-from rljob_operator.core.reachability import not_asked, reached, seen_seconds, since_when, told_at
+from rljob_operator.core.reachability import not_asked, reached, reported_at, seen_seconds, since_when
 from rljob_operator.core.readiness import settled, too_late, too_late_at
 from rljob_operator.core.restart import (
     control_state,
@@ -75,7 +75,7 @@ def look_again_at(observed: Observed, status: RLJobStatus, now: float) -> float:
 
 def _interval(observed: Observed, status: RLJobStatus, now: float) -> float:
     coordinator = observed.coordinator
-    if saves_first(observed, status, now):
+    if actor_saves_first(observed, status, now):
         return LOOK_INTERVAL_SECONDS
     if _waits_for_a_pod(observed, status):
         return OPENING_INTERVAL_SECONDS
@@ -90,9 +90,9 @@ def _interval(observed: Observed, status: RLJobStatus, now: float) -> float:
         soonest.append(now - _waits_since(status))
     if coordinator is not None:
         stall = stalls_at(observed, status, now) - now
-        soonest += [_silent_in(observed, status, coordinator, now), *([stall] if stall > 0 else [])]
-    if observed.silence is not None:
-        soonest += [at - now for at in _silence_counts_at(observed, status, observed.silence) if at > now]
+        soonest += [_overdue_in(observed, status, coordinator, now), *([stall] if stall > 0 else [])]
+    if observed.no_contact is not None:
+        soonest += [at - now for at in _no_contact_counts_at(observed, status, observed.no_contact) if at > now]
     return max(min(soonest), LOOK_INTERVAL_SECONDS)
 
 
@@ -108,16 +108,16 @@ def _waits_for_a_pod(observed: Observed, status: RLJobStatus) -> bool:
     return observed.on_cluster and any(not pod.life and before.get(key) for key, pod in pods(status))
 
 
-def _silence_counts_at(observed: Observed, status: RLJobStatus, silence: Silence) -> tuple[float, float]:
+def _no_contact_counts_at(observed: Observed, status: RLJobStatus, no_contact: NoContact) -> tuple[float, float]:
     """When the silence of the coordinator is told, and when the job is no longer called well for it."""
     limit = observed.policy.heartbeat_timeout_seconds
-    return told_at(observed, silence), since_when(status, silence) + limit
+    return reported_at(observed, no_contact), since_when(status, no_contact) + limit
 
 
-def _silent_in(observed: Observed, status: RLJobStatus, coordinator: CoordinatorStatus, now: float) -> float:
+def _overdue_in(observed: Observed, status: RLJobStatus, coordinator: CoordinatorStatus, now: float) -> float:
     """Seconds until the first rank or launcher would be called silent, if nothing more is heard of any."""
     limit = hangs_after_seconds(observed)
-    judged = [pod for pod in coordinator.pods if not is_parted(observed, status, pod, now)]
+    judged = [pod for pod in coordinator.pods if not is_cut_off(observed, status, pod, now)]
     ranks = [overdue_in(status, rank, limit, now) for pod in judged for rank in pod.ranks]
     launchers = [
         given_up_after_seconds(observed, status, pod, now) - seen_seconds(status, pod.poll_age_seconds, now)
@@ -142,7 +142,7 @@ def decide(observed: Observed, now: float) -> Decision:
         status = not_asked(status)
     else:
         again = restarts(observed.infrastructure, now)
-        status = status if stopping(observed, status) else levelled(status, now)
+        status = status if stopping(observed, status) else with_one_generation(status, now)
     status = with_derived(observed, status, now)
     actions = (*(action for action, _ in again), *orders(observed, status, now))
     events += tuple(event for _, event in again)

@@ -61,7 +61,7 @@ class RestartGlobal:
     ids: tuple[str, ...] = ()
     """What the decision id is made from, beside the epoch."""
     counts: bool = True
-    wished: bool = False
+    by_user: bool = False
     """By the user: there is nothing to back off from."""
     releases: bool = False
     """Every pod of a role is given back, and made anew."""

@@ -1,7 +1,7 @@
 """Fields of the status that follow from the rest: phase, reason, `waiting_since`, Progressing, scale, claim size.
 
-`decide` writes them last. `out_of_sight` is for a job that is held back without a decision because its coordinator must
-not be asked. Pure.
+`decide` writes them last. `with_lost_contact` is for a job that is held back without a decision because its
+coordinator must not be asked. Pure.
 """
 
 from rljob_api.roles import SCALED_ROLE
@@ -22,7 +22,7 @@ from rljob_operator.core.conditions import (
 )
 from rljob_operator.core.ends import is_over
 from rljob_operator.core.membership import counted, scaled_role, with_pods
-from rljob_operator.core.observed import Observed, Silence
+from rljob_operator.core.observed import NoContact, Observed
 from rljob_operator.core.reachability import lasts
 from rljob_operator.core.readiness import STARTING
 from rljob_operator.core.reasons import Reason
@@ -113,11 +113,11 @@ def _with_waiting_since(status: RLJobStatus, now: float) -> RLJobStatus:
     return status if since == status.waiting_since else status.model_copy(update={"waiting_since": since})
 
 
-def out_of_sight(status: RLJobStatus, silence: Silence, limit_seconds: float, now: float) -> RLJobStatus:
+def with_lost_contact(status: RLJobStatus, no_contact: NoContact, limit_seconds: float, now: float) -> RLJobStatus:
     """`status` of a job that was well and of which nobody has heard for so long: nobody knows whether it is."""
-    if not was_ready(status) or terminal(status) is not None or not lasts(status, silence, limit_seconds, now):
+    if not was_ready(status) or terminal(status) is not None or not lasts(status, no_contact, limit_seconds, now):
         return status
-    reason, message = silence.reason, silence.message
+    reason, message = no_contact.reason, no_contact.message
     kind = ConditionType.COORDINATOR_REACHABLE
     status = with_condition(status, kind, now, true=False, reason=reason, message=message)
     status = with_unknown(status, ConditionType.READY, now, reason=reason, message=message)
@@ -147,10 +147,10 @@ def with_cluster_status(observed: Observed, status: RLJobStatus, now: float) -> 
 
 def _generation(observed: Observed, kind: ConditionType) -> int:
     """What a condition was judged by: all but Accepted by the spec that the job goes by."""
-    wishes = observed.wishes
-    if kind is ConditionType.ACCEPTED and wishes.refusal is not None:
-        return wishes.refusal.generation
-    return wishes.generation
+    request = observed.request
+    if kind is ConditionType.ACCEPTED and request.refusal is not None:
+        return request.refusal.generation
+    return request.generation
 
 
 def _progressing(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:

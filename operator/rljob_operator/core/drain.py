@@ -40,7 +40,7 @@ def stopping(observed: Observed, status: RLJobStatus) -> bool:
 
     A drain that was begun is finished: the actor is told already.
     """
-    return observed.interrupted_at is not None or observed.wishes.suspend or is_draining(status)
+    return observed.interrupted_at is not None or observed.request.suspend or is_draining(status)
 
 
 def drained_at(observed: Observed, status: RLJobStatus) -> float | None:
@@ -90,7 +90,7 @@ def _saving(observed: Observed, status: RLJobStatus) -> list[RankObservation]:
     return [rank for pod in seen if pod is not None for rank in at_work(pod, status.restart.epoch)]
 
 
-HEARD_SECONDS = 3.0
+POLL_SECONDS = 3.0
 """A launcher asks for orders every second; one that has not for this long is gone, whatever its grace."""
 
 
@@ -103,15 +103,15 @@ _ANNOUNCED = (Reason.POD_EVICTED, Reason.POD_PREEMPTED, Reason.POD_DELETED, Reas
 """Why epochs are decided whose old ones end well. A lost node announces nothing, nor does a death."""
 
 
-def is_parting(observed: Observed, key: PodKey, fact: PodFact | None, now: float) -> bool:
+def is_terminating_gracefully(observed: Observed, key: PodKey, fact: PodFact | None, now: float) -> bool:
     """Whether a pod that is taken away still runs and may finish what it does."""
-    if fact is None or fact.leaves_by is None or now >= fact.leaves_by:
+    if fact is None or fact.terminates_by is None or now >= fact.terminates_by:
         return False
     seen = observed.observations.get((key, fact.life))
-    return seen is not None and _is_heard(seen)
+    return seen is not None and _polls(seen)
 
 
-def saves_first(observed: Observed, status: RLJobStatus, now: float) -> bool:
+def actor_saves_first(observed: Observed, status: RLJobStatus, now: float) -> bool:
     """Whether the epoch that is decided waits for the actor, which saves in the old one."""
     coordinator, restart = observed.coordinator, status.restart
     if coordinator is None or coordinator.desired is None or restart.reason not in _ANNOUNCED:
@@ -119,7 +119,7 @@ def saves_first(observed: Observed, status: RLJobStatus, now: float) -> bool:
     waited = now - (restart.decided_at or 0.0)
     if not 0 < coordinator.epoch < restart.epoch:
         return False
-    savers = [pod for pod in coordinator.pods if TRAITS[pod.pod.role].saves and _is_heard(pod)]
+    savers = [pod for pod in coordinator.pods if TRAITS[pod.pod.role].saves and _polls(pod)]
     ranks = [rank for pod in savers for rank in at_work(pod, coordinator.epoch)]
     is_stuck = waited >= STUCK_SECONDS and all(rank.waiting is not None and rank.busy is None for rank in ranks)
     return bool(ranks) and has_time(ranks, waited) and not is_stuck
@@ -134,5 +134,5 @@ def saving(desired: DesiredState) -> DesiredState:
     return desired.model_copy(update={"pods": pods})
 
 
-def _is_heard(seen: PodObservation) -> bool:
-    return seen.is_heard and seen.poll_age_seconds <= HEARD_SECONDS
+def _polls(seen: PodObservation) -> bool:
+    return seen.is_heard and seen.poll_age_seconds <= POLL_SECONDS

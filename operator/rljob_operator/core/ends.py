@@ -33,7 +33,7 @@ def finished(observed: Observed) -> Succeed | None:
 
 def deadline(observed: Observed, status: RLJobStatus, now: float) -> Fail | None:
     """The failure of a job that has run for activeDeadlineSeconds. Suspended time is not run time."""
-    limit, at = observed.wishes.active_deadline_seconds, deadline_at(observed, status)
+    limit, at = observed.request.active_deadline_seconds, deadline_at(observed, status)
     if at is None or now < at:
         return None
     step = status.training.step
@@ -44,7 +44,7 @@ def deadline(observed: Observed, status: RLJobStatus, now: float) -> Fail | None
 
 def deadline_at(observed: Observed, status: RLJobStatus) -> float | None:
     """Unix time at which the job will have run for too long; None: never."""
-    limit = observed.wishes.active_deadline_seconds
+    limit = observed.request.active_deadline_seconds
     if limit is None or status.started_at is None:
         return None
     return status.started_at + limit - status.active_seconds
@@ -81,7 +81,7 @@ def limited(policy: RestartPolicySpec, status: RLJobStatus, verdict: RestartGlob
 
 def deleted_at(observed: Observed, status: RLJobStatus) -> float | None:
     """Unix time from which an ended job is to be deleted, by ttlSecondsAfterFinished; None: never."""
-    ttl = observed.wishes.ttl_seconds_after_finished
+    ttl = observed.request.ttl_seconds_after_finished
     return None if ttl is None or status.ended_at is None else status.ended_at + ttl
 
 
@@ -113,9 +113,9 @@ def is_over(observed: Observed, status: RLJobStatus, now: float) -> bool:
     if at is None:
         return False
     running = any(_is_awaited(observed, fact) for fact in observed.pods)
-    nobody_listens = status.restart.opened < status.restart.epoch
-    nobody_tells = any(process.stopped for process in observed.infrastructure)
-    return not running or nobody_listens or nobody_tells or now >= at
+    is_not_open = status.restart.opened < status.restart.epoch
+    is_infrastructure_stopped = any(process.stopped for process in observed.infrastructure)
+    return not running or is_not_open or is_infrastructure_stopped or now >= at
 
 
 def _is_awaited(observed: Observed, fact: PodFact) -> bool:

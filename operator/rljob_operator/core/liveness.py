@@ -13,10 +13,10 @@ from rljob_api.status import PodStatus, RLJobStatus
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import PodObservation, RankObservation
 from rljob_operator.core.decision import Cause
-from rljob_operator.core.drain import is_parting
+from rljob_operator.core.drain import is_terminating_gracefully
 from rljob_operator.core.membership import remaining
 from rljob_operator.core.observed import Observed, PodEnding, PodFact, PodState, ordered_processes, pod_uid
-from rljob_operator.core.reachability import heard_since, seen_seconds
+from rljob_operator.core.reachability import contact_since, seen_seconds
 from rljob_operator.core.reasons import Reason, how_ended, last_words, quoted
 from rljob_operator.core.restart import row
 
@@ -70,7 +70,7 @@ def is_silent(observed: Observed, cause: Cause) -> bool:
     return fact is not None and fact.state is PodState.RUNNING and cause.reason is Reason.LAUNCHER_LOST
 
 
-def is_parted(observed: Observed, status: RLJobStatus, seen: PodObservation, now: float) -> bool:
+def is_cut_off(observed: Observed, status: RLJobStatus, seen: PodObservation, now: float) -> bool:
     """Whether nothing of a pod reaches the coordinator any more, neither its launcher nor a rank, on a cluster.
 
     Its kubelet starts a launcher anew that hangs, and its cluster says of a node that it is lost: what is left of a pod
@@ -88,7 +88,7 @@ def given_up_after_seconds(observed: Observed, status: RLJobStatus, seen: PodObs
     nothing, and a death of that time is reported by the launcher that saw it.
     """
     limit = float(observed.policy.heartbeat_timeout_seconds)
-    if is_parted(observed, status, seen, now):
+    if is_cut_off(observed, status, seen, now):
         limit = max(limit, absence_seconds(observed.policy))
     return limit + POLL_SLACK_SECONDS
 
@@ -120,7 +120,7 @@ def _lost_pod(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStat
         return _taken_away(key, pod, PodEnding.DELETED, came)
     if fact.ending is not None:
         # Where the others go on meanwhile nothing is decided before it has handed back what it had.
-        if row(observed.policy, key.role) is Scope.IN_PLACE and is_parting(observed, key, fact, now):
+        if row(observed.policy, key.role) is Scope.IN_PLACE and is_terminating_gracefully(observed, key, fact, now):
             return None
         return _taken_away(key, pod, fact.ending, quoted(fact.last_words), fact)
     if fact.life == pod.life and fact.state is not PodState.EXITED:
@@ -128,7 +128,7 @@ def _lost_pod(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStat
         if silent is None:
             return None
         seen = observed.observations.get((key, fact.life))
-        parted = seen is not None and is_parted(observed, status, seen, now)
+        parted = seen is not None and is_cut_off(observed, status, seen, now)
         message = f"{silent}, nor has a rank of it beaten: it does not reach the coordinator" if parted else silent
         return Cause(f"pod/{pod.life}", Reason.LAUNCHER_LOST, key, message, lost=True, counts=not parted)
     return Cause(
@@ -171,7 +171,7 @@ def _silent_launcher(observed: Observed, status: RLJobStatus, key: PodKey, fact:
     seen = observed.observations.get((key, fact.life))
     if seen is None:
         # Nobody can register before the epoch is open: the coordinator may be the last to start.
-        waited = now - max(fact.up_at or fact.started_at, status.restart.opened_at or 0.0, heard_since(status))
+        waited = now - max(fact.up_at or fact.started_at, status.restart.opened_at or 0.0, contact_since(status))
         limit = observed.policy.heartbeat_timeout_seconds if fact.stopped else REGISTER_LIMIT_SECONDS
         late = status.restart.opened == status.restart.epoch and waited > limit
         return f"the launcher of {key} has not registered with the coordinator in {waited:.0f} s" if late else None
@@ -193,7 +193,7 @@ def hanging(observed: Observed, status: RLJobStatus, now: float) -> list[Cause]:
     causes: list[Cause] = []
     for key, pod in remaining(status):
         seen = observed.observations.get((key, pod.life))
-        if seen is None or is_parted(observed, status, seen, now):
+        if seen is None or is_cut_off(observed, status, seen, now):
             continue  # it cannot ask for its order: its silence is judged, as its pod's
         causes += _silent_ranks(observed, status, key, pod, seen, now)
         causes += _unregistered(status, key, pod, seen, now - _ordered_at(observed, status, key, pod))
@@ -259,7 +259,7 @@ def _ordered_at(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodSt
     """When the pod can have taken its order at the earliest."""
     fact = observed.facts.get(key)
     up_at = (fact.up_at or fact.started_at) if fact is not None else 0.0
-    return max(pod.ordered_at, status.restart.opened_at or 0.0, up_at, heard_since(status))
+    return max(pod.ordered_at, status.restart.opened_at or 0.0, up_at, contact_since(status))
 
 
 def _last_known(rank: RankObservation) -> str:

@@ -1,8 +1,8 @@
 """Membership: which pods the job has, which incarnation of each it counts on, and which are ready.
 
-`enrol` copies observations into the status. `assign` gives a Deployment's pods, which have no numbers, their replicas;
-the status remembers a number by the pod's life. `levelled` gives all pods of a gang one generation, since ranks of
-different generations never meet at a rendezvous. Pure.
+`with_observations` copies observations into the status. `assign` gives a Deployment's pods, which have no numbers,
+their replicas; the status remembers a number by the pod's life. `with_one_generation` gives all pods of a gang one
+generation, since ranks of different generations never meet at a rendezvous. Pure.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -68,7 +68,7 @@ def resized(status: RLJobStatus, replicas: Mapping[Role, int], now: float) -> RL
     return status.model_copy(update={"roles": roles})
 
 
-def given_up(pod: PodStatus, fact: PodFact | None, now: float) -> PodStatus:
+def without_incarnation(pod: PodStatus, fact: PodFact | None, now: float) -> PodStatus:
     """`pod` without its life, under an order that this life cannot have taken.
 
     A container that came back by itself, and a pod that took its place, are the next life already.
@@ -79,7 +79,7 @@ def given_up(pod: PodStatus, fact: PodFact | None, now: float) -> PodStatus:
     return pod.model_copy(update={**update, "ranks": [], "ordered_at": now, "unregistered": 0})
 
 
-def enrol(observed: Observed, status: RLJobStatus) -> RLJobStatus:
+def with_observations(observed: Observed, status: RLJobStatus) -> RLJobStatus:
     """`status` with what is seen of its pods."""
     return with_pods(status, lambda key, pod: _seen(observed, status, key, pod))
 
@@ -197,7 +197,7 @@ def _free_numbers(role: Role, taken: set[PodKey]) -> Iterator[int]:
         number += 1
 
 
-def levelled(status: RLJobStatus, now: float) -> RLJobStatus:
+def with_one_generation(status: RLJobStatus, now: float) -> RLJobStatus:
     """`status` with every pod of a gang in the gang's highest generation."""
     highest: dict[Role, int] = {}
     for key, pod in remaining(status):

@@ -18,7 +18,7 @@ from rljob_operator.core.decision import Event, Step
 from rljob_operator.core.observed import Observed
 from rljob_operator.core.reasons import Reason
 
-_SAID_OTHERWISE = (FailureKind.LAUNCHER_LOST, FailureKind.ROWS_LOST)
+_REPORTED_OTHERWISE = (FailureKind.LAUNCHER_LOST, FailureKind.ROWS_LOST)
 """Of an earlier life these are no news: a pod's own end is, and the event of the storage unit that lost the rows."""
 
 
@@ -32,7 +32,7 @@ def notices(observed: Observed, causes: Causes, now: float) -> tuple[Event, ...]
         role = failure.pod.role
         if failure.kind is FailureKind.ENGINE_EXITED:
             events.append(Event(now, Reason.ENGINE_EXITED, failure.message, role))
-        elif failure.kind not in _SAID_OTHERWISE and failure.id not in current:
+        elif failure.kind not in _REPORTED_OTHERWISE and failure.id not in current:
             life = f"epoch {failure.epoch}, generation {failure.generation}"
             events.append(Event(now, Reason.EARLIER_LIFE, f"{failure.message} ({life}: restarted already)", role))
         elif failure.exit_code == EXIT_SUCCEEDED:
@@ -42,12 +42,12 @@ def notices(observed: Observed, causes: Causes, now: float) -> tuple[Event, ...]
 
 def replacements(causes: Causes, now: float) -> tuple[Event, ...]:
     """Of the pods whose lives are given up now: those for which nothing is restarted."""
-    told = [
+    reported = [
         *((cause, "it had not run yet, and another one takes its place") for cause in causes.unbegun),
         *((cause, "it is replaced, and does not count: its job was restarted already") for cause in causes.silenced),
     ]
     return tuple(
-        Event(now, cause.reason, f"{cause.message.rstrip('.')}; {what}", cause.pod.role) for cause, what in told
+        Event(now, cause.reason, f"{cause.message.rstrip('.')}; {what}", cause.pod.role) for cause, what in reported
     )
 
 
@@ -86,7 +86,7 @@ def _with_drain(status: RLJobStatus, reason: Reason, message: str, now: float) -
     return status, (Event(now, reason, message),)
 
 
-TOLD: Mapping[str, Reason] = {
+REPORTED: Mapping[str, Reason] = {
     EventKind.UNIT_LOST: Reason.STORAGE_UNIT_LOST,
     EventKind.ROWS_LOST: Reason.ROWS_LOST,
     EventKind.PROMPT_SET_ASIDE: Reason.PROMPT_SET_ASIDE,
@@ -99,20 +99,20 @@ TOLD: Mapping[str, Reason] = {
 """The others are progress, or something is decided on them, which tells it."""
 
 
-RETOLD_SECONDS = 600.0
+REPLAY_SECONDS = 600.0
 """What is older is not told again: a supervisor that begins has no news of it, and its event may have expired."""
 
 
-def told(event: CoordinatorEvent, status: RLJobStatus) -> Event | None:
+def reported(event: CoordinatorEvent, status: RLJobStatus) -> Event | None:
     """An event of the coordinator as one of ours, if it is to be told to the user of a job of this status."""
-    reason = TOLD.get(event.kind)
+    reason = REPORTED.get(event.kind)
     if reason is None or _is_expected(event, status):
         return None
     role = event.pod.role if event.pod is not None else None
     return Event(event.at, reason, event.message, role, once=f"{event.epoch}/{event.id}/{event.at:.6f}")
 
 
-def retold(status: RLJobStatus, now: float) -> tuple[Event, ...]:
+def replayed_decisions(status: RLJobStatus, now: float) -> tuple[Event, ...]:
     """The last decisions, by what the status remembers of them: whoever made them may have died before telling."""
     found = []
     restart, ended = status.restart, terminal(status)
@@ -151,4 +151,4 @@ def _is_expected(event: CoordinatorEvent, status: RLJobStatus) -> bool:
 
 
 def _is_recent(at: float | None, now: float) -> bool:
-    return at is not None and now - at < RETOLD_SECONDS
+    return at is not None and now - at < REPLAY_SECONDS

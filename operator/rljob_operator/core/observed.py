@@ -41,7 +41,7 @@ class PodEnding(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Obstacle:
+class Blocker:
     """What keeps something from running."""
 
     reason: str
@@ -78,7 +78,7 @@ class PodFact:
     """One of its containers has been started, now or before."""
     placed: bool = True
     """It has a node."""
-    leaves_by: float | None = None
+    terminates_by: float | None = None
     """Unix time by which a pod that is taken away has to have ended; None: it stays, or nothing of it runs."""
     stopped: bool = False
     """Its first process is stopped (SIGSTOP): it takes no order and ends at no wish. Only one machine sees that."""
@@ -110,7 +110,7 @@ class ProcessFact:
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
+class NoContact:
     """Why there is no word of the coordinator, on a cluster."""
 
     since: float
@@ -136,7 +136,7 @@ class RefusedSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RetainedRun:
     """What an earlier job of this name has left: a claim with the checkpoints of the same run."""
 
     claim: str
@@ -166,7 +166,7 @@ class VolumeFact:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class UserRequest:
     """What the user's spec asks of a job on a cluster, beside its restart policy. A local run has hardly any."""
 
     revision: str = ""
@@ -175,7 +175,7 @@ class Wishes:
     """Pods of an older template than the one that is wanted now are still there: a new epoch is opened when they are
     gone."""
     suspend: bool = False
-    request: RestartRequestSpec | None = None
+    restart_request: RestartRequestSpec | None = None
     active_deadline_seconds: int | None = None
     startup_deadline_seconds: int | None = None
     """Also in a local run."""
@@ -223,19 +223,19 @@ class Observed:
     are always there."""
     interrupted_at: float | None = None
     """Unix time at which the user asked the job to stop."""
-    wishes: Wishes = Wishes()
-    unmade: Mapping[Role, Obstacle] = field(default_factory=dict)
+    request: UserRequest = UserRequest()
+    unmade: Mapping[Role, Blocker] = field(default_factory=dict)
     """Roles whose pods their platform refuses to make, and why."""
-    obstacles: tuple[Obstacle, ...] = ()
+    blockers: tuple[Blocker, ...] = ()
     """What keeps the job as a whole: objects that the API server does not take, orders that the coordinator refuses."""
     secret_is_lost: bool = False
     """The job's Secret is gone and its content is not known: nobody can talk to the coordinator, no pod can start."""
     required: Mapping[Role, int] = field(default_factory=dict)
     """Role -> pods that the job begins with, where that is not all of them: a gang's rollouts."""
-    silence: Silence | None = None
+    no_contact: NoContact | None = None
     """Why there is no word of the coordinator; None while it answers, while a first question is open, and in a local
     run, which asks its own child."""
-    kept: Kept | None = None
+    retained: RetainedRun | None = None
     """None in a local run: its folder has a status, and with it all that was before."""
     volume: VolumeFact | None = None
     """None where the job has no claim that was made for it."""
@@ -259,9 +259,9 @@ class Observed:
     def __post_init__(self) -> None:
         # Every policy asks for every pod: to search each time would cost the square of their number.
         seen = self.coordinator.pods if self.coordinator is not None else []
-        on_cluster = self.wishes.generation > 0
+        on_cluster = self.request.generation > 0
         object.__setattr__(self, "facts", {fact.pod: fact for fact in reversed(self.pods)})
-        object.__setattr__(self, "observations", {(pod.pod, life_of(pod)): pod for pod in reversed(seen)})
+        object.__setattr__(self, "observations", {(pod.pod, incarnation_of(pod)): pod for pod in reversed(seen)})
         object.__setattr__(self, "on_cluster", on_cluster)
         object.__setattr__(self, "scales", on_cluster or self.autoscaling is not None)
 
@@ -271,7 +271,7 @@ class Observed:
         return {**self.replicas, **self.required}
 
 
-def life_of(seen: PodObservation) -> str:
+def incarnation_of(seen: PodObservation) -> str:
     """The life that a pod observation speaks of, spelled as in `PodFact.life`."""
     return f"{seen.pod_uid}/{seen.container_restart_count}"
 

@@ -25,7 +25,7 @@ from rljob_operator.core.decision import (
     SetDesired,
     Stop,
 )
-from rljob_operator.core.drain import saves_first, saving
+from rljob_operator.core.drain import actor_saves_first, saving
 from rljob_operator.core.ends import deleted_at, is_over
 from rljob_operator.core.membership import pods
 from rljob_operator.core.observed import Observed, PodState, pod_uid
@@ -80,7 +80,7 @@ def _epoch_and_desired(observed: Observed, status: RLJobStatus, now: float) -> I
         return
     restart = status.restart
     if coordinator.epoch < restart.epoch:
-        if coordinator.desired is not None and saves_first(observed, status, now):
+        if coordinator.desired is not None and actor_saves_first(observed, status, now):
             last = saving(coordinator.desired)
             if last != coordinator.desired:
                 yield SetDesired(last)
@@ -99,7 +99,7 @@ def _is_open(observed: Observed) -> bool:
 
 
 def _replacements(observed: Observed, status: RLJobStatus, now: float) -> Iterator[Action]:
-    if is_draining(status) or saves_first(observed, status, now):
+    if is_draining(status) or actor_saves_first(observed, status, now):
         return
     for key, pod in pods(status):
         fact = observed.facts.get(key)

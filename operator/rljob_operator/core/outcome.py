@@ -23,7 +23,7 @@ from rljob_operator.core.decision import (
     Verdict,
     decision_id,
 )
-from rljob_operator.core.membership import given_up, resized, with_pods
+from rljob_operator.core.membership import resized, with_pods, without_incarnation
 from rljob_operator.core.notices import end_of, restarts_in
 from rljob_operator.core.observed import Observed
 from rljob_operator.core.readiness import consecutive, delay_seconds
@@ -58,7 +58,7 @@ def replaced(observed: Observed, status: RLJobStatus, lost: Iterable[Cause], now
     keys = {cause.pod for cause in lost}
 
     def change(key: PodKey, pod: PodStatus) -> PodStatus:
-        return given_up(pod, observed.facts.get(key), now) if key in keys else pod
+        return without_incarnation(pod, observed.facts.get(key), now) if key in keys else pod
 
     return with_pods(status, change) if keys else status
 
@@ -66,8 +66,8 @@ def replaced(observed: Observed, status: RLJobStatus, lost: Iterable[Cause], now
 def _restarted(observed: Observed, status: RLJobStatus, verdict: RestartGlobal, now: float) -> Step:
     known = observed.coordinator.epoch if observed.coordinator is not None else Epoch(0)
     epoch = Epoch(max(status.restart.epoch, known) + 1)
-    n = status.restart.consecutive if verdict.wished else consecutive(status)
-    delay = 0.0 if verdict.wished else delay_seconds(observed.policy.backoff, n)
+    n = status.restart.consecutive if verdict.by_user else consecutive(status)
+    delay = 0.0 if verdict.by_user else delay_seconds(observed.policy.backoff, n)
     restart = status.restart.model_copy(
         update={
             "epoch": epoch,
@@ -80,9 +80,9 @@ def _restarted(observed: Observed, status: RLJobStatus, verdict: RestartGlobal, 
             "message": shortened(verdict.message),
             "decided_at": now,
             "consecutive": n,
-            "checkpoint": status.restart.checkpoint if verdict.wished else status.training.checkpoint,
+            "checkpoint": status.restart.checkpoint if verdict.by_user else status.training.checkpoint,
             "opened_at": None,
-            "revision": observed.wishes.revision,
+            "revision": observed.request.revision,
             "releasing": status.restart.releasing or verdict.releases,
             "handled_request": _asked(observed) or status.restart.handled_request,
         }
@@ -178,12 +178,12 @@ def _recreated(observed: Observed, key: PodKey, pod: PodStatus, now: float, *, e
     """With mechanism Recreate every restart replaces the whole pod."""
     if not pod.life or not (everything or observed.policy.mechanism is Mechanism.RECREATE):
         return pod
-    return given_up(pod, observed.facts.get(key), now)
+    return without_incarnation(pod, observed.facts.get(key), now)
 
 
 def _asked(observed: Observed) -> str:
     """A restart of everything is what any request asked for."""
-    return observed.wishes.request.id if observed.wishes.request is not None else ""
+    return observed.request.restart_request.id if observed.request.restart_request is not None else ""
 
 
 def _draining(status: RLJobStatus, before: ConditionType, now: float) -> Step:

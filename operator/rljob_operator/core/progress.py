@@ -11,15 +11,15 @@ from rljob_api.wire.launchers import EngineState
 from rljob_api.wire.observation import CoordinatorStatus, RankObservation, ServerState
 from rljob_operator.core.conditions import find, is_scaling, is_true
 from rljob_operator.core.decision import RestartGlobal
-from rljob_operator.core.membership import enrol, pods, remaining
+from rljob_operator.core.membership import pods, remaining, with_observations
 from rljob_operator.core.observed import Observed, PodFact, PodState
-from rljob_operator.core.reachability import heard_since
+from rljob_operator.core.reachability import contact_since
 from rljob_operator.core.reasons import Reason, rounded
 
 
 def refresh(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
     """`status` with all that is observed now. What is not observed stays as it was."""
-    status = enrol(observed, status)
+    status = with_observations(observed, status)
     known = {process.name: process for process in status.infrastructure}
     infrastructure = [
         known.get(fact.name, ProcessStatus(name=fact.name)).model_copy(
@@ -90,12 +90,12 @@ def stalled(observed: Observed, status: RLJobStatus, now: float) -> RestartGloba
     stalls = stalls_at(observed, status, now)
     if now < stalls:
         return None
-    if not is_true(status, ConditionType.READY) and (_somebody_is_busy(observed) or _somebody_comes(observed, status)):
+    if not is_true(status, ConditionType.READY) and (_is_rank_busy(observed) or _is_pod_starting(observed, status)):
         return None
     still = now - stalls + limit
     message = (
         f"no step was trained and nothing was done for one in {still:.0f} s (stallTimeoutSeconds {limit}): "
-        f"{_who_waits(observed, status)}"
+        f"{_waiting_ranks(observed, status)}"
     )
     return RestartGlobal(Reason.STALLED, message, ids=(f"stall/{status.restart.epoch}",))
 
@@ -114,11 +114,11 @@ def stalls_at(observed: Observed, status: RLJobStatus, now: float) -> float:
     since_epoch = max(
         status.restart.decided_at or 0.0, status.restart.backoff_until or 0.0, status.restart.opened_at or 0.0
     )
-    since = max(last_step, since_epoch, since_ready, heard_since(status), *_told(observed, now))
+    since = max(last_step, since_epoch, since_ready, contact_since(status), *_reported_times(observed, now))
     return since + observed.policy.stall_timeout_seconds
 
 
-def _told(observed: Observed, now: float) -> list[float]:
+def _reported_times(observed: Observed, now: float) -> list[float]:
     """When the job last came forward, and when a drain ended, by the coordinator's word."""
     if observed.coordinator is None:
         return []
@@ -126,21 +126,23 @@ def _told(observed: Observed, now: float) -> list[float]:
     return [now - observed.coordinator.progress_age_seconds, *([] if drained is None else [drained])]
 
 
-def _somebody_comes(observed: Observed, status: RLJobStatus) -> bool:
+def _is_pod_starting(observed: Observed, status: RLJobStatus) -> bool:
     """A pod that its platform has not started, which Ready names, or a launcher that has not registered.
 
     That has a limit of its own, after which the pod is replaced. A restart before it would cure nothing.
     """
-    return not is_scaling(status) and any(_comes(observed, observed.facts.get(key)) for key, _ in remaining(status))
+    return not is_scaling(status) and any(
+        _is_starting(observed, observed.facts.get(key)) for key, _ in remaining(status)
+    )
 
 
-def _comes(observed: Observed, fact: PodFact | None) -> bool:
+def _is_starting(observed: Observed, fact: PodFact | None) -> bool:
     if fact is None or fact.state is PodState.PENDING:
         return True
     return fact.state is PodState.RUNNING and observed.observations.get((fact.pod, fact.life)) is None
 
 
-def _somebody_is_busy(observed: Observed) -> bool:
+def _is_rank_busy(observed: Observed) -> bool:
     """Start-up is as long as the ranks say it is: each has its own announced deadline."""
     coordinator = observed.coordinator
     if coordinator is None:
@@ -148,7 +150,7 @@ def _somebody_is_busy(observed: Observed) -> bool:
     return any((rank.busy_left_seconds or 0) > 0 for pod in coordinator.pods for rank in pod.ranks)
 
 
-def _who_waits(observed: Observed, status: RLJobStatus) -> str:
+def _waiting_ranks(observed: Observed, status: RLJobStatus) -> str:
     waiting = [
         f"{key}.{rank.rank} {_what(rank)}"
         for key, pod in pods(status)

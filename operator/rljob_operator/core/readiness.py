@@ -24,12 +24,12 @@ from rljob_operator.core.conditions import (
     with_unknown,
 )
 from rljob_operator.core.decision import Event, Fail, Step
-from rljob_operator.core.drain import saves_first, stopping
+from rljob_operator.core.drain import actor_saves_first, stopping
 from rljob_operator.core.infrastructure import down, is_away
 from rljob_operator.core.membership import all_ready, pods, remaining
-from rljob_operator.core.observed import Observed, Obstacle, PodState, Silence
+from rljob_operator.core.observed import Blocker, NoContact, Observed, PodState
 from rljob_operator.core.progress import has_advanced
-from rljob_operator.core.reachability import heard_since, is_blind
+from rljob_operator.core.reachability import contact_since, is_out_of_contact
 from rljob_operator.core.reasons import Reason, last_line
 
 
@@ -53,7 +53,7 @@ def delay_seconds(spec: BackoffSpec, n: int) -> float:
     return float(min(spec.max_seconds, spec.initial_seconds * spec.factor**exponent))
 
 
-def held(observed: Observed, status: RLJobStatus, now: float) -> Obstacle | None:
+def held(observed: Observed, status: RLJobStatus, now: float) -> Blocker | None:
     """Why the epoch is not opened now, or None.
 
     What the epoch starts must stay: pods that an update or a smaller role takes away go first.
@@ -62,16 +62,16 @@ def held(observed: Observed, status: RLJobStatus, now: float) -> Obstacle | None
     if until is not None and now < until:
         delay = until - (status.restart.decided_at or 0.0)
         sentence = f"it is opened {round(delay, 1):g} s after it was decided (restartPolicy.backoff)"
-        return Obstacle(Reason.BACKING_OFF, sentence)
-    if saves_first(observed, status, now):
-        return Obstacle(Reason.DRAINING, "the actor saves first")
-    if observed.wishes.outdated:
-        return Obstacle(Reason.PODS_LEAVING, "pods of an older template are still there")
+        return Blocker(Reason.BACKING_OFF, sentence)
+    if actor_saves_first(observed, status, now):
+        return Blocker(Reason.DRAINING, "the actor saves first")
+    if observed.request.outdated:
+        return Blocker(Reason.PODS_LEAVING, "pods of an older template are still there")
     members = {key for key, _ in pods(status)}
     over = [str(fact.pod) for fact in observed.pods if fact.pod not in members and fact.state is not PodState.EXITED]
     if not observed.on_cluster or not over:
         return None
-    return Obstacle(Reason.PODS_LEAVING, f"no longer wanted and still there: {', '.join(over)}")
+    return Blocker(Reason.PODS_LEAVING, f"no longer wanted and still there: {', '.join(over)}")
 
 
 _BESIDE_ANOTHER = "didn't match pod affinity rules"
@@ -81,7 +81,7 @@ _SHORTAGE = "Insufficient "
 """In the words of Kubernetes' scheduler."""
 
 
-def waited_for(observed: Observed, status: RLJobStatus, now: float) -> Obstacle:
+def waited_for(observed: Observed, status: RLJobStatus, now: float) -> Blocker:
     """The first word that anybody has for it ("": only time is waited for), and all that is waited for."""
     if status.restart.opened < status.restart.epoch:
         why = _why_not_open(observed, status, now)
@@ -91,10 +91,10 @@ def waited_for(observed: Observed, status: RLJobStatus, now: float) -> Obstacle:
     else:
         why = None
         sentence = "waiting for " + ", ".join(_causes_first([*_down(observed), *_named(observed, status)]))
-    found = sorted(_obstacles(observed, status), key=lambda each: _follows(each.sentence))
-    said = [*observed.obstacles, *found, *([why] if why else [])]
-    sentence = "; ".join([sentence, *(each.sentence for each in observed.obstacles)])
-    return Obstacle(next((each.reason for each in said if each.reason), ""), sentence)
+    found = sorted(_blockers(observed, status), key=lambda each: _follows(each.sentence))
+    said = [*observed.blockers, *found, *([why] if why else [])]
+    sentence = "; ".join([sentence, *(each.sentence for each in observed.blockers)])
+    return Blocker(next((each.reason for each in said if each.reason), ""), sentence)
 
 
 def _causes_first(named: list[str]) -> list[str]:
@@ -108,36 +108,36 @@ def _follows(sentence: str) -> bool:
 
 def _down(observed: Observed) -> list[str]:
     """Infrastructure that does not run. There may be no pod of the coordinator that could say so of itself."""
-    found, silence = down(observed.infrastructure), observed.silence
-    is_nobody_there = silence is not None and silence.reason is Reason.INFRASTRUCTURE_DOWN
-    return [silence.message] if silence is not None and is_nobody_there and not found else found
+    found, no_contact = down(observed.infrastructure), observed.no_contact
+    is_nobody_there = no_contact is not None and no_contact.reason is Reason.INFRASTRUCTURE_DOWN
+    return [no_contact.message] if no_contact is not None and is_nobody_there and not found else found
 
 
-def _why_not_open(observed: Observed, status: RLJobStatus, now: float) -> Obstacle | None:
+def _why_not_open(observed: Observed, status: RLJobStatus, now: float) -> Blocker | None:
     if not observed.on_cluster:
         return None
     why = held(observed, status, now)
     coordinator = observed.coordinator
     if why is None and coordinator is not None and coordinator.server is ServerState.OPENING:
-        return Obstacle(Reason.CONTROL_STATE_OPENING, "the coordinator reads the control state")
+        return Blocker(Reason.CONTROL_STATE_OPENING, "the coordinator reads the control state")
     return why
 
 
-def _obstacles(observed: Observed, status: RLJobStatus) -> Iterator[Obstacle]:
+def _blockers(observed: Observed, status: RLJobStatus) -> Iterator[Blocker]:
     """Of infrastructure and pods, in this order: nothing of a pod can be told without the infrastructure."""
     for process in observed.infrastructure:
-        yield Obstacle(process.reason, process.waits_for)
+        yield Blocker(process.reason, process.waits_for)
     for key, pod in remaining(status):
         if not pod.ready and (why := _why(observed, key)) is not None:
             yield why
 
 
-def _why(observed: Observed, key: PodKey) -> Obstacle | None:
+def _why(observed: Observed, key: PodKey) -> Blocker | None:
     """What a pod's platform says of why it does not run, or is not there."""
     fact = observed.facts.get(key)
     if fact is None:
         return observed.unmade.get(key.role)
-    return Obstacle(fact.reason, last_line(fact.last_words)) if fact.state is PodState.PENDING else None
+    return Blocker(fact.reason, last_line(fact.last_words)) if fact.state is PodState.PENDING else None
 
 
 def _named(observed: Observed, status: RLJobStatus, *, only_told: bool = False) -> Iterator[str]:
@@ -161,7 +161,7 @@ def settled(observed: Observed, status: RLJobStatus, now: float) -> Step:
         status = with_condition(status, ConditionType.STALLED, now, true=False, reason="StepTrained", message=message)
     old = find(status, ConditionType.READY)
     away = is_away(observed.infrastructure, now, observed.policy.heartbeat_timeout_seconds)
-    blind = observed.silence if is_blind(observed, status, now) else None
+    blind = observed.no_contact if is_out_of_contact(observed, status, now) else None
     ready = status.restart.opened == status.restart.epoch and all_ready(status)
     if ready and not away and blind is None:
         return (status, ()) if old is not None and old.status == "True" else _became_ready(status, now)
@@ -174,7 +174,7 @@ def settled(observed: Observed, status: RLJobStatus, now: float) -> Step:
     return with_condition(status, ConditionType.READY, now, true=False, reason=why, message=wait.sentence), ()
 
 
-def _why_not_ready(observed: Observed, status: RLJobStatus, old: Condition | None, wait: Obstacle) -> str:
+def _why_not_ready(observed: Observed, status: RLJobStatus, old: Condition | None, wait: Blocker) -> str:
     """Replicas that join do not take the job back to its start."""
     joining = all(TRAITS[key.role].is_scalable for key, pod in remaining(status) if not pod.ready)
     if observed.scales and old is not None and (was_ready(status) or is_scaling(status)) and joining:
@@ -182,12 +182,12 @@ def _why_not_ready(observed: Observed, status: RLJobStatus, old: Condition | Non
     return wait.reason or ("Restarting" if is_true(status, ConditionType.RESTARTING) else STARTING)
 
 
-def _unseen(observed: Observed, status: RLJobStatus, silence: Silence, now: float) -> RLJobStatus:
+def _unseen(observed: Observed, status: RLJobStatus, no_contact: NoContact, now: float) -> RLJobStatus:
     """Nobody knows how a job is that was well. One that was not is none the better for it."""
-    why = silence.reason
+    why = no_contact.reason
     if is_scaling(status) or was_ready(status):
-        return with_unknown(status, ConditionType.READY, now, reason=why, message=silence.message)
-    message = f"{waited_for(observed, status, now).sentence}; {silence.message}"
+        return with_unknown(status, ConditionType.READY, now, reason=why, message=no_contact.message)
+    message = f"{waited_for(observed, status, now).sentence}; {no_contact.message}"
     return with_condition(status, ConditionType.READY, now, true=False, reason=why, message=message)
 
 
@@ -210,9 +210,9 @@ def _became_ready(status: RLJobStatus, now: float) -> Step:
 def too_late(observed: Observed, status: RLJobStatus, now: float) -> Fail | None:
     """The failure of a job that was not Ready in time. Names what it waited for."""
     at = too_late_at(observed, status)
-    if at is None or now < at or stopping(observed, status) or _nobody_knows(observed, status, now):
+    if at is None or now < at or stopping(observed, status) or _may_be_ready(observed, status, now):
         return None
-    limit, wait = observed.wishes.startup_deadline_seconds, waited_for(observed, status, now)
+    limit, wait = observed.request.startup_deadline_seconds, waited_for(observed, status, now)
     why = f"{wait.reason}: {wait.sentence}" if wait.reason else wait.sentence
     message = f"the job has not been Ready for startupDeadlineSeconds ({limit} s): {why}"
     return Fail(Reason.STARTUP_DEADLINE_EXCEEDED, message)
@@ -220,17 +220,17 @@ def too_late(observed: Observed, status: RLJobStatus, now: float) -> Fail | None
 
 def too_late_at(observed: Observed, status: RLJobStatus) -> float | None:
     """Unix time at which the job will not have been Ready for too long; None: never."""
-    limit = observed.wishes.startup_deadline_seconds
+    limit = observed.request.startup_deadline_seconds
     if limit is None or status.waiting_since is None:
         return None
     ready = find(status, ConditionType.READY)
     # An earlier version of the operator leaves `waiting_since` as it finds it, and keeps the condition's time.
     unready = seconds(ready.last_transition_time) if ready is not None and ready.status == "False" else 0.0
     begun = max(status.waiting_since, status.started_at or 0.0, status.restart.backoff_until or 0.0)
-    return max(begun, unready, heard_since(status)) + limit
+    return max(begun, unready, contact_since(status)) + limit
 
 
-def _nobody_knows(observed: Observed, status: RLJobStatus, now: float) -> bool:
+def _may_be_ready(observed: Observed, status: RLJobStatus, now: float) -> bool:
     """Whether all may be well in an open epoch: its coordinator runs, as far as is seen, and does not say."""
     if observed.coordinator is not None or status.restart.opened < status.restart.epoch:
         return False

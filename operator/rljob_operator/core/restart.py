@@ -119,24 +119,24 @@ def _spellings(exit_code: int | None) -> set[int]:
 
 def spec_change(observed: Observed, status: RLJobStatus) -> RestartGlobal | None:
     """A new epoch from the checkpoint where what the epoch runs with is not what the spec says now."""
-    revision = observed.wishes.revision
+    revision = observed.request.revision
     if not revision or revision == status.restart.revision:
         return None
-    message = f"the spec was changed (generation {observed.wishes.generation})"
-    return RestartGlobal(Reason.SPEC_CHANGED, message, ids=(f"spec/{revision}",), counts=False, wished=True)
+    message = f"the spec was changed (generation {observed.request.generation})"
+    return RestartGlobal(Reason.SPEC_CHANGED, message, ids=(f"spec/{revision}",), counts=False, by_user=True)
 
 
 def _requested(
     observed: Observed, status: RLJobStatus, beside: RestartInPlace | None
 ) -> RestartGlobal | RestartInPlace | None:
     """What spec.restartRequest asks for, once for every id, together with what restarts in place anyway; else None."""
-    request = observed.wishes.request
+    request = observed.request.restart_request
     if request is None or request.id == status.restart.handled_request:
         return None
     if request.role is None or TRAITS[request.role].fixed_because:
         message, id_ = _sentence(request), f"request/{request.id}"
         return RestartGlobal(
-            Reason.RESTART_REQUESTED, message, role=request.role, ids=(id_,), counts=False, wished=True
+            Reason.RESTART_REQUESTED, message, role=request.role, ids=(id_,), counts=False, by_user=True
         )
     failed = beside.causes if beside is not None else ()
     there = {cause.pod for cause in failed}
@@ -157,14 +157,14 @@ def released(observed: Observed, status: RLJobStatus, now: float) -> RestartGlob
     at = released_at(observed, status)
     if at is None or now < at:
         return None
-    homeless = _homeless(observed, status)
-    first = min(homeless, key=lambda fact: fact.started_at)
+    unplaced = _unplaced(observed, status)
+    first = min(unplaced, key=lambda fact: fact.started_at)
     waited = now - first.started_at
     message = (
         f"there has been no room for pod {first.pod} for {waited:.0f} s, without which the job cannot train; it gives "
         "its other pods back and waits as a whole (scheduling.gang)"
     )
-    ids = tuple(f"release/{fact.life}" for fact in homeless)
+    ids = tuple(f"release/{fact.life}" for fact in unplaced)
     return RestartGlobal(Reason.GANG_RELEASED, message, role=first.pod.role, ids=ids, counts=False, releases=True)
 
 
@@ -173,7 +173,7 @@ def released_at(observed: Observed, status: RLJobStatus) -> float | None:
     patience = observed.release_after_seconds
     if patience is None or not any(_holds(observed.facts.get(key)) for key, pod in remaining(status) if pod.life):
         return None
-    since = [fact.started_at for fact in _homeless(observed, status)]
+    since = [fact.started_at for fact in _unplaced(observed, status)]
     return min(since) + patience if since else None
 
 
@@ -187,7 +187,7 @@ def given_back(observed: Observed, status: RLJobStatus) -> RLJobStatus:
     return status.model_copy(update={"restart": status.restart.model_copy(update={"releasing": False})})
 
 
-def _homeless(observed: Observed, status: RLJobStatus) -> list[PodFact]:
+def _unplaced(observed: Observed, status: RLJobStatus) -> list[PodFact]:
     """Pods without a node, of roles that can do nothing without them: a gang without one, another role without all."""
     found: list[PodFact] = []
     for role in status.roles:

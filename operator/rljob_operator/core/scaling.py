@@ -13,7 +13,7 @@ from rljob_api.wire.identity import PodKey
 from rljob_operator.core.conditions import is_scaling, is_true, is_without_infrastructure
 from rljob_operator.core.decision import Event, Step
 from rljob_operator.core.drain import DRAIN_LIMIT_SECONDS
-from rljob_operator.core.membership import counted, given_up, new_pod, scaled_role
+from rljob_operator.core.membership import counted, new_pod, scaled_role, without_incarnation
 from rljob_operator.core.observed import Observed, PodState
 from rljob_operator.core.reasons import Reason
 
@@ -67,7 +67,7 @@ def _stay(observed: Observed, replica: int, pod: PodStatus, now: float) -> PodSt
     pod = pod.model_copy(update={"draining": False, "drain_ordered_at": None})
     fact = observed.facts.get(PodKey(role=SCALED_ROLE, replica=replica))
     if pod.life and (fact is None or fact.life != pod.life or fact.state is PodState.EXITED):
-        return given_up(pod, fact, now)
+        return without_incarnation(pod, fact, now)
     return pod.model_copy(update={"generation": pod.generation + 1, "ready": False, "ordered_at": now})
 
 

@@ -12,34 +12,34 @@ from rljob_api.wire.observation import ServerState
 from rljob_operator.core.conditions import find, is_true, terminal, with_condition, without
 from rljob_operator.core.decision import Event, Step, decision_id
 from rljob_operator.core.membership import resized
-from rljob_operator.core.observed import Observed, Wishes
+from rljob_operator.core.observed import Observed, UserRequest
 from rljob_operator.core.outcome import ended
 from rljob_operator.core.reasons import Reason
 
 
 def trained_before(observed: Observed) -> str | None:
     """The sentence for a job that has nothing left to train, so that none of its pods need be started; or None."""
-    kept, count = observed.kept, observed.num_rollouts
-    if kept is None or kept.recorded is None or kept.recorded < count:
+    retained, count = observed.retained, observed.num_rollouts
+    if retained is None or retained.recorded is None or retained.recorded < count:
         return None
     return (
-        f"all {count} rollouts were trained by an earlier job of this name: the claim {kept.claim} has version "
-        f"{kept.recorded}, and nothing was started. Raise rollout.numRollouts to train further, or delete the claim to "
-        "start over"
+        f"all {count} rollouts were trained by an earlier job of this name: the claim {retained.claim} has version "
+        f"{retained.recorded}, and nothing was started. Raise rollout.numRollouts to train further, or delete the "
+        "claim to start over"
     )
 
 
 def with_record(observed: Observed, status: RLJobStatus) -> RLJobStatus:
     """`status` with the progress of the run that the claim tells of."""
-    kept = observed.kept
-    if kept is None or kept.recorded is None:
+    retained = observed.retained
+    if retained is None or retained.recorded is None:
         return status
     update: dict[str, object] = {
         "total_steps": observed.num_rollouts,
-        "weight_version": kept.recorded,
-        "checkpoint": kept.recorded,
-        "checkpoint_folder": kept.folder,
-        "step": kept.recorded - 1 if kept.recorded > 0 else None,
+        "weight_version": retained.recorded,
+        "checkpoint": retained.recorded,
+        "checkpoint_folder": retained.folder,
+        "step": retained.recorded - 1 if retained.recorded > 0 else None,
     }
     return status.model_copy(update={"training": status.training.model_copy(update=update)})
 
@@ -70,14 +70,14 @@ LOCKED_OUT = (
 
 
 def begin(
-    last: RLJobStatus, replicas: Mapping[Role, int], now: float, wishes: Wishes | None = None
+    last: RLJobStatus, replicas: Mapping[Role, int], now: float, request: UserRequest | None = None
 ) -> tuple[RLJobStatus, Event]:
     """The status to persist before anything is started, after a job whose last status was `last`.
 
     Failures and restarts that counted are forgotten: the user has looked at them. `global_restarts` goes on counting.
     A restart that was asked for before is part of this one.
     """
-    wishes = wishes or Wishes()
+    request = request or UserRequest()
     epoch = Epoch(last.restart.epoch + 1)
     reason = Reason.STARTED if last.restart.epoch == 0 else Reason.RESUMED
     message = f"epoch {epoch} begins" + ("" if reason is Reason.STARTED else f" after epoch {last.restart.epoch}")
@@ -93,10 +93,10 @@ def begin(
             "message": message,
             "decided_at": now,
             "opened_at": None,
-            "revision": wishes.revision,
+            "revision": request.revision,
             # A local run has no revision: its user may have changed anything since.
-            "proven_revision": last.restart.proven_revision if wishes.revision else None,
-            "handled_request": _request(wishes) or last.restart.handled_request,
+            "proven_revision": last.restart.proven_revision if request.revision else None,
+            "handled_request": _request(request) or last.restart.handled_request,
         }
     )
     # What was ended by the end of the last start stands no more; that the operator takes care of the job, and is heard,
@@ -110,30 +110,30 @@ def begin(
 
 def entered(observed: Observed, status: RLJobStatus, now: float) -> Step:
     """`status` with a job of a cluster begun that is new, or no longer suspended. Nothing else is changed."""
-    wishes = observed.wishes
+    request = observed.request
     if not observed.on_cluster:
         return status, ()
     status, events = _accepted(observed, status, now)
     if status.restart.epoch == 0:
         if terminal(status) is not None:
             return status, events
-        if wishes.suspend:
+        if request.suspend:
             return _created_suspended(status, now), events
         done = trained_before(observed)
         if done is not None:
-            status, emitted = _done(with_record(observed, status), done, now)
+            status, emitted = _finished_before(with_record(observed, status), done, now)
             return status, (*events, *emitted)
     suspended = is_true(status, ConditionType.SUSPENDED)
-    if status.restart.epoch > 0 and not (suspended and not wishes.suspend):
+    if status.restart.epoch > 0 and not (suspended and not request.suspend):
         return status, events
-    status, event = begin(status, observed.first_replicas, now, wishes)
+    status, event = begin(status, observed.first_replicas, now, request)
     if suspended:
         kind, reason = ConditionType.SUSPENDED, event.reason
         status = with_condition(status, kind, now, true=False, reason=reason, message=event.message)
     return status, (*events, event)
 
 
-def _done(status: RLJobStatus, message: str, now: float) -> Step:
+def _finished_before(status: RLJobStatus, message: str, now: float) -> Step:
     """A job that an earlier one has done: nothing of it is begun."""
     kind, reason = ConditionType.SUSPENDED, Reason.SUCCEEDED
     if is_true(status, kind):
@@ -142,14 +142,14 @@ def _done(status: RLJobStatus, message: str, now: float) -> Step:
 
 
 def _accepted(observed: Observed, status: RLJobStatus, now: float) -> Step:
-    wishes, refusal = observed.wishes, observed.wishes.refusal
-    newest = wishes.generation if refusal is None else refusal.generation
-    status = status.model_copy(update={"observed_generation": newest, "accepted": wishes.accepted})
+    request, refusal = observed.request, observed.request.refusal
+    newest = request.generation if refusal is None else refusal.generation
+    status = status.model_copy(update={"observed_generation": newest, "accepted": request.accepted})
     condition = find(status, ConditionType.ACCEPTED)
     if observed.secret_is_lost:
         event = Event(now, Reason.SECRET_LOST, LOCKED_OUT)
     elif refusal is not None:
-        goes_on = f"The job goes on by the spec of generation {wishes.generation}, which was accepted last"
+        goes_on = f"The job goes on by the spec of generation {request.generation}, which was accepted last"
         event = Event(now, refusal.reason, f"{refusal.message.rstrip('.')}. {goes_on}")
     else:
         event = Event(now, Reason.ACCEPTED, "the operator takes care of this job")
@@ -168,5 +168,5 @@ def _created_suspended(status: RLJobStatus, now: float) -> RLJobStatus:
     return with_condition(status, ConditionType.SUSPENDED, now, true=True, reason=reason, message=message)
 
 
-def _request(wishes: Wishes) -> str:
-    return wishes.request.id if wishes.request is not None else ""
+def _request(request: UserRequest) -> str:
+    return request.restart_request.id if request.restart_request is not None else ""

@@ -21,7 +21,7 @@ from rljob_api.cluster import (
 )
 from rljob_api.names import Role
 from rljob_api.times import seconds
-from rljob_operator.core.observed import Obstacle
+from rljob_operator.core.observed import Blocker
 from rljob_operator.core.reasons import Reason
 from rljob_operator.kube.api import Api, Json
 from rljob_operator.kube.apply import ApplyOutcome, Refusal
@@ -61,7 +61,7 @@ class Suspect(NamedTuple):
 class _Asked:
     due: float
     times: int = 0
-    found: Obstacle | None = None
+    found: Blocker | None = None
 
 
 class ClusterEvents:
@@ -73,7 +73,7 @@ class ClusterEvents:
         self._clock = clock
         self._known: dict[Suspect, _Asked] = {}
 
-    async def about(self, suspects: Iterable[Suspect]) -> Mapping[Suspect, Obstacle]:
+    async def about(self, suspects: Iterable[Suspect]) -> Mapping[Suspect, Blocker]:
         """The newest Event of each, where it is a warning. Objects that are no suspects any more are forgotten."""
         now = self._clock()
         self._known = {each: self._known.get(each) or _Asked(now + EVENTS_PATIENCE_SECONDS) for each in suspects}
@@ -89,13 +89,13 @@ class ClusterEvents:
                     break  # the job would wait for each of the others as long
         return {each: asked.found for each, asked in self._known.items() if asked.found is not None}
 
-    async def _ask(self, suspect: Suspect) -> Obstacle | None:
+    async def _ask(self, suspect: Suspect) -> Blocker | None:
         of = f"involvedObject.kind={suspect.kind},involvedObject.name={suspect.name}"
         page = await self._api.list(EVENTS, self._key.namespace, {"fieldSelector": of})
         return last_trouble(page["items"] or (), suspect.uid)
 
 
-def last_trouble(events: Iterable[Json], uid: str) -> Obstacle | None:
+def last_trouble(events: Iterable[Json], uid: str) -> Blocker | None:
     """The newest event of this object, if it is a warning: what went well since then has cured it."""
     ours = [
         event
@@ -105,7 +105,7 @@ def last_trouble(events: Iterable[Json], uid: str) -> Obstacle | None:
     newest = max(ours, key=lambda event: (_last_at(event), event.get("type") == "Warning"), default=None)
     if newest is None or newest.get("type") != "Warning":
         return None
-    return Obstacle(newest.get("reason", ""), " ".join(newest.get("message", "").split()))
+    return Blocker(newest.get("reason", ""), " ".join(newest.get("message", "").split()))
 
 
 def _last_at(event: Json) -> float:
@@ -130,7 +130,7 @@ class BlockerReports:
     """What is known of a job's objects beside its pods' own statuses."""
 
     owned: Owned = field(default_factory=dict)
-    events: Mapping[Suspect, Obstacle] = field(default_factory=dict)
+    events: Mapping[Suspect, Blocker] = field(default_factory=dict)
 
 
 def suspects(pods: Sequence[PodView], owned: Owned) -> list[Suspect]:
@@ -148,7 +148,7 @@ def suspects(pods: Sequence[PodView], owned: Owned) -> list[Suspect]:
     return found
 
 
-def pod_blocker(pod: PodView, reports: BlockerReports, now: float) -> Obstacle | None:
+def pod_blocker(pod: PodView, reports: BlockerReports, now: float) -> Blocker | None:
     """What Events say of a pod whose status says nothing, or nothing but that its volume is not there.
 
     Of one that no scheduler looks at there are not even Events.
@@ -156,7 +156,7 @@ def pod_blocker(pod: PodView, reports: BlockerReports, now: float) -> Obstacle |
     own = reports.events.get(Suspect(PODS.kind, pod.name, pod.uid))
     if own is None and not pod.is_tried and is_on_its_way(pod) and now - pod.created_at >= UNTRIED_SECONDS:
         name = pod.scheduler or "default-scheduler"
-        return Obstacle(
+        return Blocker(
             Reason.NO_SCHEDULER.value,
             f"no scheduler named {name} has looked at it. Run one in this cluster, or give the name of one that runs"
             " (scheduling.schedulerName, or schedulerName in a template)",
@@ -166,24 +166,24 @@ def pod_blocker(pod: PodView, reports: BlockerReports, now: float) -> Obstacle |
     for suspect, found in reports.events.items():
         if suspect.kind == CLAIMS.kind:
             said = f"{suspect.kind} {suspect.name}: {found.sentence}"
-            return Obstacle(found.reason, f"{pod.unscheduled.rstrip('. ')}; {said}" if pod.unscheduled else said)
+            return Blocker(found.reason, f"{pod.unscheduled.rstrip('. ')}; {said}" if pod.unscheduled else said)
     return None
 
 
-def unmade_roles(key: JobKey, owned: Owned) -> Mapping[Role, Obstacle]:
+def unmade_roles(key: JobKey, owned: Owned) -> Mapping[Role, Blocker]:
     """Roles whose pods the API server refuses."""
     found = ((role, owned.get((DEPLOYMENTS.kind, deployment_name(key.name, role)))) for role in Role)
-    return {role: Obstacle(FAILED_CREATE, view.refused) for role, view in found if view is not None and view.refused}
+    return {role: Blocker(FAILED_CREATE, view.refused) for role, view in found if view is not None and view.refused}
 
 
-def unmade_process(name: str, key: JobKey, pods: Sequence[PodView], reports: BlockerReports) -> Obstacle | None:
+def unmade_process(name: str, key: JobKey, pods: Sequence[PodView], reports: BlockerReports) -> Blocker | None:
     """Why a process of the infrastructure has no pod, where that is known."""
     leaving = next((pod.name for pod in pods if pod.deleting and process_name(key, pod) == name), None)
     if leaving is not None:
-        return Obstacle(Reason.PODS_LEAVING.value, f"its pod {leaving} is being deleted, and no other is made before")
+        return Blocker(Reason.PODS_LEAVING.value, f"its pod {leaving} is being deleted, and no other is made before")
     if name == COMPONENT_COORDINATOR:
         view = reports.owned.get((DEPLOYMENTS.kind, coordinator_name(key.name)))
-        return Obstacle(FAILED_CREATE, view.refused) if view is not None and view.refused else None
+        return Blocker(FAILED_CREATE, view.refused) if view is not None and view.refused else None
     of_set = control_name(key.name) if name == COMPONENT_CONTROL else storage_name(key.name)
     return next(
         (found for suspect, found in reports.events.items() if suspect[:2] == (STATEFUL_SETS.kind, of_set)),
@@ -235,12 +235,12 @@ class BlockerMemory:
         if self._refused_since is None:
             self._refused_since = self.clock()
 
-    def obstacles(self, claimed: Iterable[Refusal] = ()) -> tuple[Obstacle, ...]:
+    def obstacles(self, claimed: Iterable[Refusal] = ()) -> tuple[Blocker, ...]:
         """All that stands; `claimed`: what was refused in this very turn."""
         objects = dict.fromkeys(str(each) for each in (*claimed, *self._objects) if not each.passes)
-        found = [Obstacle(Reason.OBJECT_REFUSED.value, sentence) for sentence in objects]
+        found = [Blocker(Reason.OBJECT_REFUSED.value, sentence) for sentence in objects]
         if self._waits:
-            found.append(Obstacle(Reason.EARLIER_JOB.value, LEFT_OVER))
+            found.append(Blocker(Reason.EARLIER_JOB.value, LEFT_OVER))
         if self._refused_since is not None and self.clock() - self._refused_since >= REFUSAL_PATIENCE_SECONDS:
-            found.append(Obstacle(Reason.COORDINATOR_REFUSED.value, f"the coordinator refuses: {self._refusal}"))
+            found.append(Blocker(Reason.COORDINATOR_REFUSED.value, f"the coordinator refuses: {self._refusal}"))
         return tuple(found)

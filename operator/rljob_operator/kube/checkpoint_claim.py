@@ -12,7 +12,7 @@ from rljob_api.quantity import value
 from rljob_api.spec import RLJobSpec
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_operator.build import Found
-from rljob_operator.core import Kept, VolumeFact
+from rljob_operator.core import RetainedRun, VolumeFact
 from rljob_operator.core.conditions import is_true, terminal
 from rljob_operator.kube.api import Api, Json
 from rljob_operator.kube.cache import Cache
@@ -40,7 +40,7 @@ def found(spec: RLJobSpec, key: JobKey, uid: str, there: Objects) -> Found:
     return Found.PROMISED if view.controller is not None and view.controller.uid == uid else Found.NOTHING
 
 
-def kept(key: JobKey, uid: str, there: Objects, wanted: Sequence[Json]) -> Kept | None:
+def kept(key: JobKey, uid: str, there: Objects, wanted: Sequence[Json]) -> RetainedRun | None:
     """What an earlier job of this name has left for this one, which may not have made it its own yet. Pure."""
     view, manifest = _of(key, there), _wanted(key, wanted)
     if view is None or view.claim is None or manifest is None:
@@ -48,7 +48,7 @@ def kept(key: JobKey, uid: str, there: Objects, wanted: Sequence[Json]) -> Kept 
     if holder(view, key, uid, manifest["metadata"]["annotations"].get(ANNOTATION_RUN, "")) is not ObjectHolder.JOB:
         return None
     version, _, folder = view.claim.recorded.partition(" ")
-    return Kept(view.name, int(version), folder or None) if version.isdecimal() else Kept(view.name)
+    return RetainedRun(view.name, int(version), folder or None) if version.isdecimal() else RetainedRun(view.name)
 
 
 def as_large_as_it_is(manifest: Json, known: OwnedView) -> Json:

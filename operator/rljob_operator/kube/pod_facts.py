@@ -11,7 +11,7 @@ from rljob_api.cluster import COMPONENT_CONTROL, COMPONENT_COORDINATOR, COMPONEN
 from rljob_api.status import RLJobStatus
 from rljob_api.wire.identity import PodKey
 from rljob_operator.core import PodEnding, PodFact, PodState, ProcessFact
-from rljob_operator.core.observed import Obstacle
+from rljob_operator.core.observed import Blocker
 from rljob_operator.kube.views import ON_ITS_WAY, ContainerEnd, JobKey, PodView
 
 CRASH_LOOP = "CrashLoopBackOff"
@@ -74,7 +74,7 @@ def fact_of(key: PodKey, pod: PodView, template: str, up_at: float | None = None
         returns=returns(pod, ending),
         has_run=pod.phase not in ("", "Pending"),
         placed=bool(pod.node) or pod.phase not in ("", "Pending"),
-        leaves_by=leaves_by(pod),
+        terminates_by=terminates_by(pod),
         marked=pod.deletion_cost not in ("", "0"),
     )
 
@@ -92,7 +92,7 @@ def ending_of(pod: PodView, template: str) -> PodEnding | None:
     return PodEnding.OUTDATED if template and pod.template and pod.template != template else PodEnding.DELETED
 
 
-def leaves_by(pod: PodView) -> float | None:
+def terminates_by(pod: PodView) -> float | None:
     """When a pod that is taken away, and still runs, has to have ended."""
     if pod.running_since is None or pod.ended is not None or ending_of(pod, "") is None:
         return None
@@ -209,7 +209,7 @@ class Ends:
 
 
 def infrastructure_facts(
-    pods: Mapping[str, PodView], status: RLJobStatus, ends: Ends, blockers: Mapping[str, Obstacle]
+    pods: Mapping[str, PodView], status: RLJobStatus, ends: Ends, blockers: Mapping[str, Blocker]
 ) -> tuple[ProcessFact, ...]:
     """A fact for every process of which there is a pod. `blockers`: of some of these."""
     known = _known(status)
@@ -217,12 +217,12 @@ def infrastructure_facts(
 
 
 def absent_facts(
-    absent: Iterable[str], status: RLJobStatus, ends: Ends, blockers: Mapping[str, Obstacle], now: float
+    absent: Iterable[str], status: RLJobStatus, ends: Ends, blockers: Mapping[str, Blocker], now: float
 ) -> tuple[ProcessFact, ...]:
     """A fact for every process that should have a pod and has none; `blockers`: why, where that is known."""
     known, found = _known(status), []
     for name in absent:
-        since, why = ends.down_since(name, None), blockers.get(name, Obstacle("", NO_POD))
+        since, why = ends.down_since(name, None), blockers.get(name, Blocker("", NO_POD))
         if since is not None and (name in blockers or now - since >= ABSENT_SECONDS):
             found.append(
                 ProcessFact(
@@ -259,7 +259,7 @@ def _known(status: RLJobStatus) -> dict[str, int]:
     return {process.name: process.restarts for process in status.infrastructure}
 
 
-def _fact(name: str, pod: PodView, known: int | None, ends: Ends, blocker: Obstacle | None) -> ProcessFact:
+def _fact(name: str, pod: PodView, known: int | None, ends: Ends, blocker: Blocker | None) -> ProcessFact:
     end = pod.ended or pod.last_end
     stopped = pod.phase in ("Failed", "Succeeded") or pod.waiting == CRASH_LOOP
     news = known is not None and pod.restarts > known
@@ -277,7 +277,7 @@ def _fact(name: str, pod: PodView, known: int | None, ends: Ends, blocker: Obsta
     )
 
 
-def _waits_for(pod: PodView, blocker: Obstacle | None) -> str:
+def _waits_for(pod: PodView, blocker: Blocker | None) -> str:
     """What keeps it from running; of one that crashes again and again, also how it ended."""
     if blocker is not None:
         return f"{blocker.reason}: {blocker.sentence}"

@@ -15,7 +15,7 @@ from rljob_api.times import timestamp
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, QueueObservation
 from rljob_operator.core import Decision, Event
 from rljob_operator.core.conditions import terminal
-from rljob_operator.core.notices import told
+from rljob_operator.core.notices import reported
 from rljob_operator.local.run_folder import RunFolder
 from rljob_operator.local.run_record import read_lines
 from rljob_operator.local.view import View
@@ -162,6 +162,6 @@ class Journal:
         line = step_line(event, self.queue) if event.kind is EventKind.STEP_TRAINED else None
         if line is not None and self._folder.append_step(line):
             self._view.step(line)
-        ours = told(event, self.status)
+        ours = reported(event, self.status)
         if ours is not None and event.at >= self._started_at:
             self.emit(ours)

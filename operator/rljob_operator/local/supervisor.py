@@ -42,7 +42,7 @@ from rljob_operator.core import (
     RestartInfrastructure,
     SetDesired,
     Stop,
-    Wishes,
+    UserRequest,
     begin,
     decide,
 )
@@ -247,7 +247,7 @@ class Supervisor:
             pods=self._pods.facts(),
             infrastructure=self._infrastructure.facts(),
             interrupted_at=self._interrupted_at,
-            wishes=Wishes(startup_deadline_seconds=self._job.spec.startup_deadline_seconds),
+            request=UserRequest(startup_deadline_seconds=self._job.spec.startup_deadline_seconds),
             autoscaling=self._autoscaling,
         )
 

@@ -15,7 +15,7 @@ import pytest
 
 from rljob_operator.cluster.coordinators import LEAST_BYTES, LISTENING, CoordinatorContact, JobCoordinators
 from rljob_operator.coordinator_client.cluster_transport import ServiceTransport
-from rljob_operator.core import Reason, Silence
+from rljob_operator.core import NoContact, Reason
 from rljob_operator.kube.operator_metrics import Metrics
 from rljob_operator.kube.responses import FRAME_BYTES, MeteredConnector
 from rljob_operator.kube.views import JobKey
@@ -60,7 +60,7 @@ class World:
             partial(ServiceTransport, session, lambda: None), lambda _, urgency: self.woken.append(urgency), Metrics()
         )
 
-    async def silence_of(self, way: str) -> Silence | None:
+    async def silence_of(self, way: str) -> NoContact | None:
         """What is told of a coordinator after one question."""
         contact = CoordinatorContact("op")
         coordinator = await self.coordinators.of(JobKey("ns", way), "token", contact, NUM_PROCESSES)

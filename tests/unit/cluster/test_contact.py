@@ -4,7 +4,7 @@ import pytest
 
 from rljob_operator.cluster.coordinators import LONGEST_WORDS, CoordinatorContact, shown
 from rljob_operator.coordinator_client.link import CoordinatorRefused, CoordinatorTooLong, CoordinatorUnreachable
-from rljob_operator.core import Reason, Silence
+from rljob_operator.core import NoContact, Reason
 
 ASKED = "operator op asks the coordinator: GET u: no answer"
 
@@ -20,7 +20,7 @@ def test_a_silence_begins_with_the_first_question_that_had_no_answer() -> None:
     contact.refused(CoordinatorUnreachable("GET u: no answer"), seconds=10.0)
     now[0] = 150.0
     contact.refused(CoordinatorUnreachable("GET u: no answer"), seconds=10.0)
-    assert contact.silence() == Silence(90.0, Reason.COORDINATOR_UNREACHABLE, ASKED, 90.0)
+    assert contact.silence() == NoContact(90.0, Reason.COORDINATOR_UNREACHABLE, ASKED, 90.0)
     contact.answered()
     assert contact.silence() is None
 
@@ -34,7 +34,7 @@ def test_a_pod_that_comes_up_is_not_out_of_reach_since_before_it_was_there() -> 
     assert silence.message == "coordinator (it has no pod)"
     now[0] = 140.0
     contact.refused(CoordinatorUnreachable("GET u: no answer"), seconds=3.0)
-    assert contact.silence() == Silence(100.0, Reason.COORDINATOR_UNREACHABLE, ASKED, 137.0)
+    assert contact.silence() == NoContact(100.0, Reason.COORDINATOR_UNREACHABLE, ASKED, 137.0)
 
 
 @pytest.mark.parametrize("error", [CoordinatorRefused("x"), CoordinatorTooLong("x")])

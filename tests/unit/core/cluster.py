@@ -20,14 +20,14 @@ from rljob_api.wire.ranks import Busy, RankState
 from rljob_operator.core import (
     Autoscaling,
     Decision,
-    Kept,
+    NoContact,
     Observed,
     PodEnding,
     PodFact,
     PodState,
     Reason,
-    Silence,
-    Wishes,
+    RetainedRun,
+    UserRequest,
     decide,
 )
 from rljob_operator.core.conditions import find, is_true
@@ -67,7 +67,7 @@ class Pod:
     deaf: bool = False
     """Its launcher polls and carries out nothing."""
     placed: bool = True
-    leaves_by: float | None = None
+    terminates_by: float | None = None
     """While it is taken away and still runs."""
     waiting: str | None = None
     """What its rank waits for."""
@@ -91,7 +91,7 @@ class Cluster:
 
     policy: RestartPolicySpec = field(default_factory=make_policy)
     replicas: dict[Role, int] = field(default_factory=lambda: dict(REPLICAS))
-    wishes: Wishes = field(default_factory=lambda: Wishes(revision="r1", generation=1))
+    request: UserRequest = field(default_factory=lambda: UserRequest(revision="r1", generation=1))
     status: RLJobStatus = field(default_factory=RLJobStatus)
     now: float = START
     pods: list[Pod] = field(default_factory=list)
@@ -123,7 +123,7 @@ class Cluster:
     infrastructure: list[ProcessFact] = field(default_factory=list)
     processes: frozenset[str] = frozenset()
     """All that the infrastructure is made of, also without a pod."""
-    kept: Kept | None = None
+    retained: RetainedRun | None = None
     """What an earlier job of the name has left."""
     earlier_epoch: int = 0
     """The last epoch by the word of its checkpoints."""
@@ -172,10 +172,10 @@ class Cluster:
             pods=facts,
             infrastructure=tuple(self.infrastructure),
             processes=self.processes,
-            wishes=self.wishes,
+            request=self.request,
             secret_is_lost=self.secret_is_lost,
-            silence=self._silence(),
-            kept=self.kept,
+            no_contact=self._silence(),
+            retained=self.retained,
             autoscaling=self.autoscaling,
             required=self.required,
             num_worker_pods=len(self.pods),
@@ -183,9 +183,9 @@ class Cluster:
             scale_selector="role=rollout",
         )
 
-    def wish(self, **fields: object) -> None:
+    def ask(self, **fields: object) -> None:
         """The user changes the spec."""
-        self.wishes = replace(self.wishes, generation=self.wishes.generation + 1, **fields)  # type: ignore[arg-type]
+        self.request = replace(self.request, generation=self.request.generation + 1, **fields)  # type: ignore[arg-type]
 
     def pod(self, role: Role, replica: int = 0) -> Pod:
         """The pod that a replica counts on."""
@@ -215,7 +215,7 @@ class Cluster:
     def end(self, pod: Pod, ending: PodEnding, *, grace: float | None = None) -> None:
         """The cluster takes a pod away; with a grace it goes on until then."""
         pod.ending, pod.state = ending, PodState.EXITED
-        pod.leaves_by = None if grace is None else self.now + grace
+        pod.terminates_by = None if grace is None else self.now + grace
 
     def restart(self, pod: Pod) -> None:
         """The kubelet starts a pod's container again; the new launcher has no order yet."""
@@ -234,20 +234,20 @@ class Cluster:
             reason=pod.reason,
             has_run=pod.has_run,
             placed=pod.placed,
-            leaves_by=pod.leaves_by,
+            terminates_by=pod.terminates_by,
             marked=pod.marked,
         )
 
-    def _silence(self) -> Silence | None:
+    def _silence(self) -> NoContact | None:
         if self.silent_since is None:
             return None
         words = "operator op asks GET http://c/v1/status: no answer"
-        return Silence(self.silent_since, self.silent_for, words, self.silent_since)
+        return NoContact(self.silent_since, self.silent_for, words, self.silent_since)
 
     def _apply(self) -> None:
         """Deployments: as many pods as the status has; of too many, marked ones go first, then the oldest."""
         if self.stops:
-            self.pods = [pod for pod in self.pods if not pod.going or pod.leaves_by is not None]
+            self.pods = [pod for pod in self.pods if not pod.going or pod.terminates_by is not None]
         asleep = is_true(self.status, ConditionType.SUSPENDED) or self.status.restart.releasing
         for role in Role:
             wanted = 0 if asleep else len(self.roster(role))
@@ -259,12 +259,12 @@ class Cluster:
                 state = self.starts if self.has_room else PodState.PENDING
                 self.pods.append(Pod(f"u{self.born}", role, self.now, state=state, placed=self.has_room))
         if self.stops:
-            self.pods = [pod for pod in self.pods if not pod.going or pod.leaves_by is not None]
+            self.pods = [pod for pod in self.pods if not pod.going or pod.terminates_by is not None]
 
     def _act(self, action: object) -> None:
         match action:
             case RaiseEpoch():
-                assert action.revision == self.wishes.revision
+                assert action.revision == self.request.revision
                 assert self.epoch or action.epoch > self.earlier_epoch
                 self.epoch, self.decision_id = action.epoch, action.decision_id
             case SetDesired(desired):

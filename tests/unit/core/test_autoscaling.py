@@ -188,7 +188,7 @@ def test_a_restart_begins_the_judgement_anew() -> None:
     train(world, 4, starved=0.5)
     assert world.status.scaling.up_since is not None
     world.pod(Role.ACTOR).deaf = True
-    world.wish(request=RestartRequestSpec(id="a"))
+    world.ask(restart_request=RestartRequestSpec(id="a"))
     assert told(train(world, 20, starved=0.9)) == []
     assert world.status.scaling.up_since is None
     world.pod(Role.ACTOR).deaf = False
@@ -234,7 +234,7 @@ def test_while_the_queue_drains_nothing_is_judged() -> None:
 def test_other_bounds_are_followed_at_once() -> None:
     world = make_scaled(1)
     world.autoscaling = make_autoscaling(min_replicas=3)
-    world.wish()
+    world.ask()
     decision = world.turn()
     assert told([decision]) == ["rollout scales from 1 to 3 replicas (autoscaling keeps from 3 to 8 replicas)"]
     assert decision.status.scaling.reason == "BoundsChanged"
@@ -245,7 +245,7 @@ def test_without_autoscaling_the_spec_says_how_many_and_nothing_is_left_of_it() 
     train(world, 6, starved=0.5)
     world.settle()
     world.autoscaling = None
-    world.wish()
+    world.ask()
     world.settle()
     assert world.roster(Role.ROLLOUT) == names(2)
     assert world.status.scaling == ScalingStatus(replicas=2, desired=2, selector="role=rollout")
@@ -254,7 +254,7 @@ def test_without_autoscaling_the_spec_says_how_many_and_nothing_is_left_of_it() 
 def test_replicas_that_somebody_gave_before_stay_within_the_bounds() -> None:
     world = Cluster(replicas={Role.ROLLOUT: 4, Role.ACTOR: 1}).settle()
     world.autoscaling, world.replicas[Role.ROLLOUT] = make_autoscaling(), 1
-    world.wish()
+    world.ask()
     world.settle()
     assert world.roster(Role.ROLLOUT) == names(4)
 
@@ -263,7 +263,7 @@ def test_a_new_epoch_has_as_many_as_were_decided() -> None:
     world = make_scaled()
     train(world, 6, starved=0.5)
     world.settle()
-    world.wish(revision="r2")
+    world.ask(revision="r2")
     world.settle()
     assert (world.status.restart.epoch, world.roster(Role.ROLLOUT)) == (2, names(4))
 
@@ -272,10 +272,10 @@ def test_a_job_that_was_suspended_begins_with_as_many_as_were_decided() -> None:
     world = make_scaled()
     train(world, 6, starved=0.5)
     world.settle()
-    world.wish(suspend=True)
+    world.ask(suspend=True)
     world.settle()
     assert world.status.phase is Phase.SUSPENDED
-    world.wish(suspend=False)
+    world.ask(suspend=False)
     decisions = [world.turn() for _ in range(4)]
     assert told(decisions) == []
     assert world.roster(Role.ROLLOUT) == names(4)

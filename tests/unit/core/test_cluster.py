@@ -20,7 +20,7 @@ from rljob_operator.core import (
     RefusedSpec,
     SetDesired,
     Stop,
-    Wishes,
+    UserRequest,
     decide,
 )
 from rljob_operator.core.conditions import find, is_true
@@ -42,8 +42,8 @@ def test_a_new_job_is_accepted_and_begins_epoch_1() -> None:
 
 
 def test_a_request_that_a_job_is_created_with_restarts_nothing() -> None:
-    wishes = Wishes(revision="r1", generation=1, request=RestartRequestSpec(id="a"))
-    assert make_cluster(wishes=wishes).status.restart.epoch == 1
+    request = UserRequest(revision="r1", generation=1, restart_request=RestartRequestSpec(id="a"))
+    assert make_cluster(request=request).status.restart.epoch == 1
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_a_container_that_is_back_before_its_platform_says_so_begins_once_in_the
 
 def test_a_changed_spec_is_a_new_epoch_that_does_not_count() -> None:
     world = make_cluster(policy=make_policy(maxGlobalRestarts=0, backoff={"initialSeconds": 60}))
-    world.wish(revision="r2")
+    world.ask(revision="r2")
     decision = world.turn()
     assert decision.status.restart.epoch == 2
     assert decision.status.restart.revision == "r2"
@@ -252,13 +252,13 @@ def test_the_new_epoch_waits_for_pods_of_an_older_template_which_go_without_coun
     world = make_cluster(starts=PodState.PENDING)
     assert world.status.phase is Phase.STARTING
     world = make_cluster()
-    world.wish(revision="r2", outdated=True)
+    world.ask(revision="r2", outdated=True)
     assert not actions_of(world.turn(), RaiseEpoch)
     world.end(world.pod(Role.ACTOR), PodEnding.OUTDATED)
     assert not actions_of(world.turn(), RaiseEpoch)
     assert "pods of an older template are still there" in world.message(ConditionType.READY)
     world.settle()
-    world.wish(outdated=False)
+    world.ask(outdated=False)
     assert actions_of(world.turn(), RaiseEpoch)
     world.settle()
     assert world.status.restart.epoch == 2
@@ -271,7 +271,7 @@ def test_replicas_of_other_roles_come_and_go_with_the_epoch() -> None:
     world.replicas = {Role.ROLLOUT: 1, Role.ACTOR: 1}
     world.turn()
     assert world.roster(Role.ACTOR) == ["actor-0", "actor-1"]
-    world.wish(revision="r2")
+    world.ask(revision="r2")
     assert not actions_of(world.turn(), RaiseEpoch), "the pod that is too many goes first"
     assert world.roster(Role.ACTOR) == ["actor-0"]
     world.settle()
@@ -282,19 +282,19 @@ def test_replicas_of_other_roles_come_and_go_with_the_epoch() -> None:
 @pytest.mark.parametrize("role", [None, Role.ACTOR], ids=["of the job", "of the actor"])
 def test_a_requested_restart_is_global_and_carried_out_once(role: Role | None) -> None:
     world = make_cluster()
-    world.wish(request=RestartRequestSpec(id="a", role=role, reason="new weather"))
+    world.ask(restart_request=RestartRequestSpec(id="a", role=role, reason="new weather"))
     decision = world.turn()
     assert decision.events[-1].message == "a restart was requested (a): new weather; the job restarts in epoch 2"
     world.settle()
     assert world.status.restart.epoch == 2
     assert world.status.restart.counted_towards_max == 0
-    world.wish(request=RestartRequestSpec(id="b", role=role))
+    world.ask(restart_request=RestartRequestSpec(id="b", role=role))
     assert world.turn().status.restart.epoch == 3
 
 
 def test_a_requested_restart_of_a_role_restarts_all_its_replicas_in_place() -> None:
     world = make_cluster()
-    world.wish(request=RestartRequestSpec(id="a", role=Role.ROLLOUT))
+    world.ask(restart_request=RestartRequestSpec(id="a", role=Role.ROLLOUT))
     world.turn()
     assert [world.replica(Role.ROLLOUT, n).generation for n in (0, 1)] == [1, 1]
     world.settle()
@@ -307,7 +307,7 @@ def test_a_suspended_job_saves_first_and_goes_on_in_a_new_epoch() -> None:
     world = make_cluster()
     began = world.status.started_at
     assert began is not None
-    world.wish(suspend=True)
+    world.ask(suspend=True)
     decision = world.turn()
     assert decision.status.phase is Phase.DRAINING
     (order,) = actions_of(decision, SetDesired)
@@ -318,7 +318,7 @@ def test_a_suspended_job_saves_first_and_goes_on_in_a_new_epoch() -> None:
     assert decision.actions == ()
     assert not world.pods
     assert world.turn(100).status == decision.status
-    world.wish(suspend=False)
+    world.ask(suspend=False)
     decision = world.turn()
     assert decision.events[-1].reason is Reason.RESUMED
     assert decision.status.restart.epoch == 2
@@ -339,12 +339,12 @@ def test_a_job_whose_secret_is_lost_says_so_once_and_is_cured_by_a_suspension() 
     assert (decision.status.phase, decision.status.reason) == (Phase.RUNNING, "SecretLost")
     assert world.turn(10_000).events == (), "nothing is restarted for what nobody can be told"
 
-    world.wish(suspend=True)
+    world.ask(suspend=True)
     assert world.turn().status.phase is Phase.DRAINING
     assert world.turn(61).status.phase is Phase.SUSPENDED
     assert not world.pods
     world.secret_is_lost = False
-    world.wish(suspend=False)
+    world.ask(suspend=False)
     status = world.settle().status
     taken = find(status, ConditionType.ACCEPTED)
     assert taken is not None
@@ -354,9 +354,9 @@ def test_a_job_whose_secret_is_lost_says_so_once_and_is_cured_by_a_suspension() 
 
 def test_a_suspension_taken_back_while_the_actor_saves_is_finished_first() -> None:
     world = make_cluster()
-    world.wish(suspend=True)
+    world.ask(suspend=True)
     world.turn()
-    world.wish(suspend=False)
+    world.ask(suspend=False)
     decision = world.turn()
     assert [event.reason for event in decision.events] == [Reason.SUSPENDED, Reason.RESUMED]
     assert world.settle().status.phase is Phase.RUNNING
@@ -364,7 +364,7 @@ def test_a_suspension_taken_back_while_the_actor_saves_is_finished_first() -> No
 
 def test_a_suspended_job_counts_on_no_container_that_returns() -> None:
     world = make_cluster()
-    world.wish(suspend=True)
+    world.ask(suspend=True)
     world.turn()
     world.restart(world.pod(Role.REFERENCE))
     observed = world.observe()
@@ -376,40 +376,40 @@ def test_a_suspended_job_counts_on_no_container_that_returns() -> None:
 def test_a_second_suspension_gets_its_whole_time() -> None:
     world = make_cluster()
     for _ in range(2):
-        world.wish(suspend=True)
+        world.ask(suspend=True)
         assert world.turn(200).status.phase is Phase.DRAINING
         assert world.turn().status.phase is Phase.SUSPENDED
-        world.wish(suspend=False)
+        world.ask(suspend=False)
         world.turn(200)
         world.settle()
 
 
 def test_a_coordinator_that_does_not_answer_does_not_cost_what_the_actor_would_save() -> None:
     world = make_cluster()
-    world.wish(suspend=True)
+    world.ask(suspend=True)
     decision = decide(replace(world.observe(), coordinator=None), world.now + 1)
     assert decision.status.phase is Phase.DRAINING
 
 
 def test_a_job_created_suspended_starts_nothing() -> None:
-    world = Cluster(wishes=Wishes(revision="r1", generation=1, suspend=True))
+    world = Cluster(request=UserRequest(revision="r1", generation=1, suspend=True))
     decision = world.turn()
     assert decision.status.phase is Phase.SUSPENDED
     assert decision.actions == ()
     assert not world.settle().pods
-    world.wish(suspend=False)
+    world.ask(suspend=False)
     assert world.turn().events[-1].reason is Reason.STARTED
     assert world.settle().status.phase is Phase.RUNNING
 
 
 def test_the_deadline_counts_run_time_only() -> None:
-    world = make_cluster(wishes=Wishes(revision="r1", generation=1, active_deadline_seconds=100))
+    world = make_cluster(request=UserRequest(revision="r1", generation=1, active_deadline_seconds=100))
     world.turn(40)
-    world.wish(suspend=True)
+    world.ask(suspend=True)
     world.turn()
     world.turn()
     world.turn(1000)
-    world.wish(suspend=False)
+    world.ask(suspend=False)
     assert world.turn().status.phase is not Phase.FAILED
     world.settle()
     assert world.turn(40).status.phase is Phase.RUNNING
@@ -420,7 +420,7 @@ def test_the_deadline_counts_run_time_only() -> None:
 
 
 def test_an_ended_job_stops_once_nothing_runs_in_its_pods_and_is_deleted_after_its_ttl() -> None:
-    world = make_cluster(wishes=Wishes(revision="r1", generation=1, ttl_seconds_after_finished=30))
+    world = make_cluster(request=UserRequest(revision="r1", generation=1, ttl_seconds_after_finished=30))
     world.recorded, world.step = 100, 99
     decision = world.turn()
     ended = world.now
@@ -443,7 +443,7 @@ def test_an_ended_job_stops_once_nothing_runs_in_its_pods_and_is_deleted_after_i
 def test_mechanism_recreate_replaces_every_pod() -> None:
     world = make_cluster(policy=make_policy(mechanism="Recreate"))
     before = {pod.uid for pod in world.pods}
-    world.wish(request=RestartRequestSpec(id="a"))
+    world.ask(restart_request=RestartRequestSpec(id="a"))
     assert len(actions_of(world.turn(), KillPod)) == len(before)
     world.settle()
     assert not before.intersection(pod.uid for pod in world.pods)
@@ -455,7 +455,7 @@ def test_a_pod_that_does_not_begin_its_order_is_started_again_and_the_second_tim
     world = make_cluster()
     pod = world.pod(Role.REFERENCE)
     pod.deaf = True
-    world.wish(request=RestartRequestSpec(id="a", role=Role.REFERENCE))
+    world.ask(restart_request=RestartRequestSpec(id="a", role=Role.REFERENCE))
     world.turn()
     decision = world.turn(125)
     assert "reference-0 has not started a rank in 1" in decision.events[-1].message
@@ -529,7 +529,7 @@ def test_a_job_that_waits_for_its_pods_is_looked_at_less_and_less_often(waited: 
 def test_a_spec_that_is_refused_leaves_the_job_to_the_one_before_and_only_accepted_says_so() -> None:
     world = make_cluster()
     good = AcceptedStatus(generation=1, digest="d1")
-    world.wishes = replace(world.wishes, accepted=good, refusal=RefusedSpec(2, "spec.x: is wrong. Mend it."))
+    world.request = replace(world.request, accepted=good, refusal=RefusedSpec(2, "spec.x: is wrong. Mend it."))
 
     (event,) = world.turn().events
     assert event.reason is Reason.INVALID_SPEC
@@ -546,6 +546,6 @@ def test_a_spec_that_is_refused_leaves_the_job_to_the_one_before_and_only_accept
     world.settle()
     assert (world.status.restart.epoch, world.status.reason) == (2, "InvalidSpec")
 
-    world.wishes = replace(world.wishes, generation=3, refusal=None)
+    world.request = replace(world.request, generation=3, refusal=None)
     assert [event.reason for event in world.turn().events] == [Reason.ACCEPTED]
     assert {c.observed_generation for c in world.status.conditions} == {3}

@@ -56,15 +56,15 @@ def happened(world: Cluster, what: str, how: object, which: int) -> None:
             world.answers = not how
         case "scales", int():
             world.replicas[Role.ROLLOUT] = how
-            world.wish()
+            world.ask()
         case "changes the spec", int():
-            world.wish(revision=f"r{how}")
+            world.ask(revision=f"r{how}")
         case "outdates", bool():
-            world.wish(outdated=how)
+            world.ask(outdated=how)
         case "asks for a restart", _:
-            world.wish(request=RestartRequestSpec(id=f"{which}", role=how))
+            world.ask(restart_request=RestartRequestSpec(id=f"{which}", role=how))
         case "suspends", bool():
-            world.wish(suspend=how)
+            world.ask(suspend=how)
         case "trains", int():
             world.step, world.recorded = how - 1, how
 
@@ -127,12 +127,12 @@ def test_whatever_happened_the_job_is_well_again_or_at_rest(
     world.stops = world.answers = True
     for pod in world.pods:
         pod.deaf, pod.silent = False, 0.1
-    world.wish(outdated=False)
+    world.ask(outdated=False)
     for _ in range(12):
         world.turn(10)
     if terminal(world.status) is not None:
         assert world.turn().actions == (Stop(Phase(world.status.phase)),)
-    elif world.wishes.suspend:
+    elif world.request.suspend:
         assert is_true(world.status, ConditionType.SUSPENDED)
         assert not world.pods
     else:

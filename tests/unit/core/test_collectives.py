@@ -11,7 +11,7 @@ from rljob_api.status import RLJobStatus
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import RankProcess
-from rljob_operator.core import Observed, RaiseEpoch, Reason, Wishes, begin, decide
+from rljob_operator.core import Observed, RaiseEpoch, Reason, UserRequest, begin, decide
 from tests.unit.core.worlds import START, actions_of, key, make_coordinator, make_fact, make_policy, settle
 
 REPLICAS = {Role.ACTOR: 2, Role.ADVANTAGES: 1}
@@ -164,7 +164,7 @@ def test_a_gang_that_broke_since_one_was_cut_off_counts_as_that_one_does(cut_off
 
 def test_a_rank_that_did_not_come_since_its_pod_does_not_reach_the_coordinator_is_not_counted() -> None:
     ranks = [(7, True, BROKEN), (7, True, BROKEN), (6, False, None), (6, False, None)]
-    observed = replace(told(make_running(), ranks, 0, 1), wishes=Wishes(generation=1))
+    observed = replace(told(make_running(), ranks, 0, 1), request=UserRequest(generation=1))
     assert observed.coordinator is not None
     silent = [
         pod.model_copy(update={"poll_age_seconds": 20.0}) if pod.pod == key(Role.ACTOR, 1) else pod

@@ -22,7 +22,7 @@ from rljob_operator.core import (
     RestartInfrastructure,
     SetDesired,
     Stop,
-    Wishes,
+    UserRequest,
     begin,
     decide,
 )
@@ -218,8 +218,8 @@ def test_an_engine_that_cannot_start_in_a_job_where_one_was_up_costs_its_pod(
 
 def test_an_engine_that_was_up_under_another_spec_says_nothing_of_this_one() -> None:
     observed = was_up(make_running())
-    observed = carried_out(observed, decide(replace(observed, wishes=Wishes(revision="r2")), NOW))
-    observed = settle(replace(observed, wishes=Wishes(revision="r2")), NOW)
+    observed = carried_out(observed, decide(replace(observed, request=UserRequest(revision="r2")), NOW))
+    observed = settle(replace(observed, request=UserRequest(revision="r2")), NOW)
     decision = decide(cannot_start(observed), NOW + 1)
     assert decision.events[-1].reason is Reason.ENGINE_CANNOT_START
     assert decision.status.phase is Phase.FAILED
@@ -227,10 +227,10 @@ def test_an_engine_that_was_up_under_another_spec_says_nothing_of_this_one() -> 
 
 def test_an_engine_of_the_epoch_before_says_nothing_of_a_spec_whose_order_its_pod_has_not_taken() -> None:
     observed = make_running()
-    status = decide(replace(observed, wishes=Wishes(revision="r2")), NOW).status
+    status = decide(replace(observed, request=UserRequest(revision="r2")), NOW).status
     old = with_engine(observed, EngineState.RUNNING).coordinator
     assert old is not None
-    observed = replace(observed, status=status, coordinator=old, wishes=Wishes(revision="r2"))
+    observed = replace(observed, status=status, coordinator=old, request=UserRequest(revision="r2"))
     observed = replace(observed, status=decide(with_coordinator(observed, epoch=status.restart.epoch), NOW).status)
     assert observed.status.restart.proven_revision is None
 
@@ -239,9 +239,9 @@ def test_a_run_that_is_started_again_has_shown_nothing_yet() -> None:
     """A local run has no revision: its user may have changed the job between two starts."""
     observed = was_up(make_running())
     assert begin(observed.status, REPLICAS, NOW)[0].restart.proven_revision is None
-    wishes = Wishes(revision="r1")
+    request = UserRequest(revision="r1")
     restart = observed.status.restart.model_copy(update={"proven_revision": "r1", "revision": "r1"})
-    resumed, _ = begin(observed.status.model_copy(update={"restart": restart}), REPLICAS, NOW, wishes)
+    resumed, _ = begin(observed.status.model_copy(update={"restart": restart}), REPLICAS, NOW, request)
     assert resumed.restart.proven_revision == "r1"
 
 

@@ -7,7 +7,7 @@ from rljob_api.names import Role
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_operator.core import PodEnding, PodState, begin
 from rljob_operator.core.conditions import is_true
-from rljob_operator.core.membership import levelled, pods, with_pods
+from rljob_operator.core.membership import pods, with_one_generation, with_pods
 from tests.unit.core.cluster import make_cluster
 from tests.unit.core.worlds import START
 
@@ -36,12 +36,12 @@ def actors(status: RLJobStatus) -> list[tuple[int, bool, float]]:
 
 def test_a_pod_that_begins_anew_takes_its_peers_along() -> None:
     now = START + 7
-    status = levelled(make_status([0, 0, 1, 3, 0, 0, 2]), now)
+    status = with_one_generation(make_status([0, 0, 1, 3, 0, 0, 2]), now)
     assert actors(status) == [(3, False, now), (3, True, START), (3, False, now)]
 
 
 def test_pods_that_work_for_themselves_keep_their_generations() -> None:
-    status = levelled(make_status([0, 4, 0, 0, 0, 2, 0]), START)
+    status = with_one_generation(make_status([0, 4, 0, 0, 0, 2, 0]), START)
     assert [pod.generation for _, pod in pods(status)] == [0, 4, 0, 0, 0, 2, 0]
 
 
@@ -53,8 +53,8 @@ def test_no_generation_falls_and_all_of_a_gang_have_its_highest(
     generations: list[int], draining: frozenset[int]
 ) -> None:
     before = make_status(generations, draining)
-    after = levelled(before, START + 1)
-    assert levelled(after, START + 2) == after, "once is enough"
+    after = with_one_generation(before, START + 1)
+    assert with_one_generation(after, START + 2) == after, "once is enough"
     of_gang = {generation for generation, _, _ in actors(after)}
     assert of_gang == {max(generation for generation, _, _ in actors(before))}
     for (key, old), (_, new) in zip(pods(before), pods(after), strict=True):

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from rljob_api.names import Role
 from rljob_api.spec.restart import absence_seconds
 from rljob_api.status import ConditionType, Phase
-from rljob_operator.core import Observed, PodState, Reason, Silence
+from rljob_operator.core import NoContact, Observed, PodState, Reason
 from rljob_operator.core.conditions import find, is_true
 from rljob_operator.core.decide import look_again_at
-from rljob_operator.core.derived_status import out_of_sight
+from rljob_operator.core.derived_status import with_lost_contact
 from rljob_operator.core.observed import ProcessFact
 from tests.unit.core.cluster import Cluster, make_cluster
 from tests.unit.core.worlds import make_policy
@@ -149,7 +149,7 @@ def test_an_operator_that_was_started_meanwhile_goes_on_from_what_was_told() -> 
 
 def test_a_suspended_job_has_no_coordinator_to_reach() -> None:
     world = make_cluster()
-    world.wish(suspend=True)
+    world.ask(suspend=True)
     for pod in world.pods:
         pod.silent = 0.1
     for _ in range(4):
@@ -161,8 +161,8 @@ def test_a_suspended_job_has_no_coordinator_to_reach() -> None:
 @pytest.mark.parametrize("since", [0.0, LIMIT + 1.0], ids=["a moment ago", "for longer than the limit"])
 def test_a_job_that_may_not_be_asked_is_not_called_well_for_ever(since: float) -> None:
     world = make_cluster()
-    silence = Silence(world.now - since, Reason.NAME_TAKEN, "its name may be taken", world.now - since)
-    said = out_of_sight(world.status, silence, LIMIT, world.now)
+    no_contact = NoContact(world.now - since, Reason.NAME_TAKEN, "its name may be taken", world.now - since)
+    said = with_lost_contact(world.status, no_contact, LIMIT, world.now)
     if not since:
         assert said == world.status
         return
@@ -180,8 +180,8 @@ def test_a_job_that_may_not_be_asked_is_not_called_well_for_ever(since: float) -
 def test_a_job_that_has_not_been_well_stays_what_it_is() -> None:
     world = Cluster(starts=PodState.PENDING, answers=False)
     world.settle()
-    silence = Silence(0.0, Reason.NAME_TAKEN, "its name may be taken", 0.0)
-    assert out_of_sight(world.status, silence, LIMIT, world.now) == world.status
+    no_contact = NoContact(0.0, Reason.NAME_TAKEN, "its name may be taken", 0.0)
+    assert with_lost_contact(world.status, no_contact, LIMIT, world.now) == world.status
 
 
 @example(cuts=[(1, 1), (1, 1), (1, 186), (9, 400)])
@@ -210,7 +210,7 @@ def test_it_is_looked_when_a_silence_is_told_and_when_it_counts() -> None:
     observed: Observed = world.observe()
     assert look_again_at(observed, world.status, world.now) == pytest.approx(world.now + 11)
     world.turn(12)
-    silence = world.observe().silence
-    assert isinstance(silence, Silence)
-    expected = silence.since + LIMIT
+    no_contact = world.observe().no_contact
+    assert isinstance(no_contact, NoContact)
+    expected = no_contact.since + LIMIT
     assert look_again_at(world.observe(), world.status, world.now) == pytest.approx(expected)

@@ -16,7 +16,7 @@ from tests.unit.core.worlds import actions_of, key, make_failure, make_policy, m
 def scale(world: Cluster, count: int) -> None:
     """kubectl scale."""
     world.replicas[Role.ROLLOUT] = count
-    world.wish()
+    world.ask()
 
 
 def names(count: int) -> list[str]:
@@ -121,7 +121,7 @@ def test_scaling_up_again_revives_a_replica_that_drains() -> None:
 def test_during_a_restart_nobody_begins_to_drain_and_its_last_decision_begins_it() -> None:
     world = make_cluster()
     world.pod(Role.ACTOR).deaf = True
-    world.wish(request=RestartRequestSpec(id="a"))
+    world.ask(restart_request=RestartRequestSpec(id="a"))
     world.turn()
     scale(world, 1)
     assert not world.turn().status.roles[0].pods[1].draining
@@ -162,7 +162,7 @@ def test_replicas_that_find_no_place_go_again_although_the_job_never_became_read
 def test_an_update_of_the_spec_brings_more_replicas_with_it() -> None:
     world = make_cluster()
     world.replicas[Role.ROLLOUT] = 3
-    world.wish(revision="r2")
+    world.ask(revision="r2")
     world.turn()
     assert world.roster(Role.ROLLOUT) == names(3)
     assert world.settle().status.phase is Phase.RUNNING

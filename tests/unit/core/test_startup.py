@@ -4,18 +4,18 @@ import pytest
 
 from rljob_api.names import Role
 from rljob_api.status import Phase
-from rljob_operator.core import PodEnding, PodState, ProcessFact, Reason, Stop, Wishes
+from rljob_operator.core import PodEnding, PodState, ProcessFact, Reason, Stop, UserRequest
 from tests.unit.core.cluster import Cluster, make_cluster
 from tests.unit.core.worlds import make_policy
 
 LIMIT = 60
-WISHES = Wishes(revision="r1", generation=1, startup_deadline_seconds=LIMIT)
+REQUEST = UserRequest(revision="r1", generation=1, startup_deadline_seconds=LIMIT)
 NO_GPU = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 
 
 def pending(**fields: object) -> Cluster:
     """A job of which no pod can be placed."""
-    world = Cluster(starts=PodState.PENDING, **{"wishes": WISHES, **fields})  # type: ignore[arg-type]
+    world = Cluster(starts=PodState.PENDING, **{"request": REQUEST, **fields})  # type: ignore[arg-type]
     world.turn()
     for pod in world.pods:
         pod.reason, pod.words = "Unschedulable", NO_GPU
@@ -23,7 +23,7 @@ def pending(**fields: object) -> Cluster:
 
 
 def well(**fields: object) -> Cluster:
-    return make_cluster(wishes=WISHES, **fields)
+    return make_cluster(request=REQUEST, **fields)
 
 
 def place(world: Cluster) -> None:
@@ -49,7 +49,7 @@ def test_a_job_that_is_not_ready_in_time_fails_names_what_it_waits_for_and_scale
 
 
 def test_without_a_deadline_it_waits_for_ever() -> None:
-    world = pending(wishes=Wishes(revision="r1", generation=1))
+    world = pending(request=UserRequest(revision="r1", generation=1))
     for _ in range(10):
         world.turn(100_000)
     assert world.failure() is None
@@ -58,12 +58,12 @@ def test_without_a_deadline_it_waits_for_ever() -> None:
 def test_suspended_time_does_not_count_and_a_resumed_job_has_its_time_anew() -> None:
     world = pending()
     world.turn(LIMIT - 10)
-    world.wish(suspend=True)
+    world.ask(suspend=True)
     world.turn(1)
     for _ in range(3):
         world.turn(1000)
     assert world.status.phase is Phase.SUSPENDED
-    world.wish(suspend=False)
+    world.ask(suspend=False)
     world.turn(1)
     world.turn(LIMIT - 5)
     assert world.failure() is None

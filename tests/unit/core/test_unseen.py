@@ -62,7 +62,7 @@ def test_while_a_job_drains_nothing_is_replaced_and_nothing_is_told_of_it() -> N
     world = make_cluster()
     placed = placed_on_a_lost_node(world, Role.REFERENCE)
     world.pod(Role.ACTOR).deaf = True  # it has not saved yet
-    world.wish(suspend=True)
+    world.ask(suspend=True)
     world.turn()
     world.stops = False
     world.end(placed, PodEnding.NODE_LOST)

@@ -8,14 +8,14 @@ import pytest
 from rljob_api.names import Role
 from rljob_api.status import ConditionType
 from rljob_api.wire.observation import ServerState
-from rljob_operator.core import Observed, PodState, ProcessFact, Wishes, decide
-from rljob_operator.core.observed import Obstacle
+from rljob_operator.core import Observed, PodState, ProcessFact, UserRequest, decide
+from rljob_operator.core.observed import Blocker
 from rljob_operator.core.readiness import waited_for
 from tests.unit.core.cluster import Cluster, make_cluster
 from tests.unit.core.worlds import make_coordinator
 
-QUOTA = Obstacle("FailedCreate", "exceeded quota")
-DENIED = Obstacle("ObjectRefused", "Deployment job-actor was refused: denied")
+QUOTA = Blocker("FailedCreate", "exceeded quota")
+DENIED = Blocker("ObjectRefused", "Deployment job-actor was refused: denied")
 param = pytest.param
 
 
@@ -73,7 +73,7 @@ ROWS: list[Any] = [
         id="the same of two is said once",
     ),
     param(
-        lambda: replace(starting().observe(), obstacles=(DENIED,)),
+        lambda: replace(starting().observe(), blockers=(DENIED,)),
         "ObjectRefused",
         f"{NOT_OPEN}; {DENIED.sentence}",
         id="an object is refused",
@@ -91,7 +91,7 @@ ROWS: list[Any] = [
         id="what is missing comes before who waits to be beside it",
     ),
     param(
-        lambda: replace(starting().observe(), wishes=Wishes(revision="r1", generation=1, outdated=True)),
+        lambda: replace(starting().observe(), request=UserRequest(revision="r1", generation=1, outdated=True)),
         "PodsLeaving",
         f"{NOT_OPEN}: pods of an older template are still there",
         id="pods that have to go first",
@@ -108,7 +108,7 @@ ROWS: list[Any] = [
 @pytest.mark.parametrize(("make", "reason", "sentence"), ROWS)
 def test_a_wait(make: Any, reason: str, sentence: str) -> None:
     observed = make()
-    assert waited_for(observed, observed.status, 2_000_000.0) == Obstacle(reason, sentence)
+    assert waited_for(observed, observed.status, 2_000_000.0) == Blocker(reason, sentence)
 
 
 def test_a_back_off_is_named_as_long_as_it_lasts() -> None:
@@ -124,7 +124,7 @@ def test_a_back_off_is_named_as_long_as_it_lasts() -> None:
 
 def test_what_is_refused_to_a_job_that_runs_does_not_take_its_readiness_away() -> None:
     world = make_cluster()
-    observed = replace(world.observe(), obstacles=(DENIED,))
+    observed = replace(world.observe(), blockers=(DENIED,))
     status = decide(observed, world.now + 1).status
     ready = next(each for each in status.conditions if each.type == ConditionType.READY)
     assert (ready.status, ready.reason) == ("True", "Ready")

@@ -154,14 +154,14 @@ def make_coordinator(status: RLJobStatus, pods: Sequence[PodObservation], **fiel
     return CoordinatorStatus(**{**defaults, **fields})
 
 
-def life_of(pod: PodKey) -> str:
+def first_incarnation_of(pod: PodKey) -> str:
     """The first life of a pod."""
     return f"uid-{pod}/0"
 
 
 def make_fact(pod: PodKey, **fields: Any) -> PodFact:
     """A running pod."""
-    fact = PodFact(pod, life_of(pod), PodState.RUNNING, START, launcher_pid=7)
+    fact = PodFact(pod, first_incarnation_of(pod), PodState.RUNNING, START, launcher_pid=7)
     return replace(fact, **fields)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from rljob_api.names import Role
 from rljob_api.status import ProcessStatus, RLJobStatus
-from rljob_operator.core.observed import Obstacle
+from rljob_operator.core.observed import Blocker
 from rljob_operator.kube.apply import ApplyOutcome, Refusal
 from rljob_operator.kube.blockers import (
     REFUSAL_PATIENCE_SECONDS,
@@ -74,11 +74,11 @@ def test_whose_events_are_asked_for(pods: list[PodView], objects: Any, expected:
     assert suspects(pods, objects) == expected
 
 
-MOUNT, PROVISION = Obstacle("FailedMount", "no such secret"), Obstacle("ProvisioningFailed", "no such class")
+MOUNT, PROVISION = Blocker("FailedMount", "no such secret"), Blocker("ProvisioningFailed", "no such class")
 
 
 UNTRIED = view_pod(make_pod(phase="Pending", node=""))
-NO_SCHEDULER = Obstacle(
+NO_SCHEDULER = Blocker(
     "NoScheduler",
     "no scheduler named mine has looked at it. Run one in this cluster, or give the name of one that runs"
     " (scheduling.schedulerName, or schedulerName in a template)",
@@ -96,7 +96,7 @@ TRIED = view_pod(make_pod(phase="Pending", node="", conditions={"PodScheduled": 
         param(replace(UNTRIED, deleting=True), 1000.0, None, id="it is being deleted"),
     ],
 )
-def test_a_pod_that_no_scheduler_looks_at(pod: PodView, seconds: float, expected: Obstacle | None) -> None:
+def test_a_pod_that_no_scheduler_looks_at(pod: PodView, seconds: float, expected: Blocker | None) -> None:
     assert pod_blocker(pod, BlockerReports(), pod.created_at + seconds) == expected
 
 
@@ -109,7 +109,7 @@ def test_a_pod_that_no_scheduler_looks_at(pod: PodView, seconds: float, expected
         param(
             UNBOUND,
             {OF_CLAIM: PROVISION},
-            Obstacle(
+            Blocker(
                 "ProvisioningFailed",
                 "unbound PersistentVolumeClaims; PersistentVolumeClaim job-checkpoints: no such class",
             ),
@@ -117,7 +117,7 @@ def test_a_pod_that_no_scheduler_looks_at(pod: PodView, seconds: float, expected
         ),
     ],
 )
-def test_what_is_said_of_a_pod(pod: PodView, events: Any, expected: Obstacle | None) -> None:
+def test_what_is_said_of_a_pod(pod: PodView, events: Any, expected: Blocker | None) -> None:
     assert pod_blocker(pod, BlockerReports({}, events), pod.created_at) == expected
 
 
@@ -137,7 +137,7 @@ def deployment(kind: str, status: str, reason: str) -> OwnedView:
     ],
 )
 def test_a_deployment_says_why_its_pods_are_not_made(view: OwnedView, is_refused: bool) -> None:
-    expected = {Role.ACTOR_FWD: Obstacle("FailedCreate", QUOTA)} if is_refused else {}
+    expected = {Role.ACTOR_FWD: Blocker("FailedCreate", QUOTA)} if is_refused else {}
     assert unmade_roles(KEY, there(view)) == expected
 
 
@@ -151,12 +151,12 @@ GOING = replace(view_pod(make_pod(running(), component="storage", name="job-stor
         param(
             "storage-0",
             [],
-            BlockerReports({}, {OF_STORAGE: Obstacle("FailedCreate", QUOTA)}),
+            BlockerReports({}, {OF_STORAGE: Blocker("FailedCreate", QUOTA)}),
             QUOTA,
             id="its set's event",
         ),
         param(
-            "control", [], BlockerReports({}, {OF_STORAGE: Obstacle("FailedCreate", QUOTA)}), None, id="of another set"
+            "control", [], BlockerReports({}, {OF_STORAGE: Blocker("FailedCreate", QUOTA)}), None, id="of another set"
         ),
         param(
             "coordinator",
@@ -182,7 +182,7 @@ def test_why_a_process_has_no_pod(name: str, pods: list[PodView], heard: Blocker
 
 def test_a_process_without_a_pod_is_named_at_once_where_somebody_says_why_and_else_after_a_while() -> None:
     status = RLJobStatus(infrastructure=[ProcessStatus(name="control", restarts=3)])
-    names, told = list(process_names(1)), {"storage-0": Obstacle("FailedCreate", QUOTA)}
+    names, told = list(process_names(1)), {"storage-0": Blocker("FailedCreate", QUOTA)}
     ends, now = Ends(lambda: 100.0), 100.0
     assert names == ["coordinator", "control", "storage-0"]
 

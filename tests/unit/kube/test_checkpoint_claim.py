@@ -9,7 +9,7 @@ import pytest
 from rljob_api.spec import RLJob
 from rljob_api.status import Condition, RestartStatus, RLJobStatus, TrainingStatus
 from rljob_operator.build import Found, Manifest, Owner, Platform, manifests
-from rljob_operator.core import Kept, VolumeFact
+from rljob_operator.core import RetainedRun, VolumeFact
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.cache import Cache
 from rljob_operator.kube.checkpoint_claim import RETRY_SECONDS, CheckpointClaim, as_large_as_it_is, found, kept
@@ -211,13 +211,13 @@ def test_nothing_is_noted(uid: str, told: RLJobStatus) -> None:
 @pytest.mark.parametrize(
     ("recorded", "expected"),
     [
-        pytest.param("240 240-e2-a", Kept(NAME, 240, "240-e2-a"), id="a job that ended"),
-        pytest.param("", Kept(NAME), id="a job that was deleted while it ran"),
-        pytest.param("240", Kept(NAME, 240), id="without its folder"),
-        pytest.param("somebody's words", Kept(NAME), id="what somebody wrote"),
+        pytest.param("240 240-e2-a", RetainedRun(NAME, 240, "240-e2-a"), id="a job that ended"),
+        pytest.param("", RetainedRun(NAME), id="a job that was deleted while it ran"),
+        pytest.param("240", RetainedRun(NAME, 240), id="without its folder"),
+        pytest.param("somebody's words", RetainedRun(NAME), id="what somebody wrote"),
     ],
 )
-def test_what_is_kept_for_a_job(recorded: str, expected: Kept) -> None:
+def test_what_is_kept_for_a_job(recorded: str, expected: RetainedRun) -> None:
     made = wanted(quickstart())
     server = Server(claim_of(made))
     server.raw["metadata"]["annotations"] |= {"rljob.dev/recorded": recorded}

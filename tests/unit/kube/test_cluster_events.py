@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from rljob_operator.core.observed import Obstacle
+from rljob_operator.core.observed import Blocker
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.blockers import (
     ASK_AGAIN_SECONDS,
@@ -36,7 +36,7 @@ def event(minute: int, reason: str, kind: str = "Warning", uid: str = "u1", **mo
     }
 
 
-MOUNTED = Obstacle("FailedMount", "FailedMount of 1")
+MOUNTED = Blocker("FailedMount", "FailedMount of 1")
 MOUNT, PULLING = event(1, "FailedMount"), event(2, "Pulling", "Normal")
 AGAIN = event(0, "FailedMount", lastTimestamp=None, series={"lastObservedTime": "2026-11-21T12:03:00.5Z"})
 
@@ -47,18 +47,18 @@ AGAIN = event(0, "FailedMount", lastTimestamp=None, series={"lastObservedTime": 
         pytest.param([], None, id="nothing is said"),
         pytest.param([MOUNT], MOUNTED, id="a warning, on one line"),
         pytest.param([MOUNT, PULLING], None, id="it was cured since"),
-        pytest.param([PULLING, AGAIN], Obstacle("FailedMount", "FailedMount of 0"), id="it was told again since"),
+        pytest.param([PULLING, AGAIN], Blocker("FailedMount", "FailedMount of 0"), id="it was told again since"),
         pytest.param([event(4, "FailedMount", uid="u0"), PULLING], None, id="that was another pod of this name"),
         pytest.param([MOUNT, event(5, "FailedScheduling")], MOUNTED, id="a condition has it"),
         pytest.param([event(3, "Scheduled", "Normal"), MOUNT], MOUNTED, id="no cure"),
         pytest.param(
             [event(1, "SuccessfulCreate", "Normal"), event(1, "FailedCreate")],
-            Obstacle("FailedCreate", "FailedCreate of 1"),
+            Blocker("FailedCreate", "FailedCreate of 1"),
             id="of the same second the warning counts",
         ),
     ],
 )
-def test_the_last_word(events: list[dict[str, Any]], expected: Obstacle | None) -> None:
+def test_the_last_word(events: list[dict[str, Any]], expected: Blocker | None) -> None:
     assert last_trouble(events, "u1") == expected
 
 
@@ -69,7 +69,7 @@ class Scene:
         self.api, self.now = ApiOfAnswers({EVENTS.path("ns"): answer}, on_ask), 100.0
         self.events = ClusterEvents(cast(Api, self.api), KEY, lambda: self.now)
 
-    def after(self, seconds: float, *suspects: Suspect) -> dict[Suspect, Obstacle]:
+    def after(self, seconds: float, *suspects: Suspect) -> dict[Suspect, Blocker]:
         self.now += seconds
         return dict(asyncio.run(self.events.about(suspects)))
 

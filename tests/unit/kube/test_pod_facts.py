@@ -258,8 +258,8 @@ PREEMPTED = {"DisruptionTarget": ("True", "PreemptionByScheduler", "by another")
     ],
 )
 def test_how_long_a_pod_that_is_taken_away_may_still_run(raw: dict[str, Any], seconds: float | None) -> None:
-    leaves_by = fact_of(KEY, view_pod(raw), "").leaves_by
-    assert leaves_by is None if seconds is None else leaves_by == pytest.approx(NOW_SECONDS + seconds)
+    terminates_by = fact_of(KEY, view_pod(raw), "").terminates_by
+    assert terminates_by is None if seconds is None else terminates_by == pytest.approx(NOW_SECONDS + seconds)
 
 
 @pytest.mark.parametrize(

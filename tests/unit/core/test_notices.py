@@ -13,7 +13,7 @@ from rljob_api.status import RestartStatus, RLJobStatus
 from rljob_api.wire.observation import CoordinatorEvent, EventKind
 from rljob_operator.coordinator_client.link import CoordinatorRefused, CoordinatorUnreachable
 from rljob_operator.core import PodEnding, Reason
-from rljob_operator.core.notices import RETOLD_SECONDS, TOLD, end_of, retold, told
+from rljob_operator.core.notices import REPLAY_SECONDS, REPORTED, end_of, replayed_decisions, reported
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.errors import refusal
 from rljob_operator.kube.events import Events, record_of
@@ -54,8 +54,8 @@ def table(heading: str) -> set[str]:
 
 
 def test_every_kind_of_the_coordinator_is_told_or_decided_on_or_progress() -> None:
-    assert set(EventKind) == set(TOLD) | DECIDED | PROGRESS
-    assert not set(TOLD) & (DECIDED | PROGRESS)
+    assert set(EventKind) == set(REPORTED) | DECIDED | PROGRESS
+    assert not set(REPORTED) & (DECIDED | PROGRESS)
 
 
 def test_every_reason_is_in_the_docs_and_the_table_of_events_names_no_other() -> None:
@@ -103,13 +103,13 @@ JOB = {"metadata": {"uid": "u1", "name": "job"}}
 KEY = JobKey("ns", "job")
 
 
-@pytest.mark.parametrize("kind", sorted(TOLD))
+@pytest.mark.parametrize("kind", sorted(REPORTED))
 def test_both_sinks_tell_what_the_coordinator_tells(kind: str) -> None:
     now = time.time()
     folder, server = Heard(), Server()
     journal = Journal(cast(Any, folder), cast(Any, folder), RLJobStatus())
     journal.record(event(kind, now + 1))
-    ours = told(event(kind, now + 1), RLJobStatus())
+    ours = reported(event(kind, now + 1), RLJobStatus())
     assert ours is not None
     asyncio.run(Events(cast(Api, server), "o").emit(KEY, JOB, record_of(ours), ours.once))
 
@@ -122,7 +122,7 @@ def test_both_sinks_tell_what_the_coordinator_tells(kind: str) -> None:
 def test_what_an_operator_told_the_next_one_does_not_tell_again() -> None:
     server = Server()
     for number in (7, 7, 8):
-        ours = told(event(EventKind.UNIT_LOST, 1.0, number), RLJobStatus())
+        ours = reported(event(EventKind.UNIT_LOST, 1.0, number), RLJobStatus())
         assert ours is not None
         asyncio.run(Events(cast(Api, server), "o").emit(KEY, JOB, record_of(ours), ours.once))
     assert len(server.events) == 2
@@ -137,15 +137,15 @@ def test_a_restart_and_an_end_are_told_again_under_the_same_name_as_long_as_they
     world = make_cluster()
     world.end(world.pod(Role.ACTOR), PodEnding.EVICTED)
     (first,) = (each for each in world.turn().events if each.scope is Scope.GLOBAL)
-    (again,) = retold(world.status, world.now + 1)
+    (again,) = replayed_decisions(world.status, world.now + 1)
     assert (again.reason, again.scope, again.once) == (first.reason, first.scope, first.once)
     assert again.once
-    assert retold(world.status, world.now + RETOLD_SECONDS) == ()
+    assert replayed_decisions(world.status, world.now + REPLAY_SECONDS) == ()
 
     world.settle()
     world.recorded = 100
-    (first,) = world.turn(RETOLD_SECONDS).events
-    (again,) = retold(world.status, world.now + 1)
+    (first,) = world.turn(REPLAY_SECONDS).events
+    (again,) = replayed_decisions(world.status, world.now + 1)
     assert (again.reason, again.message, again.once) == (Reason.SUCCEEDED, first.message, first.once)
     assert first.once == end_of(world.status)
 
@@ -161,4 +161,4 @@ def test_a_restart_and_an_end_are_told_again_under_the_same_name_as_long_as_they
 def test_an_empty_storage_unit_is_no_alarm_of_a_resume(epoch: int, scope: Scope | None, is_told: bool) -> None:
     status = RLJobStatus(restart=RestartStatus(epoch=Epoch(4), scope=scope))
     lost = event(EventKind.UNIT_LOST, 1.0).model_copy(update={"epoch": Epoch(epoch)})
-    assert (told(lost, status) is not None) == is_told
+    assert (reported(lost, status) is not None) == is_told

@@ -6,7 +6,7 @@ import pytest
 
 from rljob_api.status import ConditionType, Phase
 from rljob_api.wire.observation import ServerState
-from rljob_operator.core import DeleteJob, Kept, RaiseEpoch, Reason, SetDesired, Stop, Wishes, decide
+from rljob_operator.core import DeleteJob, RaiseEpoch, Reason, RetainedRun, SetDesired, Stop, UserRequest, decide
 from rljob_operator.core.conditions import find, is_true
 from tests.unit.core.cluster import Cluster
 from tests.unit.core.worlds import actions_of
@@ -15,7 +15,7 @@ CLAIM = "job-checkpoints"
 
 
 def test_a_job_begins_above_every_epoch_that_its_checkpoints_were_trained_in() -> None:
-    world = Cluster(earlier_epoch=3, kept=Kept(CLAIM, recorded=7))
+    world = Cluster(earlier_epoch=3, retained=RetainedRun(CLAIM, recorded=7))
     decision = world.turn()
     assert [event.reason for event in decision.events] == [Reason.ACCEPTED, Reason.STARTED, Reason.RESUMED]
     assert decision.events[-1].message == (
@@ -64,7 +64,7 @@ def test_a_lost_control_state_of_a_running_job_is_no_earlier_job() -> None:
 
 
 def test_a_job_that_an_earlier_one_has_done_succeeds_and_starts_nothing() -> None:
-    world = Cluster(kept=Kept(CLAIM, recorded=100, folder="100-e2-aaaaaaaaaaaa"), answers=False)
+    world = Cluster(retained=RetainedRun(CLAIM, recorded=100, folder="100-e2-aaaaaaaaaaaa"), answers=False)
     decision = world.turn()
     assert [event.reason for event in decision.events] == [Reason.ACCEPTED, Reason.SUCCEEDED]
     assert (
@@ -82,26 +82,28 @@ def test_a_job_that_an_earlier_one_has_done_succeeds_and_starts_nothing() -> Non
 
 
 def test_its_time_to_live_counts_from_there() -> None:
-    wishes = Wishes(revision="r1", generation=1, ttl_seconds_after_finished=60)
-    world = Cluster(kept=Kept(CLAIM, recorded=100), answers=False, wishes=wishes)
+    request = UserRequest(revision="r1", generation=1, ttl_seconds_after_finished=60)
+    world = Cluster(retained=RetainedRun(CLAIM, recorded=100), answers=False, request=request)
     assert world.turn().look_again_at == world.now + 60
     assert actions_of(world.turn(61), DeleteJob)
 
 
 @pytest.mark.parametrize(
-    "kept", [None, Kept(CLAIM), Kept(CLAIM, recorded=99)], ids=["none", "ended without a record", "one rollout less"]
+    "retained",
+    [None, RetainedRun(CLAIM), RetainedRun(CLAIM, recorded=99)],
+    ids=["none", "ended without a record", "one rollout less"],
 )
-def test_a_job_with_something_left_to_train_begins(kept: Kept | None) -> None:
-    world = Cluster(kept=kept)
+def test_a_job_with_something_left_to_train_begins(retained: RetainedRun | None) -> None:
+    world = Cluster(retained=retained)
     assert actions_of(world.turn(), SetDesired)
     assert world.settle().status.phase is Phase.RUNNING
 
 
 def test_a_job_that_is_made_suspended_waits_first() -> None:
-    world = Cluster(kept=Kept(CLAIM, recorded=100), answers=False)
-    world.wish(suspend=True)
+    world = Cluster(retained=RetainedRun(CLAIM, recorded=100), answers=False)
+    world.ask(suspend=True)
     assert world.turn().status.phase is Phase.SUSPENDED
-    world.wish(suspend=False)
+    world.ask(suspend=False)
     status = world.turn().status
     assert status.phase is Phase.SUCCEEDED
     suspended = find(status, ConditionType.SUSPENDED)

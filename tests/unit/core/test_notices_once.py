@@ -13,8 +13,8 @@ def test_the_cause_of_a_restart_is_told_once_while_the_coordinator_refuses_what_
     world.failures = [make_failure(world.status, key(Role.REFERENCE), incarnation=None)]
     world.refuses = True
 
-    told = [event.reason for _ in range(5) for event in world.turn(0.2).events]
-    assert told == [Reason.RANK_EXITED]
+    reported = [event.reason for _ in range(5) for event in world.turn(0.2).events]
+    assert reported == [Reason.RANK_EXITED]
     world.refuses = False
     assert world.settle().status.phase is Phase.RUNNING
     assert [row.failures for row in world.status.roles if row.name is Role.REFERENCE] == [1]
@@ -22,7 +22,7 @@ def test_the_cause_of_a_restart_is_told_once_while_the_coordinator_refuses_what_
 
 def test_a_pod_that_takes_the_place_of_one_that_did_not_begin_its_orders_is_given_two_tries_as_well() -> None:
     world = make_cluster(replicas={**REPLICAS, Role.ROLLOUT: 1})
-    world.wish(request=RestartRequestSpec(id="a"))
+    world.ask(restart_request=RestartRequestSpec(id="a"))
     tries: list[str] = []
 
     while len(tries) < 4:

@@ -35,7 +35,7 @@ def test_the_actor_saves_before_the_next_epoch_is_opened(role: Role, ending: Pod
     assert cluster.status.restart.counted_towards_max == 0
     for pod in cluster.pods:
         pod.deaf = False
-        if pod.leaves_by is not None:  # its launcher was told by a signal, and has left
+        if pod.terminates_by is not None:  # its launcher was told by a signal, and has left
             pod.order = None
     cluster.settle()
     assert cluster.epoch == 2
@@ -102,7 +102,7 @@ def test_a_rollout_that_restarts_in_place_hands_back_what_it_has_and_the_others_
     cluster.end(spot, PodEnding.PREEMPTED, grace=GRACE)
     assert cluster.turn().events == ()
     assert cluster.pod(Role.ROLLOUT) is spot
-    spot.leaves_by = None  # it has ended
+    spot.terminates_by = None  # it has ended
     (event,) = (event for event in cluster.turn().events if event.scope is not None)
     assert event.scope is Scope.IN_PLACE
     cluster.settle()
