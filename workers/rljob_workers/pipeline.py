@@ -87,7 +87,7 @@ def actor_train(spec: RLJobSpec) -> Task:
     """The actor's task. It waits for nothing that it does not read.
 
     Without actor_fwd it makes its own log-probs (`training.loop.Proximal`). The reference's are read by the KL term:
-    where its coefficient is 0 a reference goes on serving rows as it comes to them, and nobody waits for it.
+    where its coefficient is 0 a reference goes on serving rows as it comes to them, and no task waits for it.
     """
     unread = set() if spec.algorithm.kl.coefficient > 0 else {REF_LOG_PROBS}
     needs = tuple(field for field in fields_of(spec) if field not in unread)

@@ -39,7 +39,7 @@ class RewardRefused(RewardError):
     """The user's function cannot work."""
 
 
-def place_of(error: BaseException) -> str:
+def user_place(error: BaseException) -> str:
     """File and line in the user's code that raised, as ` (FILE, line N)`; empty where there is none.
 
     Of its frames the innermost that is no library's.
@@ -51,7 +51,7 @@ def place_of(error: BaseException) -> str:
     return f" ({found[-1][0]}, line {found[-1][1]})" if found else ""
 
 
-def traceback_of(error: BaseException) -> str:
+def user_traceback(error: BaseException) -> str:
     """The traceback of what a user's code raised, from where our code called it."""
     first = next(_users(error), None)
     return "".join(traceback.format_exception(type(error), error, first)).rstrip()

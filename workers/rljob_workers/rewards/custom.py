@@ -23,8 +23,8 @@ from rljob_workers.rewards.base import (
     RewardMissing,
     RewardRefused,
     RewardTimeout,
-    place_of,
-    traceback_of,
+    user_place,
+    user_traceback,
 )
 from rljob_workers.rewards.runners import Call, Clock, LoopRunner, Runner, ThreadRunner
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rljob_api.spec.rollout import RewardFunctionSpec
 
 
-_SPEC_FIELD = "rollout.reward.custom"
+_FIELD = "rollout.reward.custom"
 
 
 def load_function(spec: RewardFunctionSpec) -> RewardFunction:
@@ -75,10 +75,10 @@ def _load_module(name: str, spec: RewardFunctionSpec) -> ModuleType:
         raise ValueError(f"{_FIELD}.function: module {name} needs {error.name}, which is not installed.") from error
     except Exception as error:  # a user's module may raise anything while it is imported
         failed = ValueError(
-            f"{_FIELD}.function: module {name} failed while it was imported{place_of(error)}: {type(error).__name__}:"
+            f"{_FIELD}.function: module {name} failed while it was imported{user_place(error)}: {type(error).__name__}:"
             f" {error}"
         )
-        failed.add_note(traceback_of(error))
+        failed.add_note(user_traceback(error))
         raise failed from error
 
 
@@ -118,9 +118,6 @@ def _takes_one_argument(function: object) -> bool:
     except ValueError:  # some built-in functions have no signature to look at
         return True
     return True
-
-
-_FIELD = "rollout.reward.custom"
 
 
 MAX_HANGING = 1000
@@ -176,7 +173,7 @@ class CustomReward(Reward):
             kind = RewardRefused if type(error) is ValueError else RewardFailed
             raise kind(
                 f"{_FIELD}.function: {self._name} raised {type(error).__name__} on {_prompt(call.group)}"
-                f"{place_of(error)}: {error}"
+                f"{user_place(error)}: {error}"
             ) from error
         return call.future.result()
 

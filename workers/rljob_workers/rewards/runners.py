@@ -1,7 +1,7 @@
 """Where a user's reward function runs: beside the caller, so that groups overlap and one that hangs is noticed.
 
-For `custom` only; several threads may use one runner. A runner never judges results or time; it says when a call began.
-Its threads do not keep the process alive, since a function that hangs cannot be ended.
+For `custom` only; several threads may use one runner. A runner judges neither results nor time; it notes when a
+call began. Its threads do not keep the process alive, since a function that hangs cannot be ended.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Call:
         self.began: float | None = None
         """By the runner's clock; None while it waits its turn."""
         self.dropped = False
-        """Nobody waits for it any more."""
+        """Its caller has given it up."""
 
 
 class Runner(ABC):
@@ -44,7 +44,7 @@ class Runner(ABC):
 
     @abstractmethod
     def drop(self, calls: Sequence[Call]) -> None:
-        """Nobody waits for these any more: those that have not begun never do. Calls of others go on."""
+        """Gives these calls up: those that have not begun never do. Calls of others go on."""
 
     @abstractmethod
     def renew(self) -> None:
@@ -53,7 +53,7 @@ class Runner(ABC):
     @property
     @abstractmethod
     def num_hanging(self) -> int:
-        """Threads that calls which nobody waits for any more still keep."""
+        """Threads that calls which were given up still occupy."""
 
     @abstractmethod
     def close(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from rljob_api.spec.rollout import FailedReward, RewardSpec
-from rljob_workers.rewards.base import Answer, Reward, RewardError, RewardRefused, Score, place_of, traceback_of
+from rljob_workers.rewards.base import Answer, Reward, RewardError, RewardRefused, Score, user_place, user_traceback
 
 AT_LEAST = 256
 """Samples of a window: in a small one a single group would be too many."""
@@ -157,12 +157,12 @@ class Scoring:
         cause = failed.__cause__
         if cause is None:
             return
-        place = f"{type(cause).__name__}{place_of(cause)}"
+        place = f"{type(cause).__name__}{user_place(cause)}"
         with self._lock:
             if place in self._logged or len(self._logged) >= _LOGGED_PLACES:
                 return
             self._logged.add(place)
-        _LOG.warning("the reward's function raised:\n%s", traceback_of(cause))
+        _LOG.warning("the reward's function raised:\n%s", user_traceback(cause))
 
     def _sentence(self) -> str:
         share = self._share
@@ -177,7 +177,7 @@ def _final(sentence: str, error: RewardError) -> ValueError:
     """Ends the job; what a user's function raised goes with it into the log of the process."""
     final = ValueError(sentence)
     if error.__cause__ is not None:
-        final.add_note(traceback_of(error.__cause__))
+        final.add_note(user_traceback(error.__cause__))
     return final
 
 

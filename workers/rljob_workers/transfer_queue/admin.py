@@ -50,7 +50,7 @@ class QueueAdminTiming:
 
 @dataclass(frozen=True, slots=True)
 class InWork:
-    """What a life says that it works on."""
+    """What an incarnation reports that it works on."""
 
     incarnation: str
     tickets: Sequence[int]
@@ -174,14 +174,14 @@ class QueueAdmin:
         self._calls.change("suspect", incarnation, waiting=f"incarnation {incarnation} died")
 
     def take_back(self, incarnation: str) -> int:
-        """Tickets of a life that goes on come back, as many as it says; what the life makes of them is refused."""
+        """Tickets of a life that goes on come back; returns how many. What the life makes of them is refused."""
         [returned] = self._calls.change(
             "take_back", incarnation, waiting=f"tickets of incarnation {incarnation} come back"
         )
         return int(returned)
 
     def set_aside(self) -> list[SetAside]:
-        """Prompts that were set aside, oldest first, until `forget_set_aside`: what is not told yet is not lost."""
+        """Prompts that were set aside, oldest first, until `forget_set_aside`: none is lost before it is reported."""
         listed = self._calls.read("aside", waiting="the coordinator looks for poison prompts")
         return [
             SetAside(prompt, RolloutId(rollout_id), group, attempt, kills, bool(exhausted))
@@ -189,7 +189,7 @@ class QueueAdmin:
         ]
 
     def forget_set_aside(self, count: int) -> None:
-        """The first `count` prompts of `set_aside` were told, durably."""
+        """The first `count` prompts of `set_aside` were reported, durably."""
         self._calls.change("forget_aside", count, waiting="the coordinator has told of poison prompts")
 
     def beats(self, beats: Iterable[InWork]) -> None:

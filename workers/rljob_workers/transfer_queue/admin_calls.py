@@ -76,7 +76,7 @@ class AdminCalls:
             return reply[1:]
 
     def take_over(self, seen_seq: int, lease_milliseconds: int) -> ServerState:
-        """Becomes the queue admin; opens the server unless it lost a tail that somebody has seen.
+        """Becomes the queue admin; opens the server unless it lost a tail that some rank has seen.
 
         Raises Fenced where a later queue admin did so since.
         """
@@ -93,7 +93,7 @@ class AdminCalls:
                 deadline=self.deadline(),
                 waiting="the coordinator opens the control Redis",
             )
-            # From here on it counts what this server says: a tail that was lost is lost.
+            # From here on only the seq of this server counts: a tail that was lost is lost.
             self._seen_seq = reply[0]
             state, self._term = ServerState(reply[1].decode()), reply[2]
             self.lost = state is ServerState.LOST

@@ -62,7 +62,7 @@ class BufferPool:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of buffers that nobody uses."""
+        """Bytes of free buffers."""
         self._take_back()
         return self._free_bytes
 

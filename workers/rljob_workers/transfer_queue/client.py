@@ -215,7 +215,7 @@ class TransferQueueClient:
     def put_groups(self, groups: Sequence[GroupRows]) -> list[bool]:
         """Makes whole groups part of the queue, all in one commit.
 
-        False where the ticket was lost, or the group's weights died or are too old: it is generated again by somebody.
+        False where the ticket was lost, or the group's weights died or are too old: it is generated again.
         """
         for group in groups:
             check_group(group, self._shape)

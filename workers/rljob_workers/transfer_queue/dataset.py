@@ -1,6 +1,6 @@
 """A rollout as PyTorch data: slices that arrive while it is still being generated, kept for further passes.
 
-For trainers; a thin layer over `claim_training` that never commits: what is consumed is the optimizer step's word.
+For trainers; a thin layer over `claim_training` that never commits: the commit after an optimizer step consumes rows.
 """
 
 from __future__ import annotations

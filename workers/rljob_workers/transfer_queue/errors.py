@@ -2,7 +2,7 @@
 
 QueueError
 ├── Fenced               this life is over (older epoch, older incarnation): stop, write nothing
-│   └── Replaced         said to a queue admin: a later one, of another coordinator, has taken over
+│   └── Replaced         raised to a queue admin: a later one, of another coordinator, has taken over
 ├── WrongEpoch           an epoch that is not above the current one cannot be opened
 ├── DeadWeight           a weight that is not alive cannot be published or recorded
 ├── Incomplete           a version whose turn has not come (untrained rows, not published, not newer than the record)
@@ -38,7 +38,7 @@ class Fenced(QueueError):
 
 
 class Replaced(Fenced):
-    """Another coordinator has taken over: the one that is told so must end."""
+    """Another coordinator has taken over: the one that gets this must end."""
 
 
 class WrongEpoch(QueueError):

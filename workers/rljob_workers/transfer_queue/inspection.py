@@ -259,7 +259,7 @@ MAX_LEASES = 3
 def drain_blockers(stats: QueueStats) -> list[str]:
     """What is issued and neither consumed nor back, in a sentence each; empty once nothing can move any more.
 
-    Rows move without new tickets as long as somebody has them (tickets, leases, batches), and in the partition that is
+    Rows move without new tickets as long as a rank has them (tickets, leases, batches), and in the partition that is
     trained next: its forward tasks have the weights that they need, and if it is whole it will be trained. Rows behind
     an incomplete partition wait for weights that no training will make before tickets are given again.
     """

@@ -213,7 +213,7 @@ class RespConnection:
         try:
             self.flush(deadline)
         except BrokenPipeError:
-            # A server that takes no more clients says so, and closes.
+            # A server that takes no more clients sends an error, and closes.
             self.read(deadline)
             raise
         return self.read(deadline)
@@ -252,7 +252,7 @@ class RespConnection:
             raise BrokenReply(f"a list has an error in it: {error}") from error
 
     def _body(self, size: int, deadline: float) -> bytes:
-        """Memory is taken for what has come, and not on the server's word."""
+        """Takes memory for bytes that arrived, not for the size that the server announces."""
         body = bytearray(min(size, _READ_AHEAD_BYTES))
         self.read_into(memoryview(body), deadline)
         while len(body) < size:

@@ -66,7 +66,7 @@ class StorageUnits:
         stored = units.store({"tokens": tokens, "rewards": rewards}, deadline=...)    then commit `stored`
         columns = units.fetch(claimed, deadline=...)                                  placements from a claim
 
-    `deadline` is on `clock`, in seconds; `waiting` tells in an error who waits for what, e.g.
+    `deadline` is on `clock`, in seconds; `waiting` names in an error who waits for what, e.g.
     `actor-0.0 waits for rows of train_12`.
     """
 
@@ -131,7 +131,7 @@ class StorageUnits:
         troubles: dict[int, Trouble] = {}
         while left := [piece for piece in pieces if piece not in placed]:
             round_troubles = self._store_round(left, placed, deadline, waiting)
-            # The first trouble of a unit says most: a later one may only tell that there was no time left.
+            # The first trouble of a unit has the cause: a later one may only be that there was no time left.
             troubles = round_troubles | troubles
             if round_troubles and self._clock() + FULL_RETRY_SECONDS >= deadline:
                 self._take_back(placed.values())
@@ -238,7 +238,7 @@ class StorageUnits:
         )
 
     def _take_back(self, chunks: Iterable[ChunkRef]) -> None:
-        """Deletes what was stored of a put that failed; what a unit that is away keeps is deleted when it is back."""
+        """Deletes what was stored of a put that failed: on a unit that is away, when it is back."""
         for chunk in chunks:
             self._left_behind[chunk.unit].append(chunk.key.encode())
 

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class UnitFigures:
-    """What a storage unit says of itself."""
+    """What a storage unit reports of itself."""
 
     used_bytes: int
     limit_bytes: int
@@ -86,7 +86,7 @@ class StorageUnit:
 
         Any exception closes the connection, since replies may be left on it. Raises StorageUnreachable at the deadline,
         or when the unit is silent or away for too long: a long deadline is for many bytes, not for waiting. `waiting`
-        says who waits for what, e.g. `actor-0.0 waits for rows of train_12`.
+        names who waits for what, e.g. `actor-0.0 waits for rows of train_12`.
         """
         began, away_since = self._clock(), None
         while True:
@@ -136,7 +136,7 @@ class StorageUnit:
     def raise_mark(self, generation: int, *, deadline: float) -> int:
         """Marks the unit unless its mark is as high or higher; returns the generation in force.
 
-        A queue admin that was replaced may come late: whoever comes last, the highest mark stands.
+        A queue admin that was replaced may come late: the highest mark stands, not the last one.
         """
 
         def talk(connection: RespConnection, until: float) -> int:
@@ -176,7 +176,7 @@ class StorageUnit:
     def scan(self, *, deadline: Callable[[], float]) -> Iterator[list[str]]:
         """Pages of the keys of all chunks; a key that comes or goes meanwhile may be on a page or not, or on two.
 
-        `deadline` gives that of the next page: how many there are nobody knows.
+        `deadline` gives that of the next page: their number is unknown.
         """
         cursor = b"0"
         while True:
@@ -245,7 +245,7 @@ def _scan_page(connection: RespConnection, cursor: bytes, deadline: float) -> tu
 
 
 def _decoded(key: bytes) -> str:
-    # A key that somebody else put there may be no text: it is swept like any other that nothing names.
+    # A key that is not of the queue may be no text: it is swept like any other that nothing names.
     return key.decode(errors="surrogateescape")
 
 

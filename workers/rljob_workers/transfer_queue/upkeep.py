@@ -19,7 +19,7 @@ from rljob_workers.transfer_queue.row_format import MAX_CHUNK_BYTES, ChunkRef, p
 from rljob_workers.transfer_queue.units import StorageUnit, UnitFigures
 
 MAX_NAMED = 4
-"""Partitions that a sentence names; of more of them it says the first and the last."""
+"""Partitions that a sentence names; of more of them it has the first and the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +319,7 @@ class StorageUpkeep:
     def declare_lost(self, unit: int, emit: Callable[[LostRows], None] | None = None) -> LostRows:
         """What unit `unit` held under another mark is lost; then marks it. Nothing if it has the mark that it should.
 
-        `emit` makes the loss known before the mark: who dies between the two finds the same loss again.
+        `emit` makes the loss known before the mark: a coordinator that dies between the two finds the same loss again.
         """
         with self._calls.lock:
             storage = self._calls.units[unit]
@@ -356,7 +356,8 @@ class StorageUpkeep:
     def declare_missing(self, emit: Callable[[LostChunks], None] | None = None) -> list[LostChunks]:
         """What readers did not find on a unit that kept its mark is lost, like the rows of one that came back empty.
 
-        `emit` makes the loss known before the readers' word is forgotten: who dies between the two finds it again.
+        `emit` makes the loss known before the readers' reports are deleted: a coordinator that dies in between finds it
+        again.
         """
         with self._calls.lock:
             found = []
@@ -410,12 +411,12 @@ class StorageUpkeep:
             return self.drop_retained() or _dropped(self._calls.change("drop_newest", waiting=_ROOM))
 
     def dropped(self) -> list[Dropped]:
-        """What went to make room, oldest first, until `forget_dropped`: what is not told yet is not lost."""
+        """What went to make room, oldest first, until `forget_dropped`: none is lost before it is reported."""
         listed = self._calls.read("dropped", waiting="the coordinator looks what went to make room")
-        return [told for told in map(_dropped, ([packed] for packed in listed)) if told is not None]
+        return [one for packed in listed if (one := _dropped([packed])) is not None]
 
     def forget_dropped(self, count: int) -> None:
-        """The first `count` of `dropped` were told, durably."""
+        """The first `count` of `dropped` were reported, durably."""
         self._calls.change("forget_dropped", count, waiting="the coordinator has told what went to make room")
 
 

@@ -116,7 +116,7 @@ class ControlConnection:
     def change(self, name: str, *args: Argument, deadline: float, waiting: str) -> list[Any]:
         """Calls a function whose first argument is the run id; `args` come after it.
 
-        Repeated as it is until there is an answer, so `args` must hold a call number. `waiting` says for an error who
+        Repeated as it is until there is an answer, so `args` must hold a call number. `waiting` names in an error who
         waits for what.
         """
         reply = self._persist(
@@ -242,7 +242,7 @@ class Polling(Notices):
         return False
 
     def noticed(self, channel: str) -> bool:  # noqa: ARG002 - of no channel
-        """Nobody knows."""
+        """Always: no notice is received."""
         return True
 
     def wait(self, seconds: float) -> None:
@@ -290,9 +290,9 @@ class Subscription(Notices):
         self._read_for(0.0)
         if channel not in self._channels:
             return True
-        was_told = channel in self._noticed
+        was_noticed = channel in self._noticed
         self._noticed.discard(channel)
-        return was_told
+        return was_noticed
 
     def wait(self, seconds: float) -> None:
         """Reads until one notice came. Without a connection it is a short sleep."""
