@@ -76,14 +76,10 @@ class ForwardModel(ABC):
         response_lengths: torch.Tensor,
         temperature: float,
         progress: Callable[[], None] = no_progress,
-        *,
-        num_micro_batches: int = 0,
     ) -> Jagged:
         """Log pi(token) of every response token, float32 on the host, logits divided by `temperature`.
 
-        `progress` is called after every micro-batch: there a role beats, and raises in order to leave. Of a model whose
-        ranks meet within a micro-batch it is a collective, and `num_micro_batches` means what it does in
-        `Trainer.accumulate`.
+        `progress` is called after every micro-batch: there a role beats, and raises in order to leave.
         """
 
 
@@ -94,6 +90,21 @@ class Trainer(ForwardModel):
     of the gang call them, in one order, whether a backend adds up or gathers in them or not. A rank that must wait for
     the others goes on beating (`data_parallel.DataParallelGroup`), and leaves only between two of them.
     """
+
+    @abstractmethod
+    def log_probs(
+        self,
+        tokens: Jagged,
+        response_lengths: torch.Tensor,
+        temperature: float,
+        progress: Callable[[], None] = no_progress,
+        *,
+        num_micro_batches: int = 0,
+    ) -> Jagged:
+        """As the base. Of a model whose ranks meet within a micro-batch it is a collective.
+
+        `num_micro_batches` means what it does in `accumulate`.
+        """
 
     @abstractmethod
     def num_micro_batches(self, rows: TrainRows) -> int:

@@ -104,11 +104,8 @@ class SimForwardModel(ForwardModel):
         response_lengths: torch.Tensor,
         temperature: float,
         progress: Callable[[], None] = no_progress,
-        *,
-        num_micro_batches: int = 0,
     ) -> Jagged:
         """See the base."""
-        del num_micro_batches  # nobody is met in it
         return self._forward.log_probs(self._weights, tokens, response_lengths, temperature, progress)
 
 

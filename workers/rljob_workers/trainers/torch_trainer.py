@@ -57,11 +57,8 @@ class TorchForwardModel(ForwardModel):
         response_lengths: torch.Tensor,
         temperature: float,
         progress: Callable[[], None] = no_progress,
-        *,
-        num_micro_batches: int = 0,
     ) -> Jagged:
         """Log pi of every response token, micro-batch by micro-batch."""
-        del num_micro_batches  # nobody is met in a forward pass
         return forward_log_probs(self._decoder, tokens, response_lengths, temperature, self._limits, progress)
 
 

@@ -55,11 +55,8 @@ class FsdpForwardModel(ForwardModel):
         response_lengths: torch.Tensor,
         temperature: float,
         progress: Callable[[], None] = no_progress,
-        *,
-        num_micro_batches: int = 0,
     ) -> Jagged:
         """Log pi of every response token, micro-batch by micro-batch."""
-        del num_micro_batches  # nobody is met in a forward pass
         parts = [torch.zeros(0)]
         with torch.no_grad():
             for part in cut(tokens.lengths, response_lengths, self._limits):
