@@ -16,7 +16,6 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from rljob_api.model_files.size import checkpoint_interval
 from rljob_api.names import EXIT_SUCCEEDED, Role
 from rljob_api.roles import TRAITS, RoleTopology, topology_of
 from rljob_api.spec import RLJobSpec
@@ -45,7 +44,7 @@ from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.trainers import build_forward_model, build_trainer, load_version_0, tensors_of_version_0
 from rljob_workers.trainers.base import Trainer
 from rljob_workers.trainers.data_parallel import Word, agree
-from rljob_workers.training.loop import ActorConfig, ActorLoop, proximal_of
+from rljob_workers.training.loop import ActorConfig, ActorLoop
 from rljob_workers.training.publishing import NUM_TOKENS, ExportConfig, Exports, TrainerProbe, probe_tokens
 from rljob_workers.training.rendezvous import form_group, incarnation_of_leader
 from rljob_workers.training.reporting import KeptGenerations, Leader
@@ -177,7 +176,7 @@ def _serve_tickets(rank: _Rank, engine: RankEngine, found: IdleEngine) -> None:
     wake = threading.Event()
     work = GroupsInWork(
         engine,
-        GenerateStage(_generate_config(spec, found.max_tokens), engine.client),
+        GenerateStage(GenerateConfig.of(spec, found.max_tokens), engine.client),
         ScoreStage(_scoring(rank, reward), text_decoder(tokenizer, skip_special_tokens=True)),
         rank.timeline,
         wake=wake.set,
@@ -241,21 +240,6 @@ def _scoring(rank: _Rank, reward: Reward) -> Scoring:
     return Scoring(reward, FailurePolicy.of(rollout.reward), window, rank.session.counters)
 
 
-def _generate_config(spec: RLJobSpec, max_tokens: int) -> GenerateConfig:
-    sampling = spec.rollout.sampling
-    return GenerateConfig(
-        job_seed=spec.seed,
-        samples_per_prompt=spec.rollout.samples_per_prompt,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        max_new_tokens=sampling.max_new_tokens,
-        max_tokens=max_tokens,
-        stop_token_ids=tuple(sampling.stop_token_ids),
-        stop=tuple(sampling.stop),
-    )
-
-
 def _run_actor(rank: _Rank) -> None:
     spec, context = rank.spec, rank.context
     restore = rank.session.welcome.restore
@@ -283,14 +267,7 @@ def _run_actor(rank: _Rank) -> None:
     is_leader = group.rank == 0
     samples = SampleLog(rank.run_dir / "samples.jsonl") if is_leader and spec.telemetry.sample_log else None
     exports = Exports(
-        ExportConfig(
-            num_rollouts=spec.rollout.num_rollouts,
-            checkpoint_every=checkpoint_interval(spec),
-            keep_every=spec.checkpoint.keep_every,
-            ref_update_interval=spec.training.ref_update_interval,
-            serves_reference=spec.roles.reference is not None,
-            timeout_seconds=float(spec.weight_sync.timeout_seconds),
-        ),
+        ExportConfig.of(spec),
         rank.session,
         trainer,
         build_publisher(context, rank.session),
@@ -312,15 +289,9 @@ def _run_actor(rank: _Rank) -> None:
     if is_leader:
         generations = _kept_generations(rank, tokenizer, slicing) if spec.telemetry.generations_per_rollout else None
         leader = Leader(rank.session, samples, generations, spec.rollout.samples_per_prompt)
-    loop_config = ActorConfig(
-        spec.rollout.num_rollouts,
-        spec.training.epochs_per_rollout,
-        slicing,
-        proximal_of(spec),
-        spec.rollout.sampling.temperature,
-        spec.algorithm.truncated,
-    )
-    ActorLoop(loop_config, rank.session, rank.queue, trainer, group, exports, leader, rank.timeline).run()
+    ActorLoop(
+        ActorConfig.of(spec, slicing), rank.session, rank.queue, trainer, group, exports, leader, rank.timeline
+    ).run()
 
 
 def _kept_generations(rank: _Rank, tokenizer: PreTrainedTokenizerBase, slicing: Slicing) -> KeptGenerations:

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 import torch
 import xxhash
 
+from rljob_api.spec import RLJobSpec
 from rljob_api.wire.identity import WeightId
 from rljob_workers import pipeline
 from rljob_workers.data.prompts import Prompt
@@ -54,6 +55,22 @@ class GenerateConfig:
     """Positions of the model: prompt and response together."""
     stop_token_ids: tuple[int, ...]
     stop: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, spec: RLJobSpec, max_tokens: int) -> GenerateConfig:
+        """Of a job and the positions that its engine has."""
+        sampling = spec.rollout.sampling
+        return cls(
+            job_seed=spec.seed,
+            samples_per_prompt=spec.rollout.samples_per_prompt,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            max_new_tokens=sampling.max_new_tokens,
+            max_tokens=max_tokens,
+            stop_token_ids=tuple(sampling.stop_token_ids),
+            stop=tuple(sampling.stop),
+        )
 
 
 @dataclass(frozen=True, slots=True)

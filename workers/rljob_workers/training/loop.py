@@ -69,6 +69,18 @@ class ActorConfig:
     truncated: Truncated
     """Whether anything is learnt from samples that were cut off."""
 
+    @classmethod
+    def of(cls, spec: RLJobSpec, slicing: Slicing) -> ActorConfig:
+        """Of a job, for the rank whose rows `slicing` says."""
+        return cls(
+            num_rollouts=spec.rollout.num_rollouts,
+            passes=spec.training.epochs_per_rollout,
+            slicing=slicing,
+            proximal=proximal_of(spec),
+            temperature=spec.rollout.sampling.temperature,
+            truncated=spec.algorithm.truncated,
+        )
+
 
 class ActorLoop:
     """The main loop of one data-parallel rank."""

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import torch
 
 from rljob_api.failpoints import failpoint
-from rljob_api.model_files.size import checkpoint_bytes
+from rljob_api.model_files.size import checkpoint_bytes, checkpoint_interval
 from rljob_api.names import RolloutId, Stream, WeightVersion
+from rljob_api.spec import RLJobSpec
 from rljob_api.spec.model import Dtype
 from rljob_api.spec.restart import loading_seconds
 from rljob_api.wire.identity import WeightId
@@ -77,6 +78,18 @@ class ExportConfig:
     """k: every k-th version becomes a reference version. None: version 0 alone."""
     serves_reference: bool
     timeout_seconds: float
+
+    @classmethod
+    def of(cls, spec: RLJobSpec) -> ExportConfig:
+        """Of a job."""
+        return cls(
+            num_rollouts=spec.rollout.num_rollouts,
+            checkpoint_every=checkpoint_interval(spec),
+            keep_every=spec.checkpoint.keep_every,
+            ref_update_interval=spec.training.ref_update_interval,
+            serves_reference=spec.roles.reference is not None,
+            timeout_seconds=float(spec.weight_sync.timeout_seconds),
+        )
 
 
 class Exports:
