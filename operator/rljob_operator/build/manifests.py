@@ -13,7 +13,7 @@ from rljob_operator.build.network import network_policies, services
 from rljob_operator.build.parts import Manifest, Owner, Platform, Site, manifest
 from rljob_operator.build.redis import control, storage
 from rljob_operator.build.scheduling import MISSING_API, makes_claim, pod_group
-from rljob_operator.build.template_protection import Trespass
+from rljob_operator.build.template_protection import ProtectedFieldChanged
 from rljob_operator.build.template_rules import template_problems
 from rljob_operator.options import OperatorOptions
 
@@ -88,7 +88,7 @@ def _with_pods(site: Site, status: RLJobStatus) -> list[Manifest]:
     for make in makers:
         try:
             made.append(make())
-        except Trespass as refused:
+        except ProtectedFieldChanged as refused:
             problems |= dict.fromkeys(refused.sentences)
     if problems:
         raise ValueError("\n".join(problems))

@@ -16,7 +16,7 @@ from rljob_operator.build.scheduling import (
     pod_scheduling,
 )
 from rljob_operator.build.template_patch import patched
-from rljob_operator.build.template_protection import Brought, Trespass, trespasses
+from rljob_operator.build.template_protection import AdministratorTemplate, ProtectedFieldChanged, protected_changes
 from rljob_operator.options import WorkloadOptions
 
 
@@ -32,8 +32,8 @@ def pod_template(
 
     `resources` and `image` (None: the operator's) are what the job's spec says of the operator's container in it.
     Nothing in it changes while the job lives, unless its pods are to be replaced. The more specific wins: what the
-    operator makes, the administrator's patch, the fields of the job's spec, the patch in it. Trespass: the job would
-    change what the administrator has brought.
+    operator makes, the administrator's patch, the fields of the job's spec, the patch in it.
+    ProtectedFieldChanged: the job would change what the administrator's template sets.
     """
     volume = {LABEL_RUN_VOLUME: site.name} if has_run_volume(part) else {}
     annotated = pod_annotations(site)
@@ -44,21 +44,21 @@ def pod_template(
         },
         "spec": {**_shared(site), **spec},
     }
-    brought = brought_to(site.workloads, part)
-    before = patched(made, brought.patch)
+    admin = administrator_template(site.workloads, part)
+    before = patched(made, admin.patch)
     own = _for_part(site.job.spec.infrastructure.template, part) if part.role is None else patch
     template = patched(_with_fields(site, part, before, resources, image), own or {})
-    if found := trespasses(brought, before, template, template_path(part)):
-        raise Trespass(found)
+    if found := protected_changes(admin, before, template, template_path(part)):
+        raise ProtectedFieldChanged(found)
     template["spec"] = {**template["spec"], "tolerations": bounded(template["spec"].get("tolerations", []))}
     annotations = template["metadata"].get("annotations", {})
     named = {"annotations": {**annotations, cluster.ANNOTATION_TEMPLATE: digest(template)}}
     return {**template, "metadata": {**template["metadata"], **named}}
 
 
-def brought_to(workloads: WorkloadOptions, part: Part) -> Brought:
-    """What the administrator brings to a part's pods."""
-    return Brought(_for_part(workloads.pod_template, part), part.container, tuple(workloads.pull_secrets))
+def administrator_template(workloads: WorkloadOptions, part: Part) -> AdministratorTemplate:
+    """What the administrator's template sets in a part's pods."""
+    return AdministratorTemplate(_for_part(workloads.pod_template, part), part.container, tuple(workloads.pull_secrets))
 
 
 def _with_fields(

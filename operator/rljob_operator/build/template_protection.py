@@ -1,4 +1,4 @@
-"""What the operator's `workloads.podTemplate` brings to a pod, and a sentence for each change of it by a job.
+"""What the operator's `workloads.podTemplate` sets in a pod, and a sentence for each change of it by a job.
 
 The template with the administrator's part alone is compared with the final one, whatever the job's patch says. Objects
 and identities that the administrator names (claims, Secrets, devices, service account, volume drivers) are closed to
@@ -39,7 +39,7 @@ _SIZED = (TEMPORARY, MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class AdministratorTemplate:
     """The administrator's patch as it concerns one part's pods."""
 
     patch: Json
@@ -102,11 +102,13 @@ class Brought:
         return any(key not in (*_PODS_OWN, "name") for volume in volumes for key in volume)
 
 
-def jobs_containers(brought: Brought, before: Json, after: Json, path: str) -> Iterator[tuple[str, Json, Json]]:
+def containers_of_job(
+    admin: AdministratorTemplate, before: Json, after: Json, path: str
+) -> Iterator[tuple[str, Json, Json]]:
     """Where, each container that is not the administrator's, and the same without the job's patch."""
     for key in CONTAINER_LISTS:
         for container in after["spec"].get(key, []):
-            if container["name"] not in brought.names(key):
+            if container["name"] not in admin.names(key):
                 where = f"{path}.spec.{key}[{container['name']}]"
                 yield where, container, named(before["spec"].get(key), container["name"])
 
@@ -132,37 +134,37 @@ _IDENTITIES = {"serviceAccountToken", "podCertificate"}
 _RUN_PATH = "checkpoint.volume.claimName (or roles.actor.template.spec.volumes[run])"
 
 
-def objects(brought: Brought, before: Json, after: Json, path: str) -> Iterator[str]:
+def objects(admin: AdministratorTemplate, before: Json, after: Json, path: str) -> Iterator[str]:
     """A sentence for each of them that the job names, too."""
-    pulls = [each["name"] for each in brought.spec.get("imagePullSecrets", [])]
-    named = {*_all_named(brought.spec), *(("Secret", name) for name in (*brought.pull_secrets, *pulls))}
+    pulls = [each["name"] for each in admin.spec.get("imagePullSecrets", [])]
+    named = {*_all_named(admin.spec), *(("Secret", name) for name in (*admin.pull_secrets, *pulls))}
     for volume in after["spec"].get("volumes", []):
-        if volume["name"] in brought.volumes:
+        if volume["name"] in admin.volumes:
             continue
         where = _RUN_PATH if volume["name"] == RUN else f"{path}.spec.volumes[{volume['name']}]"
         yield from _sentences(named, volume, where)
-        yield from _identities(brought, volume, where)
+        yield from _identities(admin, volume, where)
     for claim in after["spec"].get("resourceClaims", []):
-        if claim["name"] not in brought.names("resourceClaims"):
+        if claim["name"] not in admin.names("resourceClaims"):
             yield from _sentences(named, claim, f"{path}.spec.resourceClaims[{claim['name']}]")
-    for where, container, known in jobs_containers(brought, before, after, path):
+    for where, container, known in containers_of_job(admin, before, after, path):
         for source in ("env", "envFrom"):
             rest = [entry for entry in container.get(source, []) if entry not in known.get(source, [])]
             yield from _sentences(named, {source: rest}, f"{where}.{source}")
 
 
-def _identities(brought: Brought, volume: Json, path: str) -> Iterator[str]:
+def _identities(admin: AdministratorTemplate, volume: Json, path: str) -> Iterator[str]:
     """What a volume of the job's gets in the name of the pod's account, or by a driver of the administrator's."""
     sources = field_of(volume.get("projected"), "sources")
     kinds = {key for each in sources if isinstance(each, dict) for key in each} if isinstance(sources, list) else set()
-    if brought.has_account and _IDENTITIES & kinds:
+    if admin.has_account and _IDENTITIES & kinds:
         yield f"{path}: is the account's identity, which {WHOSE}. Remove it."
     if "csi" not in volume:
         return
     driver = field_of(volume["csi"], "driver")
-    if brought.has_account:
+    if admin.has_account:
         yield f"{path}: the driver {driver} may act in the name of the account, which {WHOSE}. Use a claim instead."
-    elif driver in brought.drivers:
+    elif driver in admin.drivers:
         yield f"{path}: the driver {driver} mounts a volume that {WHOSE}. Use a claim instead."
 
 
@@ -223,74 +225,74 @@ _MESSAGE = "terminationMessagePath"
 """The kubelet mounts a file of the node there."""
 
 
-class Trespass(ValueError):
-    """A job's template would change what the administrator brought."""
+class ProtectedFieldChanged(ValueError):
+    """A job's template would change what the administrator's sets."""
 
     def __init__(self, sentences: list[str]) -> None:
         super().__init__("\n".join(sentences))
         self.sentences = sentences
 
 
-def trespasses(brought: Brought, before: Json, after: Json, path: str) -> list[str]:
+def protected_changes(admin: AdministratorTemplate, before: Json, after: Json, path: str) -> list[str]:
     """A sentence for each thing of the administrator's that `after` has not as `before` has it.
 
     `path` is the job's template, whose patch (and fields of the job's spec) made the difference.
     """
-    if not brought.patch and not brought.pull_secrets:
+    if not admin.patch and not admin.pull_secrets:
         return []
-    found = [*_metadata(brought, before, after, path), *_pod(brought, before["spec"], after["spec"], f"{path}.spec")]
+    found = [*_metadata(admin, before, after, path), *_pod(admin, before["spec"], after["spec"], f"{path}.spec")]
     for key, names in (
-        *((key, brought.names(key)) for key in CONTAINER_LISTS),
-        ("volumes", [*brought.volumes, *brought.shared]),
+        *((key, admin.names(key)) for key in CONTAINER_LISTS),
+        ("volumes", [*admin.volumes, *admin.shared]),
     ):
         found += _entries(key, names, before["spec"], after["spec"], f"{path}.spec")
-    own = f"{path}.spec.containers[{brought.own}]"
-    one, other = (named(template["spec"]["containers"], brought.own) for template in (before, after))
-    found += [*_own_context(brought, one, other, own), *_own_mounts(brought, one, other, own)]
-    found += [*_locked_environment(brought, before, after, path), *_borrowed(brought, before, after, path)]
-    found += objects(brought, before, after, path)
+    own = f"{path}.spec.containers[{admin.own}]"
+    one, other = (named(template["spec"]["containers"], admin.own) for template in (before, after))
+    found += [*_own_context(admin, one, other, own), *_own_mounts(admin, one, other, own)]
+    found += [*_locked_environment(admin, before, after, path), *_borrowed(admin, before, after, path)]
+    found += objects(admin, before, after, path)
     return list(dict.fromkeys(found))
 
 
-def _metadata(brought: Brought, before: Json, after: Json, path: str) -> Iterator[str]:
+def _metadata(admin: AdministratorTemplate, before: Json, after: Json, path: str) -> Iterator[str]:
     for kind in ("labels", "annotations"):
         one, other = (template["metadata"].get(kind, {}) for template in (before, after))
-        for key in brought.patch.get("metadata", {}).get(kind, {}):
+        for key in admin.patch.get("metadata", {}).get(kind, {}):
             if one.get(key) != other.get(key):
                 yield f"{path}.metadata.{kind}.{key}: {WHOSE}. Remove it."
         for key in other.keys() - one.keys():
             name = key.rpartition("/")[2]
-            if name in brought.containers or (name == brought.own and "securityContext" in brought.in_own):
+            if name in admin.containers or (name == admin.own and "securityContext" in admin.in_own):
                 yield f"{path}.metadata.{kind}.{key}: speaks of a container that {WHOSE}. Remove it."
 
 
-def _pod(brought: Brought, before: Json, after: Json, path: str) -> Iterator[str]:
+def _pod(admin: AdministratorTemplate, before: Json, after: Json, path: str) -> Iterator[str]:
     for key in before.keys() | after.keys():
         if key in _LISTS or before.get(key) == after.get(key):
             continue
         # Fields of the spec's `scheduling` have the same names, and count as the job's word as well.
-        if key in ACCOUNT and brought.has_account:
+        if key in ACCOUNT and admin.has_account:
             yield f"{path}.{key}: {WHOSE}. Remove it."
-        elif key in brought.spec and key not in _JOBS_OWN and not _same(key, brought.spec[key], before, after):
+        elif key in admin.spec and key not in _JOBS_OWN and not _same(key, admin.spec[key], before, after):
             yield f"{path}.{key}: {WHOSE}. Remove it (a field of the same name in scheduling, too)."
-        elif key == "securityContext" and (brought.mounts_files_of_users or "securityContext" in brought.in_own):
+        elif key == "securityContext" and (admin.mounts_files_of_users or "securityContext" in admin.in_own):
             yield f"{path}.{key}: decides what the administrator's volumes and rights may be used for. Remove it."
-        elif key == "automountServiceAccountToken" and brought.has_account:
+        elif key == "automountServiceAccountToken" and admin.has_account:
             yield f"{path}.{key}: would give out the token of the service account, which {WHOSE}. Remove it."
-        elif brought.containers and key not in _REACHES_NO_CONTAINER:
-            names = ", ".join(brought.containers)
+        elif admin.containers and key not in _REACHES_NO_CONTAINER:
+            names = ", ".join(admin.containers)
             yield f"{path}.{key}: reaches into the container {names}, which {WHOSE}. Remove it."
 
 
-def _same(key: str, brought: Any, before: Json, after: Json) -> bool:  # noqa: ANN401 - JSON
-    """Whether what `brought` says of a field is the same in both. Of a security context all is said."""
+def _same(key: str, admin: Any, before: Json, after: Json) -> bool:  # noqa: ANN401 - JSON
+    """Whether what `admin` says of a field is the same in both. Of a security context all is said."""
     one, other = before.get(key), after.get(key)
     if one == other:
         return True
-    if isinstance(brought, dict) and key != "securityContext" and isinstance(one, dict) and isinstance(other, dict):
-        return all(_same(inner, value, one, other) for inner, value in brought.items())
-    if isinstance(brought, list) and key in MERGE_KEYS and isinstance(one, list) and isinstance(other, list):
-        names = {entry[MERGE_KEYS[key]] for entry in brought}
+    if isinstance(admin, dict) and key != "securityContext" and isinstance(one, dict) and isinstance(other, dict):
+        return all(_same(inner, value, one, other) for inner, value in admin.items())
+    if isinstance(admin, list) and key in MERGE_KEYS and isinstance(one, list) and isinstance(other, list):
+        names = {entry[MERGE_KEYS[key]] for entry in admin}
         return all(entry in other for entry in one if entry[MERGE_KEYS[key]] in names)
     return False
 
@@ -304,13 +306,13 @@ def _entries(key: str, names: list[str], before: Json, after: Json, path: str) -
             yield f"{path}.{key}[{entry['name']}]: {WHOSE}. Remove it; give one of yours another name."
 
 
-def _own_context(brought: Brought, before: Json, after: Json, path: str) -> Iterator[str]:
+def _own_context(admin: AdministratorTemplate, before: Json, after: Json, path: str) -> Iterator[str]:
     one, other = before.get("securityContext"), after.get("securityContext")
     if one == other:
         return
-    if "securityContext" in brought.in_own:
+    if "securityContext" in admin.in_own:
         yield f"{path}.securityContext: {WHOSE}. Remove it."
-    elif brought.mounts_files_of_users:
+    elif admin.mounts_files_of_users:
         for user in _USERS:
             if field_of(one, user) != field_of(other, user) or not isinstance(other, dict):
                 yield (
@@ -319,15 +321,15 @@ def _own_context(brought: Brought, before: Json, after: Json, path: str) -> Iter
                 )
 
 
-def _own_mounts(brought: Brought, before: Json, after: Json, path: str) -> Iterator[str]:
-    places = [str(mount[place]) for key, place in PLACES for mount in brought.mounts(key)]
+def _own_mounts(admin: AdministratorTemplate, before: Json, after: Json, path: str) -> Iterator[str]:
+    places = [str(mount[place]) for key, place in PLACES for mount in admin.mounts(key)]
     for key, place in PLACES:
-        given = [mount[place] for mount in brought.mounts(key)]
+        given = [mount[place] for mount in admin.mounts(key)]
         here = {mount[place]: mount for mount in after.get(key, [])}
         for mount in before.get(key, []):
             if mount[place] in given and here.get(mount[place]) != mount:
                 yield f"{path}.{key}[{mount[place]}]: {WHOSE}. Remove it; mount a volume of yours elsewhere."
-    known, said = list(_mounted(before)), [where for where, _, _ in _mounted(brought.in_own)]
+    known, said = list(_mounted(before)), [where for where, _, _ in _mounted(admin.in_own)]
     for where, other, entry in _mounted(after):
         hidden = next((each for each in places if overlap(each, other)), None)
         if hidden is not None and where not in said and (where, other, entry) not in known:
@@ -343,29 +345,29 @@ def _mounted(container: Json) -> Iterator[tuple[str, str, Any]]:
         yield f"{_MESSAGE}[{container[_MESSAGE]}]", str(container[_MESSAGE]), None
 
 
-def _borrowed(brought: Brought, before: Json, after: Json, path: str) -> Iterator[str]:
+def _borrowed(admin: AdministratorTemplate, before: Json, after: Json, path: str) -> Iterator[str]:
     """No other container has a volume or device of the administrator's, and the operator's none but as he gave it."""
-    for where, container, known in jobs_containers(brought, before, after, path):
+    for where, container, known in containers_of_job(admin, before, after, path):
         for kind, place in PLACES:
             for mount in container.get(kind, []):
-                if mount.get("name") in brought.volumes and mount not in known.get(kind, []):
+                if mount.get("name") in admin.volumes and mount not in known.get(kind, []):
                     yield f"{where}.{kind}[{mount[place]}]: the volume {mount['name']} {WHOSE}. Mount one of yours."
         for entry in container.get("env", []):
             source = field_of(field_of(entry, "valueFrom"), "fileKeyRef")
-            if entry not in known.get("env", []) and field_of(source, "volumeName") in brought.volumes:
+            if entry not in known.get("env", []) and field_of(source, "volumeName") in admin.volumes:
                 yield f"{where}.env[{entry['name']}]: the volume of its file {WHOSE}. Read one of yours."
         claims, given = (each.get("resources", {}).get("claims") for each in (container, known))
-        if claims != given and brought.names("resourceClaims"):
+        if claims != given and admin.names("resourceClaims"):
             yield f"{where}.resources.claims: the pod has devices of the administrator's. Remove the field."
 
 
-def _locked_environment(brought: Brought, before: Json, after: Json, path: str) -> Iterator[str]:
+def _locked_environment(admin: AdministratorTemplate, before: Json, after: Json, path: str) -> Iterator[str]:
     """Variables that say which folder of a volume is mounted (subPathExpr), and what they are made of."""
-    one, other = (named(template["spec"]["containers"], brought.own) for template in (before, after))
-    names = {name for mount in brought.mounts("volumeMounts") for name in _references(mount.get("subPathExpr"))}
+    one, other = (named(template["spec"]["containers"], admin.own) for template in (before, after))
+    names = {name for mount in admin.mounts("volumeMounts") for name in _references(mount.get("subPathExpr"))}
     if not names:
         return
-    own = f"{path}.spec.containers[{brought.own}]"
+    own = f"{path}.spec.containers[{admin.own}]"
     variables = {entry["name"]: entry for entry in one.get("env", [])}
     todo = list(names)
     while todo:

@@ -13,7 +13,7 @@ from rljob_api.spec import RLJob
 from rljob_api.spec.queue import PersistenceKind
 from rljob_operator.build.parts import Manifest, part_of
 from rljob_operator.build.scheduling import run_volume, shares_node
-from rljob_operator.build.template import brought_to
+from rljob_operator.build.template import administrator_template
 from rljob_operator.build.template_patch import DIRECTIVE, MERGE_KEYS
 from rljob_operator.options import OperatorOptions
 
@@ -75,36 +75,38 @@ def overridden(options: OperatorOptions, made: Iterable[Manifest]) -> list[str]:
             continue
         part = part_of(manifest["metadata"]["labels"])
         where = part.component if part.role is None else f"roles.{field_name(part.role)}"
-        for difference in _differences(brought_to(options.workloads, part).patch, manifest["spec"]["template"], ""):
+        for difference in _differences(
+            administrator_template(options.workloads, part).patch, manifest["spec"]["template"], ""
+        ):
             whose.setdefault(difference, []).append(where)
     return [f"{' and '.join(parts)}: {difference}" for difference, parts in whose.items()]
 
 
-def _differences(brought: Any, found: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - JSON
+def _differences(default: Any, found: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - JSON
     key = path.rpartition(".")[2]
-    if isinstance(brought, dict):
-        for name, value in brought.items():
+    if isinstance(default, dict):
+        for name, value in default.items():
             inner = found.get(name) if isinstance(found, dict) else None
             yield from _differences(value, inner, f"{path}.{name}" if path else name)
-    elif isinstance(brought, list) and key in MERGE_KEYS and isinstance(found, list):
+    elif isinstance(default, list) and key in MERGE_KEYS and isinstance(found, list):
         merged_by = MERGE_KEYS[key]
         there = {entry[merged_by]: entry for entry in found}
-        for entry in brought:
+        for entry in default:
             if DIRECTIVE not in entry:
                 yield from _differences(entry, there.get(entry[merged_by]), f"{path}[{entry[merged_by]}]")
-    elif not _holds(brought, found):
+    elif not _holds(default, found):
         has = "has none" if found is None else f"has {_shown(found)}"
         yield (
-            f"{path}: the job {has}, where the operator's workloads.podTemplate has {_shown(brought)}."
+            f"{path}: the job {has}, where the operator's workloads.podTemplate has {_shown(default)}."
             " What the job says counts."
         )
 
 
-def _holds(brought: Any, found: Any) -> bool:  # noqa: ANN401 - JSON
+def _holds(default: Any, found: Any) -> bool:  # noqa: ANN401 - JSON
     """The operator adds tolerations of its own; and what the administrator takes away (null) a job may give."""
-    if isinstance(brought, list) and isinstance(found, list):
-        return all(each in found for each in brought)
-    return brought is None or brought == found
+    if isinstance(default, list) and isinstance(found, list):
+        return all(each in found for each in default)
+    return default is None or default == found
 
 
 def _shown(value: object) -> str:
