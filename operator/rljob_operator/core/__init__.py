@@ -1,7 +1,7 @@
 """The restart core: `decide(observed, now) -> Decision`, a policy per file, everything pure.
 
-Called by whoever supervises a job: `rljob run` on one machine, the operator on a cluster. It knows neither processes
-nor pods of either, only facts about them; it does no I/O and reads no clock. Whoever calls persists `Decision.status`
+Called by the supervisor of a job: `rljob run` on one machine, the operator on a cluster. It knows neither processes
+nor pods of either, only facts about them; it does no I/O and reads no clock. The caller persists `Decision.status`
 first, then carries out `Decision.actions` in order, then emits `Decision.events`.
 """
 

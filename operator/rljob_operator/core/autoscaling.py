@@ -133,7 +133,7 @@ def _runs(status: RLJobStatus, role: RoleStatus) -> bool:
 def _judged(
     autoscaling: Autoscaling, scaling: ScalingStatus, ready: int, demand: DemandObservation, now: float
 ) -> ScalingStatus:
-    """Nobody is added while one that is wanted has no place, or does not come up: it would find none either."""
+    """No replica is added while a wanted one has no place, or does not come up: it would find none either."""
     up, down = scaling.up_since, scaling.down_since
     if scaling.judged_replicas != ready or scaling.judged_from_step is None:
         # What a change comes to is seen once all is trained that was begun before; after a restart it is one step.

@@ -92,7 +92,7 @@ _OF_THE_JOB = (FailureKind.ROWS_LOST, FailureKind.CHECKPOINT_DAMAGED)
 
 @dataclass(frozen=True, slots=True)
 class Causes:
-    """What a decision is made from, beside wishes and progress."""
+    """What a decision is made from, beside the user's request and progress."""
 
     failures: tuple[Failure, ...]
     """Reported, of the lives that the job counts on now, oldest first. All others were restarted already."""
@@ -191,7 +191,7 @@ def _unable(status: RLJobStatus, failures: tuple[Failure, ...]) -> list[Cause]:
 
 
 def _is_news(status: RLJobStatus, failure: Failure) -> bool:
-    """A replica that is told to leave may die: that is what it is told. What it says of the whole job stands."""
+    """Exits of draining replicas are expected; only what they report of the whole job counts."""
     leaving = failure.pod not in {key for key, _ in remaining(status)}
     return failure.kind in _OF_THE_JOB or not leaving
 
@@ -201,8 +201,8 @@ def _lost_unseen(observed: Observed, status: RLJobStatus) -> list[Cause]:
 
     An epoch is opened and its orders are given; then the coordinator does not answer for a while. A pod that is lost
     meanwhile looks as if it belonged to the epoch before, and is replaced without a restart. When the coordinator
-    answers again, it tells which orders it had: a pod that had one may have carried it out. Nobody knows any more why
-    they were lost: they do not count.
+    answers again, it reports which orders it had: a pod that had one may have carried it out. Why they were lost is not
+    known any more: they do not count.
     """
     restart = status.restart
     desired = observed.coordinator.desired if observed.coordinator is not None else None

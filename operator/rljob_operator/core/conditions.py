@@ -29,13 +29,13 @@ def is_true(status: RLJobStatus, kind: str) -> bool:
 
 
 def is_unknown(status: RLJobStatus, kind: str) -> bool:
-    """Whether the condition is there, and nobody can know whether it holds."""
+    """Whether the condition is there and Unknown."""
     condition = find(status, kind)
     return condition is not None and condition.status == UNKNOWN
 
 
 def was_ready(status: RLJobStatus) -> bool:
-    """Whether the job was Ready when it was last heard of."""
+    """Whether the job was Ready at the last contact with its coordinator."""
     return is_true(status, ConditionType.READY) or is_unknown(status, ConditionType.READY)
 
 
@@ -68,7 +68,7 @@ def with_condition(
 
 
 def with_unknown(status: RLJobStatus, kind: ConditionType, now: float, *, reason: str, message: str) -> RLJobStatus:
-    """`status` in which nobody can know whether this condition holds."""
+    """`status` in which this condition is Unknown."""
     return _written(status, kind, now, UNKNOWN, reason, message)
 
 

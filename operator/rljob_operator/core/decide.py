@@ -103,19 +103,19 @@ def _waits_since(status: RLJobStatus) -> float:
 
 
 def _waits_for_a_pod(observed: Observed, status: RLJobStatus) -> bool:
-    """Whether a life was given up in this turn."""
+    """Whether this decision gave up the incarnation of a pod."""
     before = {key: pod.life for key, pod in pods(observed.status)}
     return observed.on_cluster and any(not pod.life and before.get(key) for key, pod in pods(status))
 
 
 def _no_contact_counts_at(observed: Observed, status: RLJobStatus, no_contact: NoContact) -> tuple[float, float]:
-    """When the silence of the coordinator is told, and when the job is no longer called well for it."""
+    """When the lost contact is reported, and when the job is no longer Ready for it."""
     limit = observed.policy.heartbeat_timeout_seconds
     return reported_at(observed, no_contact), since_when(status, no_contact) + limit
 
 
 def _overdue_in(observed: Observed, status: RLJobStatus, coordinator: CoordinatorStatus, now: float) -> float:
-    """Seconds until the first rank or launcher would be called silent, if nothing more is heard of any."""
+    """Seconds until the first rank or launcher would count as silent, if none beats or polls any more."""
     limit = hangs_after_seconds(observed)
     judged = [pod for pod in coordinator.pods if not is_cut_off(observed, status, pod, now)]
     ranks = [overdue_in(status, rank, limit, now) for pod in judged for rank in pod.ranks]

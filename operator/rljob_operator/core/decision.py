@@ -200,8 +200,8 @@ class Event:
     role: Role | None = None
     scope: Scope | None = None
     once: str = ""
-    """Names what happened: whoever tells it again, as after a restart of its own, tells the same event. "": nobody
-    would know of it any more."""
+    """Key of what happened: the event is emitted once per key, also by a restarted operator. "": it has no key, and a
+    restarted operator does not emit it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ def _with_waiting_since(status: RLJobStatus, now: float) -> RLJobStatus:
 
 
 def with_lost_contact(status: RLJobStatus, no_contact: NoContact, limit_seconds: float, now: float) -> RLJobStatus:
-    """`status` of a job that was well and of which nobody has heard for so long: nobody knows whether it is."""
+    """`status` of a job that was Ready and whose coordinator has not answered for so long: Ready is Unknown."""
     if not was_ready(status) or terminal(status) is not None or not lasts(status, no_contact, limit_seconds, now):
         return status
     reason, message = no_contact.reason, no_contact.message
@@ -135,7 +135,7 @@ def with_cluster_status(observed: Observed, status: RLJobStatus, now: float) -> 
     if not observed.on_cluster:
         return status
     status = _progressing(observed, status, now)
-    # Of a condition that another version wrote nobody here knows what it was judged by.
+    # What a condition that another version wrote was judged by is not known here.
     conditions = [
         c.model_copy(update={"observed_generation": _generation(observed, c.type)})
         if isinstance(c.type, ConditionType)
@@ -154,7 +154,7 @@ def _generation(observed: Observed, kind: ConditionType) -> int:
 
 
 def _progressing(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
-    """True also while launchers of an ended job are told that it is done: their pods stay until then."""
+    """True also while launchers of an ended job have yet to receive that it is done: their pods stay until then."""
     kind, epoch = ConditionType.PROGRESSING, status.restart.epoch
     ended = terminal(status)
     suspended = find(status, ConditionType.SUSPENDED) if is_true(status, ConditionType.SUSPENDED) else None

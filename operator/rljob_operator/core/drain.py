@@ -38,7 +38,7 @@ def drain(observed: Observed, status: RLJobStatus, now: float) -> Drain | Interr
 def stopping(observed: Observed, status: RLJobStatus) -> bool:
     """Whether the job is on its way to an interruption or suspension.
 
-    A drain that was begun is finished: the actor is told already.
+    A drain that was begun is finished: the actor has its order already.
     """
     return observed.interrupted_at is not None or observed.request.suspend or is_draining(status)
 
@@ -67,7 +67,7 @@ def _suspending_since(status: RLJobStatus, now: float) -> float:
 
 
 def _drained(observed: Observed, status: RLJobStatus, now: float, since: float) -> str | None:
-    """Why nobody is waited for any more; None while an actor saves."""
+    """Why the drain is over; None while an actor saves."""
     saving = _saving(observed, status)
     if not has_time(saving, now - since):
         return f"the actor had not saved after {now - since:.0f} s"
@@ -96,7 +96,7 @@ POLL_SECONDS = 3.0
 
 STUCK_SECONDS = 5.0
 """An actor that has begun to train on a rollout and waits for its other rows cannot leave: one that still waits by then
-has nobody left to make them. One that saves announces it, and waits for that."""
+has no rollout left to make them. One that saves announces it, and is waited for."""
 
 
 _ANNOUNCED = (Reason.POD_EVICTED, Reason.POD_PREEMPTED, Reason.POD_DELETED, Reason.GANG_RELEASED)
@@ -126,7 +126,7 @@ def actor_saves_first(observed: Observed, status: RLJobStatus, now: float) -> bo
 
 
 def saving(desired: DesiredState) -> DesiredState:
-    """The old epoch's orders, in which whoever saves is told to leave."""
+    """The old epoch's orders, in which the roles that save are ordered to leave."""
     pods = [
         order.model_copy(update={"phase": PodPhase.DRAIN}) if TRAITS[order.pod.role].saves else order
         for order in desired.pods

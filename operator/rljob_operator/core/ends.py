@@ -124,7 +124,7 @@ def _is_awaited(observed: Observed, fact: PodFact) -> bool:
 
 
 def _is_idle(observed: Observed, fact: PodFact) -> bool:
-    """A launcher in a pod stays when it is done, so that the kubelet starts nothing again: its word counts."""
+    """A launcher in a pod stays when it is done, so that the kubelet starts nothing again: its report counts."""
     seen = observed.observations.get((fact.pod, fact.life))
     if seen is None or seen.carried is None or seen.carried.phase is not PodPhase.DONE:
         return False

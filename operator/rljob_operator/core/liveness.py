@@ -97,8 +97,8 @@ def never_ran(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
     """Whether a lost pod was taken away before it ran: it is replaced, and nothing has to be restarted for it.
 
     Such a pod waits on a node that is lost, as long as its cluster has not noticed. A node that is only cut off from
-    its cluster tells it of no start: so the coordinator has to say, too, that nobody has registered from that pod. Nor
-    did a launcher run anything that was fenced when it wished to register.
+    its cluster reports no start: so the coordinator has to report, too, that no launcher of that pod has registered.
+    Nor did a launcher run anything that was fenced when it registered.
     """
     fact = observed.facts.get(cause.pod)
     if not cause.lost or fact is None:
@@ -170,7 +170,7 @@ def _silent_launcher(observed: Observed, status: RLJobStatus, key: PodKey, fact:
         return None
     seen = observed.observations.get((key, fact.life))
     if seen is None:
-        # Nobody can register before the epoch is open: the coordinator may be the last to start.
+        # No launcher can register before the epoch is open: the coordinator may be the last to start.
         waited = now - max(fact.up_at or fact.started_at, status.restart.opened_at or 0.0, contact_since(status))
         limit = observed.policy.heartbeat_timeout_seconds if fact.stopped else REGISTER_LIMIT_SECONDS
         late = status.restart.opened == status.restart.epoch and waited > limit
@@ -211,7 +211,7 @@ def hangs_after_seconds(observed: Observed) -> float:
 
 
 def overdue_in(status: RLJobStatus, rank: RankObservation, timeout_seconds: float, now: float) -> float:
-    """Seconds from now until the rank hangs, if nothing more is heard of it; <= 0: it hangs."""
+    """Seconds from now until the rank hangs, if it does not beat any more; <= 0: it hangs."""
     left = timeout_seconds - seen_seconds(status, rank.beat_age_seconds, now)
     return max(left, rank.busy_left_seconds or 0.0) if rank.busy is not None else left
 

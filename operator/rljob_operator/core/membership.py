@@ -55,7 +55,7 @@ def new_pod(role: Role, replica: int, now: float) -> PodStatus:
 
 
 def resized(status: RLJobStatus, replicas: Mapping[Role, int], now: float) -> RLJobStatus:
-    """`status` with the roles and replicas that a new epoch has. Pods that were told to leave have left."""
+    """`status` with the roles and replicas that a new epoch has. Pods that were ordered to leave have left."""
     known = {role.name: role for role in status.roles}
     roles = []
     for name, count in replicas.items():
@@ -85,7 +85,7 @@ def with_observations(observed: Observed, status: RLJobStatus) -> RLJobStatus:
 
 
 def is_known(observed: Observed, key: PodKey, pod: PodStatus) -> bool:
-    """Whether the coordinator can say what this life of the pod does now: it answers, and has heard of it itself."""
+    """Whether the coordinator knows what this life of the pod does now: it answers, and the launcher has polled it."""
     if observed.coordinator is None or observed.coordinator.server is ServerState.OPENING:
         return False
     seen = observed.observations.get((key, pod.life))
@@ -159,7 +159,7 @@ def assign(status: RLJobStatus, candidates: Iterable[Candidate]) -> dict[str, Po
 
     The pod that the job counts on keeps its number, also while it goes, so that its end is seen. A new pod takes the
     lowest number without one. A pod whose life was given up keeps its number until a new one has it. Live pods beyond
-    the replicas of their role get the numbers above: nobody counts on them, but they are seen.
+    the replicas of their role get the numbers above: they do not count, but they are observed.
     """
     listed = sorted(candidates, key=lambda pod: (pod.created_at, pod.uid))
     given: dict[str, PodKey] = {}

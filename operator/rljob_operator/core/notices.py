@@ -54,7 +54,7 @@ def replacements(causes: Causes, now: float) -> tuple[Event, ...]:
 def queue_drain(observed: Observed, status: RLJobStatus, now: float) -> Step:
     """Says that the queue drains, and that tickets are given again: as an event, and in `Stalled`.
 
-    Somebody drains it by a command, which says what it still waits for. A job that therefore does not advance is not
+    A command drains it, and reports what it still waits for. A job that therefore does not advance is not
     stalled.
     """
     if observed.coordinator is None or observed.coordinator.server is ServerState.OPENING:
@@ -100,11 +100,11 @@ REPORTED: Mapping[str, Reason] = {
 
 
 REPLAY_SECONDS = 600.0
-"""What is older is not told again: a supervisor that begins has no news of it, and its event may have expired."""
+"""What is older is not replayed: it is no news to a supervisor that begins, and its event may have expired."""
 
 
 def reported(event: CoordinatorEvent, status: RLJobStatus) -> Event | None:
-    """An event of the coordinator as one of ours, if it is to be told to the user of a job of this status."""
+    """An event of the coordinator as one of ours, if it is to be reported to the user of a job of this status."""
     reason = REPORTED.get(event.kind)
     if reason is None or _is_expected(event, status):
         return None
@@ -113,7 +113,7 @@ def reported(event: CoordinatorEvent, status: RLJobStatus) -> Event | None:
 
 
 def replayed_decisions(status: RLJobStatus, now: float) -> tuple[Event, ...]:
-    """The last decisions, by what the status remembers of them: whoever made them may have died before telling."""
+    """The last decisions, as the status remembers them: their operator may have ended before it emitted them."""
     found = []
     restart, ended = status.restart, terminal(status)
     if restart.scope == Scope.GLOBAL and restart.reason in set(Reason) and _is_recent(restart.decided_at, now):

@@ -1,6 +1,6 @@
 """What `decide` may know: the policy, the persisted status, and facts about pods, processes and the coordinator.
 
-Built by whoever observes. A fact is what a platform can see of a pod from outside; what the pod says of itself comes by
+Built by the observer. A fact is what a platform can see of a pod from outside; what the pod reports of itself comes by
 way of the coordinator.
 """
 
@@ -42,12 +42,12 @@ class PodEnding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """What keeps something from running."""
+    """What keeps a pod, a process or the job from running."""
 
     reason: str
     """A stable word: the platform's (Unschedulable, FailedCreate ...) or a `Reason`; "" where there is none."""
     sentence: str
-    """In the words of whoever keeps it."""
+    """The message of the platform or the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,14 @@ class PodFact:
     exit_code: int | None = None
     """How this life ended; of one that runs, how the container's life before it ended. -N for signal N."""
     last_words: str = ""
-    """The last that was said by whoever ended, or by the platform of why it does not run."""
+    """The last line of a process that ended, or the platform's message of why the pod does not run."""
     ending: PodEnding | None = None
     """Set as soon as the platform has said so; the state is then EXITED, whatever still runs."""
     reason: str = ""
     """The platform's word for that end, e.g. OOMKilled, which `failureRules.podReasons` matches as well; of a pod that
     is kept from running, the word for that, e.g. ImagePullBackOff."""
     returns: bool = False
-    """The platform starts this container again by itself, at once: nobody has to delete the pod."""
+    """The platform starts this container again by itself, at once: the pod need not be deleted."""
     up_at: float | None = None
     """Unix time from which its first process can be expected to register; None: from its start on."""
     has_run: bool = True
@@ -81,7 +81,7 @@ class PodFact:
     terminates_by: float | None = None
     """Unix time by which a pod that is taken away has to have ended; None: it stays, or nothing of it runs."""
     stopped: bool = False
-    """Its first process is stopped (SIGSTOP): it takes no order and ends at no wish. Only one machine sees that."""
+    """Its first process is stopped (SIGSTOP): it takes no order and does not end by itself. Local runs only."""
     marked: bool = False
     """It has a deletion cost: its Deployment takes it first when it shrinks."""
 
@@ -111,14 +111,14 @@ class ProcessFact:
 
 @dataclass(frozen=True, slots=True)
 class NoContact:
-    """Why there is no word of the coordinator, on a cluster."""
+    """Why the coordinator does not answer, on a cluster."""
 
     since: float
-    """Unix time: nothing was heard since."""
+    """Unix time of the last answer."""
     reason: Reason
-    """INFRASTRUCTURE_DOWN: there is nobody to ask. Else somebody asked in vain."""
+    """INFRASTRUCTURE_DOWN: its pod does not run. Else a request failed."""
     message: str
-    """Who asked whom, and what came back; without times, so that it stays the same as long as the cause does."""
+    """The request and its failure; without times, so that it stays the same as long as the cause does."""
     reason_since: float
     """Unix time: it was for this reason since."""
 
@@ -198,7 +198,7 @@ class Autoscaling:
 
     @classmethod
     def of(cls, spec: RLJobSpec) -> Self | None:
-        """That of a job; None where the user, or somebody in their place, scales it."""
+        """That of a job; None where the user, or another controller, scales it."""
         autoscaling = spec.roles.rollout.autoscaling
         return None if autoscaling is None else cls(autoscaling, spec.rollout.max_staleness)
 
@@ -229,24 +229,24 @@ class Observed:
     blockers: tuple[Blocker, ...] = ()
     """What keeps the job as a whole: objects that the API server does not take, orders that the coordinator refuses."""
     secret_is_lost: bool = False
-    """The job's Secret is gone and its content is not known: nobody can talk to the coordinator, no pod can start."""
+    """The job's Secret is gone and its content is not known: the coordinator takes no request, no pod can start."""
     required: Mapping[Role, int] = field(default_factory=dict)
     """Role -> pods that the job begins with, where that is not all of them: a gang's rollouts."""
     no_contact: NoContact | None = None
-    """Why there is no word of the coordinator; None while it answers, while a first question is open, and in a local
-    run, which asks its own child."""
+    """Why the coordinator does not answer; None while it does, while a first request is open, and in a local run, whose
+    coordinator is its own child."""
     retained: RetainedRun | None = None
     """None in a local run: its folder has a status, and with it all that was before."""
     volume: VolumeFact | None = None
     """None where the job has no claim that was made for it."""
     num_worker_pods: int = 0
-    """Pods of roles that are there, whoever they are and however they are; not asked in a local run."""
+    """Pods of roles that exist, in any state and of any number; not counted in a local run."""
     release_after_seconds: float | None = None
     """How long a gang that has no room for one of its pods keeps the others; None: it is no gang."""
     scale_selector: str = ""
-    """Label selector of the rollout pods, for whoever scales them; empty in a local run."""
+    """Label selector of the rollout pods, for the scale subresource; empty in a local run."""
     autoscaling: Autoscaling | None = None
-    """None: the user, or somebody in their place, says how many rollouts there are."""
+    """None: the user, or another controller, sets the number of rollouts."""
     facts: Mapping[PodKey, PodFact] = field(init=False, repr=False, compare=False)
     """The platform's fact about each pod."""
     observations: Mapping[tuple[PodKey, str], PodObservation] = field(init=False, repr=False, compare=False)

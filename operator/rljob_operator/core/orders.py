@@ -1,8 +1,8 @@
 """Orders: which actions bring the world to what the status says. Level-triggered: asked again, it answers again.
 
 The order of the actions is the order of the contract: processes that everything needs, the failures that may be
-forgotten because the status remembers them (else they would be told again, as those of an earlier life, whenever what
-comes after is refused), the epoch, what pods shall do, and pods themselves.
+forgotten because the status remembers them (else they would be reported again, as those of an earlier life, whenever
+what comes after is refused), the epoch, what pods shall do, and pods themselves.
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def orders(observed: Observed, status: RLJobStatus, now: float) -> tuple[Action,
 
 
 def wanted(observed: Observed, status: RLJobStatus) -> DesiredState:
-    """What every pod shall do. On one machine this supervisor makes a replica's next process: nobody can be early."""
+    """What every pod shall do. On one machine this supervisor makes a replica's next process: none can be early."""
     unseen = NOBODY if observed.on_cluster else ""
     return DesiredState(
         epoch=status.restart.epoch,

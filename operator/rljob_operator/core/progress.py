@@ -103,7 +103,7 @@ def stalled(observed: Observed, status: RLJobStatus, now: float) -> RestartGloba
 def stalls_at(observed: Observed, status: RLJobStatus, now: float) -> float:
     """When the job will be stalled, counted from the last progress, step, restart, readiness and end of a drain.
 
-    And from the end of a silence of the coordinator, which every time was told.
+    And from the first answer of the coordinator after a lost contact that was reported.
     """
     ready = find(status, ConditionType.READY)
     # What comes and goes again would put a stall off for ever: only the roles' readiness counts.
@@ -119,7 +119,7 @@ def stalls_at(observed: Observed, status: RLJobStatus, now: float) -> float:
 
 
 def _reported_times(observed: Observed, now: float) -> list[float]:
-    """When the job last came forward, and when a drain ended, by the coordinator's word."""
+    """When the job last advanced, and when a drain ended, as the coordinator reports."""
     if observed.coordinator is None:
         return []
     drained = observed.coordinator.queue.drained_until

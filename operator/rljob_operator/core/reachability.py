@@ -1,7 +1,7 @@
 """Reachability of the coordinator: while it does not answer, the state of the job is unknown and no failure is counted.
 
 A failed request is reported after a moment; after heartbeatTimeoutSeconds without an answer the job is no longer Ready.
-The first answer after a silence may carry ages as old as the silence: `contact_since` bounds what counts against a rank
+The first answer after that may carry ages as old as the lost contact: `contact_since` bounds what counts against a rank
 or launcher. Pure.
 """
 
@@ -17,7 +17,7 @@ REPORT_AFTER_SECONDS = 10.0
 
 
 ANSWERS = "Answers"
-"""Reason of the condition where no silence was told before: what is silent then is silent by itself."""
+"""Reason of the condition where no lost contact was reported before: a launcher that does not poll then hangs."""
 
 
 _KIND = ConditionType.COORDINATOR_REACHABLE
@@ -34,37 +34,37 @@ def reached(observed: Observed, status: RLJobStatus, now: float) -> Step:
     since = since_when(status, no_contact)
     message = f"{no_contact.message} (since {timestamp(since)[:19]}Z). {_MEANWHILE}"
     status = with_condition(status, _KIND, now, true=False, reason=no_contact.reason, message=message)
-    # That a pod of the infrastructure is down is told where it is seen.
+    # That a pod of the infrastructure is down is reported where it is observed.
     is_news = not was_reported and no_contact.reason is not Reason.INFRASTRUCTURE_DOWN
     return status, (Event(now, no_contact.reason, message),) if is_news else ()
 
 
 def not_asked(status: RLJobStatus) -> RLJobStatus:
-    """`status` of a job at rest: nobody asks its coordinator any more."""
+    """`status` of a job at rest, whose coordinator is not asked any more."""
     return status if find(status, _KIND) is None else without(status, (_KIND,))
 
 
 def is_out_of_contact(observed: Observed, status: RLJobStatus, now: float) -> bool:
-    """Whether nobody has heard of the job for heartbeatTimeoutSeconds."""
+    """Whether the coordinator has not answered for heartbeatTimeoutSeconds."""
     no_contact, limit = observed.no_contact, observed.policy.heartbeat_timeout_seconds
     return no_contact is not None and lasts(status, no_contact, limit, now)
 
 
 def lasts(status: RLJobStatus, no_contact: NoContact, limit_seconds: float, now: float) -> bool:
-    """Whether a silence is longer than that."""
+    """Whether contact has been lost for longer than that."""
     return now > since_when(status, no_contact) + limit_seconds
 
 
 def since_when(status: RLJobStatus, no_contact: NoContact) -> float:
-    """When the silence began; an operator that was started meanwhile goes on from what the status says."""
-    told = find(status, _KIND)
-    if told is None or told.status != "False":
+    """When contact was lost; an operator that was started meanwhile goes on from what the status says."""
+    condition = find(status, _KIND)
+    if condition is None or condition.status != "False":
         return no_contact.since
-    return min(no_contact.since, seconds(told.last_transition_time))
+    return min(no_contact.since, seconds(condition.last_transition_time))
 
 
 def reported_at(observed: Observed, no_contact: NoContact) -> float:
-    """When a silence is told. A coordinator whose pod has just become ready is not yet out of reach."""
+    """When the lost contact is reported. A coordinator whose pod has just become ready is not yet out of reach."""
     limit = observed.policy.heartbeat_timeout_seconds
     return no_contact.reason_since + (
         limit if no_contact.reason is Reason.INFRASTRUCTURE_DOWN else min(REPORT_AFTER_SECONDS, limit)
@@ -72,34 +72,34 @@ def reported_at(observed: Observed, no_contact: NoContact) -> float:
 
 
 def contact_since(status: RLJobStatus) -> float:
-    """Since when the coordinator answers again, after a silence that was told; 0 where there was none.
+    """Since when the coordinator answers again, after a lost contact that was reported; 0 where there was none.
 
-    No silence of anybody behind it counts as older.
+    No age of a rank or launcher counts as older.
     """
-    told = find(status, _KIND)
-    is_back = told is not None and told.status == "True" and told.reason == Reason.COORDINATOR_REACHABLE
-    return seconds(told.last_transition_time) if told is not None and is_back else 0.0
+    condition = find(status, _KIND)
+    is_back = condition is not None and condition.status == "True" and condition.reason == Reason.COORDINATOR_REACHABLE
+    return seconds(condition.last_transition_time) if condition is not None and is_back else 0.0
 
 
 def seen_seconds(status: RLJobStatus, age: float, now: float) -> float:
-    """How much of an age that the coordinator tells can be held against anybody."""
+    """How much of an age that the coordinator reports counts against a rank or launcher."""
     return min(age, max(0.0, now - contact_since(status)))
 
 
 def _answering(status: RLJobStatus, now: float) -> Step:
-    told = find(status, _KIND)
-    if told is not None and told.status == "True":
+    condition = find(status, _KIND)
+    if condition is not None and condition.status == "True":
         return status, ()
     again = Reason.COORDINATOR_REACHABLE
-    reason, word = (ANSWERS, "") if told is None else (again, " again")
-    message = f"the coordinator answers the operator{word}"
+    reason, suffix = (ANSWERS, "") if condition is None else (again, " again")
+    message = f"the coordinator answers the operator{suffix}"
     events = (Event(now, again, message),) if _is_reported_lost(status) else ()
     return with_condition(status, _KIND, now, true=True, reason=reason, message=message), events
 
 
 def _is_reported_lost(status: RLJobStatus) -> bool:
-    told = find(status, _KIND)
-    return told is not None and told.status == "False" and told.reason != Reason.INFRASTRUCTURE_DOWN
+    condition = find(status, _KIND)
+    return condition is not None and condition.status == "False" and condition.reason != Reason.INFRASTRUCTURE_DOWN
 
 
 _MEANWHILE = "Ranks go on as they were told last; nothing is counted against anybody until it answers"

@@ -82,11 +82,11 @@ _SHORTAGE = "Insufficient "
 
 
 def waited_for(observed: Observed, status: RLJobStatus, now: float) -> Blocker:
-    """The first word that anybody has for it ("": only time is waited for), and all that is waited for."""
+    """The first reason of a blocker ("": only time is waited for), and a sentence of all that is waited for."""
     if status.restart.opened < status.restart.epoch:
         why = _why_not_open(observed, status, now)
         sentence = "the epoch is not open yet" + (f": {why.sentence}" if why else "")
-        named = _causes_first([*_down(observed), *_named(observed, status, only_told=True)])
+        named = _causes_first([*_down(observed), *_named(observed, status, only_explained=True)])
         sentence += f"; waiting for {', '.join(named)}" if named else ""
     else:
         why = None
@@ -109,8 +109,8 @@ def _follows(sentence: str) -> bool:
 def _down(observed: Observed) -> list[str]:
     """Infrastructure that does not run. There may be no pod of the coordinator that could say so of itself."""
     found, no_contact = down(observed.infrastructure), observed.no_contact
-    is_nobody_there = no_contact is not None and no_contact.reason is Reason.INFRASTRUCTURE_DOWN
-    return [no_contact.message] if no_contact is not None and is_nobody_there and not found else found
+    is_down = no_contact is not None and no_contact.reason is Reason.INFRASTRUCTURE_DOWN
+    return [no_contact.message] if no_contact is not None and is_down and not found else found
 
 
 def _why_not_open(observed: Observed, status: RLJobStatus, now: float) -> Blocker | None:
@@ -124,7 +124,7 @@ def _why_not_open(observed: Observed, status: RLJobStatus, now: float) -> Blocke
 
 
 def _blockers(observed: Observed, status: RLJobStatus) -> Iterator[Blocker]:
-    """Of infrastructure and pods, in this order: nothing of a pod can be told without the infrastructure."""
+    """Of infrastructure and pods, in this order: no pod can report anything without the infrastructure."""
     for process in observed.infrastructure:
         yield Blocker(process.reason, process.waits_for)
     for key, pod in remaining(status):
@@ -140,13 +140,13 @@ def _why(observed: Observed, key: PodKey) -> Blocker | None:
     return Blocker(fact.reason, last_line(fact.last_words)) if fact.state is PodState.PENDING else None
 
 
-def _named(observed: Observed, status: RLJobStatus, *, only_told: bool = False) -> Iterator[str]:
+def _named(observed: Observed, status: RLJobStatus, *, only_explained: bool = False) -> Iterator[str]:
     """Pods that are not ready, each with its sentence; neighbours of whom the same is said have it once."""
     waiting = [key for key, pod in remaining(status) if not pod.ready]
     for sentence, keys in groupby(waiting, lambda key: why.sentence if (why := _why(observed, key)) else ""):
         if sentence:
             yield f"{' and '.join(map(str, keys))} ({sentence})"
-        elif not only_told:
+        elif not only_explained:
             yield from map(str, keys)
 
 
@@ -183,7 +183,7 @@ def _why_not_ready(observed: Observed, status: RLJobStatus, old: Condition | Non
 
 
 def _unseen(observed: Observed, status: RLJobStatus, no_contact: NoContact, now: float) -> RLJobStatus:
-    """Nobody knows how a job is that was well. One that was not is none the better for it."""
+    """Whether a job that was Ready still is, is Unknown. One that was not stays not Ready."""
     why = no_contact.reason
     if is_scaling(status) or was_ready(status):
         return with_unknown(status, ConditionType.READY, now, reason=why, message=no_contact.message)

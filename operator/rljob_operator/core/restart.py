@@ -178,7 +178,7 @@ def released_at(observed: Observed, status: RLJobStatus) -> float | None:
 
 
 def given_back(observed: Observed, status: RLJobStatus) -> RLJobStatus:
-    """`status`, once no pod is there any more, without the word that keeps others from being made.
+    """`status`, once no pod is there any more, without the mark that keeps others from being made.
 
     The scheduler counts pods that are on their way out: with them a new one would be one of a whole gang, alone.
     """

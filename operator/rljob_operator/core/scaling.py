@@ -118,7 +118,7 @@ def _with_joined(observed: Observed, status: RLJobStatus, members: list[PodStatu
 
 
 def _has_orders_for(observed: Observed, replica: int) -> bool:
-    """Whether a replica from this number on is still ordered. Nobody knows while the coordinator does not answer."""
+    """Whether a replica from this number on may still be ordered; true while the coordinator does not answer."""
     if observed.coordinator is None:
         return True
     desired = observed.coordinator.desired

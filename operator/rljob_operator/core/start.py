@@ -99,8 +99,8 @@ def begin(
             "handled_request": _request(request) or last.restart.handled_request,
         }
     )
-    # What was ended by the end of the last start stands no more; that the operator takes care of the job, and is heard,
-    # does, and what became of its volume.
+    # Conditions of the last start go; that the operator takes care of the job, that its coordinator answers, and what
+    # became of its volume, stay.
     stay = {ConditionType.ACCEPTED, ConditionType.COORDINATOR_REACHABLE, ConditionType.VOLUME_EXPANDED}
     kinds = set(ConditionType) - stay
     update = {"restart": restart, "roles": [], "started_at": now, "waiting_since": now, "ended_at": None}
