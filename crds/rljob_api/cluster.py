@@ -6,6 +6,9 @@ Read by the operator that makes the objects and by the workers that live in them
 from rljob_api.names import Role
 
 API_GROUP = "rljob.dev"
+API_VERSION = "v1alpha1"
+RLJOB_KIND = "RLJob"
+RLJOB_PLURAL = "rljobs"
 
 LABEL_JOB = "rljob.dev/job"
 """On every object and pod of a job: the job's name. Watches select by its presence."""

@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given, settings
 from kubernetes import client, config
 
+from rljob_api.cluster import API_GROUP, API_VERSION, RLJOB_PLURAL
 from rljob_api.cluster_rules import cluster_problems
-from rljob_api.generate.crd import GROUP, PLURAL, VERSION
 from rljob_api.manifest import ManifestError, parse_manifest
 from rljob_api.revision import GROWING, REFUSED, WAY_OUT
 from tests.cluster.generated_specs import edges, manifests
@@ -113,7 +113,14 @@ def _problems(manifest: dict[str, Any]) -> tuple[str, ...]:
 def _refusal(api: client.CustomObjectsApi, namespace: str, manifest: dict[str, Any]) -> str:
     try:
         api.create_namespaced_custom_object(
-            GROUP, VERSION, namespace, PLURAL, manifest, dry_run="All", field_validation="Strict", _request_timeout=120
+            API_GROUP,
+            API_VERSION,
+            namespace,
+            RLJOB_PLURAL,
+            manifest,
+            dry_run="All",
+            field_validation="Strict",
+            _request_timeout=120,
         )
     except client.ApiException as error:
         if error.status not in (400, 422):
@@ -156,7 +163,7 @@ def test_what_may_change_does(kubectl: Kubectl) -> None:
 
 def test_a_scaled_job_stays_scaled_when_its_manifest_is_applied_again(kubectl: Kubectl) -> None:
     """However it is applied; and the scale can be read before anybody has given it, which an autoscaler does first."""
-    path = f"/apis/{GROUP}/{VERSION}/namespaces/{kubectl.namespace}/{PLURAL}/demo/scale"
+    path = f"/apis/{API_GROUP}/{API_VERSION}/namespaces/{kubectl.namespace}/{RLJOB_PLURAL}/demo/scale"
     apply_job(kubectl, {})
     assert json.loads(kubectl("get", "--raw", path))["spec"] == {"replicas": 1}
     kubectl("scale", "rlj/demo", "--replicas=3")

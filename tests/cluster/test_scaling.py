@@ -10,8 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from rljob_api.cluster import LABEL_JOB
-from rljob_api.generate.crd import GROUP, PLURAL, VERSION
+from rljob_api.cluster import API_GROUP, API_VERSION, LABEL_JOB, RLJOB_PLURAL
 from rljob_api.names import Role
 from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.kubectl import Kubectl, Object, is_ready
@@ -52,7 +51,7 @@ def scale(job: ClusterJob, replicas: int) -> None:
 
 def scale_of(job: ClusterJob) -> Object:
     """What a HorizontalPodAutoscaler reads."""
-    path = f"/apis/{GROUP}/{VERSION}/namespaces/{job.kubectl.namespace}/{PLURAL}/{job.name}/scale"
+    path = f"/apis/{API_GROUP}/{API_VERSION}/namespaces/{job.kubectl.namespace}/{RLJOB_PLURAL}/{job.name}/scale"
     found: Object = json.loads(job.kubectl("get", "--raw", path))
     return found
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rljob_api.generate.crd import GROUP, PLURAL, VERSION
+from rljob_api.cluster import API_GROUP, API_VERSION, RLJOB_PLURAL
 from rljob_api.status import ConditionType, RestartStatus, RLJobStatus, ScalingStatus, TrainingStatus
 from tests.cluster.harness.definition import apply_job, install_definition
 from tests.cluster.harness.kubectl import Kubectl
@@ -73,7 +73,7 @@ def test_kubectl_waits_for_a_condition(kubectl: Kubectl) -> None:
 def test_the_scale_subresource_reports_replicas_and_selector(kubectl: Kubectl) -> None:
     apply_job(kubectl, {"spec.roles.rollout": {"replicas": 2}})
     write_status(kubectl, FULL)
-    path = f"/apis/{GROUP}/{VERSION}/namespaces/{kubectl.namespace}/{PLURAL}/demo/scale"
+    path = f"/apis/{API_GROUP}/{API_VERSION}/namespaces/{kubectl.namespace}/{RLJOB_PLURAL}/demo/scale"
     scale = json.loads(kubectl("get", "--raw", path))
     assert scale["spec"] == {"replicas": 2}
     assert scale["status"] == {"replicas": 2, "selector": FULL.scaling.selector}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rljob_api.generate.crd import GROUP, PLURAL, VERSION
+from rljob_api.cluster import API_GROUP, API_VERSION, RLJOB_PLURAL
 from rljob_api.names import EXIT_FAILED
 
 if TYPE_CHECKING:
@@ -159,7 +159,9 @@ class Cluster:
         from urllib3.exceptions import HTTPError
 
         try:
-            return call(GROUP, VERSION, self.namespace, PLURAL, name, _request_timeout=_SECONDS, **arguments)
+            return call(
+                API_GROUP, API_VERSION, self.namespace, RLJOB_PLURAL, name, _request_timeout=_SECONDS, **arguments
+            )
         except ApiException as error:
             raise self._problem(name, error.status, _message(error.body)) from error
         except (HTTPError, OSError) as error:

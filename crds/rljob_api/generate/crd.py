@@ -9,24 +9,13 @@ from typing import Any
 
 import yaml
 
+from rljob_api.cluster import API_GROUP, API_VERSION, RLJOB_KIND, RLJOB_PLURAL
 from rljob_api.cluster_rules import cluster_validations
 from rljob_api.revision import GROWING, REFUSED, WAY_OUT, Row
 from rljob_api.roles import SCALED_ROLE, field_name
 from rljob_api.rule import VALIDATIONS
 from rljob_api.spec import FORM_OF_NAME, JOB_NAME, RLJobSpec
 from rljob_api.status import RLJobStatus
-
-GROUP = "rljob.dev"
-
-
-VERSION = "v1alpha1"
-
-
-KIND = "RLJob"
-
-
-PLURAL = "rljobs"
-
 
 Schema = dict[str, Any]
 
@@ -114,14 +103,14 @@ def crd() -> Schema:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "metadata": {"name": f"{RLJOB_PLURAL}.{API_GROUP}"},
         "spec": {
-            "group": GROUP,
+            "group": API_GROUP,
             "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "plural": PLURAL,
-                "singular": KIND.lower(),
+                "kind": RLJOB_KIND,
+                "listKind": f"{RLJOB_KIND}List",
+                "plural": RLJOB_PLURAL,
+                "singular": RLJOB_KIND.lower(),
                 "shortNames": ["rlj"],
                 "categories": ["all"],
             },
@@ -139,7 +128,7 @@ def crd_text() -> str:
 
 def _version() -> Schema:
     return {
-        "name": VERSION,
+        "name": API_VERSION,
         "served": True,
         "storage": True,
         "additionalPrinterColumns": [

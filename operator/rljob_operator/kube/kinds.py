@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rljob_api.cluster import API_GROUP
+from rljob_api.cluster import API_GROUP, API_VERSION, RLJOB_KIND, RLJOB_PLURAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Resource:
         return "/".join(parts)
 
 
-RLJOBS = Resource(f"{API_GROUP}/v1alpha1", "RLJob", "rljobs")
+RLJOBS = Resource(f"{API_GROUP}/{API_VERSION}", RLJOB_KIND, RLJOB_PLURAL)
 
 
 PODS = Resource("v1", "Pod", "pods")

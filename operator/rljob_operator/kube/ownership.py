@@ -9,14 +9,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from rljob_api.cluster import ANNOTATION_SPEC, API_GROUP, checkpoint_claim_name
+from rljob_api.cluster import ANNOTATION_SPEC, API_GROUP, RLJOB_KIND, checkpoint_claim_name
 from rljob_api.revision import read_kept_spec, run_differences
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.errors import ApiNotFound
 from rljob_operator.kube.kinds import CLAIMS, REPLICA_SETS
 from rljob_operator.kube.views import Controller, JobKey, OwnedView, PodView, controller_of
 
-JOB_KIND = f"RLJob.{API_GROUP}"
+JOB_KIND = f"{RLJOB_KIND}.{API_GROUP}"
 
 
 SET_KIND = "StatefulSet.apps"

@@ -4,7 +4,8 @@ from typing import Any
 
 import yaml
 
-from rljob_api.generate.crd import GROUP, PLURAL, crd_text
+from rljob_api.cluster import API_GROUP, RLJOB_PLURAL
+from rljob_api.generate.crd import crd_text
 from tests.cluster.harness.kubectl import Kubectl, KubectlFailed, Object
 from tests.unit.api.manifests import changed
 
@@ -13,9 +14,11 @@ def install_definition(kubeconfig: str) -> None:
     """The CRD as the models have it now. The API server takes it only if its rules are within its budget."""
     kubectl = Kubectl(kubeconfig)
     kubectl.wait("the API server to take the definition", lambda: _is_applied(kubectl))
-    kubectl.wait_for("crd", f"{PLURAL}.{GROUP}", "to be established", _is_established)
+    kubectl.wait_for("crd", f"{RLJOB_PLURAL}.{API_GROUP}", "to be established", _is_established)
     # By this kubectl knows what an RLJob is; the API server says it a moment later than that it is established.
-    kubectl.wait("RLJobs to be known by name", lambda: PLURAL in kubectl("api-resources", f"--api-group={GROUP}"))
+    kubectl.wait(
+        "RLJobs to be known by name", lambda: RLJOB_PLURAL in kubectl("api-resources", f"--api-group={API_GROUP}")
+    )
 
 
 def apply_job(kubectl: Kubectl, changes: dict[str, Any]) -> None:
