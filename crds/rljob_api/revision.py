@@ -183,7 +183,7 @@ def revision(spec: RLJobSpec) -> str:
             part.pop(field, None)
         else:
             part[field] = value
-    return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:12]
+    return _digest(part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +293,11 @@ _USER_REQUESTS = {"suspend": False, "restart_request": None}
 def run_digest(spec: RLJobSpec) -> str:
     """Digest of what makes a run. Only values that differ from their defaults count, as in `revision`."""
     part = {field: value for field, value in given(spec) if row_of(field).field in RUN_FIELDS}
+    return _digest(part)
+
+
+def _digest(part: dict[str, Any]) -> str:
+    """Of values by their fields."""
     return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -50,10 +50,6 @@ WITHIN = 1.2
 """The formula's peak of a training step over a measured one on the CPU, and the other way round, is below this."""
 
 
-COMPUTED_BYTES = {Dtype.FLOAT32: 4, Dtype.BFLOAT16: 2}
-"""c: of an activation, and of a weight that computes."""
-
-
 _MASTER_BYTES = 4
 
 
@@ -109,7 +105,7 @@ def trainer_memory(shape: ModelShape, backend: TrainerBackend, dtype: Dtype, wor
         return ProcessMemory(weights=0)
     if backend is TrainerBackend.FSDP:
         return _sharded(shape, dtype, world, work)
-    c, parameters = COMPUTED_BYTES[dtype], shape.parameters
+    c, parameters = dtype.num_bytes, shape.parameters
     return ProcessMemory(
         weights=_MASTER_BYTES * parameters,
         gradients=_MASTER_BYTES * parameters,
@@ -123,7 +119,7 @@ def forward_memory(shape: ModelShape, backend: TrainerBackend, dtype: Dtype, wor
     """Of a rank that computes log-probs under a whole model."""
     if backend is TrainerBackend.SIM:
         return ProcessMemory(weights=0)
-    c = COMPUTED_BYTES[dtype]
+    c = dtype.num_bytes
     logits = _logits(shape, backend, work)
     passing = c * work.tokens * (4 * shape.inner + 3 * shape.hidden)
     return ProcessMemory(weights=c * shape.parameters, activations=max(passing, _LOGIT_BYTES * _LOGIT_COPIES * logits))
@@ -134,21 +130,21 @@ def engine_memory(shape: ModelShape, dtype: Dtype, head_dtype: Dtype, engine: En
     if engine.kind is EngineKind.SIM:
         return ProcessMemory(weights=0)
     if engine.kind is EngineKind.SGLANG:
-        return ProcessMemory(weights=-(-COMPUTED_BYTES[dtype] * shape.parameters // engine.tensor_parallel))
+        return ProcessMemory(weights=-(-dtype.num_bytes * shape.parameters // engine.tensor_parallel))
     head = shape.vocabulary * shape.hidden
     is_tied = shape.outside < 2 * head
     rest = shape.parameters - (0 if is_tied else head)
-    weights = COMPUTED_BYTES[dtype] * rest + COMPUTED_BYTES[head_dtype] * head
+    weights = dtype.num_bytes * rest + head_dtype.num_bytes * head
     return ProcessMemory(weights=weights, copies=weights)
 
 
 def kv_bytes_per_token(shape: ModelShape, dtype: Dtype, share: int = 1) -> int:
     """Keys and values of one token in all layers, on each of the `share` devices of an engine, heads dealt evenly."""
-    return 2 * shape.num_layers * -(-shape.keys // share) * COMPUTED_BYTES[dtype]
+    return 2 * shape.num_layers * -(-shape.keys // share) * dtype.num_bytes
 
 
 def _sharded(shape: ModelShape, dtype: Dtype, world: int, work: Pass) -> ProcessMemory:
-    c, own = COMPUTED_BYTES[dtype], -(-shape.parameters // world)
+    c, own = dtype.num_bytes, -(-shape.parameters // world)
     return ProcessMemory(
         weights=_MASTER_BYTES * own,
         gradients=_MASTER_BYTES * own,

@@ -25,10 +25,6 @@ from typing import Any
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.model import Architecture, Dtype, ModelConfig, ModelSpec, tokenizer_size
 
-WEIGHT_BYTES = {Dtype.FLOAT32: 4, Dtype.BFLOAT16: 2}
-"""Of one parameter."""
-
-
 _INDEX, _ONE_FILE = "model.safetensors.index.json", "model.safetensors"
 
 
@@ -221,7 +217,7 @@ _FLOAT32_BYTES = 4
 def checkpoint_bytes(parameters: int, dtype: Dtype) -> int:
     """Bytes of one checkpoint of a model with so many parameters, over all ranks."""
     exact = 0 if dtype is Dtype.FLOAT32 else _FLOAT32_BYTES
-    return parameters * (WEIGHT_BYTES[dtype] + _MOMENT_BYTES + exact)
+    return parameters * (dtype.num_bytes + _MOMENT_BYTES + exact)
 
 
 def fitting_interval(parameters: int, dtype: Dtype) -> int:

@@ -99,6 +99,11 @@ class Dtype(StrEnum):
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
 
+    @property
+    def num_bytes(self) -> int:
+        """Of one number."""
+        return 4 if self is Dtype.FLOAT32 else 2
+
 
 class Architecture(StrEnum):
     """Hugging Face causal language models that can be built from a config."""

@@ -250,7 +250,7 @@ def collective_seconds(policy: RestartPolicySpec) -> float:
     """
     if policy.collective_timeout_seconds is not None:
         return float(policy.collective_timeout_seconds)
-    return (policy.heartbeat_timeout_seconds + policy.stall_timeout_seconds) / 2
+    return _between_silence_and_stall(policy)
 
 
 def absence_seconds(policy: RestartPolicySpec) -> float:
@@ -288,4 +288,8 @@ def standstill_seconds(policy: RestartPolicySpec) -> float:
 
     Shorter than a stall, which restarts the whole job: the same requests at the same engine may do.
     """
+    return _between_silence_and_stall(policy)
+
+
+def _between_silence_and_stall(policy: RestartPolicySpec) -> float:
     return (policy.heartbeat_timeout_seconds + policy.stall_timeout_seconds) / 2
