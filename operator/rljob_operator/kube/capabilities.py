@@ -31,18 +31,18 @@ LOOK_SECONDS = 10.0
 """How often it is looked whether the cluster has what a job was refused for."""
 
 
-_platform_log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 async def platform_of(api: Api) -> Platform:
-    """What the cluster has, once it says so."""
+    """What the cluster has; asked again until it answers."""
     while True:
         try:
             return await _served_platform(api)
         except (ApiRefused, ApiUnreachable) as error:
             if isinstance(error, ApiRefused) and error.status < 500 and error.status != HTTPStatus.TOO_MANY_REQUESTS:
                 raise
-            _platform_log.warning("cannot begin yet: %s; asked again in %g s", error, PLATFORM_RETRY_SECONDS)
+            _log.warning("cannot begin yet: %s; asked again in %g s", error, PLATFORM_RETRY_SECONDS)
             await asyncio.sleep(PLATFORM_RETRY_SECONDS)
 
 
@@ -58,7 +58,7 @@ async def until_another(api: Api, known: Platform, missed: asyncio.Event) -> Non
             if await _served_platform(api) != known:
                 return
         except (ApiRefused, ApiUnreachable) as error:
-            _platform_log.debug("what the cluster has was not answered: %s", error)
+            _log.debug("what the cluster has was not answered: %s", error)
 
 
 def owned_kinds(platform: Platform) -> Iterator[Resource]:
@@ -87,9 +87,6 @@ _WRONG = (400, 422)
 _OF_OTHERS = ("admission webhook", "ValidatingAdmissionPolicy", "MutatingAdmissionPolicy")
 
 
-_log = logging.getLogger(__name__)
-
-
 async def rehearse(api: Api, options: OperatorOptions, platform: Platform, namespace: str) -> None:
     """Raises OptionsRefused. `namespace` is one in which the operator may make objects."""
     owner = Owner(namespace=namespace, uid="00000000-0000-0000-0000-000000000000")
@@ -99,7 +96,7 @@ async def rehearse(api: Api, options: OperatorOptions, platform: Platform, names
         raise OptionsRefused("\n".join(dict.fromkeys(refused)))
 
 
-def is_never_taken(error: ApiRefused) -> bool:
+def _is_never_taken(error: ApiRefused) -> bool:
     """Whether the API server itself says no, and not a webhook or policy of somebody's, which may come and go."""
     return error.status in _WRONG and not any(each in error.message for each in _OF_OTHERS)
 
@@ -115,7 +112,7 @@ async def _refused_by_api(api: Api, manifest: Json) -> str | None:
             await asyncio.sleep(REHEARSAL_RETRY_SECONDS)
             continue
         except ApiRefused as error:
-            if not is_never_taken(error):
+            if not _is_never_taken(error):
                 return None
             part = manifest["metadata"]["name"].removeprefix(f"{_NAME}-")
             words = " ".join(error.message.split()).rstrip(".")
@@ -193,5 +190,5 @@ class SpecRehearsal:
         try:
             await self._api.rehearse(resource_of(kind), self._key.namespace, manifest)
         except ApiRefused as error:
-            return f"{str(Refusal(kind, name, error)).rstrip('.')}. {_CURE}" if is_never_taken(error) else ""
+            return f"{str(Refusal(kind, name, error)).rstrip('.')}. {_CURE}" if _is_never_taken(error) else ""
         return ""

@@ -32,7 +32,7 @@ IMPORTS = "the preloaded parent imports the workers' libraries"
 """What a pod waits for that no parent can fork yet."""
 
 LEAVING_SECONDS = 10.0
-"""A launcher that is told to go has ended by then, or is killed."""
+"""A launcher that got SIGTERM has ended by then, or is killed."""
 
 
 class Pods:
@@ -50,7 +50,7 @@ class Pods:
         self._unsent: list[SpawnLauncher] = []
         """Asked for while no parent ran: the next one begins with them."""
         self._leaving: dict[str, int] = {}
-        """Uid of a pod that is told to go -> its launcher."""
+        """Uid of a pod that got SIGTERM -> its launcher."""
         self.parent_ready_at: float | None = None
         """Unix time in seconds; None while it imports. What was asked of it before waits from here on."""
 
@@ -103,14 +103,14 @@ class Pods:
             processes.kill(fact.launcher_pid)
 
     def mark(self, key: PodKey, life: str, *, leaves: bool) -> None:
-        """Whether this life is to go: what a Deployment's pod is told by its deletion cost."""
+        """Whether this life is to go: what the deletion cost is to a pod of a Deployment."""
         fact = self._facts.get(key)
         if fact is not None and fact.life == life:
             self._facts[key] = replace(fact, marked=leaves)
             self._changed()
 
     def keep_only(self, members: Collection[PodKey]) -> None:
-        """The job has only these pods: the others are told to go, and nobody hears of them any more."""
+        """The job has only these pods: the others get SIGTERM, and are no facts any more."""
         for key in self._facts.keys() - set(members):
             fact = self._facts.pop(key)
             if fact.launcher_pid is None or fact.state is not PodState.RUNNING:
@@ -157,9 +157,9 @@ class Pods:
     async def _read(self, reader: asyncio.StreamReader) -> None:
         with suppress(ConnectionError):
             while line := await reader.readline():
-                self._hear(PARENT_MESSAGE.validate_json(line))
+                self._receive(PARENT_MESSAGE.validate_json(line))
 
-    def _hear(self, message: ParentReady | LauncherSpawned | LauncherExited) -> None:
+    def _receive(self, message: ParentReady | LauncherSpawned | LauncherExited) -> None:
         match message:
             case ParentReady():
                 self.parent_ready_at = time.time()

@@ -211,7 +211,7 @@ async def shut_down(
     """In the order in which nothing is missed: events, pods, coordinator, storage, control state."""
     is_held_up = infrastructure.is_stopped(COORDINATOR) or infrastructure.is_stopped(CONTROL)
     if infrastructure.is_alive(COORDINATOR) and not is_held_up and not killed:
-        await _hear_the_rest(follower)
+        await _receive_the_rest(follower)
     launchers = [fact.launcher_pid for fact in pods.facts() if fact.state is PodState.RUNNING and fact.launcher_pid]
     for pid in launchers:
         processes.kill(pid)
@@ -229,7 +229,7 @@ async def shut_down(
     merge_timeline(services.folder.path)
 
 
-async def _hear_the_rest(follower: CoordinatorFollower) -> None:
+async def _receive_the_rest(follower: CoordinatorFollower) -> None:
     with suppress(CoordinatorError, TimeoutError):
         async with asyncio.timeout(LAST_WORDS_SECONDS):
             while await follower.catch_up(0.0):
