@@ -22,7 +22,7 @@ TURN_SECONDS = 0.25
 
 
 class Draining(Exception):
-    """The pod was told to drain while the loop waited."""
+    """The pod was ordered to drain while the loop waited."""
 
 
 def count_claim(session: RankSession, batch: Batch, seconds: float) -> None:

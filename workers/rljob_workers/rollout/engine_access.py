@@ -201,7 +201,7 @@ FAILED_SEARCHES = 5
 
 @dataclass(frozen=True, slots=True)
 class IdleEngine:
-    """What such an engine says of itself."""
+    """What an engine reports of itself once it has nothing to do."""
 
     max_tokens: int
     """Of prompt and answer together."""

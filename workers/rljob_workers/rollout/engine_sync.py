@@ -172,7 +172,7 @@ class WeightFollower:
         try:
             self._engine.call(self._engine.client.abort_all())
         except EngineError as error:
-            self._engine.end(str(error))  # its next life has nothing of what the wrong weights have made
+            self._engine.end(str(error))  # its next incarnation has nothing of what the wrong weights have made
 
     def _wait_for_engine(self) -> None:
         """Nothing is held meanwhile. One that is up and takes no weights is given up, by name, after the timeout.

@@ -173,13 +173,13 @@ class RolloutLoop:
                 for ticket in tickets:
                     del self._begun[ticket.id]
                 self._queue.return_tickets(tickets, killed=isinstance(error, EngineGone))
-                self._bear(error)
+                self._pause_claims(error)
             else:
                 raise error
         return bool(ended)
 
     def _end_if_stuck(self, errors: Iterable[BaseException | None]) -> None:
-        """Once for all requests that have found it, also of those that are collected late: the next life works."""
+        """Once for all requests that have found it, also those collected late: the next incarnation works."""
         found = (error for error in errors if isinstance(error, EngineStandsStill))
         stuck = next((error for error in found if error.found_at > self._engine_ended_at), None)
         if stuck is None:
@@ -208,10 +208,10 @@ class RolloutLoop:
         """All that are in work here."""
         return [*self._work.tickets, *(ticket for finished in self._unproven for ticket in finished.tickets)]
 
-    def _bear(self, error: EngineError) -> None:
-        """Goes on after a while; an engine that only ever refuses ends this life with the engine's sentence.
+    def _pause_claims(self, error: EngineError) -> None:
+        """Claims again after a while; an engine that only ever refuses ends this rank with the engine's sentence.
 
-        It refuses for a moment when it was started anew. Told once: what repeats is what the role waits for.
+        It refuses for a moment when it was started anew. Logged once: what repeats is what the role waits for.
         """
         now = time.monotonic()
         if isinstance(error, EngineRefused):
@@ -220,8 +220,8 @@ class RolloutLoop:
                 self._engine.end(str(error))  # it outlives this rank, and would refuse the next one too
                 raise error
         self._claims_again_at = now + RETRY_SECONDS
-        told, self._waiting = self._waiting, f"the engine ({type(error).__name__}: {error})"
-        if told != self._waiting:
+        before, self._waiting = self._waiting, f"the engine ({type(error).__name__}: {error})"
+        if before != self._waiting:
             _log.warning("tickets are handed back: %s: %s", type(error).__name__, error)
 
     def _settle(self, groups: list[GroupRows], unscored: list[Unscored]) -> None:

@@ -33,7 +33,7 @@ def is_published(verify: WeightVerification | None) -> bool:
 
 
 def bound_of(spec: RLJobSpec, capabilities: EngineCapabilities) -> float | None:
-    """The bound that an engine is held to; None where what it says is believed. ValueError for what it cannot do."""
+    """The bound that an engine is held to; None where none is verified. ValueError for what it cannot do."""
     verify, kind = spec.weight_sync.verify, spec.roles.rollout.engine.kind.value
     if verify is WeightVerification.PROBE and not capabilities.scores:
         raise ValueError(
@@ -45,7 +45,7 @@ def bound_of(spec: RLJobSpec, capabilities: EngineCapabilities) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Log-probs that an engine told of a probe's tokens, and that are not the trainer's."""
+    """Log-probs of a probe's tokens by an engine that differ from the trainer's."""
 
     found: tuple[float, ...]
     probe: Probe
@@ -70,7 +70,7 @@ class Difference:
         return said if is_first else f"{said}, and the one that differs most {self._token(self._worst)}"
 
     def repeats(self, earlier: Difference) -> bool:
-        """Whether the engine has told the same log-probs before."""
+        """Whether the engine has computed the same log-probs before."""
         return not _differing(self.found, earlier.found, self.bound) and len(self.found) == len(earlier.found)
 
     @property
@@ -92,7 +92,7 @@ class Difference:
 
 
 def difference(found: Sequence[float], probe: Probe, bound: float) -> Difference | None:
-    """How `found` differs from what the trainer says; None where it does not. NaN differs."""
+    """How `found` differs from the trainer's; None where it does not. NaN differs."""
     is_right = len(found) == len(probe.log_probs) and not _differing(found, probe.log_probs, bound)
     return None if is_right else Difference(tuple(found), probe, bound)
 
@@ -104,7 +104,7 @@ def _differing(found: Sequence[float], others: Sequence[float], bound: float) ->
 
 
 class WrongWeights(Exception):
-    """An engine said twice that it has a version, and has not: it would go on generating from something else."""
+    """An engine reported twice a version that it does not have: it would go on generating from something else."""
 
 
 class EngineMismatch(Exception):
@@ -112,11 +112,11 @@ class EngineMismatch(Exception):
 
 
 class Answer(Enum):
-    """What follows when weights that an engine says that it has were refuted."""
+    """What follows when the weights that an engine reports were refuted."""
 
     LOAD_ANEW = auto()
     START_ANEW = auto()
-    """The engine is ended; its next life loads them."""
+    """The engine is ended; its next incarnation loads them."""
     MISMATCH = auto()
     GIVE_UP = auto()
     """The engine is ended, and its rank leaves."""
@@ -126,7 +126,7 @@ def answer_to(weight: WeightId, found: Sequence[Difference], first: WeightVersio
     """To what was `found` of an engine in a row, the last of it under `weight`.
 
     The `first` version of an epoch is what engines begin with, of another kind than before perhaps. A server that has
-    dropped it is told from one that computes it differently by a second process: that says the same again.
+    dropped it is distinguished from one that computes it differently by a second process: that repeats the log-probs.
     """
     if len(found) == 1:
         return Answer.START_ANEW if weight.version == first else Answer.LOAD_ANEW
@@ -137,7 +137,7 @@ def answer_to(weight: WeightId, found: Sequence[Difference], first: WeightVersio
 
 @dataclass(frozen=True, slots=True)
 class Refutation:
-    """The engine has other weights than it says."""
+    """The engine has other weights than it reports."""
 
     weight: WeightId
     problem: Difference
@@ -158,15 +158,15 @@ class WeightProof:
     """
 
     def __init__(self, engine: RankEngine, bound: float | None, first: WeightVersion) -> None:
-        """`bound` as in BOUNDS; None: what the engine says is believed. `first`: the version the epoch began with."""
+        """`bound` as in BOUNDS; None: nothing is verified. `first`: the version the epoch began with."""
         self._engine = engine
         self._bound = bound
         self._first = first
         self._refuted: list[Difference] = []
-        """What was found in a row when the engine had other weights than it said."""
+        """What was found in a row while the engine had other weights than it reported."""
         self._expected: StagedWeights | None = None
         self._voided: list[WeightId] = []
-        """What the engine was said to have and was not proven to have, once for each time."""
+        """Weights that the engine reported and was not proven to have, once for each time."""
 
     @property
     def num_voided(self) -> int:
@@ -200,7 +200,7 @@ class WeightProof:
         return expected is not None and any(expected.weight in group.newest for group in groups)
 
     def voids(self, groups: Sequence[GroupRows], begun: int) -> bool:
-        """Whether groups may have tokens of weights that were not what their engine said."""
+        """Whether groups may have tokens of other weights than their engine reported."""
         voided = self._voided[begun:]
         return any(_spans(group, weight) for group in groups for weight in voided)
 

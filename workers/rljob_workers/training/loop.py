@@ -112,7 +112,7 @@ class ActorLoop:
     def run(self) -> None:
         """Trains from the restored version to the last rollout, then idles; saves when a pod of it shall drain.
 
-        A rank that has left with the others and was not told to drain itself waits for its order like one that is done.
+        A rank that has left with the others without an order to drain waits for its order like one that is done.
         """
         first = RolloutId(self._session.welcome.restore.version)
         self._exports.begin()
@@ -131,7 +131,7 @@ class ActorLoop:
         idle_until_ordered(self._session)
 
     def _wait(self, waiting_for: str) -> None:
-        """This rank has no rows yet; the others are told so, whether they have theirs or not."""
+        """Reports to the other ranks that this one has no rows yet, whether they have theirs or not."""
         self._agree(waiting_for, has_rows=False)
         self._starved.count(1.0)
         self._session.pulse(waiting=waiting_for)

@@ -56,7 +56,7 @@ class TrainerProbe:
     def __call__(self) -> Probe | None:
         """What the weights of now say of the tokens; None where that is not finite, so that nothing can be compared.
 
-        What such weights lead to is told by whoever cannot go on with them: an engine refuses them by name.
+        The part that cannot go on with such weights names them: an engine refuses them.
         """
         row = Jagged.from_rows([torch.tensor(self._tokens, dtype=torch.int32)])
         lengths = torch.tensor([len(self._tokens) - 1])
@@ -109,7 +109,7 @@ class Exports:
     ) -> None:
         """`tickets` gives the queue's ticket table, on the leader. `initial` makes tensors of version 0 again.
 
-        `probe` is what engines must answer under the weights of now, a collective; None: nobody asks them.
+        `probe` is what engines must answer under the weights of now, a collective; None: engines are not verified.
         """
         self._config = config
         self._session = session
@@ -139,7 +139,7 @@ class Exports:
         self._publish_policy()
 
     def publish(self, rollout_id: RolloutId) -> None:
-        """After the last optimizer step on `train_r`: this rank's part of version r + 1, visible once all have told."""
+        """After the last optimizer step on `train_r`: this rank's part of version r + 1, visible with all parts."""
         self._version = WeightVersion(rollout_id + 1)
         self._staged = self._trainer.stage_weights()
         failpoint("publish.before")
