@@ -13,7 +13,7 @@ import pytest
 
 from rljob_workers.engines.backend import Ready
 from rljob_workers.engines.base import EngineAway, EngineGone, EngineTimeout
-from rljob_workers.engines.incarnation import LIVES, await_engine
+from rljob_workers.engines.incarnation import FAILED_STARTS, await_engine
 from rljob_workers.engines.sglang.connection import Connection
 
 READY = Ready("/up", lambda status: status == 200)
@@ -68,7 +68,7 @@ def test_a_server_that_dies_again_and_again_in_its_start_is_not_waited_for(nowhe
         identity.write_text(json.dumps({"incarnation": f"{next(lives):012x}", "pid": 1, "url": nowhere}))
         return True
 
-    with pytest.raises(EngineGone, match=f"has died {LIVES} times before it was up"):
+    with pytest.raises(EngineGone, match=f"has died {FAILED_STARTS} times before it was up"):
         await_engine(nowhere, READY, identity, seconds=120, goes_on=another_life)
 
 

@@ -1,4 +1,4 @@
-"""An engine backend: all that a launcher knows of a kind of engine, and whom the roles talk to.
+"""An engine backend: all that a launcher knows of a kind of engine, and its client.
 
 Values only; the registry of backends is `engines.BACKENDS`. A launcher starts what `command` says, asks `ready` on and
 on, and restarts what is silent for too long: it knows neither HTTP bodies nor models.
@@ -57,7 +57,7 @@ def settings_of(spec: RLJobSpec, role: Role) -> EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class EngineSite:
-    """Where one life of an engine computes, listens and keeps files."""
+    """Where one incarnation of an engine computes, listens and keeps files."""
 
     port: int
     """Of 127.0.0.1."""
@@ -75,7 +75,7 @@ def nothing() -> None:
 class Fork:
     """The server runs in a fork of the launcher, which has the common imports behind it.
 
-    The launcher listens: whoever connects while the server is started or restarted waits, and is not refused.
+    The launcher listens: a connection that is made while the server is started or restarted waits, and is not refused.
     """
 
     serve: Callable[[socket.socket, str], int]
@@ -87,7 +87,8 @@ class Fork:
 class Exec:
     """The server is a program of its own, which binds the port that its command line names.
 
-    With SO_REUSEADDR, as servers do: the launcher keeps the port bound, so that nobody else gets it between two lives.
+    With SO_REUSEADDR, as servers do: the launcher keeps the port bound, so that no other process gets it between two
+    incarnations.
     """
 
     arguments: tuple[str, ...]
@@ -103,7 +104,7 @@ Command: TypeAlias = Fork | Exec
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """How a server is asked whether it lives; never by an endpoint that generates."""
+    """How a server is asked whether it is up; never by an endpoint that generates."""
 
     path: str
     """Of a GET request."""
@@ -120,7 +121,8 @@ class EngineBackend:
     """How it is started."""
     ready: Ready
     client: Callable[[str, Path], Engine]
-    """Talks to the server at a URL whose present life is in the file (`engines.incarnation`); sends nothing yet."""
+    """Talks to the server at a URL whose present incarnation is in the file (`engines.incarnation`); sends
+    nothing yet."""
     parts: str | None = None
     """Titles of processes that its server begins and cannot do without, as a regular expression for their beginnings.
     The launcher ends an engine that has lost one; None: the server is one process."""

@@ -22,7 +22,7 @@ class EngineError(Exception):
 
 
 class EngineAway(EngineError):
-    """Nobody listens at the server's port: it is being started, and the request has reached nobody."""
+    """No process listens at the server's port: it is being started, and has not received the request."""
 
 
 class EngineGone(EngineError):
@@ -55,7 +55,7 @@ class EngineCapabilities:
     """What not every kind of engine can do; a job that needs more is refused before it starts."""
 
     scores: bool
-    """Tells the log-probs of given tokens."""
+    """Computes the log-probs of given tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     """As long as it may be."""
     ABORT = "abort"
-    """Somebody ended it; it has the tokens that were made until then."""
+    """A caller ended it; it has the tokens that were made until then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Generation:
 class Engine(ABC):
     """Client of one engine server; calls may overlap, all in one event loop.
 
-    Each raises EngineGone (the server died, or another life of it answered: nothing of the call counts) and
+    Each raises EngineGone (the server died, or another incarnation of it answered: nothing of the call counts) and
     EngineRefused (with the server's sentence). Those with a deadline (monotonic seconds) also raise EngineTimeout.
     """
 
@@ -136,8 +136,8 @@ class Engine(ABC):
         """All samples of a batch of prompts, in their order, when the last one is done.
 
         `progress(n)`: n more tokens of this request have been made; called as often as the engine knows, and at least
-        once a second while it makes tokens. There is no deadline: whoever waits cancels when progress has stood still
-        for too long, which aborts the request at the server, also while that is paused.
+        once a second while it makes tokens. There is no deadline: the caller cancels after too long a stall, which
+        aborts the request at the server, also while that is paused.
         """
 
     @abstractmethod
@@ -171,7 +171,7 @@ class Engine(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Closes connections. The server lives on."""
+        """Closes connections. The server goes on."""
 
 
 _Answer = TypeVar("_Answer")

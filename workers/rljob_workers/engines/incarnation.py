@@ -24,7 +24,7 @@ from rljob_workers.engines.base import EngineGone, EngineTimeout
 
 @dataclass(frozen=True, slots=True)
 class EngineIdentity:
-    """One life of an engine."""
+    """One incarnation of an engine."""
 
     incarnation: str
     """12 hex digits."""
@@ -42,7 +42,7 @@ def write_identity(file: Path, identity: EngineIdentity) -> None:
 
 
 def read_identity(file: Path) -> EngineIdentity:
-    """The life that was started last. Raises EngineGone where there was none yet."""
+    """The incarnation that was started last. Raises EngineGone where there was none yet."""
     try:
         return EngineIdentity(**json.loads(file.read_text()))
     except FileNotFoundError as error:
@@ -50,12 +50,12 @@ def read_identity(file: Path) -> EngineIdentity:
 
 
 def write_reason(file: Path, incarnation: str, why: str) -> None:
-    """Beside the identity in `file`, by whoever is about to end that life."""
+    """Beside the identity in `file`, by the process that is about to end that incarnation."""
     _reason_file(file).write_text(json.dumps({"incarnation": incarnation, "why": why}))
 
 
 def read_reason(file: Path, incarnation: str) -> str | None:
-    """Why that life was ended; None where nobody has said so. Read once it has ended."""
+    """Why that incarnation was ended; None where no reason was written. Read once it has ended."""
     try:
         said = json.loads(_reason_file(file).read_text())
     except (FileNotFoundError, ValueError):  # cut off, since its writer died
@@ -74,7 +74,7 @@ ASK_SECONDS = 5.0
 PAUSE_SECONDS = 0.1
 
 
-LIVES = 12
+FAILED_STARTS = 12
 """So many that ended before they were up are enough. An engine that never was up is given up by its launcher before
 that (`launcher.engine_deaths`), by the name of its exception; this holds for one that was, and does not come back."""
 
@@ -82,20 +82,21 @@ that (`launcher.engine_deaths`), by the name of its exception; this holds for on
 def await_engine(
     url: str, ready: Ready, identity: Path, *, seconds: float, goes_on: Callable[[], bool] = lambda: True
 ) -> bool:
-    """Blocks until the server at `url` is up; False where `goes_on` says that nobody waits for it any more.
+    """Blocks until the server at `url` is up; False once `goes_on()` is.
 
-    Raises EngineTimeout when one life is not up after `seconds`, EngineGone once it has died LIVES times in its start.
+    Raises EngineTimeout when one incarnation is not up after `seconds`, EngineGone once FAILED_STARTS
+    have died in their starts.
     """
     deadline = time.monotonic() + seconds
-    lives: set[str] = set()
+    seen: set[str] = set()
     while not _is_up(url, ready):
         if not goes_on():
             return False
-        if (life := _life(identity)) - lives:
-            lives |= life
+        if (started := _started(identity)) - seen:
+            seen |= started
             deadline = time.monotonic() + seconds
-        if len(lives) > LIVES:
-            raise EngineGone(f"The engine at {url} has died {LIVES} times before it was up. Its log says why.")
+        if len(seen) > FAILED_STARTS:
+            raise EngineGone(f"The engine at {url} has died {FAILED_STARTS} times before it was up. Its log says why.")
         if time.monotonic() >= deadline:
             raise EngineTimeout(
                 f"The engine at {url} has not answered {ready.path} for {seconds:.0f} s. Look into its log, or"
@@ -117,7 +118,7 @@ def _is_up(url: str, ready: Ready) -> bool:
         connection.close()
 
 
-def _life(identity: Path) -> set[str]:
+def _started(identity: Path) -> set[str]:
     try:
         return {read_identity(identity).incarnation}
     except EngineGone:  # not started yet
@@ -129,7 +130,7 @@ GONE_SECONDS = 10.0
 
 
 def end_engine(identity: Path, why: str) -> str | None:
-    """SIGKILL of the life that was started last, and waits until its process has ended: it answers nobody any more.
+    """SIGKILL of the incarnation that was started last, and waits until its process has ended: it answers no more.
 
     Its incarnation, or None where that has ended by itself. `why` is what its launcher says of the end.
 
@@ -137,22 +138,22 @@ def end_engine(identity: Path, why: str) -> str | None:
     a process is held first, then looked at, then ended.
     """
     try:
-        life = read_identity(identity)
-        held = os.pidfd_open(life.pid)
+        started = read_identity(identity)
+        held = os.pidfd_open(started.pid)
     except (EngineGone, ProcessLookupError):
         return None
     try:
-        stat = stat_of(life.pid)
+        stat = stat_of(started.pid)
         if stat is None or int(stat[PARENT]) != os.getppid():
             return None
-        write_reason(identity, life.incarnation, why)
+        write_reason(identity, started.incarnation, why)
         signal.pidfd_send_signal(held, signal.SIGKILL)
         _wait(held)
     except ProcessLookupError:
         return None
     finally:
         os.close(held)
-    return life.incarnation
+    return started.incarnation
 
 
 def _wait(held: int) -> None:

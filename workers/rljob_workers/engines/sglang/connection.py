@@ -28,7 +28,7 @@ class LifeFile:
     """The file that the launcher replaces before each start."""
 
     path: Path | None
-    """None: nobody writes one."""
+    """None: there is none."""
     url: str
 
     def read(self) -> str | None:
@@ -199,13 +199,13 @@ class ServerFacts:
     """Of one life."""
 
     incremental: bool
-    """A stream tells each token once."""
+    """A stream has each token once."""
     seeds: bool
     """It heeds seeds: `--enable-deterministic-inference`."""
     capacity: int
     """Samples that it runs at once."""
     max_tokens: int
-    """Of prompt and output together. More is cut off without a word."""
+    """Of prompt and output together. More is cut off silently."""
     vocab_size: int
     """A token beyond it kills the server."""
     shapes: Shapes

@@ -30,9 +30,9 @@ _HEAD = "lm_head.weight"
 
 def model_shapes(folder: Path) -> Shapes:
     """The tensors that each update must have: as the folder's own file says, else as its weights are."""
-    told = folder / SHAPES_FILE
-    if told.is_file():
-        return {name: tuple(shape) for name, shape in json.loads(told.read_bytes()).items()}
+    listed = folder / SHAPES_FILE
+    if listed.is_file():
+        return {name: tuple(shape) for name, shape in json.loads(listed.read_bytes()).items()}
     return checkpoint_shapes(folder)
 
 

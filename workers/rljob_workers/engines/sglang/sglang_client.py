@@ -280,7 +280,7 @@ class SglangEngine(Engine):
 
     @asynccontextmanager
     async def _one_life(self, deadline: float) -> AsyncIterator[tuple[ServerFacts, Callable[[], None]]]:
-        """Everything within is of one life of the server, or EngineGone; with what looks for that in between, too."""
+        """Everything within is of one incarnation of the server, or EngineGone; with a check of that for in between."""
         asked = self._life.read()
         require_same_life = functools.partial(self._life.require, asked)
         facts = await self._facts_of(asked, deadline)

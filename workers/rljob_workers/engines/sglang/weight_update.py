@@ -27,7 +27,7 @@ from rljob_workers.engines.sglang.connection import Connection
 from rljob_workers.engines.sglang.model_folder import Shapes, misfit, stored_shapes
 
 NOTHING = "none"
-"""What a server is called while its weights are replaced: whoever asks it later knows that they do not count."""
+"""What a server is called while its weights are replaced: a later question finds that they do not count."""
 
 
 def label_of(weight: WeightId) -> str:
@@ -51,7 +51,7 @@ class Gate:
     """Of one server, in one event loop."""
 
     def __init__(self) -> None:
-        """Open, and nobody inside."""
+        """Open, without requests inside."""
         self._open = asyncio.Event()
         self._open.set()
         self._vacant = asyncio.Event()
@@ -70,7 +70,7 @@ class Gate:
 
     @asynccontextmanager
     async def closed(self) -> AsyncIterator[None]:
-        """Nobody new comes in; one update at a time."""
+        """No request comes in; one update at a time."""
         async with self._updates:
             self._open.clear()
             try:
@@ -116,11 +116,11 @@ class Gate:
 
 
 _CONTINUE_SECONDS = 5.0
-"""Of its own: after a deadline the server must not stay paused. Whoever is frozen is waited for no longer than that."""
+"""Of its own: after a deadline the server must not stay paused. A frozen server is waited for no longer than that."""
 
 
 _PAUSES = {Interruption.RETRACT: "retract", Interruption.IN_PLACE: "in_place", Interruption.DRAIN: "retract"}
-"""SGLang's words. After a drain nothing runs that could be retracted."""
+"""As SGLang names them. After a drain nothing runs that could be retracted."""
 
 
 async def require_fit(folder: Path, shapes: Shapes) -> None:

@@ -94,7 +94,7 @@ def geometry_of(
 
 
 def _refuse_unsupported(config: DecoderConfig) -> None:
-    """Raises ValueError for what would otherwise give wrong logits without a word."""
+    """Raises ValueError for what would otherwise give wrong logits silently."""
     rope_type = config.rope_parameters["rope_type"]
     if rope_type != "default":
         raise ValueError(

@@ -60,7 +60,7 @@ class ServedModel:
     """What the dialect knows of the model."""
 
     name: str
-    """Path, or a word for a model made from a config."""
+    """Path, or `config` or `simulated` for a model without one."""
     vocab_size: int
     max_positions: int
     """Longest prompt + output, in tokens."""
@@ -101,7 +101,7 @@ class GenerateBody(ControlBody):
     return_logprob: bool = False
     compact: bool = False
     progress_seconds: float | None = Field(default=None, gt=0)
-    """The reply begins after so many seconds, and tells in lines of JSON how many tokens there are, again and again."""
+    """The reply begins after so many seconds, and counts in lines of JSON the tokens until now, again and again."""
 
 
 class GenerateRequest:

@@ -57,7 +57,7 @@ class EndReason(IntEnum):
 
 
 FINISH_WORDS = ("stop", "length", "abort")
-"""The dialect's words."""
+"""As the dialect names them."""
 
 
 class PauseMode(StrEnum):

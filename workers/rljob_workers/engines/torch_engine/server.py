@@ -342,7 +342,7 @@ class HttpApi:
         return self._json({"status": "ok"})
 
     async def model_info(self, request: Request) -> Response:
-        """What is served, under which weight, by which life of the server."""
+        """What is served, under which weight, by which incarnation of the server."""
         del request
         held = await self._command(lambda engine: engine.held)
         return self._json(

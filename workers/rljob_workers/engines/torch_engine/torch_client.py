@@ -1,6 +1,6 @@
 """The torch engine's client: `Engine` over its HTTP dialect, replies as `Generation` values, and its transport.
 
-Used by ranks, through `build_engine`. Torch-free and numpy-free, since the launcher imports it before its forks.
+Used by ranks, through the backend. Torch-free and numpy-free, since the launcher imports it before its forks.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def _check_lengths(found: int, num_tokens: int, what: str) -> None:
 
 
 _PROGRESS_SECONDS = 0.5
-"""How often a request that is not answered tells of its tokens."""
+"""How often the server counts the tokens of a request that is not answered."""
 
 
 _CONTROL_SECONDS = 60.0
@@ -275,14 +275,14 @@ class TorchEngineClient(Engine):
     ) -> list[Generation]:
         """See `Engine.generate`."""
         asked = await self._info(time.monotonic() + _CONTROL_SECONDS)
-        told = 0
+        counted = 0
 
         def on_line(line: bytes) -> None:
-            nonlocal told
+            nonlocal counted
             drawn = orjson.loads(line)["progress"]
-            if drawn > told:
-                progress(drawn - told)
-                told = drawn
+            if drawn > counted:
+                progress(drawn - counted)
+                counted = drawn
 
         reply = await self._ask(asked, "POST", "/generate", _generate_body(prompts, params), on_line=on_line)
         if "error" in reply.body:
@@ -291,7 +291,7 @@ class TorchEngineClient(Engine):
                 f"{reply.body['error']['message']}"
             )
         generations = read_compact(reply.body, [one.num_samples for one in params])
-        progress(sum(len(sample.output_ids) for one in generations for sample in one.samples) - told)
+        progress(sum(len(sample.output_ids) for one in generations for sample in one.samples) - counted)
         return generations
 
     async def update_weights(
@@ -382,7 +382,7 @@ class TorchEngineClient(Engine):
         *,
         on_line: Callable[[bytes], None] = lambda _: None,
     ) -> Reply:
-        """One request to the server that `asked` describes (None: to whoever answers)."""
+        """One request to the server that `asked` describes (None: to any incarnation)."""
         try:
             reply = await self._transport.request(method, path, body, on_line=on_line)
         except EngineGone:
@@ -400,7 +400,7 @@ class TorchEngineClient(Engine):
 
 
 _PAUSE_MODES = {Interruption.RETRACT: "retract", Interruption.IN_PLACE: "in_place", Interruption.DRAIN: "drain"}
-"""The dialect's words."""
+"""As the dialect names them."""
 
 
 def _read_info(reply: Reply) -> _ServerInfo:

@@ -47,7 +47,7 @@ def preload_sglang() -> None:
     os.environ.update(_ENVIRONMENT)
     logging.disable(logging.WARNING)  # a line for each family of models that wants more of the kernels
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecations inside the libraries: nobody here can act on them
+        warnings.simplefilter("ignore")  # deprecations inside the libraries, which users cannot act on
         sys.modules["sgl_kernel"] = importlib.import_module(_STAND_IN)
         for name in _MODULES:
             importlib.import_module(name)
