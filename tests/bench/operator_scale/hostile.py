@@ -97,7 +97,7 @@ async def _deep(writer: asyncio.StreamWriter, path: str, job: PretendedCoordinat
 
 async def _no_number(writer: asyncio.StreamWriter, path: str, job: PretendedCoordinator) -> None:
     """A time that is none: whatever is compared with it is false."""
-    await _with_status(writer, path, job, '"progressAgeSeconds":null', '"progressAgeSeconds":NaN')
+    await _with_status(writer, path, job, '"progressAgeSeconds":0.0', '"progressAgeSeconds":NaN')
 
 
 async def _long_words(writer: asyncio.StreamWriter, path: str, job: PretendedCoordinator) -> None:
