@@ -24,7 +24,7 @@ from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, Even
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.records import Store
 from rljob_workers.dcs.membership.coordinator_http import CoordinatorClient
-from rljob_workers.dcs.membership.rank_context import RankContext, SeqSink
+from rljob_workers.dcs.membership.rank_context import RankContext, RankMemory
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.launcher.coordinator_calls import LauncherClient
 from rljob_workers.pipeline import queue_shape
@@ -206,7 +206,7 @@ class World:
             world_size=1,
             launcher=self.launchers[str(life.key.pod)].launcher,
             engine_url=None,
-            seq_sink=SeqSink(),
+            memory=RankMemory(),
         )
 
     def rank(self, role: Role, replica: int = 0, epoch: int = 1, generation: int = 0, rank: int = 0) -> RankSession:

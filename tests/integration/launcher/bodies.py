@@ -41,10 +41,10 @@ def rank(context: RankContext) -> int:
 def obey(context: RankContext) -> int:
     """Obeys the file `act` of the run folder (consumed by the first rank that sees it) until it shall drain."""
     run_dir = Path(context.endpoints.run_dir)
-    context.collective_mark.enter()
-    context.collective_mark.leave()
-    context.collective_mark.enter()
-    context.seq_sink.raise_to(context.life.epoch * 100 + context.life.generation)
+    context.memory.enter_collective()
+    context.memory.leave_collective()
+    context.memory.enter_collective()
+    context.memory.raise_seq(context.life.epoch * 100 + context.life.generation)
     (run_dir / f"descriptors.{os.getpid()}").write_text("\n".join(sorted(descriptors())))
     # Tests wait for these words: what they look at was written before.
     (run_dir / f"drives.{context.global_rank}").write_text(context.engine_url or "no engine")

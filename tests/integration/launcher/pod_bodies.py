@@ -23,7 +23,7 @@ def rank(context: RankContext) -> int:
     print(f"units {len(context.endpoints.storage_units)} address {context.endpoints.address}", flush=True)  # noqa: T201
     session = RankSession(context)
     while not session.draining:
-        if not (run_dir / "unready").exists() and not context.ready_mark.is_set:
+        if not (run_dir / "unready").exists() and not context.memory.is_ready:
             session.ready()
         session.pulse(waiting="nothing")
         act(run_dir)

@@ -115,9 +115,7 @@ class EnginePlace:
     identity_file: Path
     """Where its present life is written down."""
     folder: Path
-    """For the files of one life, in memory."""
-    devices: Callable[[], tuple[str, ...]] = tuple
-    """Its own, as CUDA_VISIBLE_DEVICES names them; none: it computes on the CPU. Asked when it is started."""
+    """For the files of one life, in memory; its name is short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +207,12 @@ class EngineKeeper:
             state=EngineState.RESTARTING if self._life is None or self._killed_since is not None else state,
         )
 
-    def start(self, release: Callable[[], None]) -> None:
-        """Forks a life; `release` closes what the launcher holds besides this engine's port, in the child."""
+    def start(self, devices: tuple[str, ...], release: Callable[[], None]) -> None:
+        """Forks a life on `devices`, as CUDA_VISIBLE_DEVICES names them; none: on the CPU.
+
+        `release` closes what the launcher holds besides this engine's port, in the child.
+        """
         incarnation, settings, place = secrets.token_hex(6), self._wish.settings, self._place
-        devices = place.devices()
         command = self._wish.backend.command(settings, EngineSite(self._port, devices, place.folder))
         if isinstance(command, Fork):
             self._socket.listen(BACKLOG)

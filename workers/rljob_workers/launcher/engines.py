@@ -6,52 +6,27 @@ Called by `launcher` only. Which engine is started or killed, and when, is `plan
 from __future__ import annotations
 
 import select
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 
-from rljob_api.names import Role
-from rljob_api.spec import RLJobSpec
+from rljob_api.machine.attended_time import AttendedClock
+from rljob_api.roles import topology_of
+from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.wire.epochs import PodOrder
 from rljob_api.wire.failures import Failure
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import EngineProcess
 from rljob_workers.engines.backend import EngineBackend, settings_of
 from rljob_workers.launcher.engine_keeper import EngineKeeper, EnginePlace, EngineWish
-from rljob_workers.launcher.environment import EngineFacts, PodIdentity
+from rljob_workers.launcher.environment import EngineFacts, LauncherEnvironment, PodIdentity
 from rljob_workers.launcher.forking import Exit
 from rljob_workers.launcher.plan import EngineView
+from rljob_workers.launcher.pod_devices import slice_of
 
 
 def engine_names(pod: PodKey, num_engines: int) -> list[str]:
     """Names of their logs: the only engine of a pod has no number."""
     return [f"{pod}.engine"] if num_engines == 1 else [f"{pod}.engine.{index}" for index in range(num_engines)]
-
-
-def wish_of(spec: RLJobSpec, role: Role, backend: EngineBackend) -> EngineWish:
-    """What a job wants of the engines of a role."""
-    return EngineWish(
-        backend=backend,
-        settings=settings_of(spec, role),
-        startup_seconds=float(spec.roles.rollout.engine.startup_seconds),
-        silence_seconds=float(spec.restart_policy.heartbeat_timeout_seconds),
-    )
-
-
-def engine_places(
-    identity: PodIdentity, num_engines: int, logs: Path, memory: Path, devices: Callable[[int], tuple[str, ...]]
-) -> list[EnginePlace]:
-    """Which engines a pod has; `devices` are those of an engine, `memory` is a folder with a short name."""
-    pod = identity.pod
-    places = []
-    for index, name in enumerate(engine_names(pod, num_engines)):
-        title = f"The engine of {pod}" if num_engines == 1 else f"Engine {index} of {pod}"
-        own = partial(devices, index)
-        folder = memory / f"{pod}.engine.{index}"
-        places.append(
-            EnginePlace(identity, index, title, logs / f"{name}.log", identity_file(pod, index, logs), folder, own)
-        )
-    return places
 
 
 def identity_file(pod: PodKey, index: int, logs: Path) -> Path:
@@ -63,14 +38,55 @@ class Engines:
     """A keeper for each engine."""
 
     def __init__(
-        self, make: Callable[[int, EngineWish], Sequence[EngineKeeper]], num_engines: int, wish: EngineWish
+        self,
+        identity: PodIdentity,
+        environment: LauncherEnvironment,
+        job: RLJob,
+        backend_of: Callable[[RLJobSpec], EngineBackend],
+        clock: Callable[[], float],
+        attended: AttendedClock,
     ) -> None:
-        """`make` gives the keepers of so many engines that all have this wish."""
-        self._make = make
+        """Of `job`, until `use`; `attended` is ticked before each `turn`."""
+        self._identity = identity
+        self._environment = environment
+        self._job = job
+        self._backend_of = backend_of
+        self._clock = clock
+        self._attended = attended
+        wish = self._wish()
         self._kind = wish.backend.kind
-        self._keepers = tuple(make(num_engines, wish))
+        self._keepers = self._make(topology_of(job.spec.roles, identity.pod.role).engines, wish)
         self._leaving: tuple[EngineKeeper, ...] = ()
         """Those of an earlier number of engines whose processes were not collected yet."""
+
+    def _wish(self) -> EngineWish:
+        spec = self._job.spec
+        return EngineWish(
+            backend=self._backend_of(spec),
+            settings=settings_of(spec, self._identity.pod.role),
+            startup_seconds=float(spec.roles.rollout.engine.startup_seconds),
+            silence_seconds=float(spec.restart_policy.heartbeat_timeout_seconds),
+        )
+
+    def _make(self, num_engines: int, wish: EngineWish) -> tuple[EngineKeeper, ...]:
+        pod, logs = self._identity.pod, self._environment.logs
+        memory = Path(self._environment.endpoints_of(self._job).weights_dir)
+        return tuple(
+            EngineKeeper(
+                EnginePlace(
+                    self._identity,
+                    index,
+                    f"The engine of {pod}" if num_engines == 1 else f"Engine {index} of {pod}",
+                    logs / f"{name}.log",
+                    identity_file(pod, index, logs),
+                    memory / f"{pod}.engine.{index}",
+                ),
+                wish,
+                self._clock,
+                self._attended,
+            )
+            for index, name in enumerate(engine_names(pod, num_engines))
+        )
 
     def url(self, index: int) -> str | None:
         """Where rank `index` finds its engine; None: the role has none."""
@@ -88,8 +104,10 @@ class Engines:
         """As their pod's metrics say."""
         return tuple(EngineFacts(keeper.state, keeper.starts) for keeper in self._keepers)
 
-    def use(self, num_engines: int, wish: EngineWish) -> None:
-        """What a later epoch wants. Another number or kind of engines replaces them all, and their ports."""
+    def use(self, job: RLJob) -> None:
+        """The job of a later epoch. Another number or kind of engines replaces them all, and their ports."""
+        self._job = job
+        num_engines, wish = topology_of(job.spec.roles, self._identity.pod.role).engines, self._wish()
         if (num_engines, wish.backend.kind) == (len(self._keepers), self._kind):
             for keeper in self._keepers:
                 keeper.use(wish)
@@ -98,7 +116,7 @@ class Engines:
         self.end_all(f"a later epoch has {num_engines} engines of kind {self._kind} in each pod")
         self.close_listeners()
         self._leaving = tuple(keeper for keeper in (*self._leaving, *self._keepers) if keeper.pid is not None)
-        self._keepers = tuple(self._make(num_engines, wish))
+        self._keepers = self._make(num_engines, wish)
 
     def turn(self) -> None:
         """Asks after their health. Never waits."""
@@ -124,7 +142,9 @@ class Engines:
             for other in others:
                 other.close_listener()
 
-        self._keepers[index].start(release_all)
+        ranks_per_pod = topology_of(self._job.spec.roles, self._identity.pod.role).ranks_per_pod
+        devices = slice_of(self._environment.devices_of(self._job), index, ranks_per_pod)
+        self._keepers[index].start(devices, release_all)
 
     def kill_stopped(self, rank: int) -> None:
         """Before rank `rank` begins: it would wait for an engine that is stopped, and all others with it."""

@@ -34,8 +34,7 @@ from rljob_workers.engines import backend_of
 from rljob_workers.engines.backend import EngineBackend
 from rljob_workers.launcher import ranks
 from rljob_workers.launcher.coordinator_calls import FailureOutbox, LauncherClient, PendingOrder, WaitLog
-from rljob_workers.launcher.engine_keeper import EngineKeeper, EngineWish
-from rljob_workers.launcher.engines import Engines, engine_places, identity_file, wish_of
+from rljob_workers.launcher.engines import Engines, identity_file
 from rljob_workers.launcher.environment import LauncherEnvironment, LauncherState, PodIdentity, WhenDone, one_machine
 from rljob_workers.launcher.forking import SignalPipe, reap
 from rljob_workers.launcher.plan import (
@@ -100,7 +99,7 @@ class Launcher:
         self._topology = topology_of(job.spec.roles, identity.pod.role)
         """Of the job that is known: the pod's file may be older than the job that its first order brings."""
         self._ranks = Ranks(self._identity, environment.logs, clock, self._attended)
-        self._engines = self._make_engines()
+        self._engines = Engines(identity, environment, job, bodies.engine, clock, self._attended)
         self._use_policy()
         self._client = LauncherClient(endpoints, clock, patience_seconds=REGISTER_SECONDS)
         self._outbox = FailureOutbox(endpoints, clock)
@@ -122,19 +121,6 @@ class Launcher:
             self._kill_all("a later life of the pod has registered")
             return EXIT_FENCED
         return self._exit_code
-
-    def _make_engines(self) -> Engines:
-        logs, clock = self._environment.logs, self._clock
-
-        def make(num_engines: int, wish: EngineWish) -> list[EngineKeeper]:
-            places = engine_places(self._identity, num_engines, logs, Path(self._endpoints.weights_dir), self._slice)
-            return [EngineKeeper(place, wish, clock, self._attended) for place in places]
-
-        return Engines(make, self._topology.engines, self._wish())
-
-    def _wish(self) -> EngineWish:
-        spec = self._job.spec
-        return wish_of(spec, self._identity.pod.role, self._bodies.engine(spec))
 
     def _register(self) -> None:
         hello = LauncherHello(
@@ -239,7 +225,7 @@ class Launcher:
         self._job = job
         self._endpoints = self._environment.endpoints_of(job)
         self._topology = topology_of(job.spec.roles, self._identity.pod.role)
-        self._engines.use(self._topology.engines, self._wish())
+        self._engines.use(job)
         self._use_policy()
 
     def _use_policy(self) -> None:
@@ -299,16 +285,16 @@ class Launcher:
             launcher=self._id,
             engine_url=self._engines.url(rank),
             engine_identity=identity_file(self._identity.pod, rank, self._environment.logs),
-            seq_sink=self._ranks.sink(rank),
-            ready_mark=self._ranks.ready_mark(rank),
-            devices=() if self._topology.engines else self._slice(rank),
-            collective_mark=self._ranks.collective_mark(rank),
+            memory=self._ranks.memory(rank),
+            devices=self._devices_of(rank),
         )
         self._ranks.start(context, self._bodies.rank, self._close_everything)
 
-    def _slice(self, index: int) -> tuple[str, ...]:
-        """The devices of a rank or, where the pod has engines, of an engine: they are the ones that compute then."""
-        return slice_of(self._environment.devices_of(self._job), index, self._topology.ranks_per_pod)
+    def _devices_of(self, rank: int) -> tuple[str, ...]:
+        """None where the pod has engines: they are the ones that compute then."""
+        if self._topology.engines:
+            return ()
+        return slice_of(self._environment.devices_of(self._job), rank, self._topology.ranks_per_pod)
 
     def _close_connections(self) -> None:
         """In a forked child: it must not speak on its launcher's connections, nor hold them open."""

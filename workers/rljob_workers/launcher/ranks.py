@@ -27,7 +27,7 @@ from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.identity import Life, RankKey
 from rljob_api.wire.launchers import RankProcess
 from rljob_workers.dcs.errors import CoordinatorUnreachable, DamageReported, LifeOver
-from rljob_workers.dcs.membership.rank_context import CollectiveMark, RankContext, ReadyMark, SeqSink
+from rljob_workers.dcs.membership.rank_context import RankContext, RankMemory
 from rljob_workers.launcher.environment import PodIdentity
 from rljob_workers.launcher.forking import RANK_OOM_SCORE, Child, Exit, fork_child, how_it_ended
 from rljob_workers.launcher.plan import RankView
@@ -128,9 +128,7 @@ class Ranks:
         self._attended = attended
         self._stopped_since: dict[int, float] = {}
         """Pid -> attended seconds when it was first seen to be stopped."""
-        self._sinks: defaultdict[int, SeqSink] = defaultdict(SeqSink)
-        self._ready_marks: defaultdict[int, ReadyMark] = defaultdict(ReadyMark)
-        self._collective_marks: defaultdict[int, CollectiveMark] = defaultdict(CollectiveMark)
+        self._memories: defaultdict[int, RankMemory] = defaultdict(RankMemory)
         self.starts = 0
         """Lives so far."""
 
@@ -144,26 +142,18 @@ class Ranks:
         return sum(
             row.exit_code is None
             and (row.life.epoch, row.life.generation) == (order.epoch, order.generation)
-            and self._ready_marks[rank].is_set
+            and self._memories[rank].is_ready
             for rank, row in self._lives.items()
         )
-
-    def ready_mark(self, rank: int) -> ReadyMark:
-        """The mark that the present life of rank `rank` shares with this launcher."""
-        return self._ready_marks[rank]
-
-    def collective_mark(self, rank: int) -> CollectiveMark:
-        """Where the present life of rank `rank` says how many collectives it has entered."""
-        return self._collective_marks[rank]
 
     @property
     def seen_seq(self) -> int:
         """The highest seq of the control Redis that any rank of this pod has seen, dead ones included."""
-        return max((sink.value for sink in self._sinks.values()), default=0)
+        return max((memory.seen_seq for memory in self._memories.values()), default=0)
 
-    def sink(self, rank: int) -> SeqSink:
-        """The word that rank `rank` shares with this launcher, through all its lives."""
-        return self._sinks[rank]
+    def memory(self, rank: int) -> RankMemory:
+        """What rank `rank` shares with this launcher, through all its lives."""
+        return self._memories[rank]
 
     def views(self) -> tuple[RankView, ...]:
         """As `plan` sees them."""
@@ -196,8 +186,8 @@ class Ranks:
                 generation=row.life.generation,
                 exit_code=row.exit_code,
                 cut_off=row.cut_off,
-                collectives=self._collective_marks[rank].entered or None,
-                is_within_collective=self._collective_marks[rank].is_within,
+                collectives=self._memories[rank].collectives or None,
+                is_within_collective=self._memories[rank].is_within_collective,
             )
             for rank, row in sorted(self._lives.items())
         ]
@@ -222,8 +212,7 @@ class Ranks:
             take_over(str(life.key), context.devices, self._logs)
             return body(context)
 
-        self._ready_marks[life.key.rank].clear()
-        self._collective_marks[life.key.rank].clear()
+        context.memory.begin_life()
         self.starts += 1
         require_no_cuda()
         child = fork_child(live, log, prepare, oom_score=RANK_OOM_SCORE)

@@ -92,20 +92,20 @@ LONGEST_PAUSE_SECONDS = 0.002
 class CollectiveCounter(Protocol):
     """Who is told of each collective that this rank enters and comes out of."""
 
-    def enter(self) -> None:
+    def enter_collective(self) -> None:
         """This rank comes to its next one."""
 
-    def leave(self) -> None:
+    def leave_collective(self) -> None:
         """It has come out of it, as all have."""
 
 
 class NobodyCounts:
     """Nobody is told."""
 
-    def enter(self) -> None:
+    def enter_collective(self) -> None:
         """Nothing."""
 
-    def leave(self) -> None:
+    def leave_collective(self) -> None:
         """Nothing."""
 
 
@@ -319,7 +319,7 @@ class GlooGroup(DataParallelGroup):
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
                 self._on_wait(self._waiting_for(what))
             work.wait()
-            self._counter.leave()
+            self._counter.leave_collective()
 
     @contextmanager
     def collective(self, what: str) -> Iterator[None]:
@@ -334,12 +334,12 @@ class GlooGroup(DataParallelGroup):
                 with SignsOfLife(self._on_wait, self._waiting_for(what), limit_seconds=self._timeout_seconds):
                     failpoint("collective.section")
                     yield
-                self._counter.leave()
+                self._counter.leave_collective()
         finally:
             self._is_within = False
 
     def _enter(self, what: str) -> None:
-        self._counter.enter()
+        self._counter.enter_collective()
         self._places.enter(what)
 
     @contextmanager

@@ -57,7 +57,7 @@ def form_group(context: RankContext, session: RankSession) -> DataParallelGroup:
                 timeout_seconds=timeout,
                 hosted=hosted,
                 on_wait=session.beat_within,
-                counter=context.collective_mark,
+                counter=context.memory,
             )
     except GroupNotComplete as error:  # all had come: one of them was lost since, and it is not this one's fault
         raise GroupBroken(str(error)) from error

@@ -10,85 +10,60 @@ from pathlib import Path
 from rljob_api.spec import RLJob
 from rljob_api.wire.identity import Endpoints, Life
 
+_SEQ, _READY, _ENTERED, _WITHIN = range(4)
 
-class SeqSink:
-    """The highest `seq` of the control Redis that a rank has seen, in memory shared with the launcher over a fork.
 
-    One rank writes, its launcher reads; the number outlives the rank, which is the point: after the control Redis was
-    restarted, it proves what had been answered.
+class RankMemory:
+    """What the life in a rank's slot reports to its launcher, in memory that both share over a fork.
+
+    The rank writes, its launcher reads. It outlives the rank: after the control Redis was restarted, `seen_seq` proves
+    what had been answered; of ranks that broke up, the one with the fewest collectives did not come.
     """
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, 8)
-        self._word = memoryview(self._memory).cast("Q")
+        self._numbers = memoryview(mmap.mmap(-1, 4 * 8)).cast("Q")
 
     @property
-    def value(self) -> int:
-        """The highest number so far."""
-        return self._word[0]
-
-    def raise_to(self, seq: int) -> None:
-        """Notes that `seq` was seen; a lower number changes nothing."""
-        if seq > self._word[0]:
-            self._word[0] = seq
-
-
-class CollectiveMark:
-    """How many collectives the life in a rank's slot has entered, in memory shared with the launcher over a fork.
-
-    The rank writes, its launcher reads, and clears it before the next life. The number outlives the rank: of ranks that
-    broke up, the one with the lowest number did not come.
-    """
-
-    def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, 16)
-        self._words = memoryview(self._memory).cast("Q")
+    def seen_seq(self) -> int:
+        """The highest `seq` of the control Redis that a life in this slot has seen."""
+        return self._numbers[_SEQ]
 
     @property
-    def entered(self) -> int:
-        """Collectives so far."""
-        return self._words[0]
+    def is_ready(self) -> bool:
+        """Whether the present life can work."""
+        return self._numbers[_READY] != 0
 
     @property
-    def is_within(self) -> bool:
-        """Whether the rank has not come out of the last one."""
-        return self._words[1] != 0
-
-    def enter(self) -> None:
-        """By the rank: it comes to its next collective."""
-        self._words[1] = 1
-        self._words[0] += 1
-
-    def leave(self) -> None:
-        """By the rank: all were there."""
-        self._words[1] = 0
-
-    def clear(self) -> None:
-        """By the launcher: a life that has just begun."""
-        self._words[0] = self._words[1] = 0
-
-
-class ReadyMark:
-    """Whether the life that runs in a rank's slot is Ready, in memory shared with the launcher over a fork.
-
-    The rank sets it, its launcher reads it, and clears it before the next life.
-    """
-
-    def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, 1)
+    def collectives(self) -> int:
+        """Those that the present life has entered."""
+        return self._numbers[_ENTERED]
 
     @property
-    def is_set(self) -> bool:
-        """Whether the rank has said so."""
-        return self._memory[0] != 0
+    def is_within_collective(self) -> bool:
+        """Whether the present life has not come out of the last one."""
+        return self._numbers[_WITHIN] != 0
 
-    def set(self) -> None:
+    def raise_seq(self, seq: int) -> None:
+        """By the rank: `seq` was seen; a lower number changes nothing."""
+        if seq > self._numbers[_SEQ]:
+            self._numbers[_SEQ] = seq
+
+    def set_ready(self) -> None:
         """By the rank: it can work."""
-        self._memory[0] = 1
+        self._numbers[_READY] = 1
 
-    def clear(self) -> None:
-        """By the launcher: no life, or one that has just begun."""
-        self._memory[0] = 0
+    def enter_collective(self) -> None:
+        """By the rank: it comes to its next collective."""
+        self._numbers[_WITHIN] = 1
+        self._numbers[_ENTERED] += 1
+
+    def leave_collective(self) -> None:
+        """By the rank: all were there."""
+        self._numbers[_WITHIN] = 0
+
+    def begin_life(self) -> None:
+        """By the launcher, before a life begins: `seen_seq` alone stays."""
+        self._numbers[_READY] = self._numbers[_ENTERED] = self._numbers[_WITHIN] = 0
 
 
 class DrainRequest:
@@ -118,11 +93,9 @@ class RankContext:
     """The life of the launcher that forked this rank (12 hex digits)."""
     engine_url: str | None
     """The engine server of this pod; None for roles without one."""
-    seq_sink: SeqSink
+    memory: RankMemory
     engine_identity: Path | None = None
     """Where the engine's launcher writes which life of it runs (`engines.incarnation`)."""
-    ready_mark: ReadyMark = field(default_factory=ReadyMark)
-    collective_mark: CollectiveMark = field(default_factory=CollectiveMark)
     drain: DrainRequest = field(default_factory=DrainRequest)
     devices: tuple[str, ...] = ()
     """All that CUDA shows to this rank, by name; none: it computes on the CPU. Names that begin with `fake-` are of

@@ -179,7 +179,7 @@ class RankSession:
         """This rank can work. Heard by the coordinator when this returns."""
         self._state = RankState.READY
         self._beat_now()
-        self.context.ready_mark.set()
+        self.context.memory.set_ready()
 
     def report_step(self, report: StepReport) -> None:
         """Tells of a trained step; durable when this returns."""
@@ -229,7 +229,7 @@ class RankSession:
 
     def _note_seq(self) -> None:
         if self._seq_of is not None:
-            self.context.seq_sink.raise_to(self._seq_of())
+            self.context.memory.raise_seq(self._seq_of())
 
     def _beat(self) -> Beat:
         busy = self._busy
@@ -245,7 +245,7 @@ class RankSession:
             holds=self._work.holds,
             counters=dict(self.counters),
             progress=self._progress,
-            seen_seq=self.context.seq_sink.value,
+            seen_seq=self.context.memory.seen_seq,
         )
 
     def _send(self) -> None:
