@@ -81,7 +81,7 @@ def test_who_was_held_up_has_not_waited_and_still_hears_of_the_loss(
     one = successor(ON_ONE_MACHINE)
     assert one.look() is ServerState.OPENING
     assert one.look(after=60) is ServerState.OPENING
-    one.coordinator.launchers.hear_poll(launchers[0].launcher, poll(FAR))
+    one.coordinator.launchers.receive_poll(launchers[0].launcher, poll(FAR))
     assert one.look() is ServerState.OPENING, "the other launcher may live, too"
     assert one.look_for(ON_ONE_MACHINE.silent_one_seconds) is ServerState.LOST
 
@@ -96,7 +96,7 @@ def test_across_machines_a_word_may_come_late(launchers: list[LauncherHello], su
     one = successor(ACROSS_MACHINES)
     assert one.look_for(10) is ServerState.OPENING
     for launcher in launchers:
-        one.coordinator.launchers.hear_poll(launcher.launcher, poll(FAR))
+        one.coordinator.launchers.receive_poll(launcher.launcher, poll(FAR))
     assert one.look() is ServerState.LOST
 
 
@@ -105,9 +105,9 @@ def test_nobody_waits_for_launchers_whose_pods_have_others_now(
 ) -> None:
     one = successor(ACROSS_MACHINES)
     assert one.look_for(1) is ServerState.OPENING
-    one.coordinator.launchers.hear_hello(world.hello(Role.ACTOR))
+    one.coordinator.launchers.receive_hello(world.hello(Role.ACTOR))
     assert one.look() is ServerState.OPENING
-    one.coordinator.launchers.hear_hello(world.hello(Role.ADVANTAGES))
+    one.coordinator.launchers.receive_hello(world.hello(Role.ADVANTAGES))
     assert one.look() is ServerState.OPEN
 
 
@@ -128,14 +128,14 @@ def test_the_word_of_a_launcher_that_was_replaced_is_not_that_of_its_successor(w
     world.kill()
     world.servers.restart_control()
     one = successor(ACROSS_MACHINES)
-    one.coordinator.launchers.hear_hello(replaced)
+    one.coordinator.launchers.receive_hello(replaced)
     assert one.look() is ServerState.OPENING
 
 
 def test_a_coordinator_that_was_held_up_calls_nobody_silent(launchers: list[LauncherHello], successor: Make) -> None:
     one = successor(ON_ONE_MACHINE)
     for launcher in launchers:
-        one.coordinator.launchers.hear_poll(launcher.launcher, poll(0))
+        one.coordinator.launchers.receive_poll(launcher.launcher, poll(0))
     assert one.look() is ServerState.OPEN
 
     def ages() -> list[float]:

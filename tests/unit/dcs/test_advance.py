@@ -24,7 +24,7 @@ def test_only_growth_is_progress() -> None:
         (make_beat("b", 3), 5, 5.0),
         (make_beat("a", 6), 5, 10.0),
     ):
-        advance.hear(beat)
+        advance.receive(beat)
         clock.now += wait
         assert advance.age_seconds() == age
 
@@ -33,7 +33,7 @@ def test_what_a_life_did_counts_after_its_end() -> None:
     clock = Clock(50.0)
     advance = Advance(clock)
     clock.now += 100
-    advance.hear(make_beat("a", 7))
+    advance.receive(make_beat("a", 7))
     advance.forget("a" * 12)
     clock.now += 3
     assert advance.age_seconds() == 3
@@ -42,9 +42,9 @@ def test_what_a_life_did_counts_after_its_end() -> None:
 def test_an_epoch_begins_with_lives_that_have_told_nothing() -> None:
     clock = Clock(50.0)
     advance = Advance(clock)
-    advance.hear(make_beat("a", 7))
+    advance.receive(make_beat("a", 7))
     clock.now += 10
     advance.epoch_opened()
     assert advance.age_seconds() == 10.0
-    advance.hear(make_beat("a", 1))
+    advance.receive(make_beat("a", 1))
     assert advance.age_seconds() == 0.0

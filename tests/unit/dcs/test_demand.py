@@ -29,7 +29,7 @@ def test_what_ranks_lost_is_summed_by_role() -> None:
         make_beat(Role.ROLLOUT, "c", loop_seconds=8.0, withheld_seconds=0.5),
         make_beat(Role.ACTOR, "a", loop_seconds=12.0, starved_seconds=4.5),
     ):
-        demand.hear(beat)
+        demand.receive(beat)
     assert sums(demand) == {
         "rljob_actor_loop_seconds_total": 12.0,
         "rljob_actor_starved_seconds_total": 4.5,
@@ -41,18 +41,18 @@ def test_what_ranks_lost_is_summed_by_role() -> None:
 
 def test_the_next_life_counts_from_nothing_and_the_last_one_stays_counted() -> None:
     demand = Demand(lambda: 5.0)
-    demand.hear(make_beat(Role.ACTOR, "a"))
-    demand.hear(make_beat(Role.ACTOR, "a", loop_seconds=10.0))
+    demand.receive(make_beat(Role.ACTOR, "a"))
+    demand.receive(make_beat(Role.ACTOR, "a", loop_seconds=10.0))
     demand.forget("a" * 12)
-    demand.hear(make_beat(Role.ACTOR, "b"))
-    demand.hear(make_beat(Role.ACTOR, "b", loop_seconds=3.0))
+    demand.receive(make_beat(Role.ACTOR, "b"))
+    demand.receive(make_beat(Role.ACTOR, "b", loop_seconds=3.0))
     assert sums(demand) == {"rljob_actor_loop_seconds_total": 13.0}
 
 
 def test_a_coordinator_that_began_anew_does_not_count_what_was_before_it() -> None:
     demand = Demand(lambda: 5.0)
-    demand.hear(make_beat(Role.ACTOR, "a", loop_seconds=1000.0))
-    demand.hear(make_beat(Role.ACTOR, "a", loop_seconds=1002.0))
+    demand.receive(make_beat(Role.ACTOR, "a", loop_seconds=1000.0))
+    demand.receive(make_beat(Role.ACTOR, "a", loop_seconds=1002.0))
     assert sums(demand) == {"rljob_actor_loop_seconds_total": 2.0}
 
 
@@ -60,10 +60,10 @@ def test_a_step_is_told_with_what_the_sums_were_when_it_ended() -> None:
     times = iter([5.0, 17.0])
     demand = Demand(lambda: next(times))
     assert demand.at_step is None
-    demand.hear(make_beat(Role.ACTOR, "a"))
-    demand.hear(make_beat(Role.ACTOR, "a", loop_seconds=10.0, starved_seconds=4.0))
+    demand.receive(make_beat(Role.ACTOR, "a"))
+    demand.receive(make_beat(Role.ACTOR, "a", loop_seconds=10.0, starved_seconds=4.0))
     demand.step_ended(3)
-    demand.hear(make_beat(Role.ACTOR, "a", loop_seconds=11.0, starved_seconds=5.0))
+    demand.receive(make_beat(Role.ACTOR, "a", loop_seconds=11.0, starved_seconds=5.0))
     assert demand.at_step == DemandObservation(
         since=5.0,
         at=17.0,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_workers.dcs.coordinator.launchers import Word
+from rljob_workers.dcs.coordinator.launchers import SeqReport
 from rljob_workers.dcs.coordinator.server_gate import (
     ACROSS_MACHINES,
     ON_ONE_MACHINE,
@@ -36,7 +36,7 @@ BOTH = frozenset({"a", "b"})
 def test_launchers_awaited(
     closed: Closed, registered: frozenset[str], heard_at: dict[str, float], waited: float, expected: list[str]
 ) -> None:
-    words = {launcher: Word(at, 0) for launcher, at in heard_at.items()}
+    words = {launcher: SeqReport(at, 0) for launcher, at in heard_at.items()}
     assert launchers_awaited(closed, registered, words, waited, ON_ONE_MACHINE) == expected
 
 
@@ -50,7 +50,7 @@ def test_waiting_ends_and_only_for_registered_launchers(
     heard: dict[str, float], is_new: bool, waited: float, patience: OpeningPatience
 ) -> None:
     closed, registered = Closed(SINCE, is_new), frozenset("abc")
-    words = {launcher: Word(at, 0) for launcher, at in heard.items()}
+    words = {launcher: SeqReport(at, 0) for launcher, at in heard.items()}
     awaited = launchers_awaited(closed, registered, words, waited, patience)
     assert set(awaited) <= registered
     assert not any(heard.get(launcher, 0) >= SINCE for launcher in awaited)
@@ -59,4 +59,4 @@ def test_waiting_ends_and_only_for_registered_launchers(
 
 def test_across_machines_all_are_waited_for_while_a_way_to_a_new_pod_may_be_long() -> None:
     assert launchers_awaited(NEW, BOTH, {}, 10.0, ACROSS_MACHINES) == ["a", "b"]
-    assert launchers_awaited(NEW, BOTH, {"a": Word(SINCE + 9, 0)}, 10.0, ACROSS_MACHINES) == ["b"]
+    assert launchers_awaited(NEW, BOTH, {"a": SeqReport(SINCE + 9, 0)}, 10.0, ACROSS_MACHINES) == ["b"]

@@ -145,7 +145,7 @@ def add_queue_routes(app: FastAPI, executor: SerialExecutor) -> None:
         return as_json(await executor.do_when_open(room.drain_state))
 
 
-MAX_TOLD_FAILURES = 100
+MAX_REPORTED_FAILURES = 100
 """At a time, oldest first: the supervisor acknowledges them, and asks again. It does not take an endless answer."""
 
 
@@ -189,7 +189,7 @@ def _supervisor_routes(app: FastAPI, executor: SerialExecutor) -> None:
     @app.get("/v1/status")
     async def status() -> Response:
         status = await executor.do(coordinator.status)
-        return as_json(status.model_copy(update={"failures": status.failures[:MAX_TOLD_FAILURES]}))
+        return as_json(status.model_copy(update={"failures": status.failures[:MAX_REPORTED_FAILURES]}))
 
     @app.get("/v1/events")
     async def events(
@@ -219,7 +219,7 @@ def _launcher_routes(app: FastAPI, executor: SerialExecutor) -> None:
 
     @app.post("/v1/launchers")
     async def register(hello: LauncherHello) -> Response:
-        coordinator.launchers.hear_hello(hello)
+        coordinator.launchers.receive_hello(hello)
         await executor.do_when_open(partial(coordinator.launchers.register, hello))
         return as_json(None)
 

@@ -92,14 +92,14 @@ class HotRoutes:
 
     async def _beat(self, receive: Receive) -> bytes:
         beat = Beat.model_validate_json(await _body(receive))
-        self._coordinator.ranks.hear_beat(beat)
+        self._coordinator.ranks.receive_beat(beat)
         answer = await self._executor.when_open(partial(self._beats.answer, beat))
         return answer.model_dump_json().encode()
 
     async def _poll(self, launcher: str, receive: Receive) -> bytes:
         poll = LauncherPoll.model_validate_json(await _body(receive))
         launchers = self._coordinator.launchers
-        launchers.hear_poll(launcher, poll)
+        launchers.receive_poll(launcher, poll)
         if not self._coordinator.gate.is_open:
             await self._executor.wait_open()  # a closed server is not asked again and again
         answer = await self._await_order(launcher, poll)

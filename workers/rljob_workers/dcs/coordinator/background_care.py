@@ -38,13 +38,13 @@ class Replica:
 
     incarnation: str
     still_seconds: float
-    """For which nothing was heard of it, or its engine made no token of what it has."""
+    """For which nothing was received of it, or its engine made no token of what it has."""
     is_idle: bool
     """It could generate, and has nothing to."""
 
 
 def replica_of(beat: Beat, age_seconds: float) -> Replica:
-    """By its last beat, heard so long ago."""
+    """By its last beat, received so long ago."""
     announced = 0.0 if beat.busy is None else beat.busy.seconds
     return Replica(
         beat.life.incarnation,
@@ -77,8 +77,8 @@ class HeldWork:
         """`silence_counts_from`: by the coordinator's clock; nobody was silent before."""
         limit = STILL_BEATS * beat_interval_seconds(self._context.job.spec.restart_policy)
         now = self._context.clock()
-        heard = [one for one in self._ranks.beats.values() if one.beat.life.key.role is TICKET_ROLE]
-        replicas = [replica_of(one.beat, now - max(one.at, silence_counts_from)) for one in heard]
+        received = [one for one in self._ranks.beats.values() if one.beat.life.key.role is TICKET_ROLE]
+        replicas = [replica_of(one.beat, now - max(one.at, silence_counts_from)) for one in received]
         self._forget_all_but([one.incarnation for one in replicas])
         for incarnation in to_take_back(replicas, limit):
             if self._taken_from.get(incarnation, -1) != published:

@@ -167,7 +167,7 @@ class CoordinatorContext:
         return CoordinatorEvent(id=0, kind=kind, at=self.wall(), epoch=epoch, message=message)
 
     def emit_once(self, mark: str, value: str, event: CoordinatorEvent, *changes: Change) -> None:
-        """Commits changes and an event, the event only if it was not told of `value` before."""
+        """Commits changes and an event, the event only if `value` was not emitted under `mark` before."""
         events = [] if self.store.was_emitted(mark, value) else [event]
         self.store.commit([*changes, MARKS.put(mark, value)], events)
         if events:

@@ -149,26 +149,26 @@ class Coordinator:
     def _pod(self, hello: LauncherHello, silent_since: float) -> PodObservation:
         """As observed; no silence is counted from before `silent_since`."""
         ranks = sorted(self.ranks.of_pod(hello.pod), key=lambda entry: entry.hello.life.key.rank)
-        heard = self.launchers.polls.get(hello.launcher)
+        received = self.launchers.polls.get(hello.launcher)
         return PodObservation(
             pod=hello.pod,
             pod_uid=hello.pod_uid,
             launcher=hello.launcher,
             launcher_pid=hello.pid,
             container_restart_count=hello.container_restart_count,
-            poll_age_seconds=self._age(self.launchers.heard_at(hello.launcher), silent_since),
-            is_heard=heard is not None,
-            carried=None if heard is None else heard.poll.carried,
-            processes=[] if heard is None else heard.poll.ranks,
-            engines=[] if heard is None else heard.poll.engines,
+            poll_age_seconds=self._age(self.launchers.received_at(hello.launcher), silent_since),
+            is_heard=received is not None,
+            carried=None if received is None else received.poll.carried,
+            processes=[] if received is None else received.poll.ranks,
+            engines=[] if received is None else received.poll.engines,
             ranks=[self._rank(entry, silent_since) for entry in ranks],
         )
 
     def _rank(self, entry: RankEntry, silent_since: float) -> RankObservation:
         life = entry.hello.life
-        heard = self.ranks.beats.get(life.incarnation)
-        beat = None if heard is None else heard.beat
-        heard_at = self.ranks.heard_at(life.incarnation)
+        received = self.ranks.beats.get(life.incarnation)
+        beat = None if received is None else received.beat
+        received_at = self.ranks.received_at(life.incarnation)
         busy = None if beat is None else beat.busy
         return RankObservation(
             rank=life.key.rank,
@@ -177,15 +177,15 @@ class Coordinator:
             generation=life.generation,
             pid=entry.hello.pid,
             state=RankState.READY if entry.ready else RankState.STARTING,
-            beat_age_seconds=self._age(heard_at, silent_since),
+            beat_age_seconds=self._age(received_at, silent_since),
             busy=busy,
-            busy_left_seconds=None if busy is None else busy.seconds - self._age(heard_at, silent_since),
+            busy_left_seconds=None if busy is None else busy.seconds - self._age(received_at, silent_since),
             waiting=None if beat is None else beat.waiting,
             holds=None if beat is None else beat.holds,
         )
 
-    def _age(self, heard_at: float | None, silent_since: float) -> float:
-        return self._context.clock() - (silent_since if heard_at is None else max(silent_since, heard_at))
+    def _age(self, received_at: float | None, silent_since: float) -> float:
+        return self._context.clock() - (silent_since if received_at is None else max(silent_since, received_at))
 
     @property
     def last_event(self) -> int:

@@ -24,9 +24,9 @@ class Advance:
         self._clock = clock
         self._at = clock()
         self._known: dict[str, int] = {}
-        """Incarnation -> the highest progress that it told."""
+        """Incarnation -> the highest progress that it reported."""
 
-    def hear(self, beat: Beat) -> None:
+    def receive(self, beat: Beat) -> None:
         """Notes the beat of a living rank."""
         name = beat.life.incarnation
         if beat.progress > self._known.get(name, 0):
@@ -82,23 +82,23 @@ class Demand:
         self._wall = wall
         self._since = wall()
         self._sums = dict.fromkeys(_SUMMED.values(), 0.0)
-        self._told: defaultdict[str, dict[str, float]] = defaultdict(dict)
-        """Incarnation -> what it told last; counters only grow within a life."""
+        self._reported: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        """Incarnation -> what it reported last; counters only grow within a life."""
         self.at_step: DemandObservation | None = None
-        """As of the end of the last step that this coordinator was told of."""
+        """As of the end of the last step that was reported to this coordinator."""
 
-    def hear(self, beat: Beat) -> None:
+    def receive(self, beat: Beat) -> None:
         """Notes the beat of a living rank. What the first one tells was before this coordinator's time, or nothing."""
-        told = self._told[beat.life.incarnation]
+        reported = self._reported[beat.life.incarnation]
         for (role, name), total in _SUMMED.items():
             if beat.life.key.role is role:
                 value = beat.counters.get(name, 0.0)
-                self._sums[total] += max(0.0, value - told.get(name, value))
-                told[name] = value
+                self._sums[total] += max(0.0, value - reported.get(name, value))
+                reported[name] = value
 
     def forget(self, incarnation: str) -> None:
-        """A life is over; what it told still counts."""
-        self._told.pop(incarnation, None)
+        """A life is over; what it reported still counts."""
+        self._reported.pop(incarnation, None)
 
     def step_ended(self, step: int) -> None:
         """A step was reported."""
@@ -113,7 +113,7 @@ class Demand:
     def epoch_opened(self) -> None:
         """Steps are counted from the restored one on, by new lives."""
         self.at_step = None
-        self._told.clear()
+        self._reported.clear()
 
     def samples(self) -> Iterator[Sample]:
         """For `/metrics`, as of now."""

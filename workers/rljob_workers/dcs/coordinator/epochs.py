@@ -278,7 +278,7 @@ def _alive_after(before: OpenEpoch, version: int, record: CheckpointRecord | Non
 
 
 def _changed_pods(before: DesiredState, desired: DesiredState) -> list[str]:
-    """Those whose launchers shall hear of new orders."""
+    """Those whose launchers wait for new orders."""
     old = {order.pod: order for order in before.pods}
     return [str(order.pod) for order in desired.pods if old.get(order.pod) != order]
 

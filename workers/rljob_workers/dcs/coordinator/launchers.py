@@ -21,8 +21,8 @@ from rljob_workers.dcs.coordinator.records import ENDED_LAUNCHERS, PODS, Change,
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """What a launcher said last."""
+class SeqReport:
+    """How far the control Redis was seen, by the last report of a launcher."""
 
     at: float
     seen_seq: int
@@ -55,8 +55,8 @@ MAX_ENDED_LAUNCHERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class HeardPoll:
-    """A launcher's last poll and when it was heard."""
+class ReceivedPoll:
+    """A launcher's last poll and when it was received."""
 
     poll: LauncherPoll
     at: float
@@ -69,9 +69,9 @@ class Launchers:
         self._context = context
         self._epochs = epochs
         self._ranks = ranks
-        self.polls: dict[str, HeardPoll] = {}
+        self.polls: dict[str, ReceivedPoll] = {}
         """Launcher -> last poll."""
-        self._hellos: dict[str, tuple[str, Word]] = {}
+        self._hellos: dict[str, tuple[str, SeqReport]] = {}
         """Pod -> who wished to be its launcher last, and when."""
         self._answered: dict[str, float] = {}
         """Launcher -> when it was let in, or answered last."""
@@ -80,25 +80,25 @@ class Launchers:
             context.store, [PODS], lambda: {hello.launcher: hello for hello in self.by_pod().values()}
         )
         self.seen_seq = 0
-        """Highest seq of the control Redis that one of them has told."""
+        """Highest seq of the control Redis that one of them has reported."""
 
     def by_pod(self) -> Mapping[str, LauncherHello]:
         """Pod -> its current launcher."""
         return self._context.store.rows(PODS)
 
-    def words(self) -> dict[str, Word]:
-        """What each launcher said last about the control Redis; of a pod with a later one, what that one said."""
+    def seq_reports(self) -> dict[str, SeqReport]:
+        """The last report of each launcher; of a pod with a later one, what that one reported."""
         carried, ended = self.by_pod(), self._context.store.rows(ENDED_LAUNCHERS)
         hellos = [(pod, word) for pod, (launcher, word) in list(self._hellos.items()) if launcher not in ended]
         said = {carried[pod].launcher: word for pod, word in hellos if pod in carried}
         for launcher, one in list(self.polls.items()):  # the event loop adds to both meanwhile
             if launcher not in said or said[launcher].at < one.at:
-                said[launcher] = Word(one.at, one.poll.seen_seq)
+                said[launcher] = SeqReport(one.at, one.poll.seen_seq)
         return said
 
-    def hear_hello(self, hello: LauncherHello) -> None:
-        """Notes who wishes to be let in. Needs no Redis, as `hear_poll`."""
-        self._hellos[str(hello.pod)] = hello.launcher, Word(self._context.clock(), hello.seen_seq)
+    def receive_hello(self, hello: LauncherHello) -> None:
+        """Notes who wishes to be let in. Needs no Redis, as `receive_poll`."""
+        self._hellos[str(hello.pod)] = hello.launcher, SeqReport(self._context.clock(), hello.seen_seq)
         self.seen_seq = max(self.seen_seq, hello.seen_seq)
 
     def register(self, hello: LauncherHello) -> None:
@@ -123,15 +123,15 @@ class Launchers:
         self._answered[hello.launcher] = self._context.clock()
         for other in self._unordered.remove(hello.pod):
             if other != hello.launcher:
-                self._forget_heard(other)
+                self._forget_received(other)
         self._context.notify(Topic.ORDERS, [str(hello.pod)])  # other launchers of the pod may hold polls open
 
-    def hear_poll(self, launcher: str, poll: LauncherPoll) -> None:
+    def receive_poll(self, launcher: str, poll: LauncherPoll) -> None:
         """Notes what a launcher reports. Needs no Redis: it is how a restarted one learns how far it was seen."""
-        self.polls[launcher] = HeardPoll(poll, self._context.clock())
+        self.polls[launcher] = ReceivedPoll(poll, self._context.clock())
         waiting = self._unordered.find(launcher)
         if waiting is not None:  # it still wishes to be let in
-            self.hear_hello(waiting.model_copy(update={"seen_seq": poll.seen_seq}))
+            self.receive_hello(waiting.model_copy(update={"seen_seq": poll.seen_seq}))
         self.seen_seq = max(self.seen_seq, poll.seen_seq)
 
     def note_answered(self, launcher: str) -> None:
@@ -189,7 +189,7 @@ class Launchers:
         )
 
     def _job_for(self, order: PodOrder, carried: PodOrder | None) -> RLJob | None:
-        """What the order's epoch runs with, where the launcher has not heard of that epoch yet."""
+        """What the order's epoch runs with, where the launcher does not know that epoch yet."""
         if carried is not None and carried.epoch == order.epoch:
             return None
         if order.epoch != self._epochs.current.restore.epoch:
@@ -242,15 +242,15 @@ class Launchers:
         changes = [ENDED_LAUNCHERS.put(hello.launcher, str(hello.pod))]
         changes += [ENDED_LAUNCHERS.drop(launcher) for launcher in surplus]
         changes += [self._ranks.ended(entry.hello.life) for entry in self._ranks.of_pod(hello.pod)]
-        self._forget_heard(hello.launcher)
+        self._forget_received(hello.launcher)
         return changes
 
-    def _forget_heard(self, launcher: str) -> None:
+    def _forget_received(self, launcher: str) -> None:
         self.polls.pop(launcher, None)
         self._answered.pop(launcher, None)
 
-    def heard_at(self, launcher: str) -> float | None:
-        """When it was heard last; None: not since this coordinator started."""
-        heard = self.polls.get(launcher)
-        times = (self._answered.get(launcher), None if heard is None else heard.at)
+    def received_at(self, launcher: str) -> float | None:
+        """When its last poll came, or was answered; None: not since this coordinator started."""
+        received = self.polls.get(launcher)
+        times = (self._answered.get(launcher), None if received is None else received.at)
         return max((at for at in times if at is not None), default=None)

@@ -113,11 +113,11 @@ def _pod_samples(status: CoordinatorStatus) -> Iterator[Sample]:
 def _counter_samples(coordinator: Coordinator) -> Iterator[Sample]:
     for entry in coordinator.ranks.by_rank().values():
         key = entry.hello.life.key
-        heard = coordinator.ranks.beats.get(entry.hello.life.incarnation)
-        if heard is None:
+        received = coordinator.ranks.beats.get(entry.hello.life.incarnation)
+        if received is None:
             continue
         labels = _rank_labels(key.role.value, key.replica, key.rank)
-        for name, value in {**counters.from_zero(key.role), **heard.beat.counters}.items():
+        for name, value in {**counters.from_zero(key.role), **received.beat.counters}.items():
             if name in counters.COUNTERS:
                 yield f"rljob_rank_{name}_total", labels, value
 

@@ -117,7 +117,7 @@ class Progress:
         return attempt
 
     def _attempt(self, folder: str) -> CheckpointAttempt | None:
-        """A checkpoint in work; None for one of which nothing was heard."""
+        """A checkpoint in work; None for one of which nothing was reported."""
         return self._context.store.get(ATTEMPTS, folder)
 
     def whole_attempt(self, folder: str) -> CheckpointAttempt | None:

@@ -89,8 +89,8 @@ def beat_interval_seconds(policy: RestartPolicySpec) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class HeardBeat:
-    """A rank's last beat and when it was heard."""
+class ReceivedBeat:
+    """A rank's last beat and when it was received."""
 
     beat: Beat
     at: float
@@ -104,7 +104,7 @@ class RankLives:
         self._epochs = epochs
         self.advance = Advance(context.clock)
         self.demand = Demand(context.wall)
-        self.beats: dict[str, HeardBeat] = {}
+        self.beats: dict[str, ReceivedBeat] = {}
         """Incarnation -> last beat."""
         self._began: dict[str, float] = {}
         """Incarnation -> when it registered."""
@@ -114,7 +114,7 @@ class RankLives:
             store, [RANKS], lambda: frozenset(entry.hello.life.incarnation for entry in self.by_rank().values())
         )
         self.seen_seq = 0
-        """Highest seq of the control Redis that one of them has told."""
+        """Highest seq of the control Redis that one of them has reported."""
 
     def by_rank(self) -> Mapping[str, RankEntry]:
         """Rank -> its current life."""
@@ -141,9 +141,9 @@ class RankLives:
         self._context.store.commit([RANKS.put(str(life.key), entry)])
         self._began[life.incarnation] = self._context.clock()
 
-    def hear_beat(self, beat: Beat) -> None:
+    def receive_beat(self, beat: Beat) -> None:
         """Notes a beat. Needs no Redis, so that its restart makes no rank look dead."""
-        self.beats[beat.life.incarnation] = HeardBeat(beat, self._context.clock())
+        self.beats[beat.life.incarnation] = ReceivedBeat(beat, self._context.clock())
         self.seen_seq = max(self.seen_seq, beat.seen_seq)
 
     def check_beat(self, beat: Beat) -> None:
@@ -158,8 +158,8 @@ class RankLives:
         """Renews the tickets and leases of living ranks, and notices who is Ready."""
         self._context.admin.beats([InWork(beat.life.incarnation, beat.tickets, beat.leases) for beat in beats])
         for beat in beats:
-            self.advance.hear(beat)
-            self.demand.hear(beat)
+            self.advance.receive(beat)
+            self.demand.receive(beat)
             self._notice_ready(beat)
 
     def _notice_ready(self, beat: Beat) -> None:
@@ -265,10 +265,10 @@ class RankLives:
             )
         return launcher
 
-    def heard_at(self, incarnation: str) -> float | None:
-        """When it was heard last; None: not since this coordinator started."""
-        heard = self.beats.get(incarnation)
-        times = (self._began.get(incarnation), None if heard is None else heard.at)
+    def received_at(self, incarnation: str) -> float | None:
+        """When its last beat came, or it registered; None: not since this coordinator started."""
+        received = self.beats.get(incarnation)
+        times = (self._began.get(incarnation), None if received is None else received.at)
         return max((at for at in times if at is not None), default=None)
 
 

@@ -231,7 +231,7 @@ RENDEZVOUS = Table("rendezvous", Rendezvous)
 
 
 MARKS = Table("marks", str)
-"""Kind of event -> what it was last told of, so that it is told once."""
+"""Mark of an event -> the value that it was last emitted for, so that it is emitted once."""
 
 
 TABLES: tuple[Table[Any], ...] = (
@@ -399,7 +399,7 @@ class Store:
             self._note_changed(*{change.table for change in changes})
 
     def was_emitted(self, mark: str, value: str) -> bool:
-        """Whether the event of this mark was told for `value` already."""
+        """Whether the event of this mark was emitted for `value` already."""
         return self.get(MARKS, mark) == value
 
     def revision(self, names: Sequence[str]) -> int:

@@ -17,14 +17,14 @@ from rljob_api.wire.launchers import LauncherHello
 from rljob_api.wire.observation import EventKind, ServerState
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, not_open
 from rljob_workers.dcs.coordinator.epochs import Epochs, job_to_work_by, runs_alike
-from rljob_workers.dcs.coordinator.launchers import Launchers, Word
+from rljob_workers.dcs.coordinator.launchers import Launchers, SeqReport
 from rljob_workers.dcs.coordinator.rank_lives import RankLives
 from rljob_workers.dcs.coordinator.records import RUN_ID, SEQ_FLOOR
 
 
 @dataclass(frozen=True, slots=True)
 class OpeningPatience:
-    """How long words are waited for. Only time counts in which they could be heard."""
+    """How long reports are waited for. Only time counts in which they could be received."""
 
     silent_one_seconds: float
     """A launcher that is silent for so long is not waited for: it is dead or stopped, and the job must go on."""
@@ -34,7 +34,7 @@ class OpeningPatience:
 
 
 ON_ONE_MACHINE = OpeningPatience(silent_one_seconds=3.0, all_silent_seconds=1.0)
-"""Living launchers are heard within milliseconds: their connections wait in the backlog of the kept socket."""
+"""Living launchers report within milliseconds: their connections wait in the backlog of the kept socket."""
 
 
 ACROSS_MACHINES = OpeningPatience(silent_one_seconds=15.0, all_silent_seconds=15.0)
@@ -50,18 +50,22 @@ class Closed:
 
 
 def launchers_awaited(
-    closed: Closed, registered: frozenset[str], words: Mapping[str, Word], waited: float, patience: OpeningPatience
+    closed: Closed,
+    registered: frozenset[str],
+    seq_reports: Mapping[str, SeqReport],
+    waited: float,
+    patience: OpeningPatience,
 ) -> list[str]:
-    """The launchers whose word is still missing after so many seconds; none: the server may be opened."""
-    heard = {launcher for launcher, word in words.items() if word.at >= closed.since}
+    """The launchers whose report is still missing after so many seconds; none: the server may be opened."""
+    reported = {launcher for launcher, report in seq_reports.items() if report.at >= closed.since}
     if waited >= patience.silent_one_seconds:
         return []
     if closed.coordinator_is_new:
-        awaited = registered if heard or waited < patience.all_silent_seconds else frozenset[str]()
+        awaited = registered if reported or waited < patience.all_silent_seconds else frozenset[str]()
     else:
         lately = closed.since - patience.silent_one_seconds
-        awaited = frozenset(name for name in registered if name in words and words[name].at >= lately)
-    return sorted(awaited - heard)
+        awaited = frozenset(name for name in registered if name in seq_reports and seq_reports[name].at >= lately)
+    return sorted(awaited - reported)
 
 
 TICK_SECONDS = 0.2
@@ -101,7 +105,7 @@ class ServerGate:
     def silence_counts_from(self) -> float:
         """Who had to wait for the control Redis could not speak: silence counts from its opening.
 
-        Nor could this coordinator hear anybody while it was stopped itself.
+        Nor could this coordinator receive anything while it was stopped itself.
         """
         if self.state is ServerState.OPENING:
             return self._context.clock()
@@ -148,7 +152,7 @@ class ServerGate:
         """An epoch was raised from the record file: what was lost does not matter any more."""
         self._run_id = self._context.admin.server_run_id()
         self.state = ServerState.OPEN
-        self._context.store.commit([SEQ_FLOOR.put(self._told_seq)])
+        self._context.store.commit([SEQ_FLOOR.put(self._reported_seq)])
         self._remember(self._run_id)
         self._context.notify(Topic.SERVER)
 
@@ -179,19 +183,19 @@ class ServerGate:
             hello.launcher for pod, hello in self._launchers.by_pod().items() if _has_work(hello, orders.get(pod))
         )
         waited = self.attended.seconds - self._attended_at_closing
-        awaited = launchers_awaited(self._closed, at_work, self._launchers.words(), waited, self._patience)
+        awaited = launchers_awaited(self._closed, at_work, self._launchers.seq_reports(), waited, self._patience)
         self.waiting_for = "the word of launchers " + ", ".join(awaited)
         return bool(awaited)
 
     @property
-    def _told_seq(self) -> int:
-        """The highest seq of the control Redis that anyone alive has told."""
+    def _reported_seq(self) -> int:
+        """The highest seq of the control Redis that a living launcher or rank has reported."""
         return max(self._launchers.seen_seq, self._ranks.seen_seq)
 
     def _seen_seq(self) -> int:
         """The highest seq that counts: numbers of a tail whose loss was cured already prove nothing any more."""
         floor = self._context.store.value(SEQ_FLOOR) or 0
-        seen = self._told_seq
+        seen = self._reported_seq
         return seen if seen > floor else 0
 
     def _remember(self, run_id: str) -> None:
@@ -199,11 +203,11 @@ class ServerGate:
             self._context.store.commit([RUN_ID.put(run_id)])
 
     def _emit_loss(self) -> None:
-        """Memory knows more than the server: it is written back, then the loss is told."""
+        """Memory knows more than the server: it is written back, then the loss becomes an event."""
         if not self._closed.coordinator_is_new:
             self._context.store.rewrite()
         message = (
-            f"The control Redis lost a tail of its state (launchers had seen seq {self._told_seq}): "
+            f"The control Redis lost a tail of its state (launchers had seen seq {self._reported_seq}): "
             "only a global restart from the record file opens it."
         )
         epoch: Epoch = self._epochs.current.restore.epoch
