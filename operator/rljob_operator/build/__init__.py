@@ -1,6 +1,6 @@
 """From an RLJob to the Kubernetes objects that it is made of: pure functions, plain dicts.
 
-Called by the operator before it applies, and by `rljob render --kubernetes`. Talks to nobody, draws no secret, reads no
+Called by the operator before it applies, and by `rljob render --kubernetes`. Does no I/O, draws no secret, reads no
 clock: the same job, status and options give the same manifests, to the byte.
 """
 

@@ -52,7 +52,7 @@ def container_security() -> dict[str, Any]:
 
 
 LAST_WORDS = "FallbackToLogsOnError"
-"""Termination message policy: the end of a container's log is what it said of its end, for whoever tells of that."""
+"""Termination message policy: the end of a container's log says why it ended, and status and events quote it."""
 
 
 _STOPPED_GRACE_SECONDS = 5
@@ -67,7 +67,7 @@ def worker_probes(startup_seconds: int) -> dict[str, Any]:
     """Of a launcher. Startup is its imports: seconds with byte code, minutes on a machine that swaps."""
     return {
         "startupProbe": {**_http("/startupz"), **_startup(startup_seconds)},
-        # Within a second of the coordinator's word, so that `kubectl rollout status` and the budget see a restart.
+        # Within a second of the coordinator's answer, so that `kubectl rollout status` and the budget see a restart.
         "readinessProbe": {**_http("/readyz"), "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 1},
         # About the heartbeat's time: the launcher's loop never computes, so half a minute of silence is the end of it.
         "livenessProbe": {**_liveness(), **_http("/livez"), "failureThreshold": 6},
@@ -143,7 +143,7 @@ _STORAGE_FRAGMENTATION = 4
 
 
 ROLE_RESOURCES: dict[str, Any] = {"requests": {"cpu": _CPU}}
-"""Memory is reserved by the user's word only."""
+"""Memory is reserved only where the user asks for it."""
 
 
 def storage_resources(storage_bytes: int) -> dict[str, Any]:

@@ -44,7 +44,7 @@ from rljob_operator.build.scheduling import coordinator_placement, role_placemen
 from rljob_operator.build.template import pod_template
 
 NO_DEADLINE = 2**31 - 1
-"""Kubernetes' word for none: waiting for GPUs is no failure of a Deployment."""
+"""The largest that Kubernetes takes: waiting for GPUs is no failure of a Deployment."""
 
 
 def role_deployment(site: Site, status: RLJobStatus, role: Role, spec: RoleSpec) -> Manifest:
@@ -92,7 +92,7 @@ def _role_container(site: Site, role: Role) -> dict[str, Any]:
 
 
 def pod_identity(site: Site) -> list[dict[str, Any]]:
-    """What a pod of a job is told of itself; nothing of it changes while the job lives."""
+    """The identity of a pod, in its environment; nothing of it changes while the job lives."""
     return [
         {"name": "RLJOB_NAME", "value": site.name},
         {"name": "RLJOB_NAMESPACE", "value": site.owner.namespace},

@@ -36,7 +36,7 @@ def pod_monitor(site: Site) -> Manifest:
     spec = {
         "selector": {"matchLabels": {cluster.LABEL_JOB: site.name}},
         "podTargetLabels": _LABELS,
-        # Else the label `job`, by which each series names its job, would be the scraper's own word for this monitor.
+        # Else the label `job`, by which each series names its job, would be the scraper's own name of this monitor.
         "podMetricsEndpoints": [{"port": "http", "path": "/metrics", "honorLabels": True}],
     }
     kind = ("monitoring.coreos.com/v1", "PodMonitor")

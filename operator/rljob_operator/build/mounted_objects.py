@@ -24,7 +24,7 @@ JOB_KEY = PurePosixPath(cluster.JOB_FILE).name
 def config(site: Site) -> Manifest:
     """The job as it was given; of its metadata only what names it.
 
-    Without defaults: a pod of an earlier version would refuse a field that it does not know, though nobody set it.
+    Without defaults: a pod of an earlier version would refuse a field that it does not know and that was not set.
     """
     data = {JOB_KEY: job_file(site.job, site.owner.namespace)}
     return manifest(site, ("v1", "ConfigMap"), cluster.config_name(site.name), {"data": data})

@@ -50,7 +50,7 @@ def _toleration(taint: str) -> dict[str, Any]:
 
 
 _STAY = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
-"""How cluster-autoscaler and Karpenter are told to leave a pod's node. Both would evict the pod from a node that is
+"""Annotations for cluster-autoscaler and Karpenter to leave a pod's node. Both would evict the pod from a node that is
 little used, as one is whose GPUs alone are: to them that costs nothing, since a Deployment makes another."""
 
 

@@ -96,7 +96,7 @@ class AdministratorTemplate:
 
     @property
     def mounts_files_of_users(self) -> bool:
-        """Whether that container sees files that are somebody's."""
+        """Whether that container sees files that belong to a user."""
         mounted = {mount.get("name") for mount in self.mounts("volumeMounts")}
         volumes = [volume for volume in self.spec.get("volumes", []) if volume["name"] in mounted]
         return any(key not in (*_PODS_OWN, "name") for volume in volumes for key in volume)
@@ -270,7 +270,7 @@ def _pod(admin: AdministratorTemplate, before: Json, after: Json, path: str) -> 
     for key in before.keys() | after.keys():
         if key in _LISTS or before.get(key) == after.get(key):
             continue
-        # Fields of the spec's `scheduling` have the same names, and count as the job's word as well.
+        # Fields of the spec's `scheduling` have the same names, and count as the job's template as well.
         if key in ACCOUNT and admin.has_account:
             yield f"{path}.{key}: {WHOSE}. Remove it."
         elif key in admin.spec and key not in _JOBS_OWN and not _same(key, admin.spec[key], before, after):

@@ -44,8 +44,8 @@ def with_volume(observed: Observed, status: RLJobStatus, now: float) -> RLJobSta
         )
         return with_condition(status, kind, now, true=False, reason=REFUSED, message=message)
     if fact.capacity is not None and not fact.is_large_enough:
-        said = f": {fact.said}" if fact.said else ""
-        message = f"the volume of the claim {fact.claim} has {fact.capacity}, and is to have {fact.size}{said}"
+        why = f": {fact.platform_message}" if fact.platform_message else ""
+        message = f"the volume of the claim {fact.claim} has {fact.capacity}, and is to have {fact.size}{why}"
         return with_condition(status, kind, now, true=False, reason=EXPANDING, message=message)
     if find(status, kind) is None:
         return status

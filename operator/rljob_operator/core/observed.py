@@ -159,7 +159,7 @@ class VolumeFact:
     """What the volume has; None while there is none."""
     is_large_enough: bool
     """Whether that is what the claim asks for, or more."""
-    said: str = ""
+    platform_message: str = ""
     """The platform's words for why it is not yet."""
     refusal: str = ""
     """Why the claim may not ask for what the spec does."""

@@ -87,7 +87,7 @@ class CheckpointClaim:
             size=claim.size,
             capacity=claim.capacity,
             is_large_enough=claim.capacity is not None and value(claim.capacity) >= value(claim.size),
-            said=claim.said,
+            platform_message=claim.said,
             refusal=self._refused[1] if is_refused and self._refused is not None else "",
         )
 

@@ -125,7 +125,7 @@ def test_a_job_begins_with_the_fewest_and_says_what_it_wants() -> None:
     assert world.status.scaling == ScalingStatus(replicas=2, desired=2, selector="role=rollout")
 
 
-def test_a_starved_actor_gets_more_and_is_told_why() -> None:
+def test_a_starved_actor_gets_more_and_the_reason_is_reported() -> None:
     world = make_scaled()
     decisions = train(world, 5, starved=0.5, idle=0.02)
     assert told(decisions) == [
@@ -170,7 +170,7 @@ def test_where_both_wait_alike_nothing_is_changed() -> None:
     assert told(train(make_scaled(), 60, starved=0.5, idle=0.45)) == []
 
 
-def test_a_replica_without_a_place_makes_nobody_ask_for_more_and_goes_when_it_is_not_needed() -> None:
+def test_a_replica_without_a_place_asks_for_no_more_and_goes_when_it_is_not_needed() -> None:
     world = make_scaled(2)
     world.starts = PodState.PENDING
     train(world, 6, starved=0.5)

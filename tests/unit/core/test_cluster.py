@@ -116,7 +116,7 @@ def test_a_pod_that_is_taken_away_before_the_epoch_is_open_restarts_nothing_more
     assert (world.status.restart.epoch, world.status.restart.global_restarts) == (2, 1)
 
 
-def test_a_rank_is_not_told_to_hang_while_its_launcher_is_silent_too() -> None:
+def test_a_rank_is_not_reported_to_hang_while_its_launcher_is_silent_too() -> None:
     world = make_cluster(policy=make_policy(heartbeatTimeoutSeconds=10, coordinatorAbsenceSeconds=10))
     world.pod(Role.ACTOR).silent = 10.5  # a rank may be silent for 10 s, a launcher for 12
     assert not [event for event in world.turn().events if event.scope]
@@ -124,7 +124,7 @@ def test_a_rank_is_not_told_to_hang_while_its_launcher_is_silent_too() -> None:
     assert [event.reason for event in world.turn().events if event.scope] == [Reason.LAUNCHER_LOST]
 
 
-def test_a_pod_that_is_taken_away_before_it_ran_is_told_and_replaced_and_restarts_nothing() -> None:
+def test_a_pod_that_is_taken_away_before_it_ran_is_reported_and_replaced_and_restarts_nothing() -> None:
     """A lost node is given pods, as long as its cluster has not noticed."""
     world = make_cluster()
     world.starts, world.pod(Role.ACTOR).silent = PodState.PENDING, 1000.0
@@ -213,7 +213,7 @@ def ordered(decision: Decision, role: Role) -> PodOrder:
     return next(order for order in orders[0].desired.pods if order.pod.role is role)
 
 
-def test_a_replacement_begins_the_order_that_nobody_else_may_begin() -> None:
+def test_a_replacement_begins_the_order_that_no_other_pod_may_begin() -> None:
     world = make_cluster()
     world.end(world.pod(Role.REFERENCE), PodEnding.DELETED)
     assert decide(world.observe(), world.now + 1).look_again_at < world.now + 1.1

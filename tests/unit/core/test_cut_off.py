@@ -30,7 +30,7 @@ def losses(decision: Decision) -> list[str]:
 
 
 @pytest.mark.parametrize("roles", ROLES)
-def test_pods_that_run_and_reach_nobody_are_given_up_after_the_absence_and_not_counted(roles: list[Role]) -> None:
+def test_pods_that_run_and_are_cut_off_are_given_up_after_the_absence_and_not_counted(roles: list[Role]) -> None:
     world = make_cluster(policy=POLICY)
     for seconds in (HEARTBEAT + 3, LIMIT / 2, LIMIT - 1):
         part(world, roles, seconds)

@@ -283,7 +283,7 @@ UNSEEN = [
 
 
 @pytest.mark.parametrize("unseen", UNSEEN)
-def test_an_actor_that_nobody_sees_for_a_moment_is_waited_for(unseen: Callable[[Observed], Observed]) -> None:
+def test_an_actor_that_is_unseen_for_a_moment_is_waited_for(unseen: Callable[[Observed], Observed]) -> None:
     observed = unseen(replace(make_running(), interrupted_at=NOW))
     draining = decide(observed, NOW)
     assert draining.status.phase is Phase.DRAINING
@@ -292,7 +292,7 @@ def test_an_actor_that_nobody_sees_for_a_moment_is_waited_for(unseen: Callable[[
 
 
 @pytest.mark.parametrize("unseen", UNSEEN)
-def test_pods_that_nobody_sees_for_a_moment_stay_ready(unseen: Callable[[Observed], Observed]) -> None:
+def test_pods_that_are_unseen_for_a_moment_stay_ready(unseen: Callable[[Observed], Observed]) -> None:
     observed = make_running()
     decision = decide(unseen(observed), NOW)
     assert [(role.name, role.ready) for role in decision.status.roles] == [

@@ -22,7 +22,7 @@ def told(decision: Decision) -> list[tuple[Reason, str]]:
 
 
 @pytest.mark.parametrize(
-    ("rows", "remembered", "is_told"),
+    ("rows", "remembered", "is_reported"),
     [
         pytest.param(None, 0, False, id="nothing ever went"),
         pytest.param(8, 0, True, id="rows went for the first time"),
@@ -32,9 +32,9 @@ def told(decision: Decision) -> list[tuple[Reason, str]]:
         pytest.param(None, 8, False, id="the control Redis began anew"),
     ],
 )
-def test_rows_that_went_are_told_once(rows: int | None, remembered: int, is_told: bool) -> None:
+def test_rows_that_went_are_reported_once(rows: int | None, remembered: int, is_reported: bool) -> None:
     decision = decide(make_full(rows, remembered), START + 5)
-    assert told(decision) == ([(Reason.ROWS_DROPPED, f"Storage was full: {rows} rows went.")] if is_told else [])
+    assert told(decision) == ([(Reason.ROWS_DROPPED, f"Storage was full: {rows} rows went.")] if is_reported else [])
     assert decision.status.training.rows_dropped == (remembered if rows is None else rows)
     assert not actions_of(decision, RaiseEpoch)
 

@@ -42,7 +42,7 @@ def test_the_actor_saves_before_the_next_epoch_is_opened(role: Role, ending: Pod
     assert phase_of(cluster, Role.ACTOR) is PodPhase.RUN
 
 
-def test_an_actor_that_waits_for_rows_that_nobody_makes_is_not_waited_for() -> None:
+def test_an_actor_that_waits_for_rows_that_no_rollout_makes_is_not_waited_for() -> None:
     cluster = make_cluster()
     actor = cluster.pod(Role.ACTOR)
     actor.deaf, actor.waiting = True, "rows of train_7"
@@ -88,7 +88,7 @@ def test_an_actor_that_is_gone_with_its_node_is_not_waited_for() -> None:
     assert cluster.epoch == 2
 
 
-def test_after_a_death_nobody_saves() -> None:
+def test_after_a_death_no_actor_saves() -> None:
     cluster = make_cluster()
     dead = cluster.pod(Role.ROLLOUT)
     dead.state, dead.exit_code, dead.order = PodState.EXITED, -9, None

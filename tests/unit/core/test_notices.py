@@ -53,7 +53,7 @@ def table(heading: str) -> set[str]:
     return {word for row in re.findall(r"^\|(.*?)\|", section, re.MULTILINE) for word in re.findall("`(.*?)`", row)}
 
 
-def test_every_kind_of_the_coordinator_is_told_or_decided_on_or_progress() -> None:
+def test_every_kind_of_the_coordinator_is_reported_or_decided_on_or_progress() -> None:
     assert set(EventKind) == set(REPORTED) | DECIDED | PROGRESS
     assert not set(REPORTED) & (DECIDED | PROGRESS)
 
@@ -119,7 +119,7 @@ def test_both_sinks_tell_what_the_coordinator_tells(kind: str) -> None:
     assert (body["reason"], body["message"], body["type"]) == (kind, "said", "Warning")
 
 
-def test_what_an_operator_told_the_next_one_does_not_tell_again() -> None:
+def test_what_an_operator_reported_the_next_one_does_not_report_again() -> None:
     server = Server()
     for number in (7, 7, 8):
         ours = reported(event(EventKind.UNIT_LOST, 1.0, number), RLJobStatus())
@@ -128,12 +128,12 @@ def test_what_an_operator_told_the_next_one_does_not_tell_again() -> None:
     assert len(server.events) == 2
 
 
-def test_a_refusal_is_told_by_the_same_word_everywhere() -> None:
+def test_a_refusal_has_the_same_reason_everywhere() -> None:
     assert CoordinatorRefused.__name__ == Reason.COORDINATOR_REFUSED.value
     assert CoordinatorUnreachable.__name__ == Reason.COORDINATOR_UNREACHABLE.value
 
 
-def test_a_restart_and_an_end_are_told_again_under_the_same_name_as_long_as_they_are_recent() -> None:
+def test_a_restart_and_an_end_are_replayed_under_the_same_name_as_long_as_they_are_recent() -> None:
     world = make_cluster()
     world.end(world.pod(Role.ACTOR), PodEnding.EVICTED)
     (first,) = (each for each in world.turn().events if each.scope is Scope.GLOBAL)
@@ -151,14 +151,14 @@ def test_a_restart_and_an_end_are_told_again_under_the_same_name_as_long_as_they
 
 
 @pytest.mark.parametrize(
-    ("epoch", "scope", "is_told"),
+    ("epoch", "scope", "is_reported"),
     [
         pytest.param(3, None, False, id="of the epochs before a resume: units keep nothing over that"),
         pytest.param(4, None, True, id="in the epoch that was resumed"),
         pytest.param(3, Scope.GLOBAL, True, id="before a restart that something made necessary"),
     ],
 )
-def test_an_empty_storage_unit_is_no_alarm_of_a_resume(epoch: int, scope: Scope | None, is_told: bool) -> None:
+def test_an_empty_storage_unit_is_no_alarm_of_a_resume(epoch: int, scope: Scope | None, is_reported: bool) -> None:
     status = RLJobStatus(restart=RestartStatus(epoch=Epoch(4), scope=scope))
     lost = event(EventKind.UNIT_LOST, 1.0).model_copy(update={"epoch": Epoch(epoch)})
-    assert (reported(lost, status) is not None) == is_told
+    assert (reported(lost, status) is not None) == is_reported

@@ -8,7 +8,7 @@ from tests.unit.core.cluster import make_cluster
 from tests.unit.core.worlds import REPLICAS, START, key, make_failure
 
 
-def test_the_cause_of_a_restart_is_told_once_while_the_coordinator_refuses_what_follows() -> None:
+def test_the_cause_of_a_restart_is_reported_once_while_the_coordinator_refuses_what_follows() -> None:
     world = make_cluster()
     world.failures = [make_failure(world.status, key(Role.REFERENCE), incarnation=None)]
     world.refuses = True

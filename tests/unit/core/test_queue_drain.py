@@ -21,7 +21,7 @@ def told(decision: Decision) -> list[tuple[Reason, str]]:
     return [(event.reason, event.message) for event in decision.events]
 
 
-def test_a_drain_is_told_once_as_an_event_and_in_the_status() -> None:
+def test_a_drain_is_reported_once_as_an_event_and_in_the_status() -> None:
     observed = make_draining()
     decision = decide(observed, START + 6)
     message = "the queue drains: no ticket is given since 1970-01-12T13:46:45.000000Z, until `rljob queue drain --off`"
@@ -55,7 +55,7 @@ def test_the_end_of_a_drain_begins_the_time_of_a_stall_anew(now: float, stalls: 
     assert bool(actions_of(decision, RaiseEpoch)) is stalls
 
 
-def test_the_end_of_a_drain_is_told_once() -> None:
+def test_the_end_of_a_drain_is_reported_once() -> None:
     before = decide(make_draining(), START + 6)
     decision = decide(replace(make_draining(None, START + 8), status=before.status), START + 9)
     assert told(decision) == [(Reason.TICKETS_GIVEN, "the drain was taken back: tickets are given again")]
@@ -70,7 +70,7 @@ def test_a_job_that_stalled_and_is_drained_then_is_not_called_stalled_any_more()
     assert not is_true(decision.status, ConditionType.STALLED)
 
 
-def test_while_the_coordinator_is_silent_nothing_is_told() -> None:
+def test_while_the_coordinator_is_silent_nothing_is_reported() -> None:
     before = decide(make_draining(), START + 6)
     silent = replace(make_draining(), coordinator=None, status=before.status)
     decision = decide(silent, START + 7)

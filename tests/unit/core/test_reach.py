@@ -38,7 +38,7 @@ def test_a_job_whose_coordinator_answers_says_so_without_an_event() -> None:
 
 
 @pytest.mark.parametrize("reason", [Reason.COORDINATOR_UNREACHABLE, Reason.COORDINATOR_REFUSED, Reason.SECRET_LOST])
-def test_a_silence_is_told_once_then_nobody_knows_how_the_job_is_and_it_heals_alone(reason: Reason) -> None:
+def test_a_silence_is_reported_once_then_nobody_knows_how_the_job_is_and_it_heals_alone(reason: Reason) -> None:
     world = make_cluster()
     before = world.status.restart
     cut_off(world, reason=reason)
@@ -203,7 +203,7 @@ def test_however_the_coordinator_comes_and_goes_nothing_is_restarted_and_all_is_
     assert world.status.restart.global_restarts == 0
 
 
-def test_it_is_looked_when_a_silence_is_told_and_when_it_counts() -> None:
+def test_it_is_looked_when_a_silence_is_reported_and_when_it_counts() -> None:
     world = make_cluster()
     world.turn(100)
     cut_off(world, world.now + 1)

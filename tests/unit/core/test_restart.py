@@ -251,7 +251,7 @@ def test_ranks_that_were_cut_off_with_their_launchers_are_not_counted(
     assert decision.status.restart.counted_towards_max == counted
 
 
-def test_an_engine_that_dies_restarts_nothing_and_is_told() -> None:
+def test_an_engine_that_dies_restarts_nothing_and_is_reported() -> None:
     observed = make_running()
     failure = make_failure(
         observed.status, key(Role.ROLLOUT), kind=FailureKind.ENGINE_EXITED, message="the engine died"

@@ -47,7 +47,7 @@ def test_what_is_lost_before_it_ran_restarts_nothing_if_the_coordinator_has_not_
     assert world.status.restart.counted_towards_max == 0
 
 
-def test_the_replacement_of_a_pod_that_had_not_run_is_told_once() -> None:
+def test_the_replacement_of_a_pod_that_had_not_run_is_reported_once() -> None:
     world = make_cluster(stops=False)
     world.end(placed_on_a_lost_node(world, Role.REFERENCE), PodEnding.NODE_LOST)
 
@@ -58,7 +58,7 @@ def test_the_replacement_of_a_pod_that_had_not_run_is_told_once() -> None:
     ]
 
 
-def test_while_a_job_drains_nothing_is_replaced_and_nothing_is_told_of_it() -> None:
+def test_while_a_job_drains_nothing_is_replaced_and_nothing_is_reported_of_it() -> None:
     world = make_cluster()
     placed = placed_on_a_lost_node(world, Role.REFERENCE)
     world.pod(Role.ACTOR).deaf = True  # it has not saved yet

@@ -24,7 +24,7 @@ ROWS = [
         id="it grows",
     ),
     pytest.param(
-        [replace(SMALL, said="waiting for a pod to mount it")],
+        [replace(SMALL, platform_message="waiting for a pod to mount it")],
         (
             "False",
             "Expanding",

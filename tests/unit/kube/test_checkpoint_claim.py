@@ -106,7 +106,7 @@ def test_a_larger_size_is_asked_for_once() -> None:
     server.put()
     fact = asyncio.run(claim.grow(UID, wanted(sized("20Gi"))))
     assert fact is not None
-    assert (fact.is_large_enough, fact.said) == (False, "waiting for a mount")
+    assert (fact.is_large_enough, fact.platform_message) == (False, "waiting for a mount")
     server.raw["status"] = {"capacity": {"storage": "20Gi"}}
     server.put()
     fact = asyncio.run(claim.grow(UID, wanted(sized("20Gi"))))
