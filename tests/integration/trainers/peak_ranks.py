@@ -15,9 +15,10 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from rljob_workers.trainers.data_parallel import DataParallelGroup
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded, model_config
-from rljob_workers.trainers.fsdp.sharded_trainer import FsdpTrainer, FsdpTrainerConfig
+from rljob_workers.trainers.fsdp.sharded_trainer import FsdpTrainer
 from rljob_workers.trainers.fsdp.stored_tensors import local_rows
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
+from rljob_workers.trainers.optimizer_steps import TrainerConfig
 from tests.integration.trainers.parts import save_part
 from tests.integration.trainers.plain_training import LOSS, OPTIMIZER
 from tests.integration.trainers.worlds import as_rank
@@ -36,10 +37,8 @@ def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh, dtype: str, f
         local, _ = local_rows(parameter)
         local.normal_(0.0, 0.02)
         shard += local.numel()
-    config = FsdpTrainerConfig(
-        compute, MicroBatchLimits(4), 1.0, LOSS, OPTIMIZER, 3, packing=True, device=torch.device("cpu")
-    )
-    trainer = FsdpTrainer(model, config, group)
+    config = TrainerConfig(compute, MicroBatchLimits(4), 1.0, LOSS, OPTIMIZER, 3)
+    trainer = FsdpTrainer(model, config, group, packing=True, device=torch.device("cpu"))
     for moments in (trainer._optimizer.first_moments, trainer._optimizer.second_moments):
         for moment in moments.values():
             moment.fill_(0.5)  # as after a step: until then they have no memory

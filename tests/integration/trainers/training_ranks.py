@@ -17,8 +17,9 @@ from rljob_workers.models.blob import write_blob
 from rljob_workers.trainers.base import Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import DataParallelGroup, Word, agree
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded, model_config
-from rljob_workers.trainers.fsdp.sharded_trainer import FsdpTrainer, FsdpTrainerConfig
+from rljob_workers.trainers.fsdp.sharded_trainer import FsdpTrainer
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
+from rljob_workers.trainers.optimizer_steps import TrainerConfig
 from tests.integration.trainers.parts import save_part
 from tests.integration.trainers.plain_training import LOSS, MOST_SKIPPED, OPTIMIZER, TEMPERATURE, rows_of_step
 from tests.integration.trainers.worlds import as_rank
@@ -58,17 +59,8 @@ def make_trainer(name: str, dtype: torch.dtype, group: DataParallelGroup, mesh: 
     model = build_sharded(model_config(described(name)), options, mesh)
     if dtype is torch.float64 and hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")
-    config = FsdpTrainerConfig(
-        dtype,
-        MicroBatchLimits(2, 40),
-        TEMPERATURE,
-        LOSS,
-        OPTIMIZER,
-        MOST_SKIPPED,
-        packing=True,
-        device=torch.device("cpu"),
-    )
-    return FsdpTrainer(model, config, group)
+    config = TrainerConfig(dtype, MicroBatchLimits(2, 40), TEMPERATURE, LOSS, OPTIMIZER, MOST_SKIPPED)
+    return FsdpTrainer(model, config, group, packing=True, device=torch.device("cpu"))
 
 
 def train_step(trainer: Trainer, group: DataParallelGroup, rows: TrainRows) -> list[float]:

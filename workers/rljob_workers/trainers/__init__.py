@@ -35,11 +35,11 @@ from rljob_workers.simulation.policy import tensors_of, version_0
 from rljob_workers.trainers import optimizer_steps
 from rljob_workers.trainers.fsdp.proof import require_right
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded, build_whole, mesh_of, model_config
-from rljob_workers.trainers.fsdp.sharded_trainer import FsdpForwardModel, FsdpTrainer, FsdpTrainerConfig
+from rljob_workers.trainers.fsdp.sharded_trainer import FsdpForwardModel, FsdpTrainer
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
-from rljob_workers.trainers.optimizer_steps import AdamWConfig, LearningRate
+from rljob_workers.trainers.optimizer_steps import AdamWConfig, LearningRate, TrainerConfig
 from rljob_workers.trainers.sim_trainer import SimForward, SimForwardModel, SimTrainer
-from rljob_workers.trainers.torch_trainer import TorchForwardModel, TorchTrainer, TorchTrainerConfig
+from rljob_workers.trainers.torch_trainer import TorchForwardModel, TorchTrainer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -98,7 +98,13 @@ def build_trainer(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: Da
     keep_freed_memory()
     if trainer_backend(spec) is TrainerBackend.FSDP:
         return _build_sharded_trainer(spec, tokenizer, group)
-    return TorchTrainer(build_config(spec.model, tokenizer), trainer_config(spec), group, own_device())
+    return TorchTrainer(
+        build_config(spec.model, tokenizer),
+        trainer_config(spec),
+        group,
+        head_dtype=_wide_head_dtype(spec),
+        device=own_device(),
+    )
 
 
 def load_version_0(trainer: Trainer, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, scratch: Path) -> None:
@@ -159,20 +165,20 @@ def _build_sharded_trainer(
     spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup
 ) -> FsdpTrainer:
     device = own_device()
-    config = fsdp_trainer_config(spec, device)
+    packing = spec.training.packing
     checkpointing = spec.training.activation_checkpointing
     options = ModelOptions(
         storage=torch.float32,
-        compute=config.dtype,
-        packing=config.packing,
+        compute=torch_dtype(spec.model.dtype),
+        packing=packing,
         head_dtype=_wide_head_dtype(spec),
         activation_checkpointing=checkpointing is None or checkpointing,
         device=str(device),
     )
     described = described_config(spec.model, tokenizer)
-    require_right(described, packing=config.packing, has_wide_head=options.head_dtype is not None)
+    require_right(described, packing=packing, has_wide_head=options.head_dtype is not None)
     model = build_sharded(model_config(described), options, mesh_of(group, device))
-    return FsdpTrainer(model, config, group)
+    return FsdpTrainer(model, trainer_config(spec), group, packing=packing, device=device)
 
 
 def _build_whole_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> FsdpForwardModel:
@@ -208,30 +214,15 @@ def _wide_head_dtype(spec: RLJobSpec) -> torch.dtype | None:
     return None if wanted is spec.model.dtype else torch_dtype(wanted)
 
 
-def trainer_config(spec: RLJobSpec) -> TorchTrainerConfig:
+def trainer_config(spec: RLJobSpec) -> TrainerConfig:
     """The trainer's slice of the job."""
-    return TorchTrainerConfig(
-        dtype=torch_dtype(spec.model.dtype),
-        head_dtype=_wide_head_dtype(spec),
-        limits=micro_batch_limits(spec.training),
-        temperature=spec.rollout.sampling.temperature,
-        loss=loss_config(spec.algorithm),
-        optimizer=optimizer_config(spec.training.optimizer, total_steps(spec)),
-        max_skipped_steps=spec.training.max_skipped_steps,
-    )
-
-
-def fsdp_trainer_config(spec: RLJobSpec, device: torch.device) -> FsdpTrainerConfig:
-    """The sharded trainer's slice of the job."""
-    return FsdpTrainerConfig(
+    return TrainerConfig(
         dtype=torch_dtype(spec.model.dtype),
         limits=micro_batch_limits(spec.training),
         temperature=spec.rollout.sampling.temperature,
         loss=loss_config(spec.algorithm),
         optimizer=optimizer_config(spec.training.optimizer, total_steps(spec)),
         max_skipped_steps=spec.training.max_skipped_steps,
-        packing=spec.training.packing,
-        device=device,
     )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rljob_workers.tensors.jagged import Jagged
     from rljob_workers.trainers.base import TrainRows
-    from rljob_workers.trainers.micro_batches import RowRange
+    from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange
 
 
 Fade = Callable[[float], float]
@@ -238,6 +238,20 @@ def _named(rows: list[int]) -> str:
     return f"the loss of row{'s' if len(rows) > 1 else ''} {shown}{more} is not finite."
 
 
+@dataclass(frozen=True, slots=True)
+class TrainerConfig:
+    """The trainer's slice of the job."""
+
+    dtype: torch.dtype
+    """Of published weights, and of a forward pass where it is cast. The weights that are trained are float32 always."""
+    limits: MicroBatchLimits
+    temperature: float
+    """Of the sampling: logits are divided by it before log-probs are taken."""
+    loss: PolicyLossConfig
+    optimizer: AdamWConfig
+    max_skipped_steps: int
+
+
 def statistics_of(loss: PolicyLossConfig) -> tuple[str, ...]:
     """What the ranks add up beside gradients, in order."""
     return ("loss", "normaliser", *loss.metric_names)
@@ -262,11 +276,11 @@ class StepSums:
     sums.clear()
     """
 
-    def __init__(self, loss: PolicyLossConfig, totals: torch.Tensor, *, max_skipped_steps: int) -> None:
+    def __init__(self, config: TrainerConfig, totals: torch.Tensor) -> None:
         """`totals` [statistics] begins as zeros, in the order of `statistics_of`."""
-        self._loss = loss
+        self._loss = config.loss
         self._totals = totals
-        self._skipping = Skipping(max_skipped_steps)
+        self._skipping = Skipping(config.max_skipped_steps)
         self._suspects = Suspects()
 
     def add(

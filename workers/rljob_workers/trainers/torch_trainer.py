@@ -5,13 +5,11 @@ Built by the factories. Gradients lie in one flat buffer: one all-reduce per opt
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from rljob_api.roles import LEADING_ROLE
-from rljob_workers.algorithms.losses import PolicyLossConfig
 from rljob_workers.devices import HOST
 from rljob_workers.models.blob import read_weights
 from rljob_workers.models.share import WeightShare, layout_digest
@@ -21,7 +19,7 @@ from rljob_workers.trainers.base import ForwardModel, OptimizerStepResult, Train
 from rljob_workers.trainers.flat_decoder import Decoder
 from rljob_workers.trainers.host_staging import HostStaging
 from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange, cut, pack
-from rljob_workers.trainers.optimizer_steps import AdamWConfig, FlatAdamW, StepSums, statistics_of
+from rljob_workers.trainers.optimizer_steps import FlatAdamW, StepSums, TrainerConfig, statistics_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -134,22 +132,6 @@ def restore(folder: Path, decoder: Decoder, optimizer: FlatAdamW, rank: int) -> 
         torch.random.set_rng_state(own["random"].clone())
 
 
-@dataclass(frozen=True, slots=True)
-class TorchTrainerConfig:
-    """The trainer's slice of the job."""
-
-    dtype: torch.dtype
-    """Of the forward pass and of published weights. The weights that are trained are float32 always."""
-    head_dtype: torch.dtype | None
-    """Of logits, where it is wider than `dtype`."""
-    limits: MicroBatchLimits
-    temperature: float
-    """Of the sampling: logits are divided by it before log-probs are taken."""
-    loss: PolicyLossConfig
-    optimizer: AdamWConfig
-    max_skipped_steps: int
-
-
 class TorchTrainer(Trainer):
     """Trains one policy.
 
@@ -160,14 +142,17 @@ class TorchTrainer(Trainer):
     def __init__(
         self,
         model: DecoderConfig,
-        config: TorchTrainerConfig,
+        config: TrainerConfig,
         group: DataParallelGroup,
+        *,
+        head_dtype: torch.dtype | None = None,
         device: torch.device = HOST,
     ) -> None:
+        """`head_dtype` is that of logits, where it is wider than the config's."""
         self._config = config
         self._group = group
         self._decoder = Decoder(
-            model, storage=torch.float32, compute=config.dtype, head_dtype=config.head_dtype, device=device
+            model, storage=torch.float32, compute=config.dtype, head_dtype=head_dtype, device=device
         )
         self._staging = HostStaging(device)
         num_weights = self._decoder.flat.numel()
@@ -175,7 +160,7 @@ class TorchTrainer(Trainer):
         self._gradient, self._totals = self._sums[:num_weights], self._sums[num_weights:]
         self._decoder.enable_gradients(self._gradient)
         self._optimizer = FlatAdamW(self._decoder.flat, self._gradient, self._decoder.num_decayed, config.optimizer)
-        self._step = StepSums(config.loss, self._totals, max_skipped_steps=config.max_skipped_steps)
+        self._step = StepSums(config, self._totals)
 
     def load(self, blob: Path) -> None:
         """Replaces all weights by those of a safetensors file, or none; the optimizer's state stays."""

@@ -7,13 +7,11 @@ written by any number of ranks and read by any.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from rljob_api.roles import LEADING_ROLE
-from rljob_workers.algorithms.losses import PolicyLossConfig
 from rljob_workers.models.slices import EXP_AVG, EXP_AVG_SQ, PARAMETER, STEPS, SavedState, StateShare, StateSlice
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import ForwardModel, OptimizerStepResult, Trainer, TrainRows, no_progress
@@ -22,7 +20,7 @@ from rljob_workers.trainers.fsdp.sharded_model import score
 from rljob_workers.trainers.fsdp.stored_tensors import Export, layout_of, load_folder, local_rows, stored_tensors
 from rljob_workers.trainers.host_staging import HostStaging
 from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange, cut
-from rljob_workers.trainers.optimizer_steps import AdamW, AdamWConfig, AdamWPart, StepSums, statistics_of
+from rljob_workers.trainers.optimizer_steps import AdamW, AdamWConfig, AdamWPart, StepSums, TrainerConfig, statistics_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -191,22 +189,6 @@ class ShardedState:
             yield from self._layout.parts(name, shards[name], first)
 
 
-@dataclass(frozen=True, slots=True)
-class FsdpTrainerConfig:
-    """The trainer's slice of the job."""
-
-    dtype: torch.dtype
-    """Of published weights. The weights that are trained are float32 always."""
-    limits: MicroBatchLimits
-    temperature: float
-    """Of the sampling: logits are divided by it before log-probs are taken."""
-    loss: PolicyLossConfig
-    optimizer: AdamWConfig
-    max_skipped_steps: int
-    packing: bool
-    device: torch.device
-
-
 class FsdpTrainer(Trainer):
     """Trains one policy, on one of its ranks.
 
@@ -214,19 +196,28 @@ class FsdpTrainer(Trainer):
     normaliser, metrics, and last the square sum of each rank's shard of the gradient.
     """
 
-    def __init__(self, model: PreTrainedModel, config: FsdpTrainerConfig, group: DataParallelGroup) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        config: TrainerConfig,
+        group: DataParallelGroup,
+        *,
+        packing: bool,
+        device: torch.device,
+    ) -> None:
         """`model` is sharded over the ranks of `group` (`building.build_sharded`); its weights need not be set yet."""
         self._model = model
         self._config = config
         self._group = group
+        self._make_inputs = joined_inputs if packing else padded_inputs
         parameters = dict(model.named_parameters())
         self._optimizer = ShardedAdamW(parameters, config.optimizer)
         layout = layout_of(model)
         self._state = ShardedState(parameters, layout, self._optimizer)
         self._export = Export(stored_tensors(model), layout, config.dtype, group)
-        self._totals = torch.zeros(len(statistics_of(config.loss)), dtype=torch.float64, device=config.device)
-        self._staging = HostStaging(config.device)
-        self._step = StepSums(config.loss, self._totals, max_skipped_steps=config.max_skipped_steps)
+        self._totals = torch.zeros(len(statistics_of(config.loss)), dtype=torch.float64, device=device)
+        self._staging = HostStaging(device)
+        self._step = StepSums(config, self._totals)
 
     def load(self, blob: Path) -> None:
         """Replaces all weights by this rank's rows of a safetensors file or folder; the optimizer's state stays."""
@@ -317,9 +308,8 @@ class FsdpTrainer(Trainer):
         self._step.add(rows, part, log_probs, entropy)
 
     def _inputs(self, tokens: Jagged, response_lengths: torch.Tensor, part: RowRange) -> ModelInputs:
-        make = joined_inputs if self._config.packing else padded_inputs
         chosen = rows_between(tokens, part.start, part.stop)
-        return make(chosen, response_lengths[part.start : part.stop], self._config.device)
+        return self._make_inputs(chosen, response_lengths[part.start : part.stop], self._totals.device)
 
     def _reshard(self) -> None:
         """A pass without a backward pass leaves what is in no layer gathered, and not as what it is sharded."""
