@@ -94,7 +94,7 @@ class ReplicaQuestion:
         """Asks, or takes the answer; the replica once it is known."""
         if self._pending is not None and self._pending.ready():
             pending, self._pending = self._pending, None
-            found = self._hear(pending)
+            found = self._replica_of(pending)
             if found is not None:
                 return found
         if self._pending is None and self._clock() >= self._not_before:
@@ -118,7 +118,7 @@ class ReplicaQuestion:
         except ChannelBroken as error:
             self._later(f"it cannot be reached ({error})")
 
-    def _hear(self, pending: PendingAnswer) -> PodKey | None:
+    def _replica_of(self, pending: PendingAnswer) -> PodKey | None:
         try:
             answer = pending.result()
         except ChannelBroken as error:

@@ -3,7 +3,7 @@
 Forked by `parent` on one machine, made by `pod` in a container. It decides nothing: `plan` says what follows from the
 order, and deaths are reported, not judged.
 
-    reap -> hear the coordinator -> look after the engine -> carry out the plan -> send reports -> sleep
+    reap -> take the coordinator's answer -> look after the engine -> carry out the plan -> send reports -> sleep
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Launcher:
         self._attended.tick()
         self._signals.drain()
         self._reap()
-        self._hear()
+        self._take_answer()
         self._engines.turn()
         for step in plan(self._answer.order, self._view(), self._clock()):
             self._do(step)
@@ -195,7 +195,7 @@ class Launcher:
         _log.warning("%s", failure.message)
         self._outbox.add(failure)
 
-    def _hear(self) -> None:
+    def _take_answer(self) -> None:
         """Takes the answer of the poll in flight, if it is there."""
         if self._pending is None or not self._pending.ready():
             return

@@ -96,7 +96,7 @@ class RankSession:
         self.welcome: RankWelcome = self._register()
         self._published = self.welcome.published
         self._role_ranks: int | None = None
-        self._heard = clock()
+        self._answered_at = clock()
         self._due = clock()
 
     @property
@@ -106,7 +106,7 @@ class RankSession:
 
     @property
     def published(self) -> WeightId | None:
-        """The newest policy weight that the coordinator told of."""
+        """The newest policy weight that the coordinator has answered with."""
         return self._published
 
     @property
@@ -119,7 +119,7 @@ class RankSession:
         self._seq_of = seq_of
 
     def advance(self, amount: int) -> None:
-        """Says that this rank brought the job forward: by so many tokens, rows or samples. The next beat tells it."""
+        """This rank brought the job forward: by so many tokens, rows or samples. The next beat reports it."""
         self._progress += amount
 
     def pulse(
@@ -166,7 +166,7 @@ class RankSession:
 
     @contextlib.contextmanager
     def busy(self, what: str, seconds: float) -> Iterator[None]:
-        """Announces something long before it begins; the coordinator has heard it when this returns."""
+        """Announces something long before it begins; the coordinator has received it when this returns."""
         outer, self._busy = self._busy, _BusyUntil(what, self._clock() + seconds)
         self._beat_now()
         try:
@@ -176,22 +176,22 @@ class RankSession:
             self._due = self._clock()
 
     def ready(self) -> None:
-        """This rank can work. Heard by the coordinator when this returns."""
+        """This rank can work. Received by the coordinator when this returns."""
         self._state = RankState.READY
         self._beat_now()
         self.context.memory.set_ready()
 
     def report_step(self, report: StepReport) -> None:
-        """Tells of a trained step; durable when this returns."""
+        """Reports a trained step; durable when this returns."""
         self._client.call("POST", "/v1/steps", report, deadline=self._patience())
 
     def notify(self, kind: NoticeKind, message: str) -> None:
-        """Tells of something that the job survives; becomes an event, durable when this returns."""
+        """Reports something that the job survives; becomes an event, durable when this returns."""
         notice = Notice(life=self.life, kind=kind, message=message[:4096])
         self._client.call("POST", "/v1/notices", notice, deadline=self._patience())
 
     def report_failure(self, message: str, hopeless: Hopeless | None = None) -> None:
-        """Tells of a failure that no process died of; durable when this returns. Same message, one failure.
+        """Reports a failure that no process died of; durable when this returns. Same message, one failure.
 
         The job fails, by the name `hopeless` if there is one.
         """
@@ -270,16 +270,16 @@ class RankSession:
         if answer.status >= 500:
             self._lost(f"status {answer.status}")
             return
-        self._heard_of(BeatAnswer.model_validate_json(accept(answer)))
+        self._take_answer(BeatAnswer.model_validate_json(accept(answer)))
 
     def _beat_now(self) -> None:
         self._note_seq()
         answer = self._client.ask("POST", "/v1/ranks/beat", self._beat(), BeatAnswer, deadline=self._patience())
         self._due = self._clock() + self.welcome.beat_interval_seconds
-        self._heard_of(answer)
+        self._take_answer(answer)
 
-    def _heard_of(self, answer: BeatAnswer) -> None:
-        self._heard = self._clock()
+    def _take_answer(self, answer: BeatAnswer) -> None:
+        self._answered_at = self._clock()
         self._draining = answer.drain
         self._published = answer.published
         self._role_ranks = answer.role_ranks
@@ -287,7 +287,7 @@ class RankSession:
     def _lost(self, why: str, again_in: float = AGAIN_SECONDS) -> None:
         """A beat got no answer: the next is due soon; the rank gives up only after a long absence."""
         self._due = self._clock() + again_in
-        silent = self._clock() - self._heard
+        silent = self._clock() - self._answered_at
         if silent > self._absence_seconds:
             raise CoordinatorUnreachable(
                 f"{self.life.key}: the coordinator at {self._client.url} has not answered a beat for {silent:.0f} s "
