@@ -43,7 +43,7 @@ from rljob_workers.telemetry.sample_logs import GenerationLog, SampleLog
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.trainers import build_forward_model, build_trainer, load_version_0, tensors_of_version_0
 from rljob_workers.trainers.base import Trainer
-from rljob_workers.trainers.data_parallel import Word, agree
+from rljob_workers.trainers.data_parallel import RankVote, agree
 from rljob_workers.training.loop import ActorConfig, ActorLoop
 from rljob_workers.training.publishing import NUM_TOKENS, ExportConfig, Exports, TrainerProbe, probe_tokens
 from rljob_workers.training.rendezvous import form_group, incarnation_of_leader
@@ -262,7 +262,7 @@ def _run_actor(rank: _Rank) -> None:
         else:
             folder = store.verified(restore.folder, group.rank, group.world)
             # Each rank has verified its share of the files.
-            agree(group, Word(False, False, 0), f"the files of {restore.folder}")
+            agree(group, RankVote(False, False, 0), f"the files of {restore.folder}")
             trainer.restore(folder)
     is_leader = group.rank == 0
     samples = SampleLog(rank.run_dir / "samples.jsonl") if is_leader and spec.telemetry.sample_log else None

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from rljob_workers.models.blob import write_blob
 from rljob_workers.trainers.base import Trainer, TrainRows
-from rljob_workers.trainers.data_parallel import DataParallelGroup, Word, agree
+from rljob_workers.trainers.data_parallel import DataParallelGroup, RankVote, agree
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded, model_config
 from rljob_workers.trainers.fsdp.sharded_trainer import FsdpTrainer
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
@@ -66,7 +66,7 @@ def make_trainer(name: str, dtype: torch.dtype, group: DataParallelGroup, mesh: 
 def train_step(trainer: Trainer, group: DataParallelGroup, rows: TrainRows) -> list[float]:
     """In two slices, as rows come, of which the last rank of four has none of the second."""
     for part in slices_of(rows, group):
-        agreed = agree(group, Word(True, False, trainer.num_micro_batches(part)), "a slice")
+        agreed = agree(group, RankVote(True, False, trainer.num_micro_batches(part)), "a slice")
         trainer.accumulate(part, num_micro_batches=agreed.num_micro_batches)
     result = trainer.optimizer_step()
     assert result.skipped is None, result.skipped

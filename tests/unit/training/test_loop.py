@@ -20,7 +20,7 @@ from rljob_api.names import RolloutId
 from rljob_api.spec.algorithm import Truncated
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.trainers.base import OptimizerStepResult
-from rljob_workers.trainers.data_parallel import DataParallelGroup, Word, agree
+from rljob_workers.trainers.data_parallel import DataParallelGroup, RankVote, agree
 from rljob_workers.training.loop import ActorConfig, ActorLoop, Proximal
 from rljob_workers.transfer_queue.dataset import Slicing
 from rljob_workers.transfer_queue.types import Claim, NotReady
@@ -190,7 +190,7 @@ def test_ranks_go_on_together_and_leave_together_where_no_weights_have_moved(
 
 def test_what_is_agreed_is_what_all_can_and_any_must() -> None:
     meeting = Meeting(3)
-    words = [Word(True, False, 2), Word(False, False, 0), Word(True, True, 5)]
+    words = [RankVote(True, False, 2), RankVote(False, False, 0), RankVote(True, True, 5)]
     answers: dict[int, Any] = {}
 
     def say(rank: int) -> None:

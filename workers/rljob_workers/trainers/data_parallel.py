@@ -1,7 +1,7 @@
 """The data-parallel group of a role: sums over its ranks, with deadlines, and what they agree on.
 
-Used by trainers and by the actor. While a collective blocks, a second thread beats for the rank (`SignsOfLife`), for as
-long as the collective may take. Knows no coordinator: the address comes from the caller.
+Used by trainers and by the actor. While a collective blocks, a second thread beats for the rank (`BackgroundBeats`),
+for as long as the collective may take. Knows no coordinator: the address comes from the caller.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class GroupBroken(GroupError):
     """A rank is gone or did not answer in time."""
 
 
-SIGN_SECONDS = 0.25
+BEAT_SECONDS = 0.25
 """Between two signs; as often as a waiting main loop turns. A block that is shorter gives none."""
 
 
-class SignsOfLife:
+class BackgroundBeats:
     """Calls `give(waiting_for)` again and again while the block runs; for `limit_seconds` at most.
 
     After the limit the block is one that hangs, and silence shall tell so. `give` must not raise.
@@ -70,7 +70,7 @@ class SignsOfLife:
 
     def _run(self) -> None:
         until = time.monotonic() + self._limit_seconds
-        while not self._over.wait(SIGN_SECONDS) and time.monotonic() < until:
+        while not self._over.wait(BEAT_SECONDS) and time.monotonic() < until:
             self._give(self._waiting_for)
 
 
@@ -90,7 +90,7 @@ LONGEST_PAUSE_SECONDS = 0.002
 
 
 class CollectiveCounter(Protocol):
-    """Who is told of each collective that this rank enters and comes out of."""
+    """Counts the collectives that this rank enters and comes out of."""
 
     def enter_collective(self) -> None:
         """This rank comes to its next one."""
@@ -99,8 +99,8 @@ class CollectiveCounter(Protocol):
         """It has come out of it, as all have."""
 
 
-class NobodyCounts:
-    """Nobody is told."""
+class NoCounter:
+    """Counts nothing."""
 
     def enter_collective(self) -> None:
         """Nothing."""
@@ -109,12 +109,12 @@ class NobodyCounts:
         """Nothing."""
 
 
-def nobody_waits(waiting_for: str) -> None:
-    """Nobody waits for a sign of life."""
+def no_wait(waiting_for: str) -> None:
+    """No session has to be kept alive."""
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class RankVote:
     """What one rank brings to an agreement."""
 
     has_rows: bool
@@ -164,7 +164,7 @@ class DataParallelGroup(ABC):
 
 
 class SingleRank(DataParallelGroup):
-    """A group of one: nothing to add, nobody to wait for."""
+    """A group of one: nothing to add, no rank to wait for."""
 
     rank = 0
     world = 1
@@ -172,23 +172,23 @@ class SingleRank(DataParallelGroup):
     def add_up(self, values: torch.Tensor, what: str) -> None:
         """The sum of one is itself."""
 
-    def collective(self, what: str) -> AbstractContextManager[None]:  # noqa: ARG002 -- nobody is met in it
-        """Nobody is met."""
+    def collective(self, what: str) -> AbstractContextManager[None]:  # noqa: ARG002 -- no rank is met in it
+        """No rank is met."""
         return nullcontext()
 
     def close(self) -> None:
         """Nothing to leave."""
 
 
-def agree(group: DataParallelGroup, word: Word, what: str) -> Agreement:
-    """What all ranks say, once all have said it; a collective, as a sum over the ranks is one.
+def agree(group: DataParallelGroup, vote: RankVote, what: str) -> Agreement:
+    """The votes of all ranks, once all have voted; a collective, as a sum over the ranks is one.
 
-    No rank may go on, or leave, on its own word alone: the others would wait for it until the deadline.
+    No rank may go on, or leave, on its own vote alone: the others would wait for it until the deadline.
     """
-    words = torch.zeros(group.world, 3, dtype=torch.int64)
-    words[group.rank] = torch.tensor([word.has_rows, word.drains, word.num_micro_batches])
-    group.add_up(words, f"the agreement on {what}")
-    has_rows, drains, num_micro_batches = words.unbind(1)
+    votes = torch.zeros(group.world, 3, dtype=torch.int64)
+    votes[group.rank] = torch.tensor([vote.has_rows, vote.drains, vote.num_micro_batches])
+    group.add_up(votes, f"the agreement on {what}")
+    has_rows, drains, num_micro_batches = votes.unbind(1)
     return Agreement(
         all_have_rows=bool(has_rows.all()),
         draining=tuple(drains.nonzero().flatten().tolist()),
@@ -208,7 +208,7 @@ class HostedStore:
 def host_store(host: str, *, timeout_seconds: float) -> HostedStore:
     """Opens the rendezvous on a free port of `host`; by rank 0.
 
-    The store asks nobody for a secret and would listen on every interface by itself: it gets a socket of this host.
+    The store asks for no secret and would listen on every interface by itself: it gets a socket of this host.
     """
     listener = socket.create_server((host, 0), backlog=STORE_BACKLOG)
     port = listener.getsockname()[1]
@@ -230,7 +230,7 @@ def join_group(
     *,
     timeout_seconds: float,
     hosted: HostedStore | None = None,
-    on_wait: Callable[[str], None] = nobody_waits,
+    on_wait: Callable[[str], None] = no_wait,
     counter: CollectiveCounter | None = None,
 ) -> DataParallelGroup:
     """Joins the group that meets at `address`; blocks until all `world` ranks are there.
@@ -250,7 +250,7 @@ def join_group(
             f"data-parallel group: rank {rank} of {world} waited {timeout_seconds:g} s at {address} for the "
             "other ranks. Check that every rank of the role runs and reaches that address."
         ) from error
-    return GlooGroup(rank, world, timeout_seconds, places, on_wait, counter or NobodyCounts())
+    return GlooGroup(rank, world, timeout_seconds, places, on_wait, counter or NoCounter())
 
 
 class Places:
@@ -264,7 +264,7 @@ class Places:
         self.enter("the group")
 
     def enter(self, what: str) -> None:
-        """This rank comes to its next sum. One message to rank 0, whose answer nobody waits for."""
+        """This rank comes to its next sum. One message to rank 0, whose answer is not awaited."""
         self._store.set(self._own, f"{self._number} {what}")
         self._number += 1
 
@@ -331,7 +331,7 @@ class GlooGroup(DataParallelGroup):
         try:
             with self._naming(f"go through {what}"):
                 self._enter(what)
-                with SignsOfLife(self._on_wait, self._waiting_for(what), limit_seconds=self._timeout_seconds):
+                with BackgroundBeats(self._on_wait, self._waiting_for(what), limit_seconds=self._timeout_seconds):
                     failpoint("collective.section")
                     yield
                 self._counter.leave_collective()
@@ -344,7 +344,7 @@ class GlooGroup(DataParallelGroup):
 
     @contextmanager
     def _naming(self, doing: str) -> Iterator[None]:
-        """The library's word that a rank is gone, with what this rank was `doing` and whom it waited for."""
+        """The library's error that a rank is gone, with what this rank was `doing` and whom it waited for."""
         try:
             yield
         except RuntimeError as error:

@@ -23,7 +23,7 @@ from rljob_workers.rank_loop import Draining, LostTime, count_claim, idle_until_
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import Trainer, TrainRows
-from rljob_workers.trainers.data_parallel import Agreement, DataParallelGroup, Word, agree
+from rljob_workers.trainers.data_parallel import Agreement, DataParallelGroup, RankVote, agree
 from rljob_workers.training.publishing import Exports
 from rljob_workers.training.rendezvous import gather_rows
 from rljob_workers.training.reporting import Leader
@@ -154,7 +154,7 @@ class ActorLoop:
 
     def _agree(self, what: str, *, has_rows: bool, num_micro_batches: int = 0) -> Agreement:
         """Raises Draining, on all ranks alike, where one shall leave and the weights are those of a version."""
-        agreed = agree(self._group, Word(has_rows, self._session.draining, num_micro_batches), what)
+        agreed = agree(self._group, RankVote(has_rows, self._session.draining, num_micro_batches), what)
         if agreed.draining and not self._moved:
             raise Draining
         return agreed
@@ -178,7 +178,7 @@ class ActorLoop:
             self._leader.sync_samples()
         self._exports.publish(rollout_id)
         # Nothing is reported, or recorded, of a version that is not visible: some rank may be telling of its part yet.
-        agree(self._group, Word(False, False, 0), f"the parts of version {rollout_id + 1}")
+        agree(self._group, RankVote(False, False, 0), f"the parts of version {rollout_id + 1}")
         self._starved.count(0.0)
         if self._leader is not None:
             self._leader.report(rollout_id, tally.summary())

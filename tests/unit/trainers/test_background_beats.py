@@ -7,12 +7,12 @@ import threading
 import pytest
 
 from rljob_workers.trainers import data_parallel
-from rljob_workers.trainers.data_parallel import SignsOfLife
+from rljob_workers.trainers.data_parallel import BackgroundBeats
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_parallel, "SIGN_SECONDS", 0.001)
+    monkeypatch.setattr(data_parallel, "BEAT_SECONDS", 0.001)
 
 
 def test_signs_are_given_by_another_thread_until_the_block_ends() -> None:
@@ -24,7 +24,7 @@ def test_signs_are_given_by_another_thread_until_the_block_ends() -> None:
         threads.add(threading.get_ident())
         given.release()
 
-    with SignsOfLife(give, "the others", limit_seconds=600):
+    with BackgroundBeats(give, "the others", limit_seconds=600):
         for _ in range(3):
             assert given.acquire(timeout=60)
     alive = {thread.ident for thread in threading.enumerate()}
@@ -33,13 +33,13 @@ def test_signs_are_given_by_another_thread_until_the_block_ends() -> None:
 
 def test_signs_end_with_a_block_that_fails() -> None:
     before = threading.active_count()
-    with pytest.raises(RuntimeError, match="gone"), SignsOfLife(lambda _: None, "the others", limit_seconds=600):
+    with pytest.raises(RuntimeError, match="gone"), BackgroundBeats(lambda _: None, "the others", limit_seconds=600):
         raise RuntimeError("gone")
     assert threading.active_count() == before
 
 
 def test_a_block_that_lasts_longer_than_the_limit_falls_silent() -> None:
-    signs = SignsOfLife(lambda _: None, "the others", limit_seconds=0)
+    signs = BackgroundBeats(lambda _: None, "the others", limit_seconds=0)
     with signs:
         signs._thread.join(60)
         assert not signs._thread.is_alive()
