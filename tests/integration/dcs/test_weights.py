@@ -408,6 +408,14 @@ class Sources:
         """Dies by SIGKILL once it has sent so much."""
         return self._serve(self.blob, die_at=after_chunks * self._chunk_bytes)
 
+    def stopped(self) -> str:
+        """Has got a SIGSTOP: its kernel takes connections and requests, and it answers none."""
+        address = self.good()
+        pid = self._processes[-1].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        return address
+
     def stop(self) -> None:
         for process in self._processes:
             process.kill()
@@ -532,6 +540,19 @@ def test_a_try_that_the_deadline_cuts_short_hides_no_reason(sources: Sources, tm
         rounds = [[sources.good()], [f"127.0.0.1:{silent.getsockname()[1]}"]]
         with pytest.raises(WeightTimeout, match=r"failed 1 times, .*wrong token"):
             pull(sources.wanted(), tmp_path / "weights.safetensors", terms, rounds)
+
+
+def test_a_receiver_pulses_while_its_source_is_stopped_and_takes_another(sources: Sources, tmp_path: Path) -> None:
+    """The rank that pulls would be named as the one that hangs, and not the rank that is stopped."""
+    path = tmp_path / "weights.safetensors"
+    pulses: list[float] = []
+    terms = PullTerms("token", time.monotonic() + 60, lambda: pulses.append(time.monotonic()))
+    rounds = [[sources.stopped(), sources.good()]]
+    begun = time.monotonic()
+    assert pull(sources.wanted(), path, terms, rounds)
+    assert path.read_bytes() == sources.blob
+    before_the_other = len(pulses) - 8  # one for each of its chunks
+    assert before_the_other >= 3, [round(at - begun, 1) for at in pulses]
 
 
 def test_no_source_at_all_is_an_error_by_name(sources: Sources, tmp_path: Path) -> None:

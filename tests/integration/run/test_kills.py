@@ -84,8 +84,7 @@ def test_rows_of_a_killed_storage_unit_are_made_again_and_a_killed_run_leaves_no
 
 
 def test_a_rank_that_is_stopped_is_found_named_and_restarted(tmp_path: Path) -> None:
-    # Five silences and their restarts: on a busy machine 80 rollouts are over before the last of them.
-    manifest = make_simulated(tmp_path, rollout={"numRollouts": 240}, restartPolicy=SHORT_PATIENCE)
+    manifest = make_simulated(tmp_path, rollout=LONG, restartPolicy=SHORT_PATIENCE)
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
         for role, scope in [
             *((role, "InPlace") for role in IN_PLACE_ROLES),

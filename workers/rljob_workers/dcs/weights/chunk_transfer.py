@@ -184,6 +184,11 @@ STALL_SECONDS = 5.0
 """A source that sends nothing for so long is left for another one."""
 
 
+SILENT_PULSE_SECONDS = 1.0
+"""Between two pulses while a source sends nothing. A rank that pulls from a stopped rank is not silent itself: without
+these pulses it would be named as the one that hangs wherever the heartbeat's limit is near `STALL_SECONDS`."""
+
+
 RETRY_SECONDS = 0.05
 """Between two rounds over all sources."""
 
@@ -220,7 +225,7 @@ class PullTerms:
     deadline: float
     """By `clock`."""
     pulse: Callable[[], None]
-    """Called between chunks and between rounds; may raise."""
+    """Called between chunks, between rounds and while a source is silent; may raise."""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
@@ -314,6 +319,7 @@ def _ask(connection: socket.socket, wanted: WantedPart, progress: _Progress, ter
         count=progress.num_chunks - first,
     )
     send_message(connection, request)
+    _await_bytes(connection, terms)
     answer = ChunkAnswer.model_validate_json(receive_message(connection))
     if answer.refusal is not None:
         raise ValueError(answer.refusal)
@@ -323,11 +329,23 @@ def _ask(connection: socket.socket, wanted: WantedPart, progress: _Progress, ter
     progress.checksums = checksums
 
 
+def _await_bytes(connection: socket.socket, terms: PullTerms) -> None:
+    """Returns once there is something to read. TimeoutError at the deadline, or if the source stays silent."""
+    begun = terms.clock()
+    while True:
+        if terms.clock() >= terms.deadline:
+            raise TimeoutError("the deadline has passed")
+        if select.select([connection], [], [], SILENT_PULSE_SECONDS)[0]:
+            return
+        if terms.clock() - begun >= STALL_SECONDS:
+            raise TimeoutError("timed out")
+        terms.pulse()
+
+
 def _receive(connection: socket.socket, target: memoryview, terms: PullTerms) -> None:
     received = 0
     while received < len(target):
-        if terms.clock() >= terms.deadline:
-            raise TimeoutError("the deadline has passed")
+        _await_bytes(connection, terms)
         count = connection.recv_into(target[received:])
         if count == 0:
             raise EOFError("the source closed the connection")
