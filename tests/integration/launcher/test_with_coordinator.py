@@ -87,12 +87,13 @@ def test_a_death_while_the_coordinator_is_dead_is_reported_before_those_that_lef
     launcher = parent.spawn(ACTOR)
     parent.spawn(ROLLOUT)
     rank, other = ready(world, ACTOR, 1), ready(world, ROLLOUT, 1)
+    # A beat of its main loop: the one before it, which waits for its answer and would be what gives up, has it.
+    eventually("rollout to beat in its loop", lambda: ready(world, ROLLOUT, 1).waiting == "nothing")
     world.kill()
     os.kill(rank.pid, signal.SIGKILL)
     eventually("the launcher to have seen it", lambda: "was killed by SIGKILL" in parent.log("actor-0"))
     eventually("the other one to leave", lambda: f"exited with code {EXIT_CUT_OFF}" in parent.log("rollout-0"))
-    # By its own count of silence, or on a busy machine by the deadline of the beat that is under way.
-    assert "the coordinator at " in parent.log("rollout-0.0")
+    assert "rollout-0.0: the coordinator at " in parent.log("rollout-0.0")
     world.start()
     failure = eventually("the report", lambda: next(iter(world.status().failures), None))
     assert failure.incarnation == rank.incarnation

@@ -3,10 +3,11 @@
 import os
 from contextlib import closing
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 from unittest.mock import MagicMock
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +18,10 @@ from rljob_workers import pipeline
 from rljob_workers.dcs.weights.transport import StagedWeights
 from rljob_workers.scoring.forward import ForwardConfig, ForwardLoop
 from rljob_workers.telemetry.timeline import Timeline
+from rljob_workers.tensors.jagged import Jagged
 from tests.unit.api.manifests import changed
+
+ROWS = [torch.ones(1, dtype=torch.int32)] * 4
 
 
 def make_forward(interval: int | None, num_rollouts: int = 10) -> ForwardConfig:
@@ -50,10 +54,10 @@ def test_results_say_by_which_weights_they_were_made() -> None:
 
     class Batch:
         rollout_id = 0
-        columns = MagicMock()
+        columns: ClassVar = dict.fromkeys((pipeline.TOKENS, pipeline.RESPONSE_LENGTHS), Jagged.from_rows(ROWS))
 
         def __len__(self) -> int:
-            return 4
+            return len(ROWS)
 
     meets = MagicMock()  # the session, the queue, the model and the rest that a replica works with
     weights = [WeightId(lineage=1, version=version) for version in (0, 1)]
