@@ -55,6 +55,13 @@ def scheduled(kubectl: Kubectl, pod: str) -> bool:
     return bool(found and found["spec"].get("nodeName"))
 
 
+def runs_but_for_rollouts(job: ClusterJob) -> bool:
+    """Whether each pod of the job, its infrastructure too, runs its container: from there on no mount of it can fail."""
+    pods = job.kubectl.all("pods", f"rljob.dev/job={job.name}")
+    others = [pod for pod in pods if pod["metadata"]["labels"].get("rljob.dev/role") != "rollout"]
+    return all(pod["status"]["phase"] == "Running" for pod in others)
+
+
 @pytest.mark.usefixtures("four_gpus")
 def test_a_job_that_is_not_ready_in_time_gives_its_gpus_back(
     cluster: Cluster, kubectl: Kubectl, tmp_path: Path
@@ -77,7 +84,8 @@ def test_a_job_that_is_not_ready_in_time_gives_its_gpus_back(
         kubectl.apply(waits_for_gpus(kubectl))
         nowhere = "rollout-0 (0/1 nodes are available"
         kubectl.wait("the rollout's wait to be named", lambda: nowhere in job.condition("Ready").get("message", ""))
-        # On a busy machine the coordinator's probes fail at first, which is named before any pod of a role.
+        # On a busy machine probes and mounts fail at first, which the condition names before a rollout without a node.
+        kubectl.wait("all other pods to run", lambda: runs_but_for_rollouts(job))
         kubectl.wait("it to be the cause", lambda: job.condition("Ready").get("reason") == "Unschedulable")
         job.change({"startupDeadlineSeconds": DEADLINE_SECONDS})
         reason, said = wait_failed(job)
