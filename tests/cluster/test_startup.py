@@ -56,7 +56,7 @@ def scheduled(kubectl: Kubectl, pod: str) -> bool:
 
 
 def runs_but_for_rollouts(job: ClusterJob) -> bool:
-    """Whether each pod of the job, its infrastructure too, runs its container: from there on no mount of it can fail."""
+    """Whether each pod of the job, its infrastructure too, runs its container: no mount of it can fail any more."""
     pods = job.kubectl.all("pods", f"rljob.dev/job={job.name}")
     others = [pod for pod in pods if pod["metadata"]["labels"].get("rljob.dev/role") != "rollout"]
     return all(pod["status"]["phase"] == "Running" for pod in others)
