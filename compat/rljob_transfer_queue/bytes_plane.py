@@ -1,7 +1,7 @@
-"""The adapter's side of the data plane: columns to chunks and back, bytes that nobody needs.
+"""The adapter's side of the data plane: columns to chunks and back, bytes that no row needs.
 
 For `session`, from one thread at a time. Uses `transfer_queue.storage` as it is. Deletes nothing on a server that is
-not the queue's own: `unit_marks` says which those are.
+not the queue's own: `unit_marks` knows which those are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rljob_workers.transfer_queue.units import StorageUnit
 
 _EPOCH = Epoch(0)
 MARK_SECONDS = 2.0
-"""A put that takes so long, and the time that its bytes may take, looks whether a unit lost its mark."""
+"""A put that takes so long, beyond the time for its bytes, checks whether a unit lost its mark."""
 
 
 class BytesPlane:

@@ -149,14 +149,14 @@ class BlockingCalls:
         return to_tensordict(found, metadata.size)
 
     def _places(self, metadata: BatchMeta) -> dict[str, Places]:
-        """Where the rows lie, looked up where the batch does not know, or may know what is not so any more."""
+        """Where the rows lie; read from the control Redis where the batch has no places, or outdated ones."""
         known = {name: metadata.places[name] for name in metadata.field_names if name in metadata.places}
         if known and self.session.changed(list(metadata.rows_by_partition())):
             known = {}
         missing = [name for name in metadata.field_names if name not in known]
-        return known | self._look_up(metadata, missing) if missing else known
+        return known | self._find_places(metadata, missing) if missing else known
 
-    def _look_up(self, metadata: BatchMeta, fields: Sequence[str]) -> dict[str, Places]:
+    def _find_places(self, metadata: BatchMeta, fields: Sequence[str]) -> dict[str, Places]:
         by_partition = metadata.rows_by_partition()
         parts = []
         for partition, positions in by_partition.items():
@@ -169,9 +169,9 @@ class BlockingCalls:
         return _in_order(parts, by_partition)
 
     def _read_again(self, metadata: BatchMeta) -> dict[str, Any]:
-        """They may have been put anew since the batch was taken."""
+        """They may have been put again since the batch was taken."""
         try:
-            return self.session.read(self._look_up(metadata, metadata.field_names))
+            return self.session.read(self._find_places(metadata, metadata.field_names))
         except (RowsLost, ValueError) as error:
             raise StorageKeyNotFoundError(
                 f"get_data: rows {metadata.global_indexes[0]} ... of {metadata.partition_ids[0]} are not there any"
@@ -179,7 +179,7 @@ class BlockingCalls:
             ) from error
 
     def set_custom_meta(self, metadata: BatchMeta) -> None:
-        """Stores what `metadata` says about each row; later batches of these rows say it too."""
+        """Stores the metadata of each row; later batches of these rows carry it too."""
         for part in metadata.chunk_by_partition():
             _named(partial(self.session.set_documents, part.partition_ids[0], part.global_indexes, part.custom_meta))
 

@@ -19,7 +19,7 @@ from rljob_transfer_queue.metadata import BatchMeta
 from rljob_transfer_queue.settings import Servers
 
 THREADS = 8
-"""Calls of one client at the same time; what they say to the servers is said one by one."""
+"""Calls of one client at the same time; their requests to the servers go one by one."""
 WAITS = 256
 """Claims of one client that may wait at the same time: in threads of their own, for others bring what they wait for."""
 
@@ -67,7 +67,7 @@ class AsyncTransferQueueClient:
         try:
             return asyncio.get_running_loop().run_in_executor(threads, work)
         except RuntimeError:
-            # Threads that have ended take nothing, and would say so in words of their own.
+            # Threads that have ended take no calls, and would raise an error of their own.
             self.calls.session.control.require_open()
             raise
 

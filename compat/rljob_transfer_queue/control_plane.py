@@ -63,7 +63,7 @@ class ControlPlane:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """What is said inside is said without other calls in between. A turn may be taken inside a turn."""
+        """Calls inside follow each other without other calls in between. A turn may be taken inside a turn."""
         if self._speaker == threading.get_ident():
             yield
             return
@@ -81,7 +81,7 @@ class ControlPlane:
                 self._speaker = None
 
     def change(self, name: str, *arguments: Argument, what: str) -> list[Any]:
-        """Calls a function that changes something: once, however often it is said."""
+        """Calls a function that changes something: applied once, however often the call is repeated."""
         with self.turn():
             self._calls += 1
             reply: list[Any] = self.call(name, self._id, self._calls, *arguments, what=what)
@@ -89,7 +89,7 @@ class ControlPlane:
             return reply
 
     def call(self, name: str, *arguments: Argument, what: str) -> Any:  # noqa: ANN401 - a reply of Redis
-        """Calls any other function; `what` says for an error what the client does."""
+        """Calls any other function; `what` names in an error what the client does."""
         with self.turn():
             return self._connection.read(name, *arguments, deadline=self.deadline(), waiting=f"{self._name} {what}")
 

@@ -51,8 +51,8 @@ def init(conf: Mapping[str, Any] | None = None) -> Mapping[str, Any] | None:
         if wanted is not None and wanted.dump() != found:
             _disconnect()
             raise ValueError(
-                f"init: this queue was set up with {_told(found)}, and {_told(wanted.dump())} is wanted. Call init() to"
-                " take it as it is, or close() in the process that set it up."
+                f"init: this queue was set up with {_described(found)}, and {_described(wanted.dump())} is wanted."
+                " Call init() to take it as it is, or close() in the process that set it up."
             )
     return conf
 
@@ -72,7 +72,7 @@ def _disconnect() -> None:
         client.close()
 
 
-def _told(settings: bytes) -> str:
+def _described(settings: bytes) -> str:
     read = Settings.load(settings)
     return f"sampler {read.sampler.name} {read.sampler.settings() or ''}".strip() + f", polling_mode {read.polling}"
 
@@ -118,7 +118,7 @@ def kv_put(
     tag: Mapping[str, Any] | None = None,
     data_parser: None = None,
 ) -> KVBatchMeta:
-    """One row by key: made where there is none, its fields replaced or added. `tag` adds to what is said about it."""
+    """One row by key: made where there is none, its fields replaced or added. `tag` adds to its tags."""
     if isinstance(fields, Mapping) and not isinstance(fields, TensorDict):
         fields = TensorDict({name: _one_row(value) for name, value in fields.items()}, batch_size=[1])
     return kv_batch_put([key], partition_id, fields, None if tag is None else [tag], data_parser)

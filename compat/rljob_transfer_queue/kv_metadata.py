@@ -17,7 +17,7 @@ class KVBatchMeta:
 
     keys: list[str] = field(default_factory=list)
     tags: list[dict[str, Any]] = field(default_factory=list)
-    """What is said about each row."""
+    """The tags of each row."""
     partition_id: str | None = None
     fields: list[str] | None = None
     """Fields that all rows have."""

@@ -1,7 +1,7 @@
 """`BatchMeta`: which rows a batch is of, what fields they have, what is known about each.
 
 The user's handle of rows: taken from `put` and `get_meta`, cut and joined at will, handed to `get_data`, `put` and
-`clear_samples`. Knows no connection. Where the rows' bytes lie travels along unseen, so that reading asks nobody; a
+`clear_samples`. Knows no connection. Where the rows' bytes lie travels along unseen, so that reading needs no call; a
 handle that was made by hand works too, and is looked up.
 """
 
@@ -69,7 +69,7 @@ class BatchMeta:
             if count != self.size:
                 raise ValueError(f"BatchMeta: {name} has length {count}, global_indexes has length {self.size}.")
 
-    # --- what it says --------------------------------------------------------------------------------------------
+    # --- its rows ------------------------------------------------------------------------------------------------
 
     @property
     def size(self) -> int:
@@ -141,11 +141,11 @@ class BatchMeta:
         return key in self.extra_info
 
     def get_all_custom_meta(self) -> list[Document]:
-        """A copy of what is said about each row; `set_custom_meta` of the client stores it with the rows."""
+        """A copy of each row's metadata; `set_custom_meta` of the client stores it with the rows."""
         return copy.deepcopy(self.custom_meta)
 
     def update_custom_meta(self, custom_meta: Sequence[Document] | None) -> None:
-        """Adds to what is said about each row."""
+        """Adds to the metadata of each row."""
         if custom_meta is None:
             return
         if len(custom_meta) != self.size:
@@ -255,7 +255,7 @@ class BatchMeta:
         )
 
     def union(self, other: BatchMeta) -> BatchMeta:
-        """The same rows with the fields of both; where both say something, `other` counts."""
+        """The same rows with the fields of both; where both have a value, that of `other` counts."""
         if not other or not self.size:
             return self.copy() if not other else other.copy()
         for name in ("global_indexes", "partition_ids"):

@@ -1,7 +1,7 @@
-"""Bytes that were stored and not committed: their clients died or gave up in between. Deletes them, if nobody can come.
+"""Bytes that were stored and not committed: their clients died or gave up. Deletes them once no commit can name them.
 
-For `session`, in its turn. Age alone tells nothing of a client that sleeps: first the control plane is told to take
-from nobody what is to go, then it is asked what somebody has committed by then.
+For `session`, in its turn. Age alone proves nothing, since a client may sleep: first the control plane condemns the
+chunks, so that no later commit may name them, then reports which of them were committed before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SWEEPS = "sweeps"
 
 
 def sweep(control: ControlPlane, plane: BytesPlane, idle_seconds: int) -> int:
-    """Deletes chunks that no commit names and nobody touched for so long; returns how many."""
+    """Deletes chunks that no commit names and no client touched for so long; returns how many."""
     suspects = plane.idle(_needed(control), idle_seconds, deadline=control.deadline())
     keys = [key for of_unit in suspects.values() for key in of_unit]
     if not keys:

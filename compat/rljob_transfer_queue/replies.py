@@ -14,7 +14,7 @@ from rljob_transfer_queue.values import decode_document
 
 
 def document_of(packed: bytes) -> dict[str, Any]:
-    """What is said about a row."""
+    """The metadata of a row."""
     return decode_document(packed) if packed else {}
 
 

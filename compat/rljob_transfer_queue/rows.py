@@ -96,7 +96,7 @@ def unpack_documents(packed: bytes) -> list[bytes]:
 
 
 def field_arguments(name: str, places: Places, ids: ChunkIds) -> list[bytes | str | int]:
-    """What a commit says of one field: its name, number of chunks, id and line of each, the rows' entries."""
+    """A commit's arguments for one field: its name, number of chunks, id and line of each, the rows' entries."""
     drawn = [ids.draw() for _ in places.placement.chunks]
     entries = np.empty(len(places.kinds), ENTRY)
     entries["chunk"] = np.array(drawn, "S12")[places.placement.rows[:, 0]]

@@ -1,4 +1,4 @@
-"""Which rows a claim takes. The sampling itself is done by the control plane; these only say how.
+"""Which rows a claim takes. The control plane does the sampling; these only name the method.
 
 One sampler is set for the whole queue by `init`, as code for the package TransferQueue has it.
 """
@@ -54,7 +54,7 @@ class SequentialSampler(BaseSampler):
 
 
 class RankAwareSampler(BaseSampler):
-    """Whoever asks for the same (task, dp_rank, batch_index) of a partition gets the same rows."""
+    """Every client that asks for the same (task, dp_rank, batch_index) of a partition gets the same rows."""
 
     name = "RankAwareSampler"
 

@@ -1,4 +1,4 @@
-"""What a BatchMeta says of its fields: dtype, shape of one row, whether shapes differ, whether it is a tensor at all.
+"""What a BatchMeta knows of its fields: dtype, shape of one row, whether shapes differ, whether it is a tensor at all.
 
 Pure. Made from what a user puts (`schema_of_data`) and from where rows lie (`schema_of_places`).
 """

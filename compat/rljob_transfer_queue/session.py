@@ -1,4 +1,4 @@
-"""One client's talk with the servers, blocking: commits, claims, look-ups, clearing.
+"""One client's calls on the servers, blocking: commits, claims, look-ups, clearing.
 
 For `calls`. Bytes go through our data plane (`transfer_queue.storage`), everything that decides through one Lua
 function on the control Redis (`control_plane`); between the two nothing is part of the queue. Any thread may call.
@@ -41,7 +41,7 @@ from rljob_workers.transfer_queue.errors import Mismatch, StorageFull
 from rljob_workers.transfer_queue.row_format import ChunkIds
 
 ORPHAN_SECONDS = 120
-"""Bytes without a commit that are older get none: a put gives up before, and one that was stopped does so anew."""
+"""Older bytes without a commit get none: a put gives up before that, and one that was suspended stores them again."""
 TRASH_CHUNKS = 1000
 """Deleted at once."""
 _CLEANS = "deletes bytes of cleared rows"
@@ -104,7 +104,7 @@ class Session:
         return make_batch(partition, numbers, [], {}, fields, placeholders=True)
 
     def set_documents(self, partition: str, numbers: Sequence[int], documents: Sequence[dict[str, Any]]) -> None:
-        """What is said about each row; replaces what was said."""
+        """The metadata of each row; replaces the earlier metadata."""
         what = f"sets custom_meta of {len(numbers)} rows of {partition}"
         packed = self._documents(documents)
         self.control.change("set_documents", partition, pack_runs(numbers), len(numbers), packed, what=what)
@@ -149,7 +149,7 @@ class Session:
 
     def rows(self, partition: str, fields: Sequence[str]) -> BatchMeta:
         """All rows of a partition, whatever they have."""
-        pages, live = self._look(partition, "pages", "live", default=(b"", b""))
+        pages, live = self._state(partition, "pages", "live", default=(b"", b""))
         numbers = numbers_at(np.flatnonzero(np.frombuffer(live, np.uint8) == 1), pages)
         return self.locate(partition, numbers, fields) if numbers else BatchMeta.empty()
 
@@ -162,7 +162,7 @@ class Session:
 
     def states(self, partition: str, *names: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]] | None:
         """Numbers of all rows, expected ones too, and [rows, names] of 0 and 1; None where there is no partition."""
-        found = self._look(partition, "pages", "live", *names, default=None)
+        found = self._state(partition, "pages", "live", *names, default=None)
         if found is None:
             return None
         pages, live, *flags = found
@@ -202,7 +202,7 @@ class Session:
         return [name.decode() for name in found]
 
     def list_keys(self, partition: str) -> dict[str, dict[str, Any]] | None:
-        """Keys in the order of their rows, with what is said about each; None where there is no partition."""
+        """Keys in the order of their rows, with the metadata of each; None where there is no partition."""
         found = self.control.call("list_keys", partition, what=f"lists keys of {partition}")
         if found is None:
             return None
@@ -224,7 +224,7 @@ class Session:
         self._bytes_clean()
 
     def sweep(self, idle_seconds: int) -> int:
-        """Deletes bytes that no row needs and nobody touched for so long: their clients died while they put."""
+        """Deletes bytes that no row needs and no client touched for so long: their clients died while they put."""
         with self.control.turn():
             return orphans.sweep(self.control, self._bytes, idle_seconds)
 
@@ -293,6 +293,6 @@ class Session:
     def _documents(self, documents: Sequence[dict[str, Any]]) -> bytes:
         return pack_documents([encode_document(each, "custom_meta") if each else b"" for each in documents])
 
-    def _look(self, partition: str, *names: str, default: Any) -> Any:  # noqa: ANN401 - bytes, or the default
+    def _state(self, partition: str, *names: str, default: Any) -> Any:  # noqa: ANN401 - bytes, or the default
         found = self.control.call("look", partition, *names, what=f"reads the state of {partition}")
         return found or default

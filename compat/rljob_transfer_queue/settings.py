@@ -100,7 +100,7 @@ def _servers(control: object, units: object, where: str, names: str) -> Servers:
 
 
 def read_settings(config: Mapping[str, Any] | None) -> Settings | None:
-    """None where `config` says nothing: then those in force count."""
+    """None where `config` names none: then those in force count."""
     given = config or {}
     unknown = sorted(set(given) - _TOP)
     if unknown:

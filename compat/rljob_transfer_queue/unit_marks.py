@@ -1,7 +1,7 @@
 """Whether this client means the queue's storage units: the same servers in the same order as every other client.
 
 For `bytes_plane`, from one thread at a time. There is no coordinator here, so clients mark the units themselves; the
-control plane (`lua/units.lua`) says which mark belongs where, and takes no rows whose bytes lie elsewhere.
+control plane (`lua/units.lua`) knows which mark belongs where, and refuses rows whose bytes lie elsewhere.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ class UnitMarks:
             found = unit.generation(deadline=deadline)
             mark = "" if found is None else found
             fresh = secrets.randbits(MARK_BITS)
-            verdict, told = self._ask("admit_unit", unit.index, str(unit.address), mark, fresh, what=f"meets {unit}")
+            verdict, detail = self._ask("admit_unit", unit.index, str(unit.address), mark, fresh, what=f"meets {unit}")
             match verdict:
                 case b"ours":
                     return
                 case b"mark":
-                    unit.mark(int(told), deadline=deadline)
+                    unit.mark(int(detail), deadline=deadline)
                 case _:
                     if time.monotonic() >= until:
-                        raise _new_address(unit, told.decode())
+                        raise _new_address(unit, detail.decode())
                     time.sleep(RETRY_SECONDS)
 
 

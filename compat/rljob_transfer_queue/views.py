@@ -1,4 +1,4 @@
-"""The rows of a batch, looked at one by one. For `metadata`; what they give cannot be changed."""
+"""The rows of a batch, one by one. For `metadata`; their values cannot be changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class SampleViews(Sequence["SampleView"]):
-    """The rows of a batch, looked at one by one."""
+    """The rows of a batch, one by one."""
 
     def __init__(self, batch: BatchMeta) -> None:
         self._batch = batch
@@ -50,7 +50,7 @@ class SampleView:
 
     @property
     def custom_meta(self) -> Mapping[str, Any]:
-        """What the user said about it."""
+        """The user's metadata of it."""
         return MappingProxyType(self._batch.custom_meta[self._index])
 
     @property

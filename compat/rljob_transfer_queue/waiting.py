@@ -1,4 +1,4 @@
-"""Waiting for rows of a partition without asking in vain. For `calls`; a lost notice costs a recheck, never a hang."""
+"""Waiting for rows of a partition by notices. For `calls`; a lost notice costs a recheck, never a hang."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rljob_transfer_queue.metadata import BatchMeta
 from rljob_workers.transfer_queue.control.connection import Subscription
 
 RECHECK_SECONDS = 1.0
-"""Longest wait for one notice: notices are not kept for those who were not connected."""
+"""Longest wait for one notice: the server retains no notice for a client that was not connected."""
 
 
 def await_batch(url: str, partition: str, ask: Callable[[], BatchMeta | int], seconds: float) -> BatchMeta | int:
-    """Asks whenever the control Redis tells of the partition, until the answer is a batch or the time is over."""
+    """Asks at every notice of the partition, until the answer is a batch or the time is over."""
     notices = Subscription(url)
     deadline = time.monotonic() + seconds
     try:

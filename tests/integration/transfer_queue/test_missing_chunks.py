@@ -20,7 +20,7 @@ MakeJob = Callable[..., Job]
 
 def delete_chunk(job: Job, field: str) -> int:
     """By hand, one chunk of a field; gives the unit that had it."""
-    chunks = [parse_chunk(line) for _, line in job.admin.sweeper.named(Named.KEPT)]
+    chunks = [parse_chunk(line) for _, line in job.admin.sweeper.named(Named.RETAINED)]
     chunk = next(chunk for chunk in chunks if chunk.field == field)
     with job.servers.units[chunk.unit].admin() as admin:
         assert admin.unlink(chunk.key) == 1
@@ -112,7 +112,7 @@ def test_a_unit_that_is_away_is_looked_at_when_it_is_back(make_job: MakeJob) -> 
     job.prove()
 
 
-def test_a_loss_is_found_again_by_whoever_follows_one_that_died_before_it_told(make_job: MakeJob) -> None:
+def test_a_loss_is_found_again_by_the_successor_of_one_that_died_before_it_reported(make_job: MakeJob) -> None:
     job = make_job(batch=2)
     job.put(job.tickets(2))
     job.derive(0)
@@ -124,11 +124,11 @@ def test_a_loss_is_found_again_by_whoever_follows_one_that_died_before_it_told(m
 
     with pytest.raises(KeyboardInterrupt):
         job.admin.upkeep.declare_missing(die)
-    told: list[LostChunks] = []
-    job.admin.upkeep.declare_missing(told.append)
-    assert [(one.unit, one.num_chunks, one.loss.needs_global_restart) for one in told] == [(unit, 1, 2)]
-    job.admin.upkeep.declare_missing(told.append)
-    assert len(told) == 1
+    reported: list[LostChunks] = []
+    job.admin.upkeep.declare_missing(reported.append)
+    assert [(one.unit, one.num_chunks, one.loss.needs_global_restart) for one in reported] == [(unit, 1, 2)]
+    job.admin.upkeep.declare_missing(reported.append)
+    assert len(reported) == 1
 
 
 def test_rows_of_a_published_rollout_are_marked_absent(make_job: MakeJob) -> None:

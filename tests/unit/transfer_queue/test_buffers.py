@@ -21,7 +21,7 @@ def test_a_dropped_buffer_is_lent_again() -> None:
     first = pool.lend(MIB)
     where = address(first)
     del first
-    assert pool.kept_bytes == MIB
+    assert pool.free_bytes == MIB
     assert address(pool.lend(MIB - 5)) == where
 
 
@@ -42,22 +42,22 @@ def test_whatever_is_made_of_a_buffer_keeps_it(keep: object) -> None:
     pool = BufferPool()
     buffer = pool.lend(MIB)
     buffer[:] = 7
-    kept = keep(torch.from_numpy(buffer))  # type: ignore[operator]
+    retained = keep(torch.from_numpy(buffer))  # type: ignore[operator]
     del buffer
-    assert pool.kept_bytes == 0
-    del kept
-    assert pool.kept_bytes == MIB
+    assert pool.free_bytes == 0
+    del retained
+    assert pool.free_bytes == MIB
 
 
 def test_small_buffers_are_the_allocators() -> None:
     pool = BufferPool()
     del_me = pool.lend(POOLED_BYTES - 1)
     del del_me
-    assert pool.kept_bytes == 0
+    assert pool.free_bytes == 0
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(POOLED_BYTES, 4 * POOLED_BYTES)), max_size=60))
-def test_buffers_in_use_never_overlap_and_no_more_is_kept_than_was_once_lent(steps: list[tuple[bool, int]]) -> None:
+def test_buffers_in_use_never_overlap_and_no_more_is_retained_than_was_once_lent(steps: list[tuple[bool, int]]) -> None:
     pool = BufferPool()
     lent: list[Buffer] = []
     peak = 0
@@ -70,4 +70,4 @@ def test_buffers_in_use_never_overlap_and_no_more_is_kept_than_was_once_lent(ste
         ends = sorted((address(buffer), address(buffer) + buffer.nbytes) for buffer in lent)
         assert all(before[1] <= after[0] for before, after in itertools.pairwise(ends))
         in_use = sum(buffer.base.nbytes for buffer in lent if buffer.base is not None)
-        assert pool.kept_bytes + in_use <= peak
+        assert pool.free_bytes + in_use <= peak

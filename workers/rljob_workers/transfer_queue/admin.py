@@ -50,7 +50,7 @@ class QueueAdminTiming:
 
 @dataclass(frozen=True, slots=True)
 class InWork:
-    """What an incarnation reports that it works on."""
+    """The tickets and leases that an incarnation reports in a beat."""
 
     incarnation: str
     tickets: Sequence[int]
@@ -112,7 +112,7 @@ class QueueAdmin:
         return self._calls.run_id("the coordinator waits for the control Redis")
 
     def open_server(self, seen_seq: int) -> ServerState:
-        """Takes over as the queue admin; opens the server unless it lost a tail that some live launcher has seen."""
+        """Takes over as the queue admin; opens the server unless it lost a tail whose seq a live launcher received."""
         state = self._calls.take_over(seen_seq, int(self._timing.lease_seconds * 1000))
         self._calls.change("adopt_layout", waiting="the coordinator opens the control Redis")
         return state

@@ -23,14 +23,14 @@ from rljob_workers.transfer_queue.units import StorageUnit
 class Named(StrEnum):
     """By which partitions."""
 
-    KEPT = "kept"
+    RETAINED = "kept"
     """Those with rows."""
     ALL = "all"
     """Also those that wait to be collected."""
 
 
 class AdminCalls:
-    """One queue admin as the control Redis knows it; a later one fences it. `lock` is held for one call."""
+    """The calls of one queue admin, under its name; a later one fences it. `lock` is held for one call."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class AdminCalls:
         return self._clock() + self._patience_seconds
 
     def read(self, name: str, *args: Argument, waiting: str) -> list[Any]:
-        """Looks; changes nothing."""
+        """Calls a function that changes nothing."""
         with self.lock:
             reply = self.control.read(name, *args, deadline=self.deadline(), waiting=waiting)
         assert isinstance(reply, list)
@@ -76,7 +76,7 @@ class AdminCalls:
             return reply[1:]
 
     def take_over(self, seen_seq: int, lease_milliseconds: int) -> ServerState:
-        """Becomes the queue admin; opens the server unless it lost a tail that some rank has seen.
+        """Becomes the queue admin; opens the server unless it lost a tail whose seq some rank received.
 
         Raises Fenced where a later queue admin did so since.
         """

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 POOLED_BYTES = 1 << 16
-"""Smaller buffers are the allocator's, which keeps such sizes at hand."""
+"""Smaller buffers are the allocator's, which reuses such sizes itself."""
 
 
 _STEPS = 8
@@ -61,7 +61,7 @@ class BufferPool:
         self._peak_bytes = 0
 
     @property
-    def kept_bytes(self) -> int:
+    def free_bytes(self) -> int:
         """Bytes of free buffers."""
         self._take_back()
         return self._free_bytes
@@ -195,7 +195,7 @@ def _plan_field(
     column = Jagged(values, torch.from_numpy(offsets))
     if not size or not num_elements:
         return column, []
-    view = memoryview(buffer)  # type: ignore[arg-type]  # an array is a buffer; only Python 3.12 has a word for it
+    view = memoryview(buffer)  # type: ignore[arg-type]  # an array is a buffer; only Python 3.12 has a type for it
     return column, [
         _read(placement.chunks[chunk], runs * size, view, size, checksums)
         for chunk, runs in _runs_by_chunk(placement, offsets)
@@ -231,7 +231,7 @@ def _runs_by_chunk(
 
 
 def _is_steady(rows: npt.NDArray[np.uint32], offsets: npt.NDArray[np.int64]) -> bool:
-    """Whether the rows lie one behind the other: the usual case of a small batch, worth a look of its own."""
+    """Whether the rows lie one behind the other: the usual case of a small batch, which needs no search for runs."""
     return bool((rows[:, 1] == offsets[:-1] + int(rows[0, 1])).all())
 
 
@@ -255,7 +255,7 @@ def _element_type(field: str, placement: FieldPlacement) -> tuple[torch.dtype, t
 
 
 def _refuse_beyond(field: str, placement: FieldPlacement, size: int) -> None:
-    """Before memory is asked for: what the rows say must lie in their chunks (those whose size is known)."""
+    """Checked before memory is allocated: rows must end within their chunks (those whose size is known)."""
     rows = placement.rows
     if not len(rows):
         return
@@ -308,7 +308,7 @@ def read_chunks(
 ) -> list[ChunkRef]:
     """Fills the targets of all reads; returns the chunks that are not there.
 
-    `known`: keys of chunks whose header was seen, added to here. Chunks never change, so a part needs it only once.
+    `known`: keys of chunks whose header was read, added to here. Chunks never change: one read of it is enough.
     """
     missing: list[ChunkRef] = []
     asked: deque[tuple[ChunkRead, bool]] = deque()

@@ -1,8 +1,8 @@
 """Chunks: the stored form of a run of rows of one field, and how columns are cut into them.
 
-Pure; for the storage units only. A chunk is a header of fixed size and the raw bytes of a tensor: no pickle, and no
-length is believed. Malformed bytes raise `CorruptChunk`. A small put makes one piece per field, all for one unit (one
-round trip); a big one is cut so that all units carry about the same bytes.
+Pure; for the storage units only. A chunk is a header of fixed size and the raw bytes of a tensor: no pickle, and
+every length is checked. Malformed bytes raise `CorruptChunk`. A small put makes one piece per field, all for one unit
+(one round trip); a big one is cut so that all units carry about the same bytes.
 
     offset  size  what
     0       4     magic `RLQC`
@@ -77,7 +77,7 @@ _DTYPE_OF = {code: dtype for dtype, code in DTYPE_CODES.items()}
 
 @dataclass(frozen=True, slots=True)
 class ChunkHeader:
-    """What a chunk says about itself."""
+    """The decoded header of a chunk."""
 
     dtype: torch.dtype
     inner_shape: tuple[int, ...]
@@ -106,7 +106,7 @@ def raw_bytes(values: torch.Tensor) -> memoryview:
 
 def _view_of(flat: torch.Tensor) -> memoryview:
     array: npt.NDArray[np.uint8] = flat.view(torch.uint8).numpy()
-    return memoryview(array)  # type: ignore[arg-type]  # an array is a buffer; only Python 3.12 has a word for it
+    return memoryview(array)  # type: ignore[arg-type]  # an array is a buffer; only Python 3.12 has a type for it
 
 
 def payload_checksum(payload: Sequence[bytes | memoryview]) -> int:

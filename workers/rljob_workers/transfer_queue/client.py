@@ -1,4 +1,4 @@
-"""The queue as a rank sees it: tickets and groups in, claims and results, training batches.
+"""The queue's interface for a rank: tickets and groups in, claims and results, training batches.
 
 For the roles, one per rank, used from one thread. Every decision is one Lua function on the control Redis; bytes go
 through `storage`. A put stores bytes, then commits: one that dies in between leaves bytes that the coordinator sweeps.
@@ -71,11 +71,11 @@ from rljob_workers.transfer_queue.types import (
 )
 
 EXPLAIN_SECONDS = 2.0
-"""An answer which fields a training batch waits for is repeated for so long."""
+"""For so long the client repeats which fields a training batch waits for, without a call."""
 
 
 LOST_ROWS_PAUSE_SECONDS = 0.1
-"""Before rows whose bytes are gone are asked for again; the coordinator has them made anew meanwhile."""
+"""Before a claim is repeated whose bytes are lost; the coordinator has the rows generated again meanwhile."""
 
 
 def check_group(group: GroupRows, shape: QueueShape) -> None:
@@ -182,7 +182,7 @@ class TransferQueueClient:
         self._explained: tuple[float, str, str] = (float("-inf"), "", "")
         """When, of what, and what was missing for it."""
         self.seen_seq = 0
-        """Highest seq that any answer has shown; sent with beats."""
+        """Highest seq of any reply; sent with beats."""
 
     def close(self) -> None:
         """Ends all connections; may be called twice."""
@@ -301,7 +301,7 @@ class TransferQueueClient:
                 lease_ms,
                 *self._unconfirmed_leases,
             ]
-            # A server that hangs may do later what we gave up by then.
+            # A server that hangs may grant the lease after this claim has failed.
             self._unconfirmed_leases.append(lease)
             claimed = self._ask("claim", consumer, arguments, lease, what)
             if not isinstance(claimed, NotReady):
@@ -461,9 +461,9 @@ class TransferQueueClient:
             columns = self._units.fetch_undamaged(claimed.fields, deadline=self._deadline(), waiting=waiting)
         except (StorageUnreachable, RowsLost, CorruptChunk) as error:
             if isinstance(error, CorruptChunk) and error.chunk is None:
-                raise  # no reading cures what the control state says
+                raise  # the control state itself is damaged: a second read gives the same
             self._hand_back(claimed, lease, error, waiting)
-            # Not waited for here: the caller beats, and asks again until the unit is back or the rows are made anew.
+            # No wait here: the caller beats, and claims again until the unit is back or the rows are generated again.
             self._sleep(LOST_ROWS_PAUSE_SECONDS)
             return wait.not_yet(NotReady(str(error)), stands=False)
         self._count("queue_got_bytes", sum(column.values.nbytes for column in columns.values()))

@@ -130,7 +130,7 @@ class StreamingDataset(IterableDataset[TrainingSlice]):
         self._buffer = {}
 
     def __iter__(self) -> Iterator[TrainingSlice]:
-        """One pass over the rollout in hand; a pass that was left early is begun anew by the next."""
+        """One pass over the rollout in hand; the next begins at slice 0 again, even where this one was left early."""
         rollout_id = self._rollout_id
         for index in range(self._slicing.num_slices):
             if rollout_id != self._rollout_id:

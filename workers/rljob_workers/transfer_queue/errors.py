@@ -50,7 +50,7 @@ class DeadWeight(QueueError):
 
 
 class Incomplete(QueueError):
-    """The version's turn has not come; the message says what is missing."""
+    """The version's turn has not come; the message names what is missing."""
 
 
 class AttemptsExhausted(QueueError):
@@ -98,7 +98,7 @@ class StorageFull(QueueError):
 
 
 class CorruptChunk(QueueError):
-    """Bytes are not what their header says; `chunk` is the one that they were read from, where they were."""
+    """Bytes do not match their header; `chunk` is the chunk that they were read from, None outside a chunk."""
 
     def __init__(self, message: str, chunk: ChunkRef | None = None) -> None:
         super().__init__(message)

@@ -58,7 +58,7 @@ class QueueInspection:
     """Counts of one queue."""
 
     def __init__(self, calls: AdminCalls, figures: Mapping[int, UnitFigures | None], high_water: float) -> None:
-        """`figures`: unit -> what it said last, None where it did not answer; kept up to date by the queue admin."""
+        """`figures`: unit -> its last reported figures, None where it did not answer; the upkeep updates them."""
         self._calls = calls
         self._figures = figures
         self._high_water = high_water
@@ -142,18 +142,18 @@ class QueueInspection:
 
     def _units(self, marks: Mapping[int, int], lost: Mapping[int, int]) -> Iterator[UnitStats]:
         for unit in self._calls.units:
-            said = self._figures.get(unit.index)
-            limit = said.limit_bytes if said is not None and said.limit_bytes else None
+            reported = self._figures.get(unit.index)
+            limit = reported.limit_bytes if reported is not None and reported.limit_bytes else None
             yield UnitStats(
                 unit=unit.index,
                 generation=marks.get(unit.index),
-                answers=said is not None if unit.index in self._figures else None,
-                used_bytes=None if said is None else said.used_bytes,
+                answers=reported is not None if unit.index in self._figures else None,
+                used_bytes=None if reported is None else reported.used_bytes,
                 limit_bytes=limit,
                 high_water_bytes=None if limit is None else int(limit * self._high_water),
-                keys=None if said is None else said.keys,
-                received_bytes=None if said is None else said.received_bytes,
-                sent_bytes=None if said is None else said.sent_bytes,
+                keys=None if reported is None else reported.keys,
+                received_bytes=None if reported is None else reported.received_bytes,
+                sent_bytes=None if reported is None else reported.sent_bytes,
                 lost_chunks=lost.get(unit.index, 0),
             )
 
@@ -168,7 +168,7 @@ def unix_seconds(milliseconds: bytes) -> float | None:
 
 
 def _holder(life: bytes) -> str:
-    """A life that ended in this moment has no name any more."""
+    """A life that ended since the read has no name any more."""
     return str(Life.model_validate_json(life).key) if life else "nobody"
 
 
@@ -213,7 +213,7 @@ class QueueInvariants:
         return list(dict.fromkeys(line for step in self.steps(partitions) for line in step()))
 
     def steps(self, partitions: list[RolloutId]) -> Iterator[Callable[[], list[str]]]:
-        """The same in steps of milliseconds, for who has other things to do in between."""
+        """The same in steps of milliseconds, for callers that do other work in between."""
         shape = self._calls.shape
         parts: list[tuple[Argument, ...]] = [(task.name,) for task in shape.tasks]
         parts += [(":chunks", field) for field in shape_fields(shape)]
@@ -248,7 +248,7 @@ class QueueInvariants:
     def _named(self, rollout_id: RolloutId) -> dict[str, ChunkRef]:
         """By key, the chunks of a partition that should be on their unit: of the unit's present generation."""
         known = self._calls.known_generations(_CHECKING)
-        chunks = [parse_chunk(line) for _, line in self._calls.chunks(Named.KEPT, rollout_id, _CHECKING)]
+        chunks = [parse_chunk(line) for _, line in self._calls.chunks(Named.RETAINED, rollout_id, _CHECKING)]
         return {chunk.key: chunk for chunk in chunks if known.get(chunk.unit) == chunk.unit_generation}
 
 

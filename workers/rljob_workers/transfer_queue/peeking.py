@@ -1,7 +1,7 @@
 """Rows of the queue one by one, with some of their values, for `rljob queue peek`.
 
-For the coordinator only. Changes nothing: the control Redis says where rows lie, the storage units give a few bytes of
-them. Imports no torch, and reads values by itself where a chunk has them.
+For the coordinator only. Changes nothing: reads where rows lie from the control Redis, and a few bytes of them from the
+storage units. Imports no torch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _BFLOAT16 = "bfloat16"
 
 @dataclass(frozen=True, slots=True)
 class RowQuery:
-    """What to look at."""
+    """Which rows to read, and how much of them."""
 
     partitions: Sequence[RolloutId]
     """In this order, until there are `limit` rows."""
@@ -80,30 +80,30 @@ class QueuePeeking:
         """The consumers."""
         return tuple(task.name for task in self._calls.shape.tasks)
 
-    def rows(self, look: RowQuery) -> QueuePeek:
+    def rows(self, query: RowQuery) -> QueuePeek:
         """The rows, read partition after partition; what moves meanwhile may be shown as it was or as it is."""
         found: list[QueueRow] = []
-        first = look.first
-        for rollout_id in look.partitions:
-            found += self._rows_of(rollout_id, look, first, look.limit + 1 - len(found))
+        first = query.first
+        for rollout_id in query.partitions:
+            found += self._rows_of(rollout_id, query, first, query.limit + 1 - len(found))
             first = 0
-            if len(found) > look.limit:
-                return QueuePeek(rows=found[: look.limit], more=True)
+            if len(found) > query.limit:
+                return QueuePeek(rows=found[: query.limit], more=True)
         return QueuePeek(rows=found, more=False)
 
-    def _rows_of(self, rollout_id: RolloutId, look: RowQuery, first: int, limit: int) -> list[QueueRow]:
-        letter = next((letter for letter, state in _LETTERS.items() if state is look.state), "")
+    def _rows_of(self, rollout_id: RolloutId, query: RowQuery, first: int, limit: int) -> list[QueueRow]:
+        letter = next((letter for letter, state in _LETTERS.items() if state is query.state), "")
         reply = self._calls.read(
-            "inspect_rows", rollout_id, first, limit, look.task or "", letter, look.field or "", waiting=_WAITING
+            "inspect_rows", rollout_id, first, limit, query.task or "", letter, query.field or "", waiting=_WAITING
         )
         if not reply:
             return []
         answer = _Rows.parse(reply, len(self._calls.shape.tasks), self._fields)
         rows = [self._row(rollout_id, answer, place) for place in range(len(answer.rows))]
-        if look.field is None:
+        if query.field is None:
             return rows
-        shown = look.limit if limit > look.limit else limit - 1
-        values = self._values(answer, look.field, min(shown, len(rows)), look.num_values)
+        shown = query.limit if limit > query.limit else limit - 1
+        values = self._values(answer, query.field, min(shown, len(rows)), query.num_values)
         return [row.model_copy(update={"field": values.get(place)}) for place, row in enumerate(rows)]
 
     def _row(self, rollout_id: RolloutId, answer: _Rows, place: int) -> QueueRow:
@@ -231,7 +231,7 @@ def _shown(chunk: ChunkRef, part: _Part, data: bytes | None) -> RowValues:
 
 
 def _numbers(dtype: str, data: bytes) -> Iterator[int | float | bool | None]:
-    """As JSON can say them: None for what is no number."""
+    """As JSON has them: None for what is no finite number."""
     whole = data[: len(data) - len(data) % _item_bytes(dtype)]
     if dtype == _BFLOAT16:
         array = (np.frombuffer(whole, "<u2").astype(np.uint32) << 16).view(np.float32)

@@ -21,7 +21,7 @@ MAX_CHUNK_BYTES = 4 << 20
 
 
 MAX_VALUE_BYTES = 512 << 20
-"""Redis takes no longer string; a chunk that is said to be longer is not asked for."""
+"""Redis takes no longer string; a reader refuses a chunk whose description claims more."""
 
 
 CHUNK_MAGIC = b"RLQC"
@@ -132,7 +132,7 @@ def _no_chunk(line: bytes) -> CorruptChunk:
 
 
 def field_arguments(placement: FieldPlacement, ids: ChunkIds, weight: WeightId | None) -> list[bytes | str | int]:
-    """What a commit says of one field: number of chunks, id and line of each, packed rows."""
+    """A commit's arguments for one field: number of chunks, id and line of each, packed rows."""
     drawn = [ids.draw() for _ in placement.chunks]
     rows = np.zeros(len(placement.rows), ROW)
     rows["chunk"] = np.array(drawn, "S12")[placement.rows[:, 0]] if drawn else b""
@@ -174,8 +174,8 @@ def parse_claim(reply: list[bytes], rollout_id: int, fields: Sequence[str]) -> C
         ) from error
     counts = {len(claimed.oldest), *(len(placement.rows) for placement in claimed.fields.values())}
     if counts != {len(claimed.rows)}:
-        said = f"{len(claimed.rows)} rows of train_{rollout_id}"
-        raise CorruptChunk(f"TransferQueue: a claim of {said} was answered with {sorted(counts)} rows")
+        what = f"{len(claimed.rows)} rows of train_{rollout_id}"
+        raise CorruptChunk(f"TransferQueue: a claim of {what} was answered with {sorted(counts)} rows")
     return claimed
 
 

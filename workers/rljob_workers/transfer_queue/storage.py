@@ -41,11 +41,11 @@ T = TypeVar("T")
 
 
 SLOW_BYTES_PER_SECOND = 50 << 20
-"""A second more for so many bytes: a unit that takes them slowly is no unit that hangs."""
+"""Each so many bytes extend the deadline by a second: a slow unit is not taken for one that hangs."""
 
 
 SHUN_SECONDS = 5.0
-"""So long a unit that failed a put is the last choice, so that not every put waits for it anew."""
+"""A unit that failed a put is the last choice for so long, so that not every put waits for it again."""
 
 
 FULL_RETRY_SECONDS = 0.05
@@ -99,7 +99,7 @@ class StorageUnits:
         self._left_behind: list[list[bytes]] = [[] for _ in urls]
         """Per unit, keys that a broken exchange may have written: the unit deletes them when it answers again."""
         self._known: list[set[str]] = [set() for _ in urls]
-        """Per unit, chunks whose header was seen."""
+        """Per unit, keys of chunks whose header was read."""
         self._shunned_until = [float("-inf")] * len(self._units)
         self._threads: ThreadPoolExecutor | None = None
 
@@ -175,7 +175,7 @@ class StorageUnits:
     ) -> dict[str, Jagged]:
         """As `fetch`. A chunk that two readings find damaged alike is lost: it is deleted and named in RowsLost.
 
-        Raises CorruptChunk where the bytes come damaged and differently each time, or the control state itself is odd.
+        Raises CorruptChunk where the bytes come damaged and differently each time, or the control state is damaged.
         """
         try:
             return self.fetch(fields, deadline=deadline, waiting=waiting)
@@ -215,17 +215,17 @@ class StorageUnits:
 
     def _damage(self, single: Mapping[str, FieldPlacement], deadline: float, waiting: str) -> str | None:
         """What is wrong with the stored chunk; None where a reading was right, or it came damaged in two ways."""
-        said = set()
+        reports = set()
         for _ in range(2):
             try:
                 self.fetch(single, deadline=deadline, waiting=waiting)
             except CorruptChunk as error:
-                said.add(str(error).removeprefix("TransferQueue: "))
+                reports.add(str(error).removeprefix("TransferQueue: "))
             except RowsLost:
                 return None  # another reader was faster; the next reading of all finds it gone
             else:
                 return None
-        return said.pop() if len(said) == 1 else None
+        return reports.pop() if len(reports) == 1 else None
 
     def _rows_damaged(self, damaged: Sequence[tuple[ChunkRef, str]], waiting: str) -> RowsLost:
         (first, what), more = damaged[0], len(damaged) - 1
@@ -325,7 +325,7 @@ class StorageUnits:
             if left_behind:
                 connection.call(b"UNLINK", *left_behind, deadline=until)
                 left_behind.clear()
-            # Keys are drawn anew for each attempt: what a broken connection left behind is never written again.
+            # Each attempt draws new keys: what a broken connection left behind is never written again.
             refs = {piece: self._reference(unit.index, generation, piece) for piece in pieces}
             keys = [ref.key.encode() for ref in refs.values()]
             left_behind.extend(keys)

@@ -35,11 +35,11 @@ class QueueTiming:
     lease_seconds: float = 30.0
     """A lease that no beat renews ends after this."""
     control_silence_seconds: float = 5.0
-    """A control Redis that is silent for so long is taken for gone: every function of ours ends within milliseconds."""
+    """A control Redis without a byte for so long counts as dead: every function of ours ends within milliseconds."""
     unit_silence_seconds: float = 2.0
     """A storage unit that takes and gives no byte for so long hangs, however much time a whole transfer may take."""
     unit_patience_seconds: float = 2.0
-    """A put that one unit keeps waiting for so long goes to another: its rows are bound to no unit."""
+    """A put that waits so long for one unit goes to another: its rows are bound to no unit."""
 
 
 class TaskKind(StrEnum):
@@ -107,7 +107,7 @@ class Withheld(StrEnum):
     """Why no ticket was given."""
 
     DRAINING = "Draining"
-    """Somebody drains the queue: tickets are given again when that is taken back."""
+    """The queue drains: tickets are given again once the drain ends."""
     STALENESS = "Staleness"
     """r - w > max_staleness for every open group: this replica needs newer weights."""
     CAPACITY = "Capacity"
@@ -156,7 +156,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class NotReady:
-    """Nothing within the deadline; `waiting_for` says for what, in words."""
+    """Nothing within the deadline; `waiting_for` names what is missing, for an error or a status."""
 
     waiting_for: str
 

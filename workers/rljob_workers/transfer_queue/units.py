@@ -53,7 +53,7 @@ class UnitFigures:
 
 
 class StorageUnit:
-    """A connection that is made anew when it breaks. One thread at a time."""
+    """A connection that reconnects after it breaks. One thread at a time."""
 
     def __init__(
         self,
@@ -227,8 +227,8 @@ def _read_figures(connection: RespConnection, deadline: float) -> UnitFigures:
     figures = dict(line.split(b":", 1) for line in lines if b":" in line)
     found = [figures.get(name, b"") for name in _USE]
     if not all(figure.isdigit() for figure in found):
-        said = ", ".join(f"{name.decode()} {figure[:40]!r}" for name, figure in zip(_USE, found, strict=True))
-        raise BrokenReply(f"the memory figures are {said}")
+        what = ", ".join(f"{name.decode()} {figure[:40]!r}" for name, figure in zip(_USE, found, strict=True))
+        raise BrokenReply(f"the memory figures are {what}")
     used, limit, received, sent = map(int, found)
     return UnitFigures(used, limit, received, sent, _integer(keys))
 

@@ -59,7 +59,7 @@ class DropReason(StrEnum):
     """Why rows could be given up."""
 
     RETAINED = "retained"
-    """They were kept for a restore only."""
+    """They were retained for a restore only."""
     UNCLAIMED = "unclaimed"
     """No training task had claimed them: they are generated again."""
 
@@ -106,7 +106,7 @@ CHUNKS_AT_ONCE = 1000
 
 
 PAGES_AT_ONCE = 16
-"""In one sweep: who sweeps has other things to do, too."""
+"""In one sweep: its caller has other work, too."""
 
 
 _WAITING = "a sweep"
@@ -118,7 +118,7 @@ class Swept:
 
     chunks: int
     orphans: int
-    """Chunks of ended lives that no commit names; looked for when there is no more garbage."""
+    """Chunks of ended lives that no commit names; counted only once there is no more garbage."""
     partitions: int
     has_more: bool
     """Garbage that the next sweep can delete."""
@@ -144,7 +144,7 @@ class Sweeper:
     """Compares what the control state names with what the storage units have."""
 
     def __init__(self, calls: AdminCalls, figures: Mapping[int, UnitFigures | None]) -> None:
-        """`figures`: unit -> what it said last, None where it did not answer: that one is not waited for again."""
+        """`figures`: unit -> its last reported figures, None where it did not answer: a sweep skips that one."""
         self._calls = calls
         self._figures = figures
         self._openings = 0
@@ -154,7 +154,7 @@ class Sweeper:
     def sweep(self) -> Swept:
         """Deletes bytes that nothing names: of dropped rows, of partitions before the record, of ended lives."""
         with self._calls.lock:
-            away = {unit for unit, said in self._figures.items() if said is None}
+            away = {unit for unit, reported in self._figures.items() if reported is None}
             num_chunks = num_partitions = 0
             for _ in range(PAGES_AT_ONCE):
                 page = self._garbage(away)
@@ -170,7 +170,7 @@ class Sweeper:
     def missing_chunks(self) -> list[bytes]:
         """Ids of chunks that the control state names and no unit has. Raises StorageUnreachable: all must be asked."""
         present = {key for unit in self._calls.units for key in self._keys(unit)}
-        return [chunk_id for chunk_id, line in self.named(Named.KEPT) if parse_chunk(line).key not in present]
+        return [chunk_id for chunk_id, line in self.named(Named.RETAINED) if parse_chunk(line).key not in present]
 
     def named(self, which: Named) -> list[tuple[bytes, bytes]]:
         """Id and line of every chunk that the control state names."""
@@ -270,23 +270,23 @@ _NEEDED_BYTES = 2 * MAX_CHUNK_BYTES
 _DROPPED = struct.Struct("<IIIId")
 
 
-_LOOKS = "the coordinator looks after storage"
+_UPKEEP = "the coordinator looks after storage"
 
 
 _ROOM = "the coordinator makes room"
 
 
 class StorageUpkeep:
-    """Looks after the units."""
+    """Probes the units, marks them, declares losses and makes room."""
 
     def __init__(self, calls: AdminCalls, *, high_water: float, nearly_full: float) -> None:
         """Shares of a unit's limit."""
         self.figures: dict[int, UnitFigures | None] = {}
         """Of each unit as `probe` found it last; None where it did not answer."""
         self.short_of_memory = False
-        """Whether a unit was above `high_water` when `probe` looked last."""
+        """Whether the last `probe` found a unit above `high_water`."""
         self.nearly_full = False
-        """Whether a unit had hardly any room left when `probe` looked last."""
+        """Whether the last `probe` found a unit above `nearly_full`."""
         self._calls = calls
         self._high_water = high_water
         self._nearly_full = nearly_full
@@ -296,7 +296,7 @@ class StorageUpkeep:
     def probe(self) -> list[int]:
         """Units that came back without their rows; sets or lifts the high-water mark, too. Skips unreachable ones."""
         with self._calls.lock:
-            known, lost, limited = self._calls.known_generations(_LOOKS), [], []
+            known, lost, limited = self._calls.known_generations(_UPKEEP), [], []
             for unit in self._calls.units:
                 try:
                     mark = unit.generation(deadline=self._calls.deadline())
@@ -313,7 +313,7 @@ class StorageUpkeep:
             self.nearly_full = any(
                 used > min(self._nearly_full * limit, limit - _NEEDED_BYTES) for used, limit in limited
             )
-            self._calls.change("memory", int(self.short_of_memory), waiting=_LOOKS)
+            self._calls.change("memory", int(self.short_of_memory), waiting=_UPKEEP)
             return lost
 
     def declare_lost(self, unit: int, emit: Callable[[LostRows], None] | None = None) -> LostRows:
@@ -325,7 +325,7 @@ class StorageUpkeep:
             storage = self._calls.units[unit]
             mark, known = (
                 storage.generation(deadline=self._calls.deadline()),
-                self._calls.known_generations(_LOOKS).get(unit),
+                self._calls.known_generations(_UPKEEP).get(unit),
             )
             if mark is not None and mark == known:
                 return LostRows()
@@ -344,9 +344,9 @@ class StorageUpkeep:
             try:
                 self.declare_lost(unit.index)
             except StorageUnreachable:
-                # Found by a later probe; where its rows were kept they are treated as lost then.
+                # Found by a later probe; rows that it should have had are treated as lost then.
                 continue
-        for index in self._calls.known_generations(_LOOKS):
+        for index in self._calls.known_generations(_UPKEEP):
             if index >= len(self._calls.units):  # the job was resumed with fewer units
                 waiting = f"storage unit {index} is no part of the job any more"
                 self._calls.change("declare_lost", index, 0, waiting=waiting)
@@ -361,7 +361,7 @@ class StorageUpkeep:
         """
         with self._calls.lock:
             found = []
-            for place in self._calls.read("missed", waiting=_LOOKS):
+            for place in self._calls.read("missed", waiting=_UPKEEP):
                 rollout_id, unit = (int(part) for part in place.split(b":"))
                 missing = self._missing(RolloutId(rollout_id), unit)
                 if missing is None:
@@ -375,15 +375,15 @@ class StorageUpkeep:
                     found.append(lost)
                     if emit is not None:
                         emit(lost)
-                self._calls.change("forget_missed", place, waiting=_LOOKS)
+                self._calls.change("forget_missed", place, waiting=_UPKEEP)
             return found
 
     def _missing(self, rollout_id: RolloutId, unit: int) -> dict[bytes, ChunkRef] | None:
-        """By id, the chunks that should be on the unit and are not; None where that cannot be said now."""
-        generation = self._calls.known_generations(_LOOKS).get(unit)
+        """By id, the chunks that should be on the unit and are not; None where the unit is away or lost its mark."""
+        generation = self._calls.known_generations(_UPKEEP).get(unit)
         named = {
             chunk_id: chunk
-            for chunk_id, line in self._calls.chunks(Named.KEPT, rollout_id, _LOOKS)
+            for chunk_id, line in self._calls.chunks(Named.RETAINED, rollout_id, _UPKEEP)
             if (chunk := parse_chunk(line)).unit == unit and chunk.unit_generation == generation
         }
         if not named or unit >= len(self._calls.units):
@@ -406,7 +406,7 @@ class StorageUpkeep:
         return _dropped(self._calls.change("drop_retained", waiting=_ROOM))
 
     def relieve(self) -> Dropped | None:
-        """Makes room: rows that are kept only for a restore go first, then the newest unclaimed groups; else None."""
+        """Makes room: rows retained only for a restore go first, then the newest unclaimed groups; else None."""
         with self._calls.lock:
             return self.drop_retained() or _dropped(self._calls.change("drop_newest", waiting=_ROOM))
 

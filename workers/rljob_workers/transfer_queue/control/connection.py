@@ -1,4 +1,4 @@
-"""The client's talk with the control Redis: calls that survive its restarts, notices, and waits for an answer.
+"""Calls on the control Redis: calls that survive its restarts, notices, and waits for an answer.
 
 A call is repeated until it has an answer or its deadline passes. A wait asks, listens for a notice and asks again; a
 lost notice costs one recheck and never a hang. For `client` and the coordinator's side; knows no function by name.
@@ -212,7 +212,7 @@ POLL_SECONDS = 0.02
 
 
 class Notices(ABC):
-    """Channels that are listened to, and what came on them."""
+    """Channels that a client listens to, and the notices received on them."""
 
     @abstractmethod
     def listen(self, channel: str) -> bool:
@@ -339,7 +339,7 @@ class Subscription(Notices):
 
 
 RECHECK_SECONDS = 1.0
-"""`Not yet` is believed for so long: leases end without a notice, and a notice may be lost."""
+"""An answer that is not final stands for so long: leases end without a notice, and a notice may be lost."""
 
 
 A = TypeVar("A")
